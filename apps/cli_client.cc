@@ -77,8 +77,12 @@ void add_server_flags(CLI::App* app, BenchFlags* f) {
   const char* group = "Server";
   ServeBenchOptions& o = f->options;
   app->add_option("--base-url", f->base_url, "as http://127.0.0.1:8000; none: of --host and --port")
-      ->group(group);
-  app->add_option("--host", f->host, "where the server is")->capture_default_str()->group(group);
+      ->group(group)
+      ->check(some_text());
+  app->add_option("--host", f->host, "where the server is")
+      ->capture_default_str()
+      ->group(group)
+      ->check(some_text());
   app->add_option("--port", f->port, "where it listens")
       ->capture_default_str()
       ->group(group)
@@ -89,7 +93,9 @@ void add_server_flags(CLI::App* app, BenchFlags* f) {
   app->add_option("--endpoint", o.endpoint, "another path for the same requests")
       ->group(group)
       ->check(word_of_head("a path as /v1/completions", "/"));
-  app->add_option("--model", o.model, "its name there; none: the first of /v1/models")->group(group);
+  app->add_option("--model", o.model, "its name there; none: the first of /v1/models")
+      ->group(group)
+      ->check(some_text());
   app->add_option("--api-key", o.api_key, "where the server wants one; or in OPENAI_API_KEY")
       ->envname("OPENAI_API_KEY")
       ->group(group)
@@ -99,7 +105,8 @@ void add_server_flags(CLI::App* app, BenchFlags* f) {
       ->group(group)
       ->check(number_between(0.1, kSecondsMax));
   app->add_option("--extra-body", f->extra_body, "a JSON object of more fields for each request")
-      ->group(group);
+      ->group(group)
+      ->check(some_text());
 }
 
 void add_dataset_flags(CLI::App* app, BenchFlags* f) {
@@ -109,7 +116,9 @@ void add_dataset_flags(CLI::App* app, BenchFlags* f) {
       app, "--dataset-name", kDatasets, &d.kind,
       "random tokens, the default; sharegpt: conversations; custom: lines {\"prompt\", \"output_tokens\"}")
       ->group(group);
-  app->add_option("--dataset-path", d.path, "the file of sharegpt and custom")->group(group);
+  app->add_option("--dataset-path", d.path, "the file of sharegpt and custom")
+      ->group(group)
+      ->check(some_text());
   const auto count = [&](const char* flag, int64_t* value, int64_t least, const char* says) {
     app->add_option(flag, *value, says)
         ->capture_default_str()
@@ -128,7 +137,8 @@ void add_dataset_flags(CLI::App* app, BenchFlags* f) {
   count("--vocab-size", &d.vocab_size, 0, "random token ids are below it; 0: ids of plain words");
   app->add_option("--tokenizer", f->options.tokenizer,
                   "the model's directory: its tokenizer.json counts and makes tokens in place of the server")
-      ->group(group);
+      ->group(group)
+      ->check(some_text());
   count("--sharegpt-output-len", &d.sharegpt_output_len, 0,
         "tokens of an answer; 0: those of the conversation's");
   count("--custom-output-len", &d.custom_output_len, 0, "tokens of an answer; 0: the line's output_tokens");
@@ -182,13 +192,20 @@ void add_result_flags(CLI::App* app, BenchFlags* f) {
       ->group(group);
   app->add_option("--metadata", f->metadata, "KEY=VALUE pairs that the result has, too")->group(group);
   app->add_option("--output-json", f->files.output_json, "gets the result; of several runs an array")
-      ->group(group);
-  app->add_option("--svg", f->files.svg, "gets TTFT, TPOT and ITL over --max-concurrency")->group(group);
+      ->group(group)
+      ->check(some_text());
+  app->add_option("--svg", f->files.svg, "gets TTFT, TPOT and ITL over --max-concurrency")
+      ->group(group)
+      ->check(some_text());
   app->add_flag("--save-result", f->files.save_result, "writes a file for each run, named as vLLM names it")
       ->group(group);
   app->add_flag("--save-detailed", f->detailed, "with every request's own times and text")->group(group);
-  app->add_option("--result-dir", f->files.result_dir, "where --save-result writes")->group(group);
-  app->add_option("--result-filename", f->files.result_filename, "another name for its file")->group(group);
+  app->add_option("--result-dir", f->files.result_dir, "where --save-result writes")
+      ->group(group)
+      ->check(some_text());
+  app->add_option("--result-filename", f->files.result_filename, "another name for its file")
+      ->group(group)
+      ->check(some_text());
   app->add_flag("-q,--quiet", f->files.quiet, "no progress")->group(group);
 }
 
@@ -268,7 +285,10 @@ Status fill_options(const CLI::App& app, const EvalOptions& shared, EvalFlags* f
   if (o.file.path.empty()) o.file.path = shared.questions;
   if (!o.file.path.empty()) return {};
   const auto shipped = model_directory("");
-  if (!shipped.ok()) return shipped.status();
+  if (!shipped.ok())
+    return invalid(
+        "--questions: wanted a file of questions, found none, and those of the shipped model are not "
+        "beside the program");
   o.file.path = shipped.value() + "/eval.jsonl";
   return {};
 }
@@ -297,13 +317,16 @@ EvalByServer add_eval_server(CLI::App* app) {
     return app->add_option(flag, *value, says)->group(kServerGroup);
   };
   add("--server", &flags->url,
-      "as http://127.0.0.1:8000; --model is its name there, none: the first of /v1/models");
+      "as http://127.0.0.1:8000; --model is its name there, none: the first of /v1/models")
+      ->check(some_text());
   add("--task", &o.task, "questions, gsm8k or gpqa")
       ->capture_default_str()
       ->check(CLI::IsMember({"questions", "gsm8k", "gpqa"}));
-  add("--data", &o.file.path, "its questions: lines of JSON, or a table whose name ends in .csv");
+  add("--data", &o.file.path, "its questions: lines of JSON, or a table whose name ends in .csv")
+      ->check(some_text());
   add("--train", &o.file.shots_path,
-      "gsm8k's worked examples; none: the front of --data, which is not asked then");
+      "gsm8k's worked examples; none: the front of --data, which is not asked then")
+      ->check(some_text());
   add("--num-fewshot", &o.file.shots, "how many worked examples")
       ->capture_default_str()
       ->check(integer_between(0, 1000));
@@ -322,7 +345,7 @@ EvalByServer add_eval_server(CLI::App* app) {
   add("--timeout", &o.timeout, "seconds of one request")
       ->capture_default_str()
       ->check(number_between(0.1, kSecondsMax));
-  add("--output-json", &flags->files.output_json, "gets the result with every answer");
+  add("--output-json", &flags->files.output_json, "gets the result with every answer")->check(some_text());
   add("--compare", &flags->compare, "two such results: which is better, and how sure that is; asks nobody")
       ->expected(2);
   return [app, flags](const EvalOptions& options, bool json) -> std::optional<int> {

@@ -10,7 +10,9 @@ namespace sluice::apps {
 
 // Unknown options: the first one is named, with the nearest known one.
 Status unknown_flag(const CLI::App& app) {
-  const std::vector<std::string> left = app.remaining();
+  std::vector<std::string> left = app.remaining();
+  // Ends the flags: what stands behind it are words.
+  if (const auto end = std::find(left.begin(), left.end(), "--"); end != left.end()) left.erase(end);
   if (left.empty()) return {};
   const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& w) { return w[0] == '-'; });
   if (flag == left.end()) return invalid("unexpected argument '" + left.front() + "'");

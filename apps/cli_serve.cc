@@ -28,12 +28,15 @@ CLI::Validator usable_key() {
   return CLI::Validator(check, "");
 }
 
-void add_name_list(CLI::App* app, const char* flag, std::vector<std::string>* names, const char* what) {
-  const auto check = [](const std::string& word) {
+using ReadNames = Result<std::vector<std::string>> (*)(std::string_view text);
+
+void add_name_list(CLI::App* app, const char* flag, ReadNames read_names, std::vector<std::string>* names,
+                   const char* what) {
+  const auto check = [read_names](const std::string& word) {
     const auto read = read_names(word);
     return read.ok() ? std::string() : read.status().message;
   };
-  const auto add = [names](const std::vector<std::string>& words) {
+  const auto add = [read_names, names](const std::vector<std::string>& words) {
     for (const std::string& word : words) {
       const auto read = read_names(word);  // checked
       names->insert(names->end(), read.value().begin(), read.value().end());
@@ -62,10 +65,10 @@ void add_server_flags(CLI::App* app, ServeOptions* o) {
       ->group(group)
       ->check(usable_key());
   add_name_list(
-      app, "--allowed-hosts", &o->api.access.allowed_hosts,
+      app, "--allowed-hosts", read_hosts, &o->api.access.allowed_hosts,
       "names that clients without a key may know the server by, beside addresses and names without a dot; "
       "*: any");
-  add_name_list(app, "--allowed-origins", &o->api.access.allowed_origins,
+  add_name_list(app, "--allowed-origins", read_origins, &o->api.access.allowed_origins,
                 "of pages that may ask (CORS), as https://chat.example; *: any; none: the server's own page");
   app->add_option_function<std::string>(
          "--log-format",

@@ -1,5 +1,8 @@
 #include "apps/client_commands.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -22,6 +25,43 @@ Status write_text(const std::string& path, const std::string& text) {
   out.close();
   if (out) return {};
   return {Code::kIo, "cannot write " + path + ": " + std::strerror(errno)};
+}
+
+// That write_text() could write there, as far as can be told without doing it.
+Status can_write(const std::string& flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const auto cannot = [&](const std::string& why) {
+    return Status{Code::kIo, flag + ": cannot write " + path + ": " + why};
+  };
+  if (fs::is_directory(path, error)) return cannot("it is a folder");
+  if (fs::exists(path, error))
+    return access(path.c_str(), W_OK) == 0 ? Status{} : cannot(std::strerror(errno));
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, error)) return cannot("there is no folder " + folder.string());
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? Status{} : cannot(std::strerror(errno));
+}
+
+// A run may take hours, and its results must have a place.
+Status check_files(const ServeBenchOptions& options, const ServeBenchFiles& files) {
+  namespace fs = std::filesystem;
+  if (!files.output_json.empty()) SLUICE_TRY(can_write("--output-json", files.output_json));
+  if (files.save_result && !files.result_dir.empty()) {
+    std::error_code error;
+    fs::create_directories(files.result_dir, error);
+    if (error)
+      return {Code::kIo, "--result-dir: cannot make the folder " + files.result_dir + ": " + error.message()};
+  }
+  if (files.save_result)
+    SLUICE_TRY(can_write(
+        "--result-dir",
+        (fs::path(files.result_dir) / (files.result_filename.empty() ? "result.json" : files.result_filename))
+            .string()));
+  if (files.svg.empty()) return {};
+  const auto bounded = [](int64_t most) { return most > 0; };
+  if (std::none_of(options.max_concurrency.begin(), options.max_concurrency.end(), bounded))
+    return invalid("--svg: wanted a --max-concurrency with it, found none");
+  return can_write("--svg", files.svg);
 }
 
 // A line that is drawn again with each answer, for people.
@@ -53,9 +93,6 @@ std::string result_name(const ServingRun& run) {
 
 Status save_result(const ServingRun& run, const ServeBenchFiles& files) {
   namespace fs = std::filesystem;
-  std::error_code error;
-  if (!files.result_dir.empty()) fs::create_directories(files.result_dir, error);
-  if (error) return {Code::kIo, "cannot make the folder " + files.result_dir + ": " + error.message()};
   const std::string name = files.result_filename.empty() ? result_name(run) : files.result_filename;
   return write_text((fs::path(files.result_dir) / name).string(), serving_json({run}, files.detail));
 }
@@ -75,6 +112,7 @@ int bench_serve_command(const ServeBenchOptions& options, const ServeBenchFiles&
   if (files.save_result && !files.result_filename.empty() && options.max_concurrency.size() > 1)
     return wrong_use("--result-filename: wanted one --max-concurrency with it, found " +
                      std::to_string(options.max_concurrency.size()));
+  if (const Status status = check_files(options, files); !status.ok()) return wrong_use(status.message);
   allow_many_descriptors();
   const auto runs = bench_serve(options, counter("requests", files.quiet));
   if (!runs.ok()) return wrong_use(runs.status().message);
@@ -89,6 +127,9 @@ int bench_serve_command(const ServeBenchOptions& options, const ServeBenchFiles&
 }
 
 int eval_server_command(const ServerEvalOptions& options, const ServerEvalFiles& files, Format format) {
+  if (!files.output_json.empty())
+    if (const Status status = can_write("--output-json", files.output_json); !status.ok())
+      return wrong_use(status.message);
   allow_many_descriptors();
   const auto eval = evaluate_server(options, counter("answers", files.quiet));
   if (!eval.ok()) return wrong_use(eval.status().message);

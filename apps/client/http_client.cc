@@ -330,10 +330,14 @@ Result<ServerUrl> parse_url(std::string_view text) {
   if (out.host.starts_with('[') && out.host.ends_with(']'))
     out.host = out.host.substr(1, out.host.size() - 2);
   const auto plain = [](char c) { return c > ' ' && c < 127 && c != '@' && c != '?' && c != '#'; };
-  const bool digits = !out.port.empty() && out.port.size() <= 5 &&
-                      out.port.find_first_not_of("0123456789") == std::string::npos;
+  const bool digits = !out.port.empty() && out.port.find_first_not_of("0123456789") == std::string::npos;
   if (out.host.empty() || !digits || !std::all_of(rest.begin(), rest.end(), plain))
     return wrong("a URL as http://127.0.0.1:8000");
+  // A resolver would take more modulo 65536.
+  const std::string significant = out.port.substr(std::min(out.port.find_first_not_of('0'), out.port.size()));
+  constexpr size_t kDigitsMax = 5;
+  if (significant.empty() || significant.size() > kDigitsMax || std::stoi(significant) > UINT16_MAX)
+    return wrong("a port from 1 to 65535 in the URL");
   return out;
 }
 

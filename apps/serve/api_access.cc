@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/serve/server_text.h"
+#include "base/json.h"
 
 namespace sluice::apps {
 namespace {
@@ -33,10 +34,71 @@ bool is_address(const std::string& host) {
          inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &bytes) == 1;
 }
 
-}  // namespace
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// "a.example", "10.0.0.1", "[::1]".
+bool is_host(const std::string& host) {
+  if (is_address(host)) return true;
+  const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '.' || c == '-' || c == '_'; };
+  return !host.empty() && std::all_of(host.begin(), host.end(), plain) && host.front() != '.' &&
+         host.find("..") == host.npos;
+}
+
+// Behind a host: nothing, or ":" and a number.
+bool is_port(std::string_view text) {
+  return text.empty() || (text.size() > 1 && text[0] == ':' &&
+                          std::all_of(text.begin() + 1, text.end(), [](char c) { return is_digit(c); }));
+}
+
+std::string_view port_of(std::string_view host) {
+  const size_t from = host.starts_with('[') ? host.find(']') : 0;
+  const size_t colon = host.find(':', std::min(from, host.size()));
+  const bool bare_address = from == 0 && colon != host.npos && host.find(':', colon + 1) != host.npos;
+  return colon == host.npos || bare_address ? std::string_view() : host.substr(colon);
+}
+
+Status wrong_host(const std::string& name) {
+  return invalid("wanted names of hosts, as chat.example, or '*' alone for any, found '" + name + "'");
+}
+
+Status check_origin(std::string_view origin) {
+  const auto wrong = [&](const std::string& why) {
+    return invalid(
+        "wanted origins, as https://chat.example or http://localhost:3000, or '*' alone for any, found '" +
+        std::string(origin) + "'" + why);
+  };
+  if (origin == "*" || origin == "null") return {};  // "null": of pages in files
+  const size_t end = std::min(origin.find("://"), origin.size());
+  const std::string scheme = lower(std::string(origin.substr(0, end)));
+  const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '+' || c == '-' || c == '.'; };
+  const bool is_scheme =
+      !scheme.empty() && is_letter(scheme[0]) && std::all_of(scheme.begin(), scheme.end(), plain);
+  if (!is_scheme || end == origin.size()) return wrong("");
+  std::string_view host = origin.substr(end + 3);
+  if (host.ends_with('/')) host.remove_suffix(1);
+  const std::string_view port = port_of(host);
+  if (!is_host(host_name(host)) || !is_port(port)) return wrong("");
+  if ((scheme == "http" && port == ":80") || (scheme == "https" && port == ":443"))
+    return wrong(", whose port browsers leave out");
+  return {};
+}
+
+Status no_names(std::string_view text) {
+  return invalid("wanted names with commas between them, or a JSON list of them, found '" +
+                 std::string(text) + "'");
+}
 
 Result<std::vector<std::string>> read_names(std::string_view text) {
   std::vector<std::string> names;
+  if (const auto list = parse_json(text, "list"); list.ok() && list.value().is_array()) {
+    for (const Json& name : list.value()) {
+      if (!name.is_string() || name == "") return no_names(text);
+      names.push_back(name.get<std::string>());
+    }
+    if (names.empty()) return no_names(text);
+    return names;
+  }
   std::string_view rest = text;
   if (rest.starts_with('[') && rest.ends_with(']')) rest = rest.substr(1, rest.size() - 2);
   for (bool more = !rest.empty() || text.empty(); more;) {
@@ -48,11 +110,26 @@ Result<std::vector<std::string>> read_names(std::string_view text) {
     while (name.ends_with(' ')) name.remove_suffix(1);
     if (name.size() >= 2 && name.starts_with('"') && name.ends_with('"'))
       name = name.substr(1, name.size() - 2);
-    if (name.empty() || name.find_first_of(" \t\r\n\"'") != name.npos)
-      return invalid("wanted names with commas between them, or a JSON list of them, found '" +
-                     std::string(text) + "'");
+    if (name.empty() || name.find_first_of(" \t\r\n\"'") != name.npos) return no_names(text);
     names.emplace_back(name);
   }
+  return names;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> read_hosts(std::string_view text) {
+  auto names = read_names(text);
+  if (!names.ok()) return names;
+  for (const std::string& name : names.value())
+    if (name != "*" && (!is_host(host_name(name)) || !is_port(port_of(name)))) return wrong_host(name);
+  return names;
+}
+
+Result<std::vector<std::string>> read_origins(std::string_view text) {
+  auto names = read_names(text);
+  if (!names.ok()) return names;
+  for (const std::string& name : names.value()) SLUICE_TRY(check_origin(name));
   return names;
 }
 

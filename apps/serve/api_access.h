@@ -18,8 +18,10 @@ struct AccessOptions {
       {};  // "https://chat.example": of pages that may ask, "*": any; none: those of the server's own origin
 };
 
-// What a flag says that takes a list: names with commas between them, or JSON's ["a", "b"], as vLLM has it. kInvalidArgument.
-Result<std::vector<std::string>> read_names(std::string_view text);
+// What a flag says that takes a list: names with commas between them, or JSON's ["a", "b"], as vLLM has it. kInvalidArgument: it is no
+// list, or a name that no header "Host" or "Origin" of a request can have.
+Result<std::vector<std::string>> read_hosts(std::string_view text);
+Result<std::vector<std::string>> read_origins(std::string_view text);
 
 class Access {
  public:

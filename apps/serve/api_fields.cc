@@ -115,6 +115,12 @@ std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const ch
   return {};
 }
 
+Status wrong_width(const WideInteger& wide) {
+  return {Code::kInvalidArgument, std::string(kBody) + wide.place +
+                                      ": wanted an integer of at most 64 bits, found " +
+                                      shortened(wide.text)};
+}
+
 OrderedJson in_order(std::string_view body, const std::string& member) {
   auto value = parse_ordered_json(body, "body", member);
   return value.ok() ? std::move(value).value() : OrderedJson();

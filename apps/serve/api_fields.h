@@ -65,6 +65,8 @@ void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out);
 void read_effort(const char* name, ApiFields* fields, ApiRequest* out);
 // chat_template_kwargs: what the chat format's template takes. Of names that it does not know a template takes no notice.
 void read_template_kwargs(ApiFields* fields, ApiRequest* out);
+// What `reasoning` may ask for in other servers and is not supported.
+void refuse_reasoning(ApiFields* reasoning);
 void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);  // in `out->ignored`
 
 // The elements of what is known to be an array, one at a time: a body may have millions of them.
@@ -93,6 +95,8 @@ inline ItemsOf items_of(const JsonAt& at) { return ItemsOf(at); }
 // One of these words, as its place in them; an error of `fields` and none for anything else.
 std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
                                 ApiFields* fields);
+
+Status wrong_width(const WideInteger& wide);  // of a body
 
 // A member of a body that parse_body() has read, its own members in the order of the text, which schemas are written in.
 OrderedJson in_order(std::string_view body, const std::string& member);

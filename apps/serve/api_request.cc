@@ -23,7 +23,8 @@ struct Unsupported {
   const char* field;
   const char* neutral;  // a JSON array; null is always neutral
 };
-constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
+constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
+                                        {"add_generation_prompt", "[true]"},
                                         {"allowed_token_ids", "[]"},
                                         {"audio", "[]"},
                                         {"bad_words", "[[]]"},
@@ -32,29 +33,54 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
                                         {"continue_final_message", "[false]"},
                                         {"custom_logit_processor", "[]"},
                                         {"documents", "[[]]"},
+                                        {"dry_multiplier", "[0]"},
+                                        {"dynatemp_range", "[0]"},
                                         {"function_call", R"(["none", "auto"])"},
                                         {"functions", "[[]]"},
                                         {"include_stop_str_in_output", "[false]"},
                                         {"length_penalty", "[1]"},
                                         {"logits_processors", "[[]]"},
                                         {"lora_path", "[]"},
+                                        {"max_new_tokens", "[]"},
                                         {"min_tokens", "[0]"},
+                                        {"mirostat", "[0]"},
+                                        {"mirostat_mode", "[0]"},
                                         {"modalities", R"([["text"]])"},
+                                        {"n_indent", "[0]"},
+                                        {"n_probs", "[0]"},
                                         {"no_stop_trim", "[false]"},
                                         {"prediction", "[]"},
                                         {"prompt_embeds", "[]"},
                                         {"prompt_logprobs", "[]"},
+                                        {"reasoning_format", R"(["auto", "deepseek"])"},
+                                        {"repeat_penalty", "[1]"},
                                         {"return_hidden_states", "[false]"},
                                         {"return_token_ids", "[false]"},
                                         {"return_tokens_as_token_ids", "[false]"},
+                                        {"samplers", "[]"},
+                                        {"separate_reasoning", "[true]"},
                                         {"session_params", "[]"},
                                         {"skip_special_tokens", "[true]"},
                                         {"stop_regex", "[[]]"},
+                                        {"stream_reasoning", "[true]"},
                                         {"suffix", R"([""])"},
+                                        {"t_max_predict_ms", "[0, -1]"},
+                                        {"tfs_z", "[1]"},
+                                        {"thinking", "[]"},
+                                        {"thinking_budget_tokens", "[-1]"},
+                                        {"thinking_token_budget", "[-1]"},
+                                        {"top_n_sigma", "[-1, 0]"},
                                         {"truncate_prompt_tokens", "[]"},
+                                        {"typical_p", "[1]"},
                                         {"use_beam_search", "[false]"},
                                         {"verbosity", R"(["medium"])"},
-                                        {"web_search_options", "[]"}};
+                                        {"web_search_options", "[]"},
+                                        {"xtc_probability", "[0]"}};
+// Limits of tokens by the names that another API has for them, and the values that say "no limit".
+constexpr Unsupported kUnsupportedOfChat[] = {
+    {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}};
+constexpr Unsupported kUnsupportedOfCompletion[] = {
+    {"max_completion_tokens", "[]"}, {"max_output_tokens", "[]"}, {"n_predict", "[]"}};
 // What asks nothing of the answer.
 constexpr const char* kHarmless[] = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
@@ -207,11 +233,18 @@ void read_reasoning(ApiFields* fields, ApiRequest* out) {
   fields->inside(*at, [&](ApiFields* inside) {
     read_effort("effort", inside, out);
     inside->skip("summary");
+    refuse_reasoning(inside);
     note_unread(*inside, "reasoning.", out);
   });
 }
 
 }  // namespace
+
+void refuse_reasoning(ApiFields* reasoning) {
+  reasoning->refuse("enabled", "[true]");
+  reasoning->refuse("exclude", "[false]");
+  reasoning->refuse("max_tokens", "[]");
+}
 
 constexpr const char* kThinking = "enable_thinking";
 
@@ -253,6 +286,7 @@ ApiResult<ApiRequest> read_chat(std::string_view body, const ApiLimits& limits) 
     read_prompt_of_chat(fields, body, out);
     read_common(fields, limits, out);
     read_chat_logprobs(fields, limits, &out->sampling);
+    for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
       out->sampling.max_tokens = most;
@@ -264,6 +298,7 @@ ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& li
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
     out->kind = ApiKind::kCompletion;
     fields->refuse("chat_template_kwargs", "[{}]");
+    for (const auto& [field, neutral] : kUnsupportedOfCompletion) fields->refuse(field, neutral);
     read_prompts(fields, limits, out);
     read_common(fields, limits, out);
     read_structure(fields, body, out);
@@ -301,6 +336,8 @@ ApiResult<TokenizeRequest> read_tokenize(std::string_view body, const ApiLimits&
     fields->refuse("return_token_strs", "[false]");
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (const auto at = fields->take("prompt")) {
+      if (const auto messages = fields->take("messages"))
+        return fields->fail(*messages, "null beside prompt, since one of them is counted");
       auto text = at->string();
       if (!text.ok()) return fields->fail(text.status());
       out->text = std::move(text).value();

@@ -9,11 +9,11 @@
 namespace sluice::apps {
 namespace {
 
-constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {{"background", "[false]"},
-                                                                           {"conversation", "[]"},
-                                                                           {"max_tool_calls", "[]"},
-                                                                           {"prompt", "[]"},
-                                                                           {"truncation", R"(["disabled"])"}};
+constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {
+    {"background", "[false]"}, {"conversation", "[]"},
+    {"echo", "[false]"},       {"max_completion_tokens", "[]"},
+    {"max_tool_calls", "[]"},  {"n_predict", "[-1]"},
+    {"prompt", "[]"},          {"truncation", R"(["disabled"])"}};
 constexpr size_t kMetadataMax = 16, kMetadataKeyMax = 64, kMetadataValueMax = 512;
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 // Members of `include` that ask for nothing that could be missing here.
@@ -110,6 +110,7 @@ void read_reasoning_options(ApiFields* fields, ApiRequest* out) {
   fields->inside(*at, [&](ApiFields* inside) {
     read_effort("effort", inside, out);
     for (const char* harmless : {"summary", "generate_summary"}) inside->skip(harmless);
+    refuse_reasoning(inside);
     note_unread(*inside, "reasoning.", out);
   });
 }

@@ -17,9 +17,11 @@ class StructureReader {
   void all() {
     if (const auto at = fields_->take("response_format")) response_format(*at);
     if (const auto at = fields_->take("structured_outputs")) group(*at, "structured_outputs");
-    for (const auto& [field, kind] : kFields)
-      // llama.cpp's clients write an empty text where they want none.
-      if (const auto at = fields_->take(field); at && at->value() != "") one(kind, *at, {field});
+    for (const auto& [field, kind] : kFields) {
+      const auto at = fields_->take(field);
+      // To llama.cpp an empty grammar is none: its clients send all fields with their defaults.
+      if (at && !(at->value() == "" && field == std::string_view("grammar"))) one(kind, *at, {field});
+    }
     for (const auto& [field, neutral] : kUnsupported) fields_->refuse(field, neutral);
     fields_->skip("guided_decoding_backend");
   }
@@ -28,6 +30,7 @@ class StructureReader {
  private:
   enum class Style : uint8_t { kChat, kResponse };
   enum class Kind : uint8_t { kSchema, kRegex, kChoice, kGrammar };
+  enum class Values : uint8_t { kAny, kObjects };
   using Path = std::vector<std::string>;
   struct Name {
     const char* name;
@@ -60,7 +63,9 @@ class StructureReader {
   }
 
   // As it stands in the body, with its keys in their order. A string is a text that has it.
-  std::string text_of(const Path& path) const {
+  std::string text_of(const Path& path) {
+    // The text is written anew, and a double would round it.
+    if (const auto wide = wide_integer(body_, path)) return fields_->fail(wrong_width(*wide)), "";
     const OrderedJson member = in_order(body_, path.front());
     const OrderedJson* value = &member;
     for (size_t i = 1; i < path.size(); ++i) value = &value->at(path[i]);
@@ -81,7 +86,7 @@ class StructureReader {
     if (type.value() == "json_object") {
       no_schema(at, {"json_schema"});
       if (!at.has("schema")) return need(at, any_json_object());
-      return told_schema(at, at, style);
+      return told_schema(at, at, style, Values::kObjects);
     }
     if (type.value() != "json_schema")
       return fields_->fail(at.at("type").value(), "\"text\", \"json_object\" or \"json_schema\"");
@@ -105,7 +110,7 @@ class StructureReader {
   }
 
   // `at` has the schema, and what the model is told of it; it is `format` or a member of it.
-  void told_schema(const JsonAt& at, const JsonAt& format, Style style) {
+  void told_schema(const JsonAt& at, const JsonAt& format, Style style, Values values = Values::kAny) {
     const auto name = at.string("name", kUnnamed);
     if (!name.ok()) return fields_->fail(name.status());
     if (!is_function_name(name.value()))
@@ -120,7 +125,8 @@ class StructureReader {
     Path path = style == Style::kResponse ? Path{"text", "format"} : Path{"response_format"};
     if (at.where() != format.where()) path.emplace_back("json_schema");
     path.emplace_back("schema");
-    GrammarSource source{.kind = GrammarKind::kJsonSchema, .text = text_of(path)};
+    GrammarSource source{
+        .kind = GrammarKind::kJsonSchema, .text = text_of(path), .object = values == Values::kObjects};
     out_->response_format = {.name = name.value(), .description = description.value(), .schema = source.text};
     need(at, std::move(source));
   }
@@ -144,11 +150,14 @@ class StructureReader {
   void one(Kind kind, const JsonAt& at, const Path& path) {
     if (kind == Kind::kChoice) return choice(at);
     if (kind == Kind::kSchema) {
-      if (!at.value().is_object() && !at.value().is_string()) return fields_->fail(at, "a JSON schema");
+      if ((!at.value().is_object() && !at.value().is_string()) || at.value() == "")
+        return fields_->fail(at, "a JSON schema or null");
       return need(at, {.kind = GrammarKind::kJsonSchema, .text = text_of(path)});
     }
     const auto text = at.string();
     if (!text.ok()) return fields_->fail(text.status());
+    if (text.value().empty())
+      return fields_->fail(at, kind == Kind::kRegex ? "a regular expression or null" : "a grammar or null");
     need(at, {.kind = kind == Kind::kRegex ? GrammarKind::kRegex : GrammarKind::kEbnf, .text = text.value()});
   }
 

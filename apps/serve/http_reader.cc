@@ -40,6 +40,12 @@ void split_target(const std::string& target, HttpRequest* request) {
   if (request->path.empty()) request->path = "/";
 }
 
+bool has_bare_line_feed(std::string_view text) {
+  for (size_t at = text.find('\n'); at != text.npos; at = text.find('\n', at + 1))
+    if (at == 0 || text[at - 1] != '\r') return true;
+  return false;
+}
+
 }  // namespace
 
 const char* reason_phrase(int status) {
@@ -76,7 +82,10 @@ HttpReader::State HttpReader::check_head() {
     if (head.count(http::field::content_length) > 0)
       return refuse(400, "Content-Length: wanted none beside Transfer-Encoding, found one");
   }
-  if (head.count(http::field::host) > 1) return refuse(400, "Host: wanted one, found several");
+  // RFC 9112, 3.2.
+  const auto hosts = head.count(http::field::host);
+  if (hosts > 1) return refuse(400, "Host: wanted one, found several");
+  if (hosts == 0 && head.version() >= 11) return refuse(400, "Host: wanted one, found none");
   return State::kMore;
 }
 
@@ -108,6 +117,9 @@ HttpReader::State HttpReader::read(std::string* input) {
       parser_->eager(true);  // till here it stops behind the head
     }
     if (parser_->is_done()) return State::kRequest;
+    // The parser leaves lines that have not ended yet, and to it a line feed alone ends none (RFC 9112, 2.2).
+    if (parser_->is_header_done() && parser_->chunked() && has_bare_line_feed(*input))
+      return refuse(400, "Transfer-Encoding: wanted chunks whose lines end in CR LF, found LF alone");
     if (used == 0) break;
   }
   return State::kMore;

@@ -35,12 +35,18 @@ std::string shown(const Json& value) {
 
 constexpr int kNumberTooLarge = 406;  // the library's id of that error
 
-std::string syntax_error(size_t byte, size_t text_bytes) {
+std::string syntax_error(size_t byte, std::string_view text) {
+  const size_t text_bytes = text.size();
   if (text_bytes == 0) return "wanted JSON, found an empty text";
   // The library counts the end as a byte.
   if (byte > text_bytes)
     return "wanted JSON, found that it ends too early, after " + std::to_string(text_bytes) +
            (text_bytes == 1 ? " byte" : " bytes");
+  // Python writes these, and reads them.
+  for (const std::string_view word : {"Infinity", "NaN"})
+    if (byte > 0 && text.substr(byte - 1).starts_with(word))
+      return "wanted JSON, found " + std::string(word) + " at byte " + std::to_string(byte) +
+             ", which is no number of JSON";
   return "wanted JSON, found an error at byte " + std::to_string(byte) + " of " + std::to_string(text_bytes);
 }
 
@@ -62,8 +68,8 @@ const std::string* twice_in(const OrderedJson::object_t& object) {
 template <class AnyJson>
 class Builder final : public nlohmann::json_sax<AnyJson> {
  public:
-  explicit Builder(size_t text_bytes, std::optional<std::string_view> only = {})
-      : text_bytes_(text_bytes), only_(only) {}
+  explicit Builder(std::string_view text, std::optional<std::string_view> only = {})
+      : text_(text), only_(only) {}
   AnyJson root;
   std::string trouble;
 
@@ -85,7 +91,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
   }
   bool parse_error(size_t byte, const std::string&, const Json::exception& e) override {
     trouble = e.id == kNumberTooLarge ? "wanted JSON, found a number that no double can hold"
-                                      : syntax_error(byte, text_bytes_);
+                                      : syntax_error(byte, text_);
     return false;
   }
 
@@ -139,7 +145,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
     return true;
   }
 
-  size_t text_bytes_;
+  std::string_view text_;
   std::optional<std::string_view> only_;
   std::vector<AnyJson*> open_;
   AnyJson* slot_ = nullptr;  // of the key read last
@@ -162,12 +168,12 @@ Result<AnyJson> parse(std::string_view text, std::string_view what, Builder<AnyJ
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view what) {
-  return parse(text, what, Builder<Json>(text.size()));
+  return parse(text, what, Builder<Json>(text));
 }
 
 Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view what,
                                        std::optional<std::string_view> only) {
-  auto whole = parse(text, what, Builder<OrderedJson>(text.size(), only));
+  auto whole = parse(text, what, Builder<OrderedJson>(text, only));
   if (!whole.ok() || !only) return whole;
   OrderedJson& object = whole.value();
   return object.is_object() && !object.empty() ? std::move(object.begin().value()) : OrderedJson();

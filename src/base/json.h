@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,15 @@ Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view w
 Result<Json> read_json(const std::string& path, int64_t bytes_max);
 // The whole of a file, at most bytes_max; errors as above.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
+
+// An integer that 64 bits do not hold: as a Json it is the nearest double, which is another number.
+struct WideInteger {
+  std::string place;  // "a.b[2].c"
+  std::string text;
+};
+// The first one of `text`, which is JSON, within the member that `path` leads to: names, and places in arrays as digits. A bound of a
+// JSON schema, such as "maximum", may be one that a double is written as: programs that have doubles alone write it so.
+std::optional<WideInteger> wide_integer(std::string_view text, std::span<const std::string> path = {});
 
 // A value and where it stands ("config.json: rope_scaling.factor"). A view: the document must outlive it.
 // Every reader says kCorrupt with that place, what was wanted and what was found.

@@ -52,4 +52,11 @@ std::string number_text(double value) {
   return error == std::errc() ? std::string(buffer, end) : "?";
 }
 
+std::string scientific_text(double value) {
+  char buffer[32];
+  const auto [end, error] =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+  return error == std::errc() ? std::string(buffer, end) : "?";
+}
+
 }  // namespace sluice

@@ -21,5 +21,7 @@ std::string shortened(std::string_view text, size_t bytes = 80);
 
 // The shortest text that reads back as this number: "1e-12".
 std::string number_text(double value);
+// The fewest digits that read back as it, and an exponent: 18446744073709552000 is "1.8446744073709552e+19".
+std::string scientific_text(double value);
 
 }  // namespace sluice

@@ -296,23 +296,6 @@ std::optional<std::vector<std::string>> Dfa::texts(size_t most) const {
   return out;
 }
 
-Dfa Dfa::of_texts(std::span<const std::string> texts) {
-  DfaBuilder builder;
-  builder.add_state(false);
-  for (const std::string& text : texts) {
-    int32_t s = 0;
-    for (const char c : text) {
-      int32_t t = builder.next(s, static_cast<uint8_t>(c));
-      if (t == kDead)
-        builder.set(s, static_cast<uint8_t>(c), static_cast<uint8_t>(c), t = builder.add_state(false));
-      s = t;
-    }
-    builder.set_accepts(s, true);
-  }
-  Work plenty(int64_t{1} << 24);
-  return builder.done(&plenty);
-}
-
 const Dfa& Dfa::any_text() {
   static const Dfa any = [] {
     Nfa nfa;

@@ -43,7 +43,7 @@ struct Nfa {
 class Dfa {
  public:
   static constexpr int32_t kDead = -1;
-  // A word of `texts`: a trie. Not minimal.
+  // A word of `texts`, with as few states as can be.
   static Dfa of_texts(std::span<const std::string> texts);
   static const Dfa& any_text();
 

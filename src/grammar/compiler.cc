@@ -28,7 +28,9 @@ Status wrong(const GrammarSource& source, const Status& status, const Work& work
 
 Status check_size(const GrammarSource& source) {
   constexpr int64_t kMost[] = {kSchemaBytesMax, kPatternBytesMax, kEbnfBytesMax, kSchemaBytesMax};
-  const int64_t most = kMost[static_cast<size_t>(source.kind)], bytes = std::ssize(source.text);
+  const int64_t most = kMost[static_cast<size_t>(source.kind)];
+  int64_t bytes = std::ssize(source.text);
+  for (const std::string& choice : source.choices) bytes += std::ssize(choice);
   if (bytes <= most) return {};
   return invalid("wanted at most " + std::to_string(most) + " bytes, found " + std::to_string(bytes));
 }
@@ -44,7 +46,7 @@ Result<Program> compile_program(const GrammarSource& source, Work* work) {
     case GrammarKind::kJsonSchema:
       break;
   }
-  return compile_schema(source.text, work);
+  return compile_schema(source.text, source.object, work);
 }
 
 }  // namespace

@@ -44,7 +44,9 @@ class EbnfCompiler {
     if (!status_.ok()) return status_;
     if (work_->over()) return too_large();
     program_.root = root;
-    if (!program_.finish()) return invalid("one that nothing matches");
+    const bool matches = program_.finish(work_);
+    if (work_->over()) return too_large();
+    if (!matches) return invalid("one that nothing matches");
     return std::move(program_);
   }
   int32_t final_state(int32_t rule) {
@@ -240,7 +242,8 @@ Program compile_texts(const std::vector<std::string>& texts) {
   out.states[static_cast<size_t>(end)].final = true;
   out.add_call(out.start(rule), out.add_leaf(std::make_shared<const Leaf>(texts_leaf(texts))), end);
   out.root = rule;
-  (void)out.finish();
+  Work plenty(int64_t{1} << 24);
+  (void)out.finish(&plenty);
   return out;
 }
 

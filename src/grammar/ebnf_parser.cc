@@ -90,8 +90,8 @@ class Parser {
     const std::string called = name();
     blanks();
     if (called.empty() || !next_is("::="))
-      return fail("wanted a rule, as 'name ::= ...', found '" + printable(valid_utf8(text_.substr(at_, 12))) +
-                  "'");
+      return fail("'" + printable(valid_utf8(text_.substr(at_, 12))) +
+                  "' in place of a rule, as 'name ::= ...',");
     at_ += 3;
     blanks();
     Pointer body = choice(0);

@@ -23,12 +23,13 @@ struct GrammarSource {
   GrammarKind kind = GrammarKind::kJsonSchema;
   std::string text = {};
   std::vector<std::string> choices = {};  // of kChoice: not empty, and none of them is
+  bool object = false;                    // of kJsonSchema: values are objects, whatever the schema says
   bool operator==(const GrammarSource&) const = default;
 };
 GrammarSource any_json_object();
 GrammarSource one_of_strings(std::span<const std::string> strings);
 
-// Bytes of a text that is compiled.
+// Bytes of a text that is compiled; choices together have as many as a schema.
 constexpr int64_t kSchemaBytesMax = 512 << 10, kPatternBytesMax = 16 << 10, kEbnfBytesMax = 64 << 10;
 
 // A grammar over one vocabulary. Immutable and cheap to copy.

@@ -326,7 +326,7 @@ NumberBounds near(NumberBounds b) {
 
 std::optional<Decimal> Decimal::of(const Json& number) {
   if (!number.is_number()) return {};
-  std::string text = number.is_number_float() ? number_text(number.get<double>()) : number.dump();
+  std::string text = number.is_number_float() ? scientific_text(number.get<double>()) : number.dump();
   Decimal out;
   if (text[0] == '-') out.negative = true, text.erase(0, 1);
   int64_t power = 0;

@@ -1,6 +1,7 @@
 #include "grammar/program.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "grammar/distances.h"
@@ -63,26 +64,60 @@ std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arr
 }  // namespace
 
 // A rule is productive if a way from its start to a final state has productive rules and leaves alone, and enough of them are counted.
-std::vector<uint8_t> Program::productive_rules() const {
+// Each rule that becomes one opens the calls of it, from where shorter ways spread: rules may lead to one another in long chains.
+std::vector<uint8_t> Program::productive_rules(Work* work) const {
+  struct Arrow {
+    int32_t from, to, weight;
+  };
   std::vector<uint8_t> known(rules.size());
-  while (true) {
-    const auto may = [&](const Call& call) {
-      return is_leaf(call.callee) ? !leaves[static_cast<size_t>(leaf_index(call.callee))]->dfa.empty()
-                                  : known[static_cast<size_t>(call.callee)] != 0;
-    };
-    const auto needs = fewest(states, reversed(states, may));
-    bool more = false;
-    for (size_t r = 0; r < rules.size(); ++r) {
-      const bool can = needs[static_cast<size_t>(rules[r].start)] <= rules[r].most &&
-                       needs[static_cast<size_t>(rules[r].start)] != kNoBound;
-      if (can && known[r] == 0) known[r] = 1, more = true;
+  std::vector<std::vector<Arrow>> into(states.size()),
+      calls_of(rules.size());  // that are open; that are not yet
+  std::vector<int32_t> needs(states.size(), kNoBound);
+  std::vector<int32_t> rule_at(states.size(), -1);  // that starts there
+  std::deque<int32_t> todo;
+  for (size_t r = 0; r < rules.size(); ++r)
+    rule_at[static_cast<size_t>(rules[r].start)] = static_cast<int32_t>(r);
+  for (size_t s = 0; s < states.size(); ++s) {
+    const auto from = static_cast<int32_t>(s);
+    for (const int32_t to : states[s].empties) into[static_cast<size_t>(to)].push_back({from, to, 0});
+    for (const Call& call : states[s].calls) {
+      const Arrow arrow{from, call.to, call.counted ? 1 : 0};
+      if (!is_leaf(call.callee))
+        calls_of[static_cast<size_t>(call.callee)].push_back(arrow);
+      else if (!leaves[static_cast<size_t>(leaf_index(call.callee))]->dfa.empty())
+        into[static_cast<size_t>(call.to)].push_back(arrow);
     }
-    if (!more) return known;
+    if (states[s].final) needs[s] = 0, todo.push_back(from);
   }
+  const auto relax = [&](const Arrow& a) {
+    const int32_t behind = needs[static_cast<size_t>(a.to)];
+    int32_t& own = needs[static_cast<size_t>(a.from)];
+    if (behind == kNoBound || behind + a.weight >= own) return;
+    own = behind + a.weight;
+    if (a.weight == 0)
+      todo.push_front(a.from);
+    else
+      todo.push_back(a.from);
+  };
+  while (!todo.empty()) {
+    const auto at = static_cast<size_t>(todo.front());
+    todo.pop_front();
+    if (!work->spend(1 + std::ssize(into[at]))) break;
+    for (const Arrow& a : into[at]) relax(a);
+    const int32_t r = rule_at[at];
+    if (r < 0 || known[static_cast<size_t>(r)] != 0 || needs[at] > rules[static_cast<size_t>(r)].most)
+      continue;
+    known[static_cast<size_t>(r)] = 1;
+    for (const Arrow& a : calls_of[static_cast<size_t>(r)]) {
+      into[static_cast<size_t>(a.to)].push_back(a);
+      relax(a);
+    }
+  }
+  return known;
 }
 
-void Program::set_nullable() {
-  for (bool more = true; more;) {
+void Program::set_nullable(Work* work) {
+  for (bool more = true; more && work->spend(std::ssize(states));) {
     more = false;
     std::vector<uint8_t> reached(states.size());
     for (size_t r = 0; r < rules.size(); ++r) {
@@ -104,7 +139,7 @@ void Program::set_nullable() {
 }
 
 // Of states in rules that count. Where a way comes back to a state over a counted call there is no most.
-void Program::set_counts() {
+void Program::set_counts(Work* work) {
   const auto all = [](const Call&) { return true; };
   const auto needs = fewest(states, reversed(states, all));
   for (size_t s = 0; s < states.size(); ++s) states[s].needs = needs[s];
@@ -129,14 +164,15 @@ void Program::set_counts() {
       }
       return more;
     };
-    while (relax(static_cast<int32_t>(own.size()))) {
+    while (relax(static_cast<int32_t>(own.size())) && work->spend(1 + std::ssize(own) / 4)) {
     }
   }
 }
 
-bool Program::finish() {
+bool Program::finish(Work* work) {
   while (true) {
-    const auto productive = productive_rules();
+    if (!work->spend(4 * std::ssize(states))) return false;
+    const auto productive = productive_rules(work);
     if (!productive[static_cast<size_t>(root)]) return false;
     bool changed = false;
     for (State& s : states)
@@ -150,7 +186,7 @@ bool Program::finish() {
       changed |= std::erase_if(s.calls, [&](const Call& c) { return dead(c.to); }) > 0;
       changed |= std::erase_if(s.empties, dead) > 0;
     }
-    set_counts();
+    set_counts(work);
     // A rule that needs more than it can have matches nothing: its final states go, and all is looked at again.
     for (const Rule& rule : rules)
       if (rule.counted() &&
@@ -163,8 +199,8 @@ bool Program::finish() {
       for (State& s : states) s.offers = 0;
       continue;
     }
-    set_nullable();
-    return true;
+    set_nullable(work);
+    return !work->over();
   }
 }
 

@@ -59,14 +59,15 @@ struct Program {
   void add_empty(int32_t from, int32_t to);
   int32_t start(int32_t rule) const { return rules[static_cast<size_t>(rule)].start; }
 
-  // Takes out what can match nothing, and sets what is derived (nullable, needs, offers). False: the root matches nothing.
-  bool finish();
+  // Takes out what can match nothing, and sets what is derived (nullable, needs, offers). False: the root matches nothing, or no work
+  // is left.
+  bool finish(Work* work);
   size_t bytes() const;
 
  private:
-  std::vector<uint8_t> productive_rules() const;
-  void set_nullable();
-  void set_counts();
+  std::vector<uint8_t> productive_rules(Work* work) const;
+  void set_nullable(Work* work);
+  void set_counts(Work* work);
 };
 
 }  // namespace sluice

@@ -29,15 +29,6 @@ class SchemaCheck final : public ValueCheck {
   Schemas schemas_;
 };
 
-// Whether "not" has this value in a "const" or "enum".
-bool excludes(const Merged& m, const Json& value) {
-  return std::any_of(m.excluded.begin(), m.excluded.end(), [&](const Json* excluded) {
-    const auto one = excluded->find("const"), list = excluded->find("enum");
-    return (one != excluded->end() && *one == value) ||
-           (list != excluded->end() && std::find(list->begin(), list->end(), value) != list->end());
-  });
-}
-
 Leaf either(const Leaf& a, const Leaf& b) {
   Work plenty(int64_t{1} << 26);
   return {.dfa = *combine(a.dfa, b.dfa, SetOp::kEither, &plenty)};
@@ -72,8 +63,10 @@ const CommonLeaves& CommonLeaves::get() {
 SchemaCompiler::SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work)
     : document_(std::move(document)), work_(work), merger_(document_.get(), work) {}
 
-Result<Program> SchemaCompiler::whole() {
-  auto value = callee({&document_->root()});
+Result<Program> SchemaCompiler::whole(bool object) {
+  Schemas schemas{&document_->root()};
+  if (object) schemas.push_back(document_->keep(Json{{"type", "object"}}));
+  auto value = callee(schemas);
   if (!value.ok()) return value.status();
   // One value at a time, so that schemas may be as deep as memory is.
   while (!todo_.empty()) {
@@ -86,9 +79,11 @@ Result<Program> SchemaCompiler::whole() {
   program_.states[static_cast<size_t>(end)].final = true;
   program_.add_call(program_.start(root), value.value(), end);
   program_.root = root;
+  const bool matches = !work_->over() && program_.finish(work_);
   if (work_->over()) return too_long();
-  if (!program_.finish())
-    return invalid("JSON schema: wanted one that some value is valid by, found one that nothing matches");
+  if (!matches)
+    return invalid("JSON schema: wanted one that some " + std::string(object ? "object" : "value") +
+                   " is valid by, found one that nothing matches");
   return std::move(program_);
 }
 
@@ -189,6 +184,18 @@ Status SchemaCompiler::rule_of(const Schemas& schemas, int32_t rule) {
   return {};
 }
 
+// Of a leaf that has few texts those that the checks hold for: then none is written that fails in the end.
+std::optional<std::vector<std::string>> SchemaCompiler::texts_that_hold(const Leaf& leaf,
+                                                                        const Schemas& checks) {
+  constexpr size_t kFew = 64;
+  if (leaf.counted() || !work_->spend(leaf.dfa.states())) return {};
+  auto texts = leaf.dfa.texts(kFew);
+  if (!texts) return {};
+  const SchemaCheck check(document_, checks);
+  std::erase_if(*texts, [&](const std::string& text) { return !check.holds(text, work_); });
+  return texts;
+}
+
 // Adds a call for each kind of value that `m` allows.
 Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to) {
   Schemas checks = m.checks;
@@ -198,9 +205,24 @@ Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from
     const bool other = (excluded->contains("const") && has_other(excluded->at("const"))) ||
                        (excluded->contains("enum") &&
                         std::any_of(excluded->at("enum").begin(), excluded->at("enum").end(), has_other));
-    if (other) checks.push_back(document_->keep(Json{{"not", *excluded}}));
+    if (!other) continue;
+    checks.push_back(document_->keep(Json{{"not", *excluded}}));
+    SLUICE_TRY(prepare_validation(*document_, *checks.back(), work_));
   }
-  if (!checks.empty() && m.values.empty()) {
+  const auto leaves = scalars(m, schemas);
+  if (!leaves.ok()) return leaves.status();
+  const bool checked = !checks.empty() && m.values.empty();
+  std::vector<LeafPointer> unasked;
+  for (const LeafPointer& leaf : leaves.value()) {
+    const auto few = checked ? texts_that_hold(*leaf, checks) : std::nullopt;
+    if (checked && !few) {
+      unasked.push_back(leaf);
+    } else {
+      const auto held = few ? std::make_shared<const Leaf>(texts_leaf(*few)) : leaf;
+      program_.add_call(from, common(held), to);
+    }
+  }
+  if (checked) {
     const int32_t rule = program_.add_rule();
     const int32_t end = program_.add_state(rule);
     program_.states[static_cast<size_t>(end)].final = true;
@@ -209,9 +231,7 @@ Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from
     from = program_.start(rule);
     to = end;
   }
-  const auto leaves = scalars(m, schemas);
-  if (!leaves.ok()) return leaves.status();
-  for (const LeafPointer& leaf : leaves.value()) program_.add_call(from, common(leaf), to);
+  for (const LeafPointer& leaf : unasked) program_.add_call(from, common(leaf), to);
   if (!m.values.empty()) return {};
   if ((m.types & kArray) != 0) {
     const auto array = ArrayRules(this).rule(m);
@@ -231,14 +251,15 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
   if (!m.values.empty()) {
     for (const Json* s : schemas) SLUICE_TRY(prepare_validation(*document_, *s, work_));
     std::vector<std::string> texts;
-    for (const Json& value : listed_values(m, schemas, *document_, work_)) {
-      const uint8_t type = value.is_number()    ? kNumber
-                           : value.is_string()  ? kString
-                           : value.is_boolean() ? kBoolean
-                           : value.is_null()    ? kNull
-                           : value.is_array()   ? kArray
-                                                : kObject;
-      if ((m.types & type) != 0) texts.push_back(json_text(value));
+    for (const Json* value : listed_values(m, schemas, *document_, work_)) {
+      const uint8_t type = value->is_number()    ? kNumber
+                           : value->is_string()  ? kString
+                           : value->is_boolean() ? kBoolean
+                           : value->is_null()    ? kNull
+                           : value->is_array()   ? kArray
+                                                 : kObject;
+      if ((m.types & type) != 0) texts.push_back(json_text(*value));
+      if (!texts.empty() && !work_->spend(kTextByteSteps * std::ssize(texts.back()))) return too_long();
     }
     return std::vector<LeafPointer>{std::make_shared<const Leaf>(texts_leaf(texts))};
   }
@@ -251,9 +272,9 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
   constexpr uint8_t kScalars = kNull | kBoolean | kNumber | kString;
   if ((m.types & kScalars) == kScalars && plain_string && plain_number)
     return std::vector<LeafPointer>{leaves.any_scalar};
-  if ((m.types & kNull) != 0 && !excludes(m, Json())) parts.push_back(leaves.null);
+  if ((m.types & kNull) != 0 && !merger_.excludes(m, Json())) parts.push_back(leaves.null);
   if ((m.types & kBoolean) != 0) {
-    const bool no = !excludes(m, false), yes = !excludes(m, true);
+    const bool no = !merger_.excludes(m, false), yes = !merger_.excludes(m, true);
     if (no && yes) parts.push_back(leaves.boolean);
     if (no != yes) parts.push_back(std::make_shared<const Leaf>(texts_leaf({yes ? "true" : "false"})));
   }
@@ -288,6 +309,7 @@ Result<LeafPointer> SchemaCompiler::string(const Merged& m) {
   Json key = {m.patterns, m.formats, m.least_length, m.most_length};
   for (const Json* excluded : m.excluded) key.push_back(*excluded);
   const std::string text = json_text(key);
+  if (!work_->spend(std::ssize(text))) return too_long();
   if (const auto found = strings_.find(text); found != strings_.end()) return found->second;
   auto leaf = string_leaf(m, document_.get(), work_);
   if (leaf.ok()) strings_[text] = leaf.value();
@@ -326,11 +348,11 @@ const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
   return out;
 }
 
-Result<Program> compile_schema(const std::string& text, Work* work) {
+Result<Program> compile_schema(const std::string& text, bool object, Work* work) {
   auto document = SchemaDocument::parse(text);
   if (!document.ok()) return document.status();
   SLUICE_TRY(settle(document.value().get(), work));
-  return SchemaCompiler(document.value(), work).whole();
+  return SchemaCompiler(document.value(), work).whole(object);
 }
 
 }  // namespace sluice

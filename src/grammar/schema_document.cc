@@ -86,6 +86,8 @@ std::string percent_decoded(const std::string& text) {
   return out;
 }
 
+std::string last_part(const std::string& name) { return name.substr(name.rfind('/') + 1); }
+
 const Json* by_pointer(const Json* at, const std::string& pointer) {
   for (size_t from = 0; from < pointer.size();) {
     const size_t end = std::min(pointer.find('/', from + 1), pointer.size());
@@ -114,9 +116,17 @@ const Json* by_pointer(const Json* at, const std::string& pointer) {
 
 }  // namespace
 
+std::span<const Json> values_in(const Json& array) {
+  const auto& all = array.get_ref<const Json::array_t&>();
+  return {all.data(), all.size()};
+}
+
 Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string& text) {
   auto json = parse_json(text, "JSON schema");
   if (!json.ok()) return invalid(json.status().message);
+  if (const auto wide = wide_integer(text))
+    return invalid("JSON schema: " + shown(wide->place) + ": wanted an integer of at most 64 bits, found " +
+                   shown(wide->text));
   if (!json.value().is_object() && !json.value().is_boolean())
     return invalid("JSON schema: wanted an object, true or false, found " +
                    std::string(json.value().type_name()));
@@ -146,7 +156,9 @@ void SchemaDocument::note_resources(const Json& at, const Json* resource) {
       anchors_[{resource, id->substr(1)}] = &at;
     } else {
       if (&at != &root_) resource = &at;
-      named_[id->substr(0, hash)] = &at;
+      const std::string name = id->substr(0, hash);
+      named_[name] = &at;
+      by_last_part_[last_part(name)].insert(name);
     }
   }
   for (const char* key : {"$anchor", "$dynamicAnchor"})
@@ -173,10 +185,13 @@ Result<const Json*> SchemaDocument::target(const Json& schema, const std::string
   if (!document.empty()) {
     auto found = named_.find(document);
     // Relative to an "$id": the last parts are compared.
-    for (auto it = named_.begin(); found == named_.end() && it != named_.end(); ++it)
-      if (it->first.size() > document.size() && it->first.ends_with(document) &&
-          document.find(':') == std::string::npos && it->first[it->first.size() - document.size() - 1] == '/')
-        found = it;
+    const auto alike = by_last_part_.find(last_part(document));
+    if (found == named_.end() && alike != by_last_part_.end() && document.find(':') == std::string::npos)
+      for (const std::string& name : alike->second)
+        if (name.ends_with("/" + document)) {
+          found = named_.find(name);
+          break;
+        }
     if (found == named_.end())
       return invalid("$ref " + shown(reference) +
                      ": wanted one into the same schema, found a URI of another document");
@@ -244,6 +259,22 @@ const Dfa* SchemaDocument::known_pattern(const std::string& pattern, Bound bound
   const std::lock_guard lock(mutex_);
   const auto found = patterns_.find({pattern, bound});
   return found != patterns_.end() ? &found->second : nullptr;
+}
+
+bool SchemaDocument::lists(std::span<const Json> list, const Json& value, Work* work) const {
+  constexpr size_t kFew = 8;
+  if (list.size() <= kFew) {
+    if (!work->spend(std::ssize(list))) return false;
+    return std::any_of(list.begin(), list.end(), [&](const Json& one) { return same_value(one, value); });
+  }
+  const std::lock_guard lock(mutex_);
+  auto found = value_sets_.find(list.data());
+  if (found == value_sets_.end()) {
+    ValueSet set(list, work);
+    if (work->over()) return false;
+    found = value_sets_.emplace(list.data(), std::move(set)).first;
+  }
+  return work->spend(8) && found->second.contains(value);
 }
 
 }  // namespace sluice

@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "base/json.h"
 #include "grammar/automaton.h"
 #include "grammar/char_set.h"
+#include "grammar/value_set.h"
 
 namespace sluice {
 
@@ -38,6 +41,9 @@ class SchemaDocument {
   Result<const Dfa*> pattern(const std::string& pattern, Bound bound, Work* work);
   // One that pattern() has compiled; null: none.
   const Dfa* known_pattern(const std::string& pattern, Bound bound) const;
+  // Whether `list`, which is a part of a schema that is kept here, has a value. Long lists are sorted once, at the first call. False
+  // without work left.
+  bool lists(std::span<const Json> list, const Json& value, Work* work) const;
 
  private:
   void note_resources(const Json& at, const Json* resource);
@@ -48,12 +54,17 @@ class SchemaDocument {
   std::unordered_map<const Json*, const Json*>
       resource_of_;                           // of schemas with references that are not the root's
   std::map<std::string, const Json*> named_;  // by "$id", without a fragment
+  std::map<std::string, std::set<std::string>>
+      by_last_part_;  // those names, by what stands behind their last '/'
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, Bound>, Dfa> patterns_;
+  mutable std::unordered_map<const Json*, ValueSet> value_sets_;  // by the first value of the list
 };
+
+std::span<const Json> values_in(const Json& array);
 
 // Whether `value` is valid by `schema`. kInner: for every checker; kOuter: for some checker. Patterns were compiled before. Without work
 // left it is neither surely valid nor surely not.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <unordered_set>
 
 #include "base/printable.h"
 #include "text/utf8.h"
@@ -48,6 +49,12 @@ Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) 
       value->get<double>() != std::floor(value->get<double>()))
     return wrong_keyword(key, "a whole number", *value);
   return static_cast<int64_t>(std::min(value->get<double>(), 2e9));
+}
+
+// Each name once, where it stood first.
+void keep_first(std::vector<std::string>* names) {
+  std::unordered_set<std::string> seen;
+  std::erase_if(*names, [&](const std::string& name) { return !seen.insert(name).second; });
 }
 
 void raise(int64_t* least, int64_t value) { *least = std::max(*least, value); }
@@ -105,12 +112,15 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
     SLUICE_TRY(add(*schema, &m, &todo, decisions, depth));
     for (size_t i = known; i < todo.size(); ++i) {
       // A way that leads back to where it came from, without a value in between, never ends.
-      for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr)
+      for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr) {
+        if (!work_->spend(4)) return too_long();
         m.never |= at == todo[i];
+      }
       parent.try_emplace(todo[i], schema);
     }
   }
   if (m.number.integer && m.number.fraction) m.types &= static_cast<uint8_t>(~kNumber);
+  keep_first(&m.required);
   std::sort(m.effective.begin(), m.effective.end());
   return m;
 }
@@ -148,9 +158,9 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   if (const Json* list = get(s, "enum")) {
     if (!list->is_array()) return wrong_keyword("enum", "an array", *list);
     says = true;
-    m->values.emplace_back(list->begin(), list->end());
+    m->values.push_back(values_in(*list));
   }
-  if (const Json* value = get(s, "const")) says = true, m->values.push_back({*value});
+  if (const Json* value = get(s, "const")) says = true, m->values.emplace_back(value, 1);
   // Numbers. In draft 4 a number as "exclusiveMinimum" is a mistake, which checkers take for true.
   const bool draft4 = document_->draft() == 4;
   for (const bool low : {true, false}) {
@@ -220,11 +230,10 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   }
   if (const Json* required = about("required", kObject)) {
     if (!required->is_array()) return wrong_keyword("required", "an array of names", *required);
+    if (!work_->spend(std::ssize(*required))) return too_long();
     for (const Json& name : *required) {
       if (!name.is_string()) return wrong_keyword("required", "an array of names", name);
-      const auto text = name.get<std::string>();
-      if (std::find(m->required.begin(), m->required.end(), text) == m->required.end())
-        m->required.push_back(text);
+      m->required.push_back(name.get<std::string>());
     }
   }
   if (members) m->objects.push_back(&s);
@@ -245,6 +254,14 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   return add_choices(s, m, todo, decisions, depth);
 }
 
+bool SchemaMerger::excludes(const Merged& m, const Json& value) {
+  return std::any_of(m.excluded.begin(), m.excluded.end(), [&](const Json* excluded) {
+    const Json *one = get(*excluded, "const"), *list = get(*excluded, "enum");
+    return (one != nullptr && same_value(*one, value)) ||
+           (list != nullptr && list->is_array() && document_->lists(values_in(*list), value, work_));
+  });
+}
+
 // That nothing satisfies `m`, as far as a quick look tells.
 bool SchemaMerger::contradicts(const Merged& m, int depth) {
   if (m.types == 0) return true;
@@ -253,16 +270,13 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
     const auto fits = [&](const Json& value) {
       const uint8_t type = value.is_number() ? uint8_t{kNumber} : json_type(value.type_name());
       if ((m.types & type) == 0) return false;
-      for (const auto& list : m.values)
-        if (std::find(list.begin(), list.end(), value) == list.end()) return false;
-      for (const Json* excluded : m.excluded)
-        if ((excluded->contains("const") && excluded->at("const") == value) ||
-            (excluded->contains("enum") && std::find(excluded->at("enum").begin(), excluded->at("enum").end(),
-                                                     value) != excluded->at("enum").end()))
-          return false;
-      return true;
+      const bool in_others = std::all_of(m.values.begin() + 1, m.values.end(), [&](const auto& list) {
+        return document_->lists(list, value, work_);
+      });
+      return in_others && !excludes(m, value);
     };
-    if (std::none_of(m.values[0].begin(), m.values[0].end(), fits)) return true;
+    const bool none = std::none_of(m.values[0].begin(), m.values[0].end(), fits);
+    if (none && !work_->over()) return true;
   }
   if (m.types == kNumber && m.number.least && m.number.most) {
     const int order = compare(*m.number.least, *m.number.most);

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,7 +48,7 @@ struct Merged {
   bool typed = false;  // some schema says a type
   bool never = false;
   // Of "enum" and "const": each schema's list. A value is in all of them.
-  std::vector<std::vector<Json>> values = {};
+  std::vector<std::span<const Json>> values = {};
   Schemas excluded = {};  // {"const"}, {"enum"} or {"pattern"} that must not hold
   NumberBounds number = {};
   int64_t least_length = 0, most_length = -1;
@@ -75,6 +76,8 @@ class SchemaMerger {
   Status ways(const Schemas& schemas, std::vector<Merged>* out);
   // Whether no value satisfies all of `schemas`: true only if that is sure.
   bool impossible(const Schemas& schemas, int depth = 0);
+  // Whether "not" has this value in a "const" or "enum".
+  bool excludes(const Merged& m, const Json& value);
 
  private:
   Status ways(const Schemas& schemas, const Decisions& decisions, int depth, std::vector<Merged>* out);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <unordered_set>
 
 #include "base/printable.h"
 #include "grammar/schema_rules.h"
@@ -23,7 +24,7 @@ Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>
   Schemas out;
   for (const Json* schema : m.objects) {
     const Json* unevaluated = get(*schema, "unevaluatedProperties");
-    if (unevaluated == nullptr) continue;
+    if (unevaluated == nullptr || !c_.work_->spend(4 * std::ssize(m.objects))) continue;
     const auto& parts = c_.parts_of(schema);
     const auto says = [&](const Json* other) {
       return parts.contains(other) &&
@@ -36,6 +37,7 @@ Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>
 
 // What the schemas say of the member `name`.
 Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
+  if (!c_.work_->spend(8 * std::ssize(m.objects))) return SchemaCompiler::too_long();
   Schemas out;
   std::set<const Json*> evaluated;  // schemas by which the member is
   for (const Json* schema : m.objects) {
@@ -90,13 +92,11 @@ Status ObjectRules::add_member(const Merged& m, const std::string& name, bool re
 
 Status ObjectRules::list_members(const Merged& m) {
   std::set<std::string> listed;
-  const auto is_required = [&](const std::string& name) {
-    return std::find(m.required.begin(), m.required.end(), name) != m.required.end();
-  };
+  const std::unordered_set<std::string> required(m.required.begin(), m.required.end());
   for (const Json* schema : m.objects)
     if (const Json* properties = get(*schema, "properties"))
       for (const std::string& name : c_.document_->keys(*properties))
-        if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, is_required(name)));
+        if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, required.contains(name)));
   for (const std::string& name : m.required)
     if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, true));
   return {};
@@ -117,8 +117,11 @@ Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
     if (!way.values.empty()) {
       std::vector<std::string> texts;
       SLUICE_TRY(prepare_validation(*c_.document_, names, c_.work_));
-      for (const Json& value : listed_values(way, {&names}, *c_.document_, c_.work_))
-        if (value.is_string()) texts.push_back(value.get<std::string>());
+      for (const Json* value : listed_values(way, {&names}, *c_.document_, c_.work_)) {
+        if (!value->is_string()) continue;
+        texts.push_back(value->get<std::string>());
+        if (!c_.work_->spend(kTextByteSteps * std::ssize(texts.back()))) return SchemaCompiler::too_long();
+      }
       one = Dfa::of_texts(texts);
     } else {
       auto values = string_values(way, c_.document_.get(), c_.work_);

@@ -28,7 +28,7 @@ struct OtherNames {
 class SchemaCompiler {
  public:
   SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work);
-  Result<Program> whole();
+  Result<Program> whole(bool object);
 
  private:
   friend class ArrayRules;
@@ -43,6 +43,7 @@ class SchemaCompiler {
   Result<std::vector<Callee>> callees(const Schemas& schemas);
   static void infer_types(Merged* m);
   Status rule_of(const Schemas& schemas, int32_t rule);
+  std::optional<std::vector<std::string>> texts_that_hold(const Leaf& leaf, const Schemas& checks);
   Status way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to);
   Result<std::vector<LeafPointer>> scalars(const Merged& m, const Schemas& schemas);
 

@@ -24,20 +24,6 @@ bool is_integer(const Json& value) {
   return value.is_number_float() && value.get<double>() == std::floor(value.get<double>());
 }
 
-bool same(const Json& a, const Json& b) {
-  if (a.is_number() && b.is_number()) {
-    const auto x = Decimal::of(a), y = Decimal::of(b);
-    return x && y && compare(*x, *y) == 0;
-  }
-  if (a.type() != b.type() || a.size() != b.size()) return false;
-  if (a.is_array()) return std::equal(a.begin(), a.end(), b.begin(), same);
-  if (!a.is_object()) return a == b;
-  return std::all_of(a.items().begin(), a.items().end(), [&](const auto& item) {
-    const auto found = b.find(item.key());
-    return found != b.end() && same(item.value(), *found);
-  });
-}
-
 bool has_type(const Json& value, const std::string& type) {
   if (type == "integer") return value.is_number() && is_integer(value);
   if (type == "number") return value.is_number();
@@ -116,9 +102,9 @@ class Validator {
       if (type->is_array() ? std::none_of(type->begin(), type->end(), fits) : !fits(*type)) return false;
     }
     if (const Json* constant = get(schema, "const"))
-      if (!same(*constant, value)) return false;
-    if (const Json* list = get(schema, "enum"))
-      if (std::none_of(list->begin(), list->end(), [&](const Json& one) { return same(one, value); }))
+      if (!same_value(*constant, value)) return false;
+    if (const Json* list = get(schema, "enum"); list != nullptr && list->is_array())
+      if (!document_.lists(values_in(*list), value, work_) && !(work_->over() && bound_ == Bound::kOuter))
         return false;
     for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
       if (const Json* name = get(schema, key)) {
@@ -195,7 +181,7 @@ class Validator {
     if (const Json* unique = get(schema, "uniqueItems"); unique != nullptr && *unique == Json(true))
       for (size_t i = 0; i < value.size(); ++i)
         for (size_t j = 0; j < i; ++j)
-          if (!work_->spend(kLookSteps) || same(value[i], value[j])) return false;
+          if (!work_->spend(kLookSteps) || same_value(value[i], value[j])) return false;
     return true;
   }
 
@@ -308,8 +294,10 @@ Status prepare(SchemaDocument& document, const Json& schema, Work* work, std::se
     }
   }
   for (const auto& [key, inside] : schema.items()) {
-    if (schema.is_object() && (key == "enum" || key == "const" || key == "default" || key == "examples"))
+    if (schema.is_object() && (key == "enum" || key == "const" || key == "default" || key == "examples")) {
+      if (key == "enum" && inside.is_array()) (void)document.lists(values_in(inside), Json(), work);
       continue;
+    }
     SLUICE_TRY(prepare(document, inside, work, seen));
   }
   return {};

@@ -58,6 +58,7 @@ Result<Dfa> string_values(const Merged& m, SchemaDocument* document, Work* work)
     if (excluded->contains("const")) note(excluded->at("const"));
     if (excluded->contains("enum"))
       for (const Json& value : excluded->at("enum")) note(value);
+    for (const std::string& text : texts) (void)work->spend(kTextByteSteps * std::ssize(text));
     if (!texts.empty() && all) all = combine(*all, Dfa::of_texts(texts), SetOp::kFirstOnly, work);
   }
   if (!all || work->over()) return too_long();
@@ -120,14 +121,16 @@ Result<LeafPointer> number_leaf(const Merged& m, Work* work) {
   return std::make_shared<const Leaf>(std::move(leaf));
 }
 
-std::vector<Json> listed_values(const Merged& m, const Schemas& schemas, const SchemaDocument& document,
-                                Work* work) {
-  std::vector<Json> out;
+std::vector<const Json*> listed_values(const Merged& m, const Schemas& schemas,
+                                       const SchemaDocument& document, Work* work) {
+  std::vector<const Json*> out;
+  ValueSet seen;
   for (const Json& value : m.values[0]) {
     const bool valid = std::all_of(schemas.begin(), schemas.end(), [&](const Json* s) {
       return is_valid(document, value, *s, Bound::kInner, work);
     });
-    if (valid && std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
+    if (work->over()) break;
+    if (valid && seen.insert(value, work)) out.push_back(&value);
   }
   return out;
 }

@@ -206,6 +206,11 @@ class Config(Checkpoints):
         self.refused("architectures", config=lambda c: c.pop("architectures") and c.update(model_type="llama"))
         self.refused("architectures: wanted one architecture", config=setting(architectures=[]))
 
+    def test_numbers_that_json_does_not_have(self):
+        """Python writes them, and reads them."""
+        for value, word in ((float("inf"), "Infinity"), (-float("inf"), "Infinity"), (float("nan"), "NaN")):
+            self.refused(f"config.json: wanted JSON, found {word} at byte", config=setting(initializer_range=value))
+
     def test_numbers_by_another_name(self):
         self.same(config=lambda c: c.update(num_experts=c.pop("num_local_experts")))
         self.same(config=setting(num_experts=16))

@@ -340,6 +340,12 @@ class InScripts(unittest.TestCase):
         wrong = run(text="/nwe\nWhat is 1 + 1?\n")
         self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
 
+    def test_words_behind_two_dashes(self):
+        """POSIX, guideline 10: what stands behind them is no flag."""
+        self.assertEqual(run("-p", QUESTION, "--temperature", "0", "--", MODEL).stdout, run("-p", QUESTION, "--temperature", "0").stdout)
+        self.assertIn("-none", run("-p", "x", "--", "-none").stderr)
+        self.assertIn("unexpected argument 'b'", run("-p", "x", "--", MODEL, "b").stderr)
+
     def test_stop_strings(self):
         for flag in ("--stop", "--reverse-prompt", "-r"):
             self.assertEqual(run("-p", QUESTION, flag, "5", flag, "zzz").stdout, "68\n")

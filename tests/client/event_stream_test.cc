@@ -188,10 +188,12 @@ TEST(Url, PartsOfIt) {
   EXPECT_EQ(parts("https://host"),
             "wanted http:// (there is no TLS here: name a proxy that has it, or the server itself), found "
             "'https://host'");
-  for (const char* wrong :
-       {"host:8000", "ftp://host", "http://", "http://:80", "http://h:x", "http://h:", "http://h:123456",
-        "http://h/a b", "http://user@h", "http://h/\r\nX: y", "http://h?x"})
+  for (const char* wrong : {"host:8000", "ftp://host", "http://", "http://:80", "http://h:x",
+                            "http://h:", "http://h/a b", "http://user@h", "http://h/\r\nX: y", "http://h?x"})
     EXPECT_EQ(parts(wrong), std::string("wanted a URL as http://127.0.0.1:8000, found '") + wrong + "'");
+  for (const char* wrong : {"http://h:0", "http://h:65536", "http://h:84267", "http://h:123456"})
+    EXPECT_EQ(parts(wrong), std::string("wanted a port from 1 to 65535 in the URL, found '") + wrong + "'");
+  EXPECT_EQ(parts("http://h:65535"), "h|65535|");
 }
 
 }  // namespace

@@ -48,7 +48,9 @@ TEST(ApiStructure, ReadsTheFieldsOfOtherServers) {
   const GrammarSource schema{.kind = GrammarKind::kJsonSchema, .text = R"({"z":1,"a":{"y":2,"b":3}})"};
   for (const std::string type : {"json_object", "json_schema"}) {
     const ApiRequest r = taken(R"("response_format": {"type": ")" + type + R"(", "schema": )" + json + "}");
-    EXPECT_EQ(r.structure, schema);
+    GrammarSource want = schema;
+    want.object = type == "json_object";
+    EXPECT_EQ(r.structure, want);
     EXPECT_EQ(r.response_format->name, "answer");
     EXPECT_EQ(r.response_format->schema, schema.text);
   }
@@ -58,6 +60,8 @@ TEST(ApiStructure, ReadsTheFieldsOfOtherServers) {
   EXPECT_EQ(taken(R"("ebnf": "root ::= x")").structure, (GrammarSource{GrammarKind::kEbnf, "root ::= x"}));
   EXPECT_EQ(taken(R"("regex": "a+")").structure, (GrammarSource{GrammarKind::kRegex, "a+"}));
   EXPECT_FALSE(taken(R"("grammar": "", "regex": null)").structure);
+  for (const char* empty : {"regex", "ebnf", "guided_json", "guided_regex", "guided_grammar", "json_schema"})
+    EXPECT_TRUE(refused("\"" + std::string(empty) + "\": \"\"").starts_with(std::string(empty) + ", "));
   const ApiRequest unknown = taken(R"("structured_outputs": {"regex": "a", "flux": 1}, "grammar": null)");
   EXPECT_EQ(unknown.ignored, std::vector<std::string>{"structured_outputs.flux"});
 }

@@ -36,7 +36,7 @@ SMALL = b'{"prompt":"x","max_tokens":1}'
 RAW = [
     b"\0" * 4000,
     b"GET /" + b"a" * 100000,
-    b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(5000)) + b"\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(5000)) + b"\r\n",
     posted(CHAT, "[" * 200000),
     posted(CHAT, '{"messages":' * 5000),
     posted(CHAT, b'{"messages": "\xff\xfe"}'),
@@ -79,15 +79,15 @@ RAW = [
     posted(COMPLETION, json.dumps({"prompt": ["x"] * 128, "max_tokens": 1, "logprobs": 20})),
     # Where one request ends and another begins.
     HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: gzip, chunked\r\n\r\n1d\r\n" + SMALL + b"\r\n0\r\n\r\n",
-    HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: xchunked\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n",
+    HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: xchunked\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
     in_chunks(SMALL, b";a=" + b"x" * 1000),
     in_chunks(SMALL, b";a=" + b"x" * 100000),
     in_chunks(SMALL, trailers=b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\nHost: evil.example\r\n"),
     in_chunks(SMALL, trailers=b"".join(b"X-%d: y\r\n" % i for i in range(20000))),
     posted(COMPLETION, SMALL).replace(b"HTTP/1.1", b"HTTP/1.0"),
     posted(COMPLETION, SMALL, "Expect: 100-continue\r\n").replace(b"HTTP/1.1", b"HTTP/1.0"),
-    b"GET /openapi.json HTTP/1.1\r\n\r\n" * 100 + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
-    b"GET /metrics HTTP/1.1\r\n\r\n" * 200 + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
+    b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
 ]
 
 
@@ -156,7 +156,7 @@ def leave_answers_unread(server, chance):
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.settimeout(5)
         s.connect(("127.0.0.1", server.port))
-        s.sendall(b"GET " + chance.choice((b"/openapi.json", b"/metrics", b"/")) + b" HTTP/1.1\r\n\r\n")
+        s.sendall(b"GET " + chance.choice((b"/openapi.json", b"/metrics", b"/")) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         held.append(s)
     time.sleep(chance.random() / 4)
     for s in held:

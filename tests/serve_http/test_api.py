@@ -257,6 +257,27 @@ class Api(ServerTest):
                 self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
                 self.server.chat(max_tokens=1, **{field: neutral})
                 self.server.chat(max_tokens=1, **{field: None})
+        # What other servers' clients send with its default asks for nothing.
+        for field, value, neutral in (("n_predict", 3, -1), ("xtc_probability", 0.5, 0), ("dry_multiplier", 0.8, 0), ("mirostat", 2, 0), ("typical_p", 0.9, 1),
+                                      ("top_n_sigma", 1, -1), ("samplers", ["top_k"], None), ("dynatemp_range", 0.5, 0), ("repeat_penalty", 1.1, 1.0),
+                                      ("tfs_z", 0.9, 1), ("n_probs", 2, 0), ("n_indent", 4, 0), ("t_max_predict_ms", 5, 0), ("max_new_tokens", 3, None),
+                                      ("reasoning_format", "none", "auto"), ("separate_reasoning", False, True), ("stream_reasoning", False, True), ("echo", True, False),
+                                      ("thinking_token_budget", 10, -1), ("thinking_budget_tokens", 10, -1), ("thinking", {"type": "disabled"}, None),
+                                      ("max_output_tokens", 5, None), ("mirostat_mode", 2, 0), ("adaptive_target", 0.5, -1)):
+            with self.subTest(field=field):
+                self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
+                self.server.chat(max_tokens=1, **{field: neutral})
+        for member, value, neutral in (("max_tokens", 10, None), ("enabled", False, True), ("exclude", True, False)):
+            for path, body in ((CHAT, {"messages": QUESTION, "max_tokens": 1}), ("/v1/responses", {"input": "x", "max_output_tokens": 1})):
+                with self.subTest(member=member, path=path):
+                    self.refused(path, {**body, "reasoning": {member: value}}, 400, f"reasoning.{member}", "not supported")
+                    self.assertEqual(self.server.ask(path, {**body, "reasoning": {member: neutral}})[0], 200)
+        # A limit by the name that another path has for it limits nothing.
+        for path, body, fields in ((COMPLETION, {"prompt": "x"}, ("max_completion_tokens", "max_output_tokens", "n_predict", "max_new_tokens")),
+                                   ("/v1/responses", {"input": "x"}, ("max_completion_tokens", "n_predict", "max_new_tokens"))):
+            for field in fields:
+                self.refused(path, {**body, field: 5}, 400, field, "not supported")
+                self.assertEqual(self.server.ask(path, {**body, "max_tokens": 1, field: None})[0], 200)
         for field in ("custom_logit_processor", "lora_path", "prompt_embeds", "session_params"):
             self.refused(COMPLETION, {"prompt": "a", field: "x"}, 400, field, "not supported")
 

@@ -60,7 +60,7 @@ class Memory(OwnServerTest):
         """All that are being read count together: 64 that send 8 MB each and wait with the last byte are not 512 MB."""
         server = self.start("--max-pending-bytes", str(32 << 20), "--max-body-bytes", str(8 << 20))
         whole = b'{"prompt": "x", "max_tokens": 1, "user": "' + b"a" * (7 << 20) + b'"}'
-        head = b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(whole)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(whole)
         held, refused = [], 0
         for _ in range(12):
             s = server.socket()
@@ -258,7 +258,7 @@ class LargeAnswers(OwnServerTest):
     def test_clients_that_leave_meanwhile(self):
         server = self.start()
         data = json.dumps({**self.ECHO, "prompt": [5] * 700}).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
         for i in range(12):
             with server.socket() as s:
                 s.sendall(head + data)
@@ -303,9 +303,9 @@ class LargeAnswers(OwnServerTest):
         self.assertEqual(status, 200)
         before = server.memory()
         with HealthClock(server) as clock:
-            stored = f"GET /v1/responses/{answer['id']} HTTP/1.1\r\n\r\n".encode()
+            stored = f"GET /v1/responses/{answer['id']} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
             held = [self.open_unread(server, stored) for _ in range(50)]
-            held += [self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\n\r\n") for _ in range(300)]
+            held += [self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(300)]
             time.sleep(1)
             after = server.memory()
         for s in held:
@@ -319,11 +319,11 @@ class LargeAnswers(OwnServerTest):
     def test_answers_that_nobody_reads_and_that_differ(self):
         """Beyond --max-pending-bytes the connection ends that has most of them; a small one stays."""
         server = self.start("--max-pending-bytes", str(12 << 20))
-        small = self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nConnection: close\r\n\r\n")
+        small = self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         text = json.dumps({"prompt": "x", "max_tokens": 1, "stream": False, "user": "u"})
         self.assertEqual(server.ask(COMPLETION, text)[0], 200)
         body = json.dumps({"input": "hi", "max_output_tokens": 2, "store": False, "user": "u" * 7000000}).encode()
-        request = b"POST /v1/responses HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        request = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         held = []
         while "--max-pending-bytes" not in server.logged():
             held.append(self.open_unread(server, request))

@@ -343,11 +343,32 @@ class AgainstFake(Files):
             words = words if "--data" in words else (*words, "--data", "x")
             self.assertIn(said, sluice("eval", *words, status=2)[1])
         self.assertIn("--data: wanted the questions of gsm8k", sluice("eval", "--server", self.fake.url, "--task", "gsm8k", status=2)[1])
+        # A resolver would take the port modulo 65536, which is another server.
+        for port in (65536 + int(self.fake.url.rsplit(":", 1)[1]), 0, 65536, "00000", "9" * 30):
+            for words in (("bench", "serve", "--base-url"), ("eval", "--data", "x", "--server")):
+                self.assertIn("wanted a port from 1 to 65535", sluice(*words, f"http://127.0.0.1:{port}", status=2)[1])
+        # An unset variable of a script is no server, and no file.
+        for flag in ("--base-url", "--host", "--model", "--output-json", "--svg", "--result-dir", "--result-filename", "--tokenizer", "--dataset-path", "--extra-body"):
+            self.assertIn(f"{flag}: wanted some text, found none", sluice("bench", "serve", flag, "", status=2)[1])
+        for flag in ("--server", "--data", "--train", "--output-json"):
+            self.assertIn(f"{flag}: wanted some text, found none", sluice("eval", flag, "", status=2)[1])
         self.assertIn("--goodput: wanted", sluice("bench", "serve", "--goodput", "ttft", status=2)[1])
         self.assertIn("--endpoint: wanted a path", sluice("bench", "serve", "--endpoint", "/v1 x", status=2)[1])
         self.assertIn("--api-key: wanted a key", sluice("bench", "serve", "--api-key", "a\r\nb: c", status=2)[1])
         self.assertIn("'itls'", sluice("bench", "serve", "--percentile-metrics", "itls", status=2)[1])
         self.assertIn("--num-prompt", sluice("bench", "serve", "--num-promptz", 3, status=2)[1])
+
+
+    def test_results_without_a_place(self):
+        """Known before the run, and said before it."""
+        nowhere = self.path("none/x")
+        for words, said in ((("--output-json", nowhere), "--output-json: cannot write"), (("--output-json", self.folder), "it is a folder"),
+                            (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: wanted a --max-concurrency"),
+                            (("--save-result", "--result-dir", self.write("file", "") + "/x"), "--result-dir: cannot make the folder")):
+            self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, status=2)[1])
+        questions = self.lines("q.jsonl", [{"question": "x", "answer": "y"}])
+        self.assertIn("--output-json: cannot write", sluice("eval", "--server", self.fake.url, "--data", questions, "--output-json", nowhere, status=2)[1])
+        self.assertEqual(self.fake.log, [])
 
 
 class AgainstSluice(ServerTest, Files):

@@ -73,36 +73,61 @@ class Protocol(ServerTest):
     def first_line(self, data, **how):
         return self.server.raw(data, **how).split("\r\n")[0]
 
+    def in_pieces(self, head, pieces):
+        """The first line of the answer to what comes in several parts."""
+        with self.server.socket() as s:
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                s.sendall(head)
+                for piece in pieces:
+                    time.sleep(0.005)
+                    s.sendall(piece)
+            except OSError:
+                pass  # refused before all of it was sent
+            return read_all(s).decode("latin-1").split("\r\n")[0]
+
+    def test_one_host(self):
+        """RFC 9112, 3.2: a request of HTTP/1.1 says one, if only an empty one."""
+        for path in ("/version", "http://localhost/version", "*"):
+            for hosts, status in (("", "400"), ("Host: x\r\nHost: x\r\n", "400"), ("Host: x\r\nHOST: y\r\n", "400")):
+                self.assertIn(f" {status} ", self.first_line(f"GET {path} HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n".encode()), (path, hosts))
+        for head in ("HTTP/1.1\r\nHost:\r\n", "HTTP/1.1\r\nHost: x\r\n", "HTTP/1.0\r\nHost: x\r\n", "HTTP/1.0\r\n"):
+            self.assertIn(" 200 ", self.first_line(f"GET /version {head}Connection: close\r\n\r\n".encode()), head)
+
     def test_what_is_not_http(self):
         for data in (b"\0" * 1000, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01" * 50,
-                     b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"GET / HTTP/1.1\r\nA: \0\r\n\r\n",
-                     b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-                     b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-                     b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"):
+                     b"GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nA: \0\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"):
             with self.subTest(data=data):
                 answer = self.server.raw(data)
                 self.assertTrue(answer.startswith("HTTP/1.1 400 "), answer)
                 self.assertIn("invalid_request_error", answer)
 
     def test_bodies_that_are_too_large(self):
-        for data in (request("x" * 200000), b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-                     b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"4000\r\n" + b"x" * 0x4000 + (b"\r\n4000\r\n" + b"x" * 0x4000) * 7):
+        for data in (request("x" * 200000), b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"4000\r\n" + b"x" * 0x4000 + (b"\r\n4000\r\n" + b"x" * 0x4000) * 7):
             answer = self.server.raw(data)
             self.assertTrue(answer.startswith("HTTP/1.1 413 "), answer)
             self.assertIn("100000", answer)
 
     def test_chunks(self):
-        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
         body = b'{"prompt":"x","max_tokens":1}'
         pieces = b"".join(b"1\r\n" + body[i:i + 1] + b"\r\n" for i in range(len(body)))
         self.assertTrue(self.server.raw(head + pieces + b"0\r\n\r\n").startswith("HTTP/1.1 200 "))
         for bad in (b"zz\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n", b"1\nx\n0\n\n"):
-            self.assertRegex(self.server.raw(head + bad), r"^HTTP/1.1 4\d\d ", bad)
+            self.assertRegex(self.server.raw(head + bad), r"^HTTP/1.1 400 ", bad)
+        # RFC 9112, 2.2: a line feed alone ends no line, wherever one is due.
+        for bad in (b"1d\n" + body + b"\n0\n\n", b"1\r\n{\r\n1c\n" + body[1:] + b"\r\n0\r\n\r\n", b"1d;a=b\n" + body, b"1d\r\n" + body + b"\r\n0\n\n"):
+            for pieces in ([bad], [bad[i:i + 1] for i in range(len(bad))]):
+                self.assertIn(" 400 ", self.in_pieces(head, pieces), bad)
 
     def test_trailers_are_no_headers(self):
         """RFC 9110, 6.5.1: what comes behind the body changes nothing of what came before."""
         body = b'1d\r\n{"prompt":"x","max_tokens":1}\r\n0\r\n'
-        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
         json_type = b"Content-Type: application/json\r\n"
         for trailer, status in ((json_type, 415), (b"", 415)):
             self.assertIn(f" {status} ", self.first_line(head + b"\r\n" + body + trailer + b"\r\n"))
@@ -113,9 +138,9 @@ class Protocol(ServerTest):
 
     def test_empty_lines_before_a_request(self):
         """RFC 9112, 2.2: some clients send one behind a body."""
-        last = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
+        last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         body = b'{"prompt":"x","max_tokens":1}'
-        first = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        first = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         self.assertEqual(self.server.raw(first + body + b"\r\n" + last).count("HTTP/1.1 200 "), 2)
         self.assertEqual(self.server.raw(b"\r\n" * 50000 + last).count("HTTP/1.1 200 "), 1)
         with self.server.socket() as s:
@@ -127,24 +152,24 @@ class Protocol(ServerTest):
             self.assertIn(" 400 ", self.first_line(wrong + last))
 
     def test_lines_without_end_behind_the_head(self):
-        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         for rest in (b"1;a=" + b"x" * 200000, b"1\r\n{\r\n0\r\n" + b"a: b\r\n" * 50000):
             self.assertRegex(self.first_line(head + rest), " (400|431) ")
 
     def test_headers_without_end(self):
-        flood = b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(5000)) + b"\r\n"
+        flood = b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(5000)) + b"\r\n"
         self.assertIn("431", self.first_line(flood))
-        self.assertIn("431", self.first_line(b"GET / HTTP/1.1\r\nA: " + b"a" * 100000))
+        self.assertIn("431", self.first_line(b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 100000))
         self.assertRegex(self.first_line(b"GET /" + b"a" * 100000), r" 4\d\d ")
 
     def test_requests_that_do_not_end(self):
-        for data in (b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", request("{")[:-1] + b"", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+        for data in (b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", request("{")[:-1] + b"", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"):
             self.assertIn("408", self.first_line(data))
         self.assertEqual(self.server.raw(b""), "")  # says nothing, hears nothing
         with self.server.socket() as s:  # a byte at a time, for ever
             got = b""
             s.settimeout(0.05)
-            for byte in b"GET / HTTP/1.1\r\nX: " + b"a" * WATCHDOG * 20:
+            for byte in b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * WATCHDOG * 20:
                 try:
                     s.sendall(bytes([byte]))
                     got += s.recv(1000)
@@ -158,7 +183,7 @@ class Protocol(ServerTest):
 
     def test_half_closed(self):
         self.assertEqual(self.server.raw(b"GET / HT", then_close_writing=True), "")
-        self.assertTrue(self.server.raw(b"GET /version HTTP/1.1\r\n\r\n", then_close_writing=True).startswith("HTTP/1.1 200 "))
+        self.assertTrue(self.server.raw(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", then_close_writing=True).startswith("HTTP/1.1 200 "))
         long = request('{"prompt":"x","max_tokens":4000,"ignore_eos":true}')
         self.assertEqual(self.server.raw(long, then_close_writing=True), "")
         self.server.wait_until_idle()
@@ -166,8 +191,8 @@ class Protocol(ServerTest):
     def test_pipelined(self):
         asked = b"".join(
             request('{"prompt":"x","max_tokens":2,"temperature":0}', COMPLETION, f"x-request-id: p{i}") if i % 3 else
-            b"GET /version HTTP/1.1\r\nx-request-id: p%d\r\n\r\n" % i for i in range(60))
-        answer = self.server.raw(asked + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+            b"GET /version HTTP/1.1\r\nHost: x\r\nx-request-id: p%d\r\n\r\n" % i for i in range(60))
+        answer = self.server.raw(asked + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         ids = [line.split(": ")[1] for line in answer.split("\r\n") if line.startswith("x-request-id: p")]
         self.assertEqual(ids, [f"p{i}" for i in range(60)])
         self.assertEqual(answer.count("HTTP/1.1 200 OK"), 61)
@@ -178,7 +203,7 @@ class Protocol(ServerTest):
             s.settimeout(2)
             try:
                 for _ in range(2000):
-                    s.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 100)
+                    s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
             except TimeoutError:
                 pass  # it has stopped to read, as it should
             else:

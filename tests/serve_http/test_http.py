@@ -30,14 +30,14 @@ class WhereARequestEnds(ServerTest):
         both = ("Content-Length: 5", "Transfer-Encoding: chunked")
         for lines in (both, both[::-1], ("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
                       ("Transfer-Encoding: chunked", "Transfer-Encoding: identity")):
-            answer = self.server.raw(("POST / HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n0\r\n\r\nGET /version HTTP/1.1\r\n\r\n").encode())
+            answer = self.server.raw(("POST / HTTP/1.1\r\nHost: x\r\n" + "\r\n".join(lines) + "\r\n\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n").encode())
             self.assertEqual(statuses(answer), ["400"], answer)
         answer = self.server.raw(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         self.assertEqual(statuses(answer), ["400"], answer)
 
     def test_chunked_in_any_letters(self):
         body = json.dumps({"prompt": "x", "max_tokens": 1})
-        answer = self.server.raw((f"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: Chunked\r\n\r\n"
+        answer = self.server.raw((f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: Chunked\r\n\r\n"
                                   f"{len(body):x}\r\n{body}\r\n0\r\n\r\n").encode())
         self.assertEqual(statuses(answer), ["200"], answer)
 
@@ -74,9 +74,9 @@ class ClientsThatLeave(OwnServerTest):
         """A client that stays gets its answer, and then the end of the connection."""
         server = self.start()
         body = json.dumps({"prompt": "x", "max_tokens": 300, "ignore_eos": True}).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         with server.socket() as s:
-            s.sendall(head + body + b"GET /version HTTP/1.1\r\n\r\n" * 20000)
+            s.sendall(head + body + b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n" * 20000)
             self.assertEqual(statuses(read_all(s).decode()), ["200"])
         self.assertEqual(server.stop(), 0)
 
@@ -85,7 +85,7 @@ class ClientsThatLeave(OwnServerTest):
         server = self.start("--max-num-seqs", "2")
         with server.socket() as s:
             body = json.dumps({"prompt": [5] * 4000, "echo": True, "logprobs": 20, "max_tokens": 1, "n": 4}).encode()
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             wait_until(lambda: "whole after" in server.logged(), "the whole answer")
         wait_until(lambda: re.search(r"client gone: \d+ bytes of the whole answer were not read", server.logged()), "a line of the log")
         self.assertEqual(server.stop(), 0)
@@ -115,6 +115,9 @@ class Names(OwnServerTest):
             server = self.start(*flags)
             self.assertEqual([self.host(server, n) for n in ("a.example", "b.example:80", "c.example")], [200, 200, 403])
             self.assertEqual(server.stop(), 0)
+        server = self.start("--allowed-hosts", "a.example:8000,[fe80::1],10.0.0.1", "--allowed-hosts", "b_c.example")
+        self.assertEqual([self.host(server, n) for n in ("a.example", "b_c.example", "c.example")], [200, 200, 403])
+        self.assertEqual(server.stop(), 0)
         for flags in (("--allowed-hosts", "*"), ("--api-key", "k")):
             server = self.start(*flags)
             self.assertEqual(server.ask("/v1/models", headers={"Host": "c.example", "Authorization": "Bearer k"})[0], 200)
@@ -148,6 +151,12 @@ class Origins(OwnServerTest):
             self.assertEqual(self.ask(server, "https://a.example", "POST", CHAT, body, Authorization="Bearer k"), (200, shown))
         self.assertEqual(server.stop(), 0)
 
+    def test_forms_of_origins(self):
+        server = self.start("--allowed-origins", "HTTP://localhost:3000/,http://[::1]:8080,chrome-extension://abc,null", "--allowed-origins", "https://a.example:8443")
+        for origin in ("http://localhost:3000", "http://[::1]:8080", "chrome-extension://abc", "null", "https://a.example:8443"):
+            self.assertEqual(self.ask(server, origin)[1]["access-control-allow-origin"], origin)
+        self.assertEqual(server.stop(), 0)
+
     def test_any(self):
         server = self.start("--allowed-origins", "*")
         self.assertEqual(self.ask(server, "https://a.example")[1]["access-control-allow-origin"], "*")
@@ -158,7 +167,13 @@ class Flags(unittest.TestCase):
     def test_values_that_would_open_the_server(self):
         for flag, value, said in (("--host", "", "some text"), ("--api-key", "", "wanted a key, found none"), ("--api-key", "a ", "without blanks"),
                                   ("--api-key", "secret\n", "without blanks"), ("--allowed-hosts", "", "wanted names"), ("--allowed-origins", "a,,b", "wanted names"),
-                                  ("--allowed-origins", "a b", "wanted names")):
+                                  ("--allowed-origins", "a b", "wanted names"), ("--allowed-hosts", '["e.f", 5]', "wanted names"),
+                                  ("--allowed-origins", "[]", "wanted names"),
+                                  *(("--allowed-hosts", name, "wanted names of hosts") for name in (
+                                      "http://a.b", "*.example.com", "a.b/", ".example.com", "a..b", "a.b:x", "a.b,c/d", "ä.example", "[::1]:x")),
+                                  *(("--allowed-origins", name, "wanted origins") for name in (
+                                      "c.d", "https://*.x.y", "https://a.b/c", "https://", "//a.b", "https://a.b:x", "https://a@b", "https://a.b:443",
+                                      "http://a.b:80", "https://a.b,c.d", "https:/a.b", "https://a.b?x"))):
             done = subprocess.run([COMMAND, "serve", "--port", "0", flag, value], capture_output=True, text=True, timeout=WATCHDOG)
             self.assertEqual((done.returncode, done.stdout), (2, ""), flag)
             self.assertIn(flag, done.stderr)

@@ -56,6 +56,8 @@ class AsSent(ServerTest):
         self.assertTrue(self.text(messages=turns, continue_final_message=True).endswith("<|channel|>final<|message|>It is"))
         self.assertLess(self.count(add_generation_prompt=False), self.count())
         self.refused(TOKENIZE, {"messages": turns, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt")
+        self.refused(TOKENIZE, {"messages": QUESTION, "prompt": "x"}, "messages", "null beside prompt")
+        self.assertEqual(self.server.ask(TOKENIZE, {"messages": None, "prompt": "x"})[2]["count"], 1)
         self.refused(TOKENIZE, {"messages": [{"role": "system", "content": "x"}], "continue_final_message": True}, "messages")
 
     def test_usage_in_every_event(self):

@@ -2,9 +2,10 @@
 import json
 import re
 import threading
+import time
 import unittest
 
-from server import QUESTION, ServerTest, joined, run_json
+from server import QUESTION, ServerTest, is_sanitized, joined, run_json
 
 CHAT = "/v1/chat/completions"
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
@@ -187,6 +188,88 @@ class Structured(ServerTest):
     def test_model_is_told_the_schema(self):
         tokens = self.server.chat(response_format=FORMAT, max_tokens=1)["usage"]["prompt_tokens"]
         self.assertGreater(tokens, self.server.chat(max_tokens=1)["usage"]["prompt_tokens"] + 40)
+
+    def refused(self, body, param, *parts):
+        status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1, **body})
+        self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+        for part in parts:
+            self.assertIn(part, answer["error"]["message"])
+
+    def test_an_object_is_an_object(self):
+        """Whatever a schema beside "json_object" says, and whichever draft lets "$ref" stand alone."""
+        for schema in ({}, {"minimum": 3}, {"type": ["string", "object"]}, {"anyOf": [{"const": 5}, {"type": "object"}]},
+                       {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", "definitions": {"a": {"enum": [5, {"b": 1}]}}}):
+            for message in self.choices(response_format={"type": "json_object", "schema": schema}, n=4, seed=2, temperature=1.6):
+                self.assertIsInstance(json.loads(message["content"]), dict)
+        for schema in ({"type": "array"}, {"const": 5}, {"enum": ["a", 1]}, {"type": ["string", "null"]}):
+            self.refused({"response_format": {"type": "json_object", "schema": schema}}, "response_format", "some object")
+
+    def test_empty_texts_are_no_grammars(self):
+        for field in ("regex", "guided_regex", "guided_grammar", "ebnf", "guided_json", "json_schema"):
+            self.refused({field: ""}, field, "wanted", 'found ""')
+        for field in ("regex", "grammar", "json"):
+            self.refused({"structured_outputs": {field: ""}}, f"structured_outputs.{field}", "wanted", 'found ""')
+        self.assertEqual(self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1, "grammar": ""})[0], 200)  # llama.cpp's default
+
+    def test_integers_of_more_than_64_bits(self):
+        wide = 12345678901234567890123
+        for schema, place in (({"const": wide}, "const"), ({"enum": [1, -wide]}, "enum[1]"), ({"properties": {"a": {"const": [{"b": 2 ** 64}]}}}, "properties.a.const[0].b"),
+                              ({"type": "integer", "minimum": wide}, "minimum"), ({"maximum": 2 ** 256 - 1}, "maximum"), ({"exclusiveMinimum": -2 ** 63 - 1}, "exclusiveMinimum"),
+                              ({"multipleOf": wide}, "multipleOf"), ({"type": "object", "default": {"a": wide}}, "default.a")):
+            self.refused({"guided_json": schema}, "guided_json." + place, "64 bits")
+            self.refused({"guided_json": json.dumps(schema)}, "guided_json", place, "64 bits")
+            self.refused({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}},
+                         "response_format.json_schema.schema." + place, "64 bits")
+            if "default" in schema:
+                self.refused({"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]},
+                             "tools[0].function.parameters." + place, "64 bits")
+        for value in (2 ** 64 - 1, -2 ** 63, 9007199254740993, 1e22):
+            status, _, answer = self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 60, "guided_json": {"const": value}})
+            self.assertEqual((status, json.loads(answer["choices"][0]["text"])), (200, value))
+        # What a program writes that has doubles alone: a bound is held as it is written.
+        self.assertEqual(self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 1, "guided_json": {"type": "integer", "maximum": 18446744073709552000}})[0], 200)
+        self.refused({"guided_json": {"type": "integer", "const": 18446744073709552000}}, "guided_json.const", "64 bits")
+        # Beside a schema they are nobody's.
+        self.assertEqual(self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1, "guided_json": {"const": 1}, "x": wide})[0], 200)
+
+    def test_many_values(self):
+        """Each took from seconds to minutes of a worker: they were compared with each other. Now linear, or within the budget of steps."""
+        words = [f"{i * 7919 % 1000003:06d}" for i in range(40000)]
+        half = len(words) // 4
+        chain = {f"a{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}, "required": ["x"]} for i in range(5000)}
+        bodies = [({"guided_json": schema}, allowed) for schema, allowed in (
+            ({"enum": words}, {200}), ({"enum": list(range(60000))}, {200}), ({"enum": [{"a": w} for w in words[:20000]]}, {200}),
+            ({"const": "ab" * 200000}, {200}), ({"allOf": [{"enum": words[:half]}, {"enum": words[half:2 * half]}]}, {400}),
+            ({"allOf": [{"enum": words[:half]}, {"enum": words[:half][::-1]}]}, {200}), ({"enum": words[:half], "not": {"enum": words[:half][::-1]}}, {400}),
+            ({"enum": words[:20000], "anyOf": [{"minLength": i % 3} for i in range(500)]}, {400}),
+            ({"type": "integer", "not": {"enum": list(range(40000))}}, {200}),
+            ({"type": "object", "required": [f"{i:05d}" for i in range(50000)]}, {400}),
+            ({"type": "object", "propertyNames": {"enum": words[:half]}, "minProperties": 1}, {200, 400}),
+            ({"type": "object", "allOf": [{"properties": {w: {}}} for w in words[:12000]]}, {200, 400}),
+            ({"type": "object", "allOf": [{"properties": {w: {}}, "unevaluatedProperties": {}} for w in words[:3000]]}, {200, 400}),
+            ({"$defs": {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(12000)} | {"a12000": {"type": "null"}}, "$ref": "#/$defs/a0"}, {200, 400}),
+            ({"$defs": chain | {"a5000": {"type": "null"}}, "$ref": "#/$defs/a0"}, {200, 400}),
+            ({"type": "object", "properties": {w: {} for w in words[:12000]}, "additionalProperties": {}, "minProperties": 3}, {200, 400}))]
+        bodies += [({"guided_choice": [f"{i:04d}" * 500 for i in range(1000)]}, {400}), ({"guided_choice": [f"{i:04d}" * 120 for i in range(1000)]}, {200})]
+        slowest = 0
+        for body, allowed in bodies:
+            with self.subTest(body=str(body)[:100]):
+                begin = time.monotonic()
+                status, _, answer = self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 1, **body})
+                slowest = max(slowest, time.monotonic() - begin)
+                self.assertIn(status, allowed, str(answer)[:300])
+        if not is_sanitized():
+            self.assertLess(slowest, 20, "seconds; each takes about one at most")
+
+    def test_numbers_of_which_none_is_left(self):
+        """0.3 is no multiple of 0.1 to who divides doubles, so nothing is left; it failed at the first token only after it was accepted."""
+        for schema in ({"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.35},
+                       {"type": "integer", "minimum": 0, "maximum": 3, "not": {"enum": [0, 1, 2, 3]}}):
+            self.refused({"guided_json": schema}, "guided_json", "nothing matches")
+        schema = {"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.55}  # 0.3 is left out, 0.4 and 0.5 are not
+        _, _, answer = self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 40, "guided_json": schema, "n": 8, "temperature": 1.5, "seed": 1})
+        self.assertEqual({c["finish_reason"] for c in answer["choices"]}, {"stop"})
+        self.assertLessEqual({json.loads(c["text"]) for c in answer["choices"]}, {0.4, 0.5})
 
     def test_refusals_name_the_schema(self):
         def schema(text):
