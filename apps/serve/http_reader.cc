@@ -117,10 +117,11 @@ HttpReader::State HttpReader::read(std::string* input) {
       parser_->eager(true);  // till here it stops behind the head
     }
     if (parser_->is_done()) return State::kRequest;
-    // The parser leaves lines that have not ended yet, and to it a line feed alone ends none (RFC 9112, 2.2).
+    if (used > 0) continue;
+    // The parser waits for the end of a line, and to it a line feed alone ends none (RFC 9112, 2.2).
     if (parser_->is_header_done() && parser_->chunked() && has_bare_line_feed(*input))
       return refuse(400, "Transfer-Encoding: wanted chunks whose lines end in CR LF, found LF alone");
-    if (used == 0) break;
+    break;
   }
   return State::kMore;
 }

@@ -142,7 +142,8 @@ TEST_F(EngineScores, GoOnAfterAFault) {
 TEST_F(EngineScores, OfLogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   Request r = scored_requests()[2];
   r.sampling.prompt_logprobs = 0;
-  model_.weights(-1, "embedding").row<BF16>(r.prompt[9])[0] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  model_.weights(-1, "embedding").row<BF16>(r.prompt[9])[0] =
+      to_bf16(std::numeric_limits<float>::quiet_NaN());
   EngineOptions options = invariant();
   options.max_num_batched_tokens = 8;
   const auto engine = engine_of(*device_, model_, options);

@@ -36,6 +36,15 @@ class Flags(OwnServerTest):
             for word in ("--reasoning-", "--jinja" if "--jinja" in script else "--tool-call-parser"):
                 self.assertEqual(sum(f" {word}" in line for line in server.logged().splitlines()), 1, server.logged())
 
+    def test_names_that_nobody_can_have_are_refused(self):
+        for flag, values in (("--allowed-hosts", ("http://a.b", "*.example.com", '["e.f",5]', "a b", "a/b")),
+                             ("--allowed-origins", ("a.b", "https://*.x.y", "https://a.b/c", '["https://e.f",5]', "https://a.b:443"))):
+            for value in values:
+                status, said = refusal(flag, value)
+                self.assertEqual(status, 2, said)
+                self.assertIn(f"{flag}: wanted ", said)
+                self.assertEqual(len(said.strip().splitlines()), 1, said)
+
     def test_what_would_mean_something_else_is_refused(self):
         for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-parser", "deepseek_r1"), ("--reasoning-format", "none"),
                             ("--kv-cache-dtype", "fp8_e5m2"), ("--log-format", "xml"), ("--n-gpu-layers", "20")):

@@ -2,6 +2,7 @@
 import json
 import re
 import subprocess
+import time
 import unittest
 
 from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest, ServerTest, read_all, wait_until
@@ -34,6 +35,22 @@ class WhereARequestEnds(ServerTest):
             self.assertEqual(statuses(answer), ["400"], answer)
         answer = self.server.raw(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         self.assertEqual(statuses(answer), ["400"], answer)
+
+    def test_lines_of_chunks_end_in_two_bytes(self):
+        """At once: a parser that waits for more would keep the client waiting, too. A body may have line feeds, in pieces of any size."""
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        body = b'{\n "prompt": "x",\n "max_tokens": 1\n}\n'
+        started = time.monotonic()
+        for chunks in (b"%x\n%b\r\n0\r\n\r\n", b"%x\r\n%b\n0\r\n\r\n"):
+            answer = self.server.raw(head + chunks % (len(body), body))
+            self.assertEqual(statuses(answer), ["400"], answer)
+        self.assertLess(time.monotonic() - started, 10)
+        whole = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        for step in (1, 7, 1000):
+            with self.server.socket() as s:
+                for i in range(0, len(whole), step):
+                    s.sendall(whole[i:i + step])
+                self.assertEqual(statuses(read_all(s).decode()), ["200"], step)
 
     def test_chunked_in_any_letters(self):
         body = json.dumps({"prompt": "x", "max_tokens": 1})
