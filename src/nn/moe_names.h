@@ -30,7 +30,7 @@ struct EnumWords<MoeNaming> {
   static constexpr std::string_view words[] = {
       "gpt_oss",         "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3",
       "qwen3_moe",       "nemotron3",        "minimax_m2",   "llama4",      "minimax_m3",
-      "mistral_large_3", "dense_mlp",        "plain"};
+      "mistral_large_3", "plain",            "dense_mlp"};
 };
 
 // How the experts of a layer are stored.

@@ -183,7 +183,12 @@ TEST_F(CapiLayerErrors, WeightsThatDoNotFit) {
   no_load(kBad, "wanted each tensor once", [](CallersTensors& t) { t.list[0].name = t.list[1].name; });
   no_load(SLUICE_CORRUPT, "wanted tensor 'model.layers.3.mlp.experts.gate_up_proj_scales'",
           [](CallersTensors& t) { t.at("gate_up_proj_scales").name = "else"; });
-  no_load(kBad, "naming: wanted one of gpt_oss, ", [](CallersTensors& t) { t.all.naming = "gpt-oss"; });
+  no_load(
+      kBad,
+      "naming: wanted one of gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, "
+      "nemotron3, minimax_m2, llama4, minimax_m3, mistral_large_3, plain, found 'gpt-oss'",
+      [](CallersTensors& t) { t.all.naming = "gpt-oss"; });
+  no_load(kBad, "found 'dense_mlp'", [](CallersTensors& t) { t.all.naming = "dense_mlp"; });
   no_load(SLUICE_CORRUPT, "wanted tensor 'model.layers.4.", [](CallersTensors& t) { t.all.layer = 4; });
   no_load(kBad, "weights.layer: wanted -1 (the only one) or more, found -2",
           [](CallersTensors& t) { t.all.layer = -2; });

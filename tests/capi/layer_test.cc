@@ -30,6 +30,24 @@ TEST(CapiLayers, EveryNamingAndSliceGivesTheBitsOfTheCheckpoint) {
   }
 }
 
+TEST(CapiLayers, CallersNameANamingByThisWord) {
+  constexpr std::pair<MoeNaming, std::string_view> kWords[] = {
+      {MoeNaming::kGptOss, "gpt_oss"},
+      {MoeNaming::kGptOssOriginal, "gpt_oss_original"},
+      {MoeNaming::kGptOssBf16, "gpt_oss_bf16"},
+      {MoeNaming::kDeepSeekV4, "deepseek_v4"},
+      {MoeNaming::kDeepSeekV3, "deepseek_v3"},
+      {MoeNaming::kQwen3Moe, "qwen3_moe"},
+      {MoeNaming::kNemotron3, "nemotron3"},
+      {MoeNaming::kMiniMaxM2, "minimax_m2"},
+      {MoeNaming::kLlama4, "llama4"},
+      {MoeNaming::kMiniMaxM3, "minimax_m3"},
+      {MoeNaming::kMistralLarge3, "mistral_large_3"},
+      {MoeNaming::kPlain, "plain"}};
+  EXPECT_EQ(std::size(kWords), std::size(kNamings));
+  for (const auto& [naming, named] : kWords) EXPECT_EQ(word(naming), named);
+}
+
 TEST(CapiLayers, PlainTensorsComeInEveryOrderOfGateAndUp) {
   const CapiDevice device;
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
