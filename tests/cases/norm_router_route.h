@@ -44,7 +44,7 @@ struct Suite<NormRouterRoute> {
     copy_inputs(beside, host);
     fill_floats(host.args().norm_weight, Fill::kNormal, random);
   }
-  // Two in three are gpt-oss's but for their size.
+  // Two in three are gpt-oss's or Qwen3's but for their size.
   static Problem random(Random& r) {
     Problem p{.router = Suite<RouterRoute>::random(r)};
     if (r.integer(0, 2) > 0) {
@@ -52,6 +52,10 @@ struct Suite<NormRouterRoute> {
                         .experts = coin(r) ? 32 : 128,
                         .top_k = r.integer(1, 4),
                         .logits = any_float(r)};
+      if (p.router.route.experts == 128 && coin(r)) {
+        p.router.route.method = RoutingMethod::kRenormalizeNaive;
+        p.router.route.top_k = r.integer(1, 8);
+      }
       p.router.hidden = 8 * r.integer(16, coin(r) ? 384 : 64);
       p.router.x = p.router.w = DType::kBF16;
     }

@@ -1,8 +1,8 @@
 // The norm of few tokens, router GEMM and routing in one launch (router_route_fewtokens.cuh).
 //
-// Wins    1 to 64 tokens of gpt-oss's layers: the norm is no launch of its own.
+// Wins    1 to 64 tokens of gpt-oss's and Qwen3's layers: the norm is no launch of its own.
 // Loses   more tokens, to the parts.
-// Limits  as router_route_fewtokens_sm90, for a softmax over the chosen. A row's bits do not depend on the batch.
+// Limits  as router_route_fewtokens_sm90, for a softmax, before or behind the choice. A row's bits do not depend on the batch.
 // Source  original; the contract is ops/norm_router_route.h.
 #include "ops/norm_router_route.h"
 
@@ -13,14 +13,17 @@ namespace {
 
 using Problem = NormRouterRoute::Problem;
 
+constexpr bool is_softmax(tile::TeamKind kind) {
+  return kind == tile::kSoftmaxOfChosen || kind == tile::kSoftmaxRenormalized;
+}
+
 Refusal supports(const Problem& p, const DeviceInfo& d) {
   Refusal r;
   few::need_few(r, p.router, d);
   need_type(r, "norm_w", p.norm_w, DType::kBF16, "multiplies operands of the tensor cores");
   r.need(!p.x_unaligned, "rows of x and normed at multiples of 16 bytes", "x_unaligned=1");
   const few::Instance* i = few::instance_for(p.router);
-  r.need(!i || i->kind == tile::kSoftmaxOfChosen, "a softmax over the chosen",
-         "method=" + std::string(word(p.router.route.method)));
+  r.need(!i || is_softmax(i->kind), "a softmax", "method=" + std::string(word(p.router.route.method)));
   return r;
 }
 
@@ -63,7 +66,7 @@ namespace {
 using Kernel = void (*)(few::Few);
 template <size_t kIndex>
 constexpr Kernel kernel_at() {
-  if constexpr (few::kInstances[kIndex].kind == tile::kSoftmaxOfChosen) {
+  if constexpr (is_softmax(few::kInstances[kIndex].kind)) {
     return few::kernel_of<kIndex, few::Input::kNormed>();
   } else {
     return nullptr;  // supports() refuses its problems
