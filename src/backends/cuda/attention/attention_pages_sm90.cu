@@ -25,14 +25,14 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 // Of prompts from arithmetic: flops bound them. Of steps with few rows of prompts, where each multiprocessor has a tile or two and walks
 // its keys alone, from rows of 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
-  constexpr double kFixedUs = 30, kTurnUs = 0.88, kQueryUs = 0.0037, kTurnKeys = 128, kLongContext = 4096,
-                   kFlopsPerUs = 420e6;
+  constexpr double kFixedUs = 30, kTurnUs = 0.88, kQueryUs = 0.0037, kTurnKeys = 128, kLongContext = 4096;
+  const double flops_per_us = p.head_dim == 64 ? 520e6 : 640e6;
   const double keys =
       std::min(static_cast<double>(attention_context(p)), kLongContext) + (p.window > 0 ? 128 : 0);
   const auto queries = static_cast<double>(p.tokens * p.heads);
   const double rounds = std::ceil(std::ceil(queries / tile) / d.cores);
   const double chain_us = rounds * keys / kTurnKeys * (kTurnUs + kQueryUs * tile);
-  return kFixedUs + std::max(chain_us, 4.0 * queries * static_cast<double>(p.head_dim) * keys / kFlopsPerUs);
+  return kFixedUs + std::max(chain_us, 4.0 * queries * static_cast<double>(p.head_dim) * keys / flops_per_us);
 }
 
 // Queries of a tile of the first launch: as few as leave every tile a multiprocessor of its own.
@@ -105,7 +105,7 @@ namespace {
 
 template <int kDim, class C>
 Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int tile, Stream stream) {
-  using Shape = attention::PrefillShape<kDim>;
+  using Shape = attention::PrefillShape<kDim, C>;
   const int64_t group = p.heads / p.kv_heads;
   // Full tiles of queries, and one that is not for each sequence.
   const int64_t sequences = std::min(p.sequences, p.tokens * group / (kDecodeQueries + 1));

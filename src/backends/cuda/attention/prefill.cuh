@@ -2,9 +2,9 @@
 //
 // A CTA owns 192 queries of one sequence and one kv head (24 rows of 8 heads share their keys; 128 of wide heads), 64 for each
 // consumer warpgroup; fewer, so that some warpgroups idle, where a step has too few for all multiprocessors. The producer's first warp
-// copies 96 keys (64 of wide heads; a thread has too few registers for 128) and their values at a time by TMA, a box for each page or
-// part of it. Its threads together find the next tile of queries, and its other warps fetch it, while consumers still compute; these
-// also make bf16 of keys and values of e4m3 (prefill_staging.cuh). Tiles of keys are counted from the box with the first key that some
+// copies 96 keys (112 of wide heads, 64 of wide ones in e4m3) and their values at a time by TMA, a box for each page or part of it. Its
+// threads together find the next tile of queries, and its other warps fetch it, while consumers still compute; these also make bf16 of
+// keys and values of e4m3 (prefill_staging.cuh). Tiles of keys are counted from the box with the first key that some
 // query sees.
 //
 // Scores and weights stay in registers; sums of weights are a column of the second product, whose values are ones. The first product of
@@ -24,10 +24,10 @@ namespace sluice::cuda::attention {
 // A CTA for each multiprocessor, or fewer: each walks tiles of queries.
 // C: elements of the caches.
 template <int kDim, class C>
-__global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
+__global__ void __launch_bounds__(PrefillShape<kDim, C>::kThreads, 1)
     attention_prefill(const __grid_constant__ PrefillCall call, const __grid_constant__ CUtensorMap k_map,
                       const __grid_constant__ CUtensorMap v_map) {
-  using Shape = PrefillShape<kDim>;
+  using Shape = PrefillShape<kDim, C>;
   extern __shared__ uint8_t dynamic[];
   using Memory = PrefillMemory<Shape, C>;
   __shared__ Memory shared;
@@ -66,14 +66,12 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
   tile::wait_for_previous();
   // The decode kernel takes the other sequences of the step beside this one (tile/dependent.cuh, rule 4).
   tile::release_next();
-  // Of 65536 registers: 512 or 384 threads.
-  constexpr int kProducerRegisters = kDim == 64 ? 32 : 40, kConsumerRegisters = kDim == 64 ? 160 : 232;
   if (threadIdx.x < 128) {
-    tile::keep_registers<kProducerRegisters>();
+    tile::keep_registers<Shape::kProducerRegisters>();
     PrefillProducer<kDim, C>(call, shared, ring).run(k_map, v_map);
   } else {
-    tile::take_registers<kConsumerRegisters>();
-    PrefillConsumer<kDim>(call, shared, ring).run();
+    tile::take_registers<Shape::kConsumerRegisters>();
+    PrefillConsumer<kDim, C>(call, shared, ring).run();
   }
 }
 

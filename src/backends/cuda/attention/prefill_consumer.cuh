@@ -8,10 +8,10 @@
 
 namespace sluice::cuda::attention {
 
-template <int kDim>
+template <int kDim, class C>
 class PrefillConsumer {
  public:
-  using Shape = PrefillShape<kDim>;
+  using Shape = PrefillShape<kDim, C>;
   __device__ __forceinline__ PrefillConsumer(const PrefillCall& call, PrefillShared<Shape>& shared,
                                              uint32_t ring)
       : p_(call.step),

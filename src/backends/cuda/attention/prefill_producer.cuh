@@ -13,7 +13,7 @@ namespace sluice::cuda::attention {
 template <int kDim, class C>
 class PrefillProducer {
  public:
-  using Shape = PrefillShape<kDim>;
+  using Shape = PrefillShape<kDim, C>;
   using Memory = PrefillMemory<Shape, C>;
   // ring: stages of keys and values, slots of queries, then stages of keys and values of e4m3.
   __device__ __forceinline__ PrefillProducer(const PrefillCall& call, Memory& shared, uint32_t ring)

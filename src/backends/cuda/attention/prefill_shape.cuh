@@ -1,21 +1,28 @@
 // What the producer and the consumers of prefill.cuh share: shapes, the call, and shared memory.
 #pragma once
+#include <type_traits>
+
 #include "backends/cuda/attention/rows.cuh"
+#include "backends/cuda/tile/e4m3.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda::attention {
 
-template <int kDim>
+// C: elements of the caches.
+template <int kDim, class C>
 struct PrefillShape {
   static constexpr int kConsumers = kDim == 64 ? 3 : 2, kQueries = 64 * kConsumers;
-  static constexpr int kKeys = kDim == 64 ? 96 : 64;
+  static constexpr bool kNarrow = std::is_same_v<C, E4M3>;
+  static constexpr int kKeys = kDim == 64 ? 96
+                               : kNarrow  ? 64
+                                          : 112;  // of a tile (docs/notes/cuda-attention.md)
   static constexpr int kThreads = 128 * (1 + kConsumers), kWarps = 4 * kConsumers;  // of consumers
   static constexpr int kHalves = kDim / 64;
   static constexpr int kKeyHalf = kKeys * tile::kSwizzledRowBytes;  // bytes of 64 elements of a tile's keys
   static constexpr int kQueryHalf = kQueries * tile::kSwizzledRowBytes;  // and of its queries
   static constexpr int kKeyBytes = kHalves * kKeyHalf;                   // keys, or values
   static constexpr int kQueryBytes = kHalves * kQueryHalf;
-  static constexpr int kStages = 4, kSlots = 2;  // of keys and values; of queries
+  static constexpr int kStages = kDim == 64 ? 4 : 2, kSlots = 2;  // of keys and values; of queries
   static constexpr int kRingBytes = 2 * kStages * kKeyBytes;
   // Weights are summed by the second product, as its 65th column, whose values are ones. Heads of 128 leave no room for these.
   static constexpr bool kSumsByProduct = kDim == 64;
@@ -24,6 +31,10 @@ struct PrefillShape {
   static constexpr int kSharedBytes = kOnesAt + kOnesBytes + 1024;  // aligned by hand
   // The producer's threads that fetch queries, beside its first warp.
   static constexpr int kFetchers = 96;
+  // Registers of a thread. A CTA has what its launch gave to all of its threads: a warpgroup that asks for more waits for ever.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 56, kConsumerRegisters = kDim == 64 ? 160 : 224;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * kLaunchRegisters);
 };
 
 struct PrefillCall {

@@ -2,7 +2,6 @@
 // from which threads widen them.
 #pragma once
 #include "backends/cuda/attention/prefill_shape.cuh"
-#include "backends/cuda/tile/e4m3.cuh"
 
 namespace sluice::cuda::attention {
 
