@@ -10,18 +10,25 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kTableSequences = 1024, kPage = 16, kHeads = 64, kKvHeads = 8, kDim = 64;
+constexpr int64_t kTableSequences = 1024, kPage = 16;
 constexpr int64_t kMostPositions = 1 << 21;              // of all sequences
 constexpr int64_t kDecodes = 32, kDecodeContext = 1024;  // beside a prompt
-constexpr const char* kModel = "64x8x64";                // heads, kv heads, elements of a head
 // Times an operation's bound that a peer may be away over e4m3 caches: it rounds queries and weights to e4m3 as well.
 constexpr double kPeerBoundsE4M3 = 16;
+
+struct Heads {
+  const char* model;  // heads, kv heads, elements of a head
+  int64_t q, kv, dim;
+  bool sinks;
+};
+constexpr Heads kGptOss = {"64x8x64", 64, 8, 64, true}, kQwen3 = {"32x4x128", 32, 4, 128, false};
 
 // `sequences` sequences of `rows` rows each, which end at position `context`, and behind them `decodes` of one row, at kDecodeContext.
 struct AttentionShape {
   int64_t sequences = 1, rows = 1, context = 1024, window = 0;
   CacheType cache = CacheType::kSame;
   int64_t decodes = 0;
+  Heads heads = kGptOss;
   int64_t all() const { return sequences + decodes; }
   int64_t tokens() const { return sequences * rows + decodes; }
   int64_t pages() const { return (context + kPage - 1) / kPage; }  // of a sequence
@@ -38,11 +45,13 @@ struct AttentionShape {
     const double keys =
         window > 0 ? static_cast<double>(std::min(context, window + rows - 1)) : static_cast<double>(context);
     return (static_cast<double>(sequences) * keys + static_cast<double>(decodes) * decode_seen()) *
-           static_cast<double>(2 * bytes_of(cache_type(), kKvHeads * kDim));
+           static_cast<double>(2 * bytes_of(cache_type(), heads.kv * heads.dim));
   }
-  double bytes() const { return cache_bytes() + 4.0 * static_cast<double>(tokens()) * kHeads * kDim; }
+  double bytes() const {
+    return cache_bytes() + 4.0 * static_cast<double>(tokens()) * static_cast<double>(heads.q * heads.dim);
+  }
   double flops() const {
-    return 4.0 * kHeads * kDim *
+    return 4.0 * static_cast<double>(heads.q * heads.dim) *
            (static_cast<double>(sequences * rows) * seen() + static_cast<double>(decodes) * decode_seen());
   }
   DType cache_type() const { return cache_dtype(cache, DType::kBF16); }
@@ -64,16 +73,16 @@ class Attend {
   Attention::Problem problem() const {
     return {.tokens = shape_.tokens(),
             .sequences = kTableSequences,
-            .heads = kHeads,
-            .kv_heads = kKvHeads,
-            .head_dim = kDim,
+            .heads = shape_.heads.q,
+            .kv_heads = shape_.heads.kv,
+            .head_dim = shape_.heads.dim,
             .pages = pages_,
             .page_size = kPage,
             .pages_per_seq = shape_.pages(),
             .window = shape_.window,
             .rows_max = shape_.decodes > 0 ? 0 : shape_.rows,  // a step that mixes them does not know it
             .cache = shape_.cache,
-            .sinks = true,
+            .sinks = shape_.heads.sinks,
             .settled = true};  // as nn/attention.cc plans it
   }
   Memory& memory() { return memory_; }
@@ -82,10 +91,13 @@ class Attend {
     const int64_t of_run = shape_.all() * shape_.pages(), sets = cold_sets(cold_bytes_, shape_.cache_bytes());
     pages_ = sets * of_run;
     for (Tensor* cache : {&k_cache_, &v_cache_})
-      SLUICE_TRY(memory_.random(shape_.cache_type(), {pages_, kKvHeads, kPage, kDim}, 1, cache));
-    SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), kHeads, kDim}, 1, kTurns, &q_));
-    SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), kHeads, kDim}, kTurns, &y_));
-    SLUICE_TRY(memory_.random(DType::kBF16, {kHeads}, 1, &sinks_));
+      SLUICE_TRY(
+          memory_.random(shape_.cache_type(), {pages_, shape_.heads.kv, kPage, shape_.heads.dim}, 1, cache));
+    SLUICE_TRY(
+        memory_.random(DType::kBF16, {shape_.tokens(), shape_.heads.q, shape_.heads.dim}, 1, kTurns, &q_));
+    SLUICE_TRY(
+        memory_.several(DType::kBF16, {shape_.tokens(), shape_.heads.q, shape_.heads.dim}, kTurns, &y_));
+    SLUICE_TRY(memory_.random(DType::kBF16, {shape_.heads.q}, 1, &sinks_));
     SLUICE_TRY(page_tables(memory_, sets, of_run, kTableSequences, shape_.pages(), &tables_, &table_));
     for (int64_t s = 0; s <= kTableSequences; ++s)
       host_q_begin_.push_back(
@@ -105,16 +117,16 @@ class Attend {
             .page_table = turn(tables_, i),
             .q_begin = q_begin_,
             .kv_len = kv_len_,
-            .sinks = sinks_,
+            .sinks = shape_.heads.sinks ? sinks_ : Tensor{},
             .y = turn(y_, i)};
   }
   sluice_peer_attention peer_args(int64_t i) const {
     const Attention::Args a = args(i);
     return {.tokens = shape_.tokens(),
             .sequences = shape_.all(),
-            .heads = kHeads,
-            .kv_heads = kKvHeads,
-            .head_dim = kDim,
+            .heads = shape_.heads.q,
+            .kv_heads = shape_.heads.kv,
+            .head_dim = shape_.heads.dim,
             .pages = pages_,
             .page_size = kPage,
             .pages_per_seq = shape_.pages(),
@@ -153,38 +165,44 @@ class Attend {
     return make_tensor(static_cast<std::byte*>(t.data) + bytes_of(t.dtype, first), t.dtype, shape, t.where);
   }
   Result<std::string> check_row(int64_t row, double bounds) {
-    constexpr int64_t kGroup = kHeads / kKvHeads;
+    const int64_t group = shape_.heads.q / shape_.heads.kv;
     const int64_t of_prompts = shape_.sequences * shape_.rows, pages = shape_.pages();
     const bool decodes = row >= of_prompts;
     const int64_t sequence = decodes ? shape_.sequences + row - of_prompts : row / shape_.rows;
     std::string k_bytes, v_bytes;
     for (int64_t i = 0; i < pages; ++i) {
-      const int64_t at = table_[static_cast<size_t>(sequence * pages + i)] * kKvHeads * kPage * kDim;
+      const int64_t at =
+          table_[static_cast<size_t>(sequence * pages + i)] * shape_.heads.kv * kPage * shape_.heads.dim;
       HostTensor k, v;
-      SLUICE_TRY(to_host(memory_.device(), part(k_cache_, at, {kPage, kDim}), &k));
-      SLUICE_TRY(to_host(memory_.device(), part(v_cache_, at, {kPage, kDim}), &v));
+      SLUICE_TRY(to_host(memory_.device(), part(k_cache_, at, {kPage, shape_.heads.dim}), &k));
+      SLUICE_TRY(to_host(memory_.device(), part(v_cache_, at, {kPage, shape_.heads.dim}), &v));
       k_bytes += k.bytes, v_bytes += v.bytes;
     }
     HostTensor q, sinks, got;
-    SLUICE_TRY(to_host(memory_.device(), part(q_[0], row * kHeads * kDim, {1, kGroup, kDim}), &q));
-    SLUICE_TRY(to_host(memory_.device(), part(y_[0], row * kHeads * kDim, {1, kGroup, kDim}), &got));
-    SLUICE_TRY(to_host(memory_.device(), part(sinks_, 0, {kGroup}), &sinks));
+    SLUICE_TRY(to_host(memory_.device(),
+                       part(q_[0], row * shape_.heads.q * shape_.heads.dim, {1, group, shape_.heads.dim}),
+                       &q));
+    SLUICE_TRY(to_host(memory_.device(),
+                       part(y_[0], row * shape_.heads.q * shape_.heads.dim, {1, group, shape_.heads.dim}),
+                       &got));
+    SLUICE_TRY(to_host(memory_.device(), part(sinks_, 0, {group}), &sinks));
     std::vector<int32_t> table(static_cast<size_t>(pages));
     std::iota(table.begin(), table.end(), 0);
     int32_t begin[] = {0, 1};
     auto length =
         static_cast<int32_t>(decodes ? kDecodeContext : shape_.context - shape_.rows + row % shape_.rows + 1);
     Attention::Problem one = problem();
-    one.tokens = one.sequences = one.kv_heads = one.rows_max = 1, one.heads = kGroup, one.pages = pages;
-    const Expectations wanted =
-        reference(one, {.q = q.tensor,
-                        .k_cache = make_tensor(k_bytes.data(), shape_.cache_type(), {pages, 1, kPage, kDim}),
-                        .v_cache = make_tensor(v_bytes.data(), shape_.cache_type(), {pages, 1, kPage, kDim}),
-                        .page_table = make_tensor(table.data(), DType::kI32, {1, pages}),
-                        .q_begin = make_tensor(begin, DType::kI32, {2}),
-                        .kv_len = make_tensor(&length, DType::kI32, {1}),
-                        .sinks = sinks.tensor,
-                        .y = got.tensor});
+    one.tokens = one.sequences = one.kv_heads = one.rows_max = 1, one.heads = group, one.pages = pages;
+    const Expectations wanted = reference(
+        one,
+        {.q = q.tensor,
+         .k_cache = make_tensor(k_bytes.data(), shape_.cache_type(), {pages, 1, kPage, shape_.heads.dim}),
+         .v_cache = make_tensor(v_bytes.data(), shape_.cache_type(), {pages, 1, kPage, shape_.heads.dim}),
+         .page_table = make_tensor(table.data(), DType::kI32, {1, pages}),
+         .q_begin = make_tensor(begin, DType::kI32, {2}),
+         .kv_len = make_tensor(&length, DType::kI32, {1}),
+         .sinks = sinks.tensor,
+         .y = got.tensor});
     const Comparison c = compare(wanted.front(), got.tensor);
     return c.wrong > 0 && (bounds <= 1 || c.worst_share > bounds)
                ? "row " + std::to_string(row) + ": " + c.text
@@ -262,17 +280,24 @@ Status Bench::attention() {
         shapes.push_back({.rows = tokens, .context = tokens, .window = window, .cache = cache});
   };
   add(0, CacheType::kSame), add(128, CacheType::kSame), add(0, CacheType::kE4M3), add(128, CacheType::kE4M3);
+  // Heads of 128 beside those: decode and prompts, no windows.
+  const size_t of_gpt_oss = shapes.size();
+  for (size_t i = 0; i < of_gpt_oss; ++i)
+    if (shapes[i].window == 0 && shapes[i].decodes == 0) {
+      shapes.push_back(shapes[i]);
+      shapes.back().heads = kQwen3;
+    }
   auto left = static_cast<int64_t>(shapes.size());
   for (const AttentionShape& shape : shapes) {
     share(left--);
-    if (!wants(kModel) || over(kModel, shape.tokens())) continue;
+    if (!wants(shape.heads.model) || over(shape.heads.model, shape.tokens())) continue;
     Attend attend(device_, shape, options_.cold_bytes);
     SLUICE_TRY(attend.make());
     Contest contest{.suite = "attention",
                     .op = shape.decodes > 0 ? "attention_mixed"
                           : shape.rows == 1 ? "attention_decode"
                                             : "attention_prefill",
-                    .model = kModel,
+                    .model = shape.heads.model,
                     .note = shape.note(),
                     .tokens = shape.tokens(),
                     .bytes = shape.bytes(),

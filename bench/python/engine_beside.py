@@ -30,7 +30,7 @@ import time
 
 from engine_vllm import Steps, experts_of
 
-CONTEXT, VOCABULARY = 1024, 201088
+CONTEXT = 1024
 BURSTS, BURST_S, REST_S, SUSTAINED_S = 6, 0.02, 0.1, 0.6
 COUNTED_STEPS, PROMPTS = 8, 5
 MODEL_TOKENS = 8192 + 64
@@ -80,7 +80,7 @@ def replace_biases(model, path: str) -> int:
 
 
 class Beside(Steps):
-    def __init__(self, folder: str, decode: list[int], moe_backend: str | None):
+    def __init__(self, folder: str, vocabulary: int, decode: list[int], moe_backend: str | None):
         os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
                        "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
         from vllm import LLM
@@ -93,7 +93,7 @@ class Beside(Steps):
                   **({"moe_backend": moe_backend} if moe_backend else {}))
         self.ready_s = time.perf_counter() - began
         self.step_ms = 4.0  # what the next decode's steps are expected to take: as those of the one before
-        super().__init__(llm, VOCABULARY)
+        super().__init__(llm, vocabulary)
 
     def timed(self, steps, seconds: float, least: int, count: int) -> list[float]:
         """Microseconds of steps that give `count` tokens, for so long."""
@@ -172,9 +172,9 @@ def run(given: argparse.Namespace) -> None:
     import vllm
 
     config = json.loads((pathlib.Path(given.checkpoint) / "config.json").read_text())
-    layers, experts = config["num_hidden_layers"], config["num_local_experts"]
-    name = {32: "gpt-oss-20b", 128: "gpt-oss-120b"}[experts]
-    engine = Beside(given.checkpoint, given.decode, given.moe_backend)
+    layers, experts = config["num_hidden_layers"], config.get("num_local_experts") or config["num_experts"]
+    name = {("gpt_oss", 24): "gpt-oss-20b", ("gpt_oss", 36): "gpt-oss-120b", ("qwen3_moe", 48): "qwen3-30b-a3b"}[config["model_type"], layers]
+    engine = Beside(given.checkpoint, config["vocab_size"], given.decode, given.moe_backend)
     found = {"model": name, "vllm": vllm.__version__, "backend": given.moe_backend or "", "ready_s": round(engine.ready_s, 1),
              "experts_by": engine.llm.apply_model(experts_of)[0], "experts": experts, "rows": []}
     print(f"{name}: ready after {engine.ready_s:.0f} s, experts by {found['experts_by']}", flush=True)
