@@ -1,7 +1,9 @@
-// Formats of JSON Schema as regular expressions, each a part of what its specification allows that every checker takes.
+// Formats of JSON Schema as regular expressions: of each a part of what its specification allows, which every checker takes, and what
+// no checker goes beyond.
 #include <map>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "grammar/leaf.h"
 #include "grammar/regex.h"
@@ -27,49 +29,58 @@ namespace {
 #define SLUICE_REFERENCE "(" SLUICE_URI "|/?[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]*)*" SLUICE_TAIL ")"
 
 struct Format {
-  std::string_view name, pattern;
+  std::string_view name, inner;
+  std::string_view outer = {};  // none: any text may be one
 };
 constexpr Format kFormats[] = {
-    {"date", SLUICE_DATE},
-    {"time", SLUICE_TIME},
-    {"date-time", SLUICE_DATE "T" SLUICE_TIME},
+    {"date", SLUICE_DATE, R"x([0-9W-]*)x"},
+    {"time", SLUICE_TIME, R"x([0-9 ]*:[0-9:., ]*[Zz]?[0-9:., +-]*)x"},
+    {"date-time", SLUICE_DATE "T" SLUICE_TIME, R"x([0-9W-]*[Tt _][0-9]*:[0-9:., ]*[Zz]?[0-9:., +-]*)x"},
     {"duration",
-     R"(P(\d{1,5}W|\d{1,5}D(T\d{1,5}H)?|\d{1,5}Y(\d{1,5}M(\d{1,5}D)?)?|\d{1,5}M(\d{1,5}D)?|T(\d{1,5}H(\d{1,5}M(\d{1,5}S)?)?|\d{1,5}M(\d{1,5}S)?|\d{1,5}S)))"},
-    {"email", R"([A-Za-z0-9_+-]{1,20}(\.[A-Za-z0-9_+-]{1,20}){0,2}@)" SLUICE_HOST},
-    {"idn-email", R"([A-Za-z0-9_+-]{1,20}(\.[A-Za-z0-9_+-]{1,20}){0,2}@)" SLUICE_HOST},
-    {"hostname", SLUICE_HOST},
+     R"(P(\d{1,5}W|\d{1,5}D(T\d{1,5}H)?|\d{1,5}Y(\d{1,5}M(\d{1,5}D)?)?|\d{1,5}M(\d{1,5}D)?|T(\d{1,5}H(\d{1,5}M(\d{1,5}S)?)?|\d{1,5}M(\d{1,5}S)?|\d{1,5}S)))",
+     R"x([+-]?[Pp][0-9YyMmWwDdTtHhSs.,+-]*)x"},
+    {"email", R"([A-Za-z0-9_+-]{1,20}(\.[A-Za-z0-9_+-]{1,20}){0,2}@)" SLUICE_HOST, R"x((.|\n)*@(.|\n)*)x"},
+    {"idn-email", R"([A-Za-z0-9_+-]{1,20}(\.[A-Za-z0-9_+-]{1,20}){0,2}@)" SLUICE_HOST,
+     R"x((.|\n)*@(.|\n)*)x"},
+    {"hostname", SLUICE_HOST, R"x(([A-Za-z0-9._-]|[^\u0000-\u007f])*)x"},
     {"idn-hostname",
      "[A-Za-z0-9]{1,30}"
-     R"((\.[A-Za-z0-9]{1,30}){0,3})"},
-    {"ipv4", SLUICE_IPV4},
-    {"ipv6", "(" SLUICE_H16 ":){7}" SLUICE_H16 "|(" SLUICE_H16 ":){1,6}:|:(:" SLUICE_H16 "){1,7}|(" SLUICE_H16
-             ":){1,3}(:" SLUICE_H16 "){1,3}|::"},
-    {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
-    {"uri", SLUICE_URI},
-    {"iri", SLUICE_URI},
+     R"((\.[A-Za-z0-9]{1,30}){0,3})",
+     R"x(([A-Za-z0-9._-]|[^\u0000-\u007f])*)x"},
+    {"ipv4", SLUICE_IPV4, R"x([0-9A-Fa-fXx.]*)x"},
+    {"ipv6",
+     "(" SLUICE_H16 ":){7}" SLUICE_H16 "|(" SLUICE_H16 ":){1,6}:|:(:" SLUICE_H16 "){1,7}|(" SLUICE_H16
+     ":){1,3}(:" SLUICE_H16 "){1,3}|::",
+     R"x([0-9A-Fa-f.]*:[0-9A-Za-z:.%_-]*)x"},
+    {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+     R"x([0-9A-Fa-f{}:UuRrNnIiDd-]{32,})x"},
+    {"uri", SLUICE_URI, R"x((.|\n)*:(.|\n)*)x"},
+    {"iri", SLUICE_URI, R"x((.|\n)*:(.|\n)*)x"},
     {"uri-reference", SLUICE_REFERENCE},
     {"iri-reference", SLUICE_REFERENCE},
-    {"json-pointer", R"((/([ !-.0-}]|~[01])*)*)"},
-    {"relative-json-pointer", R"((0|[1-9]\d{0,5})(#|(/([ !-.0-}]|~[01])*)*))"},
+    {"json-pointer", R"((/([ !-.0-}]|~[01])*)*)", R"x((/(.|\n)*)?)x"},
+    {"relative-json-pointer", R"((0|[1-9]\d{0,5})(#|(/([ !-.0-}]|~[01])*)*))", R"x([0-9+-](.|\n)*)x"},
     {"regex", R"(\^?([A-Za-z0-9 _:;,/"'@=-]|\\[dws.])+\$?)"},
     {"uri-template", R"(([A-Za-z0-9._~:/?#@!$&()*+,;=-]|\{[A-Za-z0-9_]+\})*)"},
 };
 
 }  // namespace
 
-const Dfa* format_values(const std::string& format) {
+const Dfa* format_values(const std::string& format, Bound bound) {
   static std::mutex mutex;
-  static std::map<std::string, Dfa, std::less<>> known;
+  static std::map<std::pair<std::string, Bound>, Dfa> known;
   const std::lock_guard lock(mutex);
-  if (const auto found = known.find(format); found != known.end()) return &found->second;
+  const std::pair key(format, bound);
+  if (const auto found = known.find(key); found != known.end()) return &found->second;
   for (const Format& f : kFormats) {
-    if (f.name != format) continue;
+    const std::string_view pattern = bound == Bound::kInner ? f.inner : f.outer;
+    if (f.name != format || pattern.empty()) continue;
     Work plenty(int64_t{1} << 28);
-    auto regex = Regex::parse(f.pattern);
+    auto regex = Regex::parse(pattern);
     if (!regex.ok()) return nullptr;
-    auto dfa = regex.value().dfa(RegexMatch::kWhole, Bound::kInner, &plenty);
+    auto dfa = regex.value().dfa(RegexMatch::kWhole, bound, &plenty);
     if (!dfa.ok()) return nullptr;
-    return &known.emplace(format, std::move(dfa).value()).first->second;
+    return &known.emplace(key, std::move(dfa).value()).first->second;
   }
   return nullptr;
 }

@@ -73,7 +73,8 @@ struct NumberBounds {
 // Numbers; without an exponent if they are bounded at all. kInvalidArgument: multiples that cannot be kept, or no budget left.
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work);
 
-// The strings of a format of JSON Schema, for example "date"; null: not one of those that are kept. A subset of what checkers take.
-const Dfa* format_values(const std::string& format);
+// The strings of a format of JSON Schema, for example "date": a subset of what checkers take (null: not one of those that are kept), or
+// all that any of them may take (null, too: any string).
+const Dfa* format_values(const std::string& format, Bound bound = Bound::kInner);
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,10 @@ struct LeafMask {
   std::vector<Exit> inner = {};  // and could take more
   const TokenTrie* trie = nullptr;
   size_t bytes() const;
+  void add_to(std::span<uint32_t> words) const {
+    for (size_t w = 0; w < bits.size(); ++w) words[w] |= bits[w];
+    for (const int32_t id : few) words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  }
 };
 
 // Of one leaf. Any number of threads may use it.

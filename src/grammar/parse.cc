@@ -1,9 +1,6 @@
 #include "grammar/parse.h"
 
 #include <algorithm>
-#include <cmath>
-
-#include "base/json.h"
 
 namespace sluice {
 namespace {
@@ -13,28 +10,6 @@ constexpr size_t kItemsMax = 20000;  // of one set: more readings than that are 
 uint64_t mix(uint64_t h, uint64_t x) {
   h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
   return h * 0xff51afd7ed558ccd;
-}
-
-// Numbers that are equal are written alike.
-Json canonical(Json value) {
-  if (value.is_number_float()) {
-    const double d = value.get<double>();
-    if (d == std::floor(d) && std::abs(d) < 1e15) return static_cast<int64_t>(d);
-    return value;
-  }
-  if (value.is_structured())
-    for (Json& inside : value) inside = canonical(std::move(inside));
-  return value;
-}
-
-uint64_t hash_of_value(std::string_view text) {
-  const Json value = Json::parse(text, nullptr, false);
-  const std::string plain = value.is_discarded()
-                                ? std::string(text)
-                                : canonical(value).dump(-1, ' ', false, Json::error_handler_t::replace);
-  uint64_t h = plain.size();
-  for (const char c : plain) h = mix(h, static_cast<uint8_t>(c));
-  return h;
 }
 
 }  // namespace
@@ -128,36 +103,6 @@ void Parse::add_leaf(const LeafItem& item) {
   for (size_t w = 0; w < next.size(); ++w) sets_.back().next[w] |= next[w];
 }
 
-bool Parse::has_value(TraceId trace, uint64_t value) const {
-  for (; trace > 0; trace = traces_[static_cast<size_t>(trace)].before) {
-    const Trace& t = traces_[static_cast<size_t>(trace)];
-    if (t.distinct && t.value == value) return true;
-  }
-  return false;
-}
-
-// The trace behind a call; kNoTrace: its text was there before.
-Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t since) {
-  if (!call.counted && !call.distinct) return trace;
-  Trace next{.count = count_of(trace) + (call.counted ? 1 : 0),
-             .before = trace,
-             .distinct = call.distinct,
-             .value = 0};
-  if (!call.distinct && trace <= 0) return -next.count;
-  if (call.distinct) {
-    looked_at_text_ = true;
-    (void)work_->spend(static_cast<int64_t>(text_.size() - since) / 4 + 16);
-    next.value = hash_of_value(std::string_view(text_).substr(since));
-    if (has_value(trace, next.value)) return kNoTrace;
-  }
-  for (size_t i = traces_.size(), tries = 0; i-- > 1 && tries < 16; ++tries)
-    if (traces_[i].before == trace && traces_[i].value == next.value && traces_[i].count == next.count &&
-        traces_[i].distinct == next.distinct)
-      return static_cast<TraceId>(i);
-  traces_.push_back(next);
-  return static_cast<TraceId>(traces_.size()) - 1;
-}
-
 void Parse::advance(const RuleItem& item, const Program::Call& call, size_t since) {
   const TraceId trace = counted(item.trace, call, since);
   if (trace != kNoTrace) add_rule(call.to, item.origin, trace);
@@ -181,22 +126,6 @@ void Parse::complete_leaf(const LeafItem& item) {
   const auto own = static_cast<int32_t>(grammar_.program.leaves.size());
   const int32_t index = item.leaf < own ? item.leaf : extra_of_[static_cast<size_t>(item.leaf - own)].first;
   complete(-1 - index, item.origin);
-}
-
-std::optional<int32_t> Parse::leaf_without(int32_t index, TraceId trace) {
-  const Leaf& whole = *grammar_.program.leaves[static_cast<size_t>(index)];
-  if (whole.texts.empty() || trace <= 0) return index;
-  const auto own = static_cast<int32_t>(grammar_.program.leaves.size());
-  for (size_t i = extra_of_.size(); i-- > 0;)
-    if (extra_of_[i] == std::pair{index, trace}) return own + static_cast<int32_t>(i);
-  std::vector<std::string> left;
-  for (const std::string& text : whole.texts)
-    if (!has_value(trace, hash_of_value(text))) left.push_back(text);
-  if (left.empty()) return {};
-  (void)work_->spend(static_cast<int64_t>(256 * left.size()));
-  extra_.push_back(std::make_shared<const Leaf>(texts_leaf(left)));
-  extra_of_.emplace_back(index, trace);
-  return own + static_cast<int32_t>(extra_.size()) - 1;
 }
 
 void Parse::predict(const RuleItem& item, const Program::Call& call) {
@@ -296,8 +225,14 @@ bool Parse::allowed(std::span<uint32_t> bits, Work* work) {
   for (const LeafItem& item : items) {
     const auto mask = mask_of(item);
     if (mask == nullptr) return false;
-    for (size_t w = 0; w < mask->bits.size(); ++w) bits[w] |= mask->bits[w];
-    for (const int32_t id : mask->few) bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    if (const TraceId trace = trace_of(item); trace == kNoTrace) {
+      mask->add_to(bits);
+    } else {
+      TokenBits own(bits.size());
+      mask->add_to(own);
+      if (!take_out_repeated(item, trace, own)) return false;
+      for (size_t w = 0; w < own.size(); ++w) bits[w] |= own[w];
+    }
     if (!exits(*mask, item, bits)) return false;
     traces_.resize(traces);
     extra_.resize(extra);

@@ -44,7 +44,8 @@ class Parse {
     int32_t count;
     TraceId before;
     bool distinct;
-    uint64_t value;  // hash of the JSON value, of a call whose texts must differ
+    uint64_t value;     // hash of the JSON value, of a call whose texts must differ
+    size_t begin, end;  // its text
   };
   // A rule at one of its states, begun in the set `origin`.
   struct RuleItem {
@@ -111,6 +112,9 @@ class Parse {
   bool has_value(TraceId trace, uint64_t value) const;
   TraceId counted(TraceId trace, const Program::Call& call, size_t since);
   std::optional<int32_t> leaf_without(int32_t leaf, TraceId trace);
+  TraceId trace_of(const LeafItem& item) const;
+  bool has_other(const Leaf& l, Leaf::Place at, TraceId trace, std::string* text, int64_t* looks);
+  bool take_out_repeated(const LeafItem& item, TraceId trace, std::span<uint32_t> bits);
   std::shared_ptr<const LeafMask> mask_of(const LeafItem& item);
   bool exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t> bits);
   bool walk(const TokenTrie& trie, int32_t from, std::span<uint32_t> bits);
@@ -121,7 +125,7 @@ class Parse {
   std::vector<RuleItem> rules_;
   std::vector<LeafItem> leaves_;
   std::vector<Set> sets_;
-  std::vector<Trace> traces_{{0, 0, false, 0}};
+  std::vector<Trace> traces_{{0, 0, false, 0, 0, 0}};
   std::string text_;
   bool dead_ = false;
   bool looked_at_text_ = false;  // while the last set was closed

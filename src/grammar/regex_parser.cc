@@ -324,6 +324,18 @@ class Parser {
         break;
       }
       if (ahead() == ']') break;
+      // POSIX classes and intersections where there are any, characters where there are none.
+      const char32_t next = has(1) ? ahead(1) : 0;
+      if (ahead() == '[' && (next == ':' || next == '.' || next == '=')) {
+        fail(
+            "'[' with ':', '.' or '=' behind it in a class, which is read differently by different "
+            "validators,");
+        break;
+      }
+      if (ahead() == '&' && next == '&') {
+        fail("'&&' in a class, which is read differently by different validators,");
+        break;
+      }
       bool single = true;
       const Class from = member(&single);
       if (!error_.empty()) break;

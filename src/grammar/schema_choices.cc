@@ -135,11 +135,18 @@ void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alt
   for (Schemas& way : ways) out->push_back({std::move(way)});
 }
 
+static bool excludes_format(const Json& never) {
+  const auto format = never.find("format");
+  return format != never.end() && format->is_string() &&
+         format_values(format->get<std::string>(), Bound::kOuter) != nullptr;
+}
+
 Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions, int depth) {
   const Json& never = s.at("not");
   if (never.is_object() && never.size() == 1 &&
-      (never.contains("enum") || never.contains("const") || never.contains("pattern"))) {
-    if (never.contains("pattern")) {
+      (never.contains("enum") || never.contains("const") || never.contains("pattern") ||
+       excludes_format(never))) {
+    if (never.contains("pattern") || never.contains("format")) {
       SLUICE_TRY(prepare_validation(*document_, never, work_));
       m->typed = true;
       m->types &= kString;  // any other value is valid by a pattern

@@ -49,7 +49,7 @@ struct Merged {
   bool never = false;
   // Of "enum" and "const": each schema's list. A value is in all of them.
   std::vector<std::span<const Json>> values = {};
-  Schemas excluded = {};  // {"const"}, {"enum"} or {"pattern"} that must not hold
+  Schemas excluded = {};  // {"const"}, {"enum"}, {"pattern"} or {"format"} that must not hold
   NumberBounds number = {};
   int64_t least_length = 0, most_length = -1;
   std::vector<std::string> patterns = {}, formats = {};

@@ -12,8 +12,7 @@ constexpr size_t kNegationsMax = 24;
 
 // Keywords of which this says nothing, though a value can fail them.
 const std::set<std::string>& untold() {
-  static const std::set<std::string> kAll = {"format",
-                                             "multipleOf",
+  static const std::set<std::string> kAll = {"multipleOf",
                                              "items",
                                              "prefixItems",
                                              "additionalItems",
@@ -65,6 +64,11 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     out->schemas.push_back({{"not", {{key, value}}}});
   } else if (key == "pattern") {
     out->schemas.push_back({{"type", "string"}, {"not", {{key, value}}}});
+  } else if (key == "format" && value.is_string()) {
+    const std::string name = value.get<std::string>();
+    const bool told = format_values(name, Bound::kOuter) != nullptr;
+    if (told) out->schemas.push_back({{"type", "string"}, {"not", {{key, value}}}});
+    out->complete &= told || format_values(name) == nullptr;  // any string has a format that is not known
   } else if (key == "required" && value.is_array()) {
     for (const Json& name : value)
       if (name.is_string())

@@ -152,8 +152,8 @@ class Validator {
       if (dfa == nullptr ? bound_ == Bound::kInner : !dfa->matches(value)) return false;
     }
     const Json* format = get(schema, "format");
-    if (format == nullptr || !format->is_string() || bound_ == Bound::kOuter) return true;
-    const Dfa* values = format_values(format->get<std::string>());
+    if (format == nullptr || !format->is_string()) return true;
+    const Dfa* values = format_values(format->get<std::string>(), bound_);
     return values == nullptr || values->matches(value) || values->matches(without_leap_day(value));
   }
 

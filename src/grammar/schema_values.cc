@@ -17,8 +17,8 @@ Status too_long() { return invalid("JSON schema: takes too long to compile"); }
 bool is_free(const Merged& m) {
   return m.patterns.empty() && m.formats.empty() &&
          std::none_of(m.excluded.begin(), m.excluded.end(), [](const Json* e) {
-           return e->contains("pattern") || (e->contains("const") && e->at("const").is_string()) ||
-                  e->contains("enum");
+           return e->contains("pattern") || e->contains("format") ||
+                  (e->contains("const") && e->at("const").is_string()) || e->contains("enum");
          });
 }
 
@@ -52,6 +52,9 @@ Result<Dfa> string_values(const Merged& m, SchemaDocument* document, Work* work)
       if (!dfa.ok()) return Status{dfa.status().code, "JSON schema: " + dfa.status().message};
       all = all ? combine(*all, *dfa.value(), SetOp::kFirstOnly, work) : all;
     }
+    if (excluded->contains("format") && all)
+      all = combine(*all, *format_values(excluded->at("format").get<std::string>(), Bound::kOuter),
+                    SetOp::kFirstOnly, work);
     const auto note = [&](const Json& value) {
       if (value.is_string()) texts.push_back(value.get<std::string>());
     };

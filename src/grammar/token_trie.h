@@ -32,6 +32,10 @@ class TokenTrie {
     for (int32_t id = node.token; id >= 0; id = next_same_[static_cast<size_t>(id)])
       bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
   }
+  void clear_tokens(const Node& node, std::span<uint32_t> bits) const {
+    for (int32_t id = node.token; id >= 0; id = next_same_[static_cast<size_t>(id)])
+      bits[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
+  }
 
  private:
   std::vector<Node> nodes_;

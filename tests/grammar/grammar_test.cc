@@ -138,6 +138,8 @@ TEST_F(GrammarTest, RefusesWhatItCouldNotKeep) {
        "nothing matches"},
       {GrammarKind::kRegex, "a(?<!b)", "look-behind"},
       {GrammarKind::kRegex, "a(b", "without its ')'"},
+      {GrammarKind::kRegex, "[[:alpha:]]{3}", "read differently"},
+      {GrammarKind::kRegex, "[a-z&&[^aeiou]]", "read differently"},
       {GrammarKind::kRegex, "(a)\\1", "back reference"},
       {GrammarKind::kEbnf, "root ::= nowhere", "the rule 'nowhere', which is used at line 1 and never made"},
       {GrammarKind::kEbnf, "root ::= root", "nothing matches"},

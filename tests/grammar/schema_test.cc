@@ -1,4 +1,6 @@
 // Answers to a JSON schema: what its keywords say together.
+#include <set>
+
 #include "grammar_fixture.h"
 
 namespace sluice {
@@ -39,7 +41,88 @@ class SchemaTest : public GrammarTest {
     }
     return out;
   }
+  // The text of a model that always wants the first token that may come, or the last; none: it came to where no token is left.
+  std::optional<std::string> stubborn(const Grammar& compiled, bool first, int tokens_max = 1500) {
+    GrammarMatcher matcher(compiled);
+    std::vector<uint32_t> bits(static_cast<size_t>((vocab_ + 31) / 32));
+    std::string text;
+    for (int i = 0; i < tokens_max; ++i) {
+      if (!matcher.allowed(bits).ok()) return {};
+      if (bits[static_cast<size_t>(end_) / 32] >> (end_ % 32) & 1) break;
+      int32_t chosen = -1;
+      for (int32_t id = 0; id < static_cast<int32_t>(vocab_); ++id)
+        if (bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1 && (chosen < 0 || !first)) chosen = id;
+      EXPECT_TRUE(matcher.accept(chosen).ok());
+      text += tokenizer_.piece(chosen);
+    }
+    return text;
+  }
 };
+
+TEST_F(SchemaTest, AFormatMayBeForbidden) {
+  check({
+      {R"({"type": "string", "maxLength": 12, "not": {"format": "ipv4"}})", {R"("hello")"}, {R"("1.2.3.4")"}},
+      {R"({"oneOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]})",
+       {R"("1.2.3.4")", R"("1::2")"},
+       {R"("x")"}},
+      {R"({"type": "string", "oneOf": [{"format": "date"}, {"format": "date-time"}]})",
+       {R"("2024-01-02")", R"("2024-01-02T03:04:05Z")"},
+       {R"("2024-01")"}},
+      {R"({"type": "string", "oneOf": [{"format": "email"}, {"format": "uri"}]})",
+       {R"("a@b.de")", R"("http://b.de/")"},
+       {R"("mailto:a@b.de")"}},
+      {R"({"type": "string", "oneOf": [{"format": "uuid"}, {"maxLength": 8}]})",
+       {R"("abc")", R"("01234567-89ab-cdef-0123-456789abcdef")"},
+       {R"("0123456789")"}},
+      {R"({"type": "string", "maxLength": 12, "if": {"format": "date"}, "then": {"pattern": "^2"}})",
+       {R"("2024-01-02")", R"("hello")"},
+       {R"("3024-01-02")"}},
+      {R"({"enum": ["1.2.3.4", "hello"], "not": {"format": "ipv4"}})", {R"("hello")"}, {R"("1.2.3.4")"}},
+  });
+  for (const char* schema :
+       {R"({"type": "string", "maxLength": 12, "not": {"format": "uuid"}})",
+        R"({"type": "string", "oneOf": [{"format": "ipv4"}, {"format": "hostname"}]})",
+        R"({"type": "string", "maxLength": 12, "if": {"format": "date"}, "then": {"pattern": "^2"}})"})
+    EXPECT_EQ(dead_ends(schema, 50), 0) << schema;
+  EXPECT_NE(
+      refusal(kSchema, R"({"type": "string", "not": {"format": "unheard-of"}})").find("nothing matches"),
+      std::string::npos);
+}
+
+TEST_F(SchemaTest, ElementsThatMustDifferLeaveAWay) {
+  std::string many = R"({"enum": [)";
+  for (int i = 0; i < 300; ++i) many += (i ? ", \"w" : "\"w") + std::to_string(i) + "\"";
+  many += "]}";
+  const std::pair<std::string, int> elements[] = {
+      {R"({"type": "string", "format": "date"})", 5},
+      {R"({"type": "string", "format": "uuid"})", 4},
+      {R"({"type": "string", "pattern": "^[a-z]{2}$"})", 30},
+      {R"({"type": "string", "pattern": "^\\d{3}$"})", 30},
+      {R"({"type": "string", "maxLength": 10})", 6},
+      {R"({"type": "number", "minimum": 0, "maximum": 1})", 6},
+      {R"({"type": "integer", "minimum": 0, "maximum": 1000000})", 50},
+      {many, 20}};
+  for (const auto& [element, least] : elements) {
+    const std::string schema = R"({"type": "array", "uniqueItems": true, "minItems": )" +
+                               std::to_string(least) + R"(, "maxItems": )" + std::to_string(least) +
+                               R"(, "items": )" + element + "}";
+    const Grammar compiled = grammar(kSchema, schema);
+    for (const bool first : {true, false}) {
+      const auto text = stubborn(compiled, first);
+      ASSERT_TRUE(text.has_value()) << schema;
+      const Json value = Json::parse(*text, nullptr, false);
+      ASSERT_TRUE(value.is_array()) << schema << ": " << *text;
+      EXPECT_EQ(std::ssize(value), least) << schema;
+      std::set<std::string> all;
+      for (const Json& one : value) all.insert(one.is_number() ? Json(one.get<double>()).dump() : one.dump());
+      EXPECT_EQ(std::ssize(all), least) << *text;
+    }
+  }
+  EXPECT_EQ(dead_ends(R"({"type": "array", "uniqueItems": true, "minItems": 12,
+                          "items": {"type": "string", "pattern": "^[a-z][0-9]$"}})",
+                      100),
+            0);
+}
 
 TEST_F(SchemaTest, KeywordsHoldBesideEachOther) {
   check({
