@@ -13,6 +13,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/file_kind.h"
+#include "base/printable.h"
+
 namespace sluice {
 namespace {
 
@@ -47,7 +50,12 @@ std::string syntax_error(size_t byte, std::string_view text) {
     if (byte > 0 && text.substr(byte - 1).starts_with(word))
       return "wanted JSON, found " + std::string(word) + " at byte " + std::to_string(byte) +
              ", which is no number of JSON";
-  return "wanted JSON, found an error at byte " + std::to_string(byte) + " of " + std::to_string(text_bytes);
+  if (const std::string_view kind = file_kind(text); !kind.empty())
+    return "wanted JSON, found " + std::string(kind);
+  std::string why =
+      "wanted JSON, found an error at byte " + std::to_string(byte) + " of " + std::to_string(text_bytes);
+  if (!is_utf8(text.substr(0, byte))) why += ", where it is not UTF-8";
+  return why;
 }
 
 // Members whose keys come in any order: null, or one that stands twice.

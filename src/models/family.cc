@@ -57,7 +57,17 @@ Result<const Family*> family_of(const JsonAt& config) {
   // No name is taken for a slip of the pen: another architecture is another model.
   std::string known;
   for (const Family* family : kFamilies) {
-    if (family->architecture == name.value()) return family;
+    if (family->architecture == name.value()) {
+      // transformers goes by the type.
+      const auto type = config.has("model_type") ? config.string("model_type")
+                                                 : Result<std::string>(std::string(family->model_type));
+      if (!type.ok()) return type.status();
+      if (type.value() != family->model_type)
+        return Status{Code::kCorrupt, config.at("model_type").value().where() + ": wanted " +
+                                          std::string(family->model_type) + " beside " + name.value() +
+                                          ", found " + type.value()};
+      return family;
+    }
     known += (known.empty() ? "" : ", ") + std::string(family->architecture);
   }
   return unsupported(list.value().where() + ": wanted an architecture that Sluice runs (" + known +

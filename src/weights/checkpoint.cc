@@ -121,11 +121,17 @@ Status Checkpoint::open_directory() {
                               : indices.value()[0] + " and model.safetensors") +
                    "; name the one you mean");
   if (count == 1) return open_index(base + indices.value()[0]);
-  if (!whole && files.size() != 1)
+  if (!whole && files.size() != 1) {
+    std::string found = files.empty() ? "none" : std::to_string(files.size()) + " *.safetensors and no index";
+    if (files.empty())
+      for (const char* other : {".bin", ".gguf", ".pt", ".pth", ".ckpt"})
+        if (const auto names = names_in(path_, other); names.ok() && !names.value().empty())
+          found += (found == "none" ? ", but " : ", ") + names.value()[0];
     return io(
         path_ +
         ": wanted model.safetensors.index.json, model.safetensors or exactly one *.safetensors, found " +
-        (files.empty() ? "none" : std::to_string(files.size()) + " *.safetensors and no index"));
+        found);
+  }
   files_.reserve(1);
   return add_file(base + (whole ? "model.safetensors" : files[0]));
 }

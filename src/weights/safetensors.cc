@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/file_kind.h"
 #include "base/json.h"
 
 namespace sluice {
@@ -177,6 +178,10 @@ Result<int64_t> safetensors_header_bytes(std::span<const std::byte> file, int64_
   uint64_t length = 0;
   for (int i = 0; i < 8; ++i)
     length |= uint64_t{static_cast<uint8_t>(file[static_cast<size_t>(i)])} << (8 * i);
+  const std::string_view begin(reinterpret_cast<const char*>(file.data()),
+                               std::min<size_t>(file.size(), 256));
+  if (const std::string_view kind = file_kind(begin); !kind.empty())
+    return corrupt(std::string(what) + ": wanted a safetensors file, found " + std::string(kind));
   if (length > static_cast<uint64_t>(kHeaderBytesMax))
     return corrupt(std::string(what) + ": wanted a safetensors header of at most " +
                    std::to_string(kHeaderBytesMax) + " bytes, found " + std::to_string(length));

@@ -14,6 +14,11 @@ std::string error_of(std::string_view text) {
 
 TEST(Json, RefusesWhatIsNoJson) {
   EXPECT_EQ(error_of("{\"a\": }"), "a.json: wanted JSON, found an error at byte 7 of 7");
+  EXPECT_EQ(error_of("{\"a\": \"\xff\"}"),
+            "a.json: wanted JSON, found an error at byte 8 of 10, where it is not UTF-8");
+  EXPECT_EQ(error_of("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+            "a.json: wanted JSON, found a pointer of git-lfs (`git lfs pull` fetches the file)");
+  EXPECT_EQ(error_of("\n<!DOCTYPE html><html></html>"), "a.json: wanted JSON, found a page of HTML or XML");
   EXPECT_EQ(error_of(""), "a.json: wanted JSON, found an empty text");
   EXPECT_EQ(error_of("{"), "a.json: wanted JSON, found that it ends too early, after 1 byte");
   EXPECT_EQ(error_of("[1, \"a"), "a.json: wanted JSON, found that it ends too early, after 6 bytes");
