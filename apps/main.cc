@@ -4,10 +4,10 @@
 #include <memory>
 #include <new>
 
-#include "apps/cli.h"
-#include "apps/commands.h"
-#include "apps/examples.h"
-#include "apps/output.h"
+#include "apps/common/commands.h"
+#include "apps/common/examples.h"
+#include "apps/common/output.h"
+#include "apps/subcommands.h"
 #include "base/printable.h"
 #include "graph/any_op.h"
 
@@ -37,69 +37,6 @@ constexpr const char* kExamples = R"(Examples:
 
 More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use or a
 fault: an answer that could not be written too.)";
-
-Command add_moe(CLI::App& root) {
-  CLI::App* app =
-      root.add_subcommand("moe", "one MoE layer of a known model on this machine, checked and timed");
-  struct Flags {
-    MoeLayerOptions options;
-    std::string device = "cpu";
-    bool json = false, wants_digest = false;
-    MoeDigestOptions digest;
-  };
-  const auto flags = std::make_shared<Flags>();
-  MoeLayerOptions* options = &flags->options;
-  app->add_option("model", options->model,
-                  "one of " + known_moe_names() + "; or fields, as \"hidden=2880 experts=128 top_k=4\"")
-      ->capture_default_str();
-  app->add_option("--device", flags->device, "cpu, or cuda: this machine's GPU")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  add_moe_backend(app, &options->experts);
-  app->add_option("--tokens", options->tokens, "token counts to time, separated by commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str()
-      ->check(integer_between(1, kStepTokensMax));
-  app->add_option("--threads", options->threads, "threads of the CPU; 0: one for each processor")
-      ->capture_default_str()
-      ->check(integer_between(0, kThreadsMax));
-  app->add_option("--seed", options->seed, "of weights and activations")
-      ->capture_default_str()
-      ->check(seed_number());
-  app->add_flag("--json", flags->json, "the answer as JSON");
-  CLI::Option* digests = app->add_flag(
-      "--digest", flags->wants_digest,
-      "hashes of what a gpt-oss layer with reproducible weights gives, as examples/layer.c prints them");
-  app->add_option("--ep-rank", flags->digest.slice.ep_rank, "of --digest: expert-parallel rank")
-      ->needs(digests);
-  app->add_option("--ep-size", flags->digest.slice.ep_size, "of --digest: expert-parallel ranks")
-      ->needs(digests);
-  app->allow_extras();
-  return {app, [app, flags] {
-            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
-            MoeLayerOptions& o = flags->options;
-            if (flags->wants_digest) {
-              flags->digest.model = o.model, flags->digest.tokens = o.tokens;
-              flags->digest.threads = o.threads;
-              return moe_digest(flags->digest, flags->device);
-            }
-            if (flags->device == "cuda") o.backend = Backend::kCuda;
-            return moe(o, flags->json ? Format::kJson : Format::kText);
-          }};
-}
-
-Command add_devices(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("devices", "this machine, and the devices that explain knows");
-  const auto json = std::make_shared<bool>(false);
-  app->add_flag("--json", *json, "the answer as JSON");
-  return {app, [json] { return devices(*json ? Format::kJson : Format::kText); }};
-}
-
-Command add_collect_env(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("collect-env", "what a bug report should contain");
-  return {app, [] { return collect_env(); }};
-}
 
 // Whether the first word is meant as a subcommand and is none.
 Status unknown_command(const CLI::App& root, int argc, char** argv) {

@@ -7,7 +7,7 @@ add_library(sluice_python SHARED ${CMAKE_SOURCE_DIR}/apps/main.cc ${CMAKE_SOURCE
             ${CMAKE_SOURCE_DIR}/python/older_libc.c $<TARGET_OBJECTS:sluice_capi_objects>)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/apps/main.cc PROPERTIES COMPILE_DEFINITIONS main=sluice_main)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/python/older_libc.c PROPERTIES COMPILE_OPTIONS -fvisibility=hidden)
-target_link_libraries(sluice_python PRIVATE sluice_apps sluice_nn)
+target_link_libraries(sluice_python PRIVATE sluice_apps sluice_flags sluice_nn)
 sluice_cold(sluice_python)
 target_link_options(sluice_python PRIVATE -static-libstdc++ -Wl,--gc-sections
                     -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/capi/sluice.map)

@@ -5,7 +5,7 @@ ENGINE = [
     Mutation(
         "one_token_means_all",
         "an answer of at most one token has no bound",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "request.sampling.max_tokens > 0 ?",
         "request.sampling.max_tokens > 1 ?",
         "Engine.EndsAt*",
@@ -13,7 +13,7 @@ ENGINE = [
     Mutation(
         "logits_not_looked_at",
         "logits that are no numbers are drawn from",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "drawn.ok() ? check_logits(step, drawn.value(), scores) : drawn.status()",
         "drawn.ok() ? Status{} : drawn.status()",
         "Engine.LogitsThat*:EngineAhead.LogitsThat*",
@@ -21,7 +21,7 @@ ENGINE = [
     Mutation(
         "drawn_rows_count_as_greedy",
         "a step whose last request is greedy has no logits",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "std::all_of(chunks.begin(), chunks.end(),\n                     [](const Chunk& c) { return !c.drawn",
         "std::any_of(chunks.begin(), chunks.end(),\n                     [](const Chunk& c) { return !c.drawn",
         "EngineAhead.*:KernelRuns.*",
@@ -29,7 +29,7 @@ ENGINE = [
     Mutation(
         "greedy_though_listed",
         "a step has no logits though a request lists logprobs",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "all_greedy(step.chunks) && !lists(step.chunks) &&",
         "all_greedy(step.chunks) &&",
         "KernelRuns.*",
@@ -37,7 +37,7 @@ ENGINE = [
     Mutation(
         "preempted_pages_kept",
         "a sequence that gives way keeps its pages",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "  s->pages.clear();\n",
         "",
         "Engine.ShortOfPages*",
@@ -45,7 +45,7 @@ ENGINE = [
     Mutation(
         "draws_repeat",
         "every token of an answer is drawn with the same random number",
-        "src/serve/staging.cc",
+        "src/engine/staging.cc",
         "at<int64_t>(host, l.step)[drawn] = chunk.number;",
         "at<int64_t>(host, l.step)[drawn] = 0 * chunk.number;",
         "Engine.*",
@@ -53,7 +53,7 @@ ENGINE = [
     Mutation(
         "token_of_another_row_taken",
         "a sequence goes on with the token that its neighbour has drawn",
-        "src/serve/staging.cc",
+        "src/engine/staging.cc",
         "static_cast<int32_t>(-1 - *chunk.taken)",
         "static_cast<int32_t>(-1 - (*chunk.taken ? *chunk.taken - 1 : 0))",
         "EngineAhead.GivesTheSame*",
@@ -61,7 +61,7 @@ ENGINE = [
     Mutation(
         "rows_of_ended_sequences_kept",
         "what a step in flight draws for a sequence that has ended is handed out",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "if (s.ended) continue;",
         "if (false) continue;",
         "EngineAhead.*",
@@ -69,7 +69,7 @@ ENGINE = [
     Mutation(
         "failed_steps_count",
         "what a step that failed should have computed counts as computed",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "  while (!running_.empty()) stop_youngest();\n",
         "",
         "EngineAhead.GoesOnAfter*:*PrefixCache*",
@@ -77,7 +77,7 @@ ENGINE = [
     Mutation(
         "failed_pages_are_found",
         "pages of a step that failed are found by requests that begin later",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "  pool_.forget_all();\n",
         "",
         "*PrefixCache*",
@@ -85,7 +85,7 @@ ENGINE = [
     Mutation(
         "pages_found_by_hash_alone",
         "a page whose tokens have the same hash is taken for another",
-        "src/serve/prefix_tree.cc",
+        "src/engine/prefix_tree.cc",
         "node.parent == parent && std::ranges::equal(node.tokens, tokens)",
         "node.parent == parent",
         "PagePool.*:*PrefixCache*",
@@ -93,7 +93,7 @@ ENGINE = [
     Mutation(
         "pages_found_behind_any_prefix",
         "a page is found by its tokens, whatever stands before them",
-        "src/serve/prefix_tree.cc",
+        "src/engine/prefix_tree.cc",
         "node.parent == parent && std::ranges::equal(node.tokens, tokens)",
         "std::ranges::equal(node.tokens, tokens)",
         "PagePool.*:*PrefixCache*",
@@ -101,7 +101,7 @@ ENGINE = [
     Mutation(
         "first_pages_evicted_first",
         "a sequence releases its first page first, so chains are broken at their beginning",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "for (int64_t i = s->pages.empty() ? 0 : std::ssize(s->pages.front().page); i-- > 0;)",
         "for (int64_t i = 0; !s->pages.empty() && i < std::ssize(s->pages.front().page); ++i)",
         "*PrefixCache*",
@@ -109,7 +109,7 @@ ENGINE = [
     Mutation(
         "window_one_position_short",
         "a page is released while the next token still sees its last position",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "first / size * size - window + 1) / size;",
         "first / size * size - window + 2) / size;",
         "*PrefixCache*:*Window*",
@@ -117,7 +117,7 @@ ENGINE = [
     Mutation(
         "window_of_the_last_full_page_passed",
         "a sequence that ends behind its last full page has released pages that the next turn sees",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "first / size * size - window + 1) / size;",
         "first - window + 1) / size;",
         "Windows.*",
@@ -125,7 +125,7 @@ ENGINE = [
     Mutation(
         "shared_beginnings_are_not_learnt",
         "the windows at the end of what sequences share are evicted as any other passed pages",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "{s.known, s.prompt_tokens / bounds_.page_size}",
         "{s.prompt_tokens / bounds_.page_size}",
         "Windows.*",
@@ -133,7 +133,7 @@ ENGINE = [
     Mutation(
         "pages_of_windows_outlive_the_whole_context",
         "pages of a window stay published where those of the whole context are gone",
-        "src/serve/page_pool.cc",
+        "src/engine/page_pool.cc",
         "at(page).group == 0 && group > 0",
         "at(page).group > 0 && group > 0",
         "PagePool.*",
@@ -141,7 +141,7 @@ ENGINE = [
     Mutation(
         "waits_for_what_is_not_published",
         "a request waits for a page that an earlier step has computed and nobody publishes",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "return static_cast<size_t>(chunk.first) < end &&",
         "return",
         "Windows.*",
@@ -149,7 +149,7 @@ ENGINE = [
     Mutation(
         "one_table_for_all_groups",
         "all layers read the pages of those that see the whole context",
-        "src/serve/staging.cc",
+        "src/engine/staging.cc",
         "chunk.sequence->pages[group];",
         "chunk.sequence->pages[0];",
         "*EngineWindow*",
@@ -165,7 +165,7 @@ ENGINE = [
     Mutation(
         "a_page_changes_below_its_step",
         "a sequence takes another's page while a step writes both",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "publish(chunk.sequence.get(), Twin::kKeepsOwn);",
         "publish(chunk.sequence.get(), Twin::kTakesOther);",
         "*PrefixCache*",
@@ -173,7 +173,7 @@ ENGINE = [
     Mutation(
         "dropped_steps_leave_pages",
         "pages of a step that failed are found where nobody waited for it",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "if (!drawn.ok()) return take_back_all();",
         "if (!drawn.ok()) return in_flight_.pop_front();",
         "EnginePrefixCache.*",
@@ -189,7 +189,7 @@ ENGINE = [
     Mutation(
         "scored_prompts_begin_behind_the_cache",
         "tokens of a prompt that the prefix cache has are not scored",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "if (!options_.prefix_cache || s->needs_scores()) return;",
         "if (!options_.prefix_cache) return;",
         "EngineScores.*",
@@ -197,7 +197,7 @@ ENGINE = [
     Mutation(
         "scores_not_looked_at",
         "logits that are no numbers score a prompt",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "return !std::isfinite(s.logprob);",
         "return s.logprob > 0;",
         "EngineScores.*",
@@ -205,7 +205,7 @@ ENGINE = [
     Mutation(
         "scores_come_twice",
         "a prompt that lost its pages is scored again from its first token",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "int64_t i = std::max<int64_t>(0, s.scored - chunk.first);",
         "int64_t i = 0;",
         "EngineScores.*",
@@ -213,7 +213,7 @@ ENGINE = [
     Mutation(
         "a_token_scores_itself",
         "logits score the token that they come behind",
-        "src/serve/staging.cc",
+        "src/engine/staging.cc",
         "chunk.sequence->tokens[static_cast<size_t>(chunk.first + i + 1)]",
         "chunk.sequence->tokens[static_cast<size_t>(chunk.first + i)]",
         "EngineScores.*",
@@ -221,7 +221,7 @@ ENGINE = [
     Mutation(
         "scores_of_another_prompt",
         "every prompt of a step is scored by the first one's logits",
-        "src/serve/staging.cc",
+        "src/engine/staging.cc",
         "= static_cast<int32_t>(row + i);",
         "= static_cast<int32_t>(i);",
         "EngineScores.*",
@@ -245,7 +245,7 @@ ENGINE = [
     Mutation(
         "expert_counts_of_any_step",
         "counts are read when a step ends that did not bring them",
-        "src/serve/expert_counter.cc",
+        "src/engine/expert_counter.cc",
         "if (under_way_ != step) return;",
         "if (!under_way_ || step < 0) return;",
         "EngineExperts.*",
@@ -253,7 +253,7 @@ ENGINE = [
     Mutation(
         "expert_counts_lost_by_a_fault",
         "counts never come again after a step that failed",
-        "src/serve/expert_counter.cc",
+        "src/engine/expert_counter.cc",
         "  asked_ |= under_way_.has_value();\n  under_way_.reset();",
         "  asked_ |= under_way_.has_value();",
         "EngineExperts.GoOnAfter*",
@@ -261,7 +261,7 @@ ENGINE = [
     Mutation(
         "expert_counts_not_waited_for",
         "counts of an idle engine are read before the copy is done",
-        "src/serve/expert_counter.cc",
+        "src/engine/expert_counter.cc",
         "  SLUICE_TRY(device_.wait(device_.stream()));\n  asked_ = false;",
         "  asked_ = false;",
         "EngineFarExperts.*",
@@ -269,7 +269,7 @@ ENGINE = [
     Mutation(
         "expert_counts_behind_a_stop",
         "an idle engine with a step in flight only takes a note",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "  if (!idle()) return experts_->ask(), Status{};",
         "  if (!idle() || !in_flight_.empty()) return experts_->ask(), Status{};",
         "EngineExperts.*",
@@ -277,7 +277,7 @@ ENGINE = [
     Mutation(
         "late_masks_awaited",
         "a step waits as long as a mask takes",
-        "src/serve/engine_masks.cc",
+        "src/engine/engine_masks.cc",
         "const auto until = std::chrono::steady_clock::now() + kMaskWait;",
         "const auto until = std::chrono::steady_clock::now() + 1000 * kMaskWait;",
         "EngineMasks.*",
@@ -285,7 +285,7 @@ ENGINE = [
     Mutation(
         "late_masks_do_without",
         "a sequence whose mask is late draws without one",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "if (chunk.dropped) {",
         "if (chunk.dropped && s.id < 0) {",
         "EngineMasks*:LateMask.*",
@@ -293,7 +293,7 @@ ENGINE = [
     Mutation(
         "late_masks_are_in_every_step",
         "a sequence whose mask is late is in every step",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "left_of(*running_[i]) == 1 && !running_[i]->sits_out",
         "left_of(*running_[i]) == 1",
         "LateMask.*",
@@ -301,7 +301,7 @@ ENGINE = [
     Mutation(
         "published_before_it_is_final",
         "others may read a page whose last token is computed once more",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "std::ssize(s->tokens) - (s->mask ? 1 : 0)",
         "std::ssize(s->tokens)",
         "LateMask.*",
@@ -309,7 +309,7 @@ ENGINE = [
     Mutation(
         "filters_not_stopped",
         "the filter of a cancelled request is not told",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "if (s->mask) s->mask->stop();",
         "",
         "EngineMasks.*",
@@ -317,7 +317,7 @@ ENGINE = [
     Mutation(
         "running_filters_not_stopped",
         "filters that are being asked when the engine ends are not told",
-        "src/serve/mask_workers.cc",
+        "src/engine/mask_workers.cc",
         "      if (mask) mask->stop();",
         "      if (mask && !mask->filter_) mask->stop();",
         "EngineMasks.*",
@@ -325,7 +325,7 @@ ENGINE = [
     Mutation(
         "slow_filters_first_come",
         "slow filters take all workers",
-        "src/serve/mask_workers.h",
+        "src/engine/mask_workers.h",
         "spent_ <= made_count_ * kMaskWait",
         "spent_ <= 1000 * made_count_ * kMaskWait",
         "EngineMasks.*",
@@ -333,7 +333,7 @@ ENGINE = [
     Mutation(
         "bits_beyond_the_vocabulary",
         "bits beyond the vocabulary are tokens that are left",
-        "src/serve/mask_workers.cc",
+        "src/engine/mask_workers.cc",
         "(bits.back() & ((1u << (vocab % 32)) - 1)) != 0",
         "bits.back() != 0",
         "EngineMasks.*",
@@ -341,7 +341,7 @@ ENGINE = [
     Mutation(
         "failed_filters_in_silence",
         "nobody hears of a filter that has failed",
-        "src/serve/engine_masks.cc",
+        "src/engine/engine_masks.cc",
         "failed_.push_back({s->id, s->mask->status()});",
         "",
         "EngineMasks.*",

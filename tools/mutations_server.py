@@ -14,7 +14,7 @@ SERVER = [
     server(
         "stop_string_in_two_pieces",
         "a stop string that two tokens share is not found",
-        "apps/serve/stop_matcher.cc",
+        "src/chat/stop_matcher.cc",
         "open = std::min(open, bytes_ - matched_[i]);",
         "open = bytes_;",
         "StopMatcher.*",
@@ -22,7 +22,7 @@ SERVER = [
     server(
         "logprobs_behind_a_stop",
         "log probabilities of tokens that a stop string took away",
-        "apps/serve/answer_choice.cc",
+        "src/server/answer_choice.cc",
         "  while (!held_.empty() && held_.front().offset < shown_bytes_) {",
         "  while (!held_.empty()) {",
         "ApiAnswer.*",
@@ -30,7 +30,7 @@ SERVER = [
     server(
         "offsets_in_bytes",
         "text_offset counts bytes",
-        "apps/serve/answer_choice.cc",
+        "src/server/answer_choice.cc",
         "return (c & 0xc0) != 0x80;",
         "return c != 0;",
         "ApiAnswer.*",
@@ -38,7 +38,7 @@ SERVER = [
     server(
         "echoed_scores_shifted",
         "a token of the prompt has the log probability of the one behind it",
-        "apps/serve/answer_choice.cc",
+        "src/server/answer_choice.cc",
         "t.logprob = scores[i - 1].logprob",
         "t.logprob = scores[i % scores.size()].logprob",
         "ApiAnswer.*",
@@ -46,7 +46,7 @@ SERVER = [
     server(
         "calls_nobody_offered",
         "a call of a function that the request does not know is told as one",
-        "apps/serve/answer_choice.cc",
+        "src/server/answer_choice.cc",
         "offers_tools_ ? called_function(e.message.recipient) : \"\";",
         "called_function(e.message.recipient);",
         "ApiAnswer.*",
@@ -54,7 +54,7 @@ SERVER = [
     server(
         "forced_header_is_lost",
         "a call that the request began has no name",
-        "apps/serve/api_answer.cc",
+        "src/server/api_answer.cc",
         "      choice->begin_with(forced);\n",
         "      (void)forced;\n",
         "ApiAnswer.*",
@@ -62,7 +62,7 @@ SERVER = [
     server(
         "cached_tokens_of_each_choice",
         "a prompt's cached tokens count once for each of its answers",
-        "apps/serve/api_answer.cc",
+        "src/server/api_answer.cc",
         "c.tokens() == 0 && choice % choices_each_ == 0",
         "c.tokens() == 0",
         "ApiAnswer.*",
@@ -70,7 +70,7 @@ SERVER = [
     server(
         "cut_answers_are_whole",
         "a response that its limit ended says that it is completed",
-        "apps/serve/response_answer.h",
+        "src/server/response_answer.h",
         "done() && at(0).finish() == FinishReason::kLength;",
         "false;",
         "ApiResponse.*",
@@ -78,7 +78,7 @@ SERVER = [
     server(
         "stored_calls_forgotten",
         "the output of a call is refused after previous_response_id",
-        "apps/serve/response_answer.cc",
+        "src/server/response_answer.cc",
         "    if (items_[i].kind == Kind::kCall) conversation_.function_of[call_id_of(i)] = items_[i].name;\n",
         "    (void)call_id_of(i);\n",
         "ApiResponse.*",
@@ -86,7 +86,7 @@ SERVER = [
     server(
         "oldest_response_stays",
         "the response that was used last goes first",
-        "apps/serve/response_store.cc",
+        "src/server/response_store.cc",
         "drop(std::prev(entries_.end()));",
         "drop(std::next(entries_.begin()));",
         "ResponseStore.*",
@@ -94,7 +94,7 @@ SERVER = [
     server(
         "schemas_in_order_of_names",
         "members of a schema come in the order of their names",
-        "apps/serve/api_fields.cc",
+        "src/server/api_fields.cc",
         "  auto value = parse_ordered_json(body, \"body\", member);",
         "  Result<OrderedJson> value = OrderedJson(Json::parse(body)[member]);",
         "ApiRequest.*",
@@ -102,7 +102,7 @@ SERVER = [
     server(
         "results_of_the_last_call",
         "what a tool said belongs to whichever call came last",
-        "apps/serve/api_messages.cc",
+        "src/server/api_messages.cc",
         "const auto found = out_->function_of.find(id);",
         "(void)id;\n  const auto found = out_->function_of.empty() ? out_->function_of.end() : std::prev(out_->function_of.end());",
         "ApiRequest.*:ApiResponse.*",
@@ -110,7 +110,7 @@ SERVER = [
     server(
         "bounds_taken_in",
         "a histogram counts a value that is its bound in the next bucket",
-        "apps/serve/metrics.cc",
+        "src/server/metrics.cc",
         "std::lower_bound(bounds_.begin()",
         "std::upper_bound(bounds_.begin()",
         "Metrics.*",
@@ -118,7 +118,7 @@ SERVER = [
     client(
         "events_cut_at_cr",
         "a line's end in two bytes is two ends",
-        "apps/client/event_stream.cc",
+        "src/client/event_stream.cc",
         "    if (second) continue;\n",
         "    if (second) end_line(event);\n",
         "EventStream.*",
@@ -126,7 +126,7 @@ SERVER = [
     client(
         "time_of_the_first_token_too",
         "TPOT counts the first token's time among the others",
-        "apps/client/serving_metrics.cc",
+        "src/client/serving_metrics.cc",
         "(o.latency - o.ttft) /",
         "o.latency /",
         "*",
@@ -134,7 +134,7 @@ SERVER = [
     client(
         "interval_without_its_spread",
         "Wilson's interval is that of a normal distribution",
-        "apps/client/accuracy.cc",
+        "src/client/accuracy.cc",
         "+ spread / (4 * n)",
         "+ spread * 0",
         "*",
@@ -142,7 +142,7 @@ SERVER = [
     client(
         "sign_test_of_one_side",
         "two servers are told apart by half the evidence",
-        "apps/client/accuracy.cc",
+        "src/client/accuracy.cc",
         "std::min(1.0, 2 * tail)",
         "std::min(1.0, tail)",
         "*",
@@ -150,7 +150,7 @@ SERVER = [
     Mutation(
         "no_bound_beside_decodes",
         "prompts beside decodes fill the step, whatever bound they have",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "prompts = options_.mixed_prefill_tokens;",
         "prompts = std::max(prompts, options_.mixed_prefill_tokens);",
         "MixedPrefill.*",
@@ -158,7 +158,7 @@ SERVER = [
     Mutation(
         "bound_without_decodes",
         "prompts are bounded in steps in which nobody decodes",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "options_.mixed_prefill_tokens > 0 && !chunks.empty()",
         "options_.mixed_prefill_tokens > 0",
         "MixedPrefill.*",
@@ -166,7 +166,7 @@ SERVER = [
     Mutation(
         "prompts_begin_without_bound",
         "the bound beside decodes is that of prompts that have begun, and not of those that begin",
-        "src/serve/scheduler.cc",
+        "src/engine/scheduler.cc",
         "admit({.tokens = std::min(budget, prompts),",
         "admit({.tokens = budget,",
         "MixedPrefill.*",
@@ -174,7 +174,7 @@ SERVER = [
     Mutation(
         "replays_count_nothing",
         "kernels of replayed steps are not counted",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "  kernel_runs_.add(known.runs);\n",
         "",
         "KernelRuns.*",
@@ -190,7 +190,7 @@ SERVER = [
     server(
         "imbalance_of_the_sum",
         "a layer's imbalance is the busiest expert's share of all tokens",
-        "apps/serve/metrics.cc",
+        "src/server/metrics.cc",
         "static_cast<double>(most) * static_cast<double>(tokens.size()) /",
         "static_cast<double>(most) /",
         "Metrics.*",

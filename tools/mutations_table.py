@@ -322,7 +322,7 @@ KERNELS = [
     Mutation(
         "penalties_a_step_late",
         "a step with penalties is enqueued before the token of the step before is known",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "if (!in_flight_.empty() && scheduler_.needs_all_tokens()) return {};",
         "if (in_flight_.size() > 1 && scheduler_.needs_all_tokens()) return {};",
         "EngineSampling*",
@@ -330,7 +330,7 @@ KERNELS = [
     Mutation(
         "logprobs_of_adjusted_logits",
         "log probabilities are those after penalties and biases",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->restore(",
         "if (adjusts(step->chunks) && step->rows < 0) SLUICE_TRY(adjustments_->restore(",
         "EngineSampling*",
@@ -338,7 +338,7 @@ KERNELS = [
     Mutation(
         "logprobs_of_masked_logits",
         "log probabilities are those after a filter",
-        "src/serve/engine_steps.cc",
+        "src/engine/engine_steps.cc",
         "if (masked(step->chunks)) SLUICE_TRY(masks_->restore(",
         "if (masked(step->chunks) && step->rows < 0) SLUICE_TRY(masks_->restore(",
         "EngineFilter*",
@@ -346,7 +346,7 @@ KERNELS = [
     Mutation(
         "filters_a_token_late",
         "a filter hears of each token one step late",
-        "src/serve/mask_workers.cc",
+        "src/engine/mask_workers.cc",
         "heard_ < std::ssize(tokens); ++heard_",
         "heard_ + 1 < std::ssize(tokens); ++heard_",
         "EngineFilter*",

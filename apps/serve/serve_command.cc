@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "apps/commands.h"
-#include "apps/descriptors.h"
-#include "apps/session_lines.h"
+#include "apps/common/commands.h"
+#include "apps/common/descriptors.h"
+#include "apps/common/session_lines.h"
 
 namespace sluice::apps {
 namespace {
@@ -38,10 +38,13 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   if (options.api.log == LogFormat::kJson)
     for (const SessionLine& line : lines_about(session.value())) log.write("", line.text, line.fields);
   log.flush();  // before what may go wrong is told
-  const auto chat = Chat::open(session.value(), format.value());
-  if (!chat.ok()) return wrong_use(chat.status().message);
-  const ServedModel model(session.value(), chat.value(), chat_flags.value(),
-                          names_of(options, session.value().directory));
+  const ModelConfig& config = session.value().model->config();
+  if (const Status fits =
+          check_vocabulary(session.value().directory, format.value()->tokenizer(), config.decoder.vocab);
+      !fits.ok())
+    return wrong_use(fits.message);
+  const ServedModel model(config, session.value().engine->max_model_len(), *format.value(),
+                          chat_flags.value(), names_of(options, session.value().directory));
   allow_many_descriptors();
   std::unique_ptr<HttpServer> http;  // outlives the threads that post to it
   ApiOptions api = options.api;

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/chat.h"
-#include "apps/serve/api_server.h"
-#include "apps/serve/http.h"
+#include "apps/common/chat.h"
+#include "server/api_server.h"
+#include "server/http.h"
 
 namespace sluice::apps {
 

@@ -28,9 +28,9 @@ enum class MoeNaming : uint8_t {
 template <>
 struct EnumWords<MoeNaming> {
   static constexpr std::string_view words[] = {
-      "gpt_oss",         "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3",
-      "qwen3_moe",       "nemotron3",        "minimax_m2",   "llama4",      "minimax_m3",
-      "mistral_large_3", "plain",            "dense_mlp"};
+      "gpt_oss",   "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3",     "qwen3_moe",
+      "nemotron3", "minimax_m2",       "llama4",       "minimax_m3",  "mistral_large_3", "plain",
+      "dense_mlp"};
 };
 
 // How the experts of a layer are stored.

@@ -19,7 +19,7 @@ struct AnswerEnds {
   bool begun = false;      // the prompt ends with ChatFormat::call_start() of the first function
 };
 
-// What may come next in an answer, as far as its format says so. One answer's; the filter of its tokens (apps/serve/structured.h) adds what
+// What may come next in an answer, as far as its format says so. One answer's; the filter of its tokens (src/server/structured.h) adds what
 // the content must match.
 class ChatGate {
  public:

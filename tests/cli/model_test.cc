@@ -343,6 +343,12 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
                    {"--current-date: wanted a date as 2025-06-28, found '", date});
   expect_refusal({"eval", "/nowhere", "--limit", "-1"},
                  {"--limit: wanted an integer of at least 0, found '-1'"});
+  for (const char* list : {"1,,2", "1,", ",", ""})
+    expect_refusal({"bench", "/nowhere", "--max-concurrency", list},
+                   {"--max-concurrency: wanted an integer from 1 to 16384, found ''"});
+  expect_refusal({"run", "/nowhere", "-p", "x", "--show-reasoning", "--hide-reasoning"},
+                 {"wanted no --hide-reasoning with it"});
+  expect_refusal({"run", "-p", "x", "--device", "gpu"}, {"did you mean 'cuda'?"});
   expect_refusal({"bench", "/nowhere", "--max-concurrency", "1,0"},
                  {"--max-concurrency: wanted", "found '0'"});
   expect_refusal({"run", "--tempo", "1"}, {"unknown flag '--tempo'; did you mean '--temp'?"});
@@ -413,12 +419,12 @@ TEST(ModelCommand, RefusesTokenizersThatLie) {
 
 TEST(ModelCommand, RefusesWhatDoesNotFit) {
   expect_refusal({"run", "-q", "-p", "What is 1 + 1?", "--max-model-len", "16"},
-                 {"prompt: wanted fewer than 16 tokens (the context, --max-model-len)"});
+                 {"prompt: wanted fewer than 16 tokens (the context, max_model_len)"});
   expect_refusal({"run", "-q", "-p", "x", "--max-model-len", "100000"},
                  {"--max-model-len: wanted at most 4096"});
   expect_refusal({"bench", "-q", "--max-num-seqs", "16000", "--max-num-batched-tokens", "16000",
                   "--max-model-len", "4096"},
-                 {"engine: wanted", "16000 sequences of 4096 tokens", "free; lower --max-num-seqs"});
+                 {"engine: wanted", "16000 sequences of 4096 tokens", "free; lower max_num_seqs"});
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes of their own
   // Whatever the limit is short of (a mapping, weights, threads, the cache), one line names it.
   for (const char* kib : {"36000", "40000", "46000", "52000", "56000"}) {

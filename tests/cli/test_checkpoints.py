@@ -205,6 +205,25 @@ class Config(Checkpoints):
         self.same(config=setting(architectures=None))
         self.refused("architectures", config=lambda c: c.pop("architectures") and c.update(model_type="llama"))
         self.refused("architectures: wanted one architecture", config=setting(architectures=[]))
+        self.refused("config.json: model_type: wanted gpt_oss beside GptOssForCausalLM, found llama", config=setting(model_type="llama"))
+
+    def test_what_stands_in_a_file_s_place(self):
+        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+        for file, text, wanted in (("model.safetensors", pointer, "wanted a safetensors file, found a pointer of git-lfs"),
+                                   ("tokenizer.json", pointer, "wanted JSON, found a pointer of git-lfs"),
+                                   ("config.json", "<!DOCTYPE html>\n<html></html>", "wanted JSON, found a page of HTML"),
+                                   ("model.safetensors", "PK\x03\x04" + "x" * 99, "found a zip archive, as torch.save() writes it"),
+                                   ("model.safetensors", None, "exactly one *.safetensors, found none, but pytorch_model.bin")):
+            directory = variants.save(self.path())
+            path = pathlib.Path(directory, file)
+            path.unlink()
+            if text is None:
+                pathlib.Path(directory, "pytorch_model.bin").write_bytes(b"x")
+            else:
+                path.write_text(text)
+            done = self.run_command("run", directory, "-p", QUESTION, "-q")
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), done.stderr)
+            self.assertIn(wanted, done.stderr)
 
     def test_numbers_that_json_does_not_have(self):
         """Python writes them, and reads them."""

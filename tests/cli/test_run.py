@@ -289,6 +289,12 @@ class InScripts(unittest.TestCase):
                 wrong = subprocess.run([COMMAND, "run", "-q", *words], stdin=zeros, capture_output=True, text=True, timeout=WATCHDOG)
             self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", "sluice: standard input: " + most))
 
+    def test_bytes_that_are_no_text(self):
+        for flags, given in ((["-p", b"a\xffb"], b""), (["-p", "-"], b"a\xffb"), ([], b"a\xffb\n")):
+            ran = subprocess.run([COMMAND, "run", "-q", *flags], input=given, capture_output=True, timeout=60)
+            self.assertEqual((ran.returncode, ran.stdout), (2, b""), ran)
+            self.assertIn(b"wanted text in UTF-8, found other bytes", ran.stderr)
+
     def test_files_that_are_none(self):
         for words in ((), ("-p", "-"), ("-f", "-")):
             folder = os.open("/", os.O_RDONLY)

@@ -1,13 +1,13 @@
 // Events cut at every byte, and the answers made of them.
-#include "apps/client/event_stream.h"
+#include "client/event_stream.h"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 
-#include "apps/client/api_client.h"
+#include "client/api_client.h"
 
-namespace sluice::apps {
+namespace sluice {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -197,4 +197,4 @@ TEST(Url, PartsOfIt) {
 }
 
 }  // namespace
-}  // namespace sluice::apps
+}  // namespace sluice

@@ -1,5 +1,5 @@
 // Questions, what counts as their answers, and how sure an accuracy is.
-#include "apps/client/question_set.h"
+#include "client/question_set.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include <fstream>
 #include <set>
 
-#include "apps/client/eval_server.h"
-#include "apps/client/table_file.h"
+#include "client/eval_server.h"
+#include "client/table_file.h"
 
-namespace sluice::apps {
+namespace sluice {
 namespace {
 
 std::string file_of(const std::string& name, const std::string& text) {
@@ -220,4 +220,4 @@ TEST(ServerEval, TwoAreCompared) {
 }
 
 }  // namespace
-}  // namespace sluice::apps
+}  // namespace sluice

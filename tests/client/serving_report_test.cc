@@ -1,11 +1,11 @@
 // What is reported of requests whose times are known.
-#include "apps/client/serving_report.h"
+#include "client/serving_report.h"
 
 #include <gtest/gtest.h>
 
-#include "apps/client/arrivals.h"
+#include "client/arrivals.h"
 
-namespace sluice::apps {
+namespace sluice {
 namespace {
 
 // Three answers: 4 tokens in pieces 100 ms after the first, 1 token, and none.
@@ -192,4 +192,4 @@ TEST(Arrivals, KeepTheRate) {
 }
 
 }  // namespace
-}  // namespace sluice::apps
+}  // namespace sluice

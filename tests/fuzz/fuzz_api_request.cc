@@ -2,14 +2,14 @@
 // Input: the first byte chooses the endpoint, the rest is the body.
 #include <cstdint>
 
-#include "apps/serve/api_request.h"
+#include "server/api_request.h"
 #include "text/harmony_tools.h"
 #include "text/utf8.h"
 
 namespace {
 
 using namespace sluice;
-using namespace sluice::apps;
+using namespace sluice;
 
 constexpr ApiLimits kLimits{.vocab = 1000, .max_choices = 16, .temperature_max = 2};
 
@@ -48,7 +48,7 @@ void check(const ApiRequest& r) {
   for (const Prompt& prompt : r.prompts)
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt))
       for (const int32_t id : *ids) require(id >= 0 && id < kLimits.vocab);
-  const ApiSampling& s = r.sampling;
+  const RequestSampling& s = r.sampling;
   require(!s.temperature || (*s.temperature >= 0 && *s.temperature <= kLimits.temperature_max));
   require(!s.top_p || (*s.top_p >= 0 && *s.top_p <= 1));
   require(!s.top_k || *s.top_k >= 0);

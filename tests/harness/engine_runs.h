@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/engine.h"
 #include "harness/random_weights.h"
-#include "serve/engine.h"
 
 namespace sluice::test {
 

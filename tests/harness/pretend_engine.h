@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "serve/scheduler.h"
+#include "engine/scheduler.h"
 
 namespace sluice::test {
 

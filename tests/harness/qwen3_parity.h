@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "engine/engine.h"
 #include "harness/recorded_logits.h"
 #include "models/load.h"
-#include "serve/engine.h"
 
 namespace sluice::test {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/token_filter.h"
 #include "harness/engine_runs.h"
-#include "serve/token_filter.h"
 
 namespace sluice::test {
 

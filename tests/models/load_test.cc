@@ -9,8 +9,8 @@
 #include <map>
 
 #include "backends/cpu/device.h"
+#include "engine/engine.h"
 #include "harness/model_copy.h"
-#include "serve/engine.h"
 #include "weights/checkpoint.h"
 #include "weights/files.h"
 #include "weights/mxfp4.h"

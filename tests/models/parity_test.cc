@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
+#include "engine/engine.h"
 #include "harness/devices.h"
 #include "harness/far_device.h"
 #include "harness/model_copy.h"
 #include "harness/recorded_logits.h"
 #include "models/load.h"
-#include "serve/engine.h"
 #include "text/tokenizer.h"
 
 namespace sluice::test {

@@ -11,10 +11,10 @@
 
 #include "backends/cpu/device.h"
 #include "base/random.h"
+#include "engine/engine.h"
 #include "harness/far_device.h"
 #include "harness/model_bytes.h"
 #include "harness/small_gpt_oss.h"
-#include "serve/engine.h"
 
 namespace sluice::test {
 namespace {

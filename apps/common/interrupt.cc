@@ -1,0 +1,39 @@
+#include "apps/common/interrupt.h"
+
+#include <csignal>
+#include <cstddef>
+#include <iterator>
+
+namespace sluice::apps {
+namespace {
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+size_t count = 0;  // of them that are caught
+volatile std::sig_atomic_t asked = 0;
+struct sigaction before[std::size(kSignals)];
+
+void on_signal(int) { asked = 1; }
+
+}  // namespace
+
+Interruptible::Interruptible(EndOn signals) {
+  asked = 0;
+  count = signals == EndOn::kCtrlC ? 1 : std::size(kSignals);
+  struct sigaction once {};
+  once.sa_handler = on_signal;
+  once.sa_flags = SA_RESTART | SA_RESETHAND;
+  sigemptyset(&once.sa_mask);
+  for (size_t i = 0; i < count; ++i) {
+    sigaction(kSignals[i], nullptr, &before[i]);
+    // nohup and background jobs of scripts ignore them, and then so do we.
+    if (before[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &once, nullptr);
+  }
+}
+
+Interruptible::~Interruptible() {
+  for (size_t i = 0; i < count; ++i) sigaction(kSignals[i], &before[i], nullptr);
+}
+
+bool asked_to_end() { return asked != 0; }
+
+}  // namespace sluice::apps

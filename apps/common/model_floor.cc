@@ -1,0 +1,80 @@
+#include "apps/common/model_floor.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::apps {
+namespace {
+
+double real(int64_t value) { return static_cast<double>(value); }
+
+// Of attention's projections in one layer.
+double projection_elements(const AttentionConfig& a) {
+  const int64_t qkv = (a.heads + 2 * a.kv_heads) * a.head_dim, o = a.heads * a.head_dim;
+  return real(a.hidden) * real(qkv + o);
+}
+
+double elements_of_expert(const MoeConfig& m) { return 3 * real(m.hidden) * real(m.intermediate); }
+
+double bytes_of_expert(const MoeConfig& m) {
+  const double bits = m.expert_w == DType::kE2M1 ? 4 + 8.0 / 32 : 16;  // a scale for 32 codes
+  return elements_of_expert(m) * bits / 8;
+}
+
+// Positions that the query at position `last` attends to.
+double attended(const AttentionConfig& a, int64_t last) {
+  return real(a.window > 0 ? std::min(last + 1, a.window) : last + 1);
+}
+
+Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows, double experts) {
+  Floor f;
+  for (const LayerConfig& layer : c.layers) {
+    const MoeConfig& m = layer.mlp;
+    const double router = m.dense ? 0 : real(c.hidden) * real(m.experts);
+    const double dense = projection_elements(layer.attention) + router;
+    f.dense_bytes += 2 * dense + (m.dense ? bytes_of_expert(m) : 0);
+    f.expert_bytes += m.dense ? 0 : experts * bytes_of_expert(m);
+    f.flops += 2 * real(tokens) * (dense + real(m.top_k) * elements_of_expert(m));
+  }
+  const double head = real(c.vocab) * real(c.hidden);
+  f.dense_bytes += 2 * head;
+  f.flops += 2 * real(rows) * head;
+  return f;
+}
+
+}  // namespace
+
+double floor_us(double bytes, double flops, const DeviceInfo& d) {
+  return std::max(bytes / d.mem_bytes_per_us, flops / d.bf16_flops_per_us);
+}
+
+double expected_experts(const MoeConfig& m, int64_t tokens) {
+  const double chosen = real(m.top_k) / real(m.experts);
+  return real(m.experts) * (1 - std::pow(1 - chosen, real(tokens)));
+}
+
+Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context, double experts) {
+  Floor f = weights_floor(c, sequences, sequences, experts);
+  for (const LayerConfig& layer : c.layers) {
+    const AttentionConfig& a = layer.attention;
+    const double keys = real(sequences) * attended(a, context);
+    f.kv_bytes += 2 * keys * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
+    f.flops += 4 * keys * real(a.heads * a.head_dim);
+  }
+  return f;
+}
+
+Floor prefill_floor(const DecoderConfig& c, int64_t tokens, double experts) {
+  Floor f = weights_floor(c, tokens, 1, experts);
+  for (const LayerConfig& layer : c.layers) {
+    const AttentionConfig& a = layer.attention;
+    const int64_t whole =
+        a.window > 0 ? std::min(tokens, a.window) : tokens;  // those that see all before them
+    const double keys = real(whole) * (real(whole) + 1) / 2 + real(tokens - whole) * real(a.window);
+    f.kv_bytes += 2 * real(tokens) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
+    f.flops += 4 * keys * real(a.heads * a.head_dim);
+  }
+  return f;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,153 @@
+#include "apps/common/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "apps/common/main_device.h"
+#include "apps/common/progress.h"
+#include "apps/common/session_lines.h"
+#include "backends/backends.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr int64_t kDefaultContextMax = 8192;
+constexpr int64_t kGpuNumSeqs = 256, kGpuNumBatchedTokens = 8192;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int64_t batched_tokens(const ModelFlags& f, const Device& device) {
+  return f.max_num_batched_tokens.value_or(is_gpu(device) ? kGpuNumBatchedTokens : f.cpu_num_batched_tokens);
+}
+
+// Plans a layer as the engine will, so that kernels that cannot run are refused before gigabytes are read.
+Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device& device) {
+  const std::string& directory = s.directory;
+  const LoadFormat format = s.format;
+  if (f.moe_backend.prefill.empty() && f.moe_backend.decode.empty()) return {};
+  Result<ModelConfig> config = read_model_config(directory);
+  if (!config.ok()) return config.status();
+  const auto files = Checkpoint::open(directory);
+  if (format == LoadFormat::kSafetensors && !files.ok()) return files.status();
+  if (format == LoadFormat::kSafetensors) SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
+  MoeConfig moe = config.value().decoder.with_activations(x).moe();
+  moe.layout = layout_for(device.info().backend);
+  return Moe::plan(device, moe, batched_tokens(f, device), {.batch_invariant = f.batch_invariant},
+                   f.moe_backend)
+      .status();
+}
+
+Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
+  if (f.experts.empty()) return open_main_device(f.device, f.threads);
+  if (f.device == "cuda")
+    return invalid("--experts cuda: wanted --device cpu with it (the rest of the model), found cuda");
+  return open_device({.threads = f.threads});
+}
+
+}  // namespace
+
+EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, const Device& device) {
+  EngineOptions o;
+  o.max_model_len = f.max_model_len ? f.max_model_len : std::min(config.context, kDefaultContextMax);
+  if (!f.max_model_len && config.generation.max_length)
+    o.max_model_len = std::min(o.max_model_len, config.generation.max_length);
+  o.max_num_batched_tokens = batched_tokens(f, device);
+  o.max_num_seqs = f.max_num_seqs.value_or(is_gpu(device) ? std::min(kGpuNumSeqs, o.max_num_batched_tokens)
+                                                          : f.cpu_num_seqs);
+  o.mixed_prefill_tokens = f.mixed_prefill_tokens;
+  o.kv_cache_bytes = static_cast<int64_t>(f.kv_cache_gib * (1 << 30));
+  o.memory_utilization = is_gpu(device) ? f.gpu_memory_utilization : 0;
+  o.policy.batch_invariant = f.batch_invariant;
+  o.prefix_cache = f.prefix_caching;
+  o.steps_ahead = f.steps_ahead;
+  o.count_experts = f.count_experts;
+  o.keep_chosen_experts = f.keep_chosen_experts;
+  if (f.max_cudagraph_capture_size)
+    o.recorded_sequences = std::min(*f.max_cudagraph_capture_size, o.max_num_seqs);
+  if (f.enforce_eager) o.recorded_sequences = 0;
+  return o;
+}
+
+Result<DType> dtype_of(const std::string& name) {
+  if (name == "auto" || name == "bfloat16") return DType::kBF16;
+  if (name == "float32") return DType::kF32;
+  const std::string known[] = {"auto", "bfloat16", "float32"};
+  return unknown_name("--dtype", name, known);
+}
+
+Result<CacheType> cache_type_of(const std::string& name, DType x) {
+  if (name == "auto") return CacheType::kSame;
+  if (name == "fp8" || name == "fp8_e4m3") return CacheType::kE4M3;
+  if (name == "bfloat16") {
+    if (x == DType::kBF16) return CacheType::kSame;
+    return invalid(std::string("--kv-cache-dtype bfloat16: wanted --dtype bfloat16 with it, found ") +
+                   text(x));
+  }
+  const std::string known[] = {"auto", "bfloat16", "fp8", "fp8_e4m3"};
+  return unknown_name("--kv-cache-dtype", name, known);
+}
+
+Result<LoadFormat> load_format_of(const std::string& name) {
+  if (name == "auto" || name == "safetensors") return LoadFormat::kSafetensors;
+  if (name == "dummy") return LoadFormat::kDummy;
+  const std::string known[] = {"auto", "safetensors", "dummy"};
+  return unknown_name("--load-format", name, known);
+}
+
+Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
+  ModelFlags flags = asked;
+  const auto start = std::chrono::steady_clock::now();
+  Session s;
+  const Result<DType> dtype = dtype_of(flags.dtype);
+  if (!dtype.ok()) return dtype.status();
+  const Result<CacheType> cache = cache_type_of(flags.kv_cache_dtype, dtype.value());
+  if (!cache.ok()) return cache.status();
+  const Result<LoadFormat> format = load_format_of(flags.load_format);
+  if (!format.ok()) return format.status();
+  if (flags.routing && format.value() != LoadFormat::kDummy)
+    return invalid("--routing: wanted --load-format dummy with it, found " + flags.load_format);
+  const Result<std::string> directory = model_directory(flags.model);
+  if (!directory.ok()) return directory.status();
+  s.directory = directory.value(), s.format = format.value();
+  auto device = open_device_of(flags);
+  if (!device.ok()) return device.status();
+  s.device = std::move(device).value();
+  if (suit) suit(*s.device, &flags);
+  if (!flags.experts.empty()) {
+    auto experts = open_device({.backend = Backend::kCuda});
+    if (!experts.ok()) return experts.status();
+    s.experts = std::move(experts).value();
+  }
+  SLUICE_TRY(check_moe_backend(flags, s, dtype.value(), s.experts ? *s.experts : *s.device));
+  LoadOptions options{.x = dtype.value(),
+                      .experts = s.experts.get(),
+                      .policy = {.batch_invariant = flags.batch_invariant},
+                      .backend = flags.moe_backend,
+                      .format = format.value(),
+                      .routing = flags.routing.value_or(Routing::kUniform)};
+  const bool dummy = options.format == LoadFormat::kDummy;
+  if (!flags.quiet && people_are_watching())
+    options.progress = [bar = ProgressBar(dummy ? "Making random weights" : "Loading safetensors")](
+                           const LoadProgress& p) mutable { bar(p.bytes_done, p.bytes_total); };
+  auto model = LoadedModel::load(*s.device, s.directory, options);
+  if (!model.ok()) return model.status();
+  s.model = std::move(model).value();
+  const ModelConfig& config = s.model->config();
+  if (flags.max_model_len > config.context)
+    return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
+                   " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
+  EngineOptions step = engine_options(flags, config, *s.device);
+  step.experts = {.device = s.experts.get(), .backend = flags.moe_backend};
+  auto engine = Engine::make(*s.device, config.decoder.with_caches(cache.value()), s.model->weights(), step);
+  if (!engine.ok()) return engine.status();
+  s.engine = std::move(engine).value();
+  s.load_seconds = seconds_since(start);
+  if (flags.quiet) return s;
+  for (const SessionLine& line : lines_about(s)) std::fprintf(stderr, "%s\n", line.text.c_str());
+  return s;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,117 @@
+#include "apps/common/session_lines.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/printable.h"
+
+namespace sluice::apps {
+namespace {
+
+std::string fixed(double value, int digits) {
+  char out[48];
+  std::snprintf(out, sizeof out, "%.*f", digits, value);
+  return out;
+}
+
+std::string gigabytes(int64_t bytes) { return fixed(1e-9 * static_cast<double>(bytes), 2) + " GB"; }
+
+// The kernels of a token's experts.
+std::string experts_kernel(const Engine& engine) {
+  std::string up, down;
+  for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
+    if (stage.find("experts.up+") != std::string::npos) return kernel;
+    if (stage == "experts.up") up = kernel;
+    if (stage == "experts.down") down = kernel;
+  }
+  return up == down ? up : up + " and " + down;
+}
+
+// The directory as seen from the current one.
+std::string near_name(const std::string& directory) {
+  std::error_code error;
+  const auto here = std::filesystem::current_path(error);  // proximate() throws where it is gone
+  if (error) return directory;
+  const std::string relative = std::filesystem::proximate(directory, here, error).string();
+  return error || relative.size() >= directory.size() ? directory : relative;
+}
+
+// "rows_sm90" of "cuda.rms_norm.rows_sm90"; a configuration stays.
+std::string variant_of(const std::string& kernel) {
+  const size_t op = kernel.find('.'), variant = op == std::string::npos ? op : kernel.find('.', op + 1);
+  return variant == std::string::npos ? kernel : kernel.substr(variant + 1);
+}
+
+SessionLine line_of_model(const Session& s) {
+  const ModelConfig& c = s.model->config();
+  const std::string name = near_name(s.directory);
+  return {.text = name + ": " + c.architecture + ", " + std::to_string(c.decoder.layers.size()) +
+                  " layers, " + std::to_string(c.decoder.moe().experts) + " experts (top " +
+                  std::to_string(c.decoder.moe().top_k) + "), " + gigabytes(s.model->weight_bytes()) +
+                  (s.format == LoadFormat::kDummy ? " of random weights" : "") + " in " +
+                  fixed(s.load_seconds, 1) + " s",
+          .fields = {{"kind", "model"},
+                     {"model", name},
+                     {"architecture", c.architecture},
+                     {"layers", std::ssize(c.decoder.layers)},
+                     {"experts", c.decoder.moe().experts},
+                     {"top_k", c.decoder.moe().top_k},
+                     {"weight_bytes", s.model->weight_bytes()},
+                     {"seconds", s.load_seconds}}};
+}
+
+SessionLine line_of_experts(const Session& s) {
+  const std::string device = text((s.experts ? s.experts : s.device)->info()),
+                    kernel = experts_kernel(*s.engine);
+  return {.text = device + ": a token's experts by " + kernel,
+          .fields = {{"kind", "experts"}, {"device", device}, {"kernel", kernel}}};
+}
+
+// "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a token by norm rows_sm90, attention.qkv ...". In shorter sequences they
+// are fewer: what a layer with a window keeps does not grow with a sequence.
+SessionLine line_of_memory(const Session& s) {
+  const EngineMemory& m = s.engine->memory();
+  const StepBounds& b = s.engine->decoder().bounds();
+  const std::string& device = s.device->info().name;
+  const std::string type = text(s.engine->decoder().config().layers.front().attention.cache_type());
+  std::string kernels;
+  for (const auto& [stage, kernel] : s.engine->decoder().kernels(1, 1))
+    kernels += (kernels.empty() ? "" : ", ") + stage + " " + variant_of(kernel);
+  return {.text = device + ": cache of " + std::to_string(m.tokens) + " tokens of " + type +
+                  " in sequences of " + std::to_string(b.positions) + ", " + gigabytes(m.kv_cache_bytes) +
+                  ", workspace " + gigabytes(m.workspace_bytes) + ", steps of up to " +
+                  std::to_string(b.tokens) + " tokens and " + std::to_string(b.sequences) +
+                  " sequences; a token by " + kernels,
+          .fields = {{"kind", "memory"},
+                     {"device", device},
+                     {"cache_tokens", m.tokens},
+                     {"sequence_tokens", b.positions},
+                     {"cache_bytes", m.kv_cache_bytes},
+                     {"cache_type", type},
+                     {"workspace_bytes", m.workspace_bytes},
+                     {"step_tokens", b.tokens},
+                     {"step_sequences", b.sequences}}};
+}
+
+}  // namespace
+
+std::vector<SessionLine> lines_about(const Session& session) {
+  std::vector<SessionLine> out{line_of_model(session), line_of_experts(session), line_of_memory(session)};
+  const LoadNotes& notes = session.model->notes();
+  const auto note = [&](const std::vector<std::string>& tensors, const std::string& what) {
+    if (tensors.empty()) return;
+    const std::string name = near_name(session.directory), count = std::to_string(tensors.size());
+    out.push_back({.text = name + ": " + what + ": " + count + " (" + printable(tensors.front()) +
+                           (tensors.size() > 1 ? ", ..." : "") + ")",
+                   .fields = {{"kind", "note"},
+                              {"model", name},
+                              {"note", what},
+                              {"tensors", std::ssize(tensors)},
+                              {"first", tensors.front()}}});
+  };
+  note(notes.converted, "tensors of F32 or F16, rounded to bf16");
+  note(notes.unused, "tensors that the model has no place for, not used");
+  return out;
+}
+
+}  // namespace sluice::apps

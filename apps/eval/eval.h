@@ -1,0 +1,48 @@
+// Accuracy on questions with exact answers, for any backend.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "apps/common/chat.h"
+#include "apps/common/commands.h"
+#include "client/question_set.h"
+
+namespace sluice::apps {
+
+struct EvalOptions {
+  ModelFlags model;
+  ChatFlags chat;
+  RequestSampling sampling = {.temperature = 0};
+  std::string
+      questions;      // a file of lines {"task", "question", "answer"}; empty: eval.jsonl beside the model
+  int64_t limit = 0;  // questions of each task; 0: all
+};
+
+struct EvalTask {
+  std::string task;
+  int64_t questions = 0, right = 0;
+};
+struct EvalMistake {
+  EvalQuestion question;
+  std::string found;
+};
+struct EvalReport {
+  std::string model, device;
+  std::vector<EvalTask> tasks;  // in the order of the file
+  std::vector<EvalMistake> mistakes;
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompts: found in the prefix cache
+  double seconds = 0;
+  int64_t questions() const;
+  int64_t right() const;
+};
+
+// `progress(done, all)` is called as answers come.
+Result<EvalReport> evaluate(const EvalOptions& options,
+                            const std::function<void(int64_t, int64_t)>& progress);
+
+std::string eval_json(const EvalReport& report);
+// As a command: prints it.
+int eval_model(const EvalOptions& options, Format format);
+
+}  // namespace sluice::apps

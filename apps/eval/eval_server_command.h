@@ -1,0 +1,18 @@
+// sluice eval --server and --compare as commands: what they print and write.
+#pragma once
+#include <string>
+
+#include "apps/common/commands.h"
+#include "client/eval_server.h"
+
+namespace sluice::apps {
+
+struct ServerEvalFiles {
+  std::string output_json;  // empty: none
+  bool quiet = false;
+};
+// kExitNo if a request failed.
+int eval_server_command(const ServerEvalOptions& options, const ServerEvalFiles& files, Format format);
+int eval_compare_command(const std::string& path_a, const std::string& path_b);
+
+}  // namespace sluice::apps

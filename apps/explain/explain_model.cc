@@ -1,0 +1,134 @@
+#include "apps/explain/explain_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/common/model_directory.h"
+#include "apps/common/model_floor.h"
+#include "backends/backends.h"
+#include "models/family.h"
+#include "nn/decoder.h"
+
+namespace sluice::apps {
+namespace {
+
+// Every reason of this device's kernels; those of other backends always refuse it.
+std::string reasons_of(const PieceProblem& piece, const DeviceInfo& device) {
+  const Decision decision = piece.problem->decide(device, all_candidates(), piece.policy);
+  std::string out = decision.contract.accepted() ? "" : decision.contract.line();
+  const std::string own = std::string(text(device.backend)) + ".";
+  for (const Verdict& v : decision.verdicts)
+    if (v.candidate.starts_with(own) && !v.refusal.accepted())
+      out += (out.empty() ? "" : "; ") + std::string(v.candidate) + ": " + v.refusal.line();
+  return out.empty() ? "no " + own + std::string(piece.problem->op()) + " kernel exists" : out;
+}
+
+StageChoice choice_of(const PieceProblem& piece, const Step& step, int64_t tokens, const ModelQuestion& q,
+                      const DeviceInfo& device) {
+  StageChoice out;
+  out.stage = piece.stage, out.op = piece.problem->op(), out.problem = piece.problem->text(), out.times = 1;
+  if (piece.choice.empty()) {
+    out.reasons = reasons_of(piece, device);
+    return out;
+  }
+  const size_t colon = std::min(piece.choice.find(':'), piece.choice.size());
+  out.kernel = piece.choice.substr(0, colon);
+  out.config = piece.choice.substr(std::min(colon + 1, piece.choice.size()));
+  out.planned = piece.planned;
+  out.cost_us = piece.cost_us;
+  if (device.backend == Backend::kCuda)
+    out.floor_us = floor_us(piece.problem->bytes(), piece.problem->flops(), device);
+  if (q.sweep_tokens_max) out.steps = step.ranges(piece.first, tokens);
+  return out;
+}
+
+// Adds the pieces of a step, those of equal problems as one: a stage of two layers.
+void add_pieces(const Step& step, int64_t tokens, const ModelQuestion& q, const DeviceInfo& device,
+                std::vector<StageChoice>* out) {
+  for (const PieceProblem& piece : step.problems(tokens)) {
+    const std::string text = piece.problem->text();
+    const auto same = std::find_if(out->begin(), out->end(), [&](const StageChoice& c) {
+      return c.stage == piece.stage && c.problem == text;
+    });
+    if (same != out->end()) {
+      ++same->times;
+    } else {
+      out->push_back(choice_of(piece, step, tokens, q, device));
+    }
+  }
+}
+
+// The known layer, or the step of a model in a directory.
+Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* out) {
+  const int64_t tokens_max = std::max(q.tokens, q.sweep_tokens_max.value_or(0));
+  // A known layer's name stands over a model's in a cache.
+  const Result<MoeConfig> moe = known_moe(q.model);
+  std::error_code unknown;  // what cannot be looked at is not there
+  const bool layer = moe.ok() && !std::filesystem::is_directory(q.model, unknown);
+  const auto directory =
+      layer || q.model.empty() ? Result<std::string>(invalid("")) : model_directory(q.model);
+  if (!directory.ok()) {
+    if (!moe.ok() && std::filesystem::exists(q.model, unknown)) return directory.status();
+    if (!moe.ok())
+      return invalid("--model: wanted a directory with config.json or one of " + known_moe_names() +
+                     ", found '" + q.model + "'");
+    if (q.cache != CacheType::kSame)
+      return invalid("--kv-cache-dtype: wanted --model with a directory, found the MoE layer '" + q.model +
+                     "' alone, which has no caches");
+    MoeConfig config = moe.value();
+    config.layout = layout_for(device.backend);
+    const auto step =
+        plan_moe(device, all_candidates(), config, tokens_max, q.policy, q.moe_backend, Gaps::kShown);
+    if (!step.ok()) return step.status();
+    return add_pieces(step.value(), q.tokens, q, device, &out->stages), Status{};
+  }
+  Result<ModelConfig> config = read_model_config(directory.value());
+  if (!config.ok()) return config.status();
+  // The files need not be there.
+  if (const auto files = Checkpoint::open(directory.value()); files.ok())
+    SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
+  StepBounds bounds;
+  bounds.positions = q.max_model_len > 0 ? q.max_model_len : std::min<int64_t>(config.value().context, 4096);
+  bounds.tokens = tokens_max;
+  // A step that decodes draws a token for each sequence; more tokens than that are prompts.
+  bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
+  bounds.pages = bounds.sequences * bounds.pages_per_seq();
+  out->layers = std::ssize(config.value().decoder.layers);
+  const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
+  const auto steps =
+      plan_decoder(device, all_candidates(), decoder, bounds, q.policy, q.moe_backend, false, Gaps::kShown);
+  if (!steps.ok()) return steps.status();
+  const DecoderSteps& s = steps.value();
+  add_pieces(s.layers(q.tokens, 1), q.tokens, q, device, &out->stages);
+  const int64_t rows = std::min(q.tokens, bounds.sequences);
+  add_pieces(rows == q.tokens ? *s.all_greedy : *s.greedy, rows, q, device, &out->stages);
+  return {};
+}
+
+}  // namespace
+
+double ModelChoices::total_us() const {
+  double sum = 0;
+  for (const StageChoice& s : stages) sum += static_cast<double>(s.times) * s.cost_us;
+  return sum;
+}
+
+std::optional<double> ModelChoices::total_floor_us() const {
+  std::optional<double> sum;
+  for (const StageChoice& s : stages)
+    if (s.floor_us) sum = sum.value_or(0) + static_cast<double>(s.times) * *s.floor_us;
+  return sum;
+}
+
+int64_t ModelChoices::refused() const {
+  return std::count_if(stages.begin(), stages.end(), [](const StageChoice& s) { return s.kernel.empty(); });
+}
+
+Result<ModelChoices> model_choices(const ModelQuestion& q, const DeviceInfo& device) {
+  if (q.tokens < 1) return invalid("--tokens: wanted 1 or more, found " + std::to_string(q.tokens));
+  ModelChoices out{.model = q.model, .tokens = q.tokens, .layers = 1, .stages = {}};
+  SLUICE_TRY(choose(q, device, &out));
+  return out;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,110 @@
+#include "apps/inspect/inspect.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "dispatch/explain.h"
+#include "models/family.h"
+#include "weights/checkpoint.h"
+#include "weights/numbers.h"
+
+namespace sluice::apps {
+namespace {
+
+// The tensors of the naming that the checkpoint uses: the naming with more tensors in it.
+std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
+                                  const Checkpoint& checkpoint) {
+  std::vector<TensorSpec> best;
+  int64_t most = -1;
+  for (MoeNaming naming : family.namings(config)) {
+    std::vector<TensorSpec> specs = family.tensors(config, naming);
+    const int64_t found = std::count_if(specs.begin(), specs.end(), [&](const TensorSpec& s) {
+      return checkpoint.find_if_there(s.name) != nullptr;
+    });
+    if (found > most) best = std::move(specs), most = found;
+  }
+  return best;
+}
+
+void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoint, Inspection* out) {
+  std::map<std::string, const TensorSpec*> by_name;
+  for (const TensorSpec& s : specs) by_name[s.name] = &s;
+  for (InspectedTensor& t : out->tensors) {
+    const auto found = by_name.find(t.name);
+    if (found == by_name.end()) continue;
+    const TensorSpec& spec = *found->second;
+    t.use = use_of(spec, WeightLayout::kPanels16);
+    const CheckpointTensor& stored = *checkpoint.find(t.name).value();
+    if (!checkpoint.holds(stored, spec.type) || stored.shape != spec.shape)
+      t.wrong = "wanted " + stored_text(spec.type, spec.shape);
+    else if (is_number(spec.type) && stored.type != spec.type)
+      t.use += std::string(", rounded to ") + text(spec.type);
+    by_name.erase(found);
+  }
+  for (const TensorSpec& s : specs)
+    if (by_name.count(s.name)) out->missing.push_back(s.name + " " + stored_text(s.type, s.shape));
+}
+
+// Without a family: the MoE layers that nn/moe_load.h can load, by their names.
+void use_moe_names(const Checkpoint& checkpoint, MoeNaming naming, Inspection* out) {
+  std::map<std::string, std::string> uses;
+  const MoeNames& n = moe_names(naming);
+  const std::string packed = ": packed as panels16 when its MoE layer is loaded";
+  for (int64_t layer : moe_layers(checkpoint, naming)) {
+    const std::string place = "layer " + std::to_string(layer) + " ";
+    for (std::string_view p :
+         {n.router, n.router_bias, n.correction_bias, n.hash_table, n.up_bias, n.down_bias})
+      uses[tensor_name(p, layer)] = place + "MoE: copied when its MoE layer is loaded";
+    for (std::string_view p : {n.shared_gate, n.shared_up, n.shared_down, n.shared_gate_scale,
+                               n.shared_up_scale, n.shared_down_scale})
+      uses[tensor_name(p, layer)] = place + "shared expert" + packed;
+    for (int64_t e = 0; e == 0 || checkpoint.find_if_there(tensor_name(n.up, layer, e)); ++e) {
+      for (std::string_view p : {n.gate, n.up, n.down, n.gate_scale, n.up_scale, n.down_scale})
+        uses[tensor_name(p, layer, e)] =
+            place + (n.storage == ExpertStorage::kOneByOne ? "expert " + std::to_string(e) : "experts") +
+            packed;
+      if (n.storage != ExpertStorage::kOneByOne) break;
+    }
+  }
+  for (InspectedTensor& t : out->tensors)
+    if (const auto found = uses.find(t.name); found != uses.end()) t.use = found->second;
+}
+
+}  // namespace
+
+int64_t Inspection::wrong() const {
+  return std::count_if(tensors.begin(), tensors.end(),
+                       [](const InspectedTensor& t) { return !t.wrong.empty(); });
+}
+
+Result<Inspection> inspect(const std::string& path) {
+  auto checkpoint = Checkpoint::open(path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const Checkpoint& c = *checkpoint.value();
+  Inspection out{
+      .path = path, .architecture = {}, .note = {}, .tensors = {}, .missing = {}, .bytes = c.bytes()};
+  for (const CheckpointTensor& t : c.tensors())
+    out.tensors.push_back({t.name,
+                           stored_text(t.type, t.shape),
+                           std::filesystem::path(*t.file).filename().string(),
+                           t.bytes,
+                           "not used",
+                           {}});
+  std::error_code error;
+  const std::string directory =
+      std::filesystem::is_directory(path, error) ? path : std::filesystem::path(path).parent_path().string();
+  Result<ModelConfig> config = read_model_config(directory);
+  const Status fits = config.ok() ? fit_to_files(c, &config.value()) : config.status();
+  if (!fits.ok()) {
+    out.note = fits.message;
+    if (const auto naming = detect(c); naming.ok()) use_moe_names(c, naming.value(), &out);
+    return out;
+  }
+  out.architecture = config.value().architecture;
+  for (const Family* family : families())
+    if (family->architecture == out.architecture) use_specs(wanted_of(*family, config.value(), c), c, &out);
+  return out;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,42 @@
+// The flags of sluice make-checkpoint.
+#include <memory>
+
+#include "apps/common/commands.h"
+#include "apps/common/flags.h"
+#include "apps/make_checkpoint/make_checkpoint.h"
+#include "apps/subcommands.h"
+
+namespace sluice::apps {
+
+Command add_make_checkpoint(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("make-checkpoint", "random weights in a model's real layout");
+  const auto options = std::make_shared<MakeOptions>();
+  app->add_option("directory", options->directory, "where to write: a new or empty directory");
+  app->add_option("--like", options->like,
+                  "the model: gpt-oss and Qwen3-MoE whole, of the others the MoE layers alone, in bf16 where "
+                  "they ship in "
+                  "FP8 or NVFP4")
+      ->capture_default_str();
+  app->add_option("--layers", options->layers, "0: as many as the model has")
+      ->capture_default_str()
+      ->check(integer_between(0, 1000));
+  app->add_option("--seed", options->seed, "of the weights")->capture_default_str()->check(seed_number());
+  add_routing(app, [options](Routing routing) { options->routing = routing; });
+  app->add_option(
+         "--only", options->only,
+         "only the tensors whose names contain this, with the bytes that they have in the whole checkpoint")
+      ->check(some_text());
+  app->add_flag(
+      "--config-only",
+      [options](int64_t count) {
+        if (count > 0) options->weights = MakeOptions::Weights::kLeaveOut;
+      },
+      "no weights: `--load-format dummy` makes those of seed 0 of it, with its own --routing");
+  app->allow_extras();
+  return {app, [app, options] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            return make_checkpoint_command(*options);
+          }};
+}
+
+}  // namespace sluice::apps

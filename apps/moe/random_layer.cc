@@ -1,0 +1,163 @@
+#include "apps/moe/random_layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace sluice::apps {
+namespace {
+
+// Memory on the device that `fill` writes on the host.
+template <class Fill>
+Status make_filled(Device& device, const SlotSpec& spec, Tensor* to, std::vector<OwnedTensor>* memory,
+                   Fill fill) {
+  auto made = OwnedTensor::make(device, spec, "moe: " + std::string(spec.name));
+  if (!made.ok()) return made.status();
+  *to = made.value().view();
+  const auto bytes = static_cast<size_t>(made.value().bytes());
+  memory->push_back(std::move(made).value());
+  if (device.shares_host_memory()) return fill(*to), Status{};
+  std::vector<std::byte> host(bytes);
+  Tensor here = *to;
+  here.data = host.data(), here.where = Backend::kCpu;
+  fill(here);
+  SLUICE_TRY(device.copy(to->data, host.data(), bytes, device.stream()));
+  return device.wait(device.stream());
+}
+
+void fill_normal(const Tensor& t, double scale, Random& random) {
+  for (int64_t i = 0; i < elements_of(t); ++i) {
+    const auto value = static_cast<float>(random.normal() * scale);
+    if (t.dtype == DType::kBF16) t.as<BF16>()[i] = to_bf16(value);
+    if (t.dtype == DType::kF32) t.as<float>()[i] = value;
+  }
+}
+
+bool is_scale(const SlotSpec& spec) {
+  return spec.name.ends_with("up_scale") || spec.name.ends_with("down_scale");
+}
+
+// The matrix product that a tensor of the experts belongs to.
+const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& spec) {
+  const bool down = spec.name.find(".down") != std::string_view::npos;
+  if (spec.name.starts_with("shared")) return down ? p.shared_down : p.shared_up;
+  if (spec.name.starts_with("latent")) return spec.name == "latent.in" ? p.latent_in : p.latent_out;
+  return down ? p.down : p.up;
+}
+
+// Weights of unit gain: their root mean square is about 1 / sqrt(width). Random bytes are their own random permutation, so packed
+// weights are filled in place.
+void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
+  const ExpertProblems problems = expert_problems(c);
+  const ExpertGemm::Problem& product = product_of(problems, spec);
+  const double root = std::sqrt(static_cast<double>(product.width));
+  const int gain = -static_cast<int>(std::lround(std::log2(root)));
+  const int64_t n = elements_of(t);
+  if (is_scale(spec)) {
+    // Uniform e2m1 codes have a root mean square of 2.9, about 2^1.5. In fragments: relative scales, then each row's largest.
+    const bool fragments = c.layout == WeightLayout::kFragments;
+    const int64_t each = t.shape[1], top = fragments ? ExpertGemm::fragments(product).top_begin() : 0;
+    for (int64_t i = 0; i < n; ++i)
+      t.as<uint8_t>()[i] = static_cast<uint8_t>(!fragments       ? 127 + gain - 2 + random.integer(0, 1)
+                                                : i % each < top ? kFragmentUnscaled - random.integer(0, 1)
+                                                                 : 127 + gain - 1);
+  } else if (t.dtype == DType::kU8 && product.w == DType::kBF16) {
+    for (int64_t i = 0; i < n / 2; ++i) {  // sign and mantissa at random, one exponent
+      const uint32_t bits = random.bits();
+      t.as<uint16_t>()[i] = static_cast<uint16_t>((bits & 0x807Fu) | static_cast<uint32_t>(127 + gain) << 7);
+    }
+  } else if (t.dtype == DType::kU8) {
+    for (int64_t i = 0; i + 16 <= n; i += 16) {
+      const auto words = philox(random.bits(), static_cast<uint64_t>(i));
+      std::memcpy(t.as<uint8_t>() + i, words.data(), 16);
+    }
+  } else if (t.dtype == DType::kI32) {
+    for (int64_t i = 0; i < n; ++i)  // neighbouring slots get different experts
+      t.as<int32_t>()[i] = static_cast<int32_t>((random.bits() % 64 * c.top_k + i) % c.experts);
+  } else if (spec.name == "experts.act_params") {
+    for (int64_t i = 0; i < n; ++i) {
+      const double of_config[] = {c.alpha, c.beta, c.limit};
+      t.as<float>()[i] = static_cast<float>(of_config[i % 3] * (1 + 0.25 * random.uniform()));
+    }
+  } else {
+    const bool wide = spec.name == "router" || spec.name == "lora_a";
+    fill_normal(t, wide ? 1 / std::sqrt(static_cast<double>(c.hidden)) : 0.1, random);
+  }
+}
+
+void fill_io(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
+  if (t.dtype != DType::kI32) return fill_normal(t, 1, random);
+  for (int64_t i = 0; i < elements_of(t); ++i) {
+    int32_t& value = t.as<int32_t>()[i];
+    const auto expert = static_cast<int32_t>((random.bits() % 64 * c.top_k + i % c.top_k) % c.experts);
+    if (spec.name == "token_ids") value = static_cast<int32_t>(random.integer(0, c.hash_vocab - 1));
+    if (spec.name == "adapter") value = static_cast<int32_t>(random.integer(-1, c.lora_adapters - 1));
+    if (spec.name == "ids_in") value = expert;
+    if (spec.name == "packed_in") value = expert << 16 | to_bf16(static_cast<float>(random.uniform())).bits;
+  }
+}
+
+// Padding of fragments holds zeros; bytes at random would fill it, too.
+Status check_padding(const MoeConfig& c, const SlotSpec& spec) {
+  if (c.layout != WeightLayout::kFragments || spec.dtype != DType::kU8) return {};
+  const ExpertProblems problems = expert_problems(c);
+  const ExpertGemm::Problem& p = product_of(problems, spec);
+  if (p.width % kFragmentWidth == 0 && ExpertGemm::weight_rows(p) % kFragmentRows == 0) return {};
+  return unsupported("moe: " + std::string(spec.name) +
+                     ": random weights in fragments: wanted rows and width in multiples of " +
+                     std::to_string(kFragmentRows) + ", found " + std::to_string(ExpertGemm::weight_rows(p)) +
+                     " and " + std::to_string(p.width));
+}
+
+}  // namespace
+
+double bytes_of_slots(const std::vector<std::pair<SlotSpec, Tensor*>>& slots) {
+  double sum = 0;
+  for (const auto& [spec, tensor] : slots) {
+    double elements = spec.used ? 1 : 0;
+    for (int i = 0; i < spec.rank; ++i) elements *= static_cast<double>(spec.shape[static_cast<size_t>(i)]);
+    sum += elements * bits_of(spec.dtype) / 8;
+  }
+  return sum;
+}
+
+Result<std::unique_ptr<RandomLayer>> RandomLayer::make(Device& device, const MoeConfig& config,
+                                                       uint64_t seed) {
+  auto layer = std::make_unique<RandomLayer>();
+  Random random(seed);
+  const auto slots = weight_slots(config, &layer->weights_);
+  layer->bytes_ = bytes_of_slots(slots);
+  for (const auto& [spec, tensor] : slots) {
+    if (!spec.used) continue;
+    SLUICE_TRY(check_padding(config, spec));
+    SLUICE_TRY(make_filled(device, spec, tensor, &layer->memory_,
+                           [&, &of = spec](const Tensor& t) { fill_weight(config, of, t, random); }));
+  }
+  return layer;
+}
+
+Result<RandomCall> random_call(Device& device, const Moe& moe, int64_t tokens, Random& random) {
+  RandomCall call;
+  for (const auto& [spec, tensor] : io_slots(moe.config(), tokens, &call.io)) {
+    if (!spec.used) continue;
+    SLUICE_TRY(make_filled(device, spec, tensor, &call.memory, [&, &of = spec](const Tensor& t) {
+      fill_io(moe.config(), of, t, random);
+      if (of.name == "tokens_valid") *t.as<int32_t>() = static_cast<int32_t>(tokens);
+    }));
+  }
+  Tensor scratch;
+  const SlotSpec spec =
+      slot("workspace", Role::kIn, DType::kU8, {static_cast<int64_t>(moe.workspace_bytes())});
+  SLUICE_TRY(make_filled(device, spec, &scratch, &call.memory, [](const Tensor&) {}));
+  call.workspace = {scratch.as<std::byte>(), moe.workspace_bytes()};
+  return call;
+}
+
+Result<std::vector<std::byte>> bytes_at(Device& device, const Tensor& t) {
+  std::vector<std::byte> out(static_cast<size_t>(bytes_of(t.dtype, elements_of(t))));
+  SLUICE_TRY(device.copy(out.data(), t.data, out.size(), device.stream()));
+  SLUICE_TRY(device.wait(device.stream()));
+  return out;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,41 @@
+#include "apps/run/answer_form.h"
+
+#include <utility>
+
+#include "apps/common/input_file.h"
+#include "server/answer_json.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr const char* kFlag = "--json-schema";
+
+Result<std::string> schema_text(const std::string& source) {
+  const size_t first = source.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && source[first] == '{') return source;
+  auto text = file_text(source, "a JSON schema");
+  if (!text.ok()) return Status{text.status().code, std::string(kFlag) + ": " + text.status().message};
+  return text;
+}
+
+}  // namespace
+
+Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& format,
+                               std::optional<bool> thinking, int64_t vocab) {
+  const auto text = schema_text(source);
+  if (!text.ok()) return text.status();
+  ApiRequest request;
+  request.structure = GrammarSource{.kind = GrammarKind::kJsonSchema, .text = text.value()};
+  request.structure_field = kFlag;
+  request.thinking = thinking;
+  auto filters = StructuredOutput(format, vocab).filters(request);
+  if (const auto* error = std::get_if<ApiError>(&filters)) return invalid(error->message);
+  // Told as the server tells of a response format: without what a file has for its readers.
+  const auto schema = parse_ordered_json(text.value(), kFlag);
+  if (!schema.ok()) return invalid(schema.status().message);
+  return AnswerForm{
+      .told = ResponseFormat{.name = "answer", .description = {}, .schema = dump(schema.value())},
+      .make_filter = std::get<MakeFilter>(std::move(filters))};
+}
+
+}  // namespace sluice::apps

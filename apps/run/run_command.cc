@@ -1,0 +1,225 @@
+// sluice run: asks a model, once or in a conversation.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+#include "apps/common/input_file.h"
+#include "apps/common/interrupt.h"
+#include "apps/common/output.h"
+#include "apps/run/answer_form.h"
+#include "apps/run/line_input.h"
+#include "apps/run/reply_json.h"
+#include "apps/run/run.h"
+#include "base/fields.h"
+#include "base/printable.h"
+
+namespace sluice::apps {
+namespace {
+
+// The answer goes to standard output; the reasoning and everything about it to standard error, and only for people.
+class Printer {
+ public:
+  explicit Printer(Reasoning show)
+      : reasoning_(show == Reasoning::kShow || (show == Reasoning::kOnTerminal && isatty(STDERR_FILENO))) {}
+  void operator()(Channel channel, const std::string& text) {
+    if (channel == Channel::kReasoning) {
+      if (!reasoning_) return;
+      if (!dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[2m" : "", stderr);
+      dim_ = true;
+      write(text, stderr);
+      return;
+    }
+    end_reasoning();
+    write(text, stdout);
+    std::fflush(stdout);
+  }
+  void end() {
+    end_reasoning();
+    std::fputs("\n", stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  void end_reasoning() {
+    if (dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[0m\n" : "\n", stderr);
+    dim_ = false;
+  }
+  // A terminal obeys control characters, and a model may say any: people see them escaped. A file gets the text as it is.
+  static void write(const std::string& text, std::FILE* to) {
+    const std::string shown = isatty(fileno(to)) ? printable(text, Lines::kMany) : text;
+    std::fwrite(shown.data(), 1, shown.size(), to);
+  }
+  bool reasoning_, dim_ = false;
+};
+
+// An answer that nobody can read is not generated further.
+bool should_stop() { return asked_to_end() || !output_arrives(); }
+
+void print_speed(const Reply& r) {
+  const double decode = r.seconds - r.first_token_seconds;
+  std::fprintf(stderr, "%lld tokens in", static_cast<long long>(r.prompt_tokens));
+  if (r.cached_tokens > 0) std::fprintf(stderr, " (%lld cached)", static_cast<long long>(r.cached_tokens));
+  std::fprintf(stderr, ", %lld out; first after %.2f s", static_cast<long long>(r.completion_tokens),
+               r.first_token_seconds);
+  if (r.completion_tokens > 1 && decode > 0)
+    std::fprintf(stderr, ", then %.1f tokens/s", static_cast<double>(r.completion_tokens - 1) / decode);
+  if (r.finish == FinishReason::kLength) std::fputs("; cut at the limit of tokens", stderr);
+  if (r.finish == FinishReason::kAbort) std::fputs("; stopped", stderr);
+  std::fputs("\n", stderr);
+  if (!r.recovered.empty())
+    std::fprintf(stderr, "the answer's format was repaired: %s\n", printable(r.recovered).c_str());
+}
+
+// A script must not take a part of an answer for the whole.
+int status_of(const Reply& reply) {
+  return reply.finish == FinishReason::kAbort ? kExitInterrupted : kExitOk;
+}
+
+int ask_once(Chat& chat, const RunOptions& o, const AnswerForm& form, const Conversation& conversation) {
+  const Interruptible interruptible(EndOn::kCtrlC);
+  if (o.format == Format::kJson) {
+    const auto reply = chat.ask(conversation, o.sampling, o.stop, {}, should_stop, form.filter());
+    if (!reply.ok()) return wrong_use(reply.status().message);
+    const std::string json = reply_json(reply.value(), chat.format().tokenizer());
+    std::fwrite(json.data(), 1, json.size(), stdout);
+    return status_of(reply.value());
+  }
+  Printer printer(o.reasoning);
+  const auto reply =
+      chat.ask(conversation, o.sampling, o.stop, std::ref(printer), should_stop, form.filter());
+  if (!reply.ok()) return wrong_use(reply.status().message);
+  printer.end();
+  if (!o.model.quiet) print_speed(reply.value());
+  return status_of(reply.value());
+}
+
+enum class Word : uint8_t { kNone, kNew, kHelp, kExit };
+
+// What a line of a conversation asks of the program and not of the model. kInvalidArgument: a word like these that is none of them.
+Result<Word> word_of(const std::string& line) {
+  const std::vector<std::string> known{"/new", "/help", "/exit"};
+  const auto in_word = [](unsigned char c) { return std::isalpha(c) != 0; };
+  const std::string word = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+  if (word.size() < 2 || word[0] != '/' || !std::all_of(word.begin() + 1, word.end(), in_word))
+    return Word::kNone;
+  for (size_t i = 0; i < known.size(); ++i)
+    if (word == known[i]) return static_cast<Word>(i + 1);
+  return unknown_name("command", word, known);
+}
+
+constexpr const char* kHelp =
+    "/new    starts over: what was said is forgotten\n"
+    "/help   this text\n"
+    "/exit   ends, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. The arrow keys edit a line and bring back earlier ones, Ctrl-R searches them.\n";
+
+// One question of a conversation. None: it goes on; else the exit status.
+std::optional<int> take_turn(Chat& chat, const RunOptions& o, const AnswerForm& form, bool terminal,
+                             Conversation* conversation) {
+  Printer printer(o.reasoning);
+  const Interruptible interruptible(EndOn::kCtrlC);
+  auto reply = chat.ask(*conversation, o.sampling, o.stop, std::ref(printer), should_stop, form.filter());
+  if (!reply.ok()) {
+    // A conversation that no longer fits is no reason to end; one line read from a script is.
+    wrong_use(reply.status().message);
+    conversation->messages.pop_back();
+    if (terminal) return {};
+    return kExitWrongUse;
+  }
+  printer.end();
+  if (!output_arrives()) return kExitWrongUse;  // which main() reports
+  if (!o.model.quiet) print_speed(reply.value());
+  if (!terminal && status_of(reply.value()) != kExitOk) return kExitInterrupted;
+  for (Message& m : reply.value().messages) conversation->messages.push_back(std::move(m));
+  return {};
+}
+
+Status not_utf8(const std::string& place) {
+  return invalid(place + ": wanted text in UTF-8, found other bytes");
+}
+
+int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversation conversation) {
+  LineInput input;
+  if (input.terminal())
+    std::fputs("Ask something; /help lists what else there is, /exit or Ctrl-D ends.\n", stderr);
+  while (true) {
+    const auto read = input.next();
+    if (!read.ok()) return wrong_use(read.status().message);
+    const std::optional<std::string>& line = read.value();
+    if (!line) break;
+    if (line->empty()) continue;
+    if (!is_utf8(*line)) {
+      wrong_use(not_utf8(kStandardInput).message);
+      if (!input.terminal()) return kExitWrongUse;
+      continue;
+    }
+    const auto word = word_of(*line);
+    if (!word.ok()) {
+      wrong_use(word.status().message);
+      if (!input.terminal()) return kExitWrongUse;
+      continue;
+    }
+    if (word.value() == Word::kExit) break;
+    if (word.value() == Word::kHelp) std::fputs(kHelp, stderr);
+    if (word.value() == Word::kNew) conversation.messages.clear();
+    if (word.value() != Word::kNone) continue;
+    conversation.messages.push_back(user_message(*line));
+    if (const auto status = take_turn(chat, o, form, input.terminal(), &conversation)) return *status;
+  }
+  return kExitOk;
+}
+
+// The question that the flags bring, if any.
+Result<std::optional<std::string>> question_of(const RunOptions& o) {
+  if (!o.prompt_file && !o.prompt) return o.prompt;
+  const bool standard = o.prompt_file ? o.prompt_file == "-" : o.prompt == "-";
+  auto text = standard        ? text_of(stdin, kStandardInput)
+              : o.prompt_file ? file_text(*o.prompt_file, "the question")
+                              : Result<std::string>(*o.prompt);
+  if (!text.ok()) return text.status();
+  if (!is_utf8(text.value()))
+    return not_utf8(standard ? kStandardInput : o.prompt_file ? *o.prompt_file : "--prompt");
+  return std::optional(std::move(text).value());
+}
+
+// Of any text where no schema is wanted. Before the weights are read: a refusal is then quick.
+Result<AnswerForm> form_of(const RunOptions& o, const ChatFormat& format) {
+  if (!o.json_schema) return AnswerForm();
+  const auto directory = model_directory(o.model.model);
+  if (!directory.ok()) return directory.status();
+  const auto config = read_model_config(directory.value());
+  if (!config.ok()) return config.status();
+  const int64_t vocab = config.value().decoder.vocab;
+  SLUICE_TRY(check_vocabulary(directory.value(), format.tokenizer(), vocab));
+  return answer_form(*o.json_schema, format, o.chat.thinking, vocab);
+}
+
+}  // namespace
+
+int run_model(const RunOptions& options) {
+  const auto chat_flags = chat_options(options.chat);
+  if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
+  const auto question = question_of(options);
+  if (!question.ok()) return wrong_use(question.status().message);
+  const auto format = load_chat_format(options.model, options.chat);
+  if (!format.ok()) return wrong_use(format.status().message);
+  const auto form = form_of(options, *format.value());
+  if (!form.ok()) return wrong_use(form.status().message);
+  ModelFlags flags = options.model;
+  flags.max_num_seqs = 1;  // one answer at a time
+  auto session = open_session(flags);
+  if (!session.ok()) return wrong_use(session.status().message);
+  auto chat = Chat::open(session.value(), format.value());
+  if (!chat.ok()) return wrong_use(chat.status().message);
+  Conversation conversation{.options = chat_flags.value(), .messages = {}};
+  conversation.options.response_format = form.value().told;
+  if (question.value()) {
+    conversation.messages.push_back(user_message(*question.value()));
+    return ask_once(chat.value(), options, form.value(), conversation);
+  }
+  return converse(chat.value(), options, form.value(), std::move(conversation));
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,246 @@
+// The subcommand serve. Flags are spelled as vLLM spells them; limits have names of their own.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/common/commands.h"
+#include "apps/common/flags.h"
+#include "apps/serve/serve_command.h"
+#include "apps/subcommands.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr double kSecondsMax = 1e6;
+
+// Which it is stays untold.
+CLI::Validator usable_key() {
+  const auto check = [](const std::string& word) -> std::string {
+    const auto plain = [](char c) { return c >= ' ' && c < 127; };
+    if (word.empty()) return "wanted a key, found none";
+    // A header's value loses the blanks around it.
+    const bool fits =
+        std::all_of(word.begin(), word.end(), plain) && word.front() != ' ' && word.back() != ' ';
+    return fits ? "" : "wanted printable ASCII without blanks around it, found another character in a key";
+  };
+  return CLI::Validator(check, "");
+}
+
+using ReadNames = Result<std::vector<std::string>> (*)(std::string_view text);
+
+void add_name_list(CLI::App* app, const char* flag, ReadNames read_names, std::vector<std::string>* names,
+                   const char* what) {
+  const auto check = [read_names](const std::string& word) {
+    const auto read = read_names(word);
+    return read.ok() ? std::string() : read.status().message;
+  };
+  const auto add = [read_names, names](const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const auto read = read_names(word);  // checked
+      names->insert(names->end(), read.value().begin(), read.value().end());
+    }
+  };
+  app->add_option_function<std::vector<std::string>>(flag, add, what)
+      ->allow_extra_args(false)
+      ->group("Server")
+      ->check(CLI::Validator(check, ""));
+}
+
+void add_server_flags(CLI::App* app, ServeOptions* o) {
+  const char* group = "Server";
+  app->add_option("--host", o->http.host, "the address to listen on; 0.0.0.0: every one of IPv4")
+      ->capture_default_str()
+      ->group(group)
+      ->check(some_text());
+  app->add_option("--port", o->http.port, "0: any that is free")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(0, 65535));
+  app->add_option("--api-key", o->api.access.api_keys,
+                  "wanted of every client; may stand several times, or in SLUICE_API_KEY")
+      ->allow_extra_args(false)
+      ->envname("SLUICE_API_KEY")
+      ->group(group)
+      ->check(usable_key());
+  add_name_list(
+      app, "--allowed-hosts", read_hosts, &o->api.access.allowed_hosts,
+      "names that clients without a key may know the server by, beside addresses and names without a dot; "
+      "*: any");
+  add_name_list(app, "--allowed-origins", read_origins, &o->api.access.allowed_origins,
+                "of pages that may ask (CORS), as https://chat.example; *: any; none: the server's own page");
+  app->add_option_function<std::string>(
+         "--log-format",
+         [o](const std::string& word) { o->api.log = word == "json" ? LogFormat::kJson : LogFormat::kText; },
+         "text: lines to read; json: an object a line, with request_id, counts and times")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->default_str("text")
+      ->group(group);
+}
+
+// Names of the model. A list of them at the end of a command line takes the directory behind it, too.
+struct ServedNames {
+  std::optional<size_t> last_of_list;  // of ServeOptions::served_names
+};
+
+void add_served_names(CLI::App* app, ServeOptions* o, ServedNames* names) {
+  app->add_option_function<std::vector<std::string>>(
+         "--served-model-name,--alias",
+         [o, names](const std::vector<std::string>& words) {
+           o->served_names.insert(o->served_names.end(), words.begin(), words.end());
+           if (words.size() > 1) names->last_of_list = o->served_names.size() - 1;
+         },
+         "names of the model; none: that of its directory, and as it was typed. The last of several is the "
+         "model where none is named")
+      ->trigger_on_parse()
+      ->group("Server")
+      ->check(some_text());
+}
+
+Status take_model(const ServedNames& names, ServeOptions* o) {
+  if (!o->model.model.empty()) return {};
+  if (names.last_of_list) {
+    const auto at = o->served_names.begin() + static_cast<std::ptrdiff_t>(*names.last_of_list);
+    o->model.model = *at;
+    o->served_names.erase(at);
+    return {};
+  }
+  std::error_code error;
+  for (const std::string& name : o->served_names)
+    if (std::filesystem::exists(std::filesystem::path(name) / "config.json", error))
+      return invalid("--served-model-name: wanted a name, found the model's directory '" + name +
+                     "'; say serve DIR --served-model-name NAME");
+  return {};
+}
+
+void add_limit_flags(CLI::App* app, ServeOptions* o) {
+  const char* group = "Limits";
+  app->add_option("--max-queue,--max-queued-requests", o->api.max_queue, "sequences that wait; more get 429")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(0, 1 << 20));
+  app->add_option("--max-body-bytes", o->http.max_body_bytes, "of a request; more get 413")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(1, int64_t{1} << 32));
+  app->add_option("--max-pending-bytes", o->http.max_pending_bytes,
+                  "of all bodies that are being read, more get 503; of log probabilities kept for answers; "
+                  "of unread answers")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(1024, int64_t{1} << 40));
+  app->add_option(
+         "--max-output-bytes", o->http.max_output_bytes,
+         "of a stream that its client leaves unread for a second, beside those of one step; more close it")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(1024, int64_t{1} << 32));
+  app->add_option("--max-connections", o->http.max_connections, "open at once; more are closed")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(1, 1 << 20));
+  app->add_option("--request-timeout", o->api.request_timeout, "seconds of an answer; 0: no bound")
+      ->capture_default_str()
+      ->group(group)
+      ->check(number_between(0, kSecondsMax));
+  app->add_option("--read-timeout", o->http.read_timeout, "seconds in which all of a request must come")
+      ->capture_default_str()
+      ->group(group)
+      ->check(number_between(0.1, kSecondsMax));
+  app->add_option("--write-timeout", o->http.write_timeout, "seconds in which a client must read something")
+      ->capture_default_str()
+      ->group(group)
+      ->check(number_between(0.1, kSecondsMax));
+  app->add_option("--drain-seconds", o->api.drain_seconds,
+                  "for requests that run when SIGTERM or SIGINT asks it to end")
+      ->capture_default_str()
+      ->group(group)
+      ->check(number_between(0, kSecondsMax));
+}
+
+// What scripts for other servers say, and what it means here: nothing that could be otherwise.
+struct ForeignFlag {
+  const char* names;
+  std::vector<std::string> values;  // the ones that say so; none: it takes none
+  const char* meaning;
+};
+
+const std::vector<ForeignFlag>& foreign_flags() {
+  static const std::vector<std::string> parsers{"openai_gptoss", "openai", "gpt-oss", "gpt_oss", "auto"};
+  static const char* const one_device = "a model runs on one device";
+  static const char* const calls = "the model's format says what calls a tool";
+  static const std::vector<ForeignFlag> flags{
+      {"--reasoning-parser", parsers, "the model's format says what is reasoning"},
+      {"--reasoning-format", {"auto", "deepseek"}, "reasoning stands apart from the answer"},
+      {"--tool-call-parser", parsers, calls},
+      {"--enable-auto-tool-choice", {}, calls},
+      {"--jinja", {}, "prompts are in the model's own format, which runs no template"},
+      {"--trust-remote-code", {}, "nothing that comes with a model is run"},
+      {"--tensor-parallel-size,--tp-size,--tp", {"1"}, one_device},
+      {"--pipeline-parallel-size,--pp-size,--pp", {"1"}, one_device},
+      {"--data-parallel-size,--dp-size,--dp", {"1"}, one_device},
+      {"--expert-parallel-size,--ep-size", {"1"}, one_device},
+      {"--enable-expert-parallel", {}, one_device},
+      {"--n-gpu-layers,--gpu-layers,--ngl",
+       {"all", "auto", "99", "999"},
+       "all of a model is on one device: --device"},
+      {"--quantization", {"mxfp4"}, "the checkpoint says how its experts are stored"},
+      {"--enable-chunked-prefill", {}, "prompts are always computed in chunks: --max-num-batched-tokens"},
+      {"--async-scheduling", {}, "--steps-ahead says how far the host runs ahead"},
+      {"--disable-log-requests,--no-enable-log-requests",
+       {},
+       "each request has a line in the log; -q leaves all out"},
+      {"--metrics,--enable-metrics", {}, "/metrics is always there"}};
+  return flags;
+}
+
+CLI::Validator what_it_is_here(const ForeignFlag& flag) {
+  const std::string wanted = CLI::detail::join(flag.values, ", ") + " (" + flag.meaning + ")";
+  const auto check = [values = flag.values, wanted](const std::string& word) {
+    const bool known = std::find(values.begin(), values.end(), word) != values.end();
+    return known ? std::string() : "wanted " + wanted + ", found '" + word + "'";
+  };
+  return CLI::Validator(check, "{" + CLI::detail::join(flag.values) + "}");
+}
+
+void add_foreign_flags(CLI::App* app, ServeOptions* o) {
+  for (const ForeignFlag& f : foreign_flags()) {
+    const std::string names = f.names;
+    const std::string note = names.substr(0, names.find(',')) + ": " + f.meaning;
+    CLI::Option* option =
+        f.values.empty()
+            ? app->add_flag_callback(
+                  names, [o, note] { o->notes.push_back(note); }, f.meaning)
+            : app->add_option_function<std::string>(
+                     names, [o, note](const std::string&) { o->notes.push_back(note); }, f.meaning)
+                  ->check(what_it_is_here(f));
+    option->group("Known from other servers");
+  }
+}
+
+}  // namespace
+
+Command add_serve(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("serve", "the OpenAI API over a model");
+  const auto options = std::make_shared<ServeOptions>();
+  add_model_flags(app, &options->model);
+  add_chat_flags(app, &options->chat);
+  add_server_flags(app, options.get());
+  const auto names = std::make_shared<ServedNames>();
+  add_served_names(app, options.get(), names.get());
+  add_limit_flags(app, options.get());
+  add_foreign_flags(app, options.get());
+  app->allow_extras();
+  return {app, [app, options, names] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            if (const Status status = take_model(*names, options.get()); !status.ok())
+              return wrong_use(status.message);
+            if (options->model.quiet) options->api.log = LogFormat::kNone;
+            options->api.access.host = options->http.host;
+            return serve_model(*options);
+          }};
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,24 @@
+// The subcommands of sluice: each adds its flags to the command line, and says what runs.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "apps/common/flags.h"
+
+namespace sluice::apps {
+
+// `words` are those after the subcommand: an operation among them adds its fields as options.
+Command add_explain(CLI::App& root, const std::vector<std::string>& words);
+Command add_run(CLI::App& root);
+Command add_serve(CLI::App& root);
+Command add_eval(CLI::App& root);
+Command add_bench(CLI::App& root);
+Command add_inspect(CLI::App& root);
+Command add_draft(CLI::App& root);
+Command add_make_checkpoint(CLI::App& root);
+Command add_bench_serve(CLI::App& bench);
+Command add_moe(CLI::App& root);
+Command add_devices(CLI::App& root);
+Command add_collect_env(CLI::App& root);
+
+}  // namespace sluice::apps

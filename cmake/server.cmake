@@ -1,0 +1,25 @@
+# The OpenAI server, the clients of servers, and what both share with a conversation on a terminal.
+find_package(Boost 1.74 REQUIRED)
+sluice_folder(chat chat USES engine text)
+# Boost is heavy: server/http*.cc and client/http_client.cc alone include it.
+sluice_folder(server server USES chat grammar)
+sluice_folder(client client USES text)
+# The page's files become part of the program.
+file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/server/page/*)
+list(JOIN page_files " " page_list)
+set(page ${CMAKE_BINARY_DIR}/page_files.cc)
+add_custom_command(OUTPUT ${page} DEPENDS ${page_files} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake VERBATIM
+                   COMMAND ${CMAKE_COMMAND} -DNAMESPACE=sluice::page "-DFILES=${page_list}" -DOUT=${page}
+                           -P ${CMAKE_SOURCE_DIR}/cmake/embed.cmake)
+target_sources(sluice_server PRIVATE ${page})
+target_compile_definitions(sluice_server PRIVATE SLUICE_VERSION="${PROJECT_VERSION}")
+foreach(target sluice_server sluice_client)
+  target_link_libraries(${target} PUBLIC nlohmann_json::nlohmann_json PRIVATE Boost::headers Threads::Threads)
+  if(SLUICE_SANITIZE STREQUAL "thread")
+    # Fences, which ThreadSanitizer does not know, and which these do not need: other threads come in through a mutex.
+    target_compile_definitions(${target} PRIVATE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+  endif()
+endforeach()
+target_link_libraries(sluice_client PRIVATE sluice_report)
+sluice_cold(sluice_chat sluice_server sluice_client)
+sluice_unity(sluice_chat sluice_client)  # those of the server stay alone, or Boost would stand in most of them

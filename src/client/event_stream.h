@@ -1,0 +1,24 @@
+// Server-sent events, read from pieces of any size.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+// Source: WHATWG HTML, "Server-sent events", 9.2.6: lines end in LF, CR or both, an empty line ends an event, data lines of one event
+// are joined by LF. Comments and the other fields say nothing here.
+class EventStream {
+ public:
+  static constexpr size_t kEventBytesMax = 16 << 20;
+  // Calls `event` with the data of each event that these bytes complete. After an event beyond the bound there are no others.
+  void push(std::string_view bytes, const std::function<void(const std::string& data)>& event);
+  bool too_long() const { return too_long_; }  // there was an event beyond the bound
+
+ private:
+  void end_line(const std::function<void(const std::string&)>& event);
+  std::string line_, data_;
+  bool has_data_ = false, after_cr_ = false, too_long_ = false;
+};
+
+}  // namespace sluice

@@ -1,0 +1,21 @@
+// Rows with named cells, from CSV or from lines of JSON.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace sluice {
+
+struct TableRow {
+  std::string where;  // "gpqa.csv line 12"
+  std::map<std::string, std::string> cells;
+};
+// Those columns of every row. A name that ends in .csv is a table with a header (RFC 4180: quotes, and lines within them), any other
+// file has an object on each line. kIo or kCorrupt names file, line and column.
+Result<std::vector<TableRow>> read_table(const std::string& path, std::span<const std::string_view> columns);
+
+}  // namespace sluice

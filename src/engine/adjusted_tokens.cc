@@ -1,0 +1,33 @@
+#include "engine/adjusted_tokens.h"
+
+namespace sluice {
+
+AdjustedToken& AdjustedTokens::of(int32_t id) {
+  const auto [at, added] = place_.try_emplace(id, list_.size());
+  if (added) list_.push_back({.id = id});
+  return list_[at->second];
+}
+
+const std::vector<AdjustedToken>& AdjustedTokens::update(const std::vector<int32_t>& tokens,
+                                                         int64_t prompt_tokens,
+                                                         const SamplingParams& sampling) {
+  const auto prompt = static_cast<size_t>(prompt_tokens);
+  if (!begun_) {
+    begun_ = true;
+    for (const auto& [id, bias] : sampling.logit_bias) of(id).bias = bias;
+    // Prompts may be long, and only a repetition penalty looks at them.
+    if (sampling.repetition_penalty == 1) seen_ = prompt;
+  }
+  if (!sampling.penalises()) return list_;
+  for (; seen_ < tokens.size(); ++seen_) {
+    AdjustedToken& token = of(tokens[seen_]);
+    if (seen_ < prompt) {
+      token.in_prompt = true;
+    } else {
+      ++token.count;
+    }
+  }
+  return list_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,245 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "base/arena.h"
+#include "base/printable.h"
+#include "engine/adjustments.h"
+#include "engine/masks.h"
+#include "engine/staging.h"
+#include "nn/plan_into.h"
+
+namespace sluice {
+namespace {
+
+// Of sequences as long as they may be, in any chunks.
+int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
+  return pages_needed(layout.windows, b.page_size,
+                      {.sequences = sequences, .tokens = b.positions, .step_tokens = b.tokens});
+}
+
+// What the pages hold of such sequences while they decode, in whole pages and as parts of a sequence.
+int64_t tokens_held(const CacheLayout& layout, const StepBounds& b) {
+  const int64_t of_one = pages_needed(layout.windows, b.page_size, {.tokens = b.positions});
+  const int64_t tokens = b.pages_per_seq() * b.page_size;
+  return std::min(b.sequences * tokens, b.pages * tokens / of_one);
+}
+
+Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o) {
+  const auto positive = [](const char* name, int64_t value) -> Status {
+    if (value >= 1) return {};
+    return invalid(std::string(name) + ": wanted at least 1, found " + std::to_string(value));
+  };
+  // Before anything is planned: a plan looks at the counts of tokens, up to the largest.
+  const auto tokens = [](const char* name, int64_t value) -> Status {
+    if (value >= 1 && value <= kStepTokensMax) return {};
+    return invalid(std::string(name) + ": wanted 1 to " + std::to_string(kStepTokensMax) + ", found " +
+                   std::to_string(value));
+  };
+  SLUICE_TRY(positive("max_model_len", o.max_model_len));
+  SLUICE_TRY(tokens("max_num_seqs", o.max_num_seqs));
+  SLUICE_TRY(tokens("max_num_batched_tokens", o.max_num_batched_tokens));
+  SLUICE_TRY(positive("page_size", o.page_size));
+  if (o.mixed_prefill_tokens < 0)
+    return invalid("mixed_prefill_tokens: wanted 0 (no bound) or more, found " +
+                   std::to_string(o.mixed_prefill_tokens));
+  StepBounds b{.tokens = o.max_num_batched_tokens,
+               .sequences = o.max_num_seqs,
+               .positions = o.max_model_len,
+               .page_size = o.page_size};
+  if (b.tokens < b.sequences)
+    return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
+                   " (each draws a token a step), found " + std::to_string(b.tokens));
+  const CacheLayout layout = cache_layout(config.attention(), b.page_size);
+  const int64_t page_bytes = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
+  b.pages = pages_of_sequences(layout, b, b.sequences);
+  if (o.kv_cache_bytes > 0 && page_bytes > 0) b.pages = std::min(b.pages, o.kv_cache_bytes / page_bytes);
+  if (b.pages < least)
+    return invalid("kv_cache_bytes: wanted at least " + std::to_string(least * page_bytes) +
+                   " for one sequence of max_model_len = " + std::to_string(b.positions) + ", found " +
+                   std::to_string(o.kv_cache_bytes));
+  return b;
+}
+
+// 0 to `most`; none: `there` on a device with memory of its own, 0 on another one.
+Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted, int64_t there, int64_t most,
+                          const Device& device) {
+  const int64_t value = wanted.value_or(device.shares_host_memory() ? 0 : std::min(there, most));
+  if (value >= 0 && value <= most) return value;
+  return invalid(std::string(name) + ": wanted 0 to " + std::to_string(most) + ", found " +
+                 std::to_string(value));
+}
+
+// What steps need beside weights and cache.
+struct StepBytes {
+  int64_t workspace = 0, logits = 0, rope = 0;
+  int64_t sum() const { return workspace + logits + rope; }
+};
+
+StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, size_t other_workspace) {
+  const DecoderConfig& c = decoder.config();
+  const StepBounds& b = decoder.bounds();
+  // Prompts are scored beside what the decoder keeps in its workspace.
+  const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + top.workspace_bytes();
+  return {.workspace = static_cast<int64_t>(std::max(scoring, other_workspace)),
+          // A greedy step has no logits, and other use for the memory.
+          .logits = std::max(bytes_of(DType::kF32, b.sequences * c.vocab),
+                             static_cast<int64_t>(decoder.greedy_workspace_bytes())),
+          .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary)};
+}
+
+// As many pages as fit below the share of the device's memory, at most those that were planned.
+Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& beside, Decoder* decoder) {
+  if (o.memory_utilization == 0 || o.kv_cache_bytes > 0) return {};
+  const StepBounds& b = decoder->bounds();
+  const CacheLayout& layout = decoder->cache_layout();
+  const int64_t page = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
+  const double others = (1 - o.memory_utilization) * static_cast<double>(device.total_bytes());
+  const int64_t left = device.free_bytes() - static_cast<int64_t>(others) - beside.sum();
+  if (left >= b.pages * page) return {};
+  if (left >= least * page) return decoder->set_pages(left / page);
+  return out_of_memory("engine: wanted " + std::to_string(least * page) +
+                       " bytes of cache for one sequence of " + std::to_string(b.positions) +
+                       " tokens, found " + std::to_string(std::max<int64_t>(left, 0)) + " left of " +
+                       number_text(o.memory_utilization) + " of the device's memory beside " +
+                       std::to_string(beside.sum()) +
+                       " that steps take; lower max_model_len or max_num_batched_tokens, or raise "
+                       "gpu_memory_utilization");
+}
+
+}  // namespace
+
+Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
+               const SchedulerOptions& options)
+    : device_(device),
+      weights_(weights),
+      decoder_(std::move(decoder)),
+      bounds_(decoder_->bounds()),
+      scheduler_(bounds_, options),
+      mask_workers_(decoder_->config().vocab) {}
+
+Engine::~Engine() {
+  if (!in_flight_.empty()) (void)device_.wait(device_.stream());
+  for (void* memory : {cache_, workspace_, logits_, rope_})
+    if (memory) device_.release(memory);
+}
+
+Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig& config,
+                                             const NamedWeights& weights, const EngineOptions& options) {
+  const Result<StepBounds> wanted = bounds_of(config, options);
+  if (!wanted.ok()) return wanted.status();
+  const StepBounds& bounds = wanted.value();
+  SLUICE_TRY(check_range("memory_utilization", options.memory_utilization, 0, 1));
+  const auto ahead = choice_of("steps_ahead", options.steps_ahead, 1, 1, device);
+  if (!ahead.ok()) return ahead.status();
+  // Experts apart can be part of no recording.
+  const auto recorded = choice_of("recorded_sequences", options.recorded_sequences, kRecordedSequences,
+                                  options.experts.device ? 0 : bounds.sequences, device);
+  if (!recorded.ok()) return recorded.status();
+  DecoderConfig planned = config;
+  const bool capture = options.count_experts || options.keep_chosen_experts;
+  for (LayerConfig& layer : planned.layers) layer.mlp.capture = capture && !layer.mlp.dense;
+  auto decoder = Decoder::plan(device, planned, bounds, options.policy, options.experts);
+  if (!decoder.ok()) return decoder.status();
+  std::optional<PlanTable<Sample>> sample;
+  std::optional<PlanTable<TakeTokens>> take;
+  SLUICE_TRY(plan_into<Sample>(&sample, device, {.rows = 0, .vocab = config.vocab}, bounds.sequences,
+                               options.policy));
+  if (ahead.value() > 0)
+    SLUICE_TRY(plan_into<TakeTokens>(&take, device, {.tokens = 0, .rows = bounds.sequences}, bounds.tokens,
+                                     options.policy));
+  std::optional<PlanTable<TopLogprobs>> top;
+  SLUICE_TRY(plan_into<TopLogprobs>(
+      &top, device,
+      {.rows = 0, .logit_rows = bounds.sequences, .vocab = config.vocab, .top = kTopLogprobsMax},
+      bounds.sequences, options.policy));
+  auto adjustments = LogitAdjustments::make(device, bounds, config.vocab, options.policy);
+  if (!adjustments.ok()) return adjustments.status();
+  auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
+  if (!masks.ok()) return masks.status();
+  std::unique_ptr<ExpertCounter> experts;
+  if (capture) {
+    auto counter =
+        ExpertCounter::make(device, config.moe(), config.moe_layers(), bounds.tokens, options.policy);
+    if (!counter.ok()) return counter.status();
+    experts = std::move(counter).value();
+  }
+  const size_t other = std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0,
+                                 top->workspace_bytes(), adjustments.value()->workspace_bytes(),
+                                 masks.value()->workspace_bytes(), experts ? experts->workspace_bytes() : 0});
+  SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), *top, other), decoder.value().get()));
+  const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
+  std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),
+                                            {.prefix_cache = options.prefix_cache,
+                                             .mixed_prefill_tokens = options.mixed_prefill_tokens,
+                                             .windows = windows}));
+  engine->sample_ = std::move(sample);
+  engine->take_ = std::move(take);
+  engine->top_ = std::move(top);
+  engine->adjustments_ = std::move(adjustments).value();
+  engine->masks_ = std::move(masks).value();
+  engine->experts_ = std::move(experts);
+  engine->counts_experts_ = options.count_experts;
+  engine->steps_ahead_ = static_cast<size_t>(ahead.value());
+  engine->recordings_.resize(static_cast<size_t>(recorded.value()));
+  SLUICE_TRY(engine->take_memory(other));
+  SLUICE_TRY(engine->write_rope_table());
+  return engine;
+}
+
+Status Engine::take_memory(size_t other_workspace) {
+  const StepBytes bytes = step_bytes(*decoder_, *top_, other_workspace);
+  memory_ = {.kv_cache_bytes = decoder_->cache_bytes(),
+             .workspace_bytes = bytes.workspace,
+             .pages = bounds_.pages,
+             .tokens = tokens_held(decoder_->cache_layout(), bounds_)};
+  // Before the first page is touched: systems lend what they do not have.
+  const int64_t wanted = memory_.kv_cache_bytes + memory_.workspace_bytes, free = device_.free_bytes();
+  if (wanted > free)
+    return out_of_memory("engine: wanted " + std::to_string(memory_.kv_cache_bytes) + " bytes of cache (" +
+                         std::to_string(bounds_.sequences) + " sequences of " +
+                         std::to_string(bounds_.positions) + " tokens) and " +
+                         std::to_string(memory_.workspace_bytes) + " of workspace, found " +
+                         std::to_string(free) + " free; lower max_num_seqs or max_model_len");
+  const auto take = [&](int64_t bytes_wanted, void** memory) -> Status {
+    Result<void*> got = device_.allocate(static_cast<size_t>(bytes_wanted));
+    if (!got.ok()) return Status{got.status().code, "engine: " + got.status().message};
+    *memory = got.value();
+    return {};
+  };
+  SLUICE_TRY(take(memory_.kv_cache_bytes, &cache_));
+  SLUICE_TRY(take(bytes.workspace, &workspace_));
+  SLUICE_TRY(take(bytes.logits, &logits_));
+  logits_bytes_ = static_cast<size_t>(bytes.logits);
+  SLUICE_TRY(take(bytes.rope, &rope_));
+  auto held = decoder_->bind(weights_, decoder_->caches(cache_));
+  if (!held.ok()) return held.status();
+  held_ = std::move(held).value();
+  auto staging =
+      StepStaging::make(device_, bounds_, decoder_->cache_layout().windows.size(), steps_ahead_ + 1);
+  if (!staging.ok()) return Status{staging.status().code, "engine: " + staging.status().message};
+  staging_ = std::move(staging).value();
+  return {};
+}
+
+Status Engine::write_rope_table() {
+  const DecoderConfig& c = decoder_->config();
+  const int64_t rotary = c.layers.front().attention.rotary;
+  std::vector<float> table(static_cast<size_t>(bounds_.positions * rotary));
+  SLUICE_TRY(rope_table(c.rope, bounds_.positions, rotary, table.data()));
+  SLUICE_TRY(device_.copy(rope_, table.data(), table.size() * sizeof(float), device_.stream()));
+  return device_.wait(device_.stream());
+}
+
+Result<int64_t> Engine::add(Request request) {
+  const int64_t vocab = decoder_->config().vocab;
+  for (int32_t id : request.prompt)
+    if (id < 0 || id >= vocab)
+      return invalid("prompt: wanted tokens from 0 to " + std::to_string(vocab - 1) +
+                     " (the vocabulary), found " + std::to_string(id));
+  SLUICE_TRY(check_sampling(request.sampling, vocab));
+  if (request.filter) SLUICE_TRY(mask_workers_.open());
+  return scheduler_.add(std::move(request));
+}
+
+}  // namespace sluice

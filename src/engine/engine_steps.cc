@@ -1,0 +1,333 @@
+// What Engine does with steps; engine.cc makes an engine.
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "base/arena.h"
+#include "base/printable.h"
+#include "engine/adjustments.h"
+#include "engine/engine.h"
+#include "engine/masks.h"
+#include "engine/staging.h"
+#include "graph/run_and_count.h"
+
+namespace sluice {
+namespace {
+
+// One token each, and every one of them draws the next.
+bool decodes(const std::vector<Chunk>& chunks) {
+  return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == 1 && c.drawn; });
+}
+
+int64_t drawn_rows(const std::vector<Chunk>& chunks) {
+  return std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.drawn.has_value(); });
+}
+
+bool lists(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.lists(); });
+}
+bool adjusts(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.adjusts(); });
+}
+bool masked(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.masked(); });
+}
+
+bool all_greedy(const std::vector<Chunk>& chunks) {
+  return std::all_of(chunks.begin(), chunks.end(),
+                     [](const Chunk& c) { return !c.drawn || !(c.sequence->sampling.temperature > 0); });
+}
+bool scores(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.scores > 0; });
+}
+
+}  // namespace
+
+int64_t Engine::recordings() const {
+  int64_t count = 0;
+  for (const RecordedSteps& r : recordings_)
+    count += (r.greedy.recording != nullptr) + (r.drawn.recording != nullptr);
+  return count;
+}
+
+// A token of each drawn row. Logprobs are of the logits as the model made them, and the draw is of adjusted ones. So adjustments touch
+// the listed tokens alone, remember what stood there, and go back once the drawn token is known: then one pass gives its logprob,
+// its rank and the list. Masks do the same with whole rows. A list made before would know neither.
+Status Engine::draw(InFlight* step, const StepTensors& t, KernelRuns* runs) {
+  if (step->rows == 0 || step->greedy) return {};
+  const Stream stream = device_.stream();
+  const Tensor all =
+      make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream, runs));
+  // Only now, while the device computes the logits.
+  await_masks(step);
+  if (masked(step->chunks)) {
+    SLUICE_TRY(masks_->fill(step->chunks));
+    SLUICE_TRY(masks_->apply(all, workspace(), stream, runs));
+  }
+  SLUICE_TRY(run_and_count(*sample_, step->rows, t.sample, workspace(), stream, runs));
+  if (masked(step->chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream, runs));
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream, runs));
+  if (!lists(step->chunks)) return {};
+  TopLogprobs::Args top = t.top;
+  top.logits = all;
+  return run_and_count(*top_, top.row.shape[0], top, workspace(), stream, runs);
+}
+
+Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, KernelRuns* runs) {
+  const Stream stream = device_.stream();
+  if (ids == TakeIds::kFromDrawn)
+    SLUICE_TRY(run_and_count(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
+  if (step->greedy) {
+    StepIn layers = t.in;
+    layers.logit_rows.shape[0] = 0;
+    SLUICE_TRY(decoder_->forward(layers, held_, {}, workspace(), stream, runs));
+    SLUICE_TRY(decoder_->draw_greedy(t.in, held_, t.sample.token, t.sample.logprob,
+                                     {static_cast<std::byte*>(logits_), logits_bytes_}, workspace(), stream,
+                                     runs));
+  } else if (t.scores.empty()) {
+    SLUICE_TRY(decoder_->forward(t.in, held_, t.sample.logits, workspace(), stream, runs));
+  } else {
+    SLUICE_TRY(forward_and_score(t, runs));
+  }
+  if (counts_experts_) {
+    const int64_t tokens = t.in.token_ids.shape[0];
+    SLUICE_TRY(experts_->count(tokens, workspace(), stream, runs));
+  }
+  return draw(step, t, runs);
+}
+
+// Scores first: a draw overwrites what the layers gave, and wants the logits of its own rows.
+Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
+  const Stream stream = device_.stream();
+  const int64_t vocab = decoder_->config().vocab;
+  StepIn layers = t.in;
+  layers.logit_rows.shape[0] = 0;
+  SLUICE_TRY(decoder_->forward(layers, held_, {}, workspace(), stream, runs));
+  const size_t behind = Arena::footprint(decoder_->workspace_bytes());
+  const Workspace top_workspace{workspace().data + behind, workspace().bytes - behind};
+  for (const StepTensors::Scores& slice : t.scores) {
+    const int64_t rows = slice.logit_rows.shape[0];
+    const Tensor logits = make_tensor(logits_, DType::kF32, {rows, vocab}, stream.where);
+    SLUICE_TRY(decoder_->logits_of(slice.logit_rows, held_, logits, workspace(), stream, false, runs));
+    TopLogprobs::Args top = slice.top;
+    top.logits = make_tensor(logits_, DType::kF32, {bounds_.sequences, vocab}, stream.where);
+    SLUICE_TRY(run_and_count(*top_, rows, top, top_workspace, stream, runs));
+  }
+  return decoder_->logits_of(t.in.logit_rows, held_, t.sample.logits, workspace(), stream, false, runs);
+}
+
+// Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments, masks or lists have
+// launches of their own, whose sizes differ from step to step, so they are not.
+Status Engine::enqueue(InFlight* step) {
+  const Stream stream = device_.stream();
+  const bool recorded =
+      decodes(step->chunks) && step->chunks.size() <= recordings_.size() && !lists(step->chunks);
+  const bool takes =
+      steps_ahead_ > 0 && (recorded || std::any_of(step->chunks.begin(), step->chunks.end(),
+                                                   [](const Chunk& c) { return c.taken.has_value(); }));
+  const TakeIds ids = takes ? TakeIds::kFromDrawn : TakeIds::kFromHost;
+  auto filled = staging_->fill(step->block, step->chunks, ids);
+  if (!filled.ok()) return filled.status();
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->fill(step->chunks));
+  StepTensors t = std::move(filled).value();
+  const DecoderConfig& c = decoder_->config();
+  const int64_t rotary = c.layers.front().attention.rotary;
+  for (StepTables& tables : t.in.tables)
+    tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
+  t.in.every_row = step->rows == t.in.token_ids.shape[0];  // each chunk is one token, and draws
+  chosen_tokens_ = t.in.token_ids.shape[0];
+  if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
+  t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
+  if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
+  RecordedSteps& both = recordings_[step->chunks.size() - 1];
+  RecordedStep& known = step->greedy ? both.greedy : both.drawn;
+  if (!known.recording) {
+    KernelRuns runs;
+    auto made = device_.record(stream, [&] { return launch_all(step, t, ids, &runs); });
+    if (!made.ok()) return made.status();
+    known = {std::move(made).value(), std::move(runs)};
+  }
+  SLUICE_TRY(device_.replay(*known.recording, stream));
+  kernel_runs_.add(known.runs);
+  return {};
+}
+
+Status Engine::begin(std::vector<Chunk> chunks) {
+  InFlight step{.chunks = std::move(chunks), .number = ++steps_};
+  step.rows = drawn_rows(step.chunks);
+  // Where the host can read the logits it looks at all of them, so they are written.
+  step.greedy = step.rows > 0 && all_greedy(step.chunks) && !lists(step.chunks) && !scores(step.chunks) &&
+                !logits_are_readable();
+  step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
+  Status status;
+  try {
+    status = enqueue(&step);
+    if (status.ok() && experts_) status = experts_->fetch(step.number);
+    if (status.ok()) status = staging_->fetch(step.block, step.chunks);
+  } catch (const std::bad_alloc&) {
+    status = {Code::kOutOfMemory, {}};  // no memory for words either
+  }
+  if (!status.ok()) {
+    // What was enqueued of it still reads its block.
+    (void)device_.wait(device_.stream());
+    if (experts_) experts_->take_back();
+    scheduler_.take_back(step.chunks);
+    --steps_;
+    return status;
+  }
+  in_flight_.push_back(std::move(step));
+  return {};
+}
+
+Status Engine::begin_steps() {
+  while (in_flight_.size() <= steps_ahead_) {
+    // Penalties and filters look at the tokens of the step before, which the host must have read.
+    if (!in_flight_.empty() && scheduler_.needs_all_tokens()) return {};
+    std::vector<Chunk> chunks = scheduler_.next();
+    if (chunks.empty()) return {};
+    if (const Status status = begin(std::move(chunks)); !status.ok())
+      return in_flight_.empty() ? status : Status{};  // what is in flight is good; the next call tries again
+  }
+  return {};
+}
+
+// Where the host cannot read the logits, or they are a later step's already, the draw tells: a row with an infinity or without a
+// number has no logprob.
+Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
+                            const std::vector<TokenScore>& scores) const {
+  const int64_t vocab = decoder_->config().vocab;
+  const auto* logits = logits_are_readable() ? static_cast<const float*>(logits_) : nullptr;
+  auto score = scores.begin();
+  for (const Chunk& chunk : step.chunks) {
+    const auto scored = std::exchange(score, score + chunk.scores);
+    if (chunk.sequence->ended) continue;
+    const auto unlike =
+        std::find_if(scored, score, [](const TokenScore& s) { return !std::isfinite(s.logprob); });
+    if (unlike != score)
+      return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
+                                 std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
+                                 number_text(unlike->logprob) + " as a logprob of its prompt"};
+    if (!chunk.drawn) continue;
+    const int64_t row = *chunk.drawn;
+    const float* begin = logits ? logits + row * vocab : &drawn[static_cast<size_t>(row)].logprob;
+    const float* end = begin + (logits ? vocab : 1);
+    const float* wrong = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
+    if (wrong == end) continue;
+    return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
+                               std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
+                               number_text(*wrong) +
+                               (logits ? " for token " + std::to_string(wrong - begin) : " as a logprob")};
+  }
+  return {};
+}
+
+void Engine::take_back_all() {
+  (void)device_.wait(device_.stream());  // whose error, if any, is the one that is being reported
+  if (experts_) experts_->take_back();
+  for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
+}
+
+Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
+  const InFlight& step = in_flight_.front();
+  const auto drawn = staging_->drawn(step.block, step.chunks);
+  std::vector<TokenScore> scores;
+  if (drawn.ok()) scores = staging_->scores(step.block, step.chunks);
+  const Status status = drawn.ok() ? check_logits(step, drawn.value(), scores) : drawn.status();
+  if (!status.ok()) {
+    take_back_all();
+    return status;
+  }
+  auto tokens = scheduler_.accept(step.chunks, drawn.value(), std::move(scores));
+  if (experts_) experts_->finish(step.number);
+  in_flight_.pop_front();
+  return tokens;
+}
+
+// Steps that compute for nobody any more.
+void Engine::drop_ended_steps() {
+  while (!in_flight_.empty()) {
+    const InFlight& step = in_flight_.front();
+    const auto ended = [](const Chunk& c) { return c.sequence->ended; };
+    if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
+    const auto drawn = staging_->drawn(step.block, step.chunks);
+    // Others may go on from what it computed. An error that lasts is still there for the next step.
+    if (!drawn.ok()) return take_back_all();
+    (void)scheduler_.accept(step.chunks, drawn.value(), staging_->scores(step.block, step.chunks));
+    if (experts_) experts_->finish(step.number);
+    in_flight_.pop_front();
+  }
+}
+
+Result<std::vector<GeneratedToken>> Engine::step() {
+  drop_ended_steps();
+  begin_masks();
+  SLUICE_TRY(begin_steps());
+  if (in_flight_.empty()) {
+    await_any_mask();
+    return std::vector<GeneratedToken>{};
+  }
+  auto tokens = finish_oldest();
+  if (tokens.ok()) {
+    count_sitting_out();
+    begin_masks();
+  }
+  return tokens;
+}
+
+Status Engine::ask_expert_counts() {
+  if (!counts_experts_) return {};
+  if (!idle()) return experts_->ask(), Status{};
+  drop_ended_steps();
+  return experts_->read_now();
+}
+
+Result<ChosenExperts> Engine::chosen_experts() {
+  if (!experts_) return ChosenExperts{};
+  return experts_->chosen(chosen_tokens_);
+}
+
+Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,
+                                          const std::vector<int64_t>& positions) {
+  const auto n = static_cast<int64_t>(tokens.size());
+  if (!idle()) return invalid("logits: wanted an idle engine, found requests in it");
+  if (n > bounds_.positions)
+    return invalid("logits: wanted at most " + std::to_string(bounds_.positions) + " tokens, found " +
+                   std::to_string(n));
+  drop_ended_steps();
+  const auto s = std::make_shared<Sequence>();
+  s->tokens = tokens;
+  auto out = logits_in_pages(s, positions);
+  scheduler_.release_pages(s.get());
+  return out;
+}
+
+Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequence>& s,
+                                                   const std::vector<int64_t>& positions) {
+  const auto n = static_cast<int64_t>(s->tokens.size());
+  const int64_t vocab = decoder_->config().vocab;
+  std::vector<float> out;
+  int64_t last = -1;
+  for (int64_t position : positions) {
+    if (position <= last || position >= n)
+      return invalid("logits: wanted ascending positions below " + std::to_string(n) + ", found " +
+                     std::to_string(position));
+    last = position;
+    // Tokens beyond a chunk stay unknown to it: each chunk ends where logits may be asked for.
+    while (s->computed <= position) {
+      const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
+      scheduler_.take_pages(s.get(), s->computed + count);
+      InFlight step{.chunks = {{.sequence = s, .first = s->computed, .count = count, .drawn = 0}}, .rows = 1};
+      SLUICE_TRY(enqueue(&step));
+      SLUICE_TRY(device_.wait(device_.stream()));
+      s->computed += count;
+    }
+    out.resize(out.size() + static_cast<size_t>(vocab));
+    SLUICE_TRY(device_.copy(out.data() + out.size() - static_cast<size_t>(vocab), logits_,
+                            static_cast<size_t>(vocab) * sizeof(float), device_.stream()));
+    SLUICE_TRY(device_.wait(device_.stream()));
+  }
+  return out;
+}
+
+}  // namespace sluice

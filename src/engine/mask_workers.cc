@@ -1,0 +1,153 @@
+#include "engine/mask_workers.h"
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <thread>
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Steps have the others; at least one of either kind.
+int threads_wanted() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 16u));
+}
+
+bool any_token(std::span<const uint32_t> bits, int64_t vocab) {
+  const auto whole = static_cast<ptrdiff_t>(vocab / 32);
+  const bool some = std::any_of(bits.begin(), bits.begin() + whole, [](uint32_t word) { return word != 0; });
+  return some || (vocab % 32 != 0 && (bits.back() & ((1u << (vocab % 32)) - 1)) != 0);
+}
+
+}  // namespace
+
+bool TokenMask::begin(std::span<const int32_t> tokens) {
+  if (behind_ == std::ssize(tokens)) return false;
+  behind_ = std::ssize(tokens);
+  for (; heard_ < std::ssize(tokens); ++heard_) unheard_.push_back(tokens[static_cast<size_t>(heard_)]);
+  made_.store(false, std::memory_order_relaxed);
+  return true;
+}
+
+Status TokenMask::ask(int64_t vocab) {
+  const std::stop_token stop = stop_.get_token();
+  for (const int32_t id : unheard_) SLUICE_TRY(filter_->accept(id, stop));
+  unheard_.clear();
+  bits_.resize(static_cast<size_t>((vocab + 31) / 32));
+  SLUICE_TRY(filter_->allowed(bits_, stop));
+  return any_token(bits_, vocab) ? Status{} : invalid("the grammar leaves no token that may come next");
+}
+
+void TokenMask::make(int64_t vocab) {
+  const auto begin = Clock::now();
+  try {
+    if (!stop_.stop_requested()) status_ = ask(vocab);
+  } catch (const std::bad_alloc&) {
+    status_ = out_of_memory("the grammar needs more memory than there is");
+  }
+  last_ = Clock::now() - begin;
+  spent_ += last_;
+  ++made_count_;
+}
+
+MaskWorkers::~MaskWorkers() {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+    for (const auto& mask : under_way_)
+      if (mask) mask->stop();
+  }
+  wake_.notify_all();
+  for (WorkerThread& thread : threads_) thread.join();
+}
+
+Status MaskWorkers::open() {
+  if (!threads_.empty()) return {};
+  const int wanted = threads_wanted();
+  under_way_.resize(static_cast<size_t>(wanted));
+  try {
+    // The first ones take all, so that any number of threads does all there is to do.
+    for (int i = 0; i < wanted; ++i)
+      threads_.emplace_back([this, i, takes = i < (wanted + 1) / 2 ? Takes::kAll : Takes::kQuick] {
+        work(static_cast<size_t>(i), takes);
+      });
+  } catch (const std::system_error& error) {
+    if (threads_.empty())
+      return out_of_memory(std::string("structured output: wanted a thread, found none: ") + error.what());
+  }
+  return {};
+}
+
+void MaskWorkers::start(std::span<const std::shared_ptr<TokenMask>> masks) {
+  if (masks.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& mask : masks) (mask->is_quick() ? quick_ : slow_).push_back({mask, started_++});
+  }
+  wake_.notify_all();
+}
+
+bool MaskWorkers::wait(const TokenMask& mask, Clock::time_point until) {
+  if (mask.made()) return true;
+  std::unique_lock lock(mutex_);
+  awaited_ = &mask;
+  made_.wait_until(lock, until, [&] { return mask.made(); });
+  awaited_ = nullptr;
+  return mask.made();
+}
+
+void MaskWorkers::wait_for_any(std::span<const std::shared_ptr<TokenMask>> masks, Clock::time_point until) {
+  const auto any = [&] {
+    return std::any_of(masks.begin(), masks.end(), [](const auto& mask) { return mask->made(); });
+  };
+  std::unique_lock lock(mutex_);
+  awaits_any_ = true;
+  made_.wait_until(lock, until, any);
+  awaits_any_ = false;
+}
+
+MaskTimes MaskWorkers::times() const {
+  const std::lock_guard lock(mutex_);
+  return times_;
+}
+
+// Null: nothing that it takes.
+std::deque<MaskWorkers::Job>* MaskWorkers::queue_for(Takes takes) {
+  if (takes == Takes::kQuick || slow_.empty()) return quick_.empty() ? nullptr : &quick_;
+  if (quick_.empty()) return &slow_;
+  return quick_.front().number < slow_.front().number ? &quick_ : &slow_;
+}
+
+void MaskWorkers::work(size_t thread, Takes takes) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return end_ || queue_for(takes); });
+    if (end_) return;
+    std::deque<Job>* const queue = queue_for(takes);
+    std::shared_ptr<TokenMask> mask = std::move(queue->front().mask);
+    queue->pop_front();
+    under_way_[thread] = mask;
+    lock.unlock();
+    mask->make(vocab_);
+    lock.lock();
+    under_way_[thread] = nullptr;
+    if (!mask->stop_.stop_requested()) note(*mask);
+    mask->made_.store(true, std::memory_order_release);
+    if (awaits_any_ || awaited_ == mask.get()) made_.notify_one();
+    lock.unlock();
+    mask.reset();  // where the sequence is gone its filter ends here, which may take a while
+    lock.lock();
+  }
+}
+
+void MaskWorkers::note(const TokenMask& mask) {
+  const double seconds = std::chrono::duration<double>(mask.last_).count();
+  const auto& bounds = MaskTimes::kBounds;
+  ++times_.counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), seconds) -
+                                      bounds.begin())];
+  times_.seconds += seconds;
+}
+
+}  // namespace sluice

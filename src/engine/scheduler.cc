@@ -1,0 +1,353 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+namespace sluice {
+
+Scheduler::Scheduler(const StepBounds& bounds, const SchedulerOptions& options)
+    : bounds_(bounds),
+      options_(options),
+      pool_(bounds.pages, options.hash, options.windows),
+      room_(longest_sequence()) {}
+
+int64_t Scheduler::longest_sequence() const {
+  int64_t fits = 0;
+  for (int64_t low = 0, high = bounds_.positions; low <= high;) {
+    const int64_t tokens = (low + high) / 2;
+    const int64_t pages = pages_needed(options_.windows, bounds_.page_size,
+                                       {.tokens = tokens, .step_tokens = std::min(tokens, bounds_.tokens)});
+    if (pages <= bounds_.pages) fits = tokens;
+    (pages <= bounds_.pages ? low : high) = pages <= bounds_.pages ? tokens + 1 : tokens - 1;
+  }
+  return fits;
+}
+
+Result<int64_t> Scheduler::add(Request request) {
+  const auto n = static_cast<int64_t>(request.prompt.size());
+  if (n == 0) return invalid("prompt: wanted at least one token, found none");
+  if (n >= room_)
+    return invalid("prompt: wanted fewer than " + std::to_string(room_) +
+                   " tokens (the context, max_model_len), found " + std::to_string(n));
+  auto s = std::make_shared<Sequence>();
+  s->id = next_id_++;
+  s->prompt_tokens = n;
+  s->tokens = std::move(request.prompt);
+  s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room_, n + request.sampling.max_tokens) : room_;
+  s->sampling = std::move(request.sampling);
+  if (request.filter) s->mask = std::make_shared<TokenMask>(std::move(request.filter), n);
+  const int64_t id = s->id;
+  waiting_.push_back(std::move(s));
+  return id;
+}
+
+void Scheduler::cancel(int64_t id) {
+  const auto leaves = [&](const Owned& s) {
+    if (s->id != id) return false;
+    s->ended = true;
+    if (s->mask) s->mask->stop();
+    drop_pages(s.get());
+    return true;
+  };
+  std::erase_if(waiting_, leaves);
+  std::erase_if(running_, leaves);
+}
+
+bool Scheduler::needs_all_tokens() const {
+  const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
+  return std::any_of(running_.begin(), running_.end(), needs) ||
+         std::any_of(waiting_.begin(), waiting_.end(), needs);
+}
+
+std::vector<std::shared_ptr<Sequence>> Scheduler::filtered() const {
+  std::vector<Owned> out;
+  const auto has_filter = [](const Owned& s) { return s->mask != nullptr; };
+  std::copy_if(running_.begin(), running_.end(), std::back_inserter(out), has_filter);
+  std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(out), has_filter);
+  return out;
+}
+
+void Scheduler::drop_pages(Sequence* s) {
+  for (int64_t i = s->pages.empty() ? 0 : std::ssize(s->pages.front().page); i-- > 0;)
+    for (const GroupPages& own : s->pages)
+      if (i >= own.first) pool_.release(own.page[static_cast<size_t>(i)], Reuse::kLikely);
+  s->pages.clear();
+  pool_.release_prefix(std::exchange(s->prefix, kNoPrefix));
+  s->published = s->computed = 0;
+}
+
+// The first page that tokens from `first` on see, all of whose page count: those before are passed.
+int64_t Scheduler::first_page(size_t group, int64_t first) const {
+  const int64_t window = options_.windows[group], size = bounds_.page_size;
+  return window == 0 ? 0 : std::max<int64_t>(0, first / size * size - window + 1) / size;
+}
+
+Reuse Scheduler::reuse_of(const Sequence& s, size_t group, int64_t page) const {
+  for (const int64_t end : {s.known, s.prompt_tokens / bounds_.page_size})
+    if (page < end && page >= first_page(group, end * bounds_.page_size)) return Reuse::kLikely;
+  return Reuse::kUnlikely;
+}
+
+// What no token behind the computed ones sees.
+void Scheduler::release_passed(Sequence* s) {
+  for (size_t group = 0; group < s->pages.size(); ++group) {
+    GroupPages& own = s->pages[group];
+    for (const int64_t end = first_page(group, s->computed); own.first < end; ++own.first)
+      pool_.release(std::exchange(own.page[static_cast<size_t>(own.first)], kNoPage),
+                    reuse_of(*s, group, own.first));
+  }
+}
+
+// Pages for `tokens` tokens in all; false when there are not enough, and then none is taken.
+bool Scheduler::reserve(Sequence* s, int64_t tokens) {
+  s->pages.resize(options_.windows.size());
+  const int64_t need = pages_of(tokens) - std::ssize(s->pages.front().page);
+  if (need * std::ssize(s->pages) > free_pages()) return false;
+  for (GroupPages& own : s->pages)
+    for (int64_t i = 0; i < need; ++i) own.page.push_back(pool_.take());
+  return true;
+}
+
+// It begins again later, from its tokens.
+void Scheduler::stop_youngest() {
+  drop_pages(running_.back().get());
+  waiting_.push_front(std::move(running_.back()));
+  running_.pop_back();
+}
+
+std::span<const int32_t> Scheduler::page_tokens(const Sequence& s, int64_t page) const {
+  const auto size = static_cast<size_t>(bounds_.page_size);
+  return std::span(s.tokens).subspan(static_cast<size_t>(page) * size, size);
+}
+
+// The longest prefix from which it can go on, of a sequence that has no pages and whose tokens are all known.
+void Scheduler::take_prefix(Sequence* s) {
+  if (!options_.prefix_cache || s->needs_scores()) return;
+  const PrefixTree& tree = pool_.prefixes();
+  const size_t groups = options_.windows.size();
+  std::vector<int64_t> chain, unbroken(groups);  // prefixes; pages of each group without a gap up to the last
+  for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
+    const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
+    if (!next) break;
+    chain.push_back(*next);
+    const int64_t end = std::ssize(chain);
+    bool all = true;
+    for (size_t group = 0; group < groups; ++group) {
+      int64_t& pages = unbroken[group];
+      pages = tree.page(*next, group) == kNoPage ? 0 : pages + 1;
+      all = all && pages >= end - first_page(group, end * bounds_.page_size);
+    }
+    if (all) s->published = end;
+  }
+  s->known = std::ssize(chain);
+  if (s->published == 0) return;
+  s->prefix = chain[static_cast<size_t>(s->published) - 1];
+  pool_.hold_prefix(s->prefix);
+  s->computed = s->published * bounds_.page_size;
+  s->pages.resize(groups);
+  for (size_t group = 0; group < groups; ++group) {
+    GroupPages& own = s->pages[group];
+    own.first = first_page(group, s->computed);
+    own.page.assign(static_cast<size_t>(s->published), kNoPage);
+    for (auto i = static_cast<size_t>(own.first); i < own.page.size(); ++i)
+      pool_.acquire(own.page[i] = tree.page(chain[i], group));
+  }
+}
+
+// Whether a page is published in place of one of its own, behind those that it has published.
+bool Scheduler::has_twin(const Sequence& s) const {
+  const auto prefix = pool_.prefixes().find(s.prefix, page_tokens(s, s.published));
+  if (!prefix) return false;
+  for (size_t group = 0; group < s.pages.size(); ++group)
+    if (s.published >= s.pages[group].first && pool_.prefixes().page(*prefix, group) != kNoPage) return true;
+  return false;
+}
+
+// Its full pages whose tokens are known, one behind the other. Of two pages with the same tokens one is published.
+void Scheduler::publish(Sequence* s, Twin twin) {
+  if (!options_.prefix_cache) return;
+  // Of a sequence with a filter the last token may have to be computed once more.
+  const int64_t settled = std::ssize(s->tokens) - (s->mask ? 1 : 0);
+  const int64_t full = std::min(s->computed, settled) / bounds_.page_size;
+  for (; s->published < full; ++s->published) {
+    if (twin == Twin::kKeepsOwn && has_twin(*s)) return;
+    const int64_t prefix = pool_.hold_prefix(s->prefix, page_tokens(*s, s->published));
+    pool_.release_prefix(std::exchange(s->prefix, prefix));
+    for (size_t group = 0; group < s->pages.size(); ++group) {
+      if (s->published < s->pages[group].first) continue;
+      int32_t& own = s->pages[group].page[static_cast<size_t>(s->published)];
+      const int32_t other = pool_.prefixes().page(prefix, group);
+      if (other == kNoPage) {
+        pool_.publish(own, prefix, group);
+      } else {
+        pool_.acquire(other);
+        pool_.release(std::exchange(own, other), Reuse::kLikely);
+      }
+    }
+  }
+}
+
+namespace {
+
+// A sequence whose last token a step in flight draws has nothing left to compute.
+int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length() - s.computed : 0; }
+
+}  // namespace
+
+std::vector<Chunk> Scheduler::next() {
+  std::vector<Chunk> chunks;
+  int64_t budget = bounds_.tokens, prompts = budget;  // what the step still takes, and of prompts
+  const int64_t preempted_before = preemptions_;
+  for (const Owned& s : running_) release_passed(s.get());
+  // Older sequences may take pages from younger ones, never the other way round, so the oldest always makes progress.
+  const auto take = [&](Owned s, int64_t most) -> int64_t {
+    const int64_t count = std::min(left_of(*s), most);
+    while (!reserve(s.get(), s->computed + count)) {
+      const Sequence* youngest = running_.back().get();
+      if (youngest == s.get()) return 0;  // it waits for a free page
+      std::erase_if(chunks, [&](const Chunk& c) {
+        if (c.sequence.get() == youngest) budget += c.count;
+        return c.sequence.get() == youngest;
+      });
+      stop_youngest();
+      ++preemptions_;
+    }
+    chunks.push_back({s, s->computed, count});
+    budget -= count;
+    return count;
+  };
+  for (size_t i = 0; i < running_.size() && budget > 0; ++i)
+    if (left_of(*running_[i]) == 1 && !running_[i]->sits_out) take(running_[i], budget);
+  if (options_.mixed_prefill_tokens > 0 && !chunks.empty()) prompts = options_.mixed_prefill_tokens;
+  for (size_t i = 0; i < running_.size() && std::min(budget, prompts) > 0; ++i)
+    if (left_of(*running_[i]) > 1) prompts -= take(running_[i], std::min(budget, prompts));
+  const auto active = std::count_if(running_.begin(), running_.end(),
+                                    [](const Owned& s) { return s->length() < s->tokens_max; });
+  int64_t rows = 0;
+  for (Chunk& chunk : chunks) start(&chunk, &rows);
+  // A sequence that has just lost its pages would take them again.
+  if (preemptions_ == preempted_before)
+    admit({.tokens = std::min(budget, prompts), .sequences = bounds_.sequences - active, .rows = rows},
+          &chunks);
+  // Not with another's page in place of its own: this step may write both, and two would write the same one.
+  for (const Chunk& chunk : chunks) publish(chunk.sequence.get(), Twin::kKeepsOwn);
+  return chunks;
+}
+
+// Whether a chunk computes the page behind those that `s` has found.
+bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
+  const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
+  if (!options_.prefix_cache || s.needs_scores() || end >= s.tokens.size()) return false;
+  return std::any_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
+    const Sequence& other = *chunk.sequence;
+    return static_cast<size_t>(chunk.first) < end &&
+           std::min(static_cast<size_t>(other.computed), other.tokens.size()) >= end &&
+           std::equal(s.tokens.begin(), s.tokens.begin() + static_cast<ptrdiff_t>(end), other.tokens.begin());
+  });
+}
+
+void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
+  for (auto at = waiting_.begin(); at != waiting_.end() && room.tokens > 0 && room.sequences > 0;) {
+    const Owned s = *at;
+    if (s->ahead > 0) return;  // it lost its pages before the host knew its last token
+    take_prefix(s.get());
+    if (computes_next_page(*chunks, *s)) {
+      drop_pages(s.get());
+      ++at;
+      continue;
+    }
+    const int64_t tokens = std::min(left_of(*s), room.tokens);
+    if (!reserve(s.get(), s->computed + tokens)) return drop_pages(s.get());
+    count_query(s.get());
+    chunks->push_back({s, s->computed, tokens});
+    start(&chunks->back(), &room.rows);
+    room.tokens -= tokens, --room.sequences;
+    running_.push_back(s);
+    at = waiting_.erase(at);
+  }
+}
+
+void Scheduler::count_query(Sequence* s) {
+  if (!options_.prefix_cache || s->cached_tokens) return;
+  s->cached_tokens = s->computed;
+  if (s->needs_scores()) return;  // it looks for nothing
+  queries_ += s->length();
+  hits_ += s->computed;
+}
+
+// From here on the chunk is in flight, behind `rows` chunks of its step that draw.
+void Scheduler::start(Chunk* chunk, int64_t* rows) {
+  Sequence& s = *chunk->sequence;
+  if (s.needs_scores())
+    chunk->scores = std::clamp<int64_t>(s.prompt_tokens - 1 - chunk->first, 0, chunk->count);
+  s.computed += chunk->count;
+  if (s.computed < s.length()) return;
+  if (s.ahead > 0) chunk->taken = s.drawn_row;
+  chunk->number = s.length() - s.prompt_tokens;
+  chunk->drawn = s.drawn_row = (*rows)++;
+  ++s.ahead;
+}
+
+// A sequence that lost its pages computes tokens again whose scores it has.
+void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
+  Sequence& s = *chunk.sequence;
+  for (int64_t i = std::max<int64_t>(0, s.scored - chunk.first); i < chunk.scores; ++i, ++s.scored)
+    s.scores.push_back(std::move(scores[static_cast<size_t>(i)]));
+}
+
+std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
+                                              const std::vector<GeneratedToken>& drawn,
+                                              std::vector<TokenScore> scores) {
+  std::vector<GeneratedToken> out;
+  size_t at = 0, scores_at = 0;
+  for (const Chunk& chunk : chunks) {
+    const auto count = static_cast<size_t>(chunk.scores);
+    take_scores(chunk, std::span(scores).subspan(std::exchange(scores_at, scores_at + count), count));
+    if (!chunk.drawn) continue;
+    Sequence& s = *chunk.sequence;
+    GeneratedToken token = drawn[at++];
+    --s.ahead;
+    if (s.ended) continue;
+    s.sits_out = chunk.dropped;
+    if (chunk.dropped) {
+      --s.computed;
+      continue;
+    }
+    token.request = s.id;
+    token.cached_tokens = s.cached_tokens.value_or(0);
+    token.prompt = std::exchange(s.scores, {});
+    s.tokens.push_back(token.id);
+    // Steps in flight have their tables, so only later ones read another's page in place of its own.
+    publish(&s, Twin::kTakesOther);
+    const auto& stops = s.sampling.stop_token_ids;
+    if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
+      token.finish = FinishReason::kStop;
+    } else if (static_cast<int64_t>(s.tokens.size()) >= s.tokens_max) {
+      token.finish = FinishReason::kLength;
+    }
+    out.push_back(std::move(token));
+  }
+  for (const GeneratedToken& token : out)
+    if (token.finish != FinishReason::kNone) cancel(token.request);
+  return out;
+}
+
+void Scheduler::take_back(const std::vector<Chunk>& chunks) {
+  for (const Chunk& chunk : chunks)
+    if (chunk.drawn) --chunk.sequence->ahead;
+  while (!running_.empty()) stop_youngest();
+  pool_.forget_all();
+}
+
+void Scheduler::take_pages(Sequence* s, int64_t tokens) {
+  release_passed(s);
+  (void)reserve(s, tokens);
+}
+
+PrefixCacheCounts Scheduler::prefix_cache() const {
+  return {.queries = queries_, .hits = hits_, .evictions = pool_.evictions()};
+}
+
+}  // namespace sluice

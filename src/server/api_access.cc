@@ -1,0 +1,199 @@
+#include "server/api_access.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/json.h"
+#include "server/server_text.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kNameShown = 200;  // bytes of a foreign name in a message
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Without a port, brackets and the root's dot, and in small letters.
+std::string host_name(std::string_view host) {
+  if (host.starts_with('[')) {
+    host = host.substr(1, host.find(']') - 1);
+  } else if (const size_t colon = host.find(':'); host.find(':', colon + 1) == host.npos) {
+    host = host.substr(0, colon);
+  }
+  if (host.ends_with('.')) host.remove_suffix(1);
+  return lower(std::string(host));
+}
+
+bool is_address(const std::string& host) {
+  in6_addr bytes;  // the larger one
+  return inet_pton(AF_INET, host.c_str(), &bytes) == 1 ||
+         inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &bytes) == 1;
+}
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// "a.example", "10.0.0.1", "[::1]".
+bool is_host(const std::string& host) {
+  if (is_address(host)) return true;
+  const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '.' || c == '-' || c == '_'; };
+  return !host.empty() && std::all_of(host.begin(), host.end(), plain) && host.front() != '.' &&
+         host.find("..") == host.npos;
+}
+
+// Behind a host: nothing, or ":" and a number.
+bool is_port(std::string_view text) {
+  return text.empty() || (text.size() > 1 && text[0] == ':' &&
+                          std::all_of(text.begin() + 1, text.end(), [](char c) { return is_digit(c); }));
+}
+
+std::string_view port_of(std::string_view host) {
+  const size_t from = host.starts_with('[') ? host.find(']') : 0;
+  const size_t colon = host.find(':', std::min(from, host.size()));
+  const bool bare_address = from == 0 && colon != host.npos && host.find(':', colon + 1) != host.npos;
+  return colon == host.npos || bare_address ? std::string_view() : host.substr(colon);
+}
+
+Status wrong_host(const std::string& name) {
+  return invalid("wanted names of hosts, as chat.example, or '*' alone for any, found '" + name + "'");
+}
+
+Status check_origin(std::string_view origin) {
+  const auto wrong = [&](const std::string& why) {
+    return invalid(
+        "wanted origins, as https://chat.example or http://localhost:3000, or '*' alone for any, found '" +
+        std::string(origin) + "'" + why);
+  };
+  if (origin == "*" || origin == "null") return {};  // "null": of pages in files
+  const size_t end = std::min(origin.find("://"), origin.size());
+  const std::string scheme = lower(std::string(origin.substr(0, end)));
+  const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '+' || c == '-' || c == '.'; };
+  const bool is_scheme =
+      !scheme.empty() && is_letter(scheme[0]) && std::all_of(scheme.begin(), scheme.end(), plain);
+  if (!is_scheme || end == origin.size()) return wrong("");
+  std::string_view host = origin.substr(end + 3);
+  if (host.ends_with('/')) host.remove_suffix(1);
+  const std::string_view port = port_of(host);
+  if (!is_host(host_name(host)) || !is_port(port)) return wrong("");
+  if ((scheme == "http" && port == ":80") || (scheme == "https" && port == ":443"))
+    return wrong(", whose port browsers leave out");
+  return {};
+}
+
+Status no_names(std::string_view text) {
+  return invalid("wanted names with commas between them, or a JSON list of them, found '" +
+                 std::string(text) + "'");
+}
+
+Result<std::vector<std::string>> read_names(std::string_view text) {
+  std::vector<std::string> names;
+  if (const auto list = parse_json(text, "list"); list.ok() && list.value().is_array()) {
+    for (const Json& name : list.value()) {
+      if (!name.is_string() || name == "") return no_names(text);
+      names.push_back(name.get<std::string>());
+    }
+    if (names.empty()) return no_names(text);
+    return names;
+  }
+  std::string_view rest = text;
+  if (rest.starts_with('[') && rest.ends_with(']')) rest = rest.substr(1, rest.size() - 2);
+  for (bool more = !rest.empty() || text.empty(); more;) {
+    const size_t end = rest.find(',');
+    std::string_view name = rest.substr(0, end);
+    more = end != rest.npos;
+    if (more) rest.remove_prefix(end + 1);
+    while (name.starts_with(' ')) name.remove_prefix(1);
+    while (name.ends_with(' ')) name.remove_suffix(1);
+    if (name.size() >= 2 && name.starts_with('"') && name.ends_with('"'))
+      name = name.substr(1, name.size() - 2);
+    if (name.empty() || name.find_first_of(" \t\r\n\"'") != name.npos) return no_names(text);
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> read_hosts(std::string_view text) {
+  auto names = read_names(text);
+  if (!names.ok()) return names;
+  for (const std::string& name : names.value())
+    if (name != "*" && (!is_host(host_name(name)) || !is_port(port_of(name)))) return wrong_host(name);
+  return names;
+}
+
+Result<std::vector<std::string>> read_origins(std::string_view text) {
+  auto names = read_names(text);
+  if (!names.ok()) return names;
+  for (const std::string& name : names.value()) SLUICE_TRY(check_origin(name));
+  return names;
+}
+
+Access::Access(AccessOptions options) : options_(std::move(options)) {
+  for (std::string& host : options_.allowed_hosts) host = host_name(host);
+  for (std::string& origin : options_.allowed_origins) {
+    origin = lower(std::move(origin));
+    if (origin.ends_with('/')) origin.pop_back();
+  }
+}
+
+bool Access::authorized(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return true;
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string& header = request.authorization;
+  if (header.size() < kScheme.size() || lower(header.substr(0, kScheme.size())) != kScheme) return false;
+  bool known = false;  // all are compared, whichever it is
+  for (const std::string& key : options_.api_keys)
+    known |= same_secret(key, std::string_view(header).substr(kScheme.size()));
+  return known;
+}
+
+std::optional<ApiError> Access::check_host(const HttpRequest& request) const {
+  if (!options_.api_keys.empty() || request.host.empty() || has(options_.allowed_hosts, "*")) return {};
+  const std::string host = host_name(request.host);
+  // Nobody else's page has a name without a dot: it is found in this network alone.
+  const bool local = host.find('.') == host.npos || host.ends_with(".localhost");
+  if (local || is_address(host) || host == host_name(options_.host) || has(options_.allowed_hosts, host))
+    return {};
+  return ApiError{
+      .status = 403,
+      .message = "Host: wanted an address, a name without a dot or one of --allowed-hosts, found '" +
+                 host.substr(0, kNameShown) + "', and the server asks for no key (--api-key)",
+      .type = "permission_error",
+      .code = "host_not_allowed"};
+}
+
+bool Access::allows_origin(const std::string& origin) const {
+  return !origin.empty() &&
+         (has(options_.allowed_origins, "*") || has(options_.allowed_origins, lower(origin)));
+}
+
+HttpHeaders Access::headers_for(const HttpRequest& request) const {
+  if (options_.allowed_origins.empty()) return {};
+  const bool any = has(options_.allowed_origins, "*");
+  HttpHeaders out;
+  if (!any) out.emplace_back("Vary", "Origin");  // for caches between
+  if (!allows_origin(request.origin)) return out;
+  out.emplace_back("Access-Control-Allow-Origin", any ? "*" : request.origin);
+  out.emplace_back("Access-Control-Expose-Headers", "x-request-id, Retry-After");
+  return out;
+}
+
+std::optional<HttpResponse> Access::preflight(const HttpRequest& request) const {
+  if (options_.allowed_origins.empty() || request.method != "OPTIONS" || request.origin.empty() ||
+      request.asked_method.empty())
+    return {};
+  HttpResponse out{.content_type = "text/plain"};  // whose headers say whether the page may go on
+  if (!allows_origin(request.origin)) return out;
+  out.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE");
+  if (!request.asked_headers.empty())
+    out.headers.emplace_back("Access-Control-Allow-Headers", request.asked_headers);
+  out.headers.emplace_back("Access-Control-Max-Age", "600");
+  return out;
+}
+
+}  // namespace sluice

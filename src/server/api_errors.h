@@ -1,0 +1,17 @@
+// Refusals that are not about what a request says.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "server/api_request.h"
+
+namespace sluice {
+
+ApiError overloaded(int64_t max_queue);
+ApiError ending();
+ApiError no_memory();
+ApiError too_much_kept(int64_t most);
+ApiError unknown_model(const std::string& name);
+ApiError timed_out(double seconds);
+
+}  // namespace sluice

@@ -1,0 +1,153 @@
+// The endpoints: which request goes where, and what becomes of it until its answer is written.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "server/api_access.h"
+#include "server/api_answer.h"
+#include "server/engine_thread.h"
+#include "server/http.h"
+#include "server/memory.h"
+#include "server/metrics.h"
+#include "server/prepare.h"
+#include "server/response_store.h"
+#include "server/server_log.h"
+#include "server/work_pool.h"
+
+namespace sluice {
+
+struct ApiOptions {
+  AccessOptions access = {};   // keys are not wanted for /health, /version and the page
+  int64_t max_queue = 1024;    // sequences that wait for the engine
+  int64_t max_stored = 1024;   // answers of /v1/responses
+  double request_timeout = 0;  // seconds from a request to the end of its answer; 0: no bound
+  double drain_seconds = 30;   // for what runs when the server is asked to end
+  int64_t max_answer_bytes = int64_t{1} << 30;  // of log probabilities that all answers together keep
+  LogFormat log = LogFormat::kText;
+};
+
+// All on the loop's thread, but for the constructor.
+class ApiServer final : public HttpService {
+ public:
+  // Throws std::system_error where the system has no more threads. `log` must outlive it.
+  ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options, ServerLog& log);
+  ~ApiServer() override;
+  void attach(HttpServer& http);  // before anything arrives
+
+  void on_request(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
+  std::string error_body(int status, const std::string& message) override;
+  void on_tick() override;
+  void on_signal() override;
+  void log(std::string_view request, const std::string& text) override;
+
+ private:
+  struct Active;  // a request in the queue or in the engine
+  struct Job;     // one that workers prepare for it
+  using Exchange = std::shared_ptr<HttpExchange>;
+  enum class Route : uint8_t {
+    kChat,
+    kCompletion,
+    kResponse,
+    kStoredResponse,
+    kModels,
+    kModel,
+    kTokenize,
+    kDetokenize,
+    kHealth,
+    kVersion,
+    kMetrics,
+    kOpenApi,
+    kPage
+  };
+  struct Endpoint {
+    const char *path, *methods;  // a path that ends with "/" has a name behind it
+    Route route;
+  };
+  static const Endpoint kEndpoints[];
+
+  // api_routes.cc
+  void route(HttpRequest request, const Exchange& exchange);
+  std::optional<ApiError> check(const HttpRequest& request, const Endpoint** endpoint) const;
+  void answer_now(Route route, const HttpRequest& request, const Exchange& exchange);
+  void answer_model(const std::string& name, const Exchange& exchange);
+  void answer_stored(const HttpRequest& request, const Exchange& exchange);
+  void answer_metrics(const Exchange& exchange);
+  void respond(const Exchange& exchange, HttpResponse response);
+  void respond(const Exchange& exchange, const ApiError& error, const std::string& allowed = "");
+  void refuse_for_memory(const Exchange& exchange) noexcept;
+
+  // Reads the body elsewhere, in up to two steps, and comes back.
+  void answer_later(Route route, HttpRequest request, const Exchange& exchange);
+  void prepare(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;    // on a worker
+  void constrain(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;  // likewise
+  void come_back(const std::shared_ptr<Job>& job) noexcept;                        // likewise
+  void take_back(const std::shared_ptr<Job>& job);
+  void end_job(const std::shared_ptr<Job>& job, const ApiError& error);
+  bool is_ending() const { return drain_until_.has_value(); }
+
+  // api_active.cc
+  void begin(const Exchange& exchange, Clock::time_point arrived, ServedModel::Prepared prepared);
+  void enter(const std::shared_ptr<Active>& active, std::vector<QueuedSequence> sequences);
+  void note_ignored(const std::string& id, const ApiRequest& request);
+  void take(StepReport* report);
+  void take_token(const std::shared_ptr<Active>& active, TicketToken token, Clock::time_point at);
+  void push_token(const std::shared_ptr<Active>& active, TicketToken token, Clock::time_point at);
+  bool is_small(int64_t work);  // enough for the loop, which then counts it as done
+  void note_token(Active* active, size_t choice, Clock::time_point at);
+  void note_end(Active* active, size_t choice, const GeneratedToken& token, Clock::time_point at);
+  void token_taken(const std::shared_ptr<Active>& active, const TicketToken& token, Clock::time_point at);
+  void send(Active* active);
+  void complete(const std::shared_ptr<Active>& active);
+  void finish(const std::shared_ptr<Active>& active, std::string rest);
+  void fail(const std::shared_ptr<Active>& active, const ApiError& error);
+  void fail_for_memory(const std::shared_ptr<Active>& active) noexcept;
+  void abandon(const std::shared_ptr<Active>& active, ClientLoss how) noexcept;
+  void check_time();
+  void bound_answers();
+  void forget(const std::shared_ptr<Active>& active);  // and cancels what is left of it
+  void forget_surely(const std::shared_ptr<Active>& active) noexcept;
+  void destroy(Active* active) noexcept;
+  void log_end(const Active& active, const std::string& how);
+  // `work` on a worker, with the answer, which is away for so long; then `then` on the loop.
+  void send_away(const std::shared_ptr<Active>& active, std::function<void()> work,
+                 std::function<void()> then);
+  void take_home(const std::shared_ptr<Active>& active, bool done,
+                 const std::function<void()>& then) noexcept;
+  void go_on(const std::shared_ptr<Active>& active);  // with what came while it was away
+  template <class Work>
+  void post(const Work& work) noexcept {  // to the loop; copying `work` must not throw
+    surely([&] { http_->post(work); });
+  }
+
+  const ServedModel& model_;
+  ApiOptions options_;
+  int64_t created_;  // seconds since 1970
+  ServerLog& log_;
+  const Access access_;
+  const std::shared_ptr<const std::string> openapi_;
+  HttpServer* http_ = nullptr;
+  ServeMetrics metrics_;
+  Ticket next_ticket_ = 1;
+  std::unordered_set<std::shared_ptr<Job>> jobs_;
+  std::optional<Clock::time_point> drain_until_;
+  ResponseStore responses_;
+  std::unordered_set<std::string> ignored_;  // fields of which the log has told
+  std::unordered_map<Ticket, std::shared_ptr<Active>> by_ticket_;
+  std::unordered_set<std::shared_ptr<Active>> active_;
+  std::vector<std::shared_ptr<Active>> touched_;  // by the step that is being taken
+  int64_t work_ = 0;  // that the loop has done on answers since it last looked for other things
+  // These end first, the last one before the others: what they do comes back to what stands above.
+  EngineThread engine_;
+  WorkPool answer_workers_;  // parts of answers that are large
+  WorkPool slow_workers_;    // large bodies, and grammars: what is small does not wait behind them
+  WorkPool workers_;
+};
+
+}  // namespace sluice

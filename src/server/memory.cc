@@ -1,0 +1,46 @@
+#include "server/memory.h"
+
+#include <new>
+#include <thread>
+
+namespace sluice {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPause{1};
+thread_local SteadyClock::duration patience{0};
+thread_local SteadyClock::time_point refused_first, refused_last;
+
+// operator new calls it until there is memory, or it throws.
+void wait_for_memory() {
+  const auto now = SteadyClock::now();
+  if (now - refused_last > 50 * kPause) refused_first = now;  // another allocation
+  refused_last = now;
+  if (now - refused_first >= patience) throw std::bad_alloc();
+  std::this_thread::sleep_for(kPause);
+}
+
+}  // namespace
+
+void be_patient_for_memory(std::chrono::milliseconds most) {
+  patience = most;
+  std::set_new_handler(wait_for_memory);
+}
+
+void need_memory_for_json(std::string_view text) {
+  constexpr size_t kBytesOfValue = 256;  // in an array or an object, and what its growth takes for a while
+  size_t values = 1;
+  bool inside = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (inside && c == '\\') ++i;
+    if (c == '"') inside = !inside;
+    values += !inside && (c == ',' || c == '[' || c == '{') ? 1 : 0;
+  }
+  // Called by name, so that no compiler leaves both out; no page is touched.
+  void* room = ::operator new(values* kBytesOfValue);
+  ::operator delete(room);
+}
+
+}  // namespace sluice

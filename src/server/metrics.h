@@ -1,0 +1,40 @@
+// Counters of a server, as Prometheus reads them. Names are vLLM's; each stands under `vllm:` and under `sluice:`.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/engine_thread.h"
+
+namespace sluice {
+
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  void observe(double value);
+  const std::vector<double>& bounds() const { return bounds_; }
+  const std::vector<int64_t>& counts() const { return counts_; }  // one more than bounds: those above all
+  double sum() const { return sum_; }
+
+ private:
+  std::vector<double> bounds_;  // ascending; a value belongs to the first that it does not exceed
+  std::vector<int64_t> counts_;
+  double sum_ = 0;
+};
+
+struct ServeMetrics {
+  ServeMetrics();
+  int64_t prompt_tokens = 0, generation_tokens = 0;
+  std::map<std::string, int64_t> finished;  // sequences by finish reason
+  std::map<int, int64_t> answers;           // of HTTP, by status
+  int64_t clients_lost = 0, log_lines_dropped = 0;
+  Histogram first_token, between_tokens, per_output_token, whole, queue, prefill, decode;  // seconds
+  Histogram prompt_lengths, generation_lengths, step_tokens;                               // tokens
+};
+
+// In Prometheus's text format 0.0.4.
+std::string metrics_text(const ServeMetrics& metrics, const EngineLoad& load, int64_t connections,
+                         const std::string& model);
+
+}  // namespace sluice

@@ -1,0 +1,243 @@
+#include "server/prepare.h"
+
+#include <algorithm>
+#include <random>
+
+#include "models/family.h"
+#include "server/api_answer.h"
+
+namespace sluice {
+namespace {
+
+ApiError too_long(int64_t most, const std::string& found, const char* field) {
+  return {.message = std::string(field) + ": wanted fewer than " + std::to_string(most) +
+                     " tokens (the context, --max-model-len), found " + found,
+          .param = field,
+          .code = "context_length_exceeded"};
+}
+
+// Where a request has its prompt.
+const char* field_of(const ApiRequest& request) {
+  return request.kind == ApiKind::kChat       ? "messages"
+         : request.kind == ApiKind::kResponse ? "input"
+                                              : "prompt";
+}
+
+uint64_t random_seed() {
+  static thread_local std::mt19937_64 generator{std::random_device{}()};
+  return generator();
+}
+
+}  // namespace
+
+ServedModel::ServedModel(const ModelConfig& model, int64_t max_model_len, const ChatFormat& format,
+                         ChatOptions options, std::vector<std::string> names)
+    : model_(&model),
+      format_(&format),
+      options_(std::move(options)),
+      names_(std::move(names)),
+      limits_{.vocab = model.decoder.vocab,
+              .temperature_max = kTemperatureMax,
+              .penalty_max = kPenaltyMax,
+              .repetition_min = kRepetitionMin,
+              .repetition_max = kRepetitionMax,
+              .bias_max = kLogitBiasMax},
+      structured_(format, limits_.vocab),
+      limit_(format.tokenizer(), max_model_len) {}
+
+bool ServedModel::serves(const std::string& name) const {
+  return name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end();
+}
+
+std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* field) const {
+  if (limit_.fits(tokens)) return {};
+  return too_long(max_model_len(), std::to_string(tokens), field);
+}
+
+// Before any work on a text that cannot fit.
+std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
+  const int64_t fewest = limit_.fewest_tokens(bytes);
+  if (limit_.fits(fewest)) return {};
+  return too_long(max_model_len(),
+                  std::to_string(bytes) + " bytes, which are at least " + std::to_string(fewest), field);
+}
+
+// What is asked for. How long an answer becomes that has no bound of its own nobody knows.
+std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) const {
+  const ApiRequest& request = prepared.request;
+  const RequestSampling& s = request.sampling;
+  if (!s.logprobs) return {};
+  int64_t tokens = 0;
+  for (const auto& prompt : prepared.prompts) {
+    const int64_t length = std::ssize(prompt), room = max_model_len() - length;
+    tokens += (request.echo ? length : 0) + std::min(s.max_tokens.value_or(0), room);
+  }
+  const int64_t scores = tokens * request.choices * (1 + *s.logprobs);
+  if (scores <= limits_.scores_max) return {};
+  const char* field = request.kind == ApiKind::kCompletion ? "logprobs" : "top_logprobs";
+  return ApiError{.message = std::string(field) + ": wanted at most " + std::to_string(limits_.scores_max) +
+                             " log probabilities in an answer, found " + std::to_string(scores) +
+                             " where each of its tokens has " + std::to_string(1 + *s.logprobs) +
+                             "; ask for fewer, for fewer answers, or for a smaller max_tokens",
+                  .param = field};
+}
+
+ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, PromptEnd end) const {
+  std::string instructions = chat.response.instructions;
+  const std::string& more = chat.conversation.instructions;
+  if (!more.empty()) instructions += (instructions.empty() ? "" : "\n\n") + more;
+  int64_t bytes = std::ssize(instructions);
+  for (const Message& m : chat.conversation.messages)
+    bytes += std::ssize(m.content) + std::ssize(m.recipient);
+  if (chat.response_format) bytes += std::ssize(chat.response_format->schema);
+  const char* field = field_of(chat);
+  if (const auto error = check_bytes(bytes, field)) return *error;
+  Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
+  // An empty system message leaves the server's own instructions in place; without any it is empty in the prompt, too.
+  if (!instructions.empty()) conversation.options.developer_instructions = instructions;
+  conversation.options.has_instructions = chat.conversation.has_instructions;
+  conversation.options.thinking = chat.thinking;
+  if (chat.tools.offered()) {
+    auto section = format().functions_text(chat.tools.functions);
+    if (!section.ok()) return ApiError{.message = "tools: " + section.status().message, .param = "tools"};
+    if (const auto error = check_bytes(std::ssize(section.value()), "tools")) return *error;
+    conversation.options.functions = std::move(section).value();
+  }
+  if (chat.effort) conversation.options.effort = *chat.effort;
+  conversation.options.response_format = chat.response_format;
+  auto tokens = format().prompt(conversation);
+  if (!tokens.ok())
+    return ApiError{.message = std::string(field) + ": " + tokens.status().message, .param = field};
+  return std::move(tokens).value();
+}
+
+ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const std::string& text, Specials specials) const {
+  if (const auto error = check_bytes(std::ssize(text), "prompt")) return *error;
+  std::vector<int32_t> tokens;
+  const Status status = format().tokenizer().encode(text, specials, &tokens);
+  if (!status.ok()) return ApiError{.message = "prompt: " + status.message, .param = "prompt"};
+  return tokens;
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
+  const ApiRequest& request = prepared.request;
+  const char* field = field_of(request);
+  for (const auto& tokens : prepared.prompts) {
+    if (const auto error = check_length(std::ssize(tokens), field)) return *error;
+    if (tokens.empty())
+      return ApiError{.message = std::string(field) + ": wanted at least one token, found none",
+                      .param = field};
+  }
+  if (auto error = check_scores(prepared)) return *error;
+  const RequestSampling& s = request.sampling;
+  SamplingParams& out = prepared.sampling;
+  out = sampling_params(s, *model_, format());
+  if (!s.seed) out.seed = random_seed();
+  if (s.max_tokens == 0) out.max_tokens = 1;  // the engine draws in any case
+  if (s.logprobs == 0) out.logprobs = -1;     // the token's own comes always
+  if (request.echo) out.prompt_logprobs = s.logprobs.value_or(-1);
+  return prepared;
+}
+
+std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
+  const char* field = field_of(*chat);
+  if (const Status usable = format().usable(); !usable.ok())
+    return ApiError{.message = std::string(field) + ": " + usable.message, .param = field};
+  const ChatAbilities can = format().abilities();
+  const std::string effort = chat->kind == ApiKind::kResponse ? "reasoning.effort" : "reasoning_effort";
+  if (!can.efforts && chat->effort && *chat->effort != ReasoningEffort::kMedium)
+    return ApiError{.message = effort + ": wanted none, since the chat format " +
+                               std::string(format().name()) + " has no place for it, found \"" +
+                               std::string(text(*chat->effort)) + "\"",
+                    .param = effort};
+  if (!can.thinking_switch) chat->thinking.reset();
+  if (can.thinking_switch) std::erase(chat->ignored, kThinkingField);
+  if (!chat->thinking) chat->thinking = options_.thinking;
+  if (!can.many_calls) chat->tools.parallel = true;  // there is one in any case
+  return {};
+}
+
+std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) const {
+  if (auto error = check_chat(&out->request)) return error;
+  format().forget_old_reasoning(&out->request.conversation.messages);
+  auto tokens = tokens_of(out->request, end);
+  if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+  out->prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+  const std::string& named = out->request.tools.named;
+  if (named.empty() || end != PromptEnd::kNextMessage) return {};
+  auto start = format().call_start(named, out->request.thinking);
+  if (!start.ok())
+    return ApiError{.message = "tool_choice: " + start.status().message, .param = "tool_choice"};
+  out->forced = std::move(start).value();
+  out->prompts.back().insert(out->prompts.back().end(), out->forced.begin(), out->forced.end());
+  return {};
+}
+
+bool ServedModel::compiles(const ApiRequest& request) { return StructuredOutput::filters_of(request); }
+
+std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::stop_token& stop) const {
+  if (stop.stop_requested()) return ApiError{.status = 499, .message = "nobody waits for it"};
+  auto filters = structured_.filters(prepared->request, stop);
+  if (auto* error = std::get_if<ApiError>(&filters)) return std::move(*error);
+  prepared->make_filter = std::get<MakeFilter>(std::move(filters));
+  return {};
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::conversation(ApiRequest request) const {
+  Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
+  if (const auto error = make_prompt(&out, PromptEnd::kNextMessage)) return *error;
+  // What it has said is in the prompt now; a response that is stored goes on with it.
+  if (out.request.kind == ApiKind::kChat || !out.request.response.store) out.request.conversation = {};
+  return finish(std::move(out));
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::chat(std::string_view body) const {
+  auto read = read_chat(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  return conversation(std::get<ApiRequest>(std::move(read)));
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::response(std::string_view body,
+                                                       const FindResponse& stored) const {
+  auto read = read_response(body, limits_, stored);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  return conversation(std::get<ApiRequest>(std::move(read)));
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::completion(std::string_view body) const {
+  auto read = read_completion(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  Prepared out{.request = std::get<ApiRequest>(std::move(read)), .prompts = {}, .forced = {}, .sampling = {}};
+  for (const Prompt& prompt : out.request.prompts) {
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
+      out.prompts.push_back(*ids);
+      continue;
+    }
+    auto tokens = tokens_of(std::get<std::string>(prompt), out.request.specials);
+    if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+    out.prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+  }
+  return finish(std::move(out));
+}
+
+ApiResult<std::string> ServedModel::tokenize(std::string_view body) const {
+  auto read = read_tokenize(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  auto& request = std::get<TokenizeRequest>(read);
+  if (request.text) {
+    const auto tokens = tokens_of(*request.text, request.specials);
+    if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+    return tokenize_json(std::get<std::vector<int32_t>>(tokens), max_model_len());
+  }
+  Prepared chat{.request = std::move(request.chat), .prompts = {}, .forced = {}, .sampling = {}};
+  if (const auto error = make_prompt(&chat, request.end)) return *error;
+  return tokenize_json(chat.prompts.front(), max_model_len());
+}
+
+ApiResult<std::string> ServedModel::detokenize(std::string_view body) const {
+  const auto read = read_detokenize(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  return detokenize_json(valid_utf8(format().tokenizer().decode(std::get<std::vector<int32_t>>(read))));
+}
+
+}  // namespace sluice

@@ -1,0 +1,340 @@
+#include "server/api_request.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+constexpr ApiLimits kLimits{.vocab = 100, .max_choices = 8, .temperature_max = 2};
+
+ApiRequest chat(const std::string& fields) {
+  auto read = read_chat(
+      R"({"messages": [{"role": "user", "content": "hi"}])" + (fields.empty() ? "" : ", " + fields) + "}",
+      kLimits);
+  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
+  return std::get<ApiRequest>(std::move(read));
+}
+
+ApiError refusal(const ApiResult<ApiRequest>& read) {
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  ADD_FAILURE() << "it was accepted";
+  return {};
+}
+
+ApiRequest messages(const std::string& list) {
+  auto read = read_chat(R"({"messages": )" + list + "}", kLimits);
+  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
+  return std::get<ApiRequest>(std::move(read));
+}
+
+}  // namespace
+
+TEST(ApiRequest, WhatIsNotSaidIsLeftToTheModel) {
+  const ApiRequest r = chat("");
+  EXPECT_EQ(r.kind, ApiKind::kChat);
+  EXPECT_EQ(r.model, "");
+  EXPECT_FALSE(r.sampling.temperature || r.sampling.top_p || r.sampling.min_p || r.sampling.top_k);
+  EXPECT_FALSE(r.sampling.seed || r.sampling.max_tokens || r.effort || r.stream || r.include_usage);
+  EXPECT_EQ(r.choices, 1);
+  EXPECT_TRUE(r.stop.empty() && r.ignored.empty() && r.include_reasoning);
+}
+
+TEST(ApiRequest, EveryFieldArrives) {
+  const ApiRequest r = chat(
+      R"("model": "m", "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 7, "seed": -1, "n": 3, "max_tokens": 4,
+      "max_completion_tokens": 5, "stop": ["a", "b"], "stream": true, "stream_options": {"include_usage": true},
+      "reasoning_effort": "low", "include_reasoning": false, "ignore_eos": true, "stop_token_ids": [9, 99], "user": "u",
+      "repetition_penalty": 1.5, "frequency_penalty": -2, "presence_penalty": 0.75, "logit_bias": {"7": -100, "99": 2.5},
+      "zeta": 1, "alpha": 2)");
+  EXPECT_EQ(r.model, "m");
+  EXPECT_EQ(r.sampling.temperature, 0.5);
+  EXPECT_EQ(r.sampling.top_p, 0.25);
+  EXPECT_EQ(r.sampling.min_p, 0.125);
+  EXPECT_EQ(r.sampling.top_k, 7);
+  EXPECT_EQ(r.sampling.seed, UINT64_MAX);
+  EXPECT_EQ(r.sampling.max_tokens, 5);
+  EXPECT_EQ(r.choices, 3);
+  ASSERT_EQ(r.stop.size(), 2u);
+  EXPECT_EQ(r.stop[0] + r.stop[1], "ab");
+  EXPECT_TRUE(r.stream && r.include_usage && r.sampling.ignore_eos);
+  EXPECT_EQ(r.effort, ReasoningEffort::kLow);
+  EXPECT_FALSE(r.include_reasoning);
+  EXPECT_EQ(r.sampling.stop_token_ids, (std::vector<int32_t>{9, 99}));
+  EXPECT_EQ(r.sampling.repetition_penalty, 1.5);
+  EXPECT_EQ(r.sampling.frequency_penalty, -2);
+  EXPECT_EQ(r.sampling.presence_penalty, 0.75);
+  EXPECT_EQ(r.sampling.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -100.f}, {99, 2.5f}}));
+  EXPECT_EQ(r.ignored, (std::vector<std::string>{"alpha", "zeta"}));
+}
+
+TEST(ApiRequest, MessagesBecomeThoseOfTheChatFormat) {
+  const ApiRequest r = messages(
+      R"([{"role": "system", "content": "A"}, {"role": "developer", "content": [{"type": "text", "text": "B"}]},
+      {"role": "user", "content": "q", "name": "ann"}, {"role": "assistant", "content": "a", "reasoning_content": "r"},
+      {"role": "system", "content": "C"}, {"role": "user", "content": ""}])");
+  EXPECT_EQ(r.conversation.instructions, "A\n\nB");
+  const std::vector<Message> want{{.role = ChatRole::kUser, .content = "q"},
+                                  {.role = ChatRole::kAssistant, .channel = "analysis", .content = "r"},
+                                  {.role = ChatRole::kAssistant, .channel = "final", .content = "a"},
+                                  {.role = ChatRole::kDeveloper, .content = "C"},
+                                  {.role = ChatRole::kUser, .content = ""}};
+  EXPECT_EQ(r.conversation.messages, want);
+}
+
+TEST(ApiRequest, PromptsOfEveryForm) {
+  const auto prompts = [](const std::string& json) {
+    const auto read = read_completion(R"({"prompt": )" + json + "}", kLimits);
+    EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
+    return std::get<ApiRequest>(read).prompts;
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(prompts(R"("a")"), std::vector<Prompt>{"a"});
+  EXPECT_EQ(prompts(R"(["a", "b"])"), (std::vector<Prompt>{"a", "b"}));
+  EXPECT_EQ(prompts("[0, 99]"), std::vector<Prompt>{(Ids{0, 99})});
+  EXPECT_EQ(prompts(R"([[1], [2, 3], "c"])"), (std::vector<Prompt>{Ids{1}, Ids{2, 3}, "c"}));
+}
+
+TEST(ApiRequest, AnErrorNamesTheFieldWhatWasWantedAndWhatWasFound) {
+  const ApiError e = refusal(read_completion(R"({"prompt": "a", "temperature": 3})", kLimits));
+  EXPECT_EQ(e.status, 400);
+  EXPECT_EQ(e.param, "temperature");
+  EXPECT_EQ(e.message, "temperature: wanted a number from 0 to 2, found 3");
+  EXPECT_EQ(refusal(read_completion(R"({"prompt": [[1], [1, 100]]})", kLimits)).message,
+            "prompt[1][1]: wanted an integer from 0 to 99, found 100");
+  EXPECT_EQ(refusal(read_completion(R"({"prompt": ["a", "b", "c"], "n": 3})", kLimits)).message,
+            "n: wanted at most 8 answers, found 9");
+  EXPECT_EQ(refusal(read_chat(R"({"messages": [{"role": "user", "content": [{"type": "audio"}]}]})", kLimits))
+                .param,
+            "messages[0].content[0].type");
+  EXPECT_EQ(refusal(read_chat(R"({"messages": [7]})", kLimits)).param, "messages[0]");
+  for (const char* bias : {R"({"100": 1})", R"({"-1": 1})", R"({"1x": 1})", R"({"": 1})",
+                           R"({"5": 1, "05": 1})", R"({"5": "a"})", R"({"5": -100.5})"}) {
+    const ApiError wrong =
+        refusal(read_completion(R"({"prompt": "a", "logit_bias": )" + std::string(bias) + "}", kLimits));
+    EXPECT_TRUE(wrong.param.starts_with("logit_bias.")) << wrong.message;
+  }
+  const ApiError nested = refusal(
+      read_completion(R"({"prompt": "a", "stream": true, "stream_options": {"include_usage": 1}})", kLimits));
+  EXPECT_EQ(nested.param, "stream_options.include_usage");
+}
+
+TEST(ApiRequest, WhatIsNotSupportedHasItsNeutralValueOrIsRefused) {
+  for (const char* neutral :
+       {R"("tools": [])", R"("tools": null)", R"("min_tokens": 0.0)", R"("chat_template_kwargs": {})",
+        R"("response_format": {"type": "text"})", R"("best_of": 1)"})
+    (void)chat(neutral);
+  for (const char* asks : {R"("min_tokens": 1)", R"("best_of": 2)"}) {
+    const ApiError e = refusal(
+        read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + std::string(asks) + "}", kLimits));
+    EXPECT_NE(e.message.find("not supported"), std::string::npos) << e.message;
+    EXPECT_NE(std::string(asks).find("\"" + e.param + "\""), std::string::npos) << e.param;
+  }
+}
+
+namespace {
+
+const std::string kWeather =
+    R"({"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"z": 1, "a": {"y": 2, "b": 3}}}})";
+
+// Of a chat with these members.
+ApiError chat_refusal(const std::string& fields) {
+  return refusal(read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + fields + "}", kLimits));
+}
+
+}  // namespace
+
+TEST(ApiRequest, ToolsKeepTheOrderOfTheirSchemas) {
+  const ApiRequest r =
+      chat(R"("tools": [)" + kWeather + R"(, {"type": "function", "function": {"name": "f"}}])");
+  ASSERT_EQ(r.tools.functions.size(), 2u);
+  EXPECT_EQ(r.tools.functions[0].name, "weather");
+  EXPECT_EQ(r.tools.functions[0].description, "d");
+  EXPECT_EQ(r.tools.functions[0].parameters, R"({"z":1,"a":{"y":2,"b":3}})");
+  EXPECT_EQ(r.tools.functions[0].arguments, R"({"type":"object","z":1,"a":{"y":2,"b":3}})");
+  EXPECT_EQ(r.tools.functions[1].parameters + r.tools.functions[1].arguments, "");
+  EXPECT_TRUE(r.tools.offered());
+  EXPECT_EQ(r.tools.choice, ApiTools::Choice::kAuto);
+}
+
+TEST(ApiRequest, ArgumentsAreAnObject) {
+  const auto arguments = [](const std::string& parameters) {
+    return chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": )" + parameters +
+                "}}]")
+        .tools.functions[0]
+        .arguments;
+  };
+  EXPECT_EQ(arguments("{}"), R"({"type":"object"})");
+  EXPECT_EQ(arguments(R"({"type": null})"), R"({"type":"object"})");
+  EXPECT_EQ(arguments(R"({"$ref": "#/$defs/a"})"), R"({"type":"object","$ref":"#/$defs/a"})");
+  EXPECT_EQ(arguments(R"({"z": 1, "type": "object"})"), R"({"z":1,"type":"object"})");
+  EXPECT_EQ(arguments(R"({"type": ["null", "object"]})"), R"({"type":"object"})");
+  const ApiError e = chat_refusal(
+      R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}])");
+  EXPECT_EQ(e.param, "tools[0].function.parameters.type");
+}
+
+TEST(ApiRequest, WhatIsKeptIsBounded) {
+  const ApiRequest ids = chat(R"("stop_token_ids": [9, 9, 3, 9, 3])");
+  EXPECT_EQ(ids.sampling.stop_token_ids, (std::vector<int32_t>{3, 9}));
+  std::string list = "1";
+  for (int i = 2; i <= 5000; ++i) list += "," + std::to_string(i);
+  EXPECT_EQ(
+      refusal(read_completion(R"({"prompt": "a", "stop_token_ids": [)" + list + "]}", {.vocab = 9999})).param,
+      "stop_token_ids");
+  std::string biases = R"("1":1)";
+  for (int i = 2; i <= 10000; ++i) biases += ",\"" + std::to_string(i) + "\":1";
+  const auto biased = [&](int n) {
+    return read_completion(
+        R"({"prompt": "a", "n": )" + std::to_string(n) + R"(, "logit_bias": {)" + biases + "}}",
+        {.vocab = 99999, .max_choices = 128});
+  };
+  EXPECT_TRUE(std::holds_alternative<ApiRequest>(biased(100)));
+  EXPECT_EQ(refusal(biased(128)).param, "logit_bias");
+  const std::string name(1000000, 'x');
+  const auto call = [](const std::string& id, const std::string& function) {
+    return R"({"messages": [{"role": "assistant", "tool_calls": [{"id": ")" + id +
+           R"(", "function": {"name": ")" + function + R"(", "arguments": ""}}]}]})";
+  };
+  EXPECT_EQ(refusal(read_chat(call(name, "f"), kLimits)).param, "messages[0].tool_calls[0].id");
+  EXPECT_EQ(refusal(read_chat(call("1", name), kLimits)).param, "messages[0].tool_calls[0].function.name");
+  const ApiRequest unknown = chat("\"" + name + "\": 1");
+  EXPECT_LT(unknown.ignored[0].size(), 100u);
+  const ApiError bias = chat_refusal(R"("logit_bias": {")" + name + R"(": 1})");
+  EXPECT_LT(bias.message.size() + bias.param.size(), 500u);
+}
+
+TEST(ApiRequest, EffortByEveryName) {
+  for (const char* fields :
+       {R"("reasoning_effort": "high")", R"("reasoning": {"effort": "high"})",
+        R"("chat_template_kwargs": {"reasoning_effort": "high"})",
+        R"("reasoning_effort": "high", "reasoning": {"effort": "high", "summary": "auto"})"}) {
+    const ApiRequest r = chat(fields);
+    EXPECT_EQ(r.effort, ReasoningEffort::kHigh) << fields;
+    EXPECT_TRUE(r.ignored.empty());
+  }
+  EXPECT_EQ(chat_refusal(R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"})")
+                .param,
+            "chat_template_kwargs.reasoning_effort");
+  EXPECT_EQ(chat_refusal(R"("chat_template_kwargs": {"builtin_tools": ["python"]})").param,
+            "chat_template_kwargs.builtin_tools");
+  EXPECT_EQ(chat_refusal(R"("chat_template_kwargs": [])").param, "chat_template_kwargs");
+  EXPECT_EQ(chat(R"("chat_template_kwargs": {"enable_thinking": false})").ignored,
+            std::vector<std::string>{"chat_template_kwargs.enable_thinking"});
+}
+
+TEST(ApiRequest, HowAPromptToBeCountedEnds) {
+  const auto end = [](const std::string& fields) {
+    const auto read =
+        read_tokenize(R"({"messages": [{"role": "user", "content": "q"}])" + fields + "}", kLimits);
+    EXPECT_TRUE(std::holds_alternative<TokenizeRequest>(read));
+    return std::get<TokenizeRequest>(read).end;
+  };
+  EXPECT_EQ(end(""), PromptEnd::kNextMessage);
+  EXPECT_EQ(end(R"(, "add_generation_prompt": false)"), PromptEnd::kLastMessage);
+  EXPECT_EQ(end(R"(, "continue_final_message": true)"), PromptEnd::kOpenMessage);
+  EXPECT_EQ(end(R"(, "continue_final_message": true, "add_generation_prompt": false)"),
+            PromptEnd::kOpenMessage);
+  const auto both = read_tokenize(
+      R"({"messages": [{"role": "user", "content": "q"}], "continue_final_message": true, "add_generation_prompt": true})",
+      kLimits);
+  EXPECT_EQ(std::get<ApiError>(both).param, "add_generation_prompt");
+}
+
+TEST(ApiRequest, ABodyThatIsNoObject) {
+  for (const auto& [body, message] : std::vector<std::pair<const char*, const char*>>{
+           {"[]", "body: wanted an object, found an array of 0"},
+           {"7", "body: wanted an object, found 7"},
+           {"{", "body: wanted JSON, found that it ends too early, after 1 byte"},
+           {"", "body: wanted JSON, found an empty text"}}) {
+    const ApiError e = refusal(read_chat(body, kLimits));
+    EXPECT_EQ(e.message, message);
+    EXPECT_EQ(e.param, "");
+  }
+}
+
+TEST(ApiRequest, ChoicesOfTools) {
+  const std::string tools = R"("tools": [)" + kWeather + R"(], "tool_choice": )";
+  EXPECT_FALSE(chat(tools + R"("none")").tools.offered());
+  const ApiRequest named = chat(tools + R"({"type": "function", "function": {"name": "weather"}})");
+  EXPECT_EQ(named.tools.choice, ApiTools::Choice::kNamed);
+  EXPECT_EQ(named.tools.named, "weather");
+  EXPECT_EQ(chat(tools + R"("required")").tools.choice, ApiTools::Choice::kRequired);
+  const std::pair<std::string, const char*> wrong[] = {
+      {tools + R"("any")", "tool_choice"},
+      {tools + R"({"type": "function", "function": {"name": "f"}})", "tool_choice.function.name"},
+      {tools + R"({"type": "custom"})", "tool_choice.type"},
+      {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tools": [{}])", "tools[0].type"},
+      {R"("tools": [{"type": "web_search"}])", "tools[0].type"},
+      {R"("tools": [{"type": "function", "function": {"name": "a b"}}])", "tools[0].function.name"},
+      {R"("tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}])",
+       "tools[0].function.parameters"},
+      {R"("tools": [)" + kWeather + ", " + kWeather + "]", "tools[1].function.name"}};
+  for (const auto& [fields, param] : wrong) {
+    const ApiError e = chat_refusal(fields);
+    EXPECT_EQ(e.param, param) << e.message;
+    EXPECT_NE(e.message.find("wanted"), std::string::npos) << e.message;
+  }
+}
+
+TEST(ApiRequest, CallsAndTheirResultsBecomeMessages) {
+  const ApiRequest r = messages(R"([{"role": "user", "content": "q"},
+      {"role": "assistant", "content": "Wait.", "reasoning": "r", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        {"id": "2", "type": "function", "function": {"name": "g", "arguments": "[]"}}]},
+      {"role": "tool", "tool_call_id": "2", "content": "G"},
+      {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "F"}]}])");
+  const auto call = [](const char* name, const char* arguments) {
+    return Message{.role = ChatRole::kAssistant,
+                   .channel = "commentary",
+                   .recipient = name,
+                   .content_type = "json",
+                   .content = arguments};
+  };
+  const auto result = [](const char* name, const char* content) {
+    return Message{.role = ChatRole::kTool,
+                   .name = name,
+                   .channel = "commentary",
+                   .recipient = "assistant",
+                   .content = content};
+  };
+  const std::vector<Message> want{{.role = ChatRole::kUser, .content = "q"},
+                                  {.role = ChatRole::kAssistant, .channel = "analysis", .content = "r"},
+                                  {.role = ChatRole::kAssistant, .channel = "commentary", .content = "Wait."},
+                                  call("functions.f", "{}"),
+                                  call("functions.g", "[]"),
+                                  result("functions.g", "G"),
+                                  result("functions.f", "F")};
+  EXPECT_EQ(r.conversation.messages, want);
+  for (const auto& [list, param] : std::vector<std::pair<const char*, const char*>>{
+           {R"([{"role": "tool", "tool_call_id": "9", "content": ""}])", "messages[0].tool_call_id"},
+           {R"([{"role": "tool", "content": ""}])", "messages[0]"},
+           {R"([{"role": "assistant"}])", "messages[0].content"},
+           {R"([{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}])",
+            "messages[0].tool_calls[0].function.arguments"},
+           {R"([{"role": "user", "content": "", "tool_calls": [{}]}])", "messages[0].tool_calls"}}) {
+    const ApiError e = refusal(read_chat(R"({"messages": )" + std::string(list) + "}", kLimits));
+    EXPECT_EQ(e.param, param) << e.message;
+  }
+}
+
+TEST(ApiRequest, LogprobsOfChatsAndCompletions) {
+  EXPECT_FALSE(chat(R"("logprobs": false)").sampling.logprobs);
+  EXPECT_EQ(chat(R"("logprobs": true)").sampling.logprobs, 0);
+  EXPECT_EQ(chat(R"("logprobs": true, "top_logprobs": 20)").sampling.logprobs, 20);
+  EXPECT_EQ(chat_refusal(R"("logprobs": true, "top_logprobs": 21)").param, "top_logprobs");
+  EXPECT_EQ(chat_refusal(R"("top_logprobs": 2)").param, "top_logprobs");
+  const auto completion = [](const std::string& fields) {
+    return read_completion(R"({"prompt": "a", )" + fields + "}", kLimits);
+  };
+  EXPECT_EQ(std::get<ApiRequest>(completion(R"("logprobs": 5)")).sampling.logprobs, 5);
+  EXPECT_EQ(refusal(completion(R"("logprobs": true)")).param, "logprobs");
+  const auto echoed = std::get<ApiRequest>(completion(R"("logprobs": 1, "echo": true, "max_tokens": 0)"));
+  EXPECT_EQ(echoed.sampling.logprobs, 1);
+  EXPECT_EQ(echoed.sampling.max_tokens, 0);
+  EXPECT_EQ(refusal(completion(R"("max_tokens": 0)")).param, "max_tokens");
+  EXPECT_EQ(refusal(completion(R"("max_tokens": -1, "echo": true)")).param, "max_tokens");
+  EXPECT_EQ(chat_refusal(R"("max_tokens": 0)").param, "max_tokens");
+}
+
+}  // namespace sluice

@@ -1,0 +1,319 @@
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "server/api_answer.h"
+#include "server/response_store.h"
+#include "text/harmony.h"
+
+namespace sluice {
+namespace {
+
+constexpr ApiLimits kLimits{.vocab = 100, .max_choices = 8, .temperature_max = 2};
+
+const Harmony& harmony() {
+  static const Harmony h =
+      Harmony::from(Tokenizer::load(SLUICE_SOURCE_DIR "/models/sluice-16e-tiny/tokenizer.json").value())
+          .value();
+  return h;
+}
+
+std::shared_ptr<const StoredResponse> earlier(const std::string& id) {
+  if (id != "resp_1") return {};
+  StoredResponse out;
+  out.conversation = {
+      .instructions = "I", .messages = {{.content = "first"}}, .function_of = {{"call_1", "f"}}};
+  return std::make_shared<StoredResponse>(out);
+}
+
+ApiRequest request(const std::string& fields) {
+  auto read = read_response("{" + fields + "}", kLimits, earlier);
+  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
+  return std::get<ApiRequest>(std::move(read));
+}
+
+ApiError refusal(const std::string& fields) {
+  auto read = read_response("{" + fields + "}", kLimits, earlier);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  ADD_FAILURE() << "it was accepted: " << fields;
+  return {};
+}
+
+std::unique_ptr<Answer> answer_to(const ApiRequest& request) {
+  return Answer::make(harmony(), request, {.id = "7", .created = 11, .model = "m", .unique = "u"},
+                      {{1, 2, 3}}, {});
+}
+
+std::string push_all(Answer* answer, const std::string& said, FinishReason finish = FinishReason::kStop) {
+  std::vector<int32_t> ids;
+  EXPECT_TRUE(harmony().tokenizer().encode(said, Specials::kParse, &ids).ok());
+  std::string out;
+  for (size_t i = 0; i < ids.size(); ++i)
+    answer->push(0, {.id = ids[i], .finish = i + 1 == ids.size() ? finish : FinishReason::kNone}, &out);
+  return out;
+}
+
+// Checks the frame of each event, and that they are numbered.
+std::vector<Json> events_in(const std::string& text) {
+  std::vector<Json> out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t data = text.find("\ndata: ", at), end = text.find("\n\n", at);
+    out.push_back(Json::parse(text.substr(data + 7, end - data - 7)));
+    EXPECT_EQ(text.substr(at, data - at), "event: " + out.back()["type"].get<std::string>());
+    EXPECT_EQ(out.back()["sequence_number"], out.size() - 1);
+    at = end + 2;
+  }
+  return out;
+}
+
+const std::string kSaid =
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>685<|return|>";
+const std::string kCalls =
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+    "<|constrain|>json<|message|>{}<|call|>";
+const std::string kTools = R"("tools": [{"type": "function", "name": "f", "parameters": {"b": 1, "a": 2}}])";
+
+}  // namespace
+
+TEST(ApiResponse, ATextIsAQuestion) {
+  const ApiRequest r = request(R"("input": "q", "instructions": "Be brief.", "max_output_tokens": 5)");
+  EXPECT_EQ(r.kind, ApiKind::kResponse);
+  EXPECT_EQ(r.conversation.messages, std::vector<Message>{{.content = "q"}});
+  EXPECT_EQ(r.response.instructions, "Be brief.");
+  EXPECT_EQ(r.sampling.max_tokens, 5);
+  EXPECT_TRUE(r.response.store && r.ignored.empty());
+}
+
+TEST(ApiResponse, ItemsOfEveryKind) {
+  const ApiRequest r = request(kTools + R"(, "reasoning": {"effort": "high"}, "input": [
+      {"role": "developer", "content": "D"},
+      {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]},
+      {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c", "output": "o"},
+      {"role": "assistant", "content": [{"type": "output_text", "text": "a"}]}])");
+  EXPECT_EQ(r.effort, ReasoningEffort::kHigh);
+  EXPECT_EQ(r.tools.functions[0].parameters, R"({"b":1,"a":2})");
+  EXPECT_EQ(r.conversation.instructions, "D");
+  ASSERT_EQ(r.conversation.messages.size(), 5u);
+  EXPECT_EQ(r.conversation.messages[1].channel, "analysis");
+  EXPECT_EQ(r.conversation.messages[2].recipient, "functions.f");
+  EXPECT_EQ(r.conversation.messages[3].name, "functions.f");
+  EXPECT_EQ(r.conversation.messages[4].channel, "final");
+}
+
+TEST(ApiResponse, GoesOnFromAnEarlierOne) {
+  const ApiRequest r = request(
+      R"("previous_response_id": "resp_1", "input": [{"type": "function_call_output", "call_id": "call_1", "output": "o"}])");
+  EXPECT_EQ(r.conversation.instructions, "I");
+  ASSERT_EQ(r.conversation.messages.size(), 2u);
+  EXPECT_EQ(r.conversation.messages[0].content, "first");
+  EXPECT_EQ(r.conversation.messages[1].name, "functions.f");
+  EXPECT_EQ(refusal(R"("previous_response_id": "resp_2", "input": "q")").param, "previous_response_id");
+}
+
+TEST(ApiResponse, RefusesByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("input": [])", "input"},
+      {R"("model": "m")", "input"},
+      {R"("input": 5)", "input"},
+      {R"("input": [{"type": "item_reference", "id": "x"}])", "input[0].type"},
+      {R"("input": [{"role": "tool", "content": ""}])", "input[0].role"},
+      {R"("input": [{"type": "function_call_output", "call_id": "x", "output": ""}])", "input[0].call_id"},
+      {R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])", "input[0].content[0].type"},
+      {R"("input": "q", "background": true)", "background"},
+      {R"("input": "q", "truncation": "auto")", "truncation"},
+      {R"("input": "q", "n": 2)", "n"},
+      {R"("input": "q", "include": ["file_search_call.results"])", "include[0]"},
+      {R"("input": "q", "text": {"verbosity": "low"})", "text.verbosity"},
+      {R"("input": "q", "reasoning": {"effort": "most"})", "reasoning.effort"},
+      {R"("input": "q", "tools": [{"type": "web_serch"}])", "tools[0].type"},
+      {R"("input": "q", "tools": [{"type": "web_search"}], "tool_choice": "required")", "tool_choice"},
+      {R"("input": "q", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"})",
+       "tool_choice.type"},
+      {R"("input": "q", "metadata": [])", "metadata"},
+      {R"("input": "q", "metadata": {"a": 1})", "metadata.a"}};
+  for (const auto& [fields, param] : cases) {
+    const ApiError e = refusal(fields);
+    EXPECT_EQ(e.param, param) << e.message;
+  }
+}
+
+TEST(ApiResponse, ToolsThatAServerRunsAreLeftOut) {
+  const ApiRequest r = request(
+      R"("input": "q", "tools": [{"type": "web_search", "external_web_access": false}, {"type": "function", "name": "f"},
+         {"type": "local_shell"}, {"type": "web_search_preview_2025_03_11"}])");
+  ASSERT_EQ(r.tools.functions.size(), 1u);
+  EXPECT_EQ(r.tools.left_out,
+            (std::vector<std::string>{"web_search", "local_shell", "web_search_preview_2025_03_11"}));
+  EXPECT_NE(r.response.given_back.find(R"("tools":[{"name":"f","type":"function"}])"), std::string::npos);
+  EXPECT_FALSE(
+      request(R"("input": "q", "tools": [{"type": "web_search"}], "tool_choice": "auto")").tools.offered());
+}
+
+TEST(ApiResponse, MetadataIsBounded) {
+  const auto metadata = [](int members, int key, int value) {
+    std::string out = R"("input": "q", "metadata": {)";
+    for (int i = 0; i < members; ++i)
+      out += (i ? ",\"" : "\"") + std::string(1, static_cast<char>('a' + i)) + std::string(key - 1, 'k') +
+             "\":\"" + std::string(value, 'v') + "\"";
+    return out + "}";
+  };
+  (void)request(metadata(16, 64, 512));
+  EXPECT_EQ(refusal(metadata(17, 1, 1)).param, "metadata");
+  EXPECT_TRUE(refusal(metadata(1, 65, 1)).param.starts_with("metadata.ak"));
+  EXPECT_EQ(refusal(metadata(1, 1, 513)).param, "metadata.a");
+}
+
+TEST(ApiResponse, WhatNobodyReadsIsNotRepeated) {
+  const ApiRequest r = request(
+      R"("input": "q", "text": {"format": {"type": "text", "x": 1}, "y": 2}, "reasoning": {"effort": "low", "z": 3}, "junk": 4)");
+  EXPECT_NE(r.response.given_back.find(R"("text":{"format":{"type":"text"}})"), std::string::npos);
+  EXPECT_NE(r.response.given_back.find(R"("reasoning":{"effort":"low"})"), std::string::npos);
+  EXPECT_EQ(r.ignored, (std::vector<std::string>{"reasoning.z", "text.y", "junk"}));
+}
+
+TEST(ApiResponse, AWholeAnswer) {
+  const auto answer = answer_to(request(R"("input": "q", "temperature": 0.5, "metadata": {"k": "v"})"));
+  EXPECT_EQ(push_all(answer.get(), kSaid), "");
+  const Json json = Json::parse(answer->finish());
+  EXPECT_EQ(json["id"], "resp_u");
+  EXPECT_EQ(json["object"], "response");
+  EXPECT_EQ(json["status"], "completed");
+  EXPECT_EQ(json["temperature"], 0.5);
+  EXPECT_EQ(json["metadata"]["k"], "v");
+  EXPECT_EQ(json["tool_choice"], "auto");
+  ASSERT_EQ(json["output"].size(), 2u);
+  EXPECT_EQ(json["output"][0]["type"], "reasoning");
+  EXPECT_EQ(json["output"][0]["content"][0]["text"], "Hm.");
+  EXPECT_EQ(json["output"][1]["content"][0]["text"], "685");
+  EXPECT_EQ(json["output"][1]["status"], "completed");
+  EXPECT_EQ(json["usage"]["input_tokens"], 3);
+  EXPECT_EQ(json["usage"]["output_tokens_details"]["reasoning_tokens"], 3);
+}
+
+TEST(ApiResponse, EventsTellTheSame) {
+  const auto answer = answer_to(request(R"("input": "q", "stream": true)"));
+  std::string text = push_all(answer.get(), kSaid);
+  text += answer->finish();
+  const auto events = events_in(text);
+  std::vector<std::string> kinds;
+  std::string said, reasoning;
+  for (const Json& e : events) {
+    if (e["type"] == "response.output_text.delta") said += e["delta"].get<std::string>();
+    if (e["type"] == "response.reasoning_text.delta") reasoning += e["delta"].get<std::string>();
+    if (kinds.empty() || kinds.back() != e["type"]) kinds.push_back(e["type"]);
+  }
+  EXPECT_EQ(said, "685");
+  EXPECT_EQ(reasoning, "Hm.");
+  EXPECT_EQ(
+      kinds,
+      (std::vector<std::string>{
+          "response.created", "response.in_progress", "response.output_item.added",
+          "response.content_part.added", "response.reasoning_text.delta", "response.reasoning_text.done",
+          "response.content_part.done", "response.output_item.done", "response.output_item.added",
+          "response.content_part.added", "response.output_text.delta", "response.output_text.done",
+          "response.content_part.done", "response.output_item.done", "response.completed"}));
+  const auto whole = answer_to(request(R"("input": "q")"));
+  push_all(whole.get(), kSaid);
+  EXPECT_EQ(events.back()["response"], Json::parse(whole->finish()));
+}
+
+// Each comes with the delta of its token, and once with the whole.
+TEST(ApiResponse, LogProbabilitiesAreNotRepeatedByEveryEnd) {
+  const auto answer = answer_to(request(
+      R"("input": "q", "stream": true, "include": ["message.output_text.logprobs"], "top_logprobs": 20)"));
+  std::string text = push_all(answer.get(), kSaid);
+  text += answer->finish();
+  size_t of_deltas = 0;
+  for (const Json& e : events_in(text)) {
+    if (e["type"] == "response.output_text.delta") of_deltas += e["logprobs"].size();
+    if (e["type"] == "response.output_text.done") {
+      EXPECT_TRUE(e["logprobs"].empty());
+    }
+    if (e["type"] == "response.content_part.done" && e["part"]["type"] == "output_text") {
+      EXPECT_TRUE(e["part"]["logprobs"].empty());
+    }
+    if (e["type"] == "response.output_item.done" && e["item"]["type"] == "message") {
+      EXPECT_TRUE(e["item"]["content"][0]["logprobs"].empty());
+    }
+    if (e["type"] == "response.completed") {
+      EXPECT_EQ(e["response"]["output"][1]["content"][0]["logprobs"].size(), of_deltas);
+    }
+  }
+  EXPECT_EQ(of_deltas, 3u);
+}
+
+TEST(ApiResponse, ACallWaitsForItsOutput) {
+  const auto answer = answer_to(request(kTools + R"(, "input": "q")"));
+  push_all(answer.get(), kCalls);
+  const Json call = Json::parse(answer->finish())["output"][1];
+  EXPECT_EQ(call["type"], "function_call");
+  EXPECT_EQ(call["name"], "f");
+  EXPECT_EQ(call["arguments"], "{}");
+  const auto stored = answer->stored();
+  ASSERT_TRUE(stored);
+  EXPECT_EQ(stored->conversation.function_of.at(call["call_id"]), "f");
+  ASSERT_EQ(stored->conversation.messages.size(), 3u);  // the question, the reasoning, the call
+  EXPECT_EQ(stored->conversation.messages[2].recipient, "functions.f");
+}
+
+TEST(ApiResponse, AnAnswerThatIsCut) {
+  const auto answer = answer_to(request(R"("input": "q", "store": false)"));
+  push_all(answer.get(), "<|channel|>final<|message|>68", FinishReason::kLength);
+  const Json json = Json::parse(answer->finish());
+  EXPECT_EQ(json["status"], "incomplete");
+  EXPECT_EQ(json["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(json["output"][0]["status"], "incomplete");
+  EXPECT_FALSE(answer->stored());
+}
+
+TEST(ApiResponse, AStreamThatFails) {
+  const auto answer = answer_to(request(R"("input": "q", "stream": true)"));
+  std::string text = push_all(answer.get(), "<|channel|>final<|message|>6", FinishReason::kNone);
+  text += answer->fail({.status = 500, .message = "no memory"});
+  const Json last = events_in(text).back();
+  EXPECT_EQ(last["type"], "response.failed");
+  EXPECT_EQ(last["response"]["error"]["message"], "no memory");
+  EXPECT_EQ(last["response"]["status"], "failed");
+}
+
+TEST(ResponseStore, TheLeastRecentlyUsedGoFirst) {
+  const auto response = [](size_t bytes) {
+    return std::make_shared<StoredResponse>(
+        StoredResponse{.conversation = {}, .json = std::string(bytes, 'x')});
+  };
+  ResponseStore store(3, 10000);
+  for (const char* id : {"a", "b", "c"}) store.put(id, response(10));
+  EXPECT_TRUE(store.find("a"));
+  store.put("d", response(10));
+  EXPECT_FALSE(store.find("b"));
+  EXPECT_TRUE(store.find("a") && store.find("c") && store.find("d"));
+  EXPECT_FALSE(store.put("e", response(50000)));  // larger than all that may be kept
+  EXPECT_FALSE(store.find("e"));
+  EXPECT_TRUE(store.find("a") && store.find("c") && store.find("d"));
+  EXPECT_TRUE(store.erase("d"));
+  EXPECT_FALSE(store.erase("d") || store.find("d"));
+  store.put("f", response(10));
+  store.put("f", response(20));
+  EXPECT_EQ(store.find("f")->json.size(), 20u);
+}
+
+TEST(ResponseStore, EverythingCounts) {
+  const std::string text(5000, 'x');
+  StoredResponse all;
+  all.json = all.conversation.instructions = text;
+  all.conversation.messages.push_back(
+      {.name = text, .channel = text, .recipient = text, .content_type = text, .content = text});
+  all.conversation.function_of[text] = text;
+  EXPECT_GT(bytes_of(all), 9 * 5000);
+  EXPECT_LT(bytes_of(all), 9 * 5000 + 2000);
+  ResponseStore store(1000, 100000);
+  for (const char* id : {"a", "b", "c"}) store.put(id, std::make_shared<StoredResponse>(all));
+  EXPECT_FALSE(store.find("a"));
+  EXPECT_TRUE(store.find("b") && store.find("c"));
+  StoredResponse many;  // of a few bytes each
+  for (int i = 0; i < 1000; ++i) many.conversation.function_of[std::to_string(i)] = "f";
+  EXPECT_GT(bytes_of(many), 1000 * 64);
+}
+
+}  // namespace sluice

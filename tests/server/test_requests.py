@@ -1,0 +1,220 @@
+"""Requests as clients of other servers send them, and what no request may cost."""
+import json
+import threading
+import time
+import unittest
+
+from clock import HealthClock
+from server import QUESTION, OwnServerTest, ServerTest, events_of, is_sanitized
+
+CHAT, RESPONSE, TOKENIZE = "/v1/chat/completions", "/v1/responses", "/tokenize"
+LONG = 7_000_000  # characters: nearly as long as a body may be
+
+
+class AsSent(ServerTest):
+    def refused(self, path, body, param, *parts, status=400):
+        found, _, answer = self.server.ask(path, body)
+        self.assertEqual((found, answer["error"]["param"]), (status, param), answer)
+        for part in parts:
+            self.assertIn(part, answer["error"]["message"])
+        return answer["error"]["message"]
+
+    def count(self, **fields):
+        status, _, answer = self.server.ask(TOKENIZE, {"messages": QUESTION, **fields})
+        self.assertEqual(status, 200, answer)
+        return answer["count"]
+
+    def text(self, **fields):
+        tokens = self.server.ask(TOKENIZE, {"messages": QUESTION, **fields})[2]["tokens"]
+        return self.server.ask("/detokenize", {"tokens": tokens})[2]["prompt"]
+
+    def test_effort_by_every_name(self):
+        for fields in ({"reasoning_effort": "high"}, {"reasoning": {"effort": "high"}},
+                       {"chat_template_kwargs": {"reasoning_effort": "high", "enable_thinking": True}}):
+            with self.subTest(fields=fields):
+                self.assertIn("Reasoning: high", self.text(**fields))
+                self.assertEqual(self.server.chat(max_tokens=1, **fields)["usage"]["prompt_tokens"], self.count(**fields))
+        self.assertIn("Reasoning: medium", self.text())
+        self.assertIn("chat_template_kwargs.enable_thinking", self.server.logged())
+        self.refused(CHAT, {"messages": QUESTION, "reasoning": {"effort": "huge"}}, "reasoning.effort", "huge")
+        self.refused(TOKENIZE, {"messages": QUESTION, "chat_template_kwargs": {"reasoning_effort": 1}},
+                     "chat_template_kwargs.reasoning_effort")
+
+    def test_tokenize_is_the_prompt_of_the_chat(self):
+        tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+        named = {"type": "function", "function": {"name": "add"}}
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+        for fields in ({}, {"tools": [tool]}, {"tools": [tool], "tool_choice": named}, {"response_format": schema}):
+            with self.subTest(fields=fields):
+                self.assertEqual(self.server.chat(max_tokens=1, **fields)["usage"]["prompt_tokens"], self.count(**fields))
+
+    def test_how_a_prompt_ends(self):
+        self.assertTrue(self.text().endswith("<|end|><|start|>assistant"))
+        self.assertTrue(self.text(add_generation_prompt=True).endswith("<|start|>assistant"))
+        self.assertTrue(self.text(add_generation_prompt=False).endswith(QUESTION[0]["content"] + "<|end|>"))
+        turns = [*QUESTION, {"role": "assistant", "content": "It is"}]
+        self.assertTrue(self.text(messages=turns, continue_final_message=True).endswith("<|channel|>final<|message|>It is"))
+        self.assertLess(self.count(add_generation_prompt=False), self.count())
+        self.refused(TOKENIZE, {"messages": turns, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt")
+        self.refused(TOKENIZE, {"messages": QUESTION, "prompt": "x"}, "messages", "null beside prompt")
+        self.assertEqual(self.server.ask(TOKENIZE, {"messages": None, "prompt": "x"})[2]["count"], 1)
+        self.refused(TOKENIZE, {"messages": [{"role": "system", "content": "x"}], "continue_final_message": True}, "messages")
+
+    def test_usage_in_every_event(self):
+        fields = {"temperature": 0, "max_tokens": 40}
+        for path, more in ((CHAT, {}), ("/v1/completions", {"prompt": "Hello"})):
+            options = {"include_usage": True, "continuous_usage_stats": True}
+            events = [e for e in self.server.stream(path, stream_options=options, **fields, **more) if e != "[DONE]"]
+            usages = [e["usage"] for e in events]
+            self.assertEqual(usages[-1], usages[-2])
+            counts = [u["completion_tokens"] for u in usages]
+            self.assertEqual(counts, sorted(counts))
+            self.assertLess(counts[0], counts[-1])
+            for u in usages:
+                self.assertEqual(u["total_tokens"], u["prompt_tokens"] + u["completion_tokens"])
+            plain = [e for e in self.server.stream(path, stream_options={"include_usage": True}, **fields, **more) if e != "[DONE]"]
+            self.assertEqual(({json.dumps(e["usage"]) for e in plain[:-1]}, plain[-1]["usage"]["completion_tokens"]), ({"null"}, counts[-1]))
+            alone = self.server.stream(path, stream_options={"continuous_usage_stats": True}, **fields, **more)
+            self.assertFalse(any("usage" in e for e in alone if e != "[DONE]"))
+
+    def test_tools_that_a_server_runs(self):
+        shell = {"type": "function", "name": "shell", "strict": False, "parameters": {
+            "type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}},
+            "required": ["command"], "additionalProperties": False}}
+        search = {"type": "web_search", "external_web_access": False}
+        body = {"instructions": "You are a coding agent.", "tools": [shell, search], "tool_choice": "auto", "parallel_tool_calls": False,
+                "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is 417 + 268?"}]}],
+                "reasoning": {"effort": "low", "summary": "auto"}, "store": False, "include": ["reasoning.encrypted_content"],
+                "prompt_cache_key": "k", "max_output_tokens": 100, "temperature": 0}
+
+        def ask(**fields):
+            status, _, answer = self.server.ask(RESPONSE, {**body, **fields})
+            self.assertEqual(status, 200, answer)
+            return answer
+        both = ask()
+        self.assertEqual([t["type"] for t in both["tools"]], ["function"])
+        self.assertEqual(both["usage"]["input_tokens"], ask(tools=[shell])["usage"]["input_tokens"])
+        self.assertEqual(self.server.logged().count("'web_search'"), 1)
+        for wish in ("a summary of the reasoning", "encrypted reasoning"):
+            self.assertEqual(self.server.logged().count(wish + ", of which there is none"), 1)
+        self.refused(RESPONSE, {**body, "include": ["file_search_call.results"]}, "include[0]", "reasoning.encrypted_content")
+        self.assertEqual(ask(tools=[search, {"type": "local_shell"}])["usage"]["input_tokens"], ask(tools=[])["usage"]["input_tokens"])
+        self.refused(RESPONSE, {**body, "tools": [search], "tool_choice": "required"}, "tool_choice")
+        self.refused(RESPONSE, {**body, "tools": [{"type": "functon"}]}, "tools[0].type")
+
+    def test_more_answers_than_the_queue_has_places_for(self):
+        server = OwnServerTest.start(self, "--max-num-seqs", "4", "--max-queue", "8")
+        status, headers, answer = server.ask(CHAT, {"messages": QUESTION, "n": 13, "max_tokens": 1})
+        self.assertEqual((status, answer["error"]["param"], headers["Retry-After"]), (400, "n", None))
+        self.assertIn("at most 12", answer["error"]["message"])
+        self.assertEqual(len(server.chat(n=12, max_tokens=1)["choices"]), 12)
+
+    def test_names_are_cut(self):
+        name = "x" * LONG
+        before = len(self.server.logged())
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for path, body, status, param in (
+                (CHAT, {"messages": QUESTION, "model": name}, 404, "model"),
+                (RESPONSE, {"input": "x", "previous_response_id": name}, 400, "previous_response_id"),
+                (CHAT, {"messages": [{"role": name, "content": ""}]}, 400, "messages[0].role"),
+                (CHAT, {"messages": [*QUESTION, {"role": "assistant", "tool_calls": [{**call, "id": name}]}]}, 400, "messages[1].tool_calls[0].id"),
+                (CHAT, {"messages": [*QUESTION, {"role": "tool", "tool_call_id": name, "content": ""}]}, 400, "messages[1].tool_call_id"),
+                (CHAT, {"messages": QUESTION, "tools": [{"type": "function", "function": {"name": name}}]}, 400, "tools[0].function.name"),
+                (RESPONSE, {"input": "x", "tools": [{"type": name}]}, 400, "tools[0].type"),
+                (RESPONSE, {"input": "x", "metadata": {name: "x"}}, 400, None),
+                (CHAT, {"messages": QUESTION, "logit_bias": {name: 1}}, 400, None),
+                (CHAT, {"messages": QUESTION, "reasoning_effort": name}, 400, "reasoning_effort")):
+            found, _, answer = self.server.ask(path, body)
+            self.assertEqual(found, status)
+            if param:
+                self.assertEqual(answer["error"]["param"], param)
+            self.assertLess(len(json.dumps(answer)), 3000)
+        self.assertEqual(self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1, name: 1})[0], 200)
+        self.assertLess(len(self.server.logged()) - before, 20000)
+
+    def test_what_is_no_object(self):
+        self.assertIn("body: wanted an object, found an array of 0", self.refused(CHAT, "[]", None))
+        self.assertIn("ends too early, after 1 byte", self.refused(CHAT, "{", None))
+
+
+class Unharmed(OwnServerTest):
+    """Beside these requests the others go on."""
+
+    def beside(self, server, path, body, copies=2):
+        """The statuses of `body`, beside which /health and chats go on."""
+        statuses, slowest = [], 0
+        threads = [threading.Thread(target=lambda: statuses.append(server.ask(path, body)[0])) for _ in range(copies)]
+        with HealthClock(server) as clock:
+            for t in threads:
+                t.start()
+            while any(t.is_alive() for t in threads):
+                begin = time.monotonic()
+                server.chat(max_tokens=2)
+                slowest = max(slowest, time.monotonic() - begin)
+        self.assertLess(slowest, 60, "seconds of a chat; these took minutes")
+        if not is_sanitized():
+            self.assertLess(clock.most_blocked, 0.5, "seconds of /health; these took many")
+        return statuses
+
+    def test_objects_of_many_members(self):
+        """Each took minutes, on the thread of all connections or on both workers."""
+        server = self.start("-q")
+        many = ",".join(f'"k{i}":1' for i in range(300000))
+        chat, schema = '"messages":[{"role":"user","content":"hi"}],"max_tokens":2', '"schema":{"type":"object"}'
+        for path, body, allowed in (
+                (RESPONSE, f'{{"input":"hi","max_output_tokens":2,"metadata":{{{many}}}}}', {400}),
+                (RESPONSE, f'{{"input":"hi","max_output_tokens":2,"text":{{{many}}}}}', {200}),
+                (RESPONSE, f'{{"input":"hi","max_output_tokens":2,"reasoning":{{{many}}}}}', {200}),
+                (RESPONSE, f'{{"input":"hi","max_output_tokens":2,"stream":true,"text":{{"format":{{"type":"text",{many}}}}}}}', {200}),
+                (CHAT, f'{{{chat},"response_format":{{"type":"text",{many}}}}}', {200}),
+                (CHAT, f'{{{chat},"response_format":{{"type":"json_schema",{many},"json_schema":{{"name":"a",{schema}}}}}}}', {200, 400}),
+                (CHAT, f'{{{chat},"structured_outputs":{{{many},"json":{{"type":"object"}}}}}}', {200, 400}),
+                (CHAT, f'{{{chat},"guided_json":{{{many}}}}}', {400}),
+                (CHAT, f'{{{chat},"chat_template_kwargs":{{{many}}}}}', {200}),
+                (CHAT, f'{{{chat},"tools":[{{"type":"function","function":{{"name":"f","parameters":{{{many}}}}}}}]}}', {400})):
+            with self.subTest(body=body[:120]):
+                self.assertLessEqual(set(self.beside(server, path, body)), allowed)
+
+    def test_stop_tokens_are_kept_once(self):
+        server = self.start("-q")
+        before = server.memory()
+        ids = "[" + ",".join(["1"] * 3_900_000) + "]"
+        statuses = self.beside(
+            server, CHAT, f'{{"messages":[{{"role":"user","content":"hi"}}],"max_tokens":20,"n":128,"stop_token_ids":{ids}}}', copies=1)
+        self.assertEqual(statuses, [200])
+        self.assertLess(server.peak_memory() - before, 600)
+
+    def test_stored_responses_are_counted(self):
+        server = self.start("-q")
+        before = server.memory()
+        for i in range(60):
+            reasoning = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": f"{i:05d}" + "x" * 3_000_000}]}
+            status, _, _ = server.ask(RESPONSE, {"input": [reasoning, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "."},
+                                                           {"role": "user", "content": "hi"}], "max_output_tokens": 2,
+                                                 "user": "u" * 3_000_000})
+            self.assertEqual(status, 200)
+        self.assertLess(server.memory() - before, 400)
+        call = {"type": "function_call", "call_id": "x" * LONG, "name": "f", "arguments": "{}"}
+        status, _, answer = server.ask(RESPONSE, {"input": [call, {"role": "user", "content": "hi"}], "max_output_tokens": 2})
+        self.assertEqual((status, answer["error"]["param"]), (400, "input[0].call_id"))
+
+    def test_log_probabilities_of_a_streamed_response(self):
+        server = self.start("-q")
+        specials = {str(i): -100 for i in range(1003, 1018)}
+        fields = {"input": "Count.", "max_output_tokens": 200, "ignore_eos": True, "top_logprobs": 20, "temperature": 1, "seed": 1,
+                  "include": ["message.output_text.logprobs"], "logit_bias": specials}
+        connection, response = server.open_stream(RESPONSE, **fields)
+        events = list(events_of(response))
+        connection.close()
+        self.assertEqual(events[-1]["type"], "response.incomplete")
+        deltas = [t for e in events if e["type"] == "response.output_text.delta" for t in e["logprobs"]]
+        whole = [t for item in events[-1]["response"]["output"] for part in item.get("content", []) for t in part.get("logprobs", [])]
+        self.assertEqual(whole, deltas)
+        self.assertTrue(all(len(t["top_logprobs"]) == 20 for t in deltas))
+        for e in events:
+            if e["type"].endswith((".done", ".added")):
+                self.assertLess(len(json.dumps(e)), 100_000)
+
+
+if __name__ == "__main__":
+    unittest.main()
