@@ -53,7 +53,7 @@ Status measure(Device& device, const Contest& contest, int replays, std::vector<
                std::vector<std::string>* complaints);
 
 // The length of a measurement. A burst ends before the card's power limit lowers its clock. Sustained work is timed after that; it begins
-// rested, since the limit looks back over a second or so (docs/notes/cuda-step-launches.md).
+// rested, since the limit looks back over a second or so (docs/lab/cuda-step-launches.md).
 struct Pace {
   bool burst = true, sustained = true;
   double burst_us = 5000, pause_us = 10000;  // most work in a burst, and the pause between bursts

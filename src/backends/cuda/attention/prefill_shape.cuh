@@ -15,7 +15,7 @@ struct PrefillShape {
   static constexpr bool kNarrow = std::is_same_v<C, E4M3>;
   static constexpr int kKeys = kDim == 64 ? 96
                                : kNarrow  ? 64
-                                          : 112;  // of a tile (docs/notes/cuda-attention.md)
+                                          : 112;  // of a tile (docs/lab/cuda-attention.md)
   static constexpr int kThreads = 128 * (1 + kConsumers), kWarps = 4 * kConsumers;  // of consumers
   static constexpr int kHalves = kDim / 64;
   static constexpr int kKeyHalf = kKeys * tile::kSwizzledRowBytes;  // bytes of 64 elements of a tile's keys

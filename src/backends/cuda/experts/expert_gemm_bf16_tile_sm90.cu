@@ -6,7 +6,7 @@
 // Wins    more than about 26 rows an expert: each weight that is read serves all rows of its expert.
 // Loses   fewer rows: SMs idle while the last tiles run. See bf16_stream_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
-// Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-bf16-experts.md.
+// Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-bf16-experts.md.
 #include "backends/cuda/experts/cost.h"
 #include "backends/cuda/experts/tile_call.h"
 

@@ -8,7 +8,7 @@
 // Wins    more than a few rows an expert: each decoded weight serves all rows of a tile.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
 // Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
-// Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-mxfp4.md.
+// Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-mxfp4.md.
 #include "backends/cuda/experts/cost.h"
 #include "backends/cuda/experts/tile_call.h"
 

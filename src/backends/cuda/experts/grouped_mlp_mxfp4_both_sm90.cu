@@ -5,7 +5,7 @@
 //         of its own. h stays in the L2.
 // Loses   many rows an expert, where the kernels of one product have wider tiles, and rows of x by TMA.
 // Limits  see supports(). Sums are those of mxfp4_tile_sm90, bit by bit.
-// Source  original; the contract is ops/grouped_mlp.h, the measurements are docs/notes/cuda-grouped-tiles.md.
+// Source  original; the contract is ops/grouped_mlp.h, the measurements are docs/lab/cuda-grouped-tiles.md.
 #include <algorithm>
 #include <array>
 

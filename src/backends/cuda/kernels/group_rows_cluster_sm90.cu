@@ -21,7 +21,7 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
 }
 
 // Fitted to 128 experts, 4 slots and tiles of 64 on an H200, 1 to 16384 tokens; what more experts cost, to chains of 256 and 384 at one
-// token: docs/notes/cuda-routing.md.
+// token: docs/lab/cuda-routing.md.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double slots = static_cast<double>(p.tokens * p.slots);
   const double experts = 3.7e-3 * static_cast<double>(std::max<int64_t>(p.experts - 128, 0));

@@ -34,7 +34,7 @@ inline ShareMemory memory_of(const Linear::Problem& p, const Share& s) {
   ShareMemory m{};
   m.rows = static_cast<int>(linear_parts(p.tokens, 8)) * 8;
   m.x_bytes = m.rows * 2 * static_cast<int>(kStageK);
-  // Bytes of x on their way hide the way from the L2: measured, docs/notes/cuda-engine.md.
+  // Bytes of x on their way hide the way from the L2: measured, docs/lab/cuda-engine.md.
   m.x_stages = std::min({stages, kXBytes[s.groups - 1] / std::max(m.x_bytes, 1), kStagesMost});
   m.weights = std::max(m.x_stages * m.x_bytes, s.groups * kGroupRows * 2 * static_cast<int>(kStageK));
   m.w_stages = std::min({stages, (kMost - kBarriers - m.weights) / s.weight_bytes(), kStagesMost});
@@ -57,7 +57,7 @@ inline void need_shares(Refusal& r, const Linear::Problem& p, const DeviceInfo& 
 }
 
 // Not a time, but set for its place among the other kernels: what was fastest in steps of more than eight rows, where weights come before x,
-// and else alone (docs/notes/cuda-engine.md; tests/cuda/regret_test.cc). Of 5120 x 2880 it is 9 to 14% below what was measured alone, of
+// and else alone (docs/lab/cuda-engine.md; tests/cuda/regret_test.cc). Of 5120 x 2880 it is 9 to 14% below what was measured alone, of
 // 2880 x 4096 up to 23% above.
 inline double share_us(const Linear::Problem& p, const DeviceInfo& d, const Share& s) {
   constexpr double kFixedUs = 1.0, kStageUs = 0.34, kEarlyUs = 1.2, kEarlyRows = 8;

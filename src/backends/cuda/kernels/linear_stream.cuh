@@ -86,7 +86,7 @@ struct RowsOfX {
 };
 
 // Whether the operands of a sum have been loaded: always true, but evaluating it waits for them. An arrival that does not depend on
-// it may pass the loads (docs/notes/how-the-expert-gemms-work.md).
+// it may pass the loads (docs/lab/how-the-expert-gemms-work.md).
 __device__ __forceinline__ uint32_t has_loaded(float sum) {
   constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: theirs is 0x7fffffff
   return __float_as_uint(sum) != kNever;

@@ -10,7 +10,7 @@
 // Limits  see supports(). A tile's time grows with the number of its adapters. The split of a sum depends on the number of tokens,
 //         so it is not batch-invariant.
 // Bytes   reads x once for each adapter of a tile, A and B of an adapter once for each tile that has it.
-// Source  original; the contract is ops/lora_delta.h, the design is docs/notes/cuda-lora.md.
+// Source  original; the contract is ops/lora_delta.h, the design is docs/lab/cuda-lora.md.
 #include "backends/cuda/card.h"
 #include "ops/lora_delta.h"
 
@@ -50,7 +50,7 @@ Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to measured times, within 12% (docs/notes/cuda-lora.md).
+// Fitted to measured times, within 12% (docs/lab/cuda-lora.md).
 struct Constants {
   double launch_us = 3.4;        // with the exchange among warps, B and y
   double cluster_us = 0.93;      // the exchange among CTAs

@@ -27,7 +27,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// The norm within costs less than a launch; set by hand by steps of one sequence (docs/notes/cuda-step-launches.md).
+// The norm within costs less than a launch; set by hand by steps of one sequence (docs/lab/cuda-step-launches.md).
 double cost_us(const Problem& p, const DeviceInfo&) {
   constexpr double kNormUs = 0.4;
   return few::few_us(p.router) + kNormUs;

@@ -2,7 +2,7 @@
 // CTA has up to four teams, a cluster up to 16 CTAs. Each token's ids go to every CTA in one 16-byte chunk, so each CTA counts
 // all of them for itself and writes what belongs to its own tokens.
 //
-// Wins    up to 48 tokens of 256 experts, 32 of 384, 64 of fewer: docs/notes/cuda-routing.md.
+// Wins    up to 48 tokens of 256 experts, 32 of 384, 64 of fewer: docs/lab/cuda-routing.md.
 // Loses   above, where teams of a CTA compete for issue slots: route_group_lanes_sm90.cu.
 // Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.

@@ -2,7 +2,7 @@
 // counts its own tokens' experts. CTAs of one cluster send each other their counts. Those of a larger grid write them to
 // global memory and synchronise by a grid barrier (tile/grid_barrier.cuh). Then each CTA knows the rows of its slots.
 //
-// Wins    from 49 tokens of 256 experts, 33 of 384, 65 of fewer: docs/notes/cuda-routing.md.
+// Wins    from 49 tokens of 256 experts, 33 of 384, 65 of fewer: docs/lab/cuda-routing.md.
 // Loses   below, where one thread per expert finishes sooner.
 // Limits  what need_team() asks for (tile/few_tokens.cuh), row_align of 1, and for a grid 128 SMs.
 // Source  original; the contract is ops/route_group.h.
@@ -29,7 +29,7 @@ struct Shares {
 };
 
 // Measured: few lanes per token cost the fewest instructions, many finish sooner, and a grid barrier costs about as much as
-// four times the tokens in each CTA (docs/notes/cuda-routing.md).
+// four times the tokens in each CTA (docs/lab/cuda-routing.md).
 Shares shares_of(const RouteTopk::Problem& p) {
   const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
   const bool scores = RouteTopk::chooses_by_score(p), many = p.experts > 256;

@@ -1,7 +1,7 @@
 
 // Top-k routing for few tokens: one CTA per token, one thread per expert (tile/few_tokens.cuh).
 //
-// Wins    while there is an SM for each token, as predicted from the clocks in docs/notes/cuda-routing.md.
+// Wins    while there is an SM for each token, as predicted from the clocks in docs/lab/cuda-routing.md.
 // Loses   above, where one warp per token keeps everything in registers.
 // Limits  what need_team() asks for (tile/few_tokens.cuh).
 // Source  original; the contract is ops/route_topk.h.
@@ -21,7 +21,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Predicted from the clocks of single steps, not measured: docs/notes/cuda-routing.md.
+// Predicted from the clocks of single steps, not measured: docs/lab/cuda-routing.md.
 double cost_us(const Problem& p, const DeviceInfo&) {
   return 1.5 + 0.5e-3 * static_cast<double>(p.experts) + 1e-3 * static_cast<double>(p.tokens);
 }

@@ -16,7 +16,7 @@ Refusal supports(const RouteTopk::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to chains of an H200 with four models' routing from 1 to 16384 tokens, less the grouping behind it (docs/notes/cuda-routing.md).
+// Fitted to chains of an H200 with four models' routing from 1 to 16384 tokens, less the grouping behind it (docs/lab/cuda-routing.md).
 double cost_us(const RouteTopk::Problem& p, const DeviceInfo& d) {
   const double experts = static_cast<double>(p.experts), top_k = static_cast<double>(p.top_k);
   const double one = 1.6 + 0.04 * top_k;

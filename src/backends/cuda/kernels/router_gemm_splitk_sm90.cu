@@ -8,7 +8,7 @@
 // Loses   one token, to gemv_sm90 (no cluster); more tokens, to kernels whose warps share what they load: here each tile
 //         loads its rows again, and an SM takes in 40 to 60 bytes per clock.
 // Limits  see supports(). The order of a sum depends on hidden alone, so a row's bits do not depend on the batch.
-// Source  original; the contract is ops/router_gemm.h. docs/notes/cuda-router.md has what was measured and dropped.
+// Source  original; the contract is ops/router_gemm.h. docs/lab/cuda-router.md has what was measured and dropped.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
 #include "ops/router_gemm.h"

@@ -4,7 +4,7 @@
 
 namespace sluice::cuda {
 
-// From this many CTAs on, a dependent launch costs a chain more than the microsecond that it hides: docs/notes/cuda-routing.md.
+// From this many CTAs on, a dependent launch costs a chain more than the microsecond that it hides: docs/lab/cuda-routing.md.
 inline constexpr int64_t kManyRows = 4096;
 
 template <int N>

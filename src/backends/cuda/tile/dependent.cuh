@@ -15,7 +15,7 @@
 //      that waits for the second has then waited for both. The second may release at its start.
 //
 // CTAs of a dependent grid are placed where the previous launch leaves room, not in order. That costs twice (measured:
-// docs/notes/cuda-routing.md), and only the dependent kernel knows enough to avoid both:
+// docs/lab/cuda-routing.md), and only the dependent kernel knows enough to avoid both:
 //   - Small CTAs crowd the SMs that become free first. A grid of no more CTAs than SMs requests enough shared memory to
 //     keep a second CTA off its SM.
 //   - CTAs with adjacent indices that read the same lines at the same time start far apart. A cluster keeps them together;

@@ -1,5 +1,5 @@
 // A team of threads chooses the experts of one token and computes their weights, one thread per expert. For few tokens, where
-// the dependent instructions of one warp bound the time of a token (docs/notes/cuda-routing.md): each thread computes one
+// the dependent instructions of one warp bound the time of a token (docs/lab/cuda-routing.md): each thread computes one
 // score, and ranks come from counting, without rounds. The contract is ops/route_topk.h.
 //
 // A key's rank in its warp is the number of the warp's keys before it. Only the first kList of a warp can be among the

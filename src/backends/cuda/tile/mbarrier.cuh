@@ -115,7 +115,7 @@ __device__ __forceinline__ void arrive_at_peer_by_warp(uint32_t there, uint32_t 
 
 // One arrival by the calling thread, predicated: none if `predicate` is 0. For rings that lanes read by loads: racecheck
 // considers the reads of all lanes but one unordered with an arrival by one lane for its warp. 128 arrivals per stage are as
-// fast as four (docs/notes/cuda-mxfp4.md, "Checked"). A load from shared memory may not have completed by the arrival if
+// fast as four (docs/lab/cuda-mxfp4.md, "Checked"). A load from shared memory may not have completed by the arrival if
 // nothing before it needs the value (same note): make `predicate` depend on a result of the loads.
 __device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t predicate = 1) {
   asm volatile(
