@@ -1,6 +1,7 @@
 // Elements that must differ from each other: what came before, and which tokens would leave nothing but that.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/json.h"
 #include "grammar/parse.h"
@@ -8,9 +9,9 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kLooksMax = 4096;  // at places of a leaf, for one token
-constexpr size_t kTokensMax = 4096;  // that are looked behind in one step
-constexpr size_t kListedMax = 64;    // leaves of so few texts list them (Leaf::texts)
+constexpr int64_t kLooksMax = 2048;           // at places of a leaf, behind one token
+constexpr int64_t kLooksOfStepMax = 200'000;  // behind all tokens of a step
+constexpr int32_t kListedMax = 64;            // leaves of so few texts list them (Leaf::texts)
 
 uint64_t mix(uint64_t h, uint64_t x) {
   h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
@@ -77,7 +78,7 @@ std::optional<int32_t> Parse::leaf_without(int32_t index, TraceId trace) {
   const Leaf& whole = *grammar_.program.leaves[static_cast<size_t>(index)];
   if (trace <= 0) return index;
   if (whole.texts.empty()) {
-    if (count_of(trace) < static_cast<int32_t>(kListedMax)) return index;
+    if (count_of(trace) < kListedMax) return index;
     std::string text;
     int64_t looks = kLooksMax;
     return has_other(whole, {0, 0}, trace, &text, &looks) ? std::optional(index) : std::nullopt;
@@ -139,7 +140,8 @@ bool Parse::take_out_repeated(const LeafItem& item, TraceId trace, std::span<uin
   const auto nodes = trie.nodes();
   std::string text = text_.substr(sets_[static_cast<size_t>(item.origin)].text);
   const size_t begun = text.size();
-  std::vector<int32_t> seen;
+  std::set<int32_t> seen;
+  int64_t left = kLooksOfStepMax;
   for (TraceId t = trace; t > 0; t = traces_[static_cast<size_t>(t)].before) {
     const Trace& one = traces_[static_cast<size_t>(t)];
     if (!one.distinct) continue;
@@ -156,11 +158,13 @@ bool Parse::take_out_repeated(const LeafItem& item, TraceId trace, std::span<uin
       if (place.state == Dfa::kDead) break;
       text.push_back(c);
       const TokenTrie::Node& node = nodes[static_cast<size_t>(n)];
-      if (node.token >= 0 && std::find(seen.begin(), seen.end(), n) == seen.end()) {
-        if (seen.size() >= kTokensMax) return true;
-        seen.push_back(n);
+      if (node.token >= 0 && !seen.contains(n)) {
+        if (left <= 0)
+          return !work_->over();  // what is left may end without a way: an error, and no wrong answer
+        seen.insert(n);
         int64_t looks = kLooksMax;
         if (!has_other(l, place, trace, &text, &looks)) trie.clear_tokens(node, bits);
+        left -= kLooksMax - looks;
       }
       end = node.end;
       ++n;

@@ -9,7 +9,7 @@
 namespace sluice {
 
 // Every text of the grammar is JSON and valid by the schema. Not every valid value has a text: members stand in the order of the schema,
-// others only where it asks for them, and what it says nothing about is narrow (docs/serving.md). kInvalidArgument names what
+// others only where it asks for them, and what it says nothing about is narrow (docs/structured-output.md). kInvalidArgument names what
 // cannot be kept, or that nothing is valid. `object`: values are objects, whatever the schema says.
 Result<Program> compile_schema(const std::string& text, bool object, Work* work);
 
