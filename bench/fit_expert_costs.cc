@@ -1,4 +1,4 @@
-// sluice_fit_costs ROWS [OUT]: fits the constants of the experts' cost models (src/backends/cuda/experts/cost.h) to measured rows of
+// sluice_fit_costs ROWS [OUT]: fits the constants of the experts' cost models (src/backends/cuda/experts/cost/cost.h) to measured rows of
 // all configurations, and writes src/backends/cuda/measured/expert_costs.inc. The model is the product's own. Prints how far the
 // resulting choice is from the best configuration of each problem.
 //
@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "backends/cuda/device.h"
-#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/cost/cost.h"
 #include "dispatch/explain.h"
 #include "least_squares.h"
 #include "report/expert_shape.h"

@@ -26,7 +26,7 @@ from mutations_kernels import Mutation
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CUDA = "src/backends/cuda/"
 KERNELS = OTHERS + ATTENTION + DENSE
-TILES = ["experts/tile_call.cu"]  # what the card of a tile kernel calls
+TILES = ["experts/tile/tile_call.cu"]  # what the card of a tile kernel calls
 
 CONTROLS = [
     m._replace(name=f"control_{m.kernel}", breaks="nothing", new=m.old)
@@ -47,7 +47,7 @@ def op_of(kernel: str) -> str:
 
 
 def card_of(kernel: str) -> str:
-    return next(p for p in ("kernels/", "experts/", "attention/") if (ROOT / CUDA / p / f"{kernel}.cu").exists()) + f"{kernel}.cu"
+    return str(next((ROOT / CUDA).rglob(f"{kernel}.cu")).relative_to(ROOT / CUDA))
 
 
 def run(command, **options):

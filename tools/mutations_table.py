@@ -370,7 +370,7 @@ KERNELS = [
     Mutation(
         "tiles_leave_out_rows",
         "experts of as many rows as a tile's most are served by two launches, those of one more by none",
-        "src/backends/cuda/experts/tile_configs.cc",
+        "src/backends/cuda/experts/tile/tile_configs.cc",
         "next = std::max(next, rows_most + (rows_most < INT32_MAX));",
         "next = std::max(next, rows_most + 2 * (rows_most < INT32_MAX));",
         "CudaCards.*",

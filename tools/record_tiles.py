@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Turns the fastest measured plans of the router's tile kernel into the table that it chooses from.
 
-Reads bench/measured/h200/router_tiles.csv, writes src/backends/cuda/kernels/router_gemm_tile_measured.h. Of several plans
+Reads bench/measured/h200/router_tiles.csv, writes src/backends/cuda/router/router_gemm_tile_measured.h. Of several plans
 of one problem the fastest counts. With --check it writes nothing and exits 1 if the file is not what the rows say.
 """
 import csv
@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "bench/measured/h200/router_tiles.csv"
-TARGET = ROOT / "src/backends/cuda/kernels/router_gemm_tile_measured.h"
+TARGET = ROOT / "src/backends/cuda/router/router_gemm_tile_measured.h"
 
 HEAD = """\
 // Written by tools/record_tiles.py from bench/measured/h200/router_tiles.csv: the fastest plan of router_gemm_tile_sm90 for
@@ -18,7 +18,7 @@ HEAD = """\
 #pragma once
 #include <cstdint>
 
-#include "backends/cuda/kernels/router_gemm_tile.h"
+#include "backends/cuda/router/router_gemm_tile.h"
 
 namespace sluice::cuda {
 

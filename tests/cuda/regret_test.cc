@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "backends/cuda/device.h"
-#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/cost/cost.h"
 #include "dispatch/explain.h"
 #include "graph/run_plan.h"
 #include "graph/runs.h"

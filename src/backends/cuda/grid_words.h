@@ -5,7 +5,7 @@
 namespace sluice::cuda {
 
 // Queue::grid_words begins with kGridWordsBytes of counters, flags and words. kGridSumBytes follow, for partial sums that the
-// CTAs of a grid exchange (experts/fused_fewtokens.cuh).
+// CTAs of a grid exchange (experts/fused/fused_fewtokens.cuh).
 constexpr size_t kGridWordsBytes = size_t{256} << 10, kGridSumBytes = size_t{2} << 20;
 
 }  // namespace sluice::cuda

@@ -2,7 +2,7 @@
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/between.h"
-#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/cost/cost.h"
 #include "backends/cuda/grid_words.h"
 #include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"

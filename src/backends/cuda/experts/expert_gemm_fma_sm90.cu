@@ -8,7 +8,7 @@
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cards.h"
-#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/cost/cost.h"
 
 namespace sluice::cuda {
 namespace {

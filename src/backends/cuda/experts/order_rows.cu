@@ -1,12 +1,12 @@
 // Copies rows of tokens into the order of an expert GEMM's rows, for kernels that load them by TMA boxes.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tile_call.h"
+#include "backends/cuda/experts/tile/tile_call.h"
 
 #include <cuda_bf16.h>
 
 #include <algorithm>
 
-#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/cost/cost.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 

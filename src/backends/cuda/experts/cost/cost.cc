@@ -1,0 +1,267 @@
+#include "backends/cuda/experts/cost/cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::cuda {
+namespace {
+
+#include "backends/cuda/measured/expert_costs.inc"
+
+// The larger of two times, with a rounded corner.
+double larger(double a, double b, double power) {
+  return std::pow(std::pow(a, power) + std::pow(b, power), 1 / power);
+}
+// The same with power 8, which products and copies of a tile have.
+double larger(double a, double b) {
+  const auto eighth = [](double x) { return x *= x, x *= x, x * x; };
+  return std::sqrt(std::sqrt(std::sqrt(eighth(a) + eighth(b))));
+}
+
+constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
+constexpr double kRowBytes = 128;  // of a row of x in a k block
+
+// Single CTAs of mxfp4 may cut the tiles of the last round in parts of one warpgroup or two.
+bool cuts_last_round(DType w, const TileKernel& k) { return w == DType::kE2M1 && k.ctas() == 1; }
+// Bytes that a gather warp copies at a time (the kernels' kGatherRows x kGatherBlocks).
+double gather_item_bytes(DType w, const TileKernel& k) {
+  return kRowBytes * (w == DType::kE2M1 ? 8 * 5 : k.shares == PairShares::kWeights ? 4 * 8 : 8 * 12);
+}
+constexpr double kGatherWarps = 2;  // of a CTA
+
+// One expert's tiles: how many, of how many weight rows, and microseconds of a whole one.
+struct TileWork {
+  double tiles = 0;                      // along rows of x
+  double along_m = 0, along_m_time = 0;  // along the weight rows, and in times of a whole tile
+  double us = 0;
+};
+TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, int kernel, double rows) {
+  const auto index = static_cast<size_t>(kernel);
+  const TileKernel& k = tile_kernels(w)[index];
+  const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
+  // Tiles have equally many steps, to one. Their mean, of one CTA.
+  const double columns =
+      std::clamp(std::ceil(rows / k.n_step - 1e-9) * k.n_step / tiles / (k.rows_of_x() / k.n_most),
+                 static_cast<double>(k.n_least), static_cast<double>(k.n_most));
+  const FragmentShape shape = ExpertGemm::fragments(p);
+  const auto k_blocks = static_cast<double>(shape.k_blocks),
+             row_blocks = static_cast<double>(shape.row_blocks);
+  // Counts row blocks by the warpgroups that have any: the last tile of an expert may have fewer.
+  const double groups = w == DType::kE2M1 ? 3 : 2, blocks = k.tile_m / kBlockRows;
+  const double of_group = blocks / groups * (k.shares == PairShares::kRowsOfX ? 2 : 1);
+  const double group_tiles = std::ceil(row_blocks / of_group) / groups, whole = std::floor(group_tiles),
+               rest = group_tiles - whole;
+  const double products = blocks * kFragmentsOfBlock * c.pace[index] *
+                          larger(c.fragment_ns + c.fragment_column_ns * columns, c.column_ns * columns);
+  // What is shared by a pair, each CTA fetches half of.
+  const double weights = blocks * kBlockRows * kBlockRows * (w == DType::kE2M1 ? 17.0 / 32 : 2) *
+                         (k.shares == PairShares::kWeights ? 0.5 : 1);
+  const double rows_of_x = columns * (k.shares == PairShares::kRowsOfX ? 0.5 : 1);
+  const double fill = weights / c.fill_bytes_per_ns + rows_of_x * (k.x == XSource::kThreads ? 0
+                                                                   : k.x == XSource::kRowBoxes
+                                                                       ? c.row_box_ns
+                                                                       : kRowBytes / c.fill_bytes_per_ns);
+  const double threads = k.x == XSource::kThreads ? columns * c.thread_row_ns : 0;
+  const double us = k_blocks * larger(products, std::max(fill, threads)) / 1e3 + c.end_us +
+                    c.end_row_us * columns * blocks + c.short_us / k_blocks;
+  // Threads copy as many rows for a tile of few row blocks.
+  const double of_rest = rest == 0 ? 0 : std::max(std::pow(rest, c.partial), k_blocks * threads / 1e3 / us);
+  return {tiles, whole + (rest > 0), whole + of_rest, us};
+}
+
+// What the tiles of the last round, a share of the grid's places, take beyond that share, in tiles.
+double idle_in_last_round(bool cuts, double rounds) {
+  const double share = rounds - std::floor(rounds + 1e-9);
+  if (share < 1e-6) return 0;
+  // Parts of one warpgroup take about half of a tile's time, of two three fourths (schedule.cuh).
+  const double takes = !cuts ? 1 : share <= 1.0 / 3 ? 0.5 : share <= 2.0 / 3 ? 0.75 : 1;
+  return std::max(0.0, takes - share);
+}
+
+double moved_bytes(const ExpertGemm::Problem& p) {
+  return ExpertGemm::expected_rows(p) * static_cast<double>(sluice::bytes_of(DType::kBF16, p.width));
+}
+
+// Bytes that must pass memory: weights of experts that have rows, x and y. A token's row stays in the L2 for
+// its further experts; rows that were brought into order are written, or read, once more.
+double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows, bool orders) {
+  double experts = 0;
+  for (const RowKind& kind : rows) experts += kind.experts;
+  const double each = static_cast<double>(ExpertGemm::packed_bytes(p) +
+                                          (p.w == DType::kE2M1 ? ExpertGemm::packed_scale_bytes(p) : 0));
+  const double all = ExpertGemm::expected_rows(p),
+               of_x = p.slots > 0 ? std::min(all, static_cast<double>(p.tokens)) : all;
+  return experts * each + of_x * static_cast<double>(sluice::bytes_of(p.x, p.width)) +
+         all * static_cast<double>(sluice::bytes_of(p.y, p.features)) + (orders ? moved_bytes(p) : 0);
+}
+
+template <class Constants>
+double start_us(const Constants& c, const ExpertGemm::Problem& p) {
+  return c.start_us - (p.settled ? c.settled_us : 0) + (p.slots > 0 ? c.by_position_us : 0);
+}
+
+// Constants are those of an H200. Where memory is slower, streams come nearer to its rate than tiles of few rows do: set by hand, so that
+// steps of gpt-oss on an H100 take the fastest kernels (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
+double slow_memory(const DeviceInfo& d, double rows_each) {
+  constexpr double kFittedBytesPerUs = 4.6e6, kSlow = 0.46, kSlowRow = 0.06;
+  return 1 + std::max(0.0, 1 - d.mem_bytes_per_us / kFittedBytesPerUs) *
+                 std::max(0.0, kSlow - kSlowRow * (std::max(1.0, rows_each) - 1));
+}
+
+bool orders_rows(std::span<const TileLaunch> launches) {
+  return !launches.empty() && launches[0].kernel == TileLaunch::kOrderRows;
+}
+
+}  // namespace
+
+void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  need_sm90(r, d);
+  r.need(p.layout == WeightLayout::kFragments, "layout fragments (ops/fragment_layout.h)",
+         "layout=" + std::string(word(p.layout)));
+  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
+  need_multiple(r, "width", p.width, 8, "copies of 16 bytes");
+}
+
+ExpertLoad expert_load(const ExpertGemm::Problem& p) {
+  const double rows = ExpertGemm::expected_rows(p);
+  const double active = active_experts(rows, p.experts);
+  return {active, active > 0 ? rows / active : 0};
+}
+
+const TileConstants& tile_constants(DType w) {
+  return w == DType::kE2M1 ? kMxfp4TileConstants : kBf16TileConstants;
+}
+const StreamConstants& stream_constants(DType w) {
+  return w == DType::kE2M1 ? kMxfp4StreamConstants : kBf16StreamConstants;
+}
+
+double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
+               const RowProfile& rows, std::span<const TileLaunch> launches) {
+  const auto kernels = tile_kernels(p.w);
+  const double moved = moved_bytes(p);
+  double us = start_us(c, p) + c.in_layer_us[p.slots > 0 ? 0 : 1];
+  bool orders = orders_rows(launches);
+  if (orders) {
+    us += c.order_us + moved / c.order_bytes_per_us;
+    launches = launches.subspan(1);
+  }
+  us += c.follow_us * static_cast<double>(launches.size() - 1);
+  // `all`: of one SM. The last launch: its tiles, and their time.
+  double all = 0, longest = 0, last_tiles = 0, last_us = 0, drawn = 0, experts = 0;
+  for (const RowKind& kind : rows)
+    for (size_t i = 0; i < launches.size(); ++i) {
+      const TileLaunch& launch = launches[i];
+      const double whole = std::round(kind.rows);
+      if (whole < launch.rows_least || whole > launch.rows_most) continue;
+      const TileWork work = work_of(c, p, p.w, launch.kernel, kind.rows);
+      const double ctas = kernels[static_cast<size_t>(launch.kernel)].ctas();
+      all += kind.experts * work.tiles * work.along_m_time * ctas * work.us / d.cores;
+      drawn += kind.experts / c.memory[static_cast<size_t>(launch.kernel)], experts += kind.experts;
+      longest = std::max(longest, work.us);
+      if (i + 1 == launches.size()) {
+        const double tiles = kind.experts * work.tiles * work.along_m;
+        last_tiles += tiles, last_us += tiles * work.us;
+      }
+      break;
+    }
+  if (experts == 0) return us;
+  const TileKernel& last = kernels[static_cast<size_t>(launches.back().kernel)];
+  if (last_tiles > 0) {
+    const double tile = last_us / last_tiles,
+                 idle = idle_in_last_round(cuts_last_round(p.w, last), last_tiles * last.ctas() / d.cores);
+    all += tile * idle * c.tail;
+  }
+  double products = std::max(longest * std::min(1.0, experts), all);
+  for (const TileLaunch& launch : launches) {
+    const TileKernel& k = kernels[static_cast<size_t>(launch.kernel)];
+    if (k.x != XSource::kGathered) continue;
+    orders = true, us += c.gather_us;
+    products =
+        larger(products, moved / gather_item_bytes(p.w, k) * c.gather_item_us / (kGatherWarps * d.cores));
+  }
+  const double memory = bytes_of(p, rows, orders) * (drawn / experts) / (c.memory_share * d.mem_bytes_per_us);
+  return us + larger(products, memory, c.blend) *
+                  (p.w == DType::kE2M1 ? slow_memory(d, expert_load(p).rows_each) : 1);
+}
+
+double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
+                    const RowProfile& uniform, const RowProfile& zipf, std::span<const TileLaunch> launches) {
+  const double even = tile_us(c, p, d, uniform, launches);
+  return c.skew == 0 ? even : (1 - c.skew) * even + c.skew * tile_us(c, p, d, zipf, launches);
+}
+
+double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, int kernel) {
+  const TileConstants& c = tile_constants(DType::kE2M1);
+  const TileLaunch launch{.kernel = kernel};
+  const auto part = [&](const ExpertGemm::Problem& of) {
+    return tile_cost_us(c, of, d, uniform_profile(of), zipf_profile(of), {&launch, 1});
+  };
+  const ExpertGemm::Problem up = GroupedMlp::up(p), down = GroupedMlp::down(p);
+  // Set by hand, so that over the best kernels in turn it is what was measured of layers of gpt-oss and DeepSeek V4 Flash
+  // at 4 to 1024 tokens on an H200 (bench/measured/h200/mxfp4_candidates.csv): one start and one end less, and rows of h by
+  // threads where a kernel of down alone has boxes.
+  constexpr double kSavedUs = 4.3, kByThreads = 0.035, kRows = 8;
+  const double products = part(up) + part(down) - start_us(c, down) - c.in_layer_us[1],
+               rows = expert_load(up).rows_each;
+  return products * (1 + kByThreads * std::min(1.0, rows / kRows)) - kSavedUs;
+}
+
+double routed_bytes(const ExpertGemm::Problem& p) {
+  const double skew = tile_constants(p.w).skew;
+  return (1 - skew) * bytes_of(p, uniform_profile(p), false) + skew * bytes_of(p, zipf_profile(p), false);
+}
+
+double tile_in_layer_us(const ExpertGemm::Problem& p) {
+  return tile_constants(p.w).in_layer_us[p.slots > 0 ? 0 : 1];
+}
+
+double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
+                 const RowProfile& rows, const StreamLaunch& launch) {
+  const FragmentShape fragments = ExpertGemm::fragments(p);
+  const auto k_blocks = static_cast<double>(fragments.k_blocks),
+             row_blocks = static_cast<double>(fragments.row_blocks);
+  const double start = start_us(c, p);
+  const double memory = bytes_of(p, rows, false) / (c.memory_share * d.mem_bytes_per_us);
+  if (p.w == DType::kBF16 && launch.short_sums) {
+    // Teams keep rows of x: with few columns there are more units, with many each has more instructions.
+    double all = 0;
+    for (const RowKind& kind : rows)
+      all += kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks *
+             (c.short_unit_us + k_blocks * (c.short_block_us[0] + c.short_block_us[1] * launch.columns));
+    return start + std::max(all / d.cores, memory);
+  }
+  if (p.w == DType::kBF16) {
+    // Row blocks, and CTAs that have one or two of them.
+    const double of_cta = launch.small ? 1 : 2;
+    double blocks = 0, ctas = 0;
+    for (const RowKind& kind : rows) {
+      const double columns = kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9);
+      blocks += columns * row_blocks, ctas += columns * std::ceil(row_blocks / of_cta);
+    }
+    const double all = blocks * k_blocks * c.block_us[0];
+    // Few CTAs do not reach the memory's rate, however short each is: whole rounds of what one streams.
+    const double weights = k_blocks * kBlockRows * kBlockRows * 2 * of_cta,
+                 rounds = std::min(ctas, std::ceil(ctas / d.cores));
+    constexpr double kBlend = 4;
+    return start + larger(std::max(all / d.cores, memory), rounds * weights / c.lone_bytes_per_us, kBlend) *
+                       (launch.small ? c.small : 1);
+  }
+  const size_t wide = launch.columns == 8 ? 0 : 1;
+  double all = 0;
+  for (const RowKind& kind : rows) {
+    const double units = std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks;
+    const double row = wide ? 0 : c.row_us * std::min(kind.rows, 8.0);
+    all += kind.experts * units *
+           (launch.short_sums ? c.short_unit_us + k_blocks * c.short_block_us[wide]
+                              : c.unit_us + k_blocks * (c.block_us[wide] + row));
+  }
+  return start + std::max(all / d.cores, memory);
+}
+
+double stream_cost_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
+                      const StreamLaunch& launch) {
+  const double even = stream_us(c, p, d, uniform_profile(p), launch);
+  return c.skew == 0 ? even : (1 - c.skew) * even + c.skew * stream_us(c, p, d, zipf_profile(p), launch);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,86 @@
+#include "backends/cuda/experts/cost/profile.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::cuda {
+namespace {
+
+// Quantiles of a normal distribution at the middle of 24 equal shares.
+constexpr int kShares = 24;
+constexpr double kQuantiles[kShares / 2] = {0.0522, 0.1573, 0.2641, 0.3741, 0.4888, 0.6103,
+                                            0.7416, 0.8871, 1.0545, 1.2582, 1.5341, 2.0368};
+
+// What routing draws: each token takes `slots` of `routed` experts.
+struct Draws {
+  double tokens = 0, slots = 0, routed = 0;
+};
+Draws draws_of(const ExpertGemm::Problem& p) {
+  constexpr double kDefaultSlots = 6;  // of a token, where rows are not gathered from tokens
+  const double experts = static_cast<double>(p.experts),
+               routed = static_cast<double>(std::max(p.experts, p.experts_routed)),
+               rows = ExpertGemm::expected_rows(p) * routed / experts,  // of all ranks
+      slots = std::min({routed, rows, p.slots > 0 ? static_cast<double>(p.slots) : kDefaultSlots});
+  return {slots > 0 ? rows / slots : 0, slots, routed};
+}
+
+}  // namespace
+
+RowProfile uniform_profile(const ExpertGemm::Problem& p) {
+  RowProfile out;
+  const Draws draws = draws_of(p);
+  const double experts = static_cast<double>(p.experts), mean = draws.tokens * draws.slots / draws.routed,
+               taken = draws.slots / draws.routed, missed = 1 - taken;
+  constexpr double kCountsTo = 14;
+  if (mean <= kCountsTo && missed > 0) {
+    double chance = std::pow(missed, draws.tokens);
+    for (int n = 1; n < RowProfile::kKindsMost && n < draws.tokens + 1; ++n) {
+      chance *= (draws.tokens - n + 1) / n * taken / missed;
+      const double these = experts * chance;
+      if (these > 1e-3 || n < mean) out.add(n, these);
+    }
+    return out;
+  }
+  const double deviation = std::sqrt(mean * missed);
+  for (const double q : kQuantiles) {
+    out.add(std::max(1.0, mean - q * deviation), experts / kShares);
+    out.add(mean + q * deviation, experts / kShares);
+  }
+  return out;
+}
+
+RowProfile zipf_profile(const ExpertGemm::Problem& p) {
+  const Draws draws = draws_of(p);
+  const double experts = static_cast<double>(p.experts), routed = draws.routed;
+  // Ranks in bins that widen.
+  struct Bin {
+    double rank, ranks;
+  };
+  std::array<Bin, RowProfile::kKindsMost> bins{};
+  int count = 0;
+  for (double from = 1; from <= routed && count < RowProfile::kKindsMost;) {
+    const double to = std::min(routed, std::max(from, std::floor(from * 1.2)));
+    bins[static_cast<size_t>(count++)] = {std::sqrt(from * to), to - from + 1};
+    from = to + 1;
+  }
+  // A token takes rank i with probability 1 - exp(-scale / i); the probabilities add up to its slots.
+  double low = 0, high = 1e6;
+  for (int step = 0; step < 40; ++step) {
+    const double scale = (low + high) / 2;
+    double sum = 0;
+    for (int i = 0; i < count; ++i)
+      sum += bins[static_cast<size_t>(i)].ranks * -std::expm1(-scale / bins[static_cast<size_t>(i)].rank);
+    (sum < draws.slots ? low : high) = scale;
+  }
+  RowProfile out;
+  for (int i = 0; i < count; ++i) {
+    const Bin& bin = bins[static_cast<size_t>(i)];
+    const double taken = -std::expm1(-high / bin.rank), rows = draws.tokens * taken,
+                 active = taken < 1 ? -std::expm1(draws.tokens * std::log1p(-taken)) : 1;
+    // Of few rows many experts get none, and the others more than the mean.
+    if (active > 0) out.add(rows / active, bin.ranks * experts / routed * active);
+  }
+  return out;
+}
+
+}  // namespace sluice::cuda

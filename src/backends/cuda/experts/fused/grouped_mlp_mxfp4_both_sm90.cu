@@ -1,0 +1,115 @@
+// Both products of some rows an expert, mxfp4 weights, in one launch of tiles of 384 weight rows x 8 to 56 rows of x
+// (grouped_tiles.cuh).
+//
+// Wins    a few to some fifty rows an expert: the second product starts where the first one leaves SMs idle, and has no start
+//         of its own. h stays in the L2.
+// Loses   many rows an expert, where the kernels of one product have wider tiles, and rows of x by TMA.
+// Limits  see supports(). Sums are those of mxfp4_tile_sm90, bit by bit.
+// Source  original; the contract is ops/grouped_mlp.h, the measurements are docs/lab/cuda-grouped-tiles.md.
+#include <algorithm>
+#include <array>
+
+#include "backends/cuda/experts/cards.h"
+#include "ops/grouped_mlp.h"
+
+namespace sluice::cuda {
+namespace {
+
+// The rows of kMxfp4Tiles with 384 weight rows and rows of x by threads, which are neighbours.
+constexpr bool is_taken(const TileKernel& k) { return k.x == XSource::kThreads && k.tile_m == 384; }
+constexpr int kFirstRow =
+                  static_cast<int>(std::ranges::find_if(kMxfp4Tiles, is_taken) - std::begin(kMxfp4Tiles)),
+              kRowCount = static_cast<int>(std::ranges::count_if(kMxfp4Tiles, is_taken));
+static_assert(kRowCount > 0 &&
+              std::ranges::all_of(std::span(kMxfp4Tiles).subspan(kFirstRow, kRowCount), is_taken));
+
+Refusal supports(const GroupedMlp::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  const ExpertMlp::Problem& m = p.mlp;
+  need_expert_blocks(r, GroupedMlp::up(p), d);
+  need_type(r, "w", m.w, DType::kE2M1, "decoded in registers");
+  need_type(r, "g", m.g, DType::kBF16, "stored 16 bytes at a time");
+  need_multiple(r, "intermediate", m.intermediate, 8, "copies of 16 bytes");
+  r.need(m.act == Activation::kSwiGlu || m.act == Activation::kSwiGluClamped, "act swiglu or swiglu_clamped",
+         "act=" + std::string(word(m.act)));
+  r.need(!m.weight_on_input, "weight_on_input=0", "weight_on_input=1");
+  r.need(!m.x_unaligned, "x_unaligned=0 (copies of 16 bytes)", "x_unaligned=1");
+  r.need(m.experts <= GroupedLaunch::kExpertsMost,
+         "experts <= " + std::to_string(GroupedLaunch::kExpertsMost) + " (a thread each)", "experts",
+         m.experts);
+  constexpr int64_t kTilesMost = UINT16_MAX;  // of the same weights
+  r.need(GroupedMlp::rows(p) / 8 + m.experts <= kTilesMost, "at most 65535 tiles along rows of x",
+         "tokens * slots", GroupedMlp::rows(p));
+  return r;
+}
+
+std::vector<Config> configs(const GroupedMlp::Problem& p, const DeviceInfo& d) {
+  std::vector<Config> out;
+  const ExpertGemm::Problem up = GroupedMlp::up(p);
+  for (int row = kFirstRow; row < kFirstRow + kRowCount; ++row) {
+    Config one;
+    const TileKernel& k = kMxfp4Tiles[row];
+    one.name = std::to_string(k.tile_m) + "x" + std::to_string(k.n_most);
+    one.launches.push_back(GroupedLaunch{.kernel = row, .order = expert_order(up, k)}.launch());
+    one.cost_us = grouped_tiles_cost_us(p, d, row);
+    one.workspace_bytes =
+        static_cast<size_t>(bytes_of(DType::kBF16, GroupedMlp::rows(p) * p.mlp.intermediate));
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+std::string launch_text(const GroupedMlp::Problem&, const KernelLaunch& of) {
+  const GroupedLaunch launch = GroupedLaunch::of(of);
+  const TileKernel& k = kMxfp4Tiles[launch.kernel];
+  std::string out = "tiles of " + std::to_string(k.tile_m) + " x " + std::to_string(k.n_least) + " to " +
+                    std::to_string(k.n_most) +
+                    " of gate and up, then of down; rows of x and h by producer threads";
+  if (launch.order == ExpertOrder::kByWidth) out += "; the widest tiles first";
+  return out;
+}
+
+struct Launcher {
+  static Status enqueue(const GroupedMlp::Problem&, std::span<const KernelLaunch>, const GroupedMlp::Args&,
+                        Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<GroupedMlp> grouped_mlp_mxfp4_both_sm90 = {
+    .name = "cuda.grouped_mlp.mxfp4_both_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<GroupedMlp, Launcher>(),
+    .launch_text = launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/fused/grouped_tiles.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+template <int... kRow>
+constexpr auto launchers(std::integer_sequence<int, kRow...>) {
+  return std::array{grouped::launch_tiles<kFirstRow + kRow>...};
+}
+
+Status Launcher::enqueue(const GroupedMlp::Problem& p, std::span<const KernelLaunch> launches,
+                         const GroupedMlp::Args& a, Workspace w, Stream stream) {
+  if (GroupedMlp::rows(p) == 0) return {};
+  constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kRowCount>());
+  const GroupedLaunch launch = GroupedLaunch::of(launches[0]);
+  return kLaunchers[static_cast<size_t>(launch.kernel - kFirstRow)](grouped_mlp_mxfp4_both_sm90.name, p, a, w,
+                                                                    launch, stream);
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+#endif

@@ -1,0 +1,110 @@
+// Expert GEMM for few rows per expert, bf16 weights: tiles of 128 or 64 weight rows x up to 32 rows of x, with the whole sum
+// (tiles.cuh), so that many SMs share few experts and no sum crosses SMs.
+//
+// wgmma reads both operands from shared memory. 8 columns of a 64 x 64 block of weights take it a sixth of the time that the
+// block needs to arrive from memory, in four instructions a warp.
+//
+// For short sums, of at most four k blocks and not gated, such a tile would be all prologue and epilogue. There teams take
+// consecutive row blocks of one expert, with mma.sync (stream_short.cuh).
+//
+// Wins    up to about 26 rows per expert: weights arrive at the rate of a plain stream.
+// Loses   more rows: weights are loaded again for each 32 of them. See bf16_tile_sm90.
+// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/expert_gemm.h. Cost: from the rate of memory.
+#include "backends/cuda/experts/cards.h"
+#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/cost.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kShortMost = 32;       // rows of x of a unit of short sums
+constexpr int kRowsMost = 32;        // of x in a tile
+constexpr int64_t kShortBlocks = 4;  // k blocks of short sums, at most
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  return r;
+}
+
+// Whether the kernel for short sums runs (stream_short.cuh). Its sums have different bits, so this must depend on the shape
+// alone, not on the number of rows.
+bool has_short_sums(const ExpertGemm::Problem& p) {
+  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks &&
+         p.experts <= kListExpertsMost;
+}
+
+// For short sums one configuration for each number of columns (rows of x of a unit); otherwise one for each CTA size.
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  std::vector<Config> out;
+  const auto add = [&](StreamLaunch launch) {
+    const int64_t threads = launch.small ? 256 : 384;
+    if (p.experts > threads || p.rows / kRowsMost + p.experts > UINT16_MAX)
+      launch.order = ExpertOrder::kLong;  // more than a CTA counts at once
+    out.push_back({.name = launch.name(p.w),
+                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
+                   .launches = {launch.launch()}});
+  };
+  if (has_short_sums(p)) {
+    for (const int columns : {8, 16, kShortMost}) add({.columns = columns, .short_sums = true});
+  } else {
+    for (const bool small : {true, false}) add({.columns = kRowsMost, .small = small});
+  }
+  return out;
+}
+
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
+                        Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
+    .name = "cuda.expert_gemm.bf16_stream_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
+    .launch_text = stream_launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/stream/stream_short.cuh"
+#include "backends/cuda/experts/tile/tiles.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
+// Two warpgroups with a row block each; or one, with two CTAs per SM: twice as many tiles, for few experts.
+using TwoGroups = ExpertTiles<Bf16Blocks, TileKernel{128, 16, 16, 32, 2, XSource::kThreads}>;
+using OneGroup = ExpertTiles<Bf16Blocks, TileKernel{64, 16, 16, 32, 2, XSource::kThreads}, 2>;
+
+Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const ExpertGemm::Args& a, Workspace, Stream stream) {
+  if (p.rows == 0) return {};
+  const std::string_view name = expert_gemm_bf16_stream_sm90.name;
+  const StreamLaunch launch = StreamLaunch::of(launches[0]);
+  if (!launch.short_sums) {
+    const TileCall call{name, p, a, stream, {.order = launch.order}, nullptr};
+    return launch.small ? launch_tiles<OneGroup>(call) : launch_tiles<TwoGroups>(call);
+  }
+  const ExpertParameters parameters = expert_parameters(p, a);
+  return launch.columns == 8    ? launch_short<8, Bf16Weights>(name, parameters, stream)
+         : launch.columns == 16 ? launch_short<16, Bf16Weights>(name, parameters, stream)
+                                : launch_short<kShortMost, Bf16Weights>(name, parameters, stream);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda
+
+#endif

@@ -1,0 +1,157 @@
+// Expert GEMM for few rows per expert, mxfp4 weights. A unit of work is one row block of one expert's weights with the whole
+// sum (stream.cuh), so that many SMs share few experts and no sum crosses SMs.
+//
+// For short sums, of at most eight k blocks (six with 16 columns), a team takes consecutive row blocks of one expert
+// (stream_short.cuh). That kernel is issue-bound, and gains from every instruction that it does not repeat.
+//
+// stream_list.cuh defines the grid. The teams of a CTA share the units that are left over at the end, at most one per CTA.
+//
+// Wins    up to one or two rows per expert, with short sums up to eight: weights arrive at the rate of a plain stream.
+// Loses   more rows, also where only popular experts have them: an SM loads x again for each 64 rows of weights. See
+//         mxfp4_tile_sm90. Few rows in all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
+// Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
+// Source  original; the contract is ops/expert_gemm.h.
+#include "backends/cuda/experts/cards.h"
+#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/cost.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int64_t kShortOf8 = 8, kShortOf16 = 6;  // k blocks of short sums, at most
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
+  r.need(p.experts <= kListExpertsMost,
+         "experts <= " + std::to_string(kListExpertsMost) + " (32 for each lane that counts)", "experts",
+         p.experts);
+  return r;
+}
+
+// Columns of a unit: rows of x.
+constexpr int kColumns[] = {8, 16};
+
+// Whether the kernel for short sums takes the problem.
+bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
+  const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
+  return !is_gated(p.act) && k_blocks <= (columns == 8 ? kShortOf8 : kShortOf16);
+}
+
+// One configuration for each number of columns: with a few rows per expert on average, hardly any expert has more than 8.
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  std::vector<Config> out;
+  for (const int columns : kColumns) {
+    const StreamLaunch launch{.columns = columns, .short_sums = has_short_sums(p, columns)};
+    out.push_back({.name = launch.name(p.w),
+                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
+                   .launches = {launch.launch()}});
+  }
+  return out;
+}
+
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
+                        Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
+    .name = "cuda.expert_gemm.mxfp4_stream_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
+    .launch_text = stream_launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/stream/stream_short.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+static_assert(is_short<8, Mxfp4Weights>(kShortOf8) && !is_short<8, Mxfp4Weights>(kShortOf8 + 1));
+static_assert(is_short<16, Mxfp4Weights>(kShortOf16) && !is_short<16, Mxfp4Weights>(kShortOf16 + 1));
+
+constexpr int kSharedRounds = 1;  // units per CTA, at most, that its teams share at the end
+
+// In each round every team of the grid has one unit. If few units are left over, the teams of a CTA share each of them.
+template <int N, class W>
+__device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTeams>& m, int team) {
+  const ExpertParameters& p = work.p;
+  StreamFetch<N, kListTeams, W> fetch(work, m, team);
+  if (!p.settled) tile::wait_for_previous();
+  const UnitList<N> list(p);
+  const int blocks = static_cast<int>(gridDim.x), over = list.all % (kListTeams * blocks);
+  const int alone = over <= kSharedRounds * blocks && may_share(p) ? list.all - over : list.all;
+  int index = static_cast<int>(blockIdx.x) + team * blocks;
+  bool shared = false, early = p.settled;
+#pragma unroll 1
+  while (true) {
+    if (!shared && index >= alone) shared = true, index = alone + static_cast<int>(blockIdx.x);
+    if (index >= list.all) break;
+    const auto found = list.find(index);
+    fetch.unit(found.expert, found.rows, __ldg(p.row_begin + found.expert), found.within, shared, early);
+    early = false;
+    index += shared ? blocks : kListTeams * blocks;
+  }
+  if (early) tile::wait_for_previous();
+  fetch.no_more();
+}
+
+template <int N, bool kGated>
+__global__ void __launch_bounds__(kListThreads, kListBlocksEach)
+    expert_gemm_stream(const __grid_constant__ ExpertParameters p) {
+  extern __shared__ uint8_t dynamic[];
+  auto& m = *reinterpret_cast<StreamMemory<N, kListTeams>*>(
+      dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  if (warp < kListTeams) m.init(warp);
+  __syncthreads();
+  const ListWork<kGated> work{p};
+  if (warp < kListTeams) {
+    fetch_all<N>(work, m, warp);
+  } else {
+    tile::wait_for_previous();
+    tile::release_next();
+    stream_multiply<N, kListTeams>(work, m, (warp - kListTeams) / 4, (warp - kListTeams) % 4);
+  }
+}
+
+template <int N, bool kGated>
+Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
+  constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
+  static_assert(kBytes <= kListSharedMost);
+  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_gemm_stream<N, kGated>, kBytes, parameters,
+                     stream);
+}
+template <int N>
+Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, bool short_sums,
+                      Stream stream) {
+  const ExpertParameters parameters = expert_parameters(p, a);
+  if (short_sums)
+    return launch_short<N, Mxfp4Weights>(expert_gemm_mxfp4_stream_sm90.name, parameters, stream);
+  return is_gated(p.act) ? enqueue_long<N, true>(parameters, stream)
+                         : enqueue_long<N, false>(parameters, stream);
+}
+
+Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const ExpertGemm::Args& a, Workspace, Stream stream) {
+  if (p.rows == 0) return {};
+  const StreamLaunch launch = StreamLaunch::of(launches[0]);
+  return launch.columns == 8 ? enqueue_stream<8>(p, a, launch.short_sums, stream)
+                             : enqueue_stream<16>(p, a, launch.short_sums, stream);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda
+#endif

@@ -1,0 +1,430 @@
+// Shared code of the kernels for few rows per expert (expert_gemm_mxfp4_stream_sm90, fused_fewtokens.cuh). A unit of work is
+// one row block of one expert's weights: 64 rows and the whole sum.
+//
+// A CTA has teams. A team is one producer warp and four consumer warps of 16 weight rows each. The producer warp loads codes
+// and scales of a few k blocks with one bulk copy each, and rows of x with 16 bytes per lane. A team has its own ring and
+// takes its own sequence of units, which its producer warp publishes. Teams of a CTA may share a unit: each has a part of
+// the sum, and they add these up through shared memory in a fixed order. Consumer warps use mma.sync: for so few columns it is as
+// fast as wgmma, and no warp waits for another.
+//
+// The weight format is a type (stream_weights.cuh). A kernel's Work describes what it multiplies:
+//   parameters(product), gated(product)   one or several products, computed one after the other
+//   x_row(product, row), order(row)       for a row of the list sorted by expert: its row of x, and its slot
+//   y_row(unit, row)                      and its row of y
+//   wait_for_x(product)                   waits until the rows of x are written; a producer warp calls it once per product
+//   end(product)                          called when a consumer warp has written its last y
+//   kCuts, split_steps(product)           whether splits of one unit may go to teams of all CTAs, and the k blocks of a split
+//   publish_partial(unit, slab, split,    for a partial unit that does not hold the first split: publishes the partial sum of
+//                   sum)                  one split
+//   has_partials(unit), kLoadsEarly,      for a partial unit that holds the first split: whether other teams hold the later
+//   Partials, load_partials(unit, slab),  ones. Their partial sums may be loaded before the unit's own last split, and are
+//   add_partials(..., sum)                added in order
+#pragma once
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/experts/stream/stream_weights.cuh"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/bulk_copy.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+
+namespace sluice::cuda {
+
+constexpr int kTeamWarps = 4 + 1;
+constexpr int kTeamLanes = 4 * 32;  // consumer lanes; each releases stages for itself
+
+template <int N, class Weights>
+struct Stage {
+  static constexpr int kSteps = Weights::steps(N);             // k blocks
+  static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // of one step
+  static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * Weights::kCodeBytes;
+  static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;  // in the first stage of a unit
+  static constexpr int kBytes = kUnit + 128;
+  static constexpr int kStages = Weights::ring_bytes(N) / kBytes;
+  static_assert(kSplitSteps % kSteps == 0 && kBytes % 128 == 0);
+};
+
+template <int N, int kTeams, class Weights = Mxfp4Weights>
+struct alignas(128) StreamMemory {
+  using S = Stage<N, Weights>;
+  uint8_t stage[kTeams][S::kStages][S::kBytes];
+  // Partial sums of shared units, of all teams but the last. Double buffered.
+  float sums[2][kTeams - 1][N / 2][128];
+  uint64_t full[kTeams][S::kStages], empty[kTeams][S::kStages];
+
+  // Called by the first kTeams warps of a CTA, before __syncthreads().
+  __device__ __forceinline__ void init(int warp) {
+#pragma unroll
+    for (int s = 0; s < S::kStages; ++s) {
+      tile::barrier_init_by_warp(&full[warp][s], 32 + 1);
+      tile::barrier_init_by_warp(&empty[warp][s], kTeamLanes);
+    }
+    tile::barrier_visible();
+  }
+};
+
+// The next unit of a team, as its producer warp publishes it to the consumer warps.
+struct alignas(16) StreamUnit {
+  int expert, block, row;  // row: the first, in the list sorted by expert
+  int what;                // rows, and the flags below; 0: no more units
+
+  static constexpr int kShared = 1;  // each team of the CTA has a part of the sum, and they add these up
+  static constexpr int kEnds = 2;    // the team's last unit of this product
+  static constexpr int kSecond = 4;  // belongs to the second product
+  static constexpr int kRow = 8, kRowsMost = 64;
+  // A partial unit: splits `first` to `end` - 1 of the sum.
+  static constexpr int kPartial = kRow * kRowsMost, kFirst = 2 * kPartial, kEnd = 16 * kFirst;
+
+  __device__ __forceinline__ int rows() const { return what / kRow % kRowsMost; }
+  __device__ __forceinline__ int product() const { return what / kSecond % 2; }
+  __device__ __forceinline__ int first() const { return what / kFirst % 16; }
+  __device__ __forceinline__ int end() const { return what / kEnd; }
+};
+
+// The k blocks of a unit that a team sums up.
+struct Range {
+  int begin, end;
+};
+
+// k blocks of a split; the last splits may have fewer, or none.
+__device__ __forceinline__ int split_steps(const ExpertParameters& p) {
+  return ceil_div(p.k_blocks, kSplits * kSplitSteps) * kSplitSteps;
+}
+// Whether no split is empty.
+__device__ __forceinline__ bool may_share(const ExpertParameters& p) {
+  return p.k_blocks > (kSplits - 1) * split_steps(p);
+}
+
+template <int kTeams, class Work>
+__device__ __forceinline__ Range range_of(const Work& work, const ExpertParameters& p, int what, int team) {
+  const StreamUnit unit{0, 0, 0, what};
+  const int steps = work.split_steps(unit.product());
+  int first = 0, end = kSplits;
+  if (what & StreamUnit::kShared) first = team * (kSplits / kTeams), end = first + kSplits / kTeams;
+  if (Work::kCuts && what & StreamUnit::kPartial) first = unit.first(), end = unit.end();
+  return {first * steps, min(end * steps, p.k_blocks)};
+}
+
+// A team's producer warp.
+template <int N, int kTeams, class Work, class Weights = Mxfp4Weights>
+struct StreamFetch {
+  using S = Stage<N, Weights>;
+  const Work& work;
+  StreamMemory<N, kTeams, Weights>& m;
+  const int team;
+  const uint32_t ring;
+  RowFetch<N, 1> rows;
+  tile::RingPlace place;
+  int ahead = 0;  // stages whose weight copies are already issued
+
+  __device__ __forceinline__ StreamFetch(const Work& its_work, StreamMemory<N, kTeams, Weights>& memory,
+                                         int its_team)
+      : work(its_work),
+        m(memory),
+        team(its_team),
+        ring(tile::shared_address(memory.stage[its_team])),
+        rows(static_cast<int>(threadIdx.x % 32)) {}
+
+  __device__ __forceinline__ void publish(uint32_t stage, const StreamUnit& unit) const {
+    if (threadIdx.x % 32 == 0)
+      tile::store_shared(stage + S::kUnit,
+                         make_uint4(static_cast<uint32_t>(unit.expert), static_cast<uint32_t>(unit.block),
+                                    static_cast<uint32_t>(unit.row), static_cast<uint32_t>(unit.what)));
+    __syncwarp();
+  }
+  // Issues the copies of a stage. Bytes may arrive before the barrier expects them.
+  __device__ __forceinline__ void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales,
+                                        int steps) const {
+    const uint32_t at = ring + stage * S::kBytes, full = tile::shared_address(&m.full[team][stage]);
+    tile::copy_bulk_by(tile::read_once(), at + S::kCodes, codes,
+                       static_cast<uint32_t>(steps * Weights::kCodeBytes), full);
+    if constexpr (Weights::kScaled)
+      tile::copy_bulk_by(tile::read_once(), at + S::kScales, scales,
+                         static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
+  }
+  // Unit number `within` of `expert`, which has `all_rows` rows from row `begin` of the list.
+  __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,
+                                       bool early) {
+    int chunk = 0, chunks = 1, block = within;
+    if (all_rows > N) {
+      chunks = ceil_div(all_rows, N), chunk = within % chunks;
+      block = uniform(within / chunks);
+    }
+    unit(expert, block, what, early, [&] {
+      const int each = (ceil_div(all_rows, chunks) + 7) & ~7, first = chunk * each;
+      return Rows{begin + first, uniform(min(each, all_rows - first))};
+    });
+  }
+  struct Rows {
+    int first, count;  // of the list
+  };
+  // The same for row block `first_block`. rows_of() returns the rows; it is called after the first weight copies are issued.
+  // early: x may not be written yet, so the warp issues as many weight copies as the ring holds before it waits for x. what:
+  // as in StreamUnit, without the rows.
+  template <class RowsOf>
+  __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
+    const int product = what / StreamUnit::kSecond % 2;
+    const ExpertParameters& p = work.parameters(product);
+    const Range range = range_of<kTeams>(work, p, what, team);
+    const int k_end = range.end;
+    int k = range.begin;
+    const int64_t block = static_cast<int64_t>(first_block) * p.k_blocks + k;
+    const uint8_t* codes = p.w + expert * p.w_bytes + block * Weights::kCodeBytes;
+    const uint8_t* scales =
+        Weights::kScaled ? p.w_scale + expert * p.scale_bytes + block * Weights::kScaleBytes : nullptr;
+    if (early) {
+      tile::RingPlace next = place;
+#pragma unroll 1
+      for (; ahead < S::kStages && k + ahead * S::kSteps < k_end; ++ahead) {
+        tile::barrier_wait_by_warp(&m.empty[team][next.stage], next.parity ^ 1);
+        issue(next.stage, codes, scales, min(S::kSteps, k_end - k - ahead * S::kSteps));
+        codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
+        next.step(S::kStages);
+      }
+    }
+    const auto begin_rows = [&] {
+      const auto [row, count] = rows_of();
+      rows.begin(p, count, [&, first = row](int i) { return work.x_row(product, first + i); });
+      publish(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
+    };
+    if (early) begin_rows(), work.wait_for_x(product);
+    bool begins = !early;
+#pragma unroll 1
+    for (; k < k_end; k += S::kSteps) {
+      const int steps = min(S::kSteps, p.k_blocks - k);
+      tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
+      const uint32_t stage = ring + place.stage * S::kBytes;
+      uint64_t* full = &m.full[team][place.stage];
+      if (ahead > 0) {
+        --ahead;
+      } else {
+        issue(place.stage, codes, scales, steps);
+        codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
+        asm volatile("" : "+l"(codes), "+l"(scales));  // otherwise both are recomputed from the start
+      }
+      if (begins) begins = false, begin_rows();
+      tile::barrier_expect_by_warp(
+          full, static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
+      rows.template copy<S::kSteps>(p, stage, k);
+      arrive_with_x(p, full);
+      __syncwarp();
+      place.step(S::kStages);
+    }
+  }
+  __device__ __forceinline__ void no_more() {
+    tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
+    publish(ring + place.stage * S::kBytes, {});
+    uint64_t* full = &m.full[team][place.stage];
+    tile::barrier_expect_by_warp(full, 0);
+    tile::barrier_arrive(full);
+  }
+};
+
+// Addresses of a lane's operands in stage 0 of its team.
+struct OperandsAt {
+  uint32_t codes, scales, x[2];
+};
+// kCount k blocks of the stage at offset `stage` bytes. The operands of the next k block load while the current one is multiplied.
+template <int N, class Weights, int kCount>
+__device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const OperandsAt& at,
+                                               uint32_t stage) {
+  using S = Stage<N, Weights>;
+  typename Weights::template Operands<N> of[2];
+  const auto load = [&](int i) {
+    const uint32_t x[2] = {at.x[0] + stage + i * S::kXBytes, at.x[1] + stage + i * S::kXBytes};
+    of[i % 2].load(at.codes + stage + i * Weights::kCodeBytes, at.scales + stage + i * Weights::kScaleBytes,
+                   x);
+  };
+  load(0);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i + 1 < kCount) load(i + 1);
+    of[i % 2].multiply(d);
+  }
+}
+
+// Whether the operands of a sum have been loaded: the predicate of the arrival that releases their stage. It is always true,
+// but evaluating it waits for the loads. ptxas may move an arrival above operand loads (ldmatrix) that no instruction before
+// it needs, and then a copy that hits the L2 overwrote the stage before they had read it.
+__device__ __forceinline__ uint32_t has_loaded(float sum) {
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: theirs is 0x7fffffff
+  return __float_as_uint(sum) != kNever;
+}
+// The same for the sums of whole k blocks. With mxfp4 weights the last products need every operand but the codes, and decoding
+// the codes waits for these.
+template <class Weights, int N>
+__device__ __forceinline__ uint32_t have_loaded(const float (&d)[2][N][4]) {
+  uint32_t loaded = 1;
+#pragma unroll
+  for (int n = 0; n < N; ++n) loaded &= has_loaded(d[1][n][0]) & (Weights::kScaled || has_loaded(d[0][n][0]));
+  return loaded;
+}
+
+// The two weight rows of a lane's sums (mma.cuh): a gate and its up, or two features. Their factors and biases are loaded when
+// a unit begins and used in its epilogue.
+struct LaneRows {
+  int feature[2];
+  uint32_t top[2], bias[2];
+
+  template <class Weights>
+  __device__ __forceinline__ void load(const ExpertParameters& p, bool gated, const StreamUnit& unit,
+                                       int slab) {
+    const int row = slab * 16 + static_cast<int>(threadIdx.x % 32) / 4;
+    const uint8_t* tops = p.w_scale + unit.expert * p.scale_bytes + p.top_begin + unit.block * kFragmentRows;
+    const int64_t rows = static_cast<int64_t>(unit.expert) * (gated ? 2 * p.features : p.features);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      feature[i] = static_cast<int>(fragment_feature(gated, {unit.block, row + 8 * i}).feature);
+      top[i] = Weights::kScaled ? __ldg(tops + row + 8 * i) : 0;
+      bias[i] = 0;
+      if (!p.bias || feature[i] >= p.features) continue;
+      const int64_t at =
+          rows + (gated ? gated_row(p.gate_order, p.features, feature[i], i == 1) : feature[i]);
+      bias[i] = p.bias_f32 ? __ldg(static_cast<const uint32_t*>(p.bias) + at)
+                           : __ldg(static_cast<const uint16_t*>(p.bias) + at);
+    }
+  }
+  template <class Weights>
+  __device__ __forceinline__ float result(const ExpertParameters& p, int i, float sum, float in) const {
+    if constexpr (Weights::kScaled) sum *= tile::row_factor(top[i]);
+    return fmaf(sum, in, __uint_as_float(p.bias_f32 ? bias[i] : bias[i] << 16));
+  }
+  template <int N, class Weights, class Work>
+  __device__ __forceinline__ void write(const Work& work, int product, const StreamUnit& unit,
+                                        const float (&sum)[N / 2]) const {
+    constexpr int kColumns = N / 4;
+    const ExpertParameters& p = work.parameters(product);
+    const bool gated = work.gated(product);
+    const int first = static_cast<int>(threadIdx.x % 4) * 2, rows = unit.rows();
+    const auto column = [&](int c) { return c / 2 * 8 + first + c % 2; };
+    float y[2][kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const float in = p.weights && column(c) < rows ? p.weights[work.order(unit.row + column(c))] : 1.f;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) y[i][c] = result<Weights>(p, i, sum[c / 2 * 4 + i * 2 + c % 2], in);
+    }
+    const tile::ActivationValues act = activation_of(p, unit.expert);
+    if (gated) {
+      tile::activate_gated(act, y[0], y[1]);
+    } else {
+      tile::activate_plain(act, y[0]);
+      tile::activate_plain(act, y[1]);
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (column(c) >= rows) continue;
+      const int64_t at = work.y_row(unit, unit.row + column(c)) * p.y_stride;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (feature[i] >= p.features || (gated && i == 1)) continue;
+        if (p.y_f32) {
+          static_cast<float*>(p.y)[at + feature[i]] = y[i][c];
+        } else {
+          static_cast<__nv_bfloat16*>(p.y)[at + feature[i]] = __float2bfloat16_rn(y[i][c]);
+        }
+      }
+    }
+  }
+};
+
+// A consumer warp: one of the four slabs of a row block. Returns the ring place of the stage that published the end of the
+// units, which is full and not released.
+template <int N, int kTeams, class Work, class Weights>
+__device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
+                                                           StreamMemory<N, kTeams, Weights>& m, int team,
+                                                           int slab) {
+  using S = Stage<N, Weights>;
+  const uint32_t lane = threadIdx.x % 32, ring = tile::shared_address(m.stage[team]);
+  const OperandsAt at = {
+      ring + S::kCodes + Weights::codes_at(slab, lane),
+      ring + S::kScales + Weights::scales_at(slab, lane),
+      {ring + tile::swizzled(lane % 8, lane / 8 * 16), ring + tile::swizzled(lane % 8, lane / 8 * 16 + 64)}};
+  tile::RingPlace place;
+  int turn = 0;
+#pragma unroll 1
+  while (true) {
+    tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
+    const uint4 unit_words = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
+    const StreamUnit unit = {static_cast<int>(unit_words.x), static_cast<int>(unit_words.y),
+                             static_cast<int>(unit_words.z), uniform(static_cast<int>(unit_words.w))};
+    if (unit.what == 0) break;
+    const int product = unit.product();
+    const ExpertParameters& p = work.parameters(product);
+    const bool shared = unit.what & StreamUnit::kShared,
+               partial = Work::kCuts && unit.what & StreamUnit::kPartial;
+    const bool has_epilogue = partial ? unit.first() == 0 : !shared || team == kTeams - 1;
+    const int steps = work.split_steps(product);
+    LaneRows epilogue;
+    if (has_epilogue) epilogue.template load<Weights>(p, work.gated(product), unit, slab);
+    float sum[N / 2] = {}, last[N / 2] = {};  // of all splits but the last, and of the last
+    const Range range = range_of<kTeams>(work, p, unit.what, team);
+    int k = range.begin, split = unit.first();
+    bool has_partials = false;
+    [[maybe_unused]] typename Work::Partials partials;
+    if constexpr (Work::kCuts) has_partials = partial && has_epilogue && work.has_partials(unit);
+#pragma unroll 1
+    do {
+      float d[2][N / 8][4] = {};
+      const int k_end = min(k + steps, range.end);
+      if constexpr (Work::kLoadsEarly) {
+        if (has_partials && k_end == range.end) partials = work.load_partials(unit, slab);
+      }
+#pragma unroll 1
+      for (; k + S::kSteps <= k_end; k += S::kSteps) {
+        tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
+        multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
+        place.step(S::kStages);
+      }
+      if (S::kSteps > 1 && k < k_end) {
+        tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
+#pragma unroll 1
+        for (int i = 0; i < k_end - k; ++i) {
+          const OperandsAt step = {at.codes + i * Weights::kCodeBytes,
+                                   at.scales + i * Weights::kScaleBytes,
+                                   {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
+          multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
+        }
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
+        place.step(S::kStages);
+      }
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) sum[i] += last[i], last[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
+      k = k_end;
+      if constexpr (Work::kCuts) {
+        if (partial && !has_epilogue) work.publish_partial(unit, slab, split++, last);
+      }
+    } while (k < range.end);
+    if (shared) {
+      float* sums = &m.sums[turn][0][0][slab * 32 + lane];
+      turn ^= 1;
+      if (!has_epilogue) {  // the first of two teams has summed its splits in order; of four, each has only one
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i] + last[i];
+      }
+      tile::sync_threads<kTeams * 128>(1);
+      if (has_epilogue) {
+        float before[N / 2] = {};
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) {
+#pragma unroll
+          for (int t = 0; t < kTeams - 1; ++t) before[i] += sums[(t * (N / 2) + i) * 128];
+          sum[i] += before[i];
+        }
+      }
+    }
+    if (has_epilogue) {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) sum[i] += last[i];
+      if constexpr (Work::kCuts) {
+        if (has_partials) work.add_partials(unit, slab, partials, sum);
+      }
+      epilogue.template write<N, Weights>(work, product, unit, sum);
+    }
+    if (unit.what & StreamUnit::kEnds) work.end(product);
+  }
+  return place;
+}
+
+}  // namespace sluice::cuda

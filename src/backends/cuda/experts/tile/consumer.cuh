@@ -1,0 +1,170 @@
+// The mainloops of the tile kernels (tiles.cuh): a warpgroup's row blocks times a tile's rows of x, from the
+// stages of the ring.
+#pragma once
+#include <cstdint>
+
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/experts/tile/ring.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mxfp4.cuh"
+#include "backends/cuda/tile/wgmma_registers.cuh"
+
+namespace sluice::cuda {
+
+#ifdef __CUDACC__
+
+// Mainloop of one tile, mxfp4: threads decode codes in registers while the tensor cores multiply what was
+// decoded before. Returns the last stage, which the caller releases once its products are done. A branch
+// between k blocks would keep the compiler from moving loads and decodes of one k block between the products
+// of another, so only the last stage may have fewer k blocks.
+struct Mxfp4Blocks {
+  template <int N, class C>
+  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2], int k_blocks,
+                                                      TileRing<C>& ring) {
+    const int tid = static_cast<int>(threadIdx.x % 128),
+              group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
+    const int warp = tid / 32, lane = tid % 32;
+    const auto stages = static_cast<uint32_t>(ring.at.stages);
+    uint32_t words = C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + tid * 16;
+    uint32_t scales =
+        C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + (warp * 8 + lane / 4) * 4;
+    asm volatile("" : "+r"(words), "+r"(scales));  // otherwise computed again in each stage
+    uint32_t previous = 0;                         // stage
+    int left = k_blocks;
+#pragma unroll 1
+    for (; left >= C::kSteps; left -= C::kSteps) {
+      const uint32_t stage = wait_full(ring);
+      multiply_steps<C::kSteps, N>(d, ring, {stage + words, stage + scales, tile::describe_tile(stage)},
+                                   previous, left < k_blocks);
+      previous = ring.place.stage;
+      ring.place.step(stages);
+    }
+    if (left == 0) return previous;
+    const uint32_t stage = wait_full(ring);
+    Step step{stage + words, stage + scales, tile::describe_tile(stage)};
+    bool releases = left < k_blocks;
+#pragma unroll 1
+    for (; left > 0; --left, releases = false) {
+      multiply_steps<1, N>(d, ring, step, previous, releases);
+      step.words += C::kBlockBytes, step.scales += C::kScaleBytes, step.x += C::kXBytes / tile::kDescribed;
+    }
+    previous = ring.place.stage;
+    ring.place.step(stages);
+    return previous;
+  }
+
+ private:
+  // Addresses of a thread's codes and scales of a k block, for the first row block, and the descriptor of x.
+  struct Step {
+    uint32_t words, scales;
+    uint64_t x;
+  };
+
+  template <class C>
+  static __device__ __forceinline__ uint32_t wait_full(const TileRing<C>& ring) {
+    ring.wait_full();
+    if constexpr (!C::kBoxes) tile::fence_for_async();
+    // Uniform, so that descriptors are computed in uniform registers.
+    return static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
+  }
+
+  // Multiplies kSteps k blocks from `first` on. If `releases`, releases stage `previous` once its products
+  // are done.
+  template <int kSteps, int N, class C>
+  static __device__ __forceinline__ void multiply_steps(float (&d)[C::kBlocks][N / 2],
+                                                        const TileRing<C>& ring, const Step& first,
+                                                        uint32_t previous, bool releases) {
+    // With two row blocks, a wgmma group is two of the four k16 steps, decoded while the previous group is in
+    // flight: the fewest waits that leave ptxas enough registers. With one row block, a group is one step,
+    // and a second group is in flight.
+    constexpr bool kTwoInFlight = C::kBlocks == 1;
+    constexpr int kEach = kTwoInFlight || kSteps == 1 ? 1 : 2, kGroupsOfStep = 4 / kEach;
+    uint32_t a[2][kEach][C::kBlocks][4];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint4 code[C::kBlocks];
+      uint32_t scale[C::kBlocks];
+#pragma unroll
+      for (int b = 0; b < C::kBlocks; ++b) {
+        code[b] = tile::load_shared(first.words + (b * C::kSteps + step) * C::kBlockBytes);
+        scale[b] = tile::load_shared_word(first.scales + (b * C::kSteps + step) * C::kScaleBytes);
+      }
+      const uint64_t x = first.x + step * (C::kXBytes / tile::kDescribed);
+#pragma unroll
+      for (int batch = step * kGroupsOfStep; batch < (step + 1) * kGroupsOfStep; ++batch) {
+        const int begin = batch % kGroupsOfStep * kEach;
+        const auto wait = [&] {
+          if (batch == 0 || !kTwoInFlight) {
+            tile::wait_groups<0>();
+          } else {
+            tile::wait_groups<1>();
+          }
+          if (batch == 0) ring.release(previous, releases);
+        };
+        if (kTwoInFlight) wait();
+#pragma unroll
+        for (int j = begin; j < begin + kEach; ++j)
+#pragma unroll
+          for (int b = 0; b < C::kBlocks; ++b) {
+            const uint32_t word = j == 0 ? code[b].x : j == 1 ? code[b].y : j == 2 ? code[b].z : code[b].w;
+            tile::decode_fragment(a[batch % 2][j - begin][b], word,
+                                  j < 2 ? tile::scale_pair<0>(scale[b]) : tile::scale_pair<1>(scale[b]));
+          }
+        if (!kTwoInFlight) wait();
+        tile::fence_operands();
+#pragma unroll
+        for (int j = begin; j < begin + kEach; ++j)
+#pragma unroll
+          for (int b = 0; b < C::kBlocks; ++b)
+            tile::multiply_registers<N>(d[b], a[batch % 2][j - begin][b], x + j * tile::kNext16, 1);
+        tile::commit_group();
+      }
+    }
+  }
+};
+
+// Mainloop of one tile, bf16: products of a k block wait only for those before them. d: sums of N rows or
+// more.
+struct Bf16Blocks {
+  template <int N, class C, int kSums>
+  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][kSums], int k_blocks,
+                                                      TileRing<C>& ring) {
+    const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
+    const auto stages = static_cast<uint32_t>(ring.at.stages);
+    uint32_t previous = 0;  // stage
+#pragma unroll 1
+    for (int k = 0; k < k_blocks; k += C::kSteps) {
+      const int steps = min(C::kSteps, k_blocks - k);
+      ring.wait_full();
+      if constexpr (!C::kBoxes) tile::fence_for_async();
+      // Uniform, so that descriptors are computed in uniform registers.
+      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
+      const uint32_t weights = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes;
+#pragma unroll
+      for (int step = 0; step < C::kSteps; ++step) {
+        if (step > 0 && step >= steps) break;
+        const uint64_t x = tile::describe_tile(stage + step * C::kXBytes);
+        const uint64_t w = tile::describe_tile(weights + step * C::kBlockBytes);
+        tile::fence_operands();
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int b = 0; b < C::kBlocks; ++b)
+            tile::multiply<N>(reinterpret_cast<float(&)[N / 2]>(d[b]),
+                              w + b * (C::kSteps * C::kBlockBytes / tile::kDescribed) + j * tile::kNext16,
+                              x + j * tile::kNext16, 1);
+        tile::commit_group();
+        tile::wait_groups<1>();
+        // The products of the previous stage are done.
+        if (step == 0) ring.release(previous, k > 0);
+      }
+      previous = ring.place.stage;
+      ring.place.step(stages);
+    }
+    return previous;
+  }
+};
+
+#endif
+
+}  // namespace sluice::cuda

@@ -1,0 +1,121 @@
+// The ring of stages of tiles.cuh, and how a producer warp publishes tiles to the other warps.
+#pragma once
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/experts/tile/producer_gather.cuh"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/shared.cuh"
+
+namespace sluice::cuda {
+
+// Tiles that one warp has begun to load and another has not begun to multiply: never more than stages.
+constexpr int kTilesAhead = 16;
+
+// Offsets in shared memory. Stages come first, aligned to 1024.
+struct TileShared {
+  int stages = 0, epilogue = 0, gathered = 0, tiles = 0, published = 0, full = 0, empty = 0, gather_full = 0,
+      waves_begun = 0, before = 0, bytes = 0;
+};
+
+#ifdef __CUDACC__
+
+// The stages, by addresses in shared memory.
+template <class C>
+struct TileRing {
+  static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
+  // A tile that is published with its place in the list has fewer rows than this.
+  static constexpr uint32_t kRowsLimit = C::kTileN < 256 ? 1 << 8 : 1 << 9;
+  uint32_t base;  // aligned to 1024
+  TileShared at;
+  tile::RingPlace place;
+  // CTA pairs: this CTA's rank, and the base of the peer CTA.
+  uint32_t rank = 0, peer = 0;
+
+  // Initialises the barriers; all threads of the CTA call it, and make them visible afterwards. shared: where `base` points.
+  __device__ __forceinline__ void init(uint8_t* shared) const {
+    if (threadIdx.x < static_cast<unsigned>(at.stages)) {
+      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.full) + threadIdx.x, C::kFullArrivals);
+      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.empty) + threadIdx.x, C::kEmptyArrivals);
+    }
+    if (threadIdx.x < kTilesAhead)
+      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.published) + threadIdx.x, 1);
+  }
+  __device__ __forceinline__ uint32_t stage() const {
+    return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
+  }
+  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
+  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
+  // Whether a published tile is the end of the list. One CTA of a pair that shares weights may have no rows
+  // of a tile.
+  static __device__ __forceinline__ bool ends(const ExpertTile& t) {
+    return C::kSharesWeights ? t.end_block == 0 : t.rows == 0;
+  }
+  // Publishes the CTA's `count`-th tile to all its warps.
+  __device__ __forceinline__ void publish(int count, const ExpertTile& t) const {
+    tile::store_and_arrive_by_warp(base + at.tiles + count % kTilesAhead * 16, words_of(t),
+                                   base + at.published + count % kTilesAhead * 8);
+  }
+  // Publishes to the peer CTA, where a warp waits by expect_tile() and wait_tile().
+  __device__ __forceinline__ void publish_to_peer(int count, const ExpertTile& t) const {
+    if (threadIdx.x % 32 == 0)
+      tile::store_remote(peer + at.tiles + count % kTilesAhead * 16, words_of(t),
+                         peer + at.published + count % kTilesAhead * 8);
+    __syncwarp();
+  }
+  __device__ __forceinline__ void expect_tile(int count) const {
+    tile::barrier_expect_by_warp(base + at.published + count % kTilesAhead * 8, 16);
+  }
+  __device__ __forceinline__ ExpertTile wait_tile(int count) const {
+    tile::barrier_wait_by_warp(base + at.published + count % kTilesAhead * 8, count / kTilesAhead % 2);
+    const uint4 t = tile::load_shared(base + at.tiles + count % kTilesAhead * 16);
+    const int blocks = uniform(static_cast<int>(t.y));
+    const uint32_t rows = static_cast<uint32_t>(uniform(static_cast<int>(t.w)));
+    return {uniform(static_cast<int>(t.x)), blocks % kBlocksMost,
+            uniform(static_cast<int>(t.z)), static_cast<int>(C::kKeepsIndex ? rows % kRowsLimit : rows),
+            blocks / kBlocksMost,           static_cast<int>(C::kKeepsIndex ? rows / kRowsLimit : 0)};
+  }
+  __device__ __forceinline__ void wait_full() const {
+    tile::barrier_wait_by_warp(full(place.stage), place.parity);
+  }
+  __device__ __forceinline__ void wait_empty() const {
+    tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
+  }
+  // Each consumer warp releases a stage that has been read, in both CTAs of a pair; not if `predicate` is 0.
+  // Every lane arrives for itself (tile::arrive_by_lane) where lanes read codes by loads or rows of y pass
+  // through the last stage.
+  __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
+    if constexpr (C::kReleasedByLanes) {
+      tile::arrive_by_lane(empty(stage), predicate);
+      if constexpr (C::kPair) tile::arrive_at_peer_by_warp(peer + at.empty + stage * 8, predicate);
+    } else {
+      tile::arrive_twice_by_warp(empty(stage), peer + at.empty + stage * 8, predicate);
+    }
+  }
+  // The staging of gather warp `warp`.
+  __device__ __forceinline__ PairGatherPlace gather_place(int warp) const {
+    return {base + at.gathered + static_cast<uint32_t>(warp * C::kGatherBytes),
+            base + at.gather_full + static_cast<uint32_t>(warp * 8), base + at.waves_begun};
+  }
+  // Releases the stages of a tile of which this warpgroup has nothing.
+  __device__ __forceinline__ void skip(int k_blocks) {
+#pragma unroll 1
+    for (int k = 0; k < k_blocks; k += C::kSteps) {
+      wait_full();
+      release(place.stage);
+      place.step(static_cast<uint32_t>(at.stages));
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ uint4 words_of(const ExpertTile& t) {
+    return make_uint4(
+        static_cast<uint32_t>(t.expert),
+        static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
+        static_cast<uint32_t>(t.row),
+        static_cast<uint32_t>(t.rows) + (C::kKeepsIndex ? static_cast<uint32_t>(t.index) * kRowsLimit : 0));
+  }
+};
+
+#endif
+
+}  // namespace sluice::cuda

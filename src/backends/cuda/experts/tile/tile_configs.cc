@@ -1,0 +1,311 @@
+// The configurations of the tile kernels for a problem: which launches there may be, and which experts each
+// launch serves.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "backends/cuda/experts/cost/cost.h"
+
+namespace sluice::cuda {
+namespace {
+
+// How the launches of a configuration get rows of x, and the suffix of the configuration's name.
+enum class Rows { kAsTheyAre, kOrdered, kThreads, kBoxes, kGathered };
+constexpr std::string_view kSuffixes[] = {"", ".ordered", ".threads", ".boxes", ".gathered"};
+
+// Kernels that share the experts by their number of rows, in ascending order. Each serves experts of up to
+// its own tile_n; the last one serves all others too. A kernel is named by its tile_n; a negative one means
+// CTA pairs. `first` is launched first: it serves the mean. After it come the kernels for more rows, the most
+// rows first, then those for fewer.
+struct Ladder {
+  std::array<int, 4> n{};
+  int first = 0;
+  // Experts with fewer rows than the mean minus this many standard deviations go to the kernels before
+  // `first`. Those nearer to the mean stay, because a launch that serves few of them still pays for its start
+  // and its end.
+  double deviations = 3;
+
+  int size() const {
+    int count = 0;
+    while (count < 4 && n[static_cast<size_t>(count)] != 0) ++count;
+    return count;
+  }
+};
+constexpr double kAll = -10;  // every expert whose rows fit
+constexpr Ladder kSingles[] = {{{16}},
+                               {{24}},
+                               {{32}},
+                               {{40}},
+                               {{48}},
+                               {{56}},
+                               {{80}},
+                               {{112}},
+                               {{160}},
+                               {{16, 112}},
+                               {{24, 112}},
+                               {{32, 112}},
+                               {{40, 112}},
+                               {{24, 48, 112}, 1},
+                               {{24, 56, 112}, 1},
+                               {{24, 56, 80, 160}, 2, 0},
+                               {{24, 56, 112, 160}, 2, 0},
+                               {{40, 80, 160}, 1},
+                               {{40, 80, 112, 160}, 1},
+                               {{40, 112, 160}, 1},
+                               {{48, 112, 160}, 1},
+                               {{48, 112}, 1},
+                               {{80, 160}, 1},
+                               {{112, 160}, 1},
+                               {{48, 160}, 1}};
+constexpr Ladder kPairsInOrder[] = {{{-160}}, {{80, -160}, 1}, {{80, -192, -160}, 2, kAll}, {{112, -160}, 1}};
+constexpr Ladder kPairsOfTokens[] = {
+    {{-160}}, {{-112, -160}, 1}, {{48, -112, -160}, 2}, {{48, -112, -192, -160}, 3, kAll}};
+
+// The row of tile_kernels() for tile_n `n` and this source of rows; -1: none was compiled.
+int kernel_of(DType w, int n, Rows rows, bool first) {
+  const bool pair = n < 0;
+  const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
+                    : rows == Rows::kThreads || !pair                  ? XSource::kThreads
+                    : rows == Rows::kGathered && first                 ? XSource::kGathered
+                                                                       : XSource::kRowBoxes;
+  const auto kernels = tile_kernels(w);
+  for (size_t i = 0; i < kernels.size(); ++i)
+    if (kernels[i].n_most == std::abs(n) && (kernels[i].ctas() == 2) == pair && kernels[i].x == x)
+      return static_cast<int>(i);
+  return -1;
+}
+
+std::string tile_name(const TileKernel& k) {
+  return (k.ctas() == 2 ? "pair" : "") + std::to_string(k.rows_of_weights()) + "x" +
+         std::to_string(k.rows_of_x());
+}
+
+double mean_rows(const ExpertGemm::Problem& p) {
+  const double rows = ExpertGemm::expected_rows(p), active = active_experts(rows, p.experts);
+  return active > 0 ? rows / active : 0;
+}
+
+// kByWidth needs one thread of a CTA for each expert, and tiles that a CTA can count in 16 bits.
+ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
+  const int64_t threads = p.w == DType::kE2M1 ? 512 : 384;
+  if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
+  // With few tiles per SM their order matters. With many mxfp4 tiles, memory traffic and products mix better
+  // in the given order.
+  constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
+  if (p.w == DType::kBF16) return k.ctas() == 2 ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
+  return tiles < kFewTiles && mean > kRowsOfOrder ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
+}
+
+// Tiles of the problem if every expert has the mean number of rows.
+double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) {
+  const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
+  return active * std::max(1.0, std::ceil(mean / k.rows_of_x())) *
+         std::ceil(static_cast<double>(ExpertGemm::fragments(p).row_blocks) * 64 /
+                   static_cast<double>(k.rows_of_weights()));
+}
+
+// The launches of a ladder; none if one of its kernels was not compiled for this source of rows.
+std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceInfo& d, const Ladder& ladder,
+                                    Rows rows) {
+  const double mean = mean_rows(p), deviation = std::sqrt(mean);
+  const int count = ladder.size();
+  std::vector<TileLaunch> steps(static_cast<size_t>(count));
+  int next = 1;  // the fewest rows that no kernel serves yet
+  for (int i = 0; i < count; ++i) {
+    const int kernel = kernel_of(p.w, ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
+    if (kernel < 0) return {};
+    const TileKernel& k = tile_kernels(p.w)[static_cast<size_t>(kernel)];
+    double most = k.n_most;
+    if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
+    if (i == ladder.first && i + 1 < count) {
+      // Experts just above its rows are worth another launch if they make a round of its tiles.
+      const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
+      const double beyond = active * std::erfc((most + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
+      constexpr double kRowBlocks = 3;
+      if (beyond * static_cast<double>(ExpertGemm::fragments(p).row_blocks) < d.cores * kRowBlocks)
+        most = std::max(most, mean + 3 * deviation);
+    }
+    // In multiples of 8, so that a table of plans has few steps.
+    const int rows_most =
+        i + 1 == count ? INT32_MAX : static_cast<int>(std::clamp(std::floor(most / 8) * 8, 0.0, 1e9));
+    TileLaunch& step = steps[static_cast<size_t>(i)];
+    step.kernel = kernel, step.rows_least = next, step.rows_most = rows_most;
+    next = std::max(next, rows_most + (rows_most < INT32_MAX));
+  }
+  std::vector<TileLaunch> out;
+  if (rows == Rows::kOrdered) out.push_back({.kernel = TileLaunch::kOrderRows});
+  const TileKernel& first =
+      tile_kernels(p.w)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
+  const ExpertOrder order = order_of(p, first, mean, tiles_of(p, first, mean));
+  int index = 0;
+  const auto add = [&](int i) {
+    TileLaunch& step = steps[static_cast<size_t>(i)];
+    if (step.rows_most < step.rows_least) return;
+    step.index = index++, step.order = order;
+    out.push_back(step);
+  };
+  add(ladder.first);
+  for (int i = count - 1; i >= 0; --i)
+    if (i != ladder.first) add(i);
+  return out;
+}
+
+// Whether CTA pairs can gather: the lists of experts must leave room in shared memory, one warp looks at all
+// of k at once, and a tile's place in the list must fit beside its rows where it is published.
+void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
+  const bool fp4 = p.w == DType::kE2M1;
+  const int64_t experts = fp4 ? 512 : 256, width = fp4 ? 10240 : 16384;
+  constexpr int64_t kTilesMost = 1 << 22;
+  // Measured: a gather takes about 375 / weight rows of the time that the tiles after it take.
+  constexpr int64_t kWeightRows = 1024;
+  r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
+         "at least 1024 weight rows (each row of x that is copied serves them)", "weight rows",
+         ExpertGemm::weight_rows(p));
+  r.need(p.experts <= experts, "experts <= " + std::to_string(experts) + " (lists in shared memory)",
+         "experts", p.experts);
+  r.need(p.width <= width, "width <= " + std::to_string(width) + " (a lane for each chunk of it)", "width",
+         p.width);
+  const int64_t tiles = (p.rows / 160 + p.experts) * ExpertGemm::fragments(p).row_blocks;
+  r.need(tiles <= kTilesMost, "at most 2^22 tiles (a tile's place is published in 23 bits)", "tiles", tiles);
+}
+
+// Whether rows of this problem have this source, or would if they started at multiples of 16 bytes.
+bool applies(const ExpertGemm::Problem& p, Rows rows) {
+  return rows == Rows::kThreads || (rows == Rows::kAsTheyAre) == (p.slots == 0);
+}
+
+// Why this source of rows is not possible.
+Refusal refusal_of(const ExpertGemm::Problem& p, Rows rows) {
+  Refusal r;
+  if (rows == Rows::kAsTheyAre || rows == Rows::kBoxes || rows == Rows::kGathered)
+    r.need(!p.x_unaligned, "x_unaligned=0 (TMA boxes)", "x_unaligned=1");
+  if (rows == Rows::kGathered) need_gather(r, p);
+  return r;
+}
+
+class Lister {
+ public:
+  Lister(const ExpertGemm::Problem& problem, const DeviceInfo& device)
+      : p_(problem),
+        d_(device),
+        c_(tile_constants(problem.w)),
+        uniform_(uniform_profile(problem)),
+        zipf_(zipf_profile(problem)) {}
+
+  void add(const Ladder& ladder, Rows rows) { add(launches_of(p_, d_, ladder, rows), rows, {}); }
+  // One kernel for all experts.
+  void add(int kernel, Rows rows, std::string_view more = {}) {
+    std::vector<TileLaunch> launches;
+    if (rows == Rows::kOrdered) launches.push_back({.kernel = TileLaunch::kOrderRows});
+    const TileKernel& k = tile_kernels(p_.w)[static_cast<size_t>(kernel)];
+    const ExpertOrder order = order_of(p_, k, 0, 0);
+    launches.push_back({.kernel = kernel, .order = order});
+    add(std::move(launches), rows, more);
+  }
+  std::vector<Config> take() { return std::move(out_); }
+
+ private:
+  void add(const std::vector<TileLaunch>& launches, Rows rows, std::string_view more) {
+    if (launches.empty() || !applies(p_, rows)) return;
+    Config one;
+    bool gathers = false;
+    for (const TileLaunch& launch : launches) {
+      one.launches.push_back(launch.launch());
+      if (launch.kernel < 0) continue;
+      const TileKernel& k = tile_kernels(p_.w)[static_cast<size_t>(launch.kernel)];
+      gathers |= k.x == XSource::kGathered;
+      one.name += (one.name.empty() ? "" : "+") + tile_name(k);
+    }
+    one.name += more;
+    one.name += kSuffixes[static_cast<size_t>(rows)];
+    for (const Config& before : out_)
+      if (before.name == one.name) return;  // a ladder whose other kernels have no experts to serve
+    one.refusal = refusal_of(p_, rows);
+    if (one.refusal.accepted()) {
+      one.cost_us = tile_cost_us(c_, p_, d_, uniform_, zipf_, launches);
+      one.workspace_bytes = gathers || rows == Rows::kOrdered ? ordered_bytes(p_) : 0;
+    }
+    out_.push_back(std::move(one));
+  }
+
+  const ExpertGemm::Problem& p_;
+  const DeviceInfo& d_;
+  const TileConstants& c_;
+  RowProfile uniform_, zipf_;
+  std::vector<Config> out_;
+};
+
+}  // namespace
+
+std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Lister list(p, d);
+  if (p.w == DType::kE2M1) {
+    for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered, Rows::kThreads})
+      for (const Ladder& ladder : kSingles) list.add(ladder, rows);
+    for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered})
+      for (const Ladder& ladder : kPairsInOrder) list.add(ladder, rows);
+    for (const Rows rows : {Rows::kBoxes, Rows::kGathered})
+      for (const Ladder& ladder : kPairsOfTokens) list.add(ladder, rows);
+    return list.take();
+  }
+  for (size_t i = 0; i < std::size(kBf16Tiles); ++i) {
+    const TileKernel& k = kBf16Tiles[i];
+    const int kernel = static_cast<int>(i);
+    // Of two kernels that differ only in the step of tile_n, the finer one says so.
+    const std::string_view finer = k.x == XSource::kRowBoxes && k.n_step == 8 ? "/8" : "";
+    switch (k.x) {
+      case XSource::kInOrder:
+        list.add(kernel, Rows::kAsTheyAre);
+        list.add(kernel, Rows::kOrdered);
+        break;
+      case XSource::kThreads:
+        list.add(kernel, Rows::kThreads);
+        break;
+      case XSource::kRowBoxes:
+        list.add(kernel, Rows::kBoxes, finer);
+        break;
+      case XSource::kGathered:
+        list.add(kernel, Rows::kGathered);
+        break;
+    }
+  }
+  return list.take();
+}
+
+ExpertOrder expert_order(const ExpertGemm::Problem& p, const TileKernel& k) {
+  const double mean = mean_rows(p);
+  return order_of(p, k, mean, tiles_of(p, k, mean));
+}
+
+std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& of) {
+  const TileLaunch launch = TileLaunch::of(of);
+  if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens brought into order";
+  const TileKernel& k = tile_kernels(p.w)[static_cast<size_t>(launch.kernel)];
+  constexpr std::string_view kRows[] = {"rows of x in order",
+                                        "rows of tokens brought into order by the CTA pairs",
+                                        "a TMA box for each row of x", "rows of x by producer threads"};
+  const int factor = k.rows_of_x() / k.n_most;
+  std::string out = k.ctas() == 2 ? "CTA pairs, tiles of " : "tiles of ";
+  out += std::to_string(k.rows_of_weights()) + " x " + std::to_string(k.n_least * factor) + " to " +
+         std::to_string(k.rows_of_x());
+  if (launch.rows_least > 1 || launch.rows_most < INT32_MAX)
+    out += " for experts of " + std::to_string(launch.rows_least) +
+           (launch.rows_most == INT32_MAX ? " rows or more"
+                                          : " to " + std::to_string(launch.rows_most) + " rows");
+  out += "; ";
+  out += kRows[static_cast<size_t>(k.x)];
+  if (launch.order == ExpertOrder::kByWidth) out += "; the widest tiles first";
+  return out;
+}
+
+std::string stream_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& of) {
+  const StreamLaunch launch = StreamLaunch::of(of);
+  if (p.w == DType::kBF16 && !launch.short_sums)
+    return "tiles of " + launch.name(p.w) + ", the whole sum; rows of x by producer threads";
+  return "units of 64 weight rows x " + std::to_string(launch.columns) + " rows of x, the whole sum" +
+         (launch.short_sums ? "; teams keep rows of x for several units" : "");
+}
+
+size_t ordered_bytes(const ExpertGemm::Problem& p) { return static_cast<size_t>(p.rows * p.width) * 2; }
+
+}  // namespace sluice::cuda

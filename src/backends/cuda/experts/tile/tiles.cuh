@@ -1,0 +1,415 @@
+// The tile kernel of the expert GEMMs: a tile is tile_m weight rows x up to kTileN rows of x. A persistent
+// grid takes one tile after the other.
+//
+// Consumers: one to three warpgroups, each with one or two row blocks of 64. x is swizzled in shared memory.
+// wgmma reads bf16 weights from shared memory too; mxfp4 codes are decoded in registers. Each warpgroup
+// advances at its own pace, as far ahead as the ring of stages allows.
+//
+// Producers: warps of one more warpgroup (producer.cuh). If rows of x are at any address, one warp copies
+// weights by bulk copies, and three copy rows of x, 16 bytes a thread. If rows of x are in y's order, at
+// multiples of 16 bytes, one warp copies a tile's rows in one TMA box, and three copy weights.
+//
+// CTA pairs: a pair is a cluster of two CTAs on two SMs. What both multiply comes from the L2 once: each CTA
+// copies half of it into both. If they share rows of x, each has half of a tile's row blocks, and rows come in
+// one TMA box if they are in order or two more warps gather them into order (producer_gather.cuh), else in one
+// box a row (producer_boxes.cuh). If they share weights, each has half of a tile's rows. A stage is empty when
+// both CTAs have read it, so consumer warps release it in both.
+#pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/experts/tile/consumer.cuh"
+#include "backends/cuda/experts/tile/epilogue.cuh"
+#include "backends/cuda/experts/tile/epilogue_rows.cuh"
+#include "backends/cuda/experts/tile/producer.cuh"
+#include "backends/cuda/experts/tile/ring.cuh"
+#include "backends/cuda/experts/tile/schedule.cuh"
+#include "backends/cuda/experts/tile/tile_call.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/bulk_copy.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/registers.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/tensor_map.h"
+#include "backends/cuda/tile/wgmma_registers.cuh"
+
+namespace sluice::cuda {
+
+struct Mxfp4Blocks;
+struct Bf16Blocks;
+
+// A bf16 block in the layout `fragments` is already a tile as wgmma's descriptor reads it.
+constexpr bool bf16_blocks_are_swizzled() {
+  for (int64_t row = 0; row < kFragmentRows; ++row)
+    for (int64_t k = 0; k < kFragmentWidth; ++k)
+      if (2 * fragment_bf16_index({1, 1}, {0, row}, k) !=
+          tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(2 * k)))
+        return false;
+  return true;
+}
+static_assert(bf16_blocks_are_swizzled());
+
+// What a kernel is compiled for, from its row of config.h.
+template <class Weights_, TileKernel kOf, int kResident_ = 1>
+struct ExpertTiles {
+  using Weights = Weights_;
+  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>;
+  static constexpr XSource kRows = kOf.x;
+  static constexpr bool kSharesX = kOf.shares == PairShares::kRowsOfX,
+                        kSharesWeights = kOf.shares == PairShares::kWeights, kPair = kOf.ctas() == 2;
+  static constexpr int kCtas = kOf.ctas();                              // of a tile
+  static constexpr int kGroups = kMxfp4 ? 3 : kOf.tile_m > 64 ? 2 : 1;  // consumer warpgroups
+  static constexpr int kBlocks =
+      kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks of each
+  // tile_n, which wgmma calls N: there is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas
+  // serialises wgmma in a kernel with five such loops that each have an epilogue, and with fewer loops if they
+  // use more registers.
+  static constexpr int kTileN = kOf.n_most, kStepN = kOf.n_step, kLeastN = kOf.n_least;
+  static constexpr int kRowsMost = kOf.rows_of_x();  // rows of x of a tile
+  static constexpr int kSteps = kOf.k_steps;         // k blocks in a stage
+  static constexpr int kResident = kResident_;       // CTAs on an SM
+  static constexpr int kThreads = (kGroups + 1) * 128;
+  static constexpr bool kGathers = kRows == XSource::kGathered;
+  static constexpr bool kKeepsIndex = kGathers;  // a tile is published with its `index`
+  static constexpr bool kBothProducts = false;   // a launch has tiles of both
+  static constexpr bool kWholeBoxes =
+      kRows == XSource::kInOrder || kGathers;  // one TMA box holds all rows of the tile, or half
+  static constexpr bool kBoxes = kRows != XSource::kThreads;  // x arrives by TMA
+  static_assert(kPair || (!kGathers && kRows != XSource::kRowBoxes));
+  static_assert(!kSharesX || kBoxes, "only TMA reaches both CTAs");
+  static_assert(!kSharesWeights || kRows != XSource::kRowBoxes,
+                "a TMA box a row is too slow for all rows of a CTA");
+  // Row blocks of a CTA and of a tile; then the layout of a stage: x, weights, scales.
+  static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = (kSharesX ? 2 : 1) * kRowBlocks;
+  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // most cuts of a tail tile
+  static constexpr int kBlockBytes =
+      static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
+  static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
+  static_assert(!kSharesWeights || kScaleBytes == 0, "scales are copied to one CTA");
+  static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // of one k block
+  static constexpr int kWeights = kSteps * kXBytes;                 // offset in the stage
+  static constexpr int kScales = kWeights + kRowBlocks * kSteps * kBlockBytes;
+  static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
+  // wgmma reads tiles in the order of swizzle.cuh, so they start at multiples of 1024.
+  static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
+  // Staging of a warpgroup's rows of y. bf16 pairs have shared memory to spare for it, so one epilogue serves
+  // all tile_n, and nothing but wgmma reads a stage. The others stage y through their last stage.
+  static constexpr int kStagedBytes = kMxfp4 || !kPair ? 0 : kBlocks == 1 && !kGathers ? 8192 : 4096;
+  static constexpr bool kReleasedByLanes = kStagedBytes == 0;
+  // For epilogues: that staging, or scales of rows and biases of a tile (EpilogueRowsAhead), of all warpgroups.
+  static constexpr int kEpilogueBytes = kMxfp4 ? kRowBlocks * 512 : kGroups * kStagedBytes;
+  // Heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
+  static constexpr int kHeights = (kTileN - kLeastN) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
+  static_assert((kTileN - kLeastN) % kStepN == 0 && kLeastN % 8 == 0 && kStepN % 8 == 0);
+  static_assert(!kSharesWeights || kTileN % kStepN == 0);  // half_of() takes whole steps
+  // Warps that share the copies of weights, and the arrivals that complete a stage's full barrier, besides
+  // the bytes.
+  static constexpr int kWeightWarps = kWholeBoxes && !kPair ? 3 : 1,
+                       kFullArrivals = kWeightWarps + (kBoxes ? 1 : 32 * kXWarps);
+  // Arrivals that release a stage (TileRing::release).
+  static constexpr int kEmptyArrivals = kGroups * (kReleasedByLanes ? 128 + (kPair ? 4 : 0) : 8);
+  // For a gather warp: rows in flight, k blocks of each, at most, and items that it publishes together.
+  static constexpr int kGatherRows = kSharesWeights ? 4 : 8,
+                       kGatherBlocks = kMxfp4           ? 5
+                                       : kSharesWeights ? 8
+                                                        : 12,
+                       kGatherBatch = kMxfp4 ? 2 : 4;
+  static constexpr int kGatherRowBytes = kGatherBlocks * tile::kSwizzledRowBytes;
+  static constexpr int kGatherBytes = kGathers ? kGatherRows * kGatherRowBytes : 0;
+  // setmaxnreg divides the CTA's registers anew between producer and consumer warps.
+  static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = kGathers || (kPair && !kBoxes)     ? 56
+                                            : kPair && !kMxfp4 && !kWholeBoxes ? 40
+                                            : kPair                            ? 32
+                                            : kWholeBoxes                      ? 24
+                                            : kTileN > 128                     ? 48
+                                                                               : 40;
+  static constexpr int kConsumerRegisters =
+      std::min(240, (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8);
+};
+
+constexpr int kTicketsApart = 32;  // in words: launches that overlap count on separate cache lines
+
+// Takes as many stages as fit beside `list_bytes`.
+template <class C>
+constexpr TileShared tile_shared(int list_bytes) {
+  constexpr int kStagesMost = 8,
+                kMost = (228 << 10) / C::kResident - 1024;  // the system reserves 1 KB of each CTA
+  TileShared s;
+  for (s.stages = kStagesMost;; --s.stages) {
+    s.epilogue = s.stages * C::kStageBytes;
+    s.gathered = s.epilogue + C::kEpilogueBytes;
+    s.tiles = s.gathered + PairGather::kWarps * C::kGatherBytes;
+    s.published = s.tiles + kTilesAhead * 16;
+    s.full = s.published + kTilesAhead * 8;
+    s.empty = s.full + s.stages * 8;
+    s.gather_full = s.empty + s.stages * 8;
+    s.waves_begun = s.gather_full + (C::kGathers ? PairGather::kWarps * 8 : 0);
+    s.before = s.waves_begun + (C::kGathers ? 8 : 0);
+    s.bytes = s.before + list_bytes;
+    if (s.bytes <= kMost || s.stages == 1) return s;
+  }
+}
+
+#ifdef __CUDACC__
+
+template <int kBlocks, int kSums>
+__device__ __forceinline__ void set_zero(float (&d)[kBlocks][kSums]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+    for (float& sum : d[b]) sum = 0;
+}
+template <int kBlocks, int kSums>
+__device__ __forceinline__ void wait_for_sums(float (&d)[kBlocks][kSums]) {
+  tile::wait_groups<0>();
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) tile::hold(d[b]);
+}
+
+// Where a warpgroup stages y: the weights that it had in the last stage, which nobody else reads.
+template <class C, bool kGated>
+__device__ __forceinline__ uint32_t staging_in_stage(const TileRing<C>& ring, uint32_t last, int group) {
+  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<kGated>::kStagingBytes);
+  return ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
+         group * C::kBlocks * C::kSteps * C::kBlockBytes;
+}
+
+// Multiplies one tile (N >= its rows) and writes its rows of y.
+template <int N, class C, bool kGated>
+__device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
+                                              TileRing<C>& ring) {
+  const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
+  const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
+  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // largest scales, for codes
+  // Loads start here, so that the epilogue does not wait for them.
+  using Ahead = EpilogueRowsAhead<C::kBlocks, kGated>;
+  static_assert(!C::kMxfp4 || C::kGroups * Ahead::kBytes == C::kEpilogueBytes);
+  const Ahead ahead(ring.base + ring.at.epilogue + group * Ahead::kBytes);
+  if constexpr (C::kMxfp4) ahead.ask(p, t.expert, first_block, tops);
+  float d[C::kBlocks][N / 2];
+  set_zero(d);
+  const uint32_t last = C::Weights::template multiply<N>(d, p.k_blocks, ring);
+  wait_for_sums(d);
+  EpilogueRows<kGated> epilogue[C::kBlocks];
+  if constexpr (C::kMxfp4) {
+    ahead.get(epilogue, p, t.expert, first_block);
+  } else {
+    read_rows(epilogue, p, t.expert, first_block, warp);
+  }
+  const tile::ActivationValues act = activation_of(p, t.expert);
+  if (!has_straight_epilogue<kGated>(p, act)) {
+    ring.release(last);
+    epilogue_general<N, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue);
+    return;
+  }
+  const uint32_t staging = staging_in_stage<C, kGated>(ring, last, group);
+  epilogue_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue,
+                                           StraightEpilogue<kGated>(staging, group));
+  ring.release(last);
+}
+
+// Multiplies one tile, with the least N between kLeast and kMost that holds its rows, by bisection: a chain of
+// that many branches takes long where sums are short. Returns the last stage.
+template <int kLeast, int kMost, class C>
+__device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::kTileN / 2],
+                                                     const ExpertParameters& p, int rows, TileRing<C>& ring) {
+  if constexpr (kLeast == kMost) {
+    const uint32_t last = C::Weights::template multiply<kMost>(d, p.k_blocks, ring);
+    wait_for_sums(d);  // here: behind branches that join, ptxas serialises wgmma
+    return last;
+  } else {
+    constexpr int kMiddle = kLeast + (kMost - kLeast) / C::kStepN / 2 * C::kStepN;
+    if (rows <= kMiddle) return multiply_columns<kLeast, kMiddle>(d, p, rows, ring);
+    return multiply_columns<kMiddle + C::kStepN, kMost>(d, p, rows, ring);
+  }
+}
+
+// As multiply_tile, with one epilogue for all N, through staging of its own.
+template <class C, bool kGated>
+__device__ __forceinline__ void multiply_staged(const ExpertParameters& p, const ExpertTile& t,
+                                                TileRing<C>& ring) {
+  const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
+  const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
+  float d[C::kBlocks][C::kTileN / 2];
+  set_zero(d);
+  ring.release(multiply_columns<C::kLeastN, C::kTileN>(d, p, t.rows, ring));
+  EpilogueRows<kGated> epilogue[C::kBlocks];
+  read_rows(epilogue, p, t.expert, first_block, warp);
+  const tile::ActivationValues act = activation_of(p, t.expert);
+  const uint32_t staging = ring.base + ring.at.epilogue + static_cast<uint32_t>(group * C::kStagedBytes);
+  const int blocks = min(C::kBlocks, min(t.end_block, p.row_blocks) - first_block);
+  if (!has_epilogue_by_rows<kGated>(p, act, first_block + blocks - 1)) {
+    static_assert(C::kStagedBytes >= StraightEpilogue<kGated>::kStagingBytes);
+    if (has_straight_epilogue<kGated>(p, act)) {
+      epilogue_straight<C::kTileN, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue,
+                                                       StraightEpilogue<kGated>(staging, group));
+    } else {
+      epilogue_general<C::kTileN, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue);
+    }
+    return;
+  }
+  const StagedRows staged{staging, warp, 1 + group};
+#pragma unroll
+  for (int b = 0; b < C::kBlocks; ++b) {
+    if (b >= blocks) break;
+    const auto write = [&]<Activation kAct>() {
+      epilogue_by_rows<C::kTileN, kAct, C::kStagedBytes>(d[b], p, t, first_block + b, epilogue[b].bias,
+                                                         staged);
+    };
+    if constexpr (kGated) {
+      write.template operator()<Activation::kSwiGlu>();
+    } else if (act.which == Activation::kRelu2) {
+      write.template operator()<Activation::kRelu2>();
+    } else {
+      write.template operator()<Activation::kIdentity>();
+    }
+  }
+}
+
+// Multiplies one tile with the least N that holds its rows.
+template <int N, class C, bool kGated>
+__device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const ExpertTile& t,
+                                              TileRing<C>& ring) {
+  if constexpr (C::kStagedBytes > 0) {
+    multiply_staged<C, kGated>(p, t, ring);
+  } else {
+    if constexpr (N > C::kLeastN)
+      if (t.rows <= N - C::kStepN) return multiply_rows<N - C::kStepN, C, kGated>(p, t, ring);
+    multiply_tile<N, C, kGated>(p, t, ring);
+  }
+}
+
+// A launch that follows another launch of the same product starts once all CTAs of that one have waited and
+// released. By then all that it reads is there, so it does not wait. Only its CTA 0 waits before it ends:
+// whoever waits for this launch has then waited for both (tile/dependent.cuh).
+template <class C, bool kGated>
+__global__ void __launch_bounds__(C::kThreads, C::kResident)
+    expert_gemm_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ TileShared at,
+                      const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
+  if (p.follows) {
+    tile::release_next();
+    if (!serves_any(p)) {
+      if (blockIdx.x == 0) tile::wait_for_previous();
+      return;
+    }
+  }
+  // Shared memory must start aligned: with 1 KB of padding some rings would lose their last stage.
+  extern __shared__ __align__(1024) uint8_t base[];
+  if (tile::shared_address(base) % 1024 != 0) __trap();
+  TileRing<C> ring{tile::shared_address(base), at, {}};
+  ring.init(base);
+  if (C::kGathers && threadIdx.x < PairGather::kWarps)
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.gather_full) + threadIdx.x, 1);
+  if (C::kGathers && threadIdx.x == 0) tile::store_shared_word(ring.base + at.waves_begun, 0);
+  if (threadIdx.x < 32) tile::barrier_visible();
+  if constexpr (C::kPair) {
+    ring.rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
+    ring.peer = tile::remote_address(ring.base, ring.rank ^ 1);
+    __syncwarp();
+    tile::cluster_arrive();
+  }
+  if (C::kBoxes && threadIdx.x < C::kMaps) tile::prefetch_map(x.of[threadIdx.x]);
+  if (!p.settled && !p.follows) tile::wait_for_previous();
+  auto* before = reinterpret_cast<int32_t*>(base + at.before);
+  TileSchedule<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
+  // Scratch: the epilogue's staging, or the weights of a stage that is still empty. A peer CTA that shares
+  // weights may already copy into stages.
+  static_assert((C::kStagedBytes > 0 ? C::kStagedBytes : C::kStageBytes - C::kWeights) >=
+                kExpertListScratchBytes<C::kThreads>);
+  static_assert(C::kStagedBytes > 0 || !C::kSharesWeights);
+  list.make(p, reinterpret_cast<int32_t*>(base + (C::kStagedBytes > 0 ? at.epilogue : C::kWeights)));
+  if constexpr (C::kPair) tile::cluster_wait();  // the peer CTA runs, and its barriers are initialised
+  // Uniform: otherwise the compiler expects divergent lanes below, and each copy takes three times as many
+  // instructions.
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  if (warp < 4) {
+    if constexpr (C::kGroups > 1) tile::keep_registers<C::kProducerRegisters>();
+    if (warp < C::kWeightWarps) {
+      fetch_weights(OneProduct<C>{p, list}, ring, warp);
+      if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
+    } else {
+      if (!p.follows) tile::wait_for_previous();
+      if constexpr (C::kWholeBoxes) {
+        if (warp == C::kWeightWarps) {
+          fetch_boxes(p, x, gather, ring);
+        } else if constexpr (C::kGathers) {
+          const int gather_warp = warp - C::kWeightWarps - 1;
+          gather_pair_rows<C>(p, gather, list, ring.gather_place(gather_warp), gather_warp);
+        }
+      } else if constexpr (C::kRows == XSource::kRowBoxes) {
+        fetch_token_boxes(p, x.of[0], ring, warp - 1);
+      } else {
+        fetch_rows(OneProduct<C>{p, list}, ring);
+      }
+    }
+  } else {
+    if (!p.follows) tile::wait_for_previous();
+    tile::release_next();
+    if constexpr (C::kGroups > 1) tile::take_registers<C::kConsumerRegisters>();
+    const int group = warp / 4 - 1;
+#pragma unroll 1
+    for (int count = 0;; ++count) {
+      const ExpertTile t = ring.wait_tile(count);
+      if (ring.ends(t)) break;
+      if ((!C::kSharesWeights || t.rows > 0) && t.first_block + group * C::kBlocks < t.end_block) {
+        multiply_rows<C::kTileN, C, kGated>(p, t, ring);
+      } else {
+        ring.skip(p.k_blocks);
+      }
+    }
+  }
+  if constexpr (C::kPair) {  // no CTA leaves while its peer may still arrive or copy here
+    __syncwarp();
+    tile::cluster_publish();
+    tile::cluster_wait();
+  }
+}
+
+// Enqueues one launch. args.x lies as C::kRows says. call.ordered: workspace for rows in order,
+// ordered_bytes(), if the kernel gathers.
+template <class C>
+Status launch_tiles(const TileCall& call) {
+  const ExpertGemm::Problem& p = call.problem;
+  const Queue& queue = queue_of(call.stream);
+  const int tiles_at_once = queue.sms * C::kResident / C::kCtas;
+  ExpertMaps<C> x{};
+  const Tensor rows_of_x =
+      C::kGathers ? make_tensor(call.ordered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : call.args.x;
+  for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
+    const int rows = (C::kLeastN + i * C::kStepN) / (C::kSharesX ? 2 : 1);
+    SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
+  }
+  PairGather gather;
+  if constexpr (C::kGathers)
+    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kRowsMost, C::kTileBlocks,
+                            queue.grid_words);
+  const TileShared at = tile_shared<C>(expert_list_bytes(static_cast<int>(p.experts)));
+  const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kCtas), 1, 1},
+                   .block = {C::kThreads, 1, 1},
+                   .shared_bytes = static_cast<size_t>(at.bytes),
+                   .cluster = {C::kCtas, 1, 1},
+                   .cooperative = C::kGathers};
+  const auto kernel = is_gated(p.act) ? expert_gemm_tiles<C, true> : expert_gemm_tiles<C, false>;
+  ExpertParameters parameters = expert_parameters(p, call.args);
+  parameters.rows_least = call.launch.rows_least, parameters.rows_most = call.launch.rows_most;
+  parameters.follows = call.launch.index > 0;
+  if (C::kCuts > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
+  parameters.expert_order = call.launch.order;
+  parameters.tickets = queue.grid_words + call.launch.index * kTicketsApart;
+  return launch(call.name, kernel, how, call.stream, parameters, at, x, gather);
+}
+
+template <DType kWeights, int kRow>
+Status launch_tile(const TileCall& call) {
+  using Weights = std::conditional_t<kWeights == DType::kE2M1, Mxfp4Blocks, Bf16Blocks>;
+  return launch_tiles<ExpertTiles<Weights, tile_kernels(kWeights)[kRow]>>(call);
+}
+
+#endif
+
+}  // namespace sluice::cuda

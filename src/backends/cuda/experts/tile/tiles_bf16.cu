@@ -1,0 +1,14 @@
+// Tiles of one CTA, and CTA pairs that share rows of x at small tile_n.
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/tile/tiles.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kBF16, 0>(const TileCall&);
+template Status launch_tile<DType::kBF16, 1>(const TileCall&);
+template Status launch_tile<DType::kBF16, 2>(const TileCall&);
+template Status launch_tile<DType::kBF16, 3>(const TileCall&);
+
+}  // namespace sluice::cuda
+
+#endif

@@ -1,0 +1,15 @@
+// Tiles of 48 to 160 rows of x in order.
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/tile/tiles.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kE2M1, 4>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 5>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 6>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 7>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 8>(const TileCall&);
+
+}  // namespace sluice::cuda
+
+#endif

@@ -1,0 +1,14 @@
+// Tiles of 16 to 40 rows of x in order.
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/tile/tiles.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kE2M1, 0>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 1>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 2>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 3>(const TileCall&);
+
+}  // namespace sluice::cuda
+
+#endif

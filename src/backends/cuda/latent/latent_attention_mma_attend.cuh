@@ -1,0 +1,325 @@
+// The second launch of latent_attention_mma_sm90.cu: one split of the keys of one row, for 64 heads.
+//
+// A tile of 64 keys lies once in shared memory, in panels of 64 columns (swizzle.cuh). Its rows are the second operand of both products:
+// all columns for scores, the first `rank` for latents. Each of two warpgroups scores half of the keys, and sums half of the
+// columns over all keys. So they exchange the largest scores and the weights, which a thread passes to the one with its place in the
+// other warpgroup: accumulators of scores are operands of the second product (wgmma_registers.cuh).
+//
+// Rows of absent keys are zeros in shared memory, and their scores are masked: whatever the cache holds there reaches nothing. All heads
+// of a row see the same keys.
+#pragma once
+#include "backends/cuda/attention/rows.cuh"
+#include "backends/cuda/latent/latent_attention_mma_call.cuh"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/warp.cuh"
+#include "backends/cuda/tile/wgmma_columns.cuh"
+
+namespace sluice::cuda::latent_mma {
+
+constexpr int kAttendThreads = 256, kGroup = 128;  // threads of a warpgroup
+constexpr int kHalfKeys = kTileKeys / 2;           // that a warpgroup scores
+
+// Of a rank of 128 * kPanels: panels of columns that a warpgroup sums.
+template <int kPanels>
+struct AttendShape {
+  static constexpr int kRank = 2 * kPanels * kPanel, kAll = 2 * kPanels + 1;  // panels of a row
+  static constexpr int kPanelBytes = kTileKeys * tile::kSwizzledRowBytes, kTileBytes = kAll * kPanelBytes;
+  static constexpr int kWide = kPanels == 1 ? 64 : 128, kProducts = kPanels * kPanel / kWide;
+  static_assert(kHeads == kTileKeys);  // queries lie as a tile does
+};
+
+// Shared memory of attend(), behind the queries and two tiles.
+struct AttendDesk {
+  uint4 weights[2][2][kGroup];    // by warpgroup, 16 keys and thread
+  float of_heads[2][kHeads];      // by warpgroup
+  uint8_t present[2][kTileKeys];  // of each tile
+  int64_t sequence;
+};
+template <int kPanels>
+constexpr size_t kAttendBytes = 3 * AttendShape<kPanels>::kTileBytes + sizeof(AttendDesk) +
+                                1024;  // aligned by hand
+
+// The sequence of a row, -1 if it has none. All threads of the CTA call it.
+__device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row, int64_t* found) {
+  if (threadIdx.x == 0) *found = -1;
+  __syncthreads();
+  for (int64_t s = threadIdx.x; s < p.sequences; s += kAttendThreads)
+    if (row >= p.q_begin[s] && row < p.q_begin[s + 1]) *found = s;
+  __syncthreads();
+  return *found;
+}
+
+// Copies a row's 16-byte chunk of each panel to `to`, the chunk's place in the first one. Zeros unless `there`, and behind `rope`.
+template <int kPanels>
+__device__ __forceinline__ void copy_chunks(uint32_t to, const Bf16* from, bool there, bool in_rope) {
+  using Shape = AttendShape<kPanels>;
+#pragma unroll
+  for (int i = 0; i < Shape::kAll; ++i)
+    tile::copy_16(to + i * Shape::kPanelBytes, from + i * kPanel, there && (i < Shape::kAll - 1 || in_rope));
+}
+
+// Copies the rows of keys. Eight threads share the rows of two keys, 32 apart.
+template <int kPanels>
+class KeyReader {
+ public:
+  __device__ __forceinline__ KeyReader(const Parameters& p, int64_t sequence, int end)
+      : p_(p),
+        table_(p.page_table + sequence * p.pages_per_seq),
+        end_(end),
+        key_(static_cast<int>(threadIdx.x) / 8),
+        chunk_(static_cast<int>(threadIdx.x) % 8) {}
+
+  // Reads the page numbers of the tile at position `at`. What fetch() copies then is that tile.
+  __device__ __forceinline__ void look_up(int at) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int position = at + key_ + i * kHalfKeys;
+      page_[i] = position < end_ ? table_[position / p_.page_size] : -1;
+    }
+  }
+  __device__ __forceinline__ void fetch(int at, uint32_t to, uint8_t* present) const {
+    using Shape = AttendShape<kPanels>;
+    const uint32_t place =
+        to + tile::swizzled(static_cast<uint32_t>(key_), static_cast<uint32_t>(16 * chunk_));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int key = key_ + i * kHalfKeys;
+      const bool there = page_[i] >= 0 && page_[i] < p_.pages;
+      const int64_t row =
+          there ? static_cast<int64_t>(page_[i]) * p_.page_size + (at + key) % p_.page_size : 0;
+      copy_chunks<kPanels>(place + i * kHalfKeys * tile::kSwizzledRowBytes,
+                           p_.cache + row * (Shape::kRank + p_.rope) + 8 * chunk_, there,
+                           8 * chunk_ < p_.rope);
+      if (chunk_ == 0) present[key] = there;
+    }
+  }
+
+ private:
+  const Parameters& p_;
+  const int32_t* table_;
+  int end_, key_, chunk_;
+  int page_[2];
+};
+
+// The state of a thread: two heads, eight apart, and half of the keys or half of the columns.
+template <int kPanels>
+class HeadSums {
+ public:
+  using Shape = AttendShape<kPanels>;
+  __device__ __forceinline__ HeadSums(AttendDesk& desk, uint32_t queries)
+      : desk_(desk),
+        queries_(queries),
+        group_(tile::uniform(static_cast<int>(threadIdx.x) / kGroup)),
+        thread_(static_cast<int>(threadIdx.x) % kGroup) {
+#pragma unroll
+    for (int n = 0; n < Shape::kProducts; ++n) {
+#pragma unroll
+      for (int i = 0; i < Shape::kWide / 2; ++i) value_[n][i] = 0;
+    }
+  }
+
+  // A tile of keys that is in shared memory and visible to wgmma.
+  __device__ __forceinline__ void take(uint32_t keys, const uint8_t* present, float scale) {
+    float score[kHalfKeys / 2];
+    multiply_keys(score, keys);
+    float most[2] = {attention::kNothing, attention::kNothing}, factor[2], base[2];
+#pragma unroll
+    for (int i = 0; i < kHalfKeys / 2; ++i) {
+      const bool there = present[kHalfKeys * group_ + i / 4 * 8 + 2 * (thread_ % 4) + i % 2] != 0;
+      any_ |= there;
+      score[i] = there ? score[i] * scale : attention::kNothing;
+      most[i % 4 / 2] = fmaxf(most[i % 4 / 2], score[i]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      most[r] = fmaxf(most[r], __shfl_xor_sync(kAllLanes, most[r], 1));
+      most[r] = fmaxf(most[r], __shfl_xor_sync(kAllLanes, most[r], 2));
+      if (thread_ % 4 == 0) desk_.of_heads[group_][head() + 8 * r] = most[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float largest = fmaxf(largest_[r], fmaxf(most[r], desk_.of_heads[1 - group_][head() + 8 * r]));
+      factor[r] = attention::rescale(largest_[r], largest);
+      largest_[r] = largest;
+      base[r] = attention::base_of(largest);
+      sum_[r] *= factor[r];
+    }
+#pragma unroll
+    for (int i = 0; i < kHalfKeys / 2; ++i) {
+      score[i] = attention::exp2_of(score[i] - base[i % 4 / 2]);
+      sum_[i % 4 / 2] += score[i];
+    }
+    uint32_t mine[2][4], other[2][4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        mine[k][i] = attention::pack(score[8 * k + 2 * i], score[8 * k + 2 * i + 1]);
+      desk_.weights[group_][k][thread_] = make_uint4(mine[k][0], mine[k][1], mine[k][2], mine[k][3]);
+    }
+    if (__any_sync(kAllLanes, factor[0] != 1.f || factor[1] != 1.f)) {
+#pragma unroll
+      for (int n = 0; n < Shape::kProducts; ++n) {
+#pragma unroll
+        for (int i = 0; i < Shape::kWide / 2; ++i) value_[n][i] *= factor[i % 4 / 2];
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint4 w = desk_.weights[1 - group_][k][thread_];
+      other[k][0] = w.x, other[k][1] = w.y, other[k][2] = w.z, other[k][3] = w.w;
+    }
+    add_latents(keys, mine, other);
+  }
+
+  // Writes the partial result of each head below `heads`; parts and latents: those of the first head, `splits` apart.
+  __device__ __forceinline__ void leave(Part* parts, Bf16* latents, int splits, int heads) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum_[r] += __shfl_xor_sync(kAllLanes, sum_[r], 1);
+      sum_[r] += __shfl_xor_sync(kAllLanes, sum_[r], 2);
+      if (thread_ % 4 == 0) desk_.of_heads[group_][head() + 8 * r] = sum_[r];
+    }
+    const bool any = __syncthreads_or(any_) != 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int h = head() + 8 * r;
+      if (h >= heads) break;
+      const int64_t part = static_cast<int64_t>(h) * splits;
+      if (group_ == 0 && thread_ % 4 == 0)
+        parts[part] = {largest_[r], desk_.of_heads[0][h] + desk_.of_heads[1][h], any ? kSomeKeys : kNoKeys,
+                       0};
+      if (!any) continue;
+      Bf16* const to = latents + part * Shape::kRank + group_ * kPanels * kPanel + 8 * (thread_ % 4);
+#pragma unroll
+      for (int n = 0; n < Shape::kProducts; ++n) {
+#pragma unroll
+        for (int i = 0; i < Shape::kWide / 32; ++i) {
+          uint32_t pair[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            pair[j] =
+                attention::pack(value_[n][16 * i + 4 * j + 2 * r], value_[n][16 * i + 4 * j + 2 * r + 1]);
+          *reinterpret_cast<uint4*>(to + n * Shape::kWide + 32 * i) =
+              make_uint4(pair[0], pair[1], pair[2], pair[3]);
+        }
+      }
+    }
+  }
+
+ private:
+  // The first of the thread's heads.
+  __device__ __forceinline__ int head() const { return thread_ / kWarp * 16 + thread_ % kWarp / 4; }
+
+  __device__ __forceinline__ void multiply_keys(float (&score)[kHalfKeys / 2], uint32_t keys) const {
+    const uint64_t a = tile::describe_tile(queries_),
+                   b = tile::describe_tile(keys + group_ * kHalfKeys * tile::kSwizzledRowBytes);
+#pragma unroll
+    for (int i = 0; i < kHalfKeys / 2; ++i) score[i] = 0;
+    tile::fence_operands();
+#pragma unroll
+    for (int k = 0; k < Shape::kAll * kPanel / 16; ++k) {
+      const uint64_t at = k / 4 * (Shape::kPanelBytes / tile::kDescribed) + k % 4 * tile::kNext16;
+      tile::multiply<kHalfKeys>(score, a + at, b + at, k > 0);
+    }
+    tile::commit_group();
+    tile::wait_groups<0>();
+    tile::hold(score);
+  }
+
+  // Adds the weighed rows of all keys: this warpgroup's weights first, then the other's.
+  __device__ __forceinline__ void add_latents(uint32_t keys, const uint32_t (&mine)[2][4],
+                                              const uint32_t (&other)[2][4]) {
+    const uint64_t columns =
+        tile::describe_columns(keys + group_ * kPanels * Shape::kPanelBytes, Shape::kPanelBytes);
+    const uint64_t my_keys = columns + 2 * group_ * tile::kNextRows16,
+                   other_keys = columns + 2 * (1 - group_) * tile::kNextRows16;
+    tile::fence_operands();
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int n = 0; n < Shape::kProducts; ++n)
+        tile::multiply_columns<Shape::kWide>(value_[n], mine[k],
+                                             my_keys + k * tile::kNextRows16 + n * kNextProduct);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int n = 0; n < Shape::kProducts; ++n)
+        tile::multiply_columns<Shape::kWide>(value_[n], other[k],
+                                             other_keys + k * tile::kNextRows16 + n * kNextProduct);
+    }
+    tile::commit_group();
+    tile::wait_groups<0>();
+#pragma unroll
+    for (int n = 0; n < Shape::kProducts; ++n) tile::hold(value_[n]);
+  }
+  static constexpr uint64_t kNextProduct = Shape::kWide / kPanel * Shape::kPanelBytes / tile::kDescribed;
+
+  AttendDesk& desk_;
+  uint32_t queries_;
+  int group_, thread_;
+  bool any_ = false;  // of the thread's keys is present
+  float largest_[2] = {attention::kNothing, attention::kNothing}, sum_[2] = {};
+  float value_[Shape::kProducts][Shape::kWide / 2];
+};
+
+// Grid: splits along x, groups of heads along y, rows along z.
+template <int kPanels>
+__global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constant__ Parameters p) {
+  using Shape = AttendShape<kPanels>;
+  extern __shared__ uint8_t shared[];
+  uint8_t* const aligned = shared + (-tile::shared_address(shared) & 1023u);
+  const uint32_t queries = tile::shared_address(aligned), tiles = queries + Shape::kTileBytes;
+  AttendDesk& desk = *reinterpret_cast<AttendDesk*>(aligned + 3 * Shape::kTileBytes);
+  const int own = static_cast<int>(threadIdx.x), split = static_cast<int>(blockIdx.x);
+  const int first_head = static_cast<int>(blockIdx.y) * kHeads, heads = min(p.heads - first_head, kHeads);
+  const int64_t row = blockIdx.z, query = row * p.heads + first_head, part = query * p.splits + split;
+  tile::release_next();
+  tile::wait_for_previous();
+  const int64_t s = sequence_of(p, p.first + row, &desk.sequence);
+  Span keys{0, 0};
+  if (s >= 0) {
+    const int64_t behind = p.q_begin[s + 1] - (p.first + row);  // rows up to the sequence's last
+    const int64_t count = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
+    keys = keys_of_split(static_cast<int>(max(count, int64_t{0})), split, p.fewest_tiles);
+  }
+  if (keys.begin >= keys.end) {
+    if (own < heads)
+      p.parts[part + static_cast<int64_t>(own) * p.splits] = {0, 0, s < 0 ? kNobody : kNoKeys, 0};
+    return;
+  }
+#pragma unroll
+  for (int h = own / 8; h < kHeads; h += kAttendThreads / 8) {
+    const Bf16* const from =
+        p.queries + (query + min(h, heads - 1)) * (Shape::kRank + kMostRope) + own % 8 * 8;
+    copy_chunks<kPanels>(
+        queries + tile::swizzled(static_cast<uint32_t>(h), static_cast<uint32_t>(own % 8 * 16)), from,
+        h < heads, true);
+  }
+  KeyReader<kPanels> reader(p, s, keys.end);
+  reader.look_up(keys.begin);
+  reader.fetch(keys.begin, tiles, desk.present[0]);
+  reader.look_up(keys.begin + kTileKeys);
+  tile::end_copies();
+  HeadSums<kPanels> sums(desk, queries);
+  uint32_t stage = 0;
+  for (int at = keys.begin; at < keys.end; at += kTileKeys, stage ^= 1) {
+    tile::wait_copies<0>();
+    tile::fence_for_async();
+    __syncthreads();  // the tile is there, and nobody reads the one before
+    if (at + kTileKeys < keys.end) {
+      reader.fetch(at + kTileKeys, tiles + (stage ^ 1) * Shape::kTileBytes, desk.present[stage ^ 1]);
+      reader.look_up(at + 2 * kTileKeys);
+    }
+    tile::end_copies();
+    sums.take(tiles + stage * Shape::kTileBytes, desk.present[stage], p.scale);
+  }
+  sums.leave(p.parts + part, p.latents + part * Shape::kRank, p.splits, heads);
+}
+
+}  // namespace sluice::cuda::latent_mma

@@ -1,0 +1,200 @@
+// Latent attention on tensor cores, in three launches: queries times the key matrices, partial results of splits of the keys, and
+// their sum times the value matrices. A CTA of the second takes 64 heads of one row and a split of its keys
+// (latent_attention_mma_attend.cuh); the products with weights are those of latent_attention_mma_products.cuh.
+//
+// Wins    all that it serves: a latent comes once from memory for 64 heads, as key and as value, and wgmma multiplies it. By
+//         arithmetic a tile of 64 keys takes some 3500 clocks, 1700 of them for scores, where 64 x 32 products wait for operands.
+// Loses   fewer than 64 heads: the products are as long; prompts, whose rows share no tile. What it refuses:
+//         latent_attention_splits_sm90.cu.
+// Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace holds 96 MiB of rows at a time, so many rows are
+//         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table.
+//         a', weights and partial latents are rounded to bf16 once each; weights are summed before that.
+//         At a rank of 512: attend has 231056 bytes of shared memory and 191 registers, so 256 threads an SM; project 26624 bytes and
+//         128 registers, 512 threads an SM; absorb 37120 bytes (of a nope of 128) and 56 registers. Nothing spills.
+// Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/latent_attention.h.
+#include "backends/cuda/card.h"
+#include "ops/latent_attention.h"
+
+namespace sluice::cuda {
+namespace {
+
+using Problem = LatentAttention::Problem;
+
+// What the card knows of the kernels; checked against them below.
+constexpr int64_t kSplitsMost = 16, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
+                  kPartBytes = 16;
+// Configurations: the fewest tiles of keys of a split.
+constexpr int kFewestTiles[] = {4, 16, 64};
+
+struct Layout {
+  int64_t splits;           // of a row, at most
+  int64_t row_bytes, rows;  // workspace of a row, and rows of a call
+};
+Layout layout_of(const Problem& p, int fewest_tiles) {
+  constexpr int64_t kBytes = int64_t{96} << 20, kBf16 = 2, kGridRows = 65535;
+  const int64_t room = p.pages_per_seq * p.page_size;
+  const int64_t keys = fewest_tiles * kTile;
+  Layout out{.splits = std::min((room + keys - 1) / keys, kSplitsMost), .row_bytes = 0, .rows = 0};
+  out.row_bytes = p.heads * (kBf16 * (p.rank + kRopeMost) + out.splits * (kBf16 * p.rank + kPartBytes));
+  out.rows = std::clamp<int64_t>(kBytes / out.row_bytes, 1, std::clamp<int64_t>(p.tokens, 1, kGridRows));
+  return out;
+}
+
+Refusal supports(const Problem& p, const DeviceInfo& d) {
+  constexpr int64_t kRoomMost = int64_t{1} << 30;
+  Refusal r;
+  need_sm90(r, d);
+  need_type(r, "q", p.q, DType::kBF16, "products of bf16");
+  need_type(r, "w", p.w, DType::kBF16, "products of bf16");
+  r.need(p.rank == 128 || p.rank == 256 || p.rank == 512,
+         "rank of 128, 256 or 512 (columns of two warpgroups)", "rank", p.rank);
+  need_multiple(r, "rope", p.rope, 8, "16-byte copies");
+  r.need(p.rope <= kRopeMost, "rope <= 64 (a panel of 128-byte rows)", "rope", p.rope);
+  need_multiple(r, "nope", p.nope, 16, "k of a product");
+  r.need(p.nope <= kNopeMost, "nope <= 256 (rows of a key matrix in shared memory)", "nope", p.nope);
+  r.need(p.pages_per_seq * p.page_size <= kRoomMost, "pages_per_seq * page_size <= 2^30 (positions are i32)",
+         "pages_per_seq * page_size", p.pages_per_seq * p.page_size);
+  return r;
+}
+
+// A model, not fitted: rounds of splits, whose tiles take some 2.5 us, and partial results written and read once. All of a sequence's
+// room counts as keys.
+double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewest_tiles) {
+  constexpr double kTileUs = 2.5;
+  const auto parts = [](int64_t size, int64_t of) { return (size + of - 1) / of; };
+  const int64_t tiles = parts(p.pages_per_seq * p.page_size, kTile),
+                each = std::max<int64_t>(parts(tiles, kSplitsMost), std::min<int64_t>(fewest_tiles, tiles)),
+                ctas = p.tokens * parts(p.heads, kGroupHeads) * parts(tiles, each);
+  const double rounds = static_cast<double>(parts(ctas, d.cores)),
+               calls = static_cast<double>(parts(p.tokens, l.rows));
+  const double moved = static_cast<double>(bytes_of(p.w, p.heads * (p.nope + p.v_dim) * p.rank)) +
+                       2.0 * static_cast<double>(p.tokens * l.row_bytes);
+  return calls * 3 * kRampUs + rounds * static_cast<double>(each) * kTileUs + moved / d.mem_bytes_per_us;
+}
+
+std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
+  std::vector<Config> out;
+  for (const int fewest : kFewestTiles) {
+    const Layout l = layout_of(p, fewest);
+    out.push_back({.name = std::to_string(fewest * kTile),
+                   .cost_us = cost_us(p, d, l, fewest),
+                   .workspace_bytes = static_cast<size_t>(l.rows * l.row_bytes),
+                   .launches = {KernelLaunch{.value = {fewest}}}});
+  }
+  return out;
+}
+
+std::string launch_text(const Problem& p, const KernelLaunch& l) {
+  return std::to_string(layout_of(p, l.value[0]).splits) + " splits at most, of " +
+         std::to_string(l.value[0] * kTile) + " keys or more";
+}
+
+struct Launcher {
+  static Status enqueue(const Problem&, std::span<const KernelLaunch>, const LatentAttention::Args&,
+                        Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<LatentAttention> latent_attention_mma_sm90 = {
+    .name = "cuda.latent_attention.mma_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<LatentAttention, Launcher>(),
+    .launch_text = launch_text,
+    .batch_invariant = true,
+    .config_decides_bits = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/latent/latent_attention_mma_attend.cuh"
+#include "backends/cuda/latent/latent_attention_mma_products.cuh"
+#include "backends/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+using namespace latent_mma;
+
+static_assert(kSplitsMost == kMostSplits && kTile == kTileKeys && kGroupHeads == kHeads);
+// Shared memory that leaves no room for a second CTA on the SM (tile/dependent.cuh).
+constexpr size_t kAloneBytes = size_t{116} << 10;
+
+static_assert(kRopeMost == kMostRope && kNopeMost == kMostNope && kPartBytes == sizeof(Part));
+
+template <int kPanels>
+Status launch_rows(const Problem& p, const Parameters& parameters, Stream stream) {
+  const auto kName = latent_attention_mma_sm90.name;
+  const auto heads = static_cast<unsigned>(p.heads);
+  const auto parts_of = [](int64_t rows, int64_t each) {
+    return static_cast<unsigned>((rows + each - 1) / each);
+  };
+  const unsigned groups = parts_of(parameters.rows, kAbsorbRows);
+  const bool alone = int64_t{heads} * kPanels * groups <= queue_of(stream).sms;
+  const Launch first{
+      .grid = {heads, kPanels, groups},
+      .block = {kAbsorbThreads, 1, 1},
+      .shared_bytes = alone ? std::max(absorb_bytes(p.nope), kAloneBytes) : absorb_bytes(p.nope)};
+  SLUICE_TRY(launch(kName, absorb, first, stream, parameters, static_cast<int>(p.rank)));
+  const Launch second{.grid = {static_cast<unsigned>(parameters.splits), parts_of(p.heads, kHeads),
+                               static_cast<unsigned>(parameters.rows)},
+                      .block = {kAttendThreads, 1, 1},
+                      .shared_bytes = kAttendBytes<kPanels>};
+  SLUICE_TRY(launch(kName, attend<kPanels>, second, stream, parameters));
+  const Launch third{.grid = {heads, parts_of(parameters.rows, kProjectRows), 1},
+                     .block = {kProjectThreads, 1, 1}};
+  return launch(kName, project<kPanels>, third, stream, parameters);
+}
+
+Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launches,
+                         const LatentAttention::Args& a, Workspace w, Stream stream) {
+  if (p.tokens == 0) return {};
+  const int fewest_tiles = launches[0].value[0];
+  const Layout l = layout_of(p, fewest_tiles);
+  auto* const queries = reinterpret_cast<Bf16*>(w.data);
+  Bf16* const latents = queries + l.rows * p.heads * (p.rank + kMostRope);
+  Parameters parameters{.q = static_cast<const Bf16*>(a.q.data),
+                        .kv_b = static_cast<const Bf16*>(a.kv_b.data),
+                        .cache = static_cast<const Bf16*>(a.cache.data),
+                        .page_table = a.page_table.as<const int32_t>(),
+                        .q_begin = a.q_begin.as<const int32_t>(),
+                        .kv_len = a.kv_len.as<const int32_t>(),
+                        .y = static_cast<Bf16*>(a.y.data),
+                        .q_stride = a.q.stride[0],
+                        .y_stride = a.y.stride[0],
+                        .first = 0,
+                        .rows = 0,
+                        .sequences = p.sequences,
+                        .pages = p.pages,
+                        .pages_per_seq = p.pages_per_seq,
+                        .page_size = tile::Divisor(static_cast<int>(p.page_size)),
+                        .heads = static_cast<int>(p.heads),
+                        .nope = static_cast<int>(p.nope),
+                        .rope = static_cast<int>(p.rope),
+                        .v_dim = static_cast<int>(p.v_dim),
+                        .splits = static_cast<int>(l.splits),
+                        .fewest_tiles = fewest_tiles,
+                        .scale = static_cast<float>(p.scale * static_cast<double>(attention::kLog2E)),
+                        .queries = queries,
+                        .latents = latents,
+                        .parts = reinterpret_cast<Part*>(latents + l.rows * p.heads * l.splits * p.rank)};
+  // Calls of about as many rows each.
+  const int64_t calls = (p.tokens + l.rows - 1) / l.rows, each = (p.tokens + calls - 1) / calls;
+  for (; parameters.first < p.tokens; parameters.first += each) {
+    parameters.rows = std::min(each, p.tokens - parameters.first);
+    SLUICE_TRY(p.rank == 512   ? launch_rows<4>(p, parameters, stream)
+               : p.rank == 256 ? launch_rows<2>(p, parameters, stream)
+                               : launch_rows<1>(p, parameters, stream));
+  }
+  return {};
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda
+#endif

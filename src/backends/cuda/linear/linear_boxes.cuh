@@ -1,0 +1,150 @@
+// How tiles of 128 features x more than 64 rows become y where it is bf16 (linear_tile.cuh): by TMA, a box of 16 or 32 rows x 64 features at
+// a time.
+//
+// Each consumer warpgroup has a few boxes in shared memory and a warp that serves them, one of the producer's neighbours. That warp
+// fills a box with the residual's elements ahead of time, also for the next tile while this one is multiplied. The consumers add
+// their sums and biases in place. The warp then sends the box to y, and fills it anew once it has been read. So a consumer waits
+// for no memory between two tiles.
+#pragma once
+#include "backends/cuda/linear/linear_tile_shape.cuh"
+
+#if defined(__CUDACC__)
+#include "backends/cuda/tile/bulk_copy.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+
+namespace sluice::cuda {
+
+template <class C>
+struct LinearBoxes {
+  static constexpr int kRows = C::kKind.box_rows(), kBytes = kRows * 128, kAtOnce = C::kKind.boxes(),
+                       kOfTile = C::kN / kRows,
+                       kSquares = kRows / 16;  // of 16 rows and features: what a warp adds at once
+  static_assert(C::kN % kRows == 0 && kRows % 16 == 0);
+
+  uint32_t boxes, ready, staged;  // addresses: of the warpgroup's boxes, of the barriers of the first
+
+  __device__ __forceinline__ LinearBoxes(const LinearTileShared& at, uint32_t base, int group)
+      : boxes(base + at.staging + group * C::kStagingBytes),
+        ready(base + at.ready + group * kAtOnce * 8),
+        staged(base + at.staged + group * kAtOnce * 8) {}
+  static __device__ __forceinline__ void init(uint8_t* shared, const LinearTileShared& at) {
+    if (threadIdx.x >= C::kGroups * kAtOnce) return;
+    tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.ready) + threadIdx.x, 1);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.staged) + threadIdx.x, 4);
+  }
+
+  // The boxes of a tile that a CTA finishes.
+  struct Own {
+    int first, end;
+    __device__ __forceinline__ explicit Own(const LinearEights<C>& own)
+        : first(own.low * 8 / kRows), end((own.high * 8 + kRows - 1) / kRows) {}
+  };
+
+  using Biases = RawBiases<2, 8>;
+  // The first of a lane's two features in a tile of 64 from `first` on.
+  static __device__ __forceinline__ int feature_of_lane(int first) {
+    return first + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+  }
+
+  // A consumer warp: adds biases and what the boxes hold to the tile's sums, and leaves the results there. The order of registers:
+  // tile/wgmma.cuh. `place`: the next box.
+  __device__ __forceinline__ void add(const float (&d)[C::kN / 2], const LinearOutput& out,
+                                      const Biases& biases, const LinearEights<C>& eights,
+                                      tile::RingPlace& place) const {
+    const Own own(eights);
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const float bias[2] = {biases.value(0), biases.value(1)};
+    // The row of a quarter of a square that the lane has the address of: quarters are two of features, of eight rows and the next eight.
+    const uint32_t at = boxes + tile::swizzled(lane / 16 * 8 + lane % 8, (2 * warp + lane / 8 % 2) * 16);
+#pragma unroll
+    for (int box = 0; box < kOfTile; ++box) {
+      if (box < own.first || box >= own.end) continue;
+      tile::barrier_wait_by_warp(ready + 8 * place.stage, place.parity);
+#pragma unroll
+      for (int square = 0; square < kSquares; ++square) {
+        const uint32_t squares = at + place.stage * kBytes + square * 16 * 128;
+        uint32_t pairs[4] = {};
+        if (out.residual) tile::load_matrices_transposed(pairs, squares);
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          const float* sums = d + 4 * (2 * (kSquares * box + square) + m / 2) + m % 2 * 2;
+          const float first = sums[0] + bias[m % 2] + __uint_as_float(pairs[m] << 16),
+                      second = sums[1] + bias[m % 2] + __uint_as_float(pairs[m] & 0xffff0000u);
+          const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
+          pairs[m] = *reinterpret_cast<const uint32_t*>(&both);
+        }
+        tile::store_squares_transposed(squares, pairs);
+      }
+      tile::fence_for_async();
+      tile::arrive_by_warp(staged + 8 * place.stage);
+      place.step(kAtOnce);
+    }
+  }
+
+  // The next box of a serving warp. Tiles whose features are beyond the last have none.
+  struct Next {
+    int tile, box = 0, end = 0;
+    LinearTilePlace to{};
+
+    __device__ __forceinline__ Next(const LinearTileParameters& p, int group, const LinearTileShare& mine)
+        : tile(mine.tile) {
+      find(p, group, mine);
+    }
+    __device__ __forceinline__ void find(const LinearTileParameters& p, int group,
+                                         const LinearTileShare& mine) {
+#pragma unroll 1
+      for (; tile < p.tiles; tile += mine.stride) {
+        to = linear_tile_place<C>(p, tile);
+        to.feature += group * 64;
+        const Own own(LinearEights<C>(min(C::kN, p.out.tokens - to.token), mine.rank, p.splits));
+        box = own.first, end = own.end;
+        if (to.feature < p.out.features && box < end) return;
+      }
+    }
+    __device__ __forceinline__ void step(const LinearTileParameters& p, int group,
+                                         const LinearTileShare& mine) {
+      if (++box < end) return;
+      tile += mine.stride;
+      find(p, group, mine);
+    }
+  };
+
+  // The warp that serves the boxes of `group`.
+  __device__ __forceinline__ void serve(const CUtensorMap& y, const CUtensorMap& residual,
+                                        const LinearTileParameters& p, int group,
+                                        const LinearTileShare& mine) const {
+    Next full(p, group, mine), fill = full;
+    tile::RingPlace place, filled;
+    const auto fill_one = [&] {
+      if (fill.tile >= p.tiles) return;
+      const uint32_t barrier = ready + 8 * filled.stage;
+      if (p.out.residual) {
+        tile::barrier_expect_by_warp(barrier, kBytes);
+        tile::copy_box(boxes + filled.stage * kBytes, residual, fill.to.feature,
+                       fill.to.token + fill.box * kRows, barrier);
+      } else {
+        tile::arrive_by_warp(barrier);
+      }
+      filled.step(kAtOnce);
+      fill.step(p, group, mine);
+    };
+#pragma unroll 1
+    for (int i = 0; i < kAtOnce; ++i) fill_one();
+#pragma unroll 1
+    while (full.tile < p.tiles) {
+      tile::barrier_wait_by_warp(staged + 8 * place.stage, place.parity);
+      tile::store_box(y, full.to.feature, full.to.token + full.box * kRows, boxes + place.stage * kBytes);
+      tile::stores_have_read();
+      place.step(kAtOnce);
+      full.step(p, group, mine);
+      fill_one();
+    }
+    tile::stores_are_done();
+  }
+};
+
+}  // namespace sluice::cuda
+#endif

@@ -1,0 +1,190 @@
+// A dense layer for up to 128 rows: each multiprocessor has one share of the features, 16 to 64 of them, and as many of its weights
+// as fit in shared memory before x is there.
+//
+// Rows of x are the first operand of wgmma, 64 to a warpgroup, and features are its columns. So features can be shared out in
+// eights, one share a multiprocessor, where tiles of 64 features leave multiprocessors idle. Weights and x have rings of their own:
+// weights come from memory while the launches before still run, and x from the L2 once they have ended.
+//
+// End says where a share's weights are and what becomes of its sums:
+//
+//   Maps                          tensor maps of the weights; prefetch(maps)
+//   fetch<features>(policy, to, maps, k, share, full)   64 of k of a share's weights: rows of 128 bytes, swizzled
+//   Out                           a part of the launch's parameters
+//   Sums<eights>(out, row)        begins loads for which nothing waits after the products, and waits for the previous launch
+//   store(out, sums)              which all threads of a warpgroup call
+#pragma once
+#include "backends/cuda/launch.h"
+#include "backends/cuda/linear/linear_shares.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/tensor_map.h"
+#include "backends/cuda/tile/warp.cuh"
+#include "backends/cuda/tile/wgmma.cuh"
+
+namespace sluice::cuda::shares {
+
+constexpr int kBlockBytes = kGroupRows * 128;  // 64 rows of x, 64 of k
+
+template <class Out>
+struct Parameters {
+  int stages;  // of k
+  ShareMemory at;
+  Out out;
+};
+
+// A thread has sums of the rows r and r + 8, and of two adjacent columns of each eight: where these begin.
+__device__ __forceinline__ int column_of_thread() { return static_cast<int>(threadIdx.x) % 4 * 2; }
+
+template <int kFeatures, int kGroups>
+struct Shape {
+  static constexpr Share kShare{kFeatures, kGroups};
+  static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 64;
+  static constexpr int kWeightBytes = kShare.weight_bytes(), kBoxes = static_cast<int>(kStageK) / 64;
+  static_assert(kWeightBytes % (1024 * kBoxes) == 0);
+};
+
+// The warp of weights. Nothing here waits for the previous launch.
+template <class End, class C>
+__device__ __forceinline__ void fetch_weights(const typename End::Maps& w,
+                                              const Parameters<typename End::Out>& p, uint32_t base) {
+  const uint64_t policy = tile::read_once();
+  tile::RingPlace place;
+#pragma unroll 1
+  for (int i = 0; i < p.stages; ++i) {
+    if (i >= p.at.w_stages)
+      tile::barrier_wait_by_warp(base + p.at.w_empty + 8 * place.stage, place.parity ^ 1);
+    const uint32_t full = base + p.at.w_full + 8 * place.stage,
+                   to = base + p.at.weights + place.stage * C::kWeightBytes;
+    tile::barrier_expect_by_warp(full, C::kWeightBytes);
+#pragma unroll
+    for (int b = 0; b < C::kBoxes; ++b)
+      End::template fetch<C::kShare.features>(policy, to + b * (C::kWeightBytes / C::kBoxes), w,
+                                              (i * C::kBoxes + b) * 64, static_cast<int>(blockIdx.x), full);
+    place.step(static_cast<uint32_t>(p.at.w_stages));
+  }
+}
+// The warp of x.
+template <class C, class Out>
+__device__ __forceinline__ void fetch_x(const CUtensorMap& x, const Parameters<Out>& p, uint32_t base) {
+  tile::RingPlace place;
+  const auto bytes = static_cast<uint32_t>(p.at.x_bytes);
+  tile::wait_for_previous();
+#pragma unroll 1
+  for (int i = 0; i < p.stages; ++i) {
+    if (i >= p.at.x_stages)
+      tile::barrier_wait_by_warp(base + p.at.x_empty + 8 * place.stage, place.parity ^ 1);
+    const uint32_t full = base + p.at.x_full + 8 * place.stage, to = base + place.stage * bytes;
+    tile::barrier_expect_by_warp(full, bytes);
+#pragma unroll
+    for (int b = 0; b < C::kBoxes; ++b)
+      tile::copy_box(to + b * (bytes / C::kBoxes), x, (i * C::kBoxes + b) * 64, 0, full);
+    place.step(static_cast<uint32_t>(p.at.x_stages));
+  }
+}
+
+template <class End, class C>
+__device__ __forceinline__ void consume(const Parameters<typename End::Out>& p, uint32_t base, int group) {
+  constexpr int kFeatures = C::kShare.features;
+  const int lane = static_cast<int>(threadIdx.x) % 32,
+            row = group * kGroupRows + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+  const typename End::template Sums<kFeatures / 8> sums(p.out, row);
+  const uint64_t a = tile::describe_tile(base + group * kBlockBytes),
+                 b = tile::describe_tile(base + p.at.weights);
+  float d[kFeatures / 2];
+#pragma unroll
+  for (float& sum : d) sum = 0;
+  const uint32_t one = lane == 0, x_bytes = static_cast<uint32_t>(p.at.x_bytes);
+  tile::RingPlace of_x, of_w;
+  uint32_t x_before = 0, w_before = 0;
+#pragma unroll 1
+  for (int i = 0; i < p.stages; ++i) {
+    tile::barrier_wait(base + p.at.w_full + 8 * of_w.stage, of_w.parity);
+    tile::barrier_wait(base + p.at.x_full + 8 * of_x.stage, of_x.parity);
+    const uint64_t x = a + of_x.stage * (x_bytes / tile::kDescribed),
+                   w = b + of_w.stage * (C::kWeightBytes / tile::kDescribed);
+    tile::fence_operands();
+#pragma unroll
+    for (int k = 0; k < static_cast<int>(kStageK) / 16; ++k)
+      tile::multiply<kFeatures>(
+          d, x + k / 4 * (x_bytes / (C::kBoxes * tile::kDescribed)) + k % 4 * tile::kNext16,
+          w + k / 4 * (C::kWeightBytes / C::kBoxes / tile::kDescribed) + k % 4 * tile::kNext16, 1);
+    tile::commit_group();
+    tile::wait_groups<1>();
+    tile::arrive_by_lane(base + p.at.x_empty + 8 * x_before, one & static_cast<uint32_t>(i > 0));
+    tile::arrive_by_lane(base + p.at.w_empty + 8 * w_before, one & static_cast<uint32_t>(i > 0));
+    x_before = of_x.stage, w_before = of_w.stage;
+    of_x.step(static_cast<uint32_t>(p.at.x_stages)), of_w.step(static_cast<uint32_t>(p.at.w_stages));
+  }
+  tile::wait_groups<0>();
+  tile::hold(d);
+  sums.store(p.out, d);
+}
+
+template <class End, int kFeatures, int kGroups>
+__global__ void __launch_bounds__(Shape<kFeatures, kGroups>::kThreads, 1)
+    linear_shares(const __grid_constant__ typename End::Maps w, const __grid_constant__ CUtensorMap x,
+                  const __grid_constant__ Parameters<typename End::Out> p) {
+  using C = Shape<kFeatures, kGroups>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  if (tile::shared_address(shared) % 1024 != 0) __trap();
+  const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
+  const uint32_t base = tile::shared_address(shared);
+  constexpr int kWeights = C::kConsumers / 32, kX = kWeights + 1;
+  tile::release_next();
+  if (warp == kWeights) {
+    End::prefetch(w);
+#pragma unroll 1
+    for (int i = 0; i < p.at.w_stages; ++i) {
+      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.w_full) + i, 1);
+      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.w_empty) + i, 4 * kGroups);
+    }
+  } else if (warp == kX) {
+    tile::prefetch_map(x);
+#pragma unroll 1
+    for (int i = 0; i < p.at.x_stages; ++i) {
+      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.x_full) + i, 1);
+      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.x_empty) + i, 4 * kGroups);
+    }
+  }
+  tile::barrier_visible();
+  __syncthreads();
+  if (warp == kWeights) {
+    fetch_weights<End, C>(w, p, base);
+  } else if (warp == kX) {
+    fetch_x<C>(x, p, base);
+  } else {
+    consume<End, C>(p, base, tile::uniform(warp / 4));
+  }
+}
+
+template <class End>
+using Kernel = void (*)(typename End::Maps, CUtensorMap, Parameters<typename End::Out>);
+template <class End, int kGroups, int... kIndex>
+Kernel<End> kernel_for(int features, std::integer_sequence<int, kIndex...>) {
+  static constexpr Kernel<End> kAll[] = {
+      linear_shares<End, kFeaturesLeast + kIndex * kFeaturesStep, kGroups>...};
+  return kAll[(features - kFeaturesLeast) / kFeaturesStep];
+}
+
+// Enqueues a problem that has tokens; rows of x are 16-byte aligned.
+template <class End>
+Status launch_shares(std::string_view name, const Linear::Problem& p, const KernelLaunch& of,
+                     const Tensor& rows, const typename End::Maps& w, const typename End::Out& out,
+                     Stream stream) {
+  const Share share = Share::of(of);
+  const Parameters<typename End::Out> parameters{
+      .stages = stages_of(p.width), .at = memory_of(p, share), .out = out};
+  CUtensorMap x;
+  SLUICE_TRY(tile::map_rows(x, rows, parameters.at.rows));
+  using Shares = std::make_integer_sequence<int, (kFeaturesMost - kFeaturesLeast) / kFeaturesStep + 1>;
+  const Kernel<End> kernel = share.groups == 1 ? kernel_for<End, 1>(share.features, Shares{})
+                                               : kernel_for<End, 2>(share.features, Shares{});
+  const Launch how{.grid = {static_cast<unsigned>(linear_parts(p.features, share.features)), 1, 1},
+                   .block = {static_cast<unsigned>(128 * share.groups + 64), 1, 1},
+                   .shared_bytes = static_cast<size_t>(parameters.at.bytes)};
+  return launch(name, kernel, how, stream, w, x, parameters);
+}
+
+}  // namespace sluice::cuda::shares

@@ -1,0 +1,343 @@
+// A dense layer for up to eight rows: weights pass once, and the rows of x stay in registers, a single one in shared memory.
+//
+// CTAs, one an SM, have equal shares of the features, counted in sixteens or in eights. A unit of work is a slab of 16 features, or of
+// the last eight of a share, and the whole width. A producer warp keeps a ring of stages full by TMA: 16 features
+// x 512 of k, eight boxes of 64, or eight features x 1024. Of each stage a consumer warp multiplies one box (two), the
+// weights as the 16-row operand of mma.sync and the rows of x as its 8 columns. So a warp needs every eighth box of x alone,
+// which it loads once, straight into the order of its operands, and keeps over all units where the width allows. After a unit the
+// warps' sums are added up through shared memory, in their order; thread t finishes row t % 16 of the unit for token t / 16.
+//
+// The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM: SMs
+// that the previous launch leaves first would get two, and others none. The attention of a step that decodes has its shared memory
+// beside it, and its registers where this kernel has no more than 80: beside narrow tiles of attention nine stages, which are most of a
+// CTA's share of gpt-oss's projection back.
+//
+// A single row stands in shared memory, behind the ring or in the place of the last stage. So threads have few registers, and one short
+// loop goes over the stages of a unit. More rows would have to be in shared memory as a whole before the first product, and would be
+// read there again and again.
+//
+// End says where a unit's weights are and what becomes of its sums:
+//
+//   Maps                                  tensor maps of the weights; prefetch(maps)
+//   kEights                               whether shares may end with eight features
+//   fetch(slab, policy, to, maps, k, feature, full)   a box of the unit of 16 (slab) or 8 features that begins at `feature`
+//   Out                                   a part of the launch's parameters
+//   Token(out)                            what a thread keeps of its token
+//   Unit(out, token, first, end)          of features [first, end), 16 at most: begins loads for which nothing waits before
+//   store(out, token, first, sum)         which all threads of the first four warps call, with the sum of their element
+#pragma once
+#include <type_traits>
+
+#include "backends/cuda/launch.h"
+#include "backends/cuda/linear/linear_stream_layout.cuh"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/warp.cuh"
+
+namespace sluice::cuda::stream {
+
+template <class Place, class End>
+__device__ __forceinline__ void produce(const typename End::Maps& w, const Rows& p, uint32_t ring) {
+  const uint64_t policy = tile::read_once();
+  tile::RingPlace place;
+  const int end = p.end();
+#pragma unroll 1
+  for (int feature = p.first(); feature < end; feature += kSlab) {
+    const bool slab = !End::kEights || feature + kEight < end;
+    const int boxes_most = slab ? kWarps : 2 * kWarps, bytes = slab ? kBoxBytes : kEightBytes;
+#pragma unroll 1
+    for (int first = 0; first < p.k_blocks; first += boxes_most) {
+      const uint32_t full = ring + Place::kFull + 8 * place.stage;
+      if (place.parity == 0 && place.stage >= kInFlight) tile::barrier_wait_by_warp(full - 8 * kInFlight, 0);
+      tile::barrier_wait_by_warp(ring + Place::kEmpty + 8 * place.stage, place.parity ^ 1);
+      const int boxes = min(boxes_most, p.k_blocks - first);
+      tile::barrier_expect_by_warp(full, static_cast<uint32_t>(boxes * bytes));
+      const uint32_t to = ring + place.stage * kStageBytes;
+#pragma unroll 1
+      for (int i = 0; i < boxes; ++i)
+        End::fetch(slab, policy, to + i * bytes, w, (first + i) * kBlock, feature, full);
+      place.step(p.stages);
+    }
+  }
+}
+
+// A consumer warp's boxes of x: lane (g, c) has of row g the eight values at 8 c of each half of a box. kBlocks at once.
+template <int kBlocks>
+struct RowsOfX {
+  tile::Eight<B16> half[kBlocks][2];
+
+  __device__ __forceinline__ void load(const Rows& p, int first_chunk, int warp, int lane) {
+    const int row = lane / 4;
+    const B16* x = p.x + row * p.x_stride;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int k = ((first_chunk + i) * kWarps + warp) * kBlock + h * 32 + lane % 4 * 8;
+        tile::load_inputs(half[i][h], x + k, row < p.tokens && k < p.width, true);
+      }
+  }
+};
+
+// Whether the operands of a sum have been loaded: always true, but evaluating it waits for them. An arrival that does not depend on
+// it may pass the loads (docs/lab/how-the-expert-gemms-work.md).
+__device__ __forceinline__ uint32_t has_loaded(float sum) {
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: theirs is 0x7fffffff
+  return __float_as_uint(sum) != kNever;
+}
+
+// The same without waiting for the products: it depends on the bits that were loaded, by a mask that is zero, which the compiler does not
+// know. For a single row, whose next stage can then be loaded while this one is multiplied; more rows lack the registers (they spill, and
+// take 2% longer).
+struct Release {
+  uint32_t zero, loaded = 0;
+
+  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one load brings all four
+  __device__ __forceinline__ void operator()(uint32_t barrier) const {
+    tile::arrive_by_lane(barrier, (loaded & zero) == 0);
+  }
+};
+
+// A lane's weights of a box of kFeatures. Four lanes cover 32 of k in 16 bytes each, so a half of a box is two steps of mma.sync (mma.cuh).
+template <int kFeatures>
+struct Box {
+  uint4 low[2], high[2] = {};
+
+  __device__ __forceinline__ Box(uint32_t box, const uint32_t (&at)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      low[h] = tile::load_shared(box + at[h]);
+      if constexpr (kFeatures == kSlab) high[h] = tile::load_shared(box + at[h] + kEightBytes);
+    }
+  }
+  __device__ __forceinline__ void before(Release& release) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      release.after(low[h]);
+      if constexpr (kFeatures == kSlab) release.after(high[h]);
+    }
+  }
+  // The product with both halves of x.
+  __device__ __forceinline__ void multiply(float (&d)[2][4], const uint4& first, const uint4& second) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4& b = h == 0 ? first : second;
+      const uint32_t a0[4] = {low[h].x, high[h].x, low[h].y, high[h].y}, b0[2] = {b.x, b.y};
+      const uint32_t a1[4] = {low[h].z, high[h].z, low[h].w, high[h].w}, b1[2] = {b.z, b.w};
+      tile::mma(d[0], a0, b0);
+      tile::mma(d[1], a1, b1);
+    }
+  }
+};
+
+// The stages of a unit of kFeatures from chunk `first` on, as far as x is there.
+template <class Place, int kFeatures, int kBlocks>
+__device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p, uint32_t ring,
+                                                tile::RingPlace& place, const uint32_t (&at)[2],
+                                                const RowsOfX<kBlocks>& x, int first, int warp) {
+  constexpr int kChunks = kSlab / kFeatures, kBytes = kBoxBytes / kChunks;  // of a stage; of a box
+  static_assert(kBlocks % kChunks == 0);
+#pragma unroll
+  for (int i = 0; i < kBlocks; i += kChunks) {
+    if (first + i >= p.chunks) break;
+    tile::barrier_wait_by_warp(ring + Place::kFull + 8 * place.stage, place.parity);
+#pragma unroll
+    for (int m = 0; m < kChunks; ++m) {
+      if ((first + i + m) * kWarps + warp < p.k_blocks) {
+        const Box<kFeatures> box(ring + place.stage * kStageBytes + (m * kWarps + warp) * kBytes, at);
+        box.multiply(d, x.half[i + m][0].word[0], x.half[i + m][1].word[0]);
+      }
+    }
+    tile::arrive_by_lane(ring + Place::kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
+    place.step(Place::kStages);
+  }
+}
+
+// What a thread finishes of a unit.
+__device__ __forceinline__ int token_of_thread() { return static_cast<int>(threadIdx.x) / kSlab; }
+__device__ __forceinline__ int row_of_thread() { return static_cast<int>(threadIdx.x) % kSlab; }
+
+// A warp's sums of a unit, as mma() leaves them: four of each lane. Of a single row those of its column alone, which the threads of other
+// tokens then take for theirs; nobody stores what they have.
+template <class Place>
+__device__ __forceinline__ void leave_sums(float* sums, int warp, int lane, const float (&of_lane)[4]) {
+  if constexpr (!Place::kSingle) {
+    tile::store(sums + (warp * 32 + lane) * 4, of_lane);
+  } else if (lane % 4 == 0) {
+    sums[warp * kSlab + lane / 4] = of_lane[0];
+    sums[warp * kSlab + 8 + lane / 4] = of_lane[2];
+  }
+}
+// The sum of this thread's element over the warps.
+template <class Place>
+__device__ __forceinline__ float sum_of_warps(const float* sums) {
+  const int token = token_of_thread(), row = row_of_thread();
+  const int lane = row % 8 * 4 + token / 2, of_lane = row / 8 * 2 + token % 2;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i)
+    total += sums[Place::kSingle ? i * kSlab + row : (i * 32 + lane) * 4 + of_lane];
+  return total;
+}
+
+// The row x into shared memory, zeros behind its width: by each warp what it multiplies.
+__device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, int lane) {
+  constexpr int kPieces = kBlock / 8, kAtOnce = 32 / kPieces;  // of 16 bytes, of a box; boxes
+  const int piece = lane % kPieces;
+#pragma unroll 2
+  for (int box = warp + lane / kPieces * kWarps; box < p.k_blocks; box += kAtOnce * kWarps) {
+    const int k = box * kBlock + piece * 8;
+    tile::copy_16(to + k * 2, p.x + k, k < p.width);
+  }
+  tile::end_copies();
+  tile::wait_copies<0>();
+  __syncwarp();
+}
+
+// The stages of a unit of a single row.
+template <class Place>
+__device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, uint32_t ring,
+                                             tile::RingPlace& place, const uint32_t (&at)[2], bool slab,
+                                             int warp, int c) {
+  constexpr int kRowBoxBytes = kBlock * 2;
+  const uint32_t row = ring + p.row_at + c * 16;
+#pragma unroll 1
+  for (int first = 0; first < p.k_blocks; first += slab ? kWarps : 2 * kWarps) {
+    tile::barrier_wait_by_warp(ring + Place::kFull + 8 * place.stage, place.parity);
+    const uint32_t empty = ring + Place::kEmpty + 8 * place.stage;
+    const uint32_t stage = ring + place.stage * kStageBytes;
+    Release release{p.zero};
+    if (!slab) {
+#pragma unroll 1
+      for (int box = warp; box < 2 * kWarps && first + box < p.k_blocks; box += kWarps) {
+        const uint32_t x = row + (first + box) * kRowBoxBytes;
+        const Box<kEight> w(stage + box * kEightBytes, at);
+        w.before(release);
+        w.multiply(d, tile::load_shared(x), tile::load_shared(x + 64));
+      }
+      release(empty);
+    } else if (first + warp < p.k_blocks) {
+      const uint32_t x = row + (first + warp) * kRowBoxBytes;
+      const uint4 first_half = tile::load_shared(x), second_half = tile::load_shared(x + 64);
+      const Box<kSlab> w(stage + warp * kBoxBytes, at);
+      w.before(release);
+      release(empty);
+      w.multiply(d, first_half, second_half);
+    } else {
+      release(empty);
+    }
+    place.step(p.stages);
+  }
+}
+
+// kBlocks: chunks of x that a warp holds; 0: a single row, in shared memory. A wider x is loaded part by part, anew for each unit.
+template <class End, int kBlocks, class Place>
+__device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
+                                        int warp) {
+  constexpr bool kSingle = kBlocks == 0;
+  const uint32_t ring = tile::shared_address(shared);
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
+  const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
+  tile::RingPlace place;
+  [[maybe_unused]] std::conditional_t<kSingle, int, RowsOfX<kBlocks>> x;
+  int turn = 0;
+  const int begin = p.first(), end = p.end();
+  const typename End::Token token(out);
+  tile::wait_for_previous();
+  if constexpr (kSingle) copy_row(p, ring + p.row_at, warp, lane);
+#pragma unroll 1
+  for (int feature = begin; feature < end; feature += kSlab) {
+    float d[2][4] = {};
+    const typename End::Unit unit(out, token, feature, end);
+    const bool slab = !End::kEights || feature + kEight < end;
+    if constexpr (kSingle) {
+      multiply_row<Place>(d, p, ring, place, at, slab, warp, c);
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < p.chunks; first += kBlocks) {
+        if (feature == begin || p.chunks > kBlocks) x.load(p, first, warp, lane);
+        if (slab) {
+          multiply_stages<Place, kSlab, kBlocks>(d, p, ring, place, at, x, first, warp);
+        } else {
+          multiply_stages<Place, kEight, kBlocks>(d, p, ring, place, at, x, first, warp);
+        }
+      }
+    }
+    float* const mine = reinterpret_cast<float*>(shared + Place::kSums) + turn * (Place::kSumBytes / 4);
+    const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
+    leave_sums<Place>(mine, warp, lane, of_lane);
+    // All have read the unit before the previous one by now, whose place the next one's sums take.
+    tile::sync_threads<kConsumers>(1);
+    if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
+      unit.store(out, token, feature, sum_of_warps<Place>(mine));
+    turn ^= 1;
+  }
+}
+
+// The fewest registers that spill nothing, or next to it: a CTA of attention then has room beside this one for longer.
+constexpr int registers_of(int blocks) { return blocks == 0 ? 64 : blocks <= 6 ? 80 : 96; }
+
+template <class End, int kBlocks>
+__global__ void __maxnreg__(registers_of(kBlocks))
+    linear_stream(const __grid_constant__ typename End::Maps w, const __grid_constant__ Rows p,
+                  const __grid_constant__ typename End::Out out) {
+  using Place = Layout<kBlocks == 0>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
+  const uint32_t ring = tile::shared_address(shared);
+  tile::release_next();
+  if (warp == kWarps) End::prefetch(w);
+  if (warp < Place::kStages) {
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + Place::kFull) + warp, 1);
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + Place::kEmpty) + warp, kConsumers);
+    tile::barrier_visible();
+  }
+  __syncthreads();
+  if (warp == kWarps) {
+    produce<Place, End>(w, p, ring);
+  } else {
+    consume<End, kBlocks, Place>(p, out, shared, warp);
+  }
+}
+
+// `of`: what linear_stream_launch() made. x has 16-byte aligned rows.
+template <class End>
+Status launch_stream(std::string_view name, const Linear::Problem& p, const KernelLaunch& of, const Tensor& x,
+                     const typename End::Maps& w, const typename End::Out& out, Stream to) {
+  constexpr int kFew = 6, kMany = 8;  // chunks of x in registers: widths up to 3072 and 4096
+  using Single = Layout<true>;
+  using More = Layout<false>;
+  const auto k_blocks = static_cast<int>(linear_parts(p.width, kBlock));
+  const bool single = p.tokens == 1 && p.width <= kRowWidthMost;
+  // A row that does not fit behind the ring has the last stage's place.
+  const int stages = !single                                      ? More::kStages
+                     : k_blocks * kBlock * 2 <= Single::kRowBytes ? Single::kStages
+                                                                  : Single::kStages - 1;
+  const Rows rows{.x = x.as<const B16>(),
+                  .x_stride = x.stride[0],
+                  .tokens = static_cast<int>(p.tokens),
+                  .width = static_cast<int>(p.width),
+                  .k_blocks = k_blocks,
+                  .chunks = (k_blocks + kWarps - 1) / kWarps,
+                  .each = of.value[1],
+                  .shares = static_cast<int>(linear_parts(p.features, of.value[1])),
+                  .stages = stages,
+                  .row_at = stages * kStageBytes,
+                  .ctas = tile::Divisor(of.value[0]),
+                  .zero = 0};
+  const Launch how{.grid = {static_cast<unsigned>(of.value[0]), 1, 1},
+                   .block = {kThreads, 1, 1},
+                   .shared_bytes = static_cast<size_t>(single ? Single::kBytes : More::kBytes)};
+  const auto kernel = single                ? linear_stream<End, 0>
+                      : rows.chunks <= kFew ? linear_stream<End, kFew>
+                                            : linear_stream<End, kMany>;
+  return launch(name, kernel, how, to, w, rows, out);
+}
+
+}  // namespace sluice::cuda::stream

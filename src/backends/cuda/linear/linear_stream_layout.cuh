@@ -1,0 +1,56 @@
+// How a CTA of linear_stream.cuh lies in shared memory, and its share of the features.
+#pragma once
+#include <cstdint>
+
+#include "backends/cuda/linear/linear_stream.h"
+#include "backends/cuda/tile/divisor.cuh"
+#include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+
+namespace sluice::cuda::stream {
+
+using B16 = __nv_bfloat16;
+
+constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // k of a box
+constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
+constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;  // of a box
+constexpr int kStageBytes = kWarps * kBoxBytes;
+// Stages on their way while the ring fills for the first time: with more, what others wait for stands behind them.
+constexpr int kInFlight = 3;
+static_assert(kStreamRowsMost * kSlab <= kConsumers);
+
+// Shared memory of a CTA. It has as many stages as fit beside narrow tiles of attention; a single row stands behind them, and has sums of
+// its own column alone.
+template <bool kOneRow>
+struct Layout {
+  static constexpr bool kSingle = kOneRow;
+  static constexpr int kStages = 9, kRowBytes = kSingle ? kStageBytes / 2 : 0;
+  static constexpr int kSumBytes =
+      kWarps * (kSingle ? kSlab * 4 : 32 * 16);  // of a unit; else four sums of each lane
+  static constexpr int kSums = kStages * kStageBytes + kRowBytes, kFull = kSums + 2 * kSumBytes,
+                       kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
+  static_assert(2 * (kBytes + 1024) > 228 << 10, "one CTA on an SM");
+  static_assert(kStages <= kWarps + 1, "a warp makes a stage's barriers");
+};
+
+struct Rows {
+  const B16* x;
+  int64_t x_stride;
+  int tokens, width, k_blocks,
+      chunks;          // a chunk is a box for each consumer warp: a stage of a slab, half of one of eight
+  int each, shares;    // what is shared out: so many features, so many times
+  int stages, row_at;  // of the ring; where a single row stands
+  tile::Divisor ctas;
+  uint32_t zero;  // 0, which the compiler does not know
+
+  // Features [first, end) of this CTA.
+  __device__ __forceinline__ int first() const { return share(static_cast<int>(blockIdx.x)); }
+  __device__ __forceinline__ int end() const { return share(static_cast<int>(blockIdx.x) + 1); }
+
+ private:
+  __device__ __forceinline__ int share(int cta) const { return shares * cta / ctas * each; }
+};
+
+constexpr int kRowWidthMost = kStageBytes / 2;  // of a single row
+
+}  // namespace sluice::cuda::stream

@@ -1,0 +1,81 @@
+// What the tile kernels of dense layers are told, and where their tiles lie (linear_tile.cuh).
+#pragma once
+#include "backends/cuda/linear/linear.h"
+#include "backends/cuda/linear/linear_tile.h"
+
+#if defined(__CUDACC__)
+#include <cuda.h>
+
+namespace sluice::cuda {
+
+struct LinearTileParameters {
+  int steps, splits;  // k blocks; parts of a sum
+  int tiles, token_tiles, feature_tiles;
+  int boxed;  // y leaves in boxes (linear_boxes.cuh)
+  LinearTileShared at;
+  LinearOutput out;
+};
+// Maps of w, x, y and the residual.
+using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, LinearTileParameters);
+
+// Constants of a compiled kernel.
+template <int kGroups_, int kN_>
+struct LinearTiles {
+  static constexpr LinearTileKind kKind{kGroups_, kN_};
+  static constexpr int kGroups = kGroups_, kN = kN_;
+  static constexpr int kConsumers = 128 * kGroups;
+  static constexpr uint32_t kWeightBytes = kKind.weight_bytes(), kStageBytes = kKind.stage_bytes(),
+                            kGroupBytes = kWeightBytes / kGroups;
+  static constexpr int kEights = kN / 8;  // groups of eight rows of x
+  static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits(), kBoxed = kKind.boxed();
+  static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
+                       kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
+  // setmaxnreg: 168 registers a thread at launch.
+  static constexpr bool kMovesRegisters = kGroups > 1 && kN > 128;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+};
+
+struct LinearTilePlace {
+  int token, feature;  // first ones
+};
+
+// Tile i. Tiles that run at the same time have some features and some rows in common: features in bands, row tiles of a band in turn.
+template <class C>
+__device__ __forceinline__ LinearTilePlace linear_tile_place(const LinearTileParameters& p, int i) {
+  constexpr int kBand = 16;
+  const int band = i / (kBand * p.token_tiles), rest = i - band * kBand * p.token_tiles;
+  const int width = min(kBand, p.feature_tiles - band * kBand), row = rest / width;
+  return {row * C::kN, (band * kBand + rest - row * width) * C::kFeatures};
+}
+
+// This CTA's part of k and its first tile.
+struct LinearTileShare {
+  int rank, first_step, steps, tile, stride;
+
+  __device__ __forceinline__ explicit LinearTileShare(const LinearTileParameters& p) {
+    const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+    tile = cta / p.splits, stride = ctas / p.splits;
+    rank = cta - tile * p.splits;
+    const int each = p.steps / p.splits, more = p.steps - each * p.splits;
+    first_step = rank * each + min(rank, more);
+    steps = each + (rank < more);
+  }
+};
+
+// Groups of eight rows of a tile that are finished by `rank`. A warpgroup finishes kStagedEights of them at once, so shares consist of so many.
+template <class C>
+struct LinearEights {
+  static constexpr int kTake = C::kStagedEights;
+  int low, high;
+  __device__ __forceinline__ LinearEights(int rows, int rank, int splits) {
+    low = rank * turns(rows) / splits * kTake, high = (rank + 1) * turns(rows) / splits * kTake;
+  }
+  static __device__ __forceinline__ int turns(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
+  // Of any share of a tile of so many rows.
+  static __device__ __forceinline__ uint32_t most(int rows, int splits) {
+    return static_cast<uint32_t>((turns(rows) + splits - 1) / splits * kTake);
+  }
+};
+
+}  // namespace sluice::cuda
+#endif

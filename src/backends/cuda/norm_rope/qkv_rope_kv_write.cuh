@@ -1,0 +1,90 @@
+// What the kernels that project to queries, keys and values, turn them and store them have in common: a token's position and slot, and
+// where elements of its heads go.
+#pragma once
+#include "backends/cuda/linear/linear.h"
+#include "backends/cuda/norm_rope/rope_pairs.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/divisor.cuh"
+#include "backends/cuda/tile/e4m3.cuh"
+#include "ops/qkv_rope_kv_write.h"
+
+namespace sluice::cuda {
+
+// C: elements of the caches. Heads turn as a whole, in halves.
+template <class C>
+struct TurnedOut {
+  using B16 = __nv_bfloat16;
+
+  const B16* bias;  // null: none
+  const int32_t *positions, *slot_of;
+  const float* table;
+  B16* qkv;
+  C *k_cache, *v_cache;
+  int64_t qkv_stride, table_rows, slots;
+  tile::Divisor page_size;
+  int tokens, heads, kv_heads, half;
+  int settled;
+
+  struct Token {
+    int position, slot;  // -1: none
+
+    // Waits for the previous launch, unless positions and slots are settled.
+    __device__ __forceinline__ Token(const TurnedOut& out, int token) : position(-1), slot(-1) {
+      if (!out.settled) tile::wait_for_previous();
+      if (token >= out.tokens) return;
+      const int at = out.positions[token], to = out.slot_of[token];
+      if (at >= 0 && at < out.table_rows) position = at;
+      if (to >= 0 && to < out.slots) slot = to;
+    }
+  };
+
+  __device__ __forceinline__ bool turns(const Token& token, int head) const {
+    return token.position >= 0 && head < heads + kv_heads;
+  }
+  // Element `of_head` of a head, in rows of qkv, weights and biases.
+  __device__ __forceinline__ int feature(int head, int of_head) const { return head * 2 * half + of_head; }
+  // (cos, sin) of a pair, in floats of the table; of position 0 if the head does not turn.
+  __device__ __forceinline__ int64_t angle(const Token& token, int head, int pair) const {
+    return (static_cast<int64_t>(turns(token, head) ? token.position : 0) * half + pair) * 2;
+  }
+
+  // N adjacent elements of a head of one token: queries to qkv, keys and values to their slot, if there is one.
+  template <int N>
+  __device__ __forceinline__ void store(int row, const Token& token, int head, int of_head,
+                                        const float (&value)[N]) const {
+    if (row >= tokens) return;
+    if (head < heads) {
+      tile::store(qkv + row * qkv_stride + feature(head, of_head), value);
+    } else if (token.slot >= 0) {
+      const bool key = head < heads + kv_heads;
+      const int page = token.slot / page_size, place = token.slot - page * page_size;
+      const int kv_head = head - heads - (key ? 0 : kv_heads);
+      const int64_t to = (static_cast<int64_t>(page) * kv_heads + kv_head) * page_size + place;
+      tile::store((key ? k_cache : v_cache) + to * 2 * half + of_head, value);
+    }
+  }
+};
+
+template <class C>
+TurnedOut<C> turned_out(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a) {
+  const Rope::Problem& rope = p.rope.rope;
+  using B16 = __nv_bfloat16;
+  return {.bias = p.bias ? a.bias.as<const B16>() : nullptr,
+          .positions = a.positions.as<const int32_t>(),
+          .slot_of = a.slot_of.as<const int32_t>(),
+          .table = a.table.as<const float>(),
+          .qkv = a.qkv.as<B16>(),
+          .k_cache = static_cast<C*>(a.k_cache.data),
+          .v_cache = static_cast<C*>(a.v_cache.data),
+          .qkv_stride = a.qkv.stride[0],
+          .table_rows = rope.table_rows,
+          .slots = p.rope.pages * p.rope.page_size,
+          .page_size = tile::Divisor(static_cast<int>(p.rope.page_size)),
+          .tokens = static_cast<int>(rope.tokens),
+          .heads = static_cast<int>(rope.heads),
+          .kv_heads = static_cast<int>(p.rope.kv_heads),
+          .half = static_cast<int>(rope.head_dim / 2),
+          .settled = p.rope.settled};
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,220 @@
+// Queries, keys and values of up to 128 rows by the kernel whose multiprocessors have shares of the features (linear_shares.cuh). An eight
+// of a share has four features of a head and the four that turn with them, half a head further, so that two lanes of a warp have both.
+// Sums are rounded to bf16 as the projection alone does it, so a row's bits are those of the two operations in turn.
+//
+// Wins    9 to 128 rows: no launch between the projection and attention.
+// Loses   up to 8 rows to stream_sm90, more than it takes to the parts in turn.
+// Limits  bf16, heads that turn as a whole, in halves.
+// Bytes   w once, x once a multiprocessor from the L2.
+// Source  original; the contract is ops/qkv_rope_kv_write.h.
+#include "backends/cuda/linear/linear_shares.h"
+#include "backends/cuda/norm_rope/qkv_rope_kv_write.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kQuad = 4;     // pairs of an eight
+constexpr int kHeadOf = 32;  // features of a four of eights
+
+Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  shares::need_shares(r, QkvRopeKvWrite::project(p), d);
+  need_turned_heads(r, p, kHeadOf, "units of sixteen pairs");
+  return r;
+}
+
+std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
+  return shares::configs_of(QkvRopeKvWrite::project(p), d, kTurnUs);
+}
+
+std::string launch_text(const QkvRopeKvWrite::Problem& p, const KernelLaunch& launch) {
+  return shares::text_of(QkvRopeKvWrite::project(p), launch);
+}
+
+struct Launcher {
+  static Status enqueue(const QkvRopeKvWrite::Problem&, std::span<const KernelLaunch>,
+                        const QkvRopeKvWrite::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_shares_sm90 = {
+    .name = "cuda.qkv_rope_kv_write.shares_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<QkvRopeKvWrite, Launcher>(),
+    .launch_text = launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/linear/linear_shares.cuh"
+#include "backends/cuda/norm_rope/qkv_rope_kv_write.cuh"
+#include "backends/cuda/tile/tensor_map.h"
+
+namespace sluice::cuda {
+namespace {
+
+// How the eights of a CTA are shared out: fours of them first, 16 features of half a head and the 16 that turn with them, then single
+// ones, four and four. So whole sectors of rows of qkv and of the caches are written at once where they can be.
+template <int kEights>
+struct Parts {
+  static constexpr int kFours = kEights / 4, kOnes = kEights % 4;
+
+  static __device__ __forceinline__ int four(int cta, int i) { return cta * kFours + i; }
+  // Counted in single ones, behind the fours of all CTAs.
+  static __device__ __forceinline__ int one(int cta, int ctas, int i) {
+    return 4 * kFours * ctas + cta * kOnes + i;
+  }
+};
+
+template <class C>
+struct TurnedEnd {
+  struct Maps {
+    CUtensorMap fours, ones;
+    tile::Divisor quads;  // of half a head
+  };
+  struct Out : TurnedOut<C> {
+    tile::Divisor quads;
+  };
+
+  static __device__ __forceinline__ void prefetch(const Maps& w) {
+    tile::prefetch_map(w.fours), tile::prefetch_map(w.ones);
+  }
+  template <int kFeatures>
+  static __device__ __forceinline__ void fetch(uint64_t policy, uint32_t to, const Maps& w, int k, int cta,
+                                               uint32_t full) {
+    using Of = Parts<kFeatures / 8>;
+    constexpr int kEightBytes = 1024;
+#pragma unroll
+    for (int i = 0; i < Of::kFours; ++i) {
+      const int quad = 4 * Of::four(cta, i), head = quad / w.quads;
+      tile::copy_box_of_pairs(policy, to + 4 * i * kEightBytes, w.fours, k,
+                              head * w.quads * kQuad + (quad - head * w.quads) * kQuad / 2, full);
+    }
+#pragma unroll
+    for (int i = 0; i < Of::kOnes; ++i) {
+      const int quad = Of::one(cta, static_cast<int>(gridDim.x), i), head = quad / w.quads;
+      tile::copy_box_by(policy, to + (4 * Of::kFours + i) * kEightBytes, w.ones, k, quad - head * w.quads,
+                        head, full);
+    }
+  }
+
+  // N pairs of one head, adjacent ones, whose features are N of a thread's columns; their partners are those of lane c ^ 2.
+  template <int N>
+  struct Turn {
+    int head, pair;
+    uint32_t bias[N];
+    uint4 angles[2][N / 2];
+
+    __device__ __forceinline__ Turn() = default;
+    __device__ __forceinline__ Turn(const Out& out, const typename TurnedOut<C>::Token (&tokens)[2], int quad,
+                                    int pairs_on) {
+      head = quad / out.quads, pair = (quad - head * out.quads) * kQuad + pairs_on;
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        bias[i] = tile::load_weight(out.bias + out.feature(head, of_head(out)) + i,
+                                    out.bias != nullptr && there(out));
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i)
+          angles[half][i] = load_raw_four(out.table, out.angle(tokens[half], head, pair + 2 * i), true,
+                                          out.turns(tokens[half], head));
+    }
+    __device__ __forceinline__ int of_head(const Out& out) const { return pair + (second() ? out.half : 0); }
+    __device__ __forceinline__ bool there(const Out& out) const {
+      return head < out.heads + 2 * out.kv_heads;
+    }
+    // sums: of one row.
+    __device__ __forceinline__ void store(const Out& out, const typename TurnedOut<C>::Token& token, int row,
+                                          int half, const float (&sums)[N]) const {
+      float value[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const uint4& a = angles[half][i / 2];
+        const float cos = __uint_as_float(i % 2 ? a.z : a.x), sin = __uint_as_float(i % 2 ? a.w : a.y);
+        value[i] =
+            __bfloat162float(__float2bfloat16_rn(sums[i] + tile::weight_value<__nv_bfloat16>(bias[i])));
+        const float other = __shfl_xor_sync(0xffffffffu, value[i], 2);
+        if (out.turns(token, head)) value[i] = turned(value[i], other, second(), cos, sin);
+      }
+      if (there(out)) out.store(row, token, head, of_head(out), value);
+    }
+  };
+
+  template <int kEights>
+  class Sums {
+    using Of = Parts<kEights>;
+
+   public:
+    __device__ __forceinline__ Sums(const Out& out, int row)
+        : row_(row), tokens_{{out, row}, {out, row + 8}} {
+      const int cta = static_cast<int>(blockIdx.x), of_half = shares::column_of_thread() % kQuad;
+#pragma unroll
+      for (int i = 0; i < Of::kFours; ++i) fours_[i] = {out, tokens_, 4 * Of::four(cta, i), 4 * of_half};
+#pragma unroll
+      for (int i = 0; i < Of::kOnes; ++i)
+        ones_[i] = {out, tokens_, Of::one(cta, static_cast<int>(gridDim.x), i), of_half};
+      if (out.settled) tile::wait_for_previous();
+    }
+    __device__ __forceinline__ void store(const Out& out, const float (&d)[4 * kEights]) const {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row_ + 8 * half;
+#pragma unroll
+        for (int i = 0; i < Of::kFours; ++i) {
+          float sums[8];
+#pragma unroll
+          for (int j = 0; j < 8; ++j) sums[j] = d[4 * (4 * i + j / 2) + 2 * half + j % 2];
+          fours_[i].store(out, tokens_[half], row, half, sums);
+        }
+#pragma unroll
+        for (int i = 0; i < Of::kOnes; ++i) {
+          const int at = 4 * (4 * Of::kFours + i) + 2 * half;
+          ones_[i].store(out, tokens_[half], row, half, {d[at], d[at + 1]});
+        }
+      }
+    }
+
+   private:
+    int row_;
+    typename TurnedOut<C>::Token tokens_[2];
+    Turn<8> fours_[std::max(Of::kFours, 1)];
+    Turn<2> ones_[std::max(Of::kOnes, 1)];
+  };
+
+ private:
+  // Whether this thread's columns are features of the second half of a head.
+  static __device__ __forceinline__ bool second() { return shares::column_of_thread() >= kQuad; }
+};
+
+template <class C>
+Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, const QkvRopeKvWrite::Args& a,
+                     Stream to) {
+  using End = TurnedEnd<C>;
+  const int64_t head_dim = p.rope.rope.head_dim;
+  typename End::Maps w{
+      .fours = {}, .ones = {}, .quads = tile::Divisor(static_cast<int>(head_dim / 2) / kQuad)};
+  SLUICE_TRY(tile::map_pairs(w.fours, a.w, head_dim));
+  SLUICE_TRY(tile::map_halves(w.ones, a.w, head_dim, kQuad));
+  const typename End::Out out{turned_out<C>(p, a), w.quads};
+  return shares::launch_shares<End>(qkv_rope_kv_write_shares_sm90.name, QkvRopeKvWrite::project(p), of, a.x,
+                                    w, out, to);
+}
+
+Status Launcher::enqueue(const QkvRopeKvWrite::Problem& p, std::span<const KernelLaunch> launches,
+                         const QkvRopeKvWrite::Args& a, Workspace, Stream stream) {
+  if (p.rope.rope.tokens == 0) return {};
+  return p.rope.cache == CacheType::kE4M3 ? launch_turned<E4M3>(p, launches[0], a, stream)
+                                          : launch_turned<__nv_bfloat16>(p, launches[0], a, stream);
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+#endif

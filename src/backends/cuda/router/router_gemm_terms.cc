@@ -1,0 +1,77 @@
+#include "backends/cuda/router/router_gemm_terms.h"
+
+#include <algorithm>
+
+namespace sluice::cuda {
+namespace {
+
+// Predicted before the first run, in parts from router_gemm_tile.cc; within 16% of what was measured then
+// (docs/lab/cuda-router-terms.md).
+struct Constants {
+  double launch_us = 1.3;         // includes the first and the last bytes, and cold code
+  double cluster_us = 1.25;       // extra where CTAs of a cluster wait for each other
+  double wave_us = 5.1;           // per further wave of CTAs
+  double step_us = 0.16;          // per step of k, of any tile
+  double weights_per_us = 112e3;  // bytes of w that one CTA loads
+  double tokens_per_us = 88e3;    // bytes of x
+  double memory_per_us = 3.8e6;   // bytes of x, once, from L2 or memory
+  double clocks_per_us = 1400;    // of an SM under load
+  double split_clocks = 115;      // issue slots of one warpgroup's splitting, per 16 values of k
+  double alone_clocks = 170;      // from load to product, which one warpgroup alone does not hide
+  double exchange_us = 0.59;      // of partial sums: fixed, and bytes between one CTA and its peers
+  double exchange_per_us = 15.9e3;
+};
+constexpr Constants kCost;
+
+int ceil_div(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
+
+}  // namespace
+
+double router_terms_us(const RouterGemm::Problem& p, const RouterTilePlan& plan, const DeviceInfo& d) {
+  constexpr int kTerms = 3, kProducts = kRouterStep / 16;
+  const RouterTile& t = plan.tile;
+  const int64_t clusters =
+      int64_t{1} * ceil_div(p.experts, t.experts()) * ceil_div(std::max<int64_t>(p.tokens, 1), t.tokens);
+  const double waves = ceil_div(clusters, router_resident_clusters(plan.blocks())),
+               steps = ceil_div(ceil_div(p.hidden, kRouterStep), plan.splits);
+  // A wgmma takes N / 2 clocks, and the splits of both warpgroups share the issue slots.
+  const double clocks = kProducts * std::max(t.groups * std::max(kTerms * t.tokens / 2.0, kCost.split_clocks),
+                                             kCost.alone_clocks);
+  const double rows = t.experts(), row_bytes = kRouterStep * 4.0;
+  const double fill =
+      rows * row_bytes / kCost.weights_per_us + t.tokens * kRouterStep * 2.0 / kCost.tokens_per_us;
+  const double memory =
+      2.0 * static_cast<double>(p.tokens) * static_cast<double>(p.hidden) / kCost.memory_per_us / waves;
+  const double cold =
+      4.0 * static_cast<double>(p.experts) * static_cast<double>(p.hidden) / d.mem_bytes_per_us;
+  const double parts = static_cast<double>(plan.splits - 1) / plan.splits;
+  const double exchange = plan.splits > 1 ? kCost.cluster_us + kCost.exchange_us +
+                                                parts * t.experts() * t.tokens * 4.0 / kCost.exchange_per_us
+                                          : 0;
+  const double step = std::max({kCost.step_us, fill, clocks / kCost.clocks_per_us});
+  return kCost.launch_us + (waves - 1) * kCost.wave_us + std::max(waves * steps * step, cold) +
+         std::max(0.0, waves * (memory - steps * step)) + exchange;
+}
+
+std::vector<Config> router_terms_configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  constexpr int kSplitsMost = 8;
+  constexpr double kNearTheBest = 1.25;
+  constexpr size_t kListed = 6;  // tests run all that are listed
+  std::vector<Config> all;
+  for (const RouterTile& tile : kRouterTermTiles)
+    for (int splits = 1; splits <= kSplitsMost; ++splits) {
+      const RouterTilePlan plan{.tile = tile, .splits = splits};
+      if (tile_memory(p, plan).stages == 0) continue;
+      all.push_back({.name = router_tile_name(plan),
+                     .cost_us = router_terms_us(p, plan, d),
+                     .launches = {router_tile_launch(plan)}});
+    }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Config& a, const Config& b) { return a.cost_us < b.cost_us; });
+  size_t keep = 1;
+  while (keep < std::min(all.size(), kListed) && all[keep].cost_us <= kNearTheBest * all[0].cost_us) ++keep;
+  all.resize(std::min(all.size(), keep));
+  return all;
+}
+
+}  // namespace sluice::cuda

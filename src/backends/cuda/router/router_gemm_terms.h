@@ -1,0 +1,20 @@
+// How router_gemm_terms_sm90 tiles a problem: its tiles, and the model that chooses among them.
+#pragma once
+#include <vector>
+
+#include "backends/cuda/router/router_gemm_tile.h"
+
+namespace sluice::cuda {
+
+// The compiled tiles.
+constexpr RouterTile kRouterTermTiles[] = {{2, 48},  {2, 64}, {2, 80}, {2, 96},
+                                           {2, 128}, {1, 64}, {1, 96}, {1, 128}};
+
+// Microseconds of a plan; of f32 weights and bf16 activations.
+double router_terms_us(const RouterGemm::Problem& problem, const RouterTilePlan& plan,
+                       const DeviceInfo& device);
+
+// The plan of least cost and those near it. No CTAs share operands: products take longer than copies.
+std::vector<Config> router_terms_configs(const RouterGemm::Problem& problem, const DeviceInfo& device);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,178 @@
+// Router GEMM with f32 weights and bf16 activations on tensor cores: each weight as the sum of three bf16 terms.
+//
+// The tile kernel (router_gemm_tile_sm90.cu) with another mainloop. Stages hold weights as they are, in f32. A consumer warpgroup
+// reads them into registers, splits each into three terms of 8 bits, together all 24, and multiplies the terms by the same
+// rows of x: three wgmma with the A operand in registers. It splits 16 values of k while the tensor cores multiply the 16 before.
+// Sums take the smallest terms first.
+//
+// Wins    from about 48 tokens on; cuda cores would take 5 times as long from 1024 tokens on.
+// Loses   few tokens, to splitk_sm90, whose warps load rows without a ring.
+// Limits  see supports(). The tiling depends on the number of tokens, so it is not batch-invariant. An infinite x gives NaN
+//         where a term of the weight is zero.
+// Bytes   as the tile kernel, w in 4 bytes a value.
+// Source  original; the contract is ops/router_gemm.h, the design is docs/lab/cuda-router-terms.md.
+#include "backends/cuda/card.h"
+#include "backends/cuda/router/router_gemm_terms.h"
+#include "ops/router_gemm.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
+  need_type(r, "w", p.w, DType::kF32, "bf16 weights need no terms: tile_sm90");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
+  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
+         p.hidden);
+  return r;
+}
+
+std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  return router_terms_configs(p, d);
+}
+
+struct Launcher {
+  static Status enqueue(const RouterGemm::Problem&, std::span<const KernelLaunch>, const RouterGemm::Args&,
+                        Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_terms_sm90 = {
+    .name = "cuda.router_gemm.terms_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<RouterGemm, Launcher>(),
+    .launch_text = router_tile_text,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "backends/cuda/router/router_gemm_tile_frame.cuh"
+#include "backends/cuda/tile/split_terms.cuh"
+#include "backends/cuda/tile/wgmma_registers.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using Parameters = RouterTileParameters;
+using Place = RouterTilePlace;
+
+template <int kGroups, int kTokens, RouterSource kSource>
+struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, float> {
+  using Frame = RouterTileFrame<kGroups, kTokens, kSource, float>;
+  using typename Frame::Sums;
+  static constexpr int kBoxBytes = Frame::kExperts * tile::kSwizzledRowBytes;  // half a step of all rows
+
+  static __device__ int arrivals(const Parameters&) { return kGroupThreads; }
+
+  // The operand's rows 0 to 7 of a warp are its experts 0, 2, 4, 6, 1, 3, 5, 7, and rows 8 to 15 the same of the next 8. Half a
+  // warp then reads 32 bytes of 4 rows whose swizzles put them into different banks; of adjacent rows two would collide.
+  static __device__ int row_of(int lane) { return lane / 4 % 4 * 2 + lane / 16; }
+
+  // A warpgroup's share of the tile, over this CTA's split of k. Every thread reads weights, so every thread releases.
+  static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
+                                      uint64_t* full, uint64_t* empty) {
+    constexpr int kProducts = kRouterStep / 16, kNext8Rows = 8 * tile::kSwizzledRowBytes;
+    const int thread = threadIdx.x % kGroupThreads, lane = thread % kWarp, row = row_of(lane);
+    const uint32_t stage = p.stage_bytes;
+    // This thread's first two values of each 8 of a box: adjacent lanes of four hold adjacent pairs.
+    const uint32_t first = tile::shared_address(ring) + threadIdx.x / kWarp * (16 * tile::kSwizzledRowBytes) +
+                           tile::swizzled(row, lane % 4 * sizeof(float2));
+    uint64_t x = tile::describe_tile(ring + p.weight_bytes);
+    tile::RingPlace place;
+    int steps = at.steps, awaited = steps - p.stages, stages = p.stages;
+    uint32_t barriers = tile::shared_address(full), releases = tile::shared_address(empty);
+    // Otherwise the compiler recomputes these in every step, from slow registers.
+    asm volatile("" : "+r"(steps), "+r"(awaited), "+r"(stages), "+r"(barriers), "+r"(releases));
+    constexpr uint32_t kBarrier = sizeof(uint64_t);
+    uint32_t before = 0, weights = 0;  // the stage before; bytes from the ring's start to this stage
+    int here = 0;
+    uint32_t a[2][tile::kTermsOfF32][4];
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      if (!here) tile::barrier_wait(barriers + place.stage * kBarrier, place.parity);
+#pragma unroll
+      for (int k = 0; k < kProducts; ++k) {
+        // Values 16 k to 16 k + 15: two chunks of 8 values, in one of the two boxes. The exclusive or moves along a swizzled row.
+        const uint32_t box = weights + k / 2 * kBoxBytes;
+        const uint32_t low = box + (first ^ (k % 2 * 64)), high = box + (first ^ (k % 2 * 64 + 32));
+        const float2 value[4] = {tile::load_shared_pair(low), tile::load_shared_pair(low + kNext8Rows),
+                                 tile::load_shared_pair(high), tile::load_shared_pair(high + kNext8Rows)};
+        uint32_t term[4][tile::kTermsOfF32];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) tile::split_terms(term[j], value[j]);
+        // The products of two before this one are done, and with them all of the step before: their operands are free.
+        tile::wait_groups<1>();
+        if (k == 1)
+          tile::arrive_by_lane(releases + before * kBarrier, static_cast<uint32_t>(i > 0 && i <= awaited));
+#pragma unroll
+        for (int t = 0; t < tile::kTermsOfF32; ++t)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) a[k % 2][t][j] = term[j][t];
+        tile::fence_operands();
+#pragma unroll
+        for (int t = tile::kTermsOfF32 - 1; t >= 0; --t)
+          tile::multiply_registers<kTokens>(sums, a[k % 2][t], x + k * tile::kNext16,
+                                            k > 0 || t < tile::kTermsOfF32 - 1 ? 1 : i);
+        tile::commit_group();
+      }
+      before = place.stage;
+      weights += stage, x += stage / tile::kDescribed;
+      if (static_cast<int>(++place.stage) == stages) {
+        place.stage = 0, place.parity ^= 1;
+        x -= weights / tile::kDescribed, weights = 0;
+      }
+      here = tile::barrier_test(barriers + place.stage * kBarrier, place.parity);
+    }
+    tile::wait_groups<0>();
+    tile::hold(sums);
+  }
+};
+
+template <int kGroups, int kTokens, RouterSource kSource>
+__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kSource>::kThreads)
+    router_gemm_terms(const __grid_constant__ CUtensorMap w,  // [experts, hidden]
+                      const __grid_constant__ CUtensorMap x,  // [tokens, hidden]
+                      const __grid_constant__ Parameters p) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  using This = Kernel<kGroups, kTokens, kSource>;
+  This::template run<This>(w, x, p, shared);
+}
+
+using Instance = RouterTileInstance;
+template <int kGroups, int kTokens, RouterSource kSource>
+constexpr Instance instance() {
+  return {{kGroups, kTokens},
+          router_gemm_terms<kGroups, kTokens, kSource>,
+          Kernel<kGroups, kTokens, kSource>::kThreads};
+}
+template <size_t... kIndex>
+constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<kIndex...>) {
+  return {
+      instance<kRouterTermTiles[kIndex].groups, kRouterTermTiles[kIndex].tokens, RouterSource::kCopies>()...};
+}
+constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTermTiles)>());
+constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
+
+Status Launcher::enqueue(const RouterGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const RouterGemm::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  return launch_router_tile(router_gemm_terms_sm90.name, kInstances, kPlain, p, a,
+                            router_tile_plan(launches[0]), stream);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda
+#endif

@@ -1,0 +1,194 @@
+#include "backends/cuda/router/router_gemm_tile.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+
+#include "backends/cuda/router/router_gemm_tile_measured.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kFewestStages = 3, kMostStages = 16;
+constexpr int kBlockMemory = 227 << 10;
+constexpr int kMostBlocks = 8;              // CTAs per cluster on any Hopper GPU
+constexpr int kRowBytes = 2 * kRouterStep;  // bytes of a row of x or of bf16 w in a stage
+
+int ceil_div(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
+
+// Fitted to 1900 measurements of 72 problems on an H200, weighted towards the fastest plans of each; 7% off on average.
+constexpr double kLaunchUs = 0.83;       // includes the first and the last bytes
+constexpr double kClusterUs = 1.25;      // extra where CTAs of a cluster wait for each other
+constexpr double kWaveUs = 5.1;          // per further wave of CTAs
+constexpr double kStepUs = 0.141;        // per stage, of any size
+constexpr double kWeightsPerUs = 112e3;  // bytes of w that one CTA loads
+constexpr double kTokensPerUs = 88e3;    // bytes of x
+constexpr double kMemoryPerUs = 3.8e6;   // bytes of x, once, from L2 or memory
+constexpr double kTensorPerUs = 1256;    // tensor core clocks of an SM under load
+constexpr double kExchangeUs = 0.59;     // of partial sums: fixed, and bytes between one CTA and its peers
+constexpr double kExchangePerUs = 15.9e3;
+
+double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
+  const RouterTile& t = plan.tile;
+  const int64_t clusters = int64_t{1} * ceil_div(ceil_div(p.experts, t.experts()), plan.beside) *
+                           ceil_div(ceil_div(p.tokens, t.tokens), plan.behind);
+  const double waves = ceil_div(clusters, router_resident_clusters(plan.blocks())),
+               steps = ceil_div(ceil_div(p.hidden, kRouterStep), plan.splits);
+  const double weights = static_cast<double>(std::min<int64_t>(t.experts(), p.experts)) / plan.behind,
+               tokens = static_cast<double>(t.tokens) / plan.beside;
+  const double fill = kRowBytes * (weights / kWeightsPerUs + tokens / kTokensPerUs);
+  const double tensor = 4 * t.groups * (t.tokens / 2.0) / kTensorPerUs;  // a wgmma takes N / 2 clocks
+  const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / kMemoryPerUs / waves;
+  const double parts = static_cast<double>(plan.splits - 1) / plan.splits;
+  const double exchange =
+      plan.splits > 1 ? kExchangeUs + parts * t.experts() * t.tokens * sizeof(float) / kExchangePerUs : 0;
+  return kLaunchUs + (plan.blocks() > 1 ? kClusterUs : 0) + (waves - 1) * kWaveUs +
+         waves * (std::max(steps * std::max({kStepUs, fill, tensor}), memory) + exchange);
+}
+
+// Rows of w in a stage: those of the problem, but enough that every warpgroup reads within the stage.
+int weight_rows(const RouterGemm::Problem& p, const RouterTile& t) {
+  constexpr int kRows = 32;
+  return std::min(t.experts(), kRows * ceil_div(std::max<int64_t>(p.experts, t.experts() - t.tokens), kRows));
+}
+
+}  // namespace
+
+int router_resident_clusters(int blocks) {
+  constexpr int kResident[] = {132, 66, 39, 30, 22, 17, 15, 15};
+  return kResident[blocks - 1];
+}
+
+RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
+  const RouterTile& t = plan.tile;
+  const int steps = ceil_div(p.hidden, kRouterStep), part = ceil_div(steps, plan.splits),
+            most = std::min(kMostStages, part);
+  RouterTileMemory m;
+  // f32 weights are read row by row, without need of rows that are not there.
+  const int rows = p.w == DType::kF32 ? t.experts() : weight_rows(p, t);
+  m.weight_bytes = router_boxes(p.w) * rows * kRowBytes;
+  m.stage_bytes = m.weight_bytes + t.tokens * kRowBytes;
+  const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // one token's sums
+  const int sums = t.tokens * row, inbox = (plan.splits - 1) * ceil_div(t.tokens, plan.splits) * row;
+  const int barrier_bytes = (2 * kMostStages + 1) * static_cast<int>(sizeof(uint64_t));
+  const int limit = kBlockMemory - barrier_bytes - inbox;
+  const auto power_of_two = [](int n) { return (n & (n - 1)) == 0; };
+  const bool shares = plan.blocks() <= kMostBlocks && power_of_two(plan.beside) &&
+                      power_of_two(plan.behind) && t.tokens % (8 * plan.beside) == 0 &&
+                      rows % (8 * plan.behind) == 0;
+  if (!shares || plan.splits > steps || sums > limit || limit < std::min(kFewestStages, most) * m.stage_bytes)
+    return {};
+  m.stages = std::min(limit / m.stage_bytes, most);
+  m.inbox_offset = std::max(m.stages * m.stage_bytes, sums);
+  m.barriers_offset = m.inbox_offset + inbox;
+  m.bytes = m.barriers_offset + barrier_bytes;
+  return m;
+}
+
+namespace {
+
+// A measured problem for the model: what the model gives for its plan there, and the sizes as logarithms.
+struct Near {
+  double model_us, hidden, experts, tokens;
+  double octaves_to(const Near& o) const {
+    return std::abs(hidden - o.hidden) + std::abs(experts - o.experts) + std::abs(tokens - o.tokens);
+  }
+};
+Near near(const RouterGemm::Problem& p, double model_us) {
+  const auto log = [](int64_t n) { return std::log2(static_cast<double>(n)); };
+  return {model_us, log(p.hidden), log(p.experts), log(p.tokens)};
+}
+
+constexpr size_t kMeasured = std::size(kRouterTilesMeasured);
+std::array<Near, kMeasured> measured() {
+  std::array<Near, kMeasured> all;
+  for (size_t i = 0; i < kMeasured; ++i) {
+    const RouterTileMeasured& m = kRouterTilesMeasured[i];
+    const RouterGemm::Problem p{.tokens = m.tokens, .experts = m.experts, .hidden = m.hidden};
+    all[i] = near(p, plan_us(p, m.plan));
+  }
+  return all;
+}
+
+}  // namespace
+
+// The model alone picks plans that are 7% slower than the fastest: it does not know what CTAs save each other when they read
+// the same lines at the same time. So it only extrapolates measurements: a plan that was the fastest of a nearby problem gets
+// its time there, times the ratio of the model's times for the two problems. The farther that problem, the less it is
+// trusted; if the tokens differ, so may those of a tile. Leaving out each measured problem in turn, the choice from the others
+// is 1.4% slower than that problem's fastest plan on average.
+std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
+  constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
+  static const std::array<Near, kMeasured> problems = measured();
+  constexpr int64_t kFewestTokens = 192;  // fewest tokens measured; smaller problems take the plans of these
+  const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
+  const Near here = near(p, 0);
+  double nearest = problems[0].octaves_to(here);
+  for (const Near& n : problems) nearest = std::min(nearest, n.octaves_to(here));
+  struct Offer {
+    RouterTilePlan plan;
+    double us;  // more than the model says, as far as it is not trusted
+  };
+  std::vector<Offer> offers;
+  const auto consider = [&](const RouterTilePlan& plan, double us, double doubt) {
+    if (tile_memory(p, plan).stages == 0) return;
+    const double doubted = us * (1 + doubt);
+    for (Offer& offer : offers)
+      if (offer.plan == plan) return void(offer.us = std::min(offer.us, doubted));
+    offers.push_back({plan, doubted});
+  };
+  for (size_t i = 0; i < kMeasured; ++i) {
+    const RouterTileMeasured& m = kRouterTilesMeasured[i];
+    const double away = problems[i].octaves_to(here), ratio = m.us / problems[i].model_us;
+    if (away > nearest + kFurther) continue;
+    const double doubt = kDoubtPerOctave * away;
+    consider(m.plan, ratio * plan_us(p, m.plan), doubt);
+    if (std::abs(problems[i].tokens - here.tokens) <= kSameTokens) continue;
+    for (const RouterTile& tile : kRouterTiles) {
+      if (tile.groups != m.plan.tile.groups) continue;
+      RouterTilePlan plan = m.plan;
+      plan.tile = tile;
+      consider(plan, ratio * plan_us(p, plan), doubt + kDoubtOfOtherTile);
+    }
+  }
+  if (offers.empty()) offers.push_back({{}, 1});  // hidden is too small for the splits of all nearby plans
+  std::stable_sort(offers.begin(), offers.end(), [](const Offer& a, const Offer& b) { return a.us < b.us; });
+  constexpr double kNearTheBest = 1.25;
+  std::vector<Config> out;
+  for (const auto& [plan, us] : offers) {
+    const double share = us / offers.front().us;
+    if (share > kNearTheBest) break;
+    out.push_back(
+        {.name = router_tile_name(plan), .cost_us = best_us * share, .launches = {router_tile_launch(plan)}});
+  }
+  return out;
+}
+
+// "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and of tokens in a cluster.
+std::string router_tile_name(const RouterTilePlan& plan) {
+  return std::to_string(plan.tile.experts()) + "x" + std::to_string(plan.tile.tokens) + "-k" +
+         std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" +
+         std::to_string(plan.behind) + (plan.exchange == RouterExchange::kCopies ? "" : "-stores");
+}
+
+KernelLaunch router_tile_launch(const RouterTilePlan& plan) {
+  return {.value = {plan.tile.groups, plan.tile.tokens, plan.splits, plan.beside, plan.behind,
+                    static_cast<int32_t>(plan.exchange)}};
+}
+
+RouterTilePlan router_tile_plan(const KernelLaunch& launch) {
+  const auto& v = launch.value;
+  return {{v[0], v[1]}, v[2], v[3], v[4], static_cast<RouterExchange>(v[5])};
+}
+
+std::string router_tile_text(const RouterGemm::Problem&, const KernelLaunch& launch) {
+  const RouterTilePlan plan = router_tile_plan(launch);
+  return "tiles of " + std::to_string(plan.tile.experts()) + " experts x " +
+         std::to_string(plan.tile.tokens) + " tokens; a cluster is " + std::to_string(plan.splits) +
+         " splits of k x " + std::to_string(plan.beside) + " tiles of experts x " +
+         std::to_string(plan.behind) + " of tokens; partial sums by " +
+         (plan.exchange == RouterExchange::kCopies ? "bulk copies" : "stores");
+}
+
+}  // namespace sluice::cuda

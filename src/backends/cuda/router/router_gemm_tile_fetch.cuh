@@ -1,0 +1,189 @@
+// Device code of the tile kernels of the router GEMM: the place of a CTA in the problem, and the producer warps that fill its
+// ring. W: type of the weights. A step of f32 weights is two boxes, one after the other.
+#pragma once
+#include <cuda_bf16.h>
+
+#include "backends/cuda/router/router_gemm_tile.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/tensor_map.h"
+
+namespace sluice::cuda {
+
+constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
+constexpr int kGroupExperts = 64, kGroupBytes = kGroupExperts * tile::kSwizzledRowBytes;
+constexpr int kPlainWarps = 4;  // producer warps that load x where TMA cannot
+
+// How x is loaded.
+enum class RouterSource {
+  kCopies,  // TMA
+  kLoads,   // plain loads by four warps, if its rows are not 16-byte aligned
+};
+
+// Multicast of an operand: each CTA that needs a tile of it copies `bytes` of each box of the tile to all of them.
+struct RouterShare {
+  int bytes;
+  uint32_t blocks;  // mask of their ranks, relative to the first; 0: each CTA loads for itself
+};
+
+struct RouterTileParameters {
+  const __nv_bfloat16* x;
+  const void* bias;  // of the type of w
+  void* y;
+  int64_t x_stride, y_stride;  // elements
+  int tokens, experts, hidden, splits, beside, behind, stages;
+  int ahead;  // stages whose weights are loaded before the previous launch has ended
+  // Steps of k per split, and tokens of the tile that each split finishes; the first `more` splits take one more.
+  int steps_each, steps_more, tokens_each, tokens_more;
+  int weight_bytes, stage_bytes, inbox_offset, barriers_offset;
+  RouterShare share_w, share_x;
+  bool by_stores;      // RouterExchange::kStores
+  bool y_f32, y_wide;  // four adjacent logits are one aligned vector
+
+  __device__ int rank(int part, int across, int along) const {
+    return part + splits * (across + beside * along);
+  }
+  __device__ bool shared() const { return beside * behind > 1; }  // some CTAs multicast
+  // CTAs that read what one of them loads.
+  __device__ int readers() const { return beside + behind - 1; }
+};
+
+// The grid: splits of k x tiles of experts x tiles of tokens.
+struct RouterTilePlace {
+  int split, across, along;  // in the cluster
+  int first_expert, first_token, first_step, steps;
+
+  __device__ RouterTilePlace(const RouterTileParameters& p, int tile_experts, int tile_tokens)
+      : split(blockIdx.x),
+        across(blockIdx.y & (p.beside - 1)),
+        along(blockIdx.z & (p.behind - 1)),
+        first_expert(blockIdx.y * tile_experts),
+        first_token(blockIdx.z * tile_tokens),
+        first_step(split * p.steps_each + min(split, p.steps_more)),
+        steps(p.steps_each + (split < p.steps_more)) {}
+};
+
+// The copy of an operand that a CTA issues in each step.
+template <bool kShared>
+struct RouterCopy {
+  uint32_t blocks;
+  int offset, first_row;
+
+  // first: first row of the tile. mine: which share this CTA copies. rank: of the CTA that copies the first share.
+  __device__ RouterCopy(const RouterShare& share, int first, int mine, int rank)
+      : blocks(share.blocks << rank),
+        offset(kShared ? mine * share.bytes : 0),
+        first_row(first + offset / tile::kSwizzledRowBytes) {}
+  __device__ void copy(uint8_t* tile, const CUtensorMap& map, int column, uint64_t* full) const {
+    if constexpr (kShared)
+      tile::copy_box_to(blocks, tile + offset, map, column, first_row, full);
+    else
+      tile::copy_box(tile, map, column, first_row, full);
+  }
+};
+
+// A tile's shape, and the producer warps of its operands.
+template <int kGroups, int kTokens, RouterSource kSource, class W>
+struct RouterFetch {
+  static constexpr int kExperts = kGroupExperts * kGroups;
+  static constexpr int kBoxes = router_boxes(sizeof(W)),
+                       kBoxColumns = kRouterStep / kBoxes;  // of w in a step
+  static constexpr int kTokenBytes = kTokens * tile::kSwizzledRowBytes;
+  static constexpr int kWarps = kGroups * kGroupWarps;                                       // consumer warps
+  static constexpr int kProducerWarps = kSource == RouterSource::kCopies ? 1 : kPlainWarps;  // producer warps
+  static constexpr int kThreads = kWarp * (kWarps + kProducerWarps);
+
+  using Parameters = RouterTileParameters;
+  using Place = RouterTilePlace;
+
+  // The producer warp: fills the ring by TMA. With multicast, every CTA expects all bytes of its stage, whichever CTA copies
+  // them. One instance for each way to share: without branches a step is some 30 instructions, all warp-uniform; with tiles of
+  // 64 x 64 a step has 200 clocks.
+  template <bool kShareW, bool kShareX>
+  static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
+                                 const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
+    const RouterCopy<kShareW> of_w(p.share_w, at.first_expert, at.along, p.rank(at.split, at.across, 0));
+    const RouterCopy<kShareX> of_x(p.share_x, at.first_token, at.across, p.rank(at.split, 0, at.along));
+    const int ahead = min(p.ahead, at.steps);
+    int column = at.first_step * kRouterStep;
+    const auto copy_w = [&](uint8_t* to, int from, uint64_t* barrier) {
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box)
+        of_w.copy(to + box * (p.weight_bytes / kBoxes), w, from + box * kBoxColumns, barrier);
+    };
+#pragma unroll 1
+    for (int i = 0; i < ahead; ++i) {
+      tile::barrier_expect_by_warp(full + i, p.stage_bytes);
+      copy_w(ring + i * p.stage_bytes, column + i * kRouterStep, full + i);
+    }
+    tile::wait_for_previous();
+    uint8_t* const tokens = ring + p.weight_bytes;
+#pragma unroll 1
+    for (int i = 0; i < ahead; ++i, column += kRouterStep)
+      of_x.copy(tokens + i * p.stage_bytes, x, column, full + i);
+    tile::RingPlace place;
+    place.step_by(ahead, p.stages);
+#pragma unroll 1
+    for (int i = ahead; i < at.steps; ++i, column += kRouterStep) {
+      if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
+      const int stage = place.stage * p.stage_bytes;
+      tile::barrier_expect_by_warp(full + place.stage, p.stage_bytes);
+      copy_w(ring + stage, column, full + place.stage);
+      of_x.copy(tokens + stage, x, column, full + place.stage);
+      place.step(p.stages);
+    }
+  }
+  static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
+                                 const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
+    if (!p.shared())
+      produce<false, false>(w, x, p, at, ring, full, empty);
+    else if (p.beside == 1)
+      produce<true, false>(w, x, p, at, ring, full, empty);
+    else if (p.behind == 1)
+      produce<false, true>(w, x, p, at, ring, full, empty);
+    else
+      produce<true, true>(w, x, p, at, ring, full, empty);
+  }
+
+  // The producer warps if rows of x are not 16-byte aligned: w by TMA as above, x by plain loads. No multicast.
+  static __device__ void produce_plain(const CUtensorMap& w, const Parameters& p, const Place& at,
+                                       uint8_t* ring, uint64_t* full, uint64_t* empty) {
+    const int warp = threadIdx.x / kWarp - kWarps, lane = threadIdx.x % kWarp;
+    tile::wait_for_previous();
+    tile::RingPlace place;
+#pragma unroll 1
+    for (int i = 0; i < at.steps; ++i) {
+      if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
+      uint8_t* const stage = ring + place.stage * p.stage_bytes;
+      if (warp == 0) {
+        tile::barrier_expect_by_warp(full + place.stage, p.weight_bytes);
+#pragma unroll
+        for (int box = 0; box < kBoxes; ++box)
+          tile::copy_box(stage + box * (p.weight_bytes / kBoxes), w,
+                         (at.first_step + i) * kRouterStep + box * kBoxColumns, at.first_expert,
+                         full + place.stage);
+      }
+      const int column = (at.first_step + i) * kRouterStep + 2 * lane;
+#pragma unroll 4
+      for (int row = warp; row < kTokens; row += kPlainWarps) {
+        __nv_bfloat162 pair{};
+        if (at.first_token + row < p.tokens) {
+          const __nv_bfloat16* const from = p.x + (at.first_token + row) * p.x_stride + column;
+          if (column < p.hidden) pair.x = from[0];
+          if (column + 1 < p.hidden) pair.y = from[1];
+        }
+        *reinterpret_cast<__nv_bfloat162*>(stage + p.weight_bytes + tile::swizzled(row, sizeof pair * lane)) =
+            pair;
+      }
+      tile::fence_for_async();
+      __syncwarp();
+      if (lane == 0) tile::barrier_arrive(full + place.stage);
+      place.step(p.stages);
+    }
+  }
+};
+
+}  // namespace sluice::cuda

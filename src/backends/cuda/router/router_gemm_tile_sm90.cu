@@ -1,0 +1,181 @@
+// Router GEMM for many tokens: experts x tokens tiles by wgmma, k split over a cluster.
+//
+// A CTA keeps a ring of stages of 64 values of k each: its experts' weights and its tokens' activations. One producer warp
+// fills it by TMA. Consumer warpgroups multiply, with the experts as the 64-row operand, so that a tile may have any multiple
+// of 16 tokens and the tiles of a problem just fill the SMs. The CTAs of a cluster have the same tokens, the same experts or
+// different splits of k. CTAs of the same tokens or experts share them by multicast: each loads some rows for all, and a stage
+// is filled again once all have released it. Each split sends every other split its partial sums of the tokens that the other
+// finishes. A CTA adds up its own tokens in the order of the splits.
+//
+// A launch is short and runs most of its code once, out of an instruction cache that has to be filled first: loops here
+// are not unrolled unless their bodies are a few instructions. Unrolled ones cost up to 3 us.
+//
+// Wins    from about 192 tokens on.
+// Loses   few tokens, to kernels with smaller tiles.
+// Limits  see supports(). The tiling depends on the number of tokens, so it is not batch-invariant.
+// Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
+// Source  original; the contract is ops/router_gemm.h, the measurements are docs/lab/cuda-router-tile.md.
+#include "backends/cuda/card.h"
+#include "backends/cuda/measured_cost.h"
+#include "backends/cuda/router/router_gemm_tile.h"
+#include "ops/router_gemm.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
+  return r;
+}
+
+std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  return router_tile_configs(p, measured_us("cuda.router_gemm.tile_sm90", p, d));
+}
+
+struct Launcher {
+  static Status enqueue(const RouterGemm::Problem&, std::span<const KernelLaunch>, const RouterGemm::Args&,
+                        Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_tile_sm90 = {
+    .name = "cuda.router_gemm.tile_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<RouterGemm, Launcher>(),
+    .launch_text = router_tile_text,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "backends/cuda/router/router_gemm_tile_frame.cuh"
+#include "backends/cuda/tile/wgmma.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using Parameters = RouterTileParameters;
+using Place = RouterTilePlace;
+
+template <int kGroups, int kTokens, RouterSource kSource>
+struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
+  using Frame = RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16>;
+  using typename Frame::Sums;
+
+  // The barrier at which this thread releases stages that its warpgroup has read. The first threads of a warpgroup release, one
+  // per CTA that loads for this CTA, each at that CTA's barriers. 0: this thread releases none.
+  static __device__ uint32_t release_barrier_of_this_thread(const Parameters& p, const Place& at,
+                                                            const uint64_t* empty) {
+    const int i = threadIdx.x % kGroupThreads;
+    if (i >= p.readers()) return 0;
+    const uint32_t here = tile::shared_address(empty);
+    if (!p.shared()) return here;
+    int across = at.across, along = i;
+    if (i >= p.behind) {
+      across = i - p.behind, along = at.along;
+      if (across >= at.across) ++across;  // this CTA itself is already served above
+    }
+    return tile::remote_address(here, p.rank(at.split, across, along));
+  }
+
+  // A consumer warpgroup's share of the tile, over this CTA's split of k. If there are fewer experts than operand rows, the
+  // excess rows are whatever lies in shared memory, and so are their sums, which nothing reads.
+  static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
+                                      uint64_t* full, uint64_t* empty) {
+    const int group = uniform(threadIdx.x / kGroupThreads);
+    const uint32_t release_barriers = release_barrier_of_this_thread(p, at, empty);
+    const uint32_t stage = p.stage_bytes / tile::kDescribed, all = p.stages * stage;
+    uint64_t a = tile::describe_tile(ring + group * kGroupBytes),
+             b = tile::describe_tile(ring + p.weight_bytes);
+    tile::RingPlace place;
+    int steps = at.steps, awaited = steps - p.stages, stages = p.stages, shared = p.shared();
+    uint32_t barriers = tile::shared_address(full);
+    // Otherwise the compiler recomputes these in every step, from slow registers.
+    asm volatile("" : "+r"(steps), "+r"(awaited), "+r"(stages), "+r"(shared), "+r"(barriers));
+    constexpr uint32_t kBarrier = sizeof(uint64_t);
+    uint32_t before = 0;
+    int here = 0;
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      if (!here) tile::barrier_wait(barriers + place.stage * kBarrier, place.parity);
+      tile::fence_operands();
+#pragma unroll
+      for (int k = 0; k < kRouterStep / 16; ++k)
+        tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, k > 0 ? 1 : i);
+      tile::commit_group();
+      // Everything the next step needs is computed while this step's wgmma runs. With one warpgroup and a small tile this
+      // decides: what stands between wait_groups and the next multiply is not hidden.
+      const uint32_t release = release_barriers + before * kBarrier;
+      // Releases the previous step's stage, and only if a producer waits for it: a CTA that has loaded everything may have exited.
+      const bool releases = release_barriers != 0 && i > 0 && i <= awaited;
+      before = place.stage;
+      a += stage, b += stage;
+      if (static_cast<int>(++place.stage) == stages) {
+        place.stage = 0, place.parity ^= 1;
+        a -= all, b -= all;
+      }
+      here = tile::barrier_test(barriers + place.stage * kBarrier, place.parity);
+      tile::wait_groups<1>();
+      if (releases && shared) tile::barrier_arrive_remote(release);
+      if (releases && !shared) tile::barrier_arrive(release);
+    }
+    tile::wait_groups<0>();
+    tile::hold(sums);
+  }
+
+  static __device__ int arrivals(const Parameters& p) { return p.readers(); }
+  static __device__ int row_of(int lane) { return lane / 4; }
+};
+
+template <int kGroups, int kTokens, RouterSource kSource>
+__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kSource>::kThreads)
+    router_gemm_tile(const __grid_constant__ CUtensorMap w,  // [experts, hidden]
+                     const __grid_constant__ CUtensorMap x,  // [tokens, hidden]
+                     const __grid_constant__ Parameters p) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  using This = Kernel<kGroups, kTokens, kSource>;
+  This::template run<This>(w, x, p, shared);
+}
+
+using Instance = RouterTileInstance;
+template <int kGroups, int kTokens, RouterSource kSource>
+constexpr Instance instance() {
+  return {{kGroups, kTokens},
+          router_gemm_tile<kGroups, kTokens, kSource>,
+          Kernel<kGroups, kTokens, kSource>::kThreads};
+}
+template <size_t... kIndex>
+constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<kIndex...>) {
+  return {instance<kRouterTiles[kIndex].groups, kRouterTiles[kIndex].tokens, RouterSource::kCopies>()...};
+}
+constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTiles)>());
+constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
+
+Status Launcher::enqueue(const RouterGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const RouterGemm::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  return launch_tile(p, a, router_tile_plan(launches[0]), stream);
+}
+
+}  // namespace
+
+Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, const RouterTilePlan& plan,
+                   Stream stream) {
+  return launch_router_tile(router_gemm_tile_sm90.name, kInstances, kPlain, p, a, plan, stream);
+}
+
+}  // namespace sluice::cuda
+#endif

@@ -1,0 +1,452 @@
+// Router GEMM and routing of few tokens in one launch: some CTAs compute partial logits; one CTA per token adds them up and
+// chooses (tile/few_tokens.cuh).
+//
+// A partial logit is a word of Queue::grid_words, where zero means not yet published. The choosing CTA polls words, not
+// counters, so the path from the sums to the choice is one store and one load. Partial logits are added in the order of k, and
+// the words are reset to zero. CTAs that wait must not keep out the CTAs they wait for: they are the last of the grid, at most
+// 64, and less than one per SM. Up to 32 experts a cluster does the same in shared memory.
+//
+// A norm in front costs no launch: the inverse root of a row is a factor of its logits, so that its sum of squares travels with the partial
+// logits, and the threads of the choosing CTA that have no expert write the normed row.
+#pragma once
+#include "backends/cuda/launch.h"
+#include "backends/cuda/router.h"
+#include "backends/cuda/router/router_route_fewtokens.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/few_tokens.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/shared_slots.cuh"
+
+namespace sluice::cuda::few {
+
+using Bf16 = __nv_bfloat16;
+
+// With a norm, rows of x count as normed: products take x times the norm's weight, and a row's inverse root comes last.
+enum class Input : uint8_t { kAnyRows, kWideRows, kNormed };
+
+struct Norm {
+  const Bf16* weight;
+  Bf16* normed;
+  int64_t stride;  // elements from row to row of normed
+  float eps;
+};
+
+struct Few {
+  RouterParameters gate;
+  const float* bias;     // bias of the choice
+  uint32_t* grid_words;  // [tokens, splits, experts]: partial logits
+  int adders;            // CTAs that compute partial logits; the choosing CTAs follow
+  uint32_t zero;         // 0, opaque to the compiler
+  uint32_t top_k;
+  tile::SharedSlots shared;
+  float scale;
+  int32_t* ids;
+  float* weights;
+  Norm norm;
+};
+
+// A Cut as a compile-time value.
+template <int kRows_, int kColumns_, int kSplit_, int kWarps_, int kFlight_>
+struct KnownCut {
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kSplit = kSplit_, kWarps = kWarps_,
+                       kFlight = kFlight_;
+  static constexpr int kThreads = 32 * kWarps, kPairs = kRows * kColumns * 32;
+};
+
+// Makes a published part nonzero: +0 becomes -0, which the sum of parts cannot tell from +0.
+__device__ __forceinline__ uint32_t word_of(float part) {
+  const uint32_t bits = __float_as_uint(part);
+  return bits == 0 ? 0x80000000u : bits;
+}
+__device__ __forceinline__ void publish(uint32_t* word, float2 part) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(word), "r"(word_of(part.x)),
+               "r"(word_of(part.y))
+               : "memory");
+}
+__device__ __forceinline__ uint32_t load_word(const uint32_t* word) {
+  uint32_t bits;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(word) : "memory");
+  return bits;
+}
+
+// Computes one CTA's partial logits of a tile. Calls send(token of the tile, expert of the tile, partial logits of two adjacent
+// experts), and with a norm send_squares(token of the tile, partial sum of squares); all threads call sync() before. All loads are in flight at once, weights first and before the wait for the previous
+// launch.
+template <class C, Input kInput, class Sync, class Send, class SendSquares>
+__device__ __forceinline__ void add_up(const Few& few, int split, int first_token, int first_expert,
+                                       Sync sync, Send send, SendSquares send_squares) {
+  constexpr bool kNormed = kInput == Input::kNormed;
+  const RouterParameters& p = few.gate;
+  __shared__ float2 sums[C::kWarps][C::kPairs];
+  __shared__ float squares[kNormed ? C::kWarps : 1][8 * C::kRows];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  const int first =
+      (split * C::kWarps + warp) * C::kFlight * kUnit + 8 * c;  // of this lane's elements in a row
+  const int left = p.hidden - first;
+  tile::Eight<Bf16> w[C::kFlight][C::kColumns], x[C::kFlight][C::kRows], scale[C::kFlight];
+#pragma unroll
+  for (int i = 0; i < C::kFlight; ++i) {
+#pragma unroll
+    for (int n = 0; n < C::kColumns; ++n)
+      tile::load_weights(
+          w[i][n],
+          static_cast<const Bf16*>(p.w) + ((first_expert + 8 * n + g) * p.hidden + first + i * kUnit),
+          i * kUnit < left);
+    if constexpr (kNormed)
+      tile::load_weights(scale[i], few.norm.weight + (first + i * kUnit), i * kUnit < left);
+  }
+  tile::release_next();
+  tile::wait_for_previous();
+#pragma unroll
+  for (int i = 0; i < C::kFlight; ++i) {
+#pragma unroll
+    for (int m = 0; m < C::kRows; ++m)
+      tile::load_inputs(x[i][m],
+                        static_cast<const Bf16*>(p.x) +
+                            (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first + i * kUnit),
+                        i * kUnit < left, kInput != Input::kAnyRows || p.x_wide);
+  }
+  // No sum starts before the last load has been issued: this zero depends on all loads. Otherwise the compiler moves each load
+  // next to its use, which serialises them.
+  uint32_t any = 0;
+#pragma unroll
+  for (int i = 0; i < C::kFlight; ++i) {
+#pragma unroll
+    for (int m = 0; m < C::kRows; ++m) any |= x[i][m].word[0].x;
+  }
+  const float zero = __uint_as_float(any & few.zero);
+  if constexpr (kNormed) {
+#pragma unroll
+    for (int m = 0; m < C::kRows; ++m) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < C::kFlight; ++i) sum += tile::scale_by(x[i][m], scale[i]);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (c == 0) squares[warp][8 * m + g] = sum;
+    }
+  }
+  float acc[(C::kRows + 1) / 2][C::kColumns][4];
+#pragma unroll
+  for (int m = 0; m < (C::kRows + 1) / 2; ++m) {
+#pragma unroll
+    for (int n = 0; n < C::kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[m][n][i] = zero;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < C::kFlight; ++i) {
+#pragma unroll
+    for (int n = 0; n < C::kColumns; ++n) {
+      const uint4 b = w[i][n].word[0];
+#pragma unroll
+      for (int m = 0; m < (C::kRows + 1) / 2; ++m) {
+        const uint4 low = x[i][2 * m].word[0];
+        const uint4 high = C::kRows > 1 ? x[i][2 * m + (C::kRows > 1)].word[0] : uint4{0, 0, 0, 0};
+        tile::mma(acc[m][n], {low.x, high.x, low.y, high.y}, {b.x, b.y});
+        tile::mma(acc[m][n], {low.z, high.z, low.w, high.w}, {b.z, b.w});
+      }
+    }
+  }
+  // A pair's place in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma hold them.
+#pragma unroll
+  for (int m = 0; m < C::kRows; ++m) {
+#pragma unroll
+    for (int n = 0; n < C::kColumns; ++n) {
+      const float(&d)[4] = acc[m / 2][n];
+      sums[warp][(m * C::kColumns + n) * 32 + lane] =
+          m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);
+    }
+  }
+  sync();
+  __syncthreads();
+#pragma unroll
+  for (int from = 0; from < C::kPairs; from += C::kThreads) {
+    const int pair = from + static_cast<int>(threadIdx.x);
+    if (C::kPairs % C::kThreads != 0 && pair >= C::kPairs) break;
+    const int token = pair / 32 / C::kColumns * 8 + pair % 32 / 4;
+    if (first_token + token >= p.tokens) continue;
+    float2 sum = sums[0][pair];
+#pragma unroll
+    for (int j = 1; j < C::kWarps; ++j) {
+      const float2 more = sums[j][pair];
+      sum.x += more.x;
+      sum.y += more.y;
+    }
+    send(token, pair / 32 % C::kColumns * 8 + pair % 4 * 2, sum);
+  }
+  if constexpr (kNormed) {
+    const int token = static_cast<int>(threadIdx.x);
+    if (token >= 8 * C::kRows || first_token + token >= p.tokens) return;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < C::kWarps; ++j) sum += squares[j][token];
+    send_squares(token, sum);
+  }
+}
+
+// What thread e of a team loads before the wait for the previous launch.
+struct Biases {
+  uint32_t gate = 0;
+  float choice = 0;
+};
+template <tile::TeamKind kKind>
+__device__ __forceinline__ Biases load_biases(const Few& p, uint32_t e) {
+  Biases out{.gate = tile::load_weight(static_cast<const Bf16*>(p.gate.bias) + e, p.gate.bias != nullptr)};
+  if constexpr (tile::kTeamRules[kKind].by_score)
+    if (p.bias) out.choice = p.bias[e];
+  return out;
+}
+
+// A logit from its partial sums, in their order; with a norm, times the row's inverse root.
+template <Input kInput, int kSplit>
+__device__ __forceinline__ float logit_of(const Biases& bias, const float (&part)[kSplit], float inverse) {
+  const float gate = tile::weight_value<Bf16>(bias.gate);
+  float sum = kInput == Input::kNormed ? 0 : gate;
+#pragma unroll
+  for (int j = 0; j < kSplit; ++j) sum += part[j];
+  return kInput == Input::kNormed ? fmaf(sum, inverse, gate) : sum;
+}
+
+// Thread e of a team has its expert's logit. The team chooses and stores the result. Called after clear_team().
+template <int kExperts, int kList, tile::TeamKind kKind>
+__device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, kList>& m, int token,
+                                       uint32_t e, float sum, float bias) {
+  const auto sync = [] {
+    if constexpr (kExperts == 32) {
+      __syncwarp();
+    } else {
+      tile::sync_threads<kExperts>(1);
+    }
+  };
+  const float logit = p.gate.y_bf16 ? __bfloat162float(__float2bfloat16_rn(sum)) : sum;
+  const tile::TeamChoice chosen = tile::choose_by_team<kExperts, kList, kKind>(m, logit, bias, e, sync);
+  if (chosen.slot < p.top_k) tile::leave_choice(m, chosen, e);
+  sync();
+  store_logit(p.gate, token, static_cast<int>(e), sum);
+  if (e >= 32) return;
+  const tile::Chosen of_slot = tile::weigh_by_team<kExperts, kList, kKind>(m, p.top_k, chosen.row.most, e);
+  const uint32_t slot = token * p.shared.all + e;
+  if (e < p.top_k) p.ids[slot] = of_slot.expert, p.weights[slot] = of_slot.weight * p.scale;
+  tile::put_shared(p.shared, p.ids, p.weights, token, e);
+}
+
+// The inverse root of a row from its partial sums of squares.
+template <int kSplit>
+__device__ __forceinline__ float inverse_of(const Few& p, const float (&part)[kSplit]) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kSplit; ++j) sum += part[j];
+  return 1.f / sqrtf(sum / static_cast<float>(p.gate.hidden) + p.norm.eps);
+}
+
+// Normed rows by the threads of a CTA that do not choose: thread `first` of `kThreads`, eight columns at a time. x is loaded here, before
+// the sums of squares are there; write() is called with the inverse root.
+template <int kThreads, int64_t kHiddenMost>
+class NormedRow {
+ public:
+  __device__ __forceinline__ NormedRow(const Few& p, int token, int first)
+      : p_(p), token_(token), first_(first) {
+    const Bf16* const x = static_cast<const Bf16*>(p.gate.x) + token * p.gate.x_stride;
+    for_each([&](int i, int column) {
+      tile::load(x_[i], x + column);
+      tile::load(weight_[i], p.norm.weight + column);
+    });
+  }
+  __device__ __forceinline__ void write(float inverse) const {
+    for_each([&](int i, int column) {
+      float out[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) out[k] = x_[i][k] * inverse * weight_[i][k];
+      tile::store(p_.norm.normed + token_ * p_.norm.stride + column, out);
+    });
+  }
+
+ private:
+  static constexpr int kEach = static_cast<int>((kHiddenMost / 8 + kThreads - 1) / kThreads);
+
+  template <class F>
+  __device__ __forceinline__ void for_each(F f) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (const int column = (i * kThreads + first_) * 8; column < p_.gate.hidden) f(i, column);
+  }
+
+  const Few& p_;
+  int token_, first_;
+  float x_[kEach][8], weight_[kEach][8];
+};
+
+template <int kSplit>
+__device__ __forceinline__ void wait_for_words(float (&part)[kSplit], const uint32_t* words, int apart) {
+  bool all;
+  do {
+    all = true;
+    uint32_t bits[kSplit];
+#pragma unroll
+    for (int j = 0; j < kSplit; ++j) bits[j] = load_word(words + j * apart);
+#pragma unroll
+    for (int j = 0; j < kSplit; ++j) all &= bits[j] != 0, part[j] = __uint_as_float(bits[j]);
+  } while (!all);
+}
+template <int kSplit>
+__device__ __forceinline__ void forget_words(uint32_t* words, int apart) {
+#pragma unroll
+  for (int j = 0; j < kSplit; ++j) words[j * apart] = 0;
+}
+
+// Grid: kSplit CTAs for each tile of experts, for each tile of tokens; then one CTA per token.
+template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput>
+__global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Few p) {
+  static_assert(kExperts <= C::kThreads);
+  constexpr bool kNormed = kInput == Input::kNormed;
+  constexpr int kTiles = kExperts / (8 * C::kColumns), kNorming = C::kThreads - kExperts;
+  const int token = static_cast<int>(blockIdx.x) - p.adders;
+  // Of a token, [splits, kSquareWords], behind the logits of all.
+  uint32_t* const squares = p.grid_words + p.gate.tokens * C::kSplit * kExperts;
+  if (token < 0) {
+    const int split = blockIdx.x % C::kSplit, tile = blockIdx.x / C::kSplit;
+    const int first_token = tile / kTiles * 8 * C::kRows, first_expert = tile % kTiles * 8 * C::kColumns;
+    uint32_t* words = p.grid_words + (first_token * C::kSplit + split) * kExperts + first_expert;
+    add_up<C, kInput>(
+        p, split, first_token, first_expert, [] {},
+        [&](int t, int e, float2 part) { publish(words + t * C::kSplit * kExperts + e, part); },
+        [&](int t, float part) {
+          if (first_expert == 0)
+            publish(squares + ((first_token + t) * C::kSplit + split) * kSquareWords,
+                    make_float2(part, part));
+        });
+    return;
+  }
+  tile::release_next();
+  __shared__ tile::TeamMemory<kExperts, kList> m;
+  const uint32_t e = threadIdx.x;
+  uint32_t* const of_row = squares + token * C::kSplit * kSquareWords;
+  if (e >= kExperts) {
+    tile::wait_for_previous();
+    if constexpr (kNormed) {
+      const NormedRow<kNorming, int64_t{kUnit} * C::kSplit * C::kWarps * C::kFlight> row(
+          p, token, static_cast<int>(e) - kExperts);
+      float part[C::kSplit];
+      wait_for_words(part, of_row + 1, kSquareWords);
+      row.write(inverse_of(p, part));
+      tile::sync_threads<kNorming>(2);  // all have read the words
+      if (e == kExperts) forget_words<C::kSplit>(of_row + 1, kSquareWords);
+    }
+    return;
+  }
+  const Biases bias = load_biases<kKind>(p, e);
+  tile::clear_team(m, e);
+  tile::wait_for_previous();
+  uint32_t* words = p.grid_words + token * C::kSplit * kExperts + e;
+  float part[C::kSplit], inverse = 1;
+  wait_for_words(part, words, kExperts);
+  if constexpr (kNormed) {
+    float of_squares[C::kSplit];
+    wait_for_words(of_squares, of_row, kSquareWords);
+    inverse = inverse_of(p, of_squares);
+  }
+  choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
+  forget_words<C::kSplit>(words, kExperts);
+  if (kNormed && e == 0) forget_words<C::kSplit>(of_row, kSquareWords);  // choose() has brought all together
+}
+
+// One cluster for all experts and each tile of tokens: CTA r computes split r of all sums, and chooses for token r of the
+// tile. Grid: kSplit, tiles of tokens.
+template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput>
+__global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ Few p) {
+  static_assert(kExperts == 8 * C::kColumns && kExperts <= C::kThreads && 8 * C::kRows <= C::kSplit);
+  constexpr bool kNormed = kInput == Input::kNormed;
+  __shared__ tile::TeamMemory<kExperts, kList> m;
+  __shared__ float received[C::kSplit][kExperts], squares[C::kSplit];
+  __shared__ uint64_t all;
+  const int rank = blockIdx.x, first_token = blockIdx.y * 8 * C::kRows, token = first_token + rank;
+  const uint32_t e = threadIdx.x;
+  const bool receives = rank < 8 * C::kRows && token < p.gate.tokens;
+  if (e == 0 && receives) {
+    tile::barrier_init(&all, 1);
+    tile::barrier_visible();
+    tile::barrier_expect(&all, sizeof received + (kNormed ? sizeof squares : 0));
+  }
+  __syncwarp();
+  tile::cluster_arrive();
+  Biases bias;
+  if (e < kExperts) {
+    bias = load_biases<kKind>(p, e);
+    tile::clear_team(m, e);
+  }
+  const uint32_t mine = tile::shared_address(&received[rank][0]), counter = tile::shared_address(&all),
+                 my_squares = tile::shared_address(&squares[rank]);
+  add_up<C, kInput>(
+      p, rank, first_token, 0, tile::cluster_wait,
+      [&](int t, int expert, float2 part) {
+        tile::store_remote(tile::remote_address(mine + expert * sizeof(float), t), part,
+                           tile::remote_address(counter, t));
+      },
+      [&](int t, float part) {
+        tile::store_remote(tile::remote_address(my_squares, t), part, tile::remote_address(counter, t));
+      });
+  if (!receives) return;
+  if (e >= kExperts) {
+    if constexpr (kNormed) {
+      const NormedRow<C::kThreads - kExperts, int64_t{kUnit} * C::kSplit * C::kWarps * C::kFlight> row(
+          p, token, static_cast<int>(e) - kExperts);
+      tile::barrier_wait(&all, 0);
+      row.write(inverse_of(p, squares));
+    }
+    return;
+  }
+  tile::barrier_wait(&all, 0);
+  float part[C::kSplit];
+#pragma unroll
+  for (int j = 0; j < C::kSplit; ++j) part[j] = received[j][e];
+  const float inverse = kNormed ? inverse_of(p, squares) : 1.f;
+  choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
+}
+
+// Of kInstances[kIndex].
+template <size_t kIndex, Input kInput>
+constexpr auto kernel_of() {
+  constexpr Instance i = kInstances[kIndex];
+  using C = KnownCut<i.cut.rows, i.cut.columns, i.cut.split, i.cut.warps, i.cut.flight>;
+  if constexpr (i.blocks == Blocks::kCluster) {
+    return gathered<i.experts, i.list, i.kind, C, kInput>;
+  } else {
+    return spread<i.experts, i.list, i.kind, C, kInput>;
+  }
+}
+
+// A launch of an instance's kernel.
+inline Few few_of(const RouterRoute::Problem& p, const RouterRoute::Args& a, const Instance& i,
+                  Stream stream) {
+  const auto tokens = static_cast<int>(p.route.tokens);
+  const int tile_tokens = 8 * i.cut.rows, tiles = (tokens + tile_tokens - 1) / tile_tokens;
+  return {.gate = router_parameters(RouterRoute::gate(p), RouterRoute::gate(a)),
+          .bias = a.bias.as<const float>(),
+          .grid_words = queue_of(stream).grid_words + kGridWordsBytes / sizeof(uint32_t),
+          .adders = i.cut.split * i.experts / (8 * i.cut.columns) * tiles,
+          .zero = 0,
+          .top_k = static_cast<uint32_t>(p.route.top_k),
+          .shared = tile::shared_slots(p.route),
+          .scale = p.route.scale_here ? static_cast<float>(p.route.scale) : 1.f,
+          .ids = a.ids.as<int32_t>(),
+          .weights = a.weights.as<float>(),
+          .norm = {}};
+}
+inline Launch launch_of(const Few& few, const Instance& i) {
+  const int tile_tokens = 8 * i.cut.rows, tiles = (few.gate.tokens + tile_tokens - 1) / tile_tokens;
+  Launch how{.grid = {static_cast<unsigned>(few.adders + few.gate.tokens), 1, 1},
+             .block = {static_cast<unsigned>(32 * i.cut.warps), 1, 1}};
+  if (i.blocks == Blocks::kCluster) {
+    const auto split = static_cast<unsigned>(i.cut.split);
+    how.grid = {split, static_cast<unsigned>(tiles), 1};
+    how.cluster = {split, 1, 1};
+  }
+  return how;
+}
+
+}  // namespace sluice::cuda::few

@@ -1,0 +1,350 @@
+// Sampling: a cluster of eight CTAs draws for one row. It holds the row in its shared memory, so logits are read once.
+//
+// A row is passed over for its largest logit (while it is fetched), for sums of e^x, and, unless it is greedy, for a histogram of
+// weights over depth (sample_find.cuh) down to where nothing matters any more, and once for each cut: top_k, top_p, the draw.
+//
+// Wins    always so far.
+// Loses   steps whose rows are all greedy, to linear_argmax_tile_sm90.
+// Limits  rows beyond what eight CTAs hold (some 420000 logits in f32) are read once for each pass.
+// Source  original; the contract is ops/sample.h.
+#include "backends/cuda/card.h"
+#include "ops/sample.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int64_t kBlocksOfRow = 8;
+
+Refusal supports(const Sample::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  r.need(p.rows < (int64_t{1} << 27), "rows < 2^27 (eight CTAs a row in a grid)", "rows", p.rows);
+  return r;
+}
+
+// A model, not fitted: a row's passes at once, then as many rows at a time as there are clusters of two CTAs on each SM.
+double cost_us(const Sample::Problem& p, const DeviceInfo& d) {
+  const double waves = std::ceil(static_cast<double>(p.rows) * kBlocksOfRow / (2.0 * d.cores));
+  const double passes = 4e-5 * static_cast<double>(p.vocab);
+  return kRampUs + 4 + waves * (1 + passes) + Sample::bytes(p) / d.mem_bytes_per_us;
+}
+
+struct Launcher {
+  static Status enqueue(const Sample::Problem&, const Sample::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<Sample> sample_cluster_sm90 = {
+    .name = "cuda.sample.cluster_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<Sample>,
+    .enqueue = enqueue_of<Sample, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/sampling/sample_find.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "ops/score_math.h"
+
+namespace sluice::cuda {
+namespace {
+
+using namespace draw;
+
+struct Parameters {
+  const void* logits;
+  int64_t stride;                            // elements from row to row
+  const float *temperature, *top_p, *min_p;  // null, and so the others: every row is greedy
+  const int32_t* top_k;
+  const int64_t *seed, *step;
+  int32_t* token;
+  float* logprob;
+  int vocab;
+  int slice;  // of a CTA, a multiple of 16 bytes
+  int wide;   // rows begin at multiples of 16 bytes
+};
+
+// A row's parameters as they are given, so that they may be loaded before the row and looked at behind it.
+struct Given {
+  float temperature, top_p, min_p;
+  int top_k;
+  int64_t seed, step;
+};
+__device__ __forceinline__ Given given_to(const Parameters& p, int64_t row) {
+  if (!p.temperature) return {.temperature = 0, .top_p = 1, .min_p = 0, .top_k = 0, .seed = 0, .step = 0};
+  return {p.temperature[row], p.top_p[row], p.min_p[row], p.top_k[row], p.seed[row], p.step[row]};
+}
+
+// How one row is drawn from.
+struct Draw {
+  float temperature, top_p, min_p;
+  int top_k;  // 0: off
+  double u;
+  bool by_order;  // the first in order wins, whatever it weighs
+};
+__device__ __forceinline__ Draw draw_of(const Given& g, int vocab) {
+  return {.temperature = g.temperature,
+          .top_p = g.top_p,
+          .min_p = g.min_p,
+          .top_k = g.top_k > 0 && g.top_k < vocab ? g.top_k : 0,
+          .u = uniform_of(static_cast<uint64_t>(g.seed), static_cast<uint64_t>(g.step)),
+          .by_order = !(g.temperature > 0) || g.top_k == 1 || g.top_p <= 0};
+}
+
+// What a row's passes add up to.
+struct Sums {
+  double plain, tempered;  // of e^(logit - largest), and of weights
+  uint64_t first;          // the place of the first in order; only if it is drawn
+};
+
+enum class Adds : uint8_t { kPlain, kWeights, kBoth };  // kPlain: and looks for the first
+template <Adds kAdds, class Row>
+__device__ __forceinline__ Sums sums_of(const Row& row, const Temper& t, float largest) {
+  Sums s{.plain = 0, .tempered = 0, .first = ~uint64_t{0}};
+  row.for_groups([&](const auto& v, int id) {
+    float plain = 0, tempered = 0;
+    bool found = false;
+#pragma unroll
+    for (int j = 0; j < Row::kEach; ++j) {
+      if constexpr (kAdds != Adds::kWeights) plain += power_of_two((v[j] - largest) * kLog2E);
+      if constexpr (kAdds != Adds::kPlain) {
+        const float depth = depth_of(t, v[j]);
+        tempered += score::if_below(depth, kFar, weight_of(t, v[j], depth, 0.f), 0.f);
+      }
+      found |= v[j] == largest;
+    }
+    s.plain += static_cast<double>(plain);
+    s.tempered += static_cast<double>(tempered);
+    if constexpr (kAdds == Adds::kPlain) {
+      if (!found) return;
+#pragma unroll
+      for (int j = 0; j < Row::kEach; ++j)
+        if (v[j] == largest) s.first = min(s.first, place_of(v[j], id + j));
+    }
+  });
+  return s;
+}
+
+// Counts the largest logits of threads by octave: as many tokens at least lie above an octave's end. Sets desk.reach to the octaves
+// that hold the first `top_k` tokens, or to `most`.
+__device__ __forceinline__ void reach_of_count(Desk& desk, int rank, int top_k, float depth_of_most,
+                                               int most) {
+  const int own = static_cast<int>(threadIdx.x), lane = own % kWarp;
+  static_assert(kBlocks * kOctaves == kThreads && kOctaves == 2 * kWarp);
+  desk.count[own] = 0;
+  __syncthreads();
+  if (depth_of_most < kFar) atomicAdd(&desk.count[min(static_cast<int>(depth_of_most), kOctaves - 1)], 1u);
+  __syncthreads();
+  peers_have_read();
+  tell(&desk.octaves[rank][own % kOctaves], desk.count[own % kOctaves], own / kOctaves);
+  meet();
+  if (own < kWarp) {
+    uint32_t even = 0, odd = 0;
+    for (int b = 0; b < kBlocks; ++b) even += desk.octaves[b][2 * lane], odd += desk.octaves[b][2 * lane + 1];
+    uint32_t upto = even + odd;
+    tile::add_lanes_before(lane, upto);
+    const uint32_t wanted = static_cast<uint32_t>(top_k);
+    const int octave = upto - odd >= wanted ? 2 * lane : upto >= wanted ? 2 * lane + 1 : most;
+    const int first = __reduce_min_sync(kAllLanes, octave);
+    if (lane == 0) desk.reach = min(first + 1, most);
+  }
+  __syncthreads();
+  have_read_last();
+}
+
+// Octaves beyond which the `vocab` tokens weigh less than half of what lies between the target and the total.
+__device__ __forceinline__ int reach_of_mass(double target, double total, int vocab, int most) {
+  const double beyond = fmax(total - target, total * 0x1p-30);
+  const float octaves = ceilf(log2f(static_cast<float>(2 * static_cast<double>(vocab) / beyond)) + 0.01f);
+  return max(1, min(static_cast<int>(octaves), most));
+}
+
+// The cuts of one row, one after the other; sets desk.place[desk.chosen] to the token drawn.
+template <class Row>
+__device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank, const Temper& t,
+                                           const Draw& d, double total, int reach) {
+  const DepthBins bins{.reach = static_cast<float>(reach), .per_octave = kBins / reach};
+  const float shared_depth = d.min_p > 0 ? -log2f(d.min_p) : -1.f;
+  double mass = total;  // of what is left
+  bool stale = true;    // the histogram is of other bins
+  int listed = 0, listed_bin = -1;
+  uint32_t count_above = 0;
+  enum Cut { kTopK, kTopP, kDraw, kCuts };
+  for (int cut = d.top_k > 0 ? kTopK : kTopP; cut < kCuts; ++cut) {
+    if (cut == kTopP && !(d.top_p < 1)) continue;
+    const By by = cut == kTopK ? By::kCount : By::kMass;
+    const bool search = listed_bin != kEverything;
+    if (search) peers_have_read();
+    if (stale) {
+      double shared_mass = 0;
+      count_bins(row, desk, rank, t, bins, [&](float depth, uint32_t units) {
+        if (depth <= shared_depth)
+          shared_mass += static_cast<double>(units) * unit_at(static_cast<int>(depth));
+      });
+      if (d.min_p > 0) shared_mass = block_sum(shared_mass, desk.of_warp);
+      if (threadIdx.x < kBlocks) tell(&desk.shared_mass[rank], shared_mass, static_cast<int>(threadIdx.x));
+      meet();
+      stale = false;
+    }
+    // The draw ends with the first token at least, and before the end of what is left.
+    if (cut == kDraw && d.min_p > 0) mass = fmax(fmin(mass, sum_of(desk.shared_mass)), 1.0);
+    const double target = cut == kTopK   ? static_cast<double>(d.top_k - 1)
+                          : cut == kTopP ? static_cast<double>(d.top_p) * mass
+                                         : fmin(d.u * mass, mass * (1 - 0x1p-40));
+    if (search) {
+      find(desk, bins, by, target, {.bin = 0, .count = 0, .count_above = 0, .mass_above = 0});
+      have_read();
+      Found found = desk.found;
+      const bool few = found.count <= kList;
+      if (!few) {
+        listed = gather_part(row, desk, rank, t, bins, by, target, &found);
+        stale = true;
+      } else if (found.bin != listed_bin) {
+        listed = gather(row, desk, rank, t, bins, found.bin, found.mass_above);
+      }
+      listed_bin = few ? found.bin : -1;
+      count_above = found.count_above;
+    }
+    choose(desk, by, target, listed, count_above);
+    mass = fmin(mass, desk.running[desk.chosen]);
+  }
+}
+
+// The token of a row that has a number above -inf; only the first thread's is the answer.
+template <class Row>
+__device__ __forceinline__ uint64_t answer(const Row& row, Desk& desk, int rank, const Draw& d, float largest,
+                                           float most, int vocab, double* plain) {
+  const bool weigh = !d.by_order && largest < INFINITY, alone = weigh && d.temperature == 1.f;
+  const Temper t = temper_of(largest, weigh ? d.temperature : 1.f);
+  const Sums own = alone   ? sums_of<Adds::kWeights>(row, t, largest)
+                   : weigh ? sums_of<Adds::kBoth>(row, t, largest)
+                           : sums_of<Adds::kPlain>(row, t, largest);
+  const double tempered = weigh ? block_sum(own.tempered, desk.of_warp) : 0;
+  const double sum = alone ? tempered : block_sum(own.plain, desk.of_warp);
+  uint64_t first = own.first;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const uint64_t other = __shfl_xor_sync(kAllLanes, first, step);
+    first = other < first ? other : first;
+  }
+  if (threadIdx.x % kWarp == 0) desk.least_of_warp[threadIdx.x / kWarp] = first;
+  peers_have_read();
+  __syncthreads();
+  if (threadIdx.x < kBlocks) {
+    for (int w = 0; w < kWarps; ++w) first = min(first, desk.least_of_warp[w]);
+    const int peer = static_cast<int>(threadIdx.x);
+    tell(&desk.plain[rank], sum, peer), tell(&desk.tempered[rank], tempered, peer);
+    tell(&desk.least[rank], first, peer);
+  }
+  meet();
+  *plain = sum_of(desk.plain);
+  const double total = sum_of(desk.tempered);
+  first = desk.least[0];
+  for (int b = 1; b < kBlocks; ++b) first = min(first, desk.least[b]);
+  have_read_last();
+  if (!weigh) return first;
+  const int octaves = 26 + 32 - __clz(vocab);
+  int reach = 0;
+  if (d.top_k > 0) {
+    reach_of_count(desk, rank, d.top_k, depth_of(t, most), octaves);
+    reach = desk.reach;
+  } else {
+    // What min_p leaves has to be added up, however early the draw ends.
+    reach = d.min_p > 0 ? min(octaves, 1 + static_cast<int>(fminf(fmaxf(-log2f(d.min_p), 0.f), kFar)))
+                        : reach_of_mass((d.top_p < 1 ? static_cast<double>(d.top_p) : d.u) * total, total,
+                                        vocab, octaves);
+  }
+  draw_token(row, desk, rank, t, d, total, reach);
+  return desk.place[desk.chosen];
+}
+
+template <class T, Where kWhere>
+__global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Parameters p) {
+  extern __shared__ uint4 shared[];
+  Desk& desk = *reinterpret_cast<Desk*>(shared);
+  const int rank = static_cast<int>(tile::cluster_rank());
+  const int64_t row = blockIdx.x / kBlocks;
+  have_read_last();  // this CTA runs
+  tile::release_next();
+  tile::wait_for_previous();
+  const int first = min(rank * p.slice, p.vocab), count = min(p.slice, p.vocab - first);
+  const Slice<T, Where::kGlobal> there{static_cast<const T*>(p.logits) + row * p.stride + first, first, count,
+                                       p.wide != 0};
+  Slice<T, kWhere> here{.data = there.data, .first = first, .count = count, .wide = there.wide};
+  const Given given = given_to(p, row);
+  float most = -INFINITY;
+  if constexpr (kWhere == Where::kShared) {
+    T* const held = reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(shared) + kDeskBytes);
+    most = take(held, there);
+    here.data = held;
+  } else {
+    here.for_each([&](float logit, int) { most = fmaxf(most, logit); });
+  }
+  const Draw d = draw_of(given, p.vocab);
+  const float of_block = block_max(most, desk.of_warp);
+  peers_have_read();
+  if (threadIdx.x < kBlocks) tell(&desk.largest[rank], of_block, static_cast<int>(threadIdx.x));
+  meet();
+  float largest = desk.largest[0];
+  for (int b = 1; b < kBlocks; ++b) largest = fmaxf(largest, desk.largest[b]);
+  have_read_last();
+  double plain = 0;
+  uint64_t place = 0;
+  const bool any = largest > -INFINITY;
+  if (any) place = answer(here, desk, rank, d, largest, most, p.vocab, &plain);
+  if (rank == 0 && threadIdx.x == 0) {
+    const double above = static_cast<double>(logit_at(place)) - static_cast<double>(largest);
+    p.token[row] = any ? id_at(place) : 0;
+    p.logprob[row] = any && largest < INFINITY ? static_cast<float>(above - log(plain)) : NAN;
+  }
+  __syncthreads();
+  peers_have_read();  // no CTA ends while a peer reads from it
+}
+
+Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace, Stream stream) {
+  if (p.rows == 0) return {};
+  static_assert(kBlocksOfRow == kBlocks);
+  constexpr int64_t kBytes = 16;
+  constexpr size_t kMost = size_t{227} << 10,
+                   kAlone = size_t{120} << 10;  // of a CTA, and what no other fits beside
+  constexpr int64_t kFewRows = 16;
+  const int64_t each = kBytes * 8 / bits_of(p.logits), groups = (p.vocab + each - 1) / each;
+  const int64_t slice = (groups + kBlocks - 1) / kBlocks * each;
+  const Parameters parameters{.logits = a.logits.data,
+                              .stride = a.logits.stride[0],
+                              .temperature = a.temperature.as<const float>(),
+                              .top_p = a.top_p.as<const float>(),
+                              .min_p = a.min_p.as<const float>(),
+                              .top_k = a.top_k.as<const int32_t>(),
+                              .seed = a.seed.as<const int64_t>(),
+                              .step = a.step.as<const int64_t>(),
+                              .token = a.token.as<int32_t>(),
+                              .logprob = a.logprob.as<float>(),
+                              .vocab = static_cast<int>(p.vocab),
+                              .slice = static_cast<int>(slice),
+                              .wide = reinterpret_cast<uintptr_t>(a.logits.data) % kBytes == 0 &&
+                                      (p.rows == 1 || bytes_of(p.logits, a.logits.stride[0]) % kBytes == 0)};
+  const size_t held = kDeskBytes + static_cast<size_t>(bytes_of(p.logits, slice));
+  const bool holds = held <= kMost, bf16 = p.logits == DType::kBF16;
+  const auto kernel = holds ? (bf16 ? sample<__nv_bfloat16, Where::kShared> : sample<float, Where::kShared>)
+                            : (bf16 ? sample<__nv_bfloat16, Where::kGlobal> : sample<float, Where::kGlobal>);
+  const size_t bytes = holds ? held : kDeskBytes;
+  const Launch how{.grid = {static_cast<unsigned>(p.rows * kBlocks), 1, 1},
+                   .block = {kThreads, 1, 1},
+                   .shared_bytes = p.rows <= kFewRows ? std::max(bytes, kAlone) : bytes,
+                   .cluster = {kBlocks, 1, 1}};
+  return launch(sample_cluster_sm90.name, kernel, how, stream, parameters);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda
+#endif

@@ -1,0 +1,263 @@
+// Where a running sum of weights, or a count of tokens, in the order of a draw reaches a target: by a histogram over depth, then by
+// putting the tokens of one bin in order. A bin of too many tokens (equal logits, say) is divided by place again and again.
+//
+// Bins descend as the order does: depth never falls as logits fall. Counts and units are whole numbers, so atomic additions give
+// the same bits in any order; sums of bins are added in a fixed one.
+#pragma once
+#include "backends/cuda/sampling/sample_row.cuh"
+#include "backends/cuda/tile/warp.cuh"
+
+namespace sluice::cuda::draw {
+
+enum class By : uint8_t { kCount, kMass };
+
+// Bins of depth; `per_octave` times the octaves of `reach` is at most kBins.
+struct DepthBins {
+  float reach;
+  int per_octave;
+  // -1: deeper than all bins.
+  __device__ __forceinline__ int of(const Temper& t, float logit, int) const {
+    const float depth = depth_of(t, logit);
+    if (!(depth < reach)) return -1;
+    const int octave = static_cast<int>(depth);
+    const float part = (depth - static_cast<float>(octave)) * static_cast<float>(per_octave);
+    return octave * per_octave + min(static_cast<int>(part), per_octave - 1);
+  }
+  __device__ __forceinline__ int octave(int bin) const { return bin / per_octave; }
+};
+
+// Bins of the places from `least` to `most`, which lie in one octave.
+struct PlaceBins {
+  uint64_t least, most;
+  int shift, in_octave;
+  __device__ __forceinline__ int of(const Temper&, float logit, int id) const {
+    const uint64_t place = place_of(logit, id);
+    return place < least || place > most ? -1 : static_cast<int>((place - least) >> shift);
+  }
+  __device__ __forceinline__ int octave(int) const { return in_octave; }
+};
+
+__device__ __forceinline__ double mass_of(uint64_t high, uint64_t low, double unit) {
+  return static_cast<double>((high << kHalfBits) + low) * unit;
+}
+
+// Counts the slice's tokens into bins and tells all CTAs the sums of its groups. also(depth, units) sees each token.
+template <class Row, class Bins, class F>
+__device__ __forceinline__ void count_bins(const Row& row, Desk& desk, int rank, const Temper& t,
+                                           const Bins& bins, F also) {
+  static_assert(kBins == kThreads);
+  const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, group = own / kWarp;
+  desk.count[own] = desk.high[own] = desk.low[own] = 0;
+  __syncthreads();
+  row.for_each([&](float logit, int id) {
+    const int bin = bins.of(t, logit, id);
+    if (bin < 0) return;
+    const float depth = depth_of(t, logit);
+    const uint32_t units = units_of(t, logit, depth);
+    atomicAdd(&desk.count[bin], 1u);
+    atomicAdd(&desk.high[bin], units >> kHalfBits);
+    atomicAdd(&desk.low[bin], units & ((1u << kHalfBits) - 1));
+    also(depth, units);
+  });
+  __syncthreads();
+  double mass = mass_of(desk.high[own], desk.low[own], unit_at(bins.octave(own)));
+  uint32_t count = desk.count[own];
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    mass += __shfl_xor_sync(kAllLanes, mass, step);
+    count += __shfl_xor_sync(kAllLanes, count, step);
+  }
+  if (lane < kBlocks) {
+    tell(&desk.group_mass[rank][group], mass, lane);
+    tell(&desk.group_count[rank][group], count, lane);
+  }
+}
+
+// The first lane up to which the sum exceeds the target, or else the last that has tokens. Adds what lies before it to what lies
+// above.
+__device__ __forceinline__ int crossing(By by, double target, double mass, uint32_t count, Found* found) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  double mass_upto = mass;
+  uint32_t count_upto = count;
+  tile::add_lanes_before(lane, mass_upto, count_upto);
+  const bool beyond = by == By::kMass ? found->mass_above + mass_upto > target
+                                      : static_cast<double>(found->count_above + count_upto) > target;
+  const uint32_t there = __ballot_sync(kAllLanes, count > 0), hits = __ballot_sync(kAllLanes, beyond) & there;
+  const int at = hits ? __ffs(static_cast<int>(hits)) - 1 : there ? 31 - __clz(static_cast<int>(there)) : 0;
+  const double mass_before = __shfl_sync(kAllLanes, mass_upto, max(at - 1, 0));
+  const uint32_t count_before = __shfl_sync(kAllLanes, count_upto, max(at - 1, 0));
+  if (at > 0) found->mass_above += mass_before, found->count_above += count_before;
+  found->count = __shfl_sync(kAllLanes, count, at);
+  return at;
+}
+
+// Sets desk.found: the bin in which the target is reached. `from` says what lies above all bins. Reads the peers' histograms, so
+// no arrival is pending.
+template <class Bins>
+__device__ __forceinline__ void find(Desk& desk, const Bins& bins, By by, double target, Found from) {
+  if (threadIdx.x < kWarp) {
+    const int lane = static_cast<int>(threadIdx.x);
+    double mass = 0;
+    uint32_t count = 0;
+    for (int b = 0; lane < kGroups && b < kBlocks; ++b)
+      mass += desk.group_mass[b][lane], count += desk.group_count[b][lane];
+    uint32_t all = count;
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) all += __shfl_xor_sync(kAllLanes, all, step);
+    Found found = from;
+    found.bin = kEverything, found.count = all;
+    if (all > kList) {
+      const int group = crossing(by, target, mass, count, &found), bin = group * kWarp + lane;
+      uint64_t high = 0, low = 0;
+      count = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        count += ask(&desk.count[bin], b);
+        high += ask(&desk.high[bin], b), low += ask(&desk.low[bin], b);
+      }
+      found.bin =
+          group * kWarp + crossing(by, target, mass_of(high, low, unit_at(bins.octave(bin))), count, &found);
+    }
+    if (lane == 0) desk.found = found;
+  }
+  __syncthreads();
+}
+
+// Puts the listed places in order and sums their weights.
+__device__ __forceinline__ void order(Desk& desk, const Temper& t, int listed, double mass_above) {
+  constexpr int kParts = kThreads / kList;
+  const int own = static_cast<int>(threadIdx.x), entry = own % kList, lane = own % kWarp;
+  const uint64_t place = entry < listed ? desk.place[entry] : 0;
+  const int each = (listed + kParts - 1) / kParts, begin = own / kList * each;
+  if (entry < listed) {
+    uint32_t before = 0;
+#pragma unroll 4
+    for (int i = begin; i < min(begin + each, listed); ++i) before += desk.place[i] < place;
+    atomicAdd(&desk.rank[entry], before);
+  }
+  __syncthreads();
+  const uint32_t at = own < listed ? desk.rank[own] : 0;
+  if (own < listed) desk.place[at] = place;
+  __syncthreads();
+  double weight = 0;
+  if (own < listed) {
+    const float logit = logit_at(desk.place[own]), depth = depth_of(t, logit);
+    weight = static_cast<double>(units_of(t, logit, depth)) * unit_at(static_cast<int>(depth));
+  }
+  double upto = weight;
+  tile::add_lanes_before(lane, upto);
+  if (lane == kWarp - 1) desk.of_warp[own / kWarp] = upto;
+  __syncthreads();
+  double before = mass_above;
+  for (int w = 0; w < own / kWarp; ++w) before += desk.of_warp[w];
+  if (own < listed) desk.running[own] = before + upto;
+  __syncthreads();
+}
+
+// Lists the tokens of one bin, or of all (kEverything), in order, in every CTA; there are at most kList. Returns how many.
+template <class Row, class Bins>
+__device__ __forceinline__ int gather(const Row& row, Desk& desk, int rank, const Temper& t, const Bins& bins,
+                                      int wanted, double mass_above) {
+  const int own = static_cast<int>(threadIdx.x);
+  peers_have_read();
+  if (own == 0) desk.mine_count = 0;
+  __syncthreads();
+  row.for_each([&](float logit, int id) {
+    const int bin = bins.of(t, logit, id);
+    if (bin < 0 || (wanted != kEverything && bin != wanted)) return;
+    const uint32_t slot = atomicAdd(&desk.mine_count, 1u);
+    if (slot < kList) desk.mine[slot] = place_of(logit, id);
+  });
+  __syncthreads();
+  if (own < kBlocks) tell(&desk.list_count[rank], desk.mine_count, own);
+  meet();
+  int listed = 0, from = 0, index = 0;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    const int count = static_cast<int>(desk.list_count[b]);
+    if (own >= listed && own < listed + count) from = b, index = own - listed;
+    listed += count;
+  }
+  listed = min(listed, kList);
+  if (own < listed) desk.place[own] = ask(&desk.mine[index], from);
+  if (own < kList) desk.rank[own] = 0;
+  __syncthreads();
+  have_read();
+  order(desk, t, listed, mass_above);
+  return listed;
+}
+
+// The places of the first and the last token of a bin.
+template <class Row>
+__device__ __forceinline__ PlaceBins span_of(const Row& row, Desk& desk, int rank, const Temper& t,
+                                             const DepthBins& bins, int wanted) {
+  const int own = static_cast<int>(threadIdx.x), lane = own % kWarp;
+  uint64_t least = ~uint64_t{0}, most = 0;
+  row.for_each([&](float logit, int id) {
+    if (bins.of(t, logit, id) != wanted) return;
+    const uint64_t place = place_of(logit, id);
+    least = place < least ? place : least, most = place > most ? place : most;
+  });
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const uint64_t low = __shfl_xor_sync(kAllLanes, least, step),
+                   high = __shfl_xor_sync(kAllLanes, most, step);
+    least = low < least ? low : least, most = high > most ? high : most;
+  }
+  if (lane == 0) desk.least_of_warp[own / kWarp] = least, desk.most_of_warp[own / kWarp] = most;
+  peers_have_read();
+  __syncthreads();
+  if (own < kBlocks) {
+    for (int w = 0; w < kWarps; ++w) {
+      const uint64_t low = desk.least_of_warp[w], high = desk.most_of_warp[w];
+      least = low < least ? low : least, most = high > most ? high : most;
+    }
+    tell(&desk.least[rank], least, own), tell(&desk.most[rank], most, own);
+  }
+  meet();
+  PlaceBins span{.least = desk.least[0], .most = desk.most[0], .shift = 0, .in_octave = bins.octave(wanted)};
+  for (int b = 1; b < kBlocks; ++b) {
+    if (desk.least[b] < span.least) span.least = desk.least[b];
+    if (desk.most[b] > span.most) span.most = desk.most[b];
+  }
+  have_read();
+  return span;
+}
+
+// As gather(), for a bin of more tokens than a list holds: of those in which the target is reached. Overwrites the histogram.
+template <class Row>
+__device__ __forceinline__ int gather_part(const Row& row, Desk& desk, int rank, const Temper& t,
+                                           const DepthBins& bins, By by, double target, Found* found) {
+  constexpr int kBinBits = 9;
+  static_assert(1 << kBinBits == kBins);
+  PlaceBins span = span_of(row, desk, rank, t, bins, found->bin);
+  while (found->count > kList) {
+    span.shift = max(0, 64 - __clzll(static_cast<long long>(span.most - span.least)) - kBinBits);
+    peers_have_read();
+    count_bins(row, desk, rank, t, span, [](float, uint32_t) {});
+    meet();
+    find(desk, span, by, target, *found);
+    have_read();
+    *found = desk.found;
+    span.least += static_cast<uint64_t>(found->bin) << span.shift;
+    const uint64_t last = span.least + ((uint64_t{1} << span.shift) - 1);
+    span.most = last < span.most ? last : span.most;
+  }
+  return gather(row, desk, rank, t, span, kEverything, found->mass_above);
+}
+
+// Sets desk.chosen: where in the list the target is reached; the last, if nowhere.
+__device__ __forceinline__ void choose(Desk& desk, By by, double target, int listed, uint32_t count_above) {
+  const int own = static_cast<int>(threadIdx.x);
+  __syncthreads();  // the choice before may still be read
+  if (own < listed) {
+    const bool first = own == 0, last = own == listed - 1;
+    const double count = static_cast<double>(count_above) + own + 1;
+    const double upto = by == By::kMass ? desk.running[own] : count;
+    const double before = by == By::kMass ? desk.running[max(own - 1, 0)] : count - 1;
+    if ((last || upto > target) && (first || before <= target)) desk.chosen = own;
+  }
+  __syncthreads();
+}
+
+}  // namespace sluice::cuda::draw

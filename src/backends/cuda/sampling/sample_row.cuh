@@ -1,0 +1,201 @@
+// A CTA's slice of a row of logits, and what the CTAs of a row's cluster share.
+#pragma once
+#include <cstdint>
+
+#include "backends/cuda/sampling/sample_weights.cuh"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/vector.cuh"
+
+namespace sluice::cuda::draw {
+
+constexpr int kBlocks = 8, kThreads = 512, kWarp = 32, kWarps = kThreads / kWarp;
+constexpr int kGroups = kWarps, kBins = kGroups * kWarp;  // a warp adds up a group of bins
+constexpr int kList = 256;                                // tokens that are put in order
+constexpr int kOctaves = 64;
+constexpr uint32_t kAllLanes = 0xffffffffu;
+
+// What has been found in the sums of a histogram.
+struct Found {
+  int bin;  // kEverything: the histogram counts no more tokens than a list holds
+  uint32_t count, count_above;
+  double mass_above;
+};
+constexpr int kEverything = -2;
+
+// Shared memory of a CTA. Arrays of kBlocks are written by the peers, each its own element.
+struct Desk {
+  uint32_t count[kBins], high[kBins], low[kBins];  // of tokens, and of halves of their units
+  uint64_t mine[kList];                            // places of this CTA's tokens, in any order
+  union {
+    uint64_t place[kList];                // those of all CTAs, then in order
+    uint32_t octaves[kBlocks][kOctaves];  // before any place is known
+  };
+  union {
+    double running[kList];  // sums of weights up to each place
+    uint32_t rank[kList];   // before that
+  };
+  double group_mass[kBlocks][kGroups];
+  uint32_t group_count[kBlocks][kGroups];
+  float largest[kBlocks];
+  double plain[kBlocks], tempered[kBlocks], shared_mass[kBlocks];
+  uint64_t least[kBlocks], most[kBlocks];
+  uint32_t list_count[kBlocks];
+  uint32_t mine_count;
+  int chosen, reach;
+  Found found;
+  double of_warp[kWarps];
+  uint64_t least_of_warp[kWarps], most_of_warp[kWarps];
+};
+constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
+
+// Stores 4 bytes into the same place of each CTA of the cluster; lanes 0 to 7 of one warp call it, lane r for CTA r.
+template <class T>
+__device__ __forceinline__ void tell(const T* place, T value, int peer) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  const uint32_t to = tile::remote_address(tile::shared_address(place), static_cast<uint32_t>(peer));
+  uint32_t words[sizeof(T) / 4];
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) tile::store_remote(to + 4 * i, words[i]);
+}
+template <class T>
+__device__ __forceinline__ T ask(const T* place, int peer) {
+  const uint32_t from = tile::remote_address(tile::shared_address(place), static_cast<uint32_t>(peer));
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i)
+    words[i] = __float_as_uint(tile::load_remote(from + 4 * i));
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
+}
+
+// Rounds of the cluster barrier. Each stage of the kernel is
+//
+//   peers_have_read()  ...  writes that peers see  ...  meet()  ...  reads  ...  have_read() or have_read_last()
+//
+// so an arrival is always pending between stages. have_read() releases: a peer's next write to what was read comes after the reads
+// only if the arrival orders them. Where nobody writes there before another have_read(), the arrival need not, and waits for nothing;
+// so does the first one of all, which says that this CTA runs.
+__device__ __forceinline__ void have_read() {
+  __syncwarp();  // the barrier is for whole warps
+  tile::cluster_publish();
+}
+__device__ __forceinline__ void have_read_last() {
+  __syncwarp();
+  tile::cluster_arrive();
+}
+__device__ __forceinline__ void peers_have_read() {
+  __syncwarp();
+  tile::cluster_wait();
+}
+__device__ __forceinline__ void meet() {
+  have_read();
+  peers_have_read();
+}
+
+enum class Where : uint8_t { kShared, kGlobal };
+
+// kShared: `data` lies in shared memory, without NaN, and -inf fills the last group. kGlobal: as the caller wrote it.
+template <class T, Where kWhere>
+struct Slice {
+  static constexpr int kEach = 16 / static_cast<int>(sizeof(T));  // logits of a 16-byte access
+  const T* data;
+  int first, count;  // ids; may be empty
+  bool wide;         // kGlobal: groups begin at multiples of 16 bytes
+
+  __device__ __forceinline__ void load(float (&v)[kEach], int i) const {
+    if constexpr (kWhere == Where::kShared) {
+      tile::load(v, data + i);
+    } else if (wide && i + kEach <= count) {
+      tile::load(v, data + i);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) v[j] = i + j < count ? tile::to_f32(data[i + j]) : -INFINITY;
+    }
+    if constexpr (kWhere == Where::kGlobal) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) v[j] = fmaxf(v[j], -INFINITY);
+    }
+  }
+  // f(logits, id of the first), by groups; all logits of a group are there or -inf.
+  template <class F>
+  __device__ __forceinline__ void for_groups(F f) const {
+    for (int i = static_cast<int>(threadIdx.x) * kEach; i < count; i += kThreads * kEach) {
+      float v[kEach];
+      load(v, i);
+      f(v, first + i);
+    }
+  }
+  template <class F>
+  __device__ __forceinline__ void for_each(F f) const {
+    for_groups([&](const float(&v)[kEach], int id) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) f(v[j], id + j);
+    });
+  }
+};
+
+// Copies a slice to shared memory, NaN as -inf, and returns the largest logit that the thread has seen.
+template <class T>
+__device__ __forceinline__ float take(T* to, const Slice<T, Where::kGlobal>& from) {
+  constexpr int kEach = Slice<T, Where::kGlobal>::kEach, kAtOnce = 6, kStep = kThreads * kEach;
+  const auto keep = [&](float(&v)[kEach], int i) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) v[j] = fmaxf(v[j], -INFINITY), most = fmaxf(most, v[j]);
+    tile::store(to + i, v);
+    return most;
+  };
+  float most = -INFINITY;
+  int i = static_cast<int>(threadIdx.x) * kEach;
+  for (; from.wide && i + (kAtOnce - 1) * kStep + kEach <= from.count; i += kAtOnce * kStep) {
+    uint4 words[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) words[k] = *reinterpret_cast<const uint4*>(from.data + i + k * kStep);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      float v[kEach];
+      tile::load(v, reinterpret_cast<const T*>(words + k));
+      most = fmaxf(most, keep(v, i + k * kStep));
+    }
+  }
+  for (; i < from.count; i += kStep) {
+    float v[kEach];
+    from.load(v, i);
+    most = fmaxf(most, keep(v, i));
+  }
+  return most;
+}
+
+// The sum over the CTA, the same bits in every thread of the first warp.
+__device__ __forceinline__ double block_sum(double value, double* of_warp) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  __syncthreads();  // of_warp may still be read
+  if (lane == 0) of_warp[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  double sum = 0;
+  for (int w = 0; w < kWarps; ++w) sum += of_warp[w];
+  return sum;
+}
+__device__ __forceinline__ float block_max(float value, double* of_warp) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
+  if (lane == 0) of_warp[threadIdx.x / kWarp] = static_cast<double>(value);
+  __syncthreads();
+  double most = of_warp[0];
+  for (int w = 1; w < kWarps; ++w) most = fmax(most, of_warp[w]);
+  return static_cast<float>(most);
+}
+__device__ __forceinline__ double sum_of(const double (&of_block)[kBlocks]) {
+  double sum = 0;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) sum += of_block[b];
+  return sum;
+}
+
+}  // namespace sluice::cuda::draw

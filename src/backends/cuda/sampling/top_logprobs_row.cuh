@@ -1,0 +1,163 @@
+// A CTA's passes over a row of logits for top_logprobs_row_sm90.cu.
+//
+// Accuracy of the sum: a thread keeps it relative to a base that follows its largest logit no closer than kRoom, so the sum is rescaled
+// rarely, and each time what it held shrinks by e^kRoom with all its errors. Four terms are added in f32, the rest in double; ex2 and
+// its argument lose up to 2^-20 of a term.
+#pragma once
+#include <cstdint>
+
+#include "backends/cuda/sampling/sample_weights.cuh"
+
+namespace sluice::cuda::logprobs {
+
+constexpr int kThreads = 1024, kWarp = 32, kWarps = kThreads / kWarp;
+constexpr int kEach = 4;  // logits of an access
+constexpr int kAtOnce = 4;
+constexpr uint32_t kAllLanes = 0xffffffffu;
+constexpr uint64_t kNowhere = ~uint64_t{0};  // behind every place
+constexpr float kRoom = 8.f;
+
+// Logits that one thread sees at most.
+constexpr int64_t share_of(int64_t vocab) {
+  constexpr int64_t kStep = int64_t{kThreads} * kEach;
+  return (vocab + kStep - 1) / kStep * kEach;
+}
+
+struct Row {
+  const float* x;
+  int vocab;
+  bool wide;  // x is a multiple of 16 bytes
+
+  // Logits i to i + 3, NaN and what lies beyond the row as -inf.
+  __device__ __forceinline__ void load(float (&v)[kEach], int i) const {
+    if (wide && i + kEach <= vocab) {
+      const float4 four = *reinterpret_cast<const float4*>(x + i);
+      v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    } else {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) v[j] = i + j < vocab ? x[i + j] : -INFINITY;
+    }
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) v[j] = fmaxf(v[j], -INFINITY);
+  }
+  // f(logits, id of the first), by groups, ids ascending.
+  template <class F>
+  __device__ __forceinline__ void for_groups(F f) const {
+    constexpr int kStep = kThreads * kEach;
+    for (int64_t first = int64_t{threadIdx.x} * kEach; first < vocab; first += kAtOnce * kStep) {
+      float v[kAtOnce][kEach];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) load(v[k], static_cast<int>(first + k * kStep));
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k)
+        if (first + k * kStep < vocab) f(v[k], static_cast<int>(first + k * kStep));
+    }
+  }
+};
+
+// What one thread has seen of a row.
+struct Seen {
+  float base;   // -inf: no number above that
+  double sum;   // of e^(x - base)
+  int before;   // tokens before the drawn one
+  float best;   // the largest logit
+  int best_id;  // the lowest id that has it; -1: the thread has seen none
+};
+
+__device__ __forceinline__ Seen pass(const Row& row, int token, float logit) {
+  Seen s{.base = -INFINITY, .sum = 0, .before = 0, .best = -INFINITY, .best_id = -1};
+  row.for_groups([&](const float(&v)[kEach], int id) {
+    const float most = fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3]));
+    if (most > s.best || s.best_id < 0) {
+      s.best = most;
+#pragma unroll
+      for (int j = kEach - 1; j >= 0; --j)
+        if (v[j] == most) s.best_id = id + j;
+    }
+    if (most > s.base + kRoom) {
+      s.sum *= static_cast<double>(draw::power_of_two((s.base - most) * draw::kLog2E));
+      s.base = most;
+    }
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      sum += v[j] > -INFINITY ? draw::power_of_two((v[j] - s.base) * draw::kLog2E) : 0.f;
+      s.before += id + j < row.vocab && (v[j] > logit || (v[j] == logit && id + j < token));
+    }
+    s.sum += static_cast<double>(sum);
+  });
+  return s;
+}
+
+struct Totals {
+  float largest;
+  double sum;  // of e^(x - largest); meaningless unless that is finite
+  int before;
+};
+
+// Shared memory of a CTA in front of its list of places.
+struct Desk {
+  float largest[kWarps];
+  double sum[kWarps];
+  int before[kWarps];
+  uint32_t listed;
+};
+constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
+
+// Over all threads; the first thread's is the answer, the same bits in every run.
+__device__ __forceinline__ Totals totals_of(const Seen& seen, Desk& desk) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  float largest = seen.best;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+  if (lane == 0) desk.largest[warp] = largest;
+  if (threadIdx.x == 0) desk.listed = 0;
+  __syncthreads();
+  for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, desk.largest[w]);
+  const bool counts = seen.base > -INFINITY && isfinite(largest);
+  double sum = counts ? seen.sum * exp(static_cast<double>(seen.base) - static_cast<double>(largest)) : 0;
+  int before = seen.before;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, step);
+    before += __shfl_xor_sync(kAllLanes, before, step);
+  }
+  if (lane == 0) desk.sum[warp] = sum, desk.before[warp] = before;
+  __syncthreads();
+  sum = 0, before = 0;
+  for (int w = 0; w < kWarps; ++w) sum += desk.sum[w], before += desk.before[w];
+  return {.largest = largest, .sum = sum, .before = before};
+}
+
+// The place at or before which `top` threads have theirs, exactly that many; fewer have one: a place behind all of them. All threads
+// call it.
+__device__ __forceinline__ uint64_t threshold_of(uint64_t own, int top) {
+  uint64_t least = 0;  // the answer lies at or behind it
+  for (int bit = 63; bit >= 0; --bit) {
+    const uint64_t trial = least | ((uint64_t{1} << bit) - 1);
+    if (__syncthreads_count(own <= trial) < top) least |= uint64_t{1} << bit;
+  }
+  return least;
+}
+
+// Lists places in any order, among which are the first `top` of the row, or all if it has fewer; returns how many. The list holds
+// min(vocab, top * share_of(vocab)). `listed` is 0, and all threads know.
+__device__ __forceinline__ int list_first(const Row& row, const Seen& seen, int top, uint64_t* list,
+                                          uint32_t* listed) {
+  const uint64_t own = seen.best_id < 0 ? kNowhere : draw::place_of(seen.best, seen.best_id);
+  const uint64_t last = threshold_of(own, top);
+  // `top` threads have a place up to it, so no place behind it is among the first `top`; and no other thread has one before it.
+  if (own <= last && own != kNowhere)
+    row.for_groups([&](const float(&v)[kEach], int id) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const uint64_t place = draw::place_of(v[j], id + j);
+        if (id + j < row.vocab && place <= last) list[atomicAdd(listed, 1u)] = place;
+      }
+    });
+  __syncthreads();
+  return static_cast<int>(*listed);
+}
+
+}  // namespace sluice::cuda::logprobs
