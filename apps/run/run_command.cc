@@ -14,6 +14,7 @@
 #include "apps/run/run.h"
 #include "base/fields.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 
 namespace sluice::apps {
 namespace {

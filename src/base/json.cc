@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/file_kind.h"
-#include "base/printable.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {
@@ -54,7 +54,7 @@ std::string syntax_error(size_t byte, std::string_view text) {
     return "wanted JSON, found " + std::string(kind);
   std::string why =
       "wanted JSON, found an error at byte " + std::to_string(byte) + " of " + std::to_string(text_bytes);
-  if (!is_utf8(text.substr(0, byte))) why += ", where it is not UTF-8";
+  if (valid_utf8_bytes(text) < byte) why += ", where it is not UTF-8";
   return why;
 }
 

@@ -59,22 +59,4 @@ std::string scientific_text(double value) {
   return error == std::errc() ? std::string(buffer, end) : "?";
 }
 
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const size_t more = c < 0x80                ? 0
-                        : c >= 0xc2 && c < 0xe0 ? 1
-                        : c >= 0xe0 && c < 0xf0 ? 2
-                        : c >= 0xf0 && c < 0xf5 ? 3
-                                                : 4;
-    if (more == 4) return false;
-    for (size_t k = 1; k <= more; ++k) {
-      if (i + k >= text.size()) return true;
-      if ((static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) return false;
-    }
-    i += more + 1;
-  }
-  return true;
-}
-
 }  // namespace sluice

@@ -24,7 +24,4 @@ std::string number_text(double value);
 // The fewest digits that read back as it, and an exponent: 18446744073709552000 is "1.8446744073709552e+19".
 std::string scientific_text(double value);
 
-// Whether a text is UTF-8; its last character may be cut.
-bool is_utf8(std::string_view text);
-
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {
@@ -91,6 +91,16 @@ std::string Utf8Stream::finish() {
   if (!held_.empty()) append_utf8(kReplacement, &out);
   held_.clear();
   return out;
+}
+
+size_t valid_utf8_bytes(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const Utf8Step step = utf8_step(text.substr(at));
+    if (!step.valid) break;
+    at += static_cast<size_t>(step.bytes);
+  }
+  return at;
 }
 
 std::string valid_utf8(std::string_view bytes) {

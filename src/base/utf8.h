@@ -32,7 +32,10 @@ class Utf8Stream {
   std::string held_;  // at most 3 bytes
 };
 
-// The same for bytes in one piece.
+// How many bytes stand before the first that is not part of a code point; all of them in valid UTF-8.
+size_t valid_utf8_bytes(std::string_view text);
+inline bool is_utf8(std::string_view text) { return valid_utf8_bytes(text) == text.size(); }
+// As Utf8Stream, for bytes in one piece.
 std::string valid_utf8(std::string_view bytes);
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {

@@ -22,7 +22,8 @@ struct Leaf {
   std::vector<int32_t> to_end = {};
   int64_t least = 0, most = kNoBound;
   bool counted() const { return !counts.empty(); }
-  // A few texts, where there are no more: of an array whose elements must differ.
+  // Its texts, where there are no more than so many: of an array whose elements must differ.
+  static constexpr int32_t kTextsMax = 64;
   std::vector<std::string> texts = {};
 
   // The state and count behind `byte`; kDead where the leaf has no text that goes on so.

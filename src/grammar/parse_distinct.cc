@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kLooksMax = 2048;           // at places of a leaf, behind one token
 constexpr int64_t kLooksOfStepMax = 200'000;  // behind all tokens of a step
-constexpr int32_t kListedMax = 64;            // leaves of so few texts list them (Leaf::texts)
 
 uint64_t mix(uint64_t h, uint64_t x) {
   h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
@@ -78,7 +77,7 @@ std::optional<int32_t> Parse::leaf_without(int32_t index, TraceId trace) {
   const Leaf& whole = *grammar_.program.leaves[static_cast<size_t>(index)];
   if (trace <= 0) return index;
   if (whole.texts.empty()) {
-    if (count_of(trace) < kListedMax) return index;
+    if (count_of(trace) < Leaf::kTextsMax) return index;
     std::string text;
     int64_t looks = kLooksMax;
     return has_other(whole, {0, 0}, trace, &text, &looks) ? std::optional(index) : std::nullopt;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "grammar/schema_document.h"
-#include "text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "grammar/regex.h"
-#include "text/utf8.h"
 
 namespace sluice {
 namespace {

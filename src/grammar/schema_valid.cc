@@ -4,9 +4,9 @@
 #include <cmath>
 #include <set>
 
+#include "base/utf8.h"
 #include "grammar/leaf.h"
 #include "grammar/schema_document.h"
-#include "text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -105,7 +105,7 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
   auto leaf = json_strings(*values, least, most, work);
   if (!leaf) return too_long();
   if (least == 0 && most < 0)
-    if (const auto texts = values->texts(64)) {
+    if (const auto texts = values->texts(Leaf::kTextsMax)) {
       std::vector<std::string> listed;
       for (const std::string& text : *texts) listed.push_back(json_text(text));
       return std::make_shared<const Leaf>(texts_leaf(listed));
@@ -120,7 +120,7 @@ Result<LeafPointer> number_leaf(const Merged& m, Work* work) {
   auto dfa = json_numbers(b, work);
   if (!dfa.ok()) return Status{dfa.status().code, "JSON schema: " + dfa.status().message};
   Leaf leaf{.dfa = std::move(dfa).value()};
-  if (auto texts = leaf.dfa.texts(64); texts && b.integer) leaf.texts = std::move(*texts);
+  if (auto texts = leaf.dfa.texts(Leaf::kTextsMax); texts && b.integer) leaf.texts = std::move(*texts);
   return std::make_shared<const Leaf>(std::move(leaf));
 }
 

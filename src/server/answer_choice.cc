@@ -22,8 +22,7 @@ AnswerChoice::AnswerChoice(const ChatFormat& format, const ApiRequest& request)
       wants_logprobs_(request.sampling.logprobs.has_value()),
       only_echoes_(request.sampling.max_tokens == 0),
       decoder_(tokenizer_),
-      stop_(request.stop),
-      stop_token_ids_(request.sampling.stop_token_ids) {
+      stop_(request.stop) {
   if (request.kind != ApiKind::kCompletion)
     parser_ = format.parser({.thinking = request.thinking, .calls = request.tools.offered()});
 }
@@ -123,10 +122,7 @@ void AnswerChoice::push(const GeneratedToken& token) {
     else
       add_text(decoder_.push(token.id));
   }
-  const auto& stops = stop_token_ids_;
-  if (token.finish == FinishReason::kStop && !stop_.found() &&
-      std::find(stops.begin(), stops.end(), token.id) != stops.end())
-    stop_token_ = token.id;
+  if (token.finish == FinishReason::kStop && !stop_.found()) stop_token_ = token.id;
   if (token.finish != FinishReason::kNone || stop_.found()) end(token.finish);
 }
 

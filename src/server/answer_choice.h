@@ -54,7 +54,8 @@ class AnswerChoice {
   bool called() const { return called_; }
   FinishReason finish() const { return finish_; }                           // of one that is done
   const std::optional<std::string>& stop() const { return stop_.found(); }  // the string that ended it
-  const std::optional<int32_t>& stop_token() const { return stop_token_; }  // of stop_token_ids, likewise
+  // The token that ended it, if none did so as text: one of the model's or of the request's.
+  const std::optional<int32_t>& stop_token() const { return stop_token_; }
   int64_t tokens() const { return tokens_; }
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
@@ -83,7 +84,6 @@ class AnswerChoice {
   std::deque<TextToken> held_;                         // tokens of text that is not given out yet
   std::vector<AnswerPiece> new_, said_;
   std::vector<ParsedMessage> messages_;
-  std::vector<int32_t> stop_token_ids_;
   std::optional<int32_t> stop_token_;
   bool done_ = false, called_ = false;
   FinishReason finish_ = FinishReason::kNone;

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/printable.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {
@@ -16,7 +16,7 @@ double finite(float logprob) { return std::max<double>(logprob, kLogprobLeast); 
 // Its text; of a part of a character "bytes:\xe2\x80", so that two tokens never have one name.
 std::string name_of(const Tokenizer& tokenizer, int32_t id) {
   const std::string_view piece = tokenizer.piece(id);
-  if (valid_utf8(piece) == piece) return std::string(piece);
+  if (is_utf8(piece)) return std::string(piece);
   std::string out = "bytes:";
   for (const char c : piece) {
     char byte[8];

@@ -1,5 +1,7 @@
 #include "server/text_answer.h"
 
+#include <algorithm>
+
 namespace sluice {
 
 using Kind = AnswerPiece::Kind;
@@ -10,6 +12,7 @@ TextAnswer::TextAnswer(const ChatFormat& format, const ApiRequest& request, Answ
       chat_(request.kind == ApiKind::kChat),
       include_usage_(request.include_usage),
       usage_in_each_event_(request.usage_in_each_event),
+      stop_token_ids_(request.sampling.stop_token_ids),
       calls_(static_cast<size_t>(choices())),
       begun_(static_cast<size_t>(choices())) {
   head_.id = (chat_ ? "chatcmpl-" : "cmpl-") + head_.id;
@@ -38,7 +41,8 @@ OrderedJson TextAnswer::call_of(int64_t choice, int64_t call, const std::string&
 
 // As vLLM has it: the string or the token that the request named, if it ended the answer.
 OrderedJson TextAnswer::stop_reason_of(int64_t choice) const {
-  if (const auto& token = at(choice).stop_token()) return *token;
+  const auto& token = at(choice).stop_token();
+  if (token && std::binary_search(stop_token_ids_.begin(), stop_token_ids_.end(), *token)) return *token;
   return or_null(at(choice).stop().value_or(""));
 }
 

@@ -25,9 +25,10 @@ class TextAnswer final : public Answer {
   OrderedJson call_of(int64_t choice, int64_t call, const std::string& function) const;
 
   bool chat_, include_usage_, usage_in_each_event_;
-  std::string event_head_;      // what every event begins with
-  std::vector<int64_t> calls_;  // of each choice, told so far
-  std::vector<bool> begun_;     // an event has told of the choice
+  std::vector<int32_t> stop_token_ids_;  // the request's, sorted
+  std::string event_head_;               // what every event begins with
+  std::vector<int64_t> calls_;           // of each choice, told so far
+  std::vector<bool> begun_;              // an event has told of the choice
 };
 
 }  // namespace sluice

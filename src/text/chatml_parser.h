@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/answer_parser.h"
 #include "text/chatml.h"
 #include "text/hermes_call.h"
-#include "text/utf8.h"
 
 namespace sluice {
 

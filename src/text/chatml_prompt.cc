@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "text/chatml.h"
 #include "text/python_json.h"
-#include "text/utf8.h"
 
 namespace sluice {
 namespace {

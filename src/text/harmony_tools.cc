@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "base/printable.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace sluice {
 namespace {

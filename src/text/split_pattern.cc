@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "text/pattern_syntax.h"
 #include "text/unicode_stand_in.h"
-#include "text/utf8.h"
 
 namespace sluice {
 namespace {

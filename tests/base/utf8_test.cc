@@ -1,4 +1,4 @@
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 
@@ -54,6 +54,14 @@ TEST(Utf8, PiecesDoNotMatter) {
     joined += stream.finish();
     EXPECT_EQ(joined, valid_utf8(bytes));
   }
+}
+
+TEST(Utf8, ValidBytesEndBeforeTheFirstThatIsNoCodePoint) {
+  EXPECT_TRUE(is_utf8(""));
+  EXPECT_TRUE(is_utf8("a\u00e4\u20ac\U0001f986"));
+  // A cut, a surrogate, an overlong form, and a byte that no text has.
+  for (const char* wrong : {"ab\xe2\x82", "ab\xed\xa0\x80", "ab\xc0\x80", "ab\xff"})
+    EXPECT_EQ(valid_utf8_bytes(wrong), 2u);
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 // Input: the first byte chooses the endpoint, the rest is the body.
 #include <cstdint>
 
+#include "base/utf8.h"
 #include "server/api_request.h"
 #include "text/harmony_tools.h"
-#include "text/utf8.h"
 
 namespace {
 
