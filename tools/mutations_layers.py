@@ -29,7 +29,7 @@ LAYERS = [
     Mutation(
         "adapters_from_before_the_router",
         "the update of the adapters is added to what nobody reads",
-        "src/nn/moe_graph.cc",
+        "src/nn/moe/graph.cc",
         '{&L::y, out_.logits}});',
         '{&L::y, Bind(g_.between("other"))}});',
         "*MoeFeatures*",
@@ -61,7 +61,7 @@ LAYERS = [
     Mutation(
         "shared_expert_unclamped",
         "the shared expert has no limit on what its activation takes",
-        "src/nn/moe_problems.cc",
+        "src/nn/moe/problems.cc",
         "  p.shared_up = up_problem(c, 1, c.hidden, c.shared_intermediate, c.shared_w);",
         "  p.shared_up = up_problem(c, 1, c.hidden, c.shared_intermediate, c.shared_w);\n  p.shared_up.limit = 1e9;",
         "*MoeOracle*",
@@ -69,7 +69,7 @@ LAYERS = [
     Mutation(
         "routed_scale_dropped",
         "the experts' weights add up to 1 whatever the scale is",
-        "src/nn/moe_problems.cc",
+        "src/nn/moe/problems.cc",
         "          .scale = c.scale,",
         "          .scale = 1,",
         "*MoeOracle*",
@@ -77,7 +77,7 @@ LAYERS = [
     Mutation(
         "latent_loses_shared",
         "the shared expert's answer is not added to what leaves the latent width",
-        "src/nn/moe_problems.cc",
+        "src/nn/moe/problems.cc",
         "          .shared = shared_apart(c),\n",
         "          .shared = false,\n",
         "*MoeOracle*",
@@ -85,7 +85,7 @@ LAYERS = [
     Mutation(
         "canary_looks_at_parts_alone",
         "the canary does not look at the kernel of all experts",
-        "src/nn/moe_canary.cc",
+        "src/nn/moe/canary.cc",
         "if (piece.problem->op() == ExpertMlp::kName)",
         "if (piece.problem->op() != ExpertMlp::kName && false)",
         "Canary.*",
@@ -93,7 +93,7 @@ LAYERS = [
     Mutation(
         "canary_looks_past_grouped",
         "the canary does not look at the kernel of both products",
-        "src/nn/moe_canary.cc",
+        "src/nn/moe/canary.cc",
         "if (piece.problem->op() == GroupedMlp::kName)",
         "if (false)",
         "Canary.*",
@@ -117,7 +117,7 @@ LAYERS = [
     Mutation(
         "down_bias_on_every_rank",
         "every tensor-parallel rank adds W2's bias",
-        "src/nn/moe_slice.cc",
+        "src/nn/moe/slice.cc",
         "out.down_bias = whole.down_bias && s.tp_rank == 0;",
         "out.down_bias = whole.down_bias;",
         "MoeSlice*",
@@ -125,7 +125,7 @@ LAYERS = [
     Mutation(
         "shared_slots_alike",
         "every slot has the first part of the shared expert",
-        "src/nn/moe_source.cc",
+        "src/nn/moe/source.cc",
         "shared_part({j * c.intermediate + out_.width.begin,",
         "shared_part({0 * j + out_.width.begin,",
         "MoeShared*:MoeLoad*",
@@ -133,7 +133,7 @@ LAYERS = [
     Mutation(
         "shared_slots_on_every_rank",
         "every expert-parallel rank adds the shared expert",
-        "src/nn/moe_slice.cc",
+        "src/nn/moe/slice.cc",
         "s.ep_rank > 0           ? 0",
         "s.ep_rank < 0           ? 0",
         "MoeShared*:MoeSlice*",
@@ -141,7 +141,7 @@ LAYERS = [
     Mutation(
         "slice_scales_from_zero",
         "a tensor-parallel rank reads the first rank's scales",
-        "src/nn/moe_source.cc",
+        "src/nn/moe/source.cc",
         "c.scale_at + c.first * blocks + c.column / kMxBlock;",
         "c.scale_at + c.first * blocks;",
         "MoeSlice*",
@@ -149,7 +149,7 @@ LAYERS = [
     Mutation(
         "canary_trusts",
         "the canary lets any value pass",
-        "src/nn/moe_canary.cc",
+        "src/nn/moe/canary.cc",
         "    if (std::isnan(want.value[at]) && std::isnan(got)) return true;",
         "    if (!std::isnan(want.bound[at])) return true;",
         "Damaged*",
@@ -173,7 +173,7 @@ LAYERS = [
     Mutation(
         "experts_read_x_itself",
         "the experts read x, not its norm",
-        "src/nn/moe_graph.cc",
+        "src/nn/moe/graph.cc",
         'const ValueId answers = experts(experts_x, groups);',
         'const ValueId answers = experts(c_.latent > 0 ? experts_x : v_("x"), groups);',
         "*NormsWhatItReads*",
@@ -181,7 +181,7 @@ LAYERS = [
     Mutation(
         "latent_layer_norms_the_experts_sum",
         "a layer with a latent width norms for the next layer what its experts read",
-        "src/nn/moe_graph.cc",
+        "src/nn/moe/graph.cc",
         'norm("norm.next", v_("y"),',
         'norm("norm.next", v_("x"),',
         "*NormsForTheNextLayer*",
@@ -197,7 +197,7 @@ LAYERS = [
     Mutation(
         "upload_scales_from_codes",
         "a device that packs takes the scales from where the codes are",
-        "src/nn/expert_upload.cc",
+        "src/nn/moe/expert_upload.cc",
         "make_tensor(bytes + scales_at(m), DType::kU8",
         "make_tensor(bytes + 0 * scales_at(m), DType::kU8",
         "Far/*",
@@ -285,7 +285,7 @@ LAYERS = [
     Mutation(
         "replaced_bias_of_the_first",
         "a replaced expert gets the first expert's biases",
-        "src/nn/moe_load.cc",
+        "src/nn/moe/load.cc",
         "source_.experts.begin + local.begin + e,",
         "source_.experts.begin + e,",
         "Far/*:MoeReplace.*",
@@ -293,7 +293,7 @@ LAYERS = [
     Mutation(
         "apart_stream_is_x",
         "a layer on a device of its own adds its input where the residual stream belongs",
-        "src/nn/moe_apart.cc",
+        "src/nn/moe/offloaded.cc",
         "given[i].second->data, bytes(*to)",
         "given[0].second->data, bytes(*to)",
         "OnFar.*",
@@ -373,7 +373,7 @@ LAYERS = [
     Mutation(
         "plain_up_first_as_gate_first",
         "plain tensors in up-first order are read gate first",
-        "src/nn/moe_source.cc",
+        "src/nn/moe/source.cc",
         "gate_order_(names.storage == ExpertStorage::kFusedRows ?",
         "gate_order_(names.storage == ExpertStorage::kFusedRows && out->whole.gate_order != GateOrder::kUpFirst ?",
         "CapiLayers.PlainTensors*",
@@ -381,7 +381,7 @@ LAYERS = [
     Mutation(
         "replaced_expert_keeps_its_bias",
         "a replaced expert keeps its old biases",
-        "src/nn/moe_load.cc",
+        "src/nn/moe/load.cc",
         "SLUICE_TRY(bias_of({local, 1}));",
         "SLUICE_TRY(bias_of({local, 0}));",
         "CapiLayers.AnExpert*:MoeReplace.*",
@@ -389,7 +389,7 @@ LAYERS = [
     Mutation(
         "packed_fingerprints_left",
         "packed bytes that are read leave the old fingerprints",
-        "src/nn/moe_packed.cc",
+        "src/nn/moe/packed.cc",
         "SLUICE_TRY(note_packed(p, e, fingerprints[at++]));",
         "SLUICE_TRY(note_packed(p, e, p->fingerprints[static_cast<size_t>(e)] + 0 * fingerprints[at++]));",
         "CapiLayers.PackedBytesGo*",
@@ -397,7 +397,7 @@ LAYERS = [
     Mutation(
         "packed_hashes_not_compared",
         "packed bytes that changed are taken",
-        "src/nn/moe_packed.cc",
+        "src/nn/moe/packed.cc",
         "if (hash.value() != hashes[i])",
         "if (false && hash.value() != hashes[i])",
         "CapiLayers.PackedBytesOf*",
@@ -445,7 +445,7 @@ LAYERS = [
     Mutation(
         "captured_only_where_buffers_begin",
         "captured ids do not come to a tensor that begins anywhere",
-        "src/nn/moe.cc",
+        "src/nn/moe/layer.cc",
         "  if (bytes == 0) return {};",
         "  if (bytes != 1) return {};",
         "*MoeFeatures*",

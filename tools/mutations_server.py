@@ -22,7 +22,7 @@ SERVER = [
     server(
         "logprobs_behind_a_stop",
         "log probabilities of tokens that a stop string took away",
-        "src/server/answer_choice.cc",
+        "src/server/answers/answer_choice.cc",
         "  while (!held_.empty() && held_.front().offset < shown_bytes_) {",
         "  while (!held_.empty()) {",
         "ApiAnswer.*",
@@ -30,7 +30,7 @@ SERVER = [
     server(
         "offsets_in_bytes",
         "text_offset counts bytes",
-        "src/server/answer_choice.cc",
+        "src/server/answers/answer_choice.cc",
         "return (c & 0xc0) != 0x80;",
         "return c != 0;",
         "ApiAnswer.*",
@@ -38,7 +38,7 @@ SERVER = [
     server(
         "echoed_scores_shifted",
         "a token of the prompt has the log probability of the one behind it",
-        "src/server/answer_choice.cc",
+        "src/server/answers/answer_choice.cc",
         "t.logprob = scores[i - 1].logprob",
         "t.logprob = scores[i % scores.size()].logprob",
         "ApiAnswer.*",
@@ -46,7 +46,7 @@ SERVER = [
     server(
         "calls_nobody_offered",
         "a call of a function that the request does not know is told as one",
-        "src/server/answer_choice.cc",
+        "src/server/answers/answer_choice.cc",
         "offers_tools_ ? called_function(e.message.recipient) : \"\";",
         "called_function(e.message.recipient);",
         "ApiAnswer.*",
@@ -54,7 +54,7 @@ SERVER = [
     server(
         "forced_header_is_lost",
         "a call that the request began has no name",
-        "src/server/api_answer.cc",
+        "src/server/answers/answer.cc",
         "      choice->begin_with(forced);\n",
         "      (void)forced;\n",
         "ApiAnswer.*",
@@ -62,7 +62,7 @@ SERVER = [
     server(
         "cached_tokens_of_each_choice",
         "a prompt's cached tokens count once for each of its answers",
-        "src/server/api_answer.cc",
+        "src/server/answers/answer.cc",
         "c.tokens() == 0 && choice % choices_each_ == 0",
         "c.tokens() == 0",
         "ApiAnswer.*",
@@ -70,7 +70,7 @@ SERVER = [
     server(
         "cut_answers_are_whole",
         "a response that its limit ended says that it is completed",
-        "src/server/response_answer.h",
+        "src/server/answers/response_answer.h",
         "done() && at(0).finish() == FinishReason::kLength;",
         "false;",
         "ApiResponse.*",
@@ -78,7 +78,7 @@ SERVER = [
     server(
         "stored_calls_forgotten",
         "the output of a call is refused after previous_response_id",
-        "src/server/response_answer.cc",
+        "src/server/answers/response_answer.cc",
         "    if (items_[i].kind == Kind::kCall) conversation_.function_of[call_id_of(i)] = items_[i].name;\n",
         "    (void)call_id_of(i);\n",
         "ApiResponse.*",
@@ -94,7 +94,7 @@ SERVER = [
     server(
         "schemas_in_order_of_names",
         "members of a schema come in the order of their names",
-        "src/server/api_fields.cc",
+        "src/server/requests/fields.cc",
         "  auto value = parse_ordered_json(body, \"body\", member);",
         "  Result<OrderedJson> value = OrderedJson(Json::parse(body)[member]);",
         "ApiRequest.*",
@@ -102,7 +102,7 @@ SERVER = [
     server(
         "results_of_the_last_call",
         "what a tool said belongs to whichever call came last",
-        "src/server/api_messages.cc",
+        "src/server/requests/messages.cc",
         "const auto found = out_->function_of.find(id);",
         "(void)id;\n  const auto found = out_->function_of.empty() ? out_->function_of.end() : std::prev(out_->function_of.end());",
         "ApiRequest.*:ApiResponse.*",

@@ -5,7 +5,7 @@ TEXT = [
     Mutation(
         "bpe_takes_the_rightmost",
         "of two merges with one rank, the right one is done first",
-        "src/text/bpe.cc",
+        "src/text/tokenizer/bpe.cc",
         "return std::tie(a.rank, a.place) > std::tie(b.rank, b.place);",
         "return std::tie(a.rank, b.place) > std::tie(b.rank, a.place);",
         "*RecordedTokenizer*",
@@ -13,7 +13,7 @@ TEXT = [
     Mutation(
         "user_text_forges_frames",
         "plain text becomes special tokens",
-        "src/text/tokenizer.cc",
+        "src/text/tokenizer/tokenizer.cc",
         "if (specials == Specials::kParse || found->kind != Data::Kind::kSpecial) {",
         "if (specials == Specials::kParse || found->kind == Data::Kind::kSpecial) {",
         "*RecordedTokenizer*:Harmony.*",
@@ -21,7 +21,7 @@ TEXT = [
     Mutation(
         "unicode_of_the_library",
         "text is cut by the Unicode version of PCRE2",
-        "src/text/split_pattern.cc",
+        "src/text/tokenizer/split_pattern.cc",
         "const char32_t stand_in = unicode_stand_in(step.code_point);",
         "const char32_t stand_in = step.code_point + 0 * unicode_stand_in(step.code_point);",
         "*RecordedTokenizer*:SplitPattern.*",
@@ -69,7 +69,7 @@ TEXT = [
     Mutation(
         "nfc_marks_unordered",
         "marks stay in the order of the text",
-        "src/text/nfc.cc",
+        "src/text/tokenizer/nfc.cc",
         "std::stable_sort(begin, end, [](const Mark& a, const Mark& b) { return a.order < b.order; });",
         "std::stable_sort(begin, end, [](const Mark& a, const Mark& b) { return a.order / 256 < b.order / 256; });",
         "Nfc.*:*RecordedTokenizer*",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/text/nfc_table.inc: what Unicode's normalization form C needs to know of each code point.
+"""Writes src/text/tokenizer/nfc_table.inc: what Unicode's normalization form C needs to know of each code point.
 
 Wants the Python package tokenizers (0.23.3 wrote the file in the tree), whose tables are those of the tokenizers that Sluice reads. They are
 asked one code point at a time, so that the tables are its own whatever Python's own version of Unicode is.

@@ -7,7 +7,7 @@ Wants the Python package tokenizers (0.23.3 wrote the files in the tree).
   tools/record_tokenizer.py record FILE.json OUT.jsonl
                                       records one tokenizer: a line is {"text": ..., "parse": ids, "as_text": ids, "decoded": text}
   tools/record_tokenizer.py categories
-                                      prints the general category of every code point, for src/text/unicode_stand_in.cc
+                                      prints the general category of every code point, for src/text/tokenizer/unicode_stand_in.cc
 """
 import json
 import pathlib

@@ -8,7 +8,7 @@
 
 #include "apps/common/chat.h"
 #include "base/status.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::apps {
 

@@ -9,7 +9,7 @@
 #include "apps/explain/explain_model.h"
 #include "backends/backends.h"
 #include "dispatch/explain.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::apps {
 namespace {

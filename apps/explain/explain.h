@@ -8,7 +8,7 @@
 
 #include "apps/common/commands.h"
 #include "dispatch/decide.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::apps {
 

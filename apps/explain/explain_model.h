@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "graph/any_op.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::apps {
 

@@ -46,7 +46,7 @@ void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoin
     if (by_name.count(s.name)) out->missing.push_back(s.name + " " + stored_text(s.type, s.shape));
 }
 
-// Without a family: the MoE layers that nn/moe_load.h can load, by their names.
+// Without a family: the MoE layers that nn/moe/load.h can load, by their names.
 void use_moe_names(const Checkpoint& checkpoint, MoeNaming naming, Inspection* out) {
   std::map<std::string, std::string> uses;
   const MoeNames& n = moe_names(naming);

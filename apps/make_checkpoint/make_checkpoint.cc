@@ -190,7 +190,7 @@ Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& all, c
   return writer.value()->finish();
 }
 
-// The MoE layers of a model that no family runs: what nn/moe_load.h reads.
+// The MoE layers of a model that no family runs: what nn/moe/load.h reads.
 std::vector<TensorSpec> moe_layers_of(const Like& like, int64_t layers) {
   std::vector<TensorSpec> out;
   for (int64_t i = 0; i < layers; ++i) {

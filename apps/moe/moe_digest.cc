@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "backends/backends.h"
-#include "nn/moe_load.h"
+#include "nn/moe/load.h"
 
 namespace sluice::apps {
 namespace {

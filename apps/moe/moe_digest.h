@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "base/tensor.h"
-#include "nn/moe_slice.h"
+#include "nn/moe/slice.h"
 
 namespace sluice::apps {
 

@@ -8,7 +8,7 @@
 
 #include "apps/common/commands.h"
 #include "apps/common/step_timing.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::apps {
 

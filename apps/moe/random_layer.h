@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 #include "nn/owned_tensor.h"
 
 namespace sluice::apps {

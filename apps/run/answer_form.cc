@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "apps/common/input_file.h"
-#include "server/answer_json.h"
+#include "server/answers/answer_json.h"
 
 namespace sluice::apps {
 namespace {
@@ -29,13 +29,13 @@ Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& form
   request.structure_field = kFlag;
   request.thinking = thinking;
   auto filters = StructuredOutput(format, vocab).filters(request);
-  if (const auto* error = std::get_if<ApiError>(&filters)) return invalid(error->message);
+  if (!filters.ok()) return invalid(filters.error().message);
   // Told as the server tells of a response format: without what a file has for its readers.
   const auto schema = parse_ordered_json(text.value(), kFlag);
   if (!schema.ok()) return invalid(schema.status().message);
   return AnswerForm{
       .told = ResponseFormat{.name = "answer", .description = {}, .schema = dump(schema.value())},
-      .make_filter = std::get<MakeFilter>(std::move(filters))};
+      .make_filter = std::move(filters).value()};
 }
 
 }  // namespace sluice::apps

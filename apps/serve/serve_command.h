@@ -5,7 +5,7 @@
 
 #include "apps/common/chat.h"
 #include "server/api_server.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace sluice::apps {
 

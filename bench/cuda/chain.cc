@@ -19,7 +19,7 @@ struct Plot {
   int64_t tokens_most = INT64_MAX;
 };
 
-// The first is what src/nn/moe.cc runs; the others are for comparison.
+// The first is what src/nn/moe/layer.cc runs; the others are for comparison.
 const Plot kPlots[] = {
     {"sluice", {&Layer::norm, &Layer::gate, &Layer::route_group}},
     {"sluice-plain-launches", {&Layer::norm, &Layer::gate, &Layer::route_group}, false},

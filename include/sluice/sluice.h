@@ -324,7 +324,7 @@ typedef struct sluice_weight {
   size_t bytes;
 } sluice_weight;
 
-/* The tensors of a layer under the names and in the order of gate and up of one of these, all of it data in src/nn/moe_names.cc:
+/* The tensors of a layer under the names and in the order of gate and up of one of these, all of it data in src/nn/moe/names.cc:
  * gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
  * mistral_large_3, as the models' publishers have them; and plain, Sluice's own: router, router_bias, correction_bias, hash_table, experts.up and experts.down
  * [experts, rows, width] (with experts.up_scale, experts.up_bias and so on) with gate and up in the layer's gate_order, shared.gate,

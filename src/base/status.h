@@ -1,5 +1,6 @@
 // Errors are values: nothing below apps/ throws, aborts or prints.
 #pragma once
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,22 +31,23 @@ inline Status invalid(std::string message) { return {Code::kInvalidArgument, std
 inline Status unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }
 inline Status out_of_memory(std::string message) { return {Code::kOutOfMemory, std::move(message)}; }
 
-// Either a T or the Status that explains why there is none.
-template <class T>
+// Either a T or the error that explains why there is none: a Status, or another type that says more.
+template <class T, class E = Status>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}          // NOLINT: a value is a result
-  Result(Status status) : status_(std::move(status)) {}  // NOLINT: so is the reason for having none
+  Result(T value) : value_(std::move(value)) {}  // NOLINT: a value is a result
+  Result(E error) : error_(std::move(error)) {}  // NOLINT: so is the reason for having none
   bool ok() const { return value_.has_value(); }
-  const Status& status() const { return status_; }
+  const E& error() const { return error_; }
+  const Status& status() const requires std::same_as<E, Status> { return error_; }
   // Legal only after ok().
   T& value() & { return *value_; }
   const T& value() const& { return *value_; }
-  T&& value() && { return std::move(*value_); }
+  T&& value() && { return *std::move(value_); }
 
  private:
   std::optional<T> value_;
-  Status status_;
+  E error_;
 };
 
 #define SLUICE_TRY(expression)                                                           \

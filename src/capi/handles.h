@@ -11,7 +11,7 @@
 #include "base/printable.h"
 #include "capi/shared_moes.h"
 #include "graph/any_op.h"
-#include "nn/moe_load.h"
+#include "nn/moe/load.h"
 #include "sluice/sluice.h"
 
 struct sluice_device {

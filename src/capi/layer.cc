@@ -1,7 +1,7 @@
 #include "backends/backends.h"
 #include "capi/launch_args.h"
 #include "capi/layer_options.h"
-#include "nn/moe_problems.h"
+#include "nn/moe/problems.h"
 
 using namespace sluice;        // NOLINT: the border names every type of the library
 using namespace sluice::capi;  // NOLINT

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::capi {
 

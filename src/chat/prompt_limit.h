@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <iterator>
 
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice {
 

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 #include "client/api_client.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice {
 

@@ -6,7 +6,7 @@
 
 #include "dispatch/plan.h"
 #include "engine/upload_block.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice {
 

@@ -8,7 +8,7 @@
 #include "grammar/compiled.h"
 #include "grammar/ebnf.h"
 #include "grammar/grammar.h"
-#include "grammar/schema_compiler.h"
+#include "grammar/schema/compiler.h"
 
 namespace sluice {
 namespace {

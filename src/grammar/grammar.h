@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice {
 

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "nn/decoder.h"
-#include "nn/moe_names.h"
+#include "nn/moe/names.h"
 
 namespace sluice {
 
@@ -50,7 +50,7 @@ struct TensorSpec {
 // How it is used: "layer 3 attention.qkv from row 512: packed as panels16".
 std::string use_of(const TensorSpec& spec, WeightLayout layout);
 
-// The tensors of one MoE layer or dense MLP under any naming of nn/moe_names.h, with the shapes that nn/moe_source.h checks.
+// The tensors of one MoE layer or dense MLP under any naming of nn/moe/names.h, with the shapes that nn/moe/source.h checks.
 std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer);
 // The naming of a layer's MLP in a checkpoint whose experts follow `naming`.
 inline MoeNaming naming_of(const MoeConfig& mlp, MoeNaming naming) {

@@ -7,7 +7,7 @@
 
 #include "models/random_weights.h"
 #include "nn/dense_load.h"
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
 #include "weights/numbers.h"
 
 namespace sluice {

@@ -4,7 +4,7 @@
 #include "models/mtp.h"
 #include "models/read_config.h"
 #include "nn/dense_load.h"
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 
 #include "base/arena.h"
 #include "nn/decoder_graph.h"
-#include "nn/moe_problems.h"
+#include "nn/moe/problems.h"
 #include "nn/zeros.h"
 
 namespace sluice {

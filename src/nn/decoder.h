@@ -8,7 +8,7 @@
 
 #include "nn/attention.h"
 #include "nn/cache_layout.h"
-#include "nn/moe_apart.h"
+#include "nn/moe/offloaded.h"
 #include "nn/named_weights.h"
 
 namespace sluice {

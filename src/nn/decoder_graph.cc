@@ -1,6 +1,6 @@
 #include "nn/decoder_graph.h"
 
-#include "nn/moe_graph.h"
+#include "nn/moe/graph.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "nn/moe_source.h"
+#include "nn/moe/source.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/arena.h"
-#include "nn/moe_graph.h"
+#include "nn/moe/graph.h"
 #include "nn/zeros.h"
 
 namespace sluice {

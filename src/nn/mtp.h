@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nn/latent_attention.h"
-#include "nn/moe_apart.h"
+#include "nn/moe/offloaded.h"
 #include "nn/named_weights.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api_request.h"
-#include "server/http.h"
+#include "server/http/http.h"
+#include "server/requests/request.h"
 
 namespace sluice {
 

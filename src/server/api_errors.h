@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "server/api_request.h"
+#include "server/requests/request.h"
 
 namespace sluice {
 

@@ -54,7 +54,10 @@ void ApiServer::Job::attempt(F&& f) noexcept {
 
 void ApiServer::Job::read(const ServedModel& model, ResponseStore& responses) {
   const auto take = [this](auto result) {
-    std::visit([this](auto& it) { outcome = std::move(it); }, result);
+    if (result.ok())
+      outcome = std::move(result).value();
+    else
+      outcome = result.error();
   };
   switch (route) {
     case Route::kTokenize:

@@ -10,10 +10,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "server/answers/answer.h"
 #include "server/api_access.h"
-#include "server/api_answer.h"
 #include "server/engine_thread.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "server/memory.h"
 #include "server/metrics.h"
 #include "server/prepare.h"

@@ -1,6 +1,6 @@
 #include "server/openapi.h"
 
-#include "server/answer_json.h"
+#include "server/answers/answer_json.h"
 
 namespace sluice {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "server/api_request.h"
+#include "server/requests/request.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "models/family.h"
-#include "server/api_answer.h"
+#include "server/answers/answer.h"
 
 namespace sluice {
 namespace {
@@ -82,7 +82,7 @@ std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) cons
                   .param = field};
 }
 
-ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, PromptEnd end) const {
+Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& chat, PromptEnd end) const {
   std::string instructions = chat.response.instructions;
   const std::string& more = chat.conversation.instructions;
   if (!more.empty()) instructions += (instructions.empty() ? "" : "\n\n") + more;
@@ -111,7 +111,8 @@ ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, P
   return std::move(tokens).value();
 }
 
-ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const std::string& text, Specials specials) const {
+Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const std::string& text,
+                                                              Specials specials) const {
   if (const auto error = check_bytes(std::ssize(text), "prompt")) return *error;
   std::vector<int32_t> tokens;
   const Status status = format().tokenizer().encode(text, specials, &tokens);
@@ -119,7 +120,7 @@ ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const std::string& text, 
   return tokens;
 }
 
-ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
+Result<ServedModel::Prepared, ApiError> ServedModel::finish(Prepared prepared) const {
   const ApiRequest& request = prepared.request;
   const char* field = field_of(request);
   for (const auto& tokens : prepared.prompts) {
@@ -161,8 +162,8 @@ std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) c
   if (auto error = check_chat(&out->request)) return error;
   format().forget_old_reasoning(&out->request.conversation.messages);
   auto tokens = tokens_of(out->request, end);
-  if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
-  out->prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+  if (!tokens.ok()) return tokens.error();
+  out->prompts.push_back(std::move(tokens).value());
   const std::string& named = out->request.tools.named;
   if (named.empty() || end != PromptEnd::kNextMessage) return {};
   auto start = format().call_start(named, out->request.thinking);
@@ -178,12 +179,12 @@ bool ServedModel::compiles(const ApiRequest& request) { return StructuredOutput:
 std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::stop_token& stop) const {
   if (stop.stop_requested()) return ApiError{.status = 499, .message = "nobody waits for it"};
   auto filters = structured_.filters(prepared->request, stop);
-  if (auto* error = std::get_if<ApiError>(&filters)) return std::move(*error);
-  prepared->make_filter = std::get<MakeFilter>(std::move(filters));
+  if (!filters.ok()) return filters.error();
+  prepared->make_filter = std::move(filters).value();
   return {};
 }
 
-ApiResult<ServedModel::Prepared> ServedModel::conversation(ApiRequest request) const {
+Result<ServedModel::Prepared, ApiError> ServedModel::conversation(ApiRequest request) const {
   Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
   if (const auto error = make_prompt(&out, PromptEnd::kNextMessage)) return *error;
   // What it has said is in the prompt now; a response that is stored goes on with it.
@@ -191,53 +192,53 @@ ApiResult<ServedModel::Prepared> ServedModel::conversation(ApiRequest request) c
   return finish(std::move(out));
 }
 
-ApiResult<ServedModel::Prepared> ServedModel::chat(std::string_view body) const {
+Result<ServedModel::Prepared, ApiError> ServedModel::chat(std::string_view body) const {
   auto read = read_chat(body, limits_);
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  return conversation(std::get<ApiRequest>(std::move(read)));
+  if (!read.ok()) return read.error();
+  return conversation(std::move(read).value());
 }
 
-ApiResult<ServedModel::Prepared> ServedModel::response(std::string_view body,
-                                                       const FindResponse& stored) const {
+Result<ServedModel::Prepared, ApiError> ServedModel::response(std::string_view body,
+                                                              const FindResponse& stored) const {
   auto read = read_response(body, limits_, stored);
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  return conversation(std::get<ApiRequest>(std::move(read)));
+  if (!read.ok()) return read.error();
+  return conversation(std::move(read).value());
 }
 
-ApiResult<ServedModel::Prepared> ServedModel::completion(std::string_view body) const {
+Result<ServedModel::Prepared, ApiError> ServedModel::completion(std::string_view body) const {
   auto read = read_completion(body, limits_);
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  Prepared out{.request = std::get<ApiRequest>(std::move(read)), .prompts = {}, .forced = {}, .sampling = {}};
+  if (!read.ok()) return read.error();
+  Prepared out{.request = std::move(read).value(), .prompts = {}, .forced = {}, .sampling = {}};
   for (const Prompt& prompt : out.request.prompts) {
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
       out.prompts.push_back(*ids);
       continue;
     }
     auto tokens = tokens_of(std::get<std::string>(prompt), out.request.specials);
-    if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
-    out.prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+    if (!tokens.ok()) return tokens.error();
+    out.prompts.push_back(std::move(tokens).value());
   }
   return finish(std::move(out));
 }
 
-ApiResult<std::string> ServedModel::tokenize(std::string_view body) const {
+Result<std::string, ApiError> ServedModel::tokenize(std::string_view body) const {
   auto read = read_tokenize(body, limits_);
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  auto& request = std::get<TokenizeRequest>(read);
+  if (!read.ok()) return read.error();
+  auto& request = read.value();
   if (request.text) {
     const auto tokens = tokens_of(*request.text, request.specials);
-    if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
-    return tokenize_json(std::get<std::vector<int32_t>>(tokens), max_model_len());
+    if (!tokens.ok()) return tokens.error();
+    return tokenize_json(tokens.value(), max_model_len());
   }
   Prepared chat{.request = std::move(request.chat), .prompts = {}, .forced = {}, .sampling = {}};
   if (const auto error = make_prompt(&chat, request.end)) return *error;
   return tokenize_json(chat.prompts.front(), max_model_len());
 }
 
-ApiResult<std::string> ServedModel::detokenize(std::string_view body) const {
+Result<std::string, ApiError> ServedModel::detokenize(std::string_view body) const {
   const auto read = read_detokenize(body, limits_);
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  return detokenize_json(valid_utf8(format().tokenizer().decode(std::get<std::vector<int32_t>>(read))));
+  if (!read.ok()) return read.error();
+  return detokenize_json(valid_utf8(format().tokenizer().decode(read.value())));
 }
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 
 #include "chat/prompt_limit.h"
 #include "engine/request.h"
-#include "server/api_request.h"
+#include "server/requests/request.h"
 #include "server/structured.h"
 #include "text/chat_format.h"
 
@@ -29,15 +29,15 @@ class ServedModel {
     MakeFilter make_filter = {};                // none: nothing has to match
   };
   // These have no filter yet: constrain() makes it.
-  ApiResult<Prepared> chat(std::string_view body) const;
-  ApiResult<Prepared> response(std::string_view body, const FindResponse& stored) const;
-  ApiResult<Prepared> completion(std::string_view body) const;
+  Result<Prepared, ApiError> chat(std::string_view body) const;
+  Result<Prepared, ApiError> response(std::string_view body, const FindResponse& stored) const;
+  Result<Prepared, ApiError> completion(std::string_view body) const;
   // Whether constrain() compiles something for it.
   static bool compiles(const ApiRequest& request);
   // What the answer must match. Gives up, with an error that nobody reads, once it is asked to stop.
   std::optional<ApiError> constrain(Prepared* prepared, const std::stop_token& stop) const;
-  ApiResult<std::string> tokenize(std::string_view body) const;    // the answer's JSON
-  ApiResult<std::string> detokenize(std::string_view body) const;  // likewise
+  Result<std::string, ApiError> tokenize(std::string_view body) const;    // the answer's JSON
+  Result<std::string, ApiError> detokenize(std::string_view body) const;  // likewise
 
   const ChatFormat& format() const { return *format_; }
   const ApiLimits& limits() const { return limits_; }
@@ -46,16 +46,16 @@ class ServedModel {
   int64_t max_model_len() const { return limit_.max_model_len(); }
 
  private:
-  ApiResult<std::vector<int32_t>> tokens_of(const ApiRequest& chat, PromptEnd end) const;
-  ApiResult<std::vector<int32_t>> tokens_of(const std::string& text, Specials specials) const;
+  Result<std::vector<int32_t>, ApiError> tokens_of(const ApiRequest& chat, PromptEnd end) const;
+  Result<std::vector<int32_t>, ApiError> tokens_of(const std::string& text, Specials specials) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_scores(const Prepared& prepared) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
   // Whether the model's format has a place for what a chat asks; what it takes is no longer ignored.
   std::optional<ApiError> check_chat(ApiRequest* chat) const;
   std::optional<ApiError> make_prompt(Prepared* chat, PromptEnd end) const;
-  ApiResult<Prepared> conversation(ApiRequest request) const;
-  ApiResult<Prepared> finish(Prepared prepared) const;
+  Result<Prepared, ApiError> conversation(ApiRequest request) const;
+  Result<Prepared, ApiError> finish(Prepared prepared) const;
 
   const ModelConfig* model_;
   const ChatFormat* format_;

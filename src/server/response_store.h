@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "server/api_request.h"
+#include "server/requests/request.h"
 
 namespace sluice {
 

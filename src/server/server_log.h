@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "server/line_writer.h"
+#include "server/http/line_writer.h"
 
 namespace sluice {
 

@@ -129,30 +129,31 @@ StructuredOutput::StructuredOutput(const ChatFormat& format, int64_t vocab) : fo
   frame_ = std::make_shared<const Bits>(std::move(frame));
 }
 
-ApiResult<Grammar> StructuredOutput::compile(const GrammarSource& source, const std::string& field,
-                                             const std::stop_token& stop) const {
+Result<Grammar, ApiError> StructuredOutput::compile(const GrammarSource& source, const std::string& field,
+                                                    const std::stop_token& stop) const {
   auto grammar = compiler_->compile(source, stop);
   if (!grammar.ok()) return ApiError{.message = field + ": " + grammar.status().message, .param = field};
   return std::move(grammar).value();
 }
 
 // Of a function that is not strict they match its schema if that can be kept, or are an object, or free where no grammar can be had.
-ApiResult<std::optional<Grammar>> StructuredOutput::arguments_of(const FunctionTool& function, size_t number,
-                                                                 const std::stop_token& stop) const {
+Result<std::optional<Grammar>, ApiError> StructuredOutput::arguments_of(const FunctionTool& function,
+                                                                        size_t number,
+                                                                        const std::stop_token& stop) const {
   std::vector<GrammarSource> sources;
   if (!function.arguments.empty())
     sources.push_back({.kind = GrammarKind::kJsonSchema, .text = function.arguments});
   if (sources.empty() || !function.strict) sources.push_back(any_json_object());
   for (const GrammarSource& source : sources) {
     auto grammar = compile(source, "tools[" + std::to_string(number) + "]", stop);
-    if (auto* good = std::get_if<Grammar>(&grammar)) return std::optional<Grammar>(std::move(*good));
-    if (function.strict) return std::get<ApiError>(std::move(grammar));
+    if (grammar.ok()) return std::optional<Grammar>(std::move(grammar).value());
+    if (function.strict) return grammar.error();
   }
   return std::optional<Grammar>();
 }
 
-ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request, std::optional<Grammar> text,
-                                                const std::stop_token& stop) const {
+Result<MakeFilter, ApiError> StructuredOutput::of_chat(const ApiRequest& request, std::optional<Grammar> text,
+                                                       const std::stop_token& stop) const {
   const ApiTools& tools = request.tools;
   std::vector<std::optional<Grammar>> arguments;
   AnswerEnds ends{.final_message = tools.choice != ApiTools::Choice::kRequired,
@@ -163,8 +164,8 @@ ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request, std::
     const FunctionTool& f = tools.functions[i];
     if (!tools.named.empty() && f.name != tools.named) continue;
     auto grammar = arguments_of(f, i, stop);
-    if (const auto* error = std::get_if<ApiError>(&grammar)) return *error;
-    arguments.push_back(std::get<std::optional<Grammar>>(std::move(grammar)));
+    if (!grammar.ok()) return grammar.error();
+    arguments.push_back(std::move(grammar).value());
     ends.functions.push_back(f.name);
     ends.free_arguments.push_back(!arguments.back());
   }
@@ -188,8 +189,8 @@ bool StructuredOutput::filters_of(const ApiRequest& request) {
           (!tools.parallel || std::any_of(tools.functions.begin(), tools.functions.end(), strict)));
 }
 
-ApiResult<MakeFilter> StructuredOutput::filters(const ApiRequest& request,
-                                                const std::stop_token& stop) const {
+Result<MakeFilter, ApiError> StructuredOutput::filters(const ApiRequest& request,
+                                                       const std::stop_token& stop) const {
   if (filters_of(request) && request.sampling.ignore_eos)
     return ApiError{.message =
                         "ignore_eos: wanted false or null where the answer must match something, which "
@@ -198,8 +199,8 @@ ApiResult<MakeFilter> StructuredOutput::filters(const ApiRequest& request,
   std::optional<Grammar> text;
   if (request.structure) {
     auto grammar = compile(*request.structure, request.structure_field, stop);
-    if (const auto* error = std::get_if<ApiError>(&grammar)) return *error;
-    text = std::get<Grammar>(std::move(grammar));
+    if (!grammar.ok()) return grammar.error();
+    text = std::move(grammar).value();
   }
   if (!filters_of(request)) return MakeFilter();
   if (request.kind != ApiKind::kCompletion) return of_chat(request, std::move(text), stop);

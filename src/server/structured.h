@@ -10,7 +10,7 @@
 
 #include "engine/token_filter.h"
 #include "grammar/grammar.h"
-#include "server/api_request.h"
+#include "server/requests/request.h"
 #include "text/chat_format.h"
 
 namespace sluice {
@@ -27,15 +27,15 @@ class StructuredOutput {
   static bool filters_of(const ApiRequest& request);
   // What the request asks for: a structure of its text, a call that must be made, arguments that must match. Compiles on the thread
   // that calls, and gives up once it is asked to stop. Errors name the field.
-  ApiResult<MakeFilter> filters(const ApiRequest& request, const std::stop_token& stop = {}) const;
+  Result<MakeFilter, ApiError> filters(const ApiRequest& request, const std::stop_token& stop = {}) const;
 
  private:
-  ApiResult<MakeFilter> of_chat(const ApiRequest& request, std::optional<Grammar> text,
-                                const std::stop_token& stop) const;
-  ApiResult<Grammar> compile(const GrammarSource& source, const std::string& field,
-                             const std::stop_token& stop) const;
-  ApiResult<std::optional<Grammar>> arguments_of(const FunctionTool& function, size_t number,
-                                                 const std::stop_token& stop) const;
+  Result<MakeFilter, ApiError> of_chat(const ApiRequest& request, std::optional<Grammar> text,
+                                       const std::stop_token& stop) const;
+  Result<Grammar, ApiError> compile(const GrammarSource& source, const std::string& field,
+                                    const std::stop_token& stop) const;
+  Result<std::optional<Grammar>, ApiError> arguments_of(const FunctionTool& function, size_t number,
+                                                        const std::stop_token& stop) const;
 
   const ChatFormat& format_;
   std::unique_ptr<GrammarCompiler> compiler_;

@@ -12,7 +12,7 @@
 #include "text/answer_parser.h"
 #include "text/chat_gate.h"
 #include "text/chat_message.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice {
 

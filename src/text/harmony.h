@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "text/chat_format.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice {
 

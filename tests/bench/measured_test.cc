@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/json.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 #include "report/results.h"
 
 namespace sluice::bench {

@@ -2,7 +2,7 @@
 #pragma once
 #include "backends/backends.h"
 #include "capi/layer.h"
-#include "nn/moe_problems.h"
+#include "nn/moe/problems.h"
 
 namespace sluice::test {
 

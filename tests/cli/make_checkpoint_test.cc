@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "harness/model_copy.h"
 #include "models/family.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 #include "weights/checkpoint.h"
 
 namespace sluice::test {

@@ -9,8 +9,8 @@
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
 #include "graph/runs.h"
-#include "nn/moe_graph.h"
-#include "nn/moe_problems.h"
+#include "nn/moe/graph.h"
+#include "nn/moe/problems.h"
 
 namespace sluice::test {
 namespace {

@@ -16,7 +16,7 @@
 #include "graph/run_plan.h"
 #include "graph/runs.h"
 #include "nn/decoder.h"
-#include "nn/moe_graph.h"
+#include "nn/moe/graph.h"
 #include "report/expert_shape.h"
 #include "report/results.h"
 

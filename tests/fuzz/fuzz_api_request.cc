@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/utf8.h"
-#include "server/api_request.h"
+#include "server/requests/request.h"
 #include "text/harmony_tools.h"
 
 namespace {
@@ -18,9 +18,9 @@ void require(bool ok) {
 }
 
 template <class T>
-const T* accepted(const ApiResult<T>& read) {
-  const auto* error = std::get_if<ApiError>(&read);
-  if (!error) return &std::get<T>(read);
+const T* accepted(const Result<T, ApiError>& read) {
+  if (read.ok()) return &read.value();
+  const ApiError* error = &read.error();
   require(error->status == 400 && error->message.find("wanted") != std::string::npos);
   require(error->param.empty() || error->message.starts_with(error->param));
   require(error->message == valid_utf8(error->message));

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/json.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

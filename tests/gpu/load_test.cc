@@ -6,9 +6,9 @@
 
 #include "gpu/gpu.h"
 #include "harness/moe_layer_file.h"
-#include "nn/expert_upload.h"
-#include "nn/moe.h"
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
+#include "nn/moe/expert_upload.h"
+#include "nn/moe/layer.h"
 #include "weights/files.h"
 
 namespace sluice::test {

@@ -10,7 +10,7 @@
 #include "graph/step.h"
 #include "models/family.h"
 #include "nn/decoder_graph.h"
-#include "nn/moe_graph.h"
+#include "nn/moe/graph.h"
 
 namespace sluice::test {
 namespace {

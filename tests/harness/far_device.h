@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/cpu/device.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::test {
 

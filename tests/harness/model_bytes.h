@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/load.h"
-#include "nn/moe_source.h"
+#include "nn/moe/source.h"
 
 namespace sluice::test {
 

@@ -11,8 +11,8 @@
 
 #include "graph/runs.h"
 #include "harness/cases.h"
-#include "nn/moe_graph.h"
-#include "nn/moe_slice.h"
+#include "nn/moe/graph.h"
+#include "nn/moe/slice.h"
 #include "ops/all.h"
 
 namespace sluice::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "nn/moe_load.h"
+#include "nn/moe/load.h"
 #include "weights/files.h"
 
 namespace sluice::test {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "nn/moe_load.h"
+#include "nn/moe/load.h"
 
 namespace sluice::test {
 

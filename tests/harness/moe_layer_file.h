@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "nn/moe.h"
-#include "nn/moe_names.h"
+#include "nn/moe/layer.h"
+#include "nn/moe/names.h"
 #include "weights/safetensors_writer.h"
 
 namespace sluice::test {

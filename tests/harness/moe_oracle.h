@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "harness/test_data.h"
-#include "nn/moe_canary.h"
-#include "nn/moe_load.h"
+#include "nn/moe/canary.h"
+#include "nn/moe/load.h"
 #include "nn/owned_tensor.h"
 #include "ops/bounds.h"
 #include "weights/files.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "harness/moe_files.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::test {
 

@@ -9,7 +9,7 @@
 
 #include "backends/cpu/device.h"
 #include "harness/moe_reach.h"
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
 #include "nn/owned_tensor.h"
 
 namespace sluice::test {

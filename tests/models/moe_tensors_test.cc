@@ -5,7 +5,7 @@
 #include "backends/cpu/device.h"
 #include "harness/moe_files.h"
 #include "models/family.h"
-#include "nn/moe_load.h"
+#include "nn/moe/load.h"
 
 namespace sluice::test {
 

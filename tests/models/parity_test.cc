@@ -9,7 +9,7 @@
 #include "harness/model_copy.h"
 #include "harness/recorded_logits.h"
 #include "models/load.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice::test {
 namespace {

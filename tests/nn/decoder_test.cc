@@ -5,7 +5,7 @@
 
 #include "backends/cpu/device.h"
 #include "harness/engine_runs.h"
-#include "nn/moe_problems.h"
+#include "nn/moe/problems.h"
 
 namespace sluice::test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 #include "harness/far_device.h"
-#include "nn/expert_upload.h"
+#include "nn/moe/expert_upload.h"
 
 namespace sluice::test {
 namespace {

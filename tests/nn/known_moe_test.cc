@@ -8,7 +8,7 @@
 
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
 
 #include <gtest/gtest.h>
 

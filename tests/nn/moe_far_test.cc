@@ -1,7 +1,7 @@
 // The suite of MoE layers on a device whose memory is not the host's.
 #include "harness/far_device.h"
 #include "harness/moe_suite.h"
-#include "nn/moe_apart.h"
+#include "nn/moe/offloaded.h"
 
 namespace sluice::test {
 namespace {

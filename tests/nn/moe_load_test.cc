@@ -1,10 +1,10 @@
-#include "nn/moe_load.h"
+#include "nn/moe/load.h"
 
 #include <gtest/gtest.h>
 
 #include "harness/devices.h"
 #include "harness/moe_files.h"
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
 
 namespace sluice::test {
 namespace {

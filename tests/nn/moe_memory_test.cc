@@ -6,7 +6,7 @@
 #include "harness/devices.h"
 #include "harness/moe_files.h"
 #include "harness/moe_layer_file.h"
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
 
 namespace sluice::test {
 namespace {

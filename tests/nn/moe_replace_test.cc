@@ -2,8 +2,8 @@
 
 #include "harness/devices.h"
 #include "harness/moe_files.h"
-#include "nn/moe.h"
-#include "nn/moe_canary.h"
+#include "nn/moe/canary.h"
+#include "nn/moe/layer.h"
 
 namespace sluice::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "nn/moe_slice.h"
+#include "nn/moe/slice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "nn/moe.h"
+#include "nn/moe/layer.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "harness/devices.h"
 #include "harness/offering_device.h"
 #include "harness/random_weights.h"
-#include "nn/moe_problems.h"
+#include "nn/moe/problems.h"
 
 namespace sluice::test {
 namespace {

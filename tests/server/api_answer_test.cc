@@ -1,4 +1,4 @@
-#include "server/api_answer.h"
+#include "server/answers/answer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/api_request.h"
+#include "server/requests/request.h"
 
 #include <gtest/gtest.h>
 
@@ -11,20 +11,20 @@ ApiRequest chat(const std::string& fields) {
   auto read = read_chat(
       R"({"messages": [{"role": "user", "content": "hi"}])" + (fields.empty() ? "" : ", " + fields) + "}",
       kLimits);
-  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
-  return std::get<ApiRequest>(std::move(read));
+  EXPECT_TRUE(read.ok()) << read.error().message;
+  return std::move(read).value();
 }
 
-ApiError refusal(const ApiResult<ApiRequest>& read) {
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+ApiError refusal(const Result<ApiRequest, ApiError>& read) {
+  if (!read.ok()) return read.error();
   ADD_FAILURE() << "it was accepted";
   return {};
 }
 
 ApiRequest messages(const std::string& list) {
   auto read = read_chat(R"({"messages": )" + list + "}", kLimits);
-  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
-  return std::get<ApiRequest>(std::move(read));
+  EXPECT_TRUE(read.ok()) << read.error().message;
+  return std::move(read).value();
 }
 
 }  // namespace
@@ -84,8 +84,8 @@ TEST(ApiRequest, MessagesBecomeThoseOfTheChatFormat) {
 TEST(ApiRequest, PromptsOfEveryForm) {
   const auto prompts = [](const std::string& json) {
     const auto read = read_completion(R"({"prompt": )" + json + "}", kLimits);
-    EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
-    return std::get<ApiRequest>(read).prompts;
+    EXPECT_TRUE(read.ok()) << read.error().message;
+    return read.value().prompts;
   };
   using Ids = std::vector<int32_t>;
   EXPECT_EQ(prompts(R"("a")"), std::vector<Prompt>{"a"});
@@ -188,7 +188,7 @@ TEST(ApiRequest, WhatIsKeptIsBounded) {
         R"({"prompt": "a", "n": )" + std::to_string(n) + R"(, "logit_bias": {)" + biases + "}}",
         {.vocab = 99999, .max_choices = 128});
   };
-  EXPECT_TRUE(std::holds_alternative<ApiRequest>(biased(100)));
+  EXPECT_TRUE(biased(100).ok());
   EXPECT_EQ(refusal(biased(128)).param, "logit_bias");
   const std::string name(1000000, 'x');
   const auto call = [](const std::string& id, const std::string& function) {
@@ -226,8 +226,8 @@ TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   const auto end = [](const std::string& fields) {
     const auto read =
         read_tokenize(R"({"messages": [{"role": "user", "content": "q"}])" + fields + "}", kLimits);
-    EXPECT_TRUE(std::holds_alternative<TokenizeRequest>(read));
-    return std::get<TokenizeRequest>(read).end;
+    EXPECT_TRUE(read.ok());
+    return read.value().end;
   };
   EXPECT_EQ(end(""), PromptEnd::kNextMessage);
   EXPECT_EQ(end(R"(, "add_generation_prompt": false)"), PromptEnd::kLastMessage);
@@ -237,7 +237,7 @@ TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   const auto both = read_tokenize(
       R"({"messages": [{"role": "user", "content": "q"}], "continue_final_message": true, "add_generation_prompt": true})",
       kLimits);
-  EXPECT_EQ(std::get<ApiError>(both).param, "add_generation_prompt");
+  EXPECT_EQ(both.error().param, "add_generation_prompt");
 }
 
 TEST(ApiRequest, ABodyThatIsNoObject) {
@@ -327,9 +327,9 @@ TEST(ApiRequest, LogprobsOfChatsAndCompletions) {
   const auto completion = [](const std::string& fields) {
     return read_completion(R"({"prompt": "a", )" + fields + "}", kLimits);
   };
-  EXPECT_EQ(std::get<ApiRequest>(completion(R"("logprobs": 5)")).sampling.logprobs, 5);
+  EXPECT_EQ(completion(R"("logprobs": 5)").value().sampling.logprobs, 5);
   EXPECT_EQ(refusal(completion(R"("logprobs": true)")).param, "logprobs");
-  const auto echoed = std::get<ApiRequest>(completion(R"("logprobs": 1, "echo": true, "max_tokens": 0)"));
+  const auto echoed = completion(R"("logprobs": 1, "echo": true, "max_tokens": 0)").value();
   EXPECT_EQ(echoed.sampling.logprobs, 1);
   EXPECT_EQ(echoed.sampling.max_tokens, 0);
   EXPECT_EQ(refusal(completion(R"("max_tokens": 0)")).param, "max_tokens");

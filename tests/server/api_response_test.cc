@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "server/api_answer.h"
+#include "server/answers/answer.h"
 #include "server/response_store.h"
 #include "text/harmony.h"
 
@@ -27,13 +27,13 @@ std::shared_ptr<const StoredResponse> earlier(const std::string& id) {
 
 ApiRequest request(const std::string& fields) {
   auto read = read_response("{" + fields + "}", kLimits, earlier);
-  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
-  return std::get<ApiRequest>(std::move(read));
+  EXPECT_TRUE(read.ok()) << read.error().message;
+  return std::move(read).value();
 }
 
 ApiError refusal(const std::string& fields) {
   auto read = read_response("{" + fields + "}", kLimits, earlier);
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  if (!read.ok()) return read.error();
   ADD_FAILURE() << "it was accepted: " << fields;
   return {};
 }

@@ -1,21 +1,21 @@
-#include "server/api_structure.h"
+#include "server/requests/structure.h"
 
 #include <gtest/gtest.h>
 
 namespace sluice {
 namespace {
 
-ApiResult<ApiRequest> read(const std::string& fields) {
+Result<ApiRequest, ApiError> read(const std::string& fields) {
   return read_chat(R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}", {.vocab = 100});
 }
 ApiRequest taken(const std::string& fields) {
   auto out = read(fields);
-  EXPECT_TRUE(std::holds_alternative<ApiRequest>(out)) << std::get<ApiError>(out).message;
-  return std::get<ApiRequest>(std::move(out));
+  EXPECT_TRUE(out.ok()) << out.error().message;
+  return std::move(out).value();
 }
 std::string refused(const std::string& fields) {
   const auto out = read(fields);
-  if (const auto* error = std::get_if<ApiError>(&out)) return error->param + ", " + error->message;
+  if (!out.ok()) return out.error().param + ", " + out.error().message;
   return "";
 }
 

@@ -1,4 +1,4 @@
-#include "server/line_writer.h"
+#include "server/http/line_writer.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

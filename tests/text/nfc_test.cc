@@ -1,4 +1,4 @@
-#include "text/nfc.h"
+#include "text/tokenizer/nfc.h"
 
 #include <gtest/gtest.h>
 

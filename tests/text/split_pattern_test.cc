@@ -1,4 +1,4 @@
-#include "text/split_pattern.h"
+#include "text/tokenizer/split_pattern.h"
 
 #include <gtest/gtest.h>
 

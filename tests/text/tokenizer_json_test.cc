@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/json.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sluice {
 namespace {

@@ -1,0 +1,170 @@
+// Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both use
+// src/nn/moe/layer.h, planned as a user plans it.
+#include "cuda/expert_bed.h"
+#include "cuda/routes.h"
+#include "cuda/suites.h"
+#include "nn/moe/problems.h"
+
+namespace sluice::bench {
+namespace {
+
+// A planned layer with rotating weights and inputs. `config` is the shape's, with or without a shared expert.
+class Block {
+ public:
+  Block(Experts& experts, Gate& gate, const MoeConfig& config, int64_t tokens)
+      : experts_(experts), gate_(gate), config_(config), tokens_(tokens), memory_(gate.memory().device()) {}
+
+  Status make() {
+    auto moe = Moe::plan(memory_.device(), config_, tokens_);
+    if (!moe.ok()) return moe.status();
+    moe_ = std::move(moe).value();
+    const auto bytes = static_cast<int64_t>(moe_->workspace_bytes());
+    SLUICE_TRY(memory_.tensor(DType::kU8, {bytes}, &scratch_));
+    // Far smaller than a score: it changes some choices, but tokens still differ.
+    if (config_.correction_bias)
+      SLUICE_TRY(memory_.random(DType::kF32, {config_.experts}, 0.01, &correction_bias_));
+    return memory_.tensor(config_.x, {tokens_, config_.hidden}, &y_);
+  }
+
+  Status run(int64_t i) const {
+    return moe_->forward({.x = x(i), .residual = {}, .token_ids = {}, .y = y_}, weights(i), workspace(),
+                         memory_.device().stream());
+  }
+
+  Status poison_outputs() const {
+    for (const Tensor& t : {scratch_, y_}) SLUICE_TRY(poison(t, memory_.device().stream()));
+    return {};
+  }
+
+  // Logits, ids, weights and y of run 0.
+  Result<std::string> check() const {
+    const MoeChoice choice = moe_->choice(tokens_, workspace());
+    const Result<std::string> logits = gate_.check(x(0), choice.logits, Who::kSluice);
+    if (!logits.ok() || !logits.value().empty()) return logits;
+    const RouteTopk::Problem route = RouteTopk::at_tokens(route_problem(config_), tokens_);
+    RouteTopk::Args args;
+    args.logits = choice.logits, args.ids = choice.ids, args.weights = choice.weights;
+    args.bias = correction_bias_;
+    const Result<std::string> routes = check_routes(memory_.device(), route, args, Who::kSluice);
+    if (!routes.ok() || !routes.value().empty()) return routes;
+    const int64_t shared = config_.shared_intermediate / config_.intermediate;
+    return experts_.check(
+        {.x = x(0), .ids = choice.ids, .weights = choice.weights, .y = y_, .shared = shared}, kOurShare);
+  }
+
+  // The router computes the ids from x, so what they reach is counted after some runs: the mean over them.
+  struct Reached {
+    double experts = 0, rows = 0;
+  };
+  Result<Reached> reached() const {
+    constexpr int64_t kRuns = 16;
+    const ExpertShape& s = experts_.shape();
+    Reached out;
+    for (int64_t i = 0; i < kRuns; ++i) {
+      SLUICE_TRY(run(i));
+      HostTensor ids;
+      SLUICE_TRY(to_host(memory_.device(), moe_->choice(tokens_, workspace()).ids, &ids));
+      Draw draw;
+      const int64_t pairs = elements_of(ids.tensor);
+      draw.on_host.assign(ids.tensor.as<int32_t>(), ids.tensor.as<int32_t>() + pairs);
+      for (const int32_t id : draw.on_host)
+        if (id < (s.partial() ? -1 : 0) || id >= s.experts())
+          return invalid("wrong: id " + std::to_string(id));
+      const Draw::Reach reach = draw.reach(pairs);
+      out.experts += static_cast<double>(reach.experts) / kRuns;
+      out.rows += static_cast<double>(reach.rows) / kRuns;
+    }
+    return out;
+  }
+
+ private:
+  Tensor x(int64_t i) const { return gate_.args(tokens_, i).x; }
+  Workspace workspace() const { return {scratch_.as<std::byte>(), moe_->workspace_bytes()}; }
+  MoeWeights weights(int64_t i) const {
+    const PackedExperts& set = experts_.set(i);
+    const RouterGemm::Args gate = gate_.args(tokens_, i);
+    const auto first = [&](const Tensor& t) {
+      return t.present() ? first_rows(t, local_experts(config_) + shared_slots(config_)) : t;
+    };
+    MoeWeights w;
+    w.router = gate.w, w.router_bias = gate.bias, w.correction_bias = correction_bias_;
+    w.experts.up = first(set.up), w.experts.up_scale = first(set.up_scale);
+    w.experts.down = first(set.down), w.experts.down_scale = first(set.down_scale);
+    w.experts.up_bias = experts_.up_bias(), w.experts.down_bias = experts_.down_bias();
+    if (!shared_apart(config_)) return w;
+    const auto shared_of = [&](const Tensor& t) { return t.present() ? experts_.shared(t) : t; };
+    w.shared.up = shared_of(set.up), w.shared.up_scale = shared_of(set.up_scale);
+    w.shared.down = shared_of(set.down), w.shared.down_scale = shared_of(set.down_scale);
+    return w;
+  }
+
+  Experts& experts_;
+  Gate& gate_;
+  MoeConfig config_;
+  int64_t tokens_;
+  mutable Memory memory_;
+  std::unique_ptr<Moe> moe_;
+  Tensor scratch_ = {}, correction_bias_ = {}, y_ = {};
+};
+
+}  // namespace
+
+Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
+  const ExpertShape& s = experts.shape();
+  Block block(experts, gate, s.moe(), tokens);
+  const Status made = block.make();
+  const auto reached = made.ok() ? block.reached() : Result<Block::Reached>(made);
+  if (!reached.ok()) return leave_out(s, "moe_block", reached.status());
+  Contest contest{
+      .suite = suite_, .op = "moe_block", .model = s.model, .note = "by router", .tokens = tokens};
+  contest.bytes = s.bytes(tokens, reached.value().experts) + static_cast<double>(gate.shape().weight_bytes());
+  contest.flops = s.flops(reached.value().rows) + RouterGemm::flops(gate.shape().problem(tokens));
+  contest.contenders.push_back(contender_of("sluice", [&block](int64_t i) { return block.run(i); }));
+  contest.poison = [&] { return block.poison_outputs(); };
+  contest.verify = [&](Who) { return block.check(); };
+  return hold_paced(contest, {});
+}
+
+// The shared expert as one more expert of every token, and apart from the others, which takes more launches.
+Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
+  const ExpertShape& s = experts.shape();
+  MoeConfig config = s.moe();
+  config.shared_intermediate = s.shared * s.intermediate;
+  Block apart(experts, gate, config, tokens);
+  config.shared_as_slots = true;
+  Block slot(experts, gate, config, tokens);
+  const Status made = apart.make(), other = slot.make();
+  const auto reached = made.ok() ? apart.reached() : Result<Block::Reached>(made);
+  if (!reached.ok()) return leave_out(s, "draft_step", reached.status());
+  std::vector<std::string> complaints;
+  if (!other.ok()) complaints.push_back("sluice left out: " + other.message);
+  Contest contest{
+      .suite = suite_, .op = "draft_step", .model = s.model, .note = "by router", .tokens = tokens};
+  const auto all = static_cast<double>(s.shared);
+  contest.bytes =
+      s.bytes(tokens, reached.value().experts + all) + static_cast<double>(gate.shape().weight_bytes());
+  contest.flops = s.flops(reached.value().rows + all * static_cast<double>(tokens)) +
+                  RouterGemm::flops(gate.shape().problem(tokens));
+  const Block* ran = &apart;
+  const auto add = [&](const char* impl, const Block& block) {
+    contest.contenders.push_back(contender_of(impl, [&ran, &block](int64_t i) {
+      ran = &block;
+      return block.run(i);
+    }));
+  };
+  if (other.ok()) add("sluice", slot);
+  add("sluice-shared-apart", apart);
+  contest.poison = [&]() -> Status {
+    SLUICE_TRY(apart.poison_outputs());
+    return other.ok() ? slot.poison_outputs() : Status{};
+  };
+  contest.verify = [&](Who) { return ran->check(); };
+  return hold_paced(contest, std::move(complaints));
+}
+
+Status Bench::leave_out(const ExpertShape& shape, const char* op, const Status& why) const {
+  if (why.code == Code::kDevice || why.code == Code::kOutOfMemory) return why;
+  return report_({}, {std::string(shape.model) + " " + op + " left out: " + why.message});
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,135 @@
+// The experts of an MoE layer with MXFP4 or bf16 weights: shapes, weights, routing, and the layer's expected output.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cuda/gate.h"
+#include "cuda/memory.h"
+#include "cuda/peers.h"
+#include "nn/moe/layer.h"
+#include "ops/pack_experts.h"
+
+namespace sluice::bench {
+
+struct ExpertShape {
+  const char* model;
+  int64_t top_k, hidden, intermediate;
+  DType w;  // e2m1 or bf16
+  Activation act;
+  double alpha = 1, beta = 0, limit = 0;
+  GateOrder order = GateOrder::kGateFirst;
+  bool biases = false;  // of both matrices, and of the gate
+  // The routing, from logits on. Tokens choose among its experts. With scope kRange only a part of the experts is here; the
+  // others contribute nothing.
+  RouteTopk::Problem route = {};
+  // Shared experts of the same size that every token passes through, 0 or 1. With 1 there is a draft_step.
+  int64_t shared = 0;
+  // No kernel and no cost model was fitted to this shape. It is measured only if named.
+  bool held_out = false;
+
+  bool mxfp4() const { return w == DType::kE2M1; }
+  bool partial() const { return route.scope == ExpertScope::kRange; }
+  int64_t experts() const { return partial() ? route.expert_count : route.experts; }  // experts that are here
+  // Weights of one expert, without padding.
+  int64_t weights() const { return (is_gated(act) ? 3 : 2) * hidden * intermediate; }
+  int64_t weight_bytes() const { return mxfp4() ? weights() / 2 + weights() / 32 : 2 * weights(); }
+  // Rows of one expert's first matrix.
+  int64_t up_rows() const { return (is_gated(act) ? 2 : 1) * intermediate; }
+  GateShape gate() const;  // of the same model
+  MoeConfig moe() const;   // the whole layer, as a user plans it, without shared experts
+  ExpertMlp::Problem mlp(int64_t tokens) const;  // the part of that layer that follows ids and weights
+  sluice_peer_layer peer_problem(int64_t tokens) const;
+  // Of the layer: bytes of x, y and the weights of the experts it reaches; flops of `rows` rows of experts.
+  double bytes(int64_t tokens, double experts_reached) const;
+  double flops(double rows) const { return 2.0 * rows * static_cast<double>(weights()); }
+};
+std::vector<ExpertShape> mxfp4_shapes();
+std::vector<ExpertShape> bf16_shapes();
+
+// How tokens choose experts.
+enum class Spread : uint8_t { kUniform, kZipf };
+constexpr const char* word_of(Spread s) { return s == Spread::kUniform ? "uniform" : "zipf"; }
+
+// Ids without repetition, and weights that sum to 1, for several runs. The first n tokens of a draw serve runs of n tokens.
+// Zipf: an expert's probability is inverse to its rank; ranks differ from draw to draw. An expert of another part of the
+// model has the id -1.
+struct Draw {
+  Tensor ids, weights;  // [tokens, top_k] on the GPU
+  std::vector<int32_t> on_host = {};
+  // What the first `pairs` ids reach: the experts that are here, and the number of ids that name them.
+  struct Reach {
+    int64_t experts, rows;
+  };
+  Reach reach(int64_t pairs) const;
+};
+Status make_draws(Memory& memory, const ExpertShape& shape, Spread spread, int64_t tokens, int64_t count,
+                  std::vector<Draw>* out);
+
+// The two matrices of all experts as ExpertGemm takes them.
+struct PackedExperts {
+  Tensor up, up_scale, down, down_scale;
+};
+
+// The same weights as a peer packed them, by set.
+struct PackedByPeer {
+  const sluice_layer_peer* peer = nullptr;
+  std::vector<const void*> sets = {};
+};
+
+// Sets of weights that rotate, so that none is in L2 when its turn comes again. Every peer that supports the shape has its own
+// copies of them.
+class Experts {
+ public:
+  Experts(Device& device, const ExpertShape& shape) : shape_(shape), memory_(device) {}
+  // Leaves out peers that fail, with a complaint.
+  Status make(const Peers& peers, std::vector<std::string>* complaints);
+
+  const ExpertShape& shape() const { return shape_; }
+  Memory& memory() { return memory_; }
+  const PackedExperts& set(int64_t i) const { return sets_[static_cast<size_t>(i) % sets_.size()]; }
+  const Tensor& up_bias() const { return up_bias_; }
+  const Tensor& down_bias() const { return down_bias_; }
+  const std::vector<PackedByPeer>& peers() const { return peers_; }
+  int64_t sets() const { return static_cast<int64_t>(sets_.size()); }
+
+  // The shared expert of a matrix of set(); it follows the experts that tokens choose.
+  Tensor shared(const Tensor& packed) const;
+
+  // A layer's inputs and output, with the weights of set 0: ids [tokens, top_k or more], y [tokens, hidden or more].
+  struct Answer {
+    Tensor x, ids, weights, y;
+    int64_t shared = 0;  // experts of every token, besides those of ids and weights
+  };
+  // Checks rows of y against the layer in double precision: three tokens, all columns. Empty, or what is wrong: a token whose
+  // RMS error exceeds `share` of the RMS of the reference.
+  Result<std::string> check(const Answer& answer, double share);
+
+ private:
+  int64_t matrices() const { return shape_.experts() + shape_.shared; }
+  Status fill(int64_t set);
+  Status pack(PackedExperts* out);
+  sluice_peer_experts raw() const;
+
+  ExpertShape shape_;
+  Memory memory_;
+  // As in a checkpoint; at the end those of set 0.
+  Tensor up_rows_ = {}, up_scales_ = {}, down_rows_ = {}, down_scales_ = {}, up_bias_ = {}, down_bias_ = {};
+  std::vector<PackedExperts> sets_;
+  std::vector<PackedByPeer> peers_;
+};
+
+// The layer of `count` tokens in double precision, from weights as a checkpoint has them (experts_reference.cu).
+// sampled i32[count] on the GPU: rows of x, ids and weights, of which the first top_k of `slots` columns count. `shared` experts
+// follow those of the shape, with the weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden].
+// experts.up and experts.down are bf16 without scales if the shape says so.
+struct ReferenceArgs {
+  const void* x = nullptr;
+  const int32_t *ids = nullptr, *sampled = nullptr;
+  const float* weights = nullptr;
+  int64_t slots = 0, shared = 0;
+  sluice_peer_experts experts = {};
+  double *h = nullptr, *y = nullptr;
+};
+Status reference_layer(const ExpertShape& shape, const ReferenceArgs& args, int64_t count, Stream stream);
+
+}  // namespace sluice::bench

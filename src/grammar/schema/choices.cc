@@ -1,0 +1,239 @@
+// Alternatives among schemas: what holds by "anyOf", "oneOf", "not", "if" and dependencies.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "grammar/schema/merge.h"
+
+namespace sluice {
+namespace {
+
+const Json* get(const Json& schema, const char* key) {
+  const auto found = schema.find(key);
+  return found != schema.end() ? &*found : nullptr;
+}
+
+}  // namespace
+
+Status SchemaMerger::choose(const ChoiceKey& key, std::vector<Alternative> alternatives, Merged* m,
+                            Schemas* todo, const Decisions& decisions) {
+  if (const auto made = decisions.find(key); made != decisions.end()) {
+    todo->insert(todo->end(), made->second.schemas.rbegin(), made->second.schemas.rend());
+    for (const Json* schema : made->second.checks) SLUICE_TRY(check(*schema, m));
+    return {};
+  }
+  if (alternatives.empty()) m->never = true;
+  if (alternatives.size() == 1) {
+    todo->insert(todo->end(), alternatives[0].schemas.rbegin(), alternatives[0].schemas.rend());
+    for (const Json* schema : alternatives[0].checks) SLUICE_TRY(check(*schema, m));
+    return {};
+  }
+  if (!m->pending) m->pending.emplace(key, std::move(alternatives));
+  return {};
+}
+
+Status SchemaMerger::check(const Json& schema, Merged* m) {
+  SLUICE_TRY(prepare_validation(*document_, schema, work_));
+  if (std::find(m->checks.begin(), m->checks.end(), &schema) == m->checks.end()) m->checks.push_back(&schema);
+  return {};
+}
+
+Status SchemaMerger::add_choices(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
+                                 int depth) {
+  if (const Json* all = get(s, "allOf")) {
+    if (!all->is_array()) return wrong_keyword("allOf", "an array of schemas", *all);
+    for (auto it = all->rbegin(); it != all->rend(); ++it) todo->push_back(&*it);
+  }
+  if (const Json* any = get(s, "anyOf")) {
+    if (!any->is_array()) return wrong_keyword("anyOf", "an array of schemas", *any);
+    std::vector<Alternative> alternatives;
+    for (const Json& one : *any) alternatives.push_back({{&one}});
+    SLUICE_TRY(choose({&s, "anyOf"}, std::move(alternatives), m, todo, decisions));
+  }
+  if (s.contains("oneOf")) SLUICE_TRY(add_one_of(s, m, todo, decisions, depth));
+  if (s.contains("not")) SLUICE_TRY(add_not(s, m, todo, decisions, depth));
+  if (s.contains("if") && (s.contains("then") || s.contains("else")))
+    SLUICE_TRY(add_condition(s, m, todo, decisions, depth));
+  return add_dependencies(s, m, todo, decisions);
+}
+
+const Json* SchemaMerger::beside(const Json& s) {
+  auto& out = besides_[&s];
+  if (out == nullptr) {
+    Json some = Json::object();
+    for (const char* key : {"type", "required", "properties"})
+      if (const Json* value = get(s, key)) some[key] = *value;
+    out = document_->keep(std::move(some), s);
+  }
+  return out;
+}
+
+const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
+  const auto [found, is_new] = nots_.try_emplace(&schema);
+  if (is_new) {
+    Negation all = negated(schema, 0);
+    found->second.complete = all.complete;
+    for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep(std::move(one), schema));
+  }
+  return found->second;
+}
+
+std::optional<Schemas> SchemaMerger::ways_not(const Json& schema, const Schemas& beside) {
+  const Nots& all = nots_of(schema);
+  Schemas out;
+  for (const Json* one : all.schemas) {
+    Schemas with = beside;
+    with.push_back(one);
+    if (!impossible(with, 1)) out.push_back(one);
+  }
+  if (out.empty() && !all.complete) return {};
+  return out;
+}
+
+// One alternative holds, and the others do not. Where that cannot be said by schemas, the value is asked in the end.
+Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
+                                int depth) {
+  const Json& list = s.at("oneOf");
+  if (!list.is_array()) return wrong_keyword("oneOf", "an array of schemas", list);
+  if (depth > 0) {  // only what is impossible is asked for, and quickly
+    std::vector<Alternative> some;
+    for (const Json& one : list) some.push_back({{&one}});
+    return choose({&s, "oneOf"}, std::move(some), m, todo, decisions);
+  }
+  auto found = one_ofs_.find(&s);
+  if (found == one_ofs_.end()) {
+    std::vector<Alternative> alternatives;
+    for (size_t i = 0; i < list.size(); ++i) add_alternatives(s, i, &alternatives);
+    found = one_ofs_.emplace(&s, std::move(alternatives)).first;
+  }
+  return choose({&s, "oneOf"}, found->second, m, todo, decisions);
+}
+
+// All ways in which alternative `index` of "oneOf" holds and no other one does.
+void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alternative>* out) {
+  constexpr size_t kComparedMax = 40, kWaysApartMax = 8;
+  const Json& list = s.at("oneOf");
+  const Json& one = list[index];
+  std::vector<Schemas> ways{{&one}};
+  const auto ask = [&] { out->push_back({{&one}, {document_->only(s, {"oneOf"})}}); };
+  if (list.size() > kComparedMax) return ask();
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (i == index || impossible({beside(s), &one, &list[i]}, 1)) continue;
+    const auto nots = ways_not(list[i], {beside(s), &one});
+    if (!nots) return ask();
+    std::vector<Schemas> next;
+    for (const Schemas& before : ways)
+      for (const Json* also : *nots) {
+        Schemas both = before;
+        both.push_back(also);
+        Schemas all = both;
+        all.push_back(beside(s));
+        if (next.size() < kWaysApartMax && !impossible(all, 1)) next.push_back(std::move(both));
+      }
+    ways = std::move(next);
+  }
+  for (Schemas& way : ways) out->push_back({std::move(way)});
+}
+
+static bool excludes_format(const Json& never) {
+  const auto format = never.find("format");
+  return format != never.end() && format->is_string() &&
+         format_values(format->get<std::string>(), Bound::kOuter) != nullptr;
+}
+
+Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions, int depth) {
+  const Json& never = s.at("not");
+  if (never.is_object() && never.size() == 1 &&
+      (never.contains("enum") || never.contains("const") || never.contains("pattern") ||
+       excludes_format(never))) {
+    if (never.contains("pattern") || never.contains("format")) {
+      SLUICE_TRY(prepare_validation(*document_, never, work_));
+      m->typed = true;
+      m->types &= kString;  // any other value is valid by a pattern
+    }
+    m->excluded.push_back(&never);
+    m->effective.push_back(&s);
+    return {};
+  }
+  if (never == Json{{"type", "integer"}}) {
+    m->number.fraction = true;
+    m->effective.push_back(&s);
+    return {};
+  }
+  if (depth > 0) {
+    const Nots& nots = nots_of(never);
+    std::vector<Alternative> some;
+    for (const Json* one : nots.schemas) some.push_back({{one}});
+    return nots.complete ? choose({&s, "not"}, std::move(some), m, todo, decisions) : Status{};
+  }
+  auto found = negations_.find(&never);
+  if (found == negations_.end()) {
+    std::optional<std::vector<Alternative>> alternatives;
+    if (const auto nots = ways_not(never, {beside(s)})) {
+      alternatives.emplace();
+      for (const Json* one : *nots) alternatives->push_back({{one}});
+    }
+    found = negations_.emplace(&never, std::move(alternatives)).first;
+  }
+  if (found->second) return choose({&s, "not"}, *found->second, m, todo, decisions);
+  return check(*document_->only(s, {"not"}), m);
+}
+
+Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
+                                   int depth) {
+  const Json& condition = s.at("if");
+  const Json *then = get(s, "then"), *otherwise = get(s, "else");
+  auto found = negations_.find(&condition);
+  if (found == negations_.end() || depth > 0) {
+    std::vector<Alternative> alternatives{{{&condition}}};
+    if (then != nullptr) alternatives[0].schemas.push_back(then);
+    const Nots& all = nots_of(condition);
+    const auto nots = depth == 0     ? ways_not(condition, {beside(s)})
+                      : all.complete ? std::optional(all.schemas)
+                                     : std::nullopt;
+    if (nots) {
+      for (const Json* one : *nots) {
+        alternatives.push_back({{one}});
+        if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
+      }
+    } else {
+      // Whether it holds can only be asked of the value.
+      alternatives.push_back({});
+      if (otherwise != nullptr && depth == 0) alternatives.back().schemas.push_back(otherwise);
+      if (depth == 0) alternatives.back().checks.push_back(document_->only(s, {"if", "then", "else"}));
+    }
+    if (depth > 0) return choose({&s, "if"}, std::move(alternatives), m, todo, decisions);
+    found = negations_.emplace(&condition, std::move(alternatives)).first;
+  }
+  return choose({&s, "if"}, *found->second, m, todo, decisions);
+}
+
+// Of each name either it is absent, or what depends on it holds.
+Status SchemaMerger::add_dependencies(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
+  for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
+    const Json* all = get(s, keyword);
+    if (all == nullptr) continue;
+    if (!all->is_object()) return wrong_keyword(keyword, "an object", *all);
+    m->about |= kObject;
+    if (all->size() > 6) {
+      SLUICE_TRY(check(s, m));
+      continue;
+    }
+    for (const auto& [name, wanted] : all->items()) {
+      auto found = one_ofs_.find(&wanted);
+      if (found == one_ofs_.end()) {
+        const Json* absent = document_->keep(Json{{"properties", Json{{name, false}}}});
+        const Json* present = document_->keep(Json{{"required", Json::array({name})}});
+        const Json* holds =
+            wanted.is_array() || wanted.is_string()
+                ? document_->keep(Json{{"required", wanted.is_array() ? wanted : Json::array({wanted})}})
+                : &wanted;
+        found = one_ofs_.emplace(&wanted, std::vector<Alternative>{{{present, holds}}, {{absent}}}).first;
+      }
+      SLUICE_TRY(choose({&s, std::string(keyword) + "/" + name}, found->second, m, todo, decisions));
+    }
+  }
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,315 @@
+#include "grammar/schema/merge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <unordered_set>
+
+#include "base/printable.h"
+#include "base/utf8.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kWaysMax = 512;  // of one place of a schema
+constexpr int kImpossibleDepthMax = 3;
+
+std::string shown(const std::string& text) { return "'" + printable(valid_utf8(text.substr(0, 80))) + "'"; }
+
+Status too_long() { return invalid("JSON schema: takes too long to compile"); }
+
+const Json* get(const Json& schema, const char* key) {
+  const auto found = schema.find(key);
+  return found != schema.end() ? &*found : nullptr;
+}
+
+}  // namespace
+
+uint8_t json_type(const std::string& name) {
+  constexpr std::pair<const char*, uint8_t> kNames[] = {
+      {"null", kNull},     {"boolean", kBoolean}, {"number", kNumber}, {"integer", kNumber},
+      {"string", kString}, {"array", kArray},     {"object", kObject}};
+  for (const auto& [text, bit] : kNames)
+    if (name == text) return bit;
+  return 0;
+}
+
+Status wrong_keyword(const char* key, const char* wanted, const Json& found) {
+  std::string text = found.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return invalid("JSON schema: " + std::string(key) + ": wanted " + wanted + ", found " + shown(text));
+}
+
+namespace {
+
+// A size, at least 0; absent: `otherwise`.
+Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) {
+  const Json* value = get(schema, key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_number() || value->get<double>() < 0 ||
+      value->get<double>() != std::floor(value->get<double>()))
+    return wrong_keyword(key, "a whole number", *value);
+  return static_cast<int64_t>(std::min(value->get<double>(), 2e9));
+}
+
+// Each name once, where it stood first.
+void keep_first(std::vector<std::string>* names) {
+  std::unordered_set<std::string> seen;
+  std::erase_if(*names, [&](const std::string& name) { return !seen.insert(name).second; });
+}
+
+void raise(int64_t* least, int64_t value) { *least = std::max(*least, value); }
+void lower(int64_t* most, int64_t value) {
+  *most = *most < 0 ? value : value < 0 ? *most : std::min(*most, value);
+}
+
+}  // namespace
+
+Status SchemaMerger::ways(const Schemas& schemas, std::vector<Merged>* out) {
+  ways_ = 0;
+  return ways(schemas, {}, 0, out);
+}
+
+Status SchemaMerger::ways(const Schemas& schemas, const Decisions& decisions, int depth,
+                          std::vector<Merged>* out) {
+  if (!work_->spend(64)) return too_long();
+  auto merged = merge(schemas, decisions, depth);
+  if (!merged.ok()) return merged.status();
+  Merged& m = merged.value();
+  if (m.never || contradicts(m, depth)) return {};
+  if (!m.pending) {
+    if (++ways_ > kWaysMax)
+      return invalid("JSON schema: wanted at most " + std::to_string(kWaysMax) +
+                     " combinations of anyOf, oneOf, if and not, found more");
+    out->push_back(std::move(m));
+    return {};
+  }
+  for (const Alternative& alternative : m.pending->second) {
+    Decisions more = decisions;
+    more[m.pending->first] = alternative;
+    SLUICE_TRY(ways(schemas, more, depth, out));
+  }
+  return {};
+}
+
+Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& decisions, int depth) {
+  Merged m;
+  Schemas todo(schemas.rbegin(), schemas.rend());
+  std::set<const Json*> seen;
+  std::map<const Json*, const Json*> parent;  // the schema that led to it
+  while (!todo.empty() && !m.never) {
+    const Json* schema = todo.back();
+    todo.pop_back();
+    if (!work_->spend(8)) return too_long();
+    if (!seen.insert(schema).second) continue;
+    if (schema->is_boolean()) {
+      m.never |= !schema->get<bool>();
+      continue;
+    }
+    if (!schema->is_object())
+      return invalid("JSON schema: wanted an object, true or false as a schema, found " +
+                     shown(schema->dump(-1, ' ', false, Json::error_handler_t::replace)));
+    const size_t known = todo.size();
+    SLUICE_TRY(add(*schema, &m, &todo, decisions, depth));
+    for (size_t i = known; i < todo.size(); ++i) {
+      // A way that leads back to where it came from, without a value in between, never ends.
+      for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr) {
+        if (!work_->spend(4)) return too_long();
+        m.never |= at == todo[i];
+      }
+      parent.try_emplace(todo[i], schema);
+    }
+  }
+  if (m.number.integer && m.number.fraction) m.types &= static_cast<uint8_t>(~kNumber);
+  keep_first(&m.required);
+  std::sort(m.effective.begin(), m.effective.end());
+  return m;
+}
+
+Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions, int depth) {
+  for (const char* key : {"disallow", "extends", "divisibleBy"})
+    if (s.contains(key))
+      return invalid("JSON schema: " + std::string(key) +
+                     ": a keyword of an old draft, which is not supported");
+  bool says = false;
+  const auto about = [&](const char* key, uint8_t type) -> const Json* {
+    const Json* value = get(s, key);
+    if (value != nullptr) says = true, m->about |= type;
+    return value;
+  };
+  if (const Json* type = get(s, "type")) {
+    says = m->typed = true;
+    uint8_t types = 0;
+    bool whole = false, fraction = false;
+    const auto one = [&](const Json& name) -> Status {
+      if (!name.is_string() || json_type(name.get<std::string>()) == 0)
+        return wrong_keyword("type", "null, boolean, integer, number, string, array or object", name);
+      types |= json_type(name.get<std::string>());
+      whole |= name == Json("integer");
+      fraction |= name == Json("number");
+      return {};
+    };
+    if (type->is_array())
+      for (const Json& name : *type) SLUICE_TRY(one(name));
+    else
+      SLUICE_TRY(one(*type));
+    m->types &= types;
+    m->number.integer |= whole && !fraction;
+  }
+  if (const Json* list = get(s, "enum")) {
+    if (!list->is_array()) return wrong_keyword("enum", "an array", *list);
+    says = true;
+    m->values.push_back(values_in(*list));
+  }
+  if (const Json* value = get(s, "const")) says = true, m->values.emplace_back(value, 1);
+  // Numbers. In draft 4 a number as "exclusiveMinimum" is a mistake, which checkers take for true.
+  const bool draft4 = document_->draft() == 4;
+  for (const bool low : {true, false}) {
+    const char *key = low ? "minimum" : "maximum",
+               *strict_key = low ? "exclusiveMinimum" : "exclusiveMaximum";
+    const auto bound = [&](const Json& value, bool excluded, const char* name) -> Status {
+      const auto d = Decimal::of(value);
+      if (!d) return wrong_keyword(name, "a number", value);
+      auto& known = low ? m->number.least : m->number.most;
+      bool& known_excluded = low ? m->number.least_excluded : m->number.most_excluded;
+      const int order = known ? compare(*d, *known) : low ? 1 : -1;
+      if (low ? order > 0 : order < 0) known = d, known_excluded = excluded;
+      if (order == 0) known_excluded |= excluded;
+      return {};
+    };
+    const Json* strict = about(strict_key, kNumber);
+    if (strict != nullptr && !strict->is_boolean()) SLUICE_TRY(bound(*strict, true, strict_key));
+    if (const Json* value = about(key, kNumber))
+      SLUICE_TRY(bound(*value,
+                       strict != nullptr && (*strict == Json(true) || (draft4 && strict->is_number())), key));
+  }
+  if (const Json* multiple = about("multipleOf", kNumber)) {
+    const auto d = Decimal::of(*multiple);
+    if (!d || d->negative || d->is_zero()) return wrong_keyword("multipleOf", "a number above 0", *multiple);
+    m->number.multiples.push_back(*d);
+    // Many checkers divide doubles, which finds that 4.6 is no multiple of 0.01.
+    if (!d->is_double()) SLUICE_TRY(check(*document_->only(s, {"multipleOf"}), m));
+  }
+  // Strings.
+  const auto sizes = [&](const char* low, const char* high, uint8_t type, int64_t* least,
+                         int64_t* most) -> Status {
+    if (about(low, type) != nullptr || s.contains(high)) {
+      (void)about(high, type);
+      const auto a = size_at(s, low, 0), b = size_at(s, high, -1);
+      if (!a.ok() || !b.ok()) return a.ok() ? b.status() : a.status();
+      raise(least, a.value());
+      lower(most, b.value());
+    }
+    return {};
+  };
+  SLUICE_TRY(sizes("minLength", "maxLength", kString, &m->least_length, &m->most_length));
+  if (const Json* pattern = about("pattern", kString)) {
+    if (!pattern->is_string()) return wrong_keyword("pattern", "a string", *pattern);
+    m->patterns.push_back(pattern->get<std::string>());
+  }
+  if (const Json* format = get(s, "format");
+      format != nullptr && format->is_string() && format_values(format->get<std::string>()) != nullptr) {
+    (void)about("format", kString);
+    m->formats.push_back(format->get<std::string>());
+  }
+  // Arrays.
+  SLUICE_TRY(sizes("minItems", "maxItems", kArray, &m->least_items, &m->most_items));
+  bool elements = false;
+  for (const char* key : {"items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"})
+    elements |= about(key, kArray) != nullptr;
+  if (elements) m->arrays.push_back(&s);
+  if (const Json* unique = about("uniqueItems", kArray)) m->distinct |= *unique == Json(true);
+  // Objects.
+  SLUICE_TRY(sizes("minProperties", "maxProperties", kObject, &m->least_members, &m->most_members));
+  bool members = false;
+  for (const char* key : {"properties", "patternProperties", "additionalProperties", "propertyNames",
+                          "unevaluatedProperties"}) {
+    const Json* value = about(key, kObject);
+    members |= value != nullptr;
+    const bool map = std::string_view(key) == "properties" || std::string_view(key) == "patternProperties";
+    if (value != nullptr && map && !value->is_object()) return wrong_keyword(key, "an object", *value);
+  }
+  if (const Json* required = about("required", kObject)) {
+    if (!required->is_array()) return wrong_keyword("required", "an array of names", *required);
+    if (!work_->spend(std::ssize(*required))) return too_long();
+    for (const Json& name : *required) {
+      if (!name.is_string()) return wrong_keyword("required", "an array of names", name);
+      m->required.push_back(name.get<std::string>());
+    }
+  }
+  if (members) m->objects.push_back(&s);
+  for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
+    if (const Json* reference = get(s, key)) {
+      if (!reference->is_string()) return wrong_keyword(key, "a string", *reference);
+      const auto name = reference->get<std::string>();
+      if (std::string_view(key) == "$dynamicRef" && name.find('#') != std::string::npos &&
+          document_->anchors(name.substr(name.find('#') + 1)) > 1)
+        return invalid(
+            "JSON schema: $dynamicRef: wanted one $dynamicAnchor of that name, found several, which is not "
+            "supported");
+      const auto target = document_->target(s, reference->get<std::string>());
+      if (!target.ok()) return {target.status().code, "JSON schema: " + target.status().message};
+      todo->push_back(target.value());
+    }
+  if (says) m->effective.push_back(&s);
+  return add_choices(s, m, todo, decisions, depth);
+}
+
+bool SchemaMerger::excludes(const Merged& m, const Json& value) {
+  return std::any_of(m.excluded.begin(), m.excluded.end(), [&](const Json* excluded) {
+    const Json *one = get(*excluded, "const"), *list = get(*excluded, "enum");
+    return (one != nullptr && same_value(*one, value)) ||
+           (list != nullptr && list->is_array() && document_->lists(values_in(*list), value, work_));
+  });
+}
+
+// That nothing satisfies `m`, as far as a quick look tells.
+bool SchemaMerger::contradicts(const Merged& m, int depth) {
+  if (m.types == 0) return true;
+  if (!m.values.empty()) {
+    // Some value must be in all lists and have one of the types.
+    const auto fits = [&](const Json& value) {
+      const uint8_t type = value.is_number() ? uint8_t{kNumber} : json_type(value.type_name());
+      if ((m.types & type) == 0) return false;
+      const bool in_others = std::all_of(m.values.begin() + 1, m.values.end(), [&](const auto& list) {
+        return document_->lists(list, value, work_);
+      });
+      return in_others && !excludes(m, value);
+    };
+    const bool none = std::none_of(m.values[0].begin(), m.values[0].end(), fits);
+    if (none && !work_->over()) return true;
+  }
+  if (m.types == kNumber && m.number.least && m.number.most) {
+    const int order = compare(*m.number.least, *m.number.most);
+    if (order > 0 || (order == 0 && (m.number.least_excluded || m.number.most_excluded))) return true;
+  }
+  if (m.types == kString && m.most_length >= 0 && m.least_length > m.most_length) return true;
+  if (m.types == kArray && m.most_items >= 0 && m.least_items > m.most_items) return true;
+  if (m.types != kObject) return false;
+  if (m.most_members >= 0 && std::ssize(m.required) > m.most_members) return true;
+  if (depth > kImpossibleDepthMax) return false;
+  for (const std::string& name : m.required) {
+    Schemas inside;
+    for (const Json* object : m.objects) {
+      const Json* properties = get(*object, "properties");
+      if (properties != nullptr && properties->contains(name)) {
+        inside.push_back(&properties->at(name));
+      } else if (const Json* others = get(*object, "additionalProperties");
+                 others != nullptr && *others == Json(false) && !object->contains("patternProperties")) {
+        return true;
+      }
+    }
+    if (!inside.empty() && impossible(inside, depth + 1)) return true;
+  }
+  return false;
+}
+
+bool SchemaMerger::impossible(const Schemas& schemas, int depth) {
+  if (depth > kImpossibleDepthMax) return false;
+  std::vector<Merged> found;
+  const int64_t before = ways_;
+  const Status status = ways(schemas, {}, depth, &found);
+  ways_ = before;
+  return status.ok() && found.empty();
+}
+
+}  // namespace sluice

@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+
+#include "base/printable.h"
+#include "grammar/schema/rules.h"
+#include "grammar/schema/values.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kNamesListedMax = 256, kKindsMax = 32;
+
+const Json* get(const Json& schema, const char* key) {
+  const auto found = schema.find(key);
+  return found != schema.end() ? &*found : nullptr;
+}
+
+}  // namespace
+
+// The schemas in "unevaluatedProperties" that a member must hold, which was evaluated by `evaluated`: of each schema that has the
+// keyword and no part that says something about this member.
+Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated) {
+  Schemas out;
+  for (const Json* schema : m.objects) {
+    const Json* unevaluated = get(*schema, "unevaluatedProperties");
+    if (unevaluated == nullptr || !c_.work_->spend(4 * std::ssize(m.objects))) continue;
+    const auto& parts = c_.parts_of(schema);
+    const auto says = [&](const Json* other) {
+      return parts.contains(other) &&
+             (evaluated.contains(other) || (other != schema && other->contains("unevaluatedProperties")));
+    };
+    if (std::none_of(m.objects.begin(), m.objects.end(), says)) out.push_back(unevaluated);
+  }
+  return out;
+}
+
+// What the schemas say of the member `name`.
+Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
+  if (!c_.work_->spend(8 * std::ssize(m.objects))) return SchemaCompiler::too_long();
+  Schemas out;
+  std::set<const Json*> evaluated;  // schemas by which the member is
+  for (const Json* schema : m.objects) {
+    bool here = false;
+    if (const Json* properties = get(*schema, "properties");
+        properties != nullptr && properties->contains(name)) {
+      out.push_back(&properties->at(name));
+      here = true;
+    }
+    if (const Json* patterns = get(*schema, "patternProperties"))
+      for (const auto& [pattern, inside] : patterns->items()) {
+        const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
+        const auto high = c_.document_->pattern(pattern, Bound::kOuter, c_.work_);
+        if (!low.ok() || !high.ok())
+          return Status{Code::kInvalidArgument, "JSON schema: " + (low.ok() ? high : low).status().message};
+        if (high.value()->matches(name)) out.push_back(&inside);
+        here |= low.value()->matches(name);
+      }
+    if (here || schema->contains("additionalProperties")) evaluated.insert(schema);
+    const Json* others = get(*schema, "additionalProperties");
+    if (!here && others != nullptr) out.push_back(others);
+  }
+  for (const Json* schema : unevaluated_by(m, evaluated)) out.push_back(schema);
+  return out;
+}
+
+Result<bool> ObjectRules::is_named_well(const Merged& m, const std::string& name) {
+  for (const Json* schema : m.objects)
+    if (const Json* names = get(*schema, "propertyNames")) {
+      SLUICE_TRY(prepare_validation(*c_.document_, *names, c_.work_));
+      if (!is_valid(*c_.document_, Json(name), *names, Bound::kInner, c_.work_)) return false;
+    }
+  return true;
+}
+
+Status ObjectRules::add_member(const Merged& m, const std::string& name, bool required) {
+  const auto well = is_named_well(m, name);
+  if (!well.ok()) return well.status();
+  auto schemas = of_name(m, name);
+  if (!schemas.ok()) return schemas.status();
+  const bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
+                                  [](const Json* s) { return *s == Json(false); });
+  if (!well.value() || closed) {
+    never_ |= required;
+    return {};
+  }
+  const auto value = c_.callee(schemas.value());
+  if (!value.ok()) return value.status();
+  members_.push_back({name, value.value(), required});
+  return {};
+}
+
+Status ObjectRules::list_members(const Merged& m) {
+  std::set<std::string> listed;
+  const std::unordered_set<std::string> required(m.required.begin(), m.required.end());
+  for (const Json* schema : m.objects)
+    if (const Json* properties = get(*schema, "properties"))
+      for (const std::string& name : c_.document_->keys(*properties))
+        if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, required.contains(name)));
+  for (const std::string& name : m.required)
+    if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, true));
+  return {};
+}
+
+// The names that "propertyNames" allows, as strings.
+Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
+  std::vector<Merged> ways;
+  SLUICE_TRY(c_.merger_.ways({&names}, &ways));
+  MaybeDfa allowed = Dfa();
+  for (const Merged& way : ways) {
+    if ((way.types & kString) == 0) continue;
+    if (!way.checks.empty()) {
+      SLUICE_TRY(prepare_validation(*c_.document_, names, c_.work_));
+      checks->push_back(&names);
+    }
+    MaybeDfa one;
+    if (!way.values.empty()) {
+      std::vector<std::string> texts;
+      SLUICE_TRY(prepare_validation(*c_.document_, names, c_.work_));
+      for (const Json* value : listed_values(way, {&names}, *c_.document_, c_.work_)) {
+        if (!value->is_string()) continue;
+        texts.push_back(value->get<std::string>());
+        if (!c_.work_->spend(kTextByteSteps * std::ssize(texts.back()))) return SchemaCompiler::too_long();
+      }
+      one = Dfa::of_texts(texts);
+    } else {
+      auto values = string_values(way, c_.document_.get(), c_.work_);
+      if (!values.ok()) return values.status();
+      one = std::move(values).value();
+      if (way.least_length > 0 || way.most_length >= 0)
+        one = with_length(*one, way.least_length, way.most_length, c_.work_);
+    }
+    allowed = one && allowed ? combine(*allowed, *one, SetOp::kEither, c_.work_) : std::nullopt;
+    if (!allowed) return SchemaCompiler::too_long();
+  }
+  allowed = combine(*all, *allowed, SetOp::kBoth, c_.work_);
+  if (!allowed) return SchemaCompiler::too_long();
+  *all = std::move(*allowed);
+  return {};
+}
+
+// Names that are not listed, split by the patterns that they match. Kept: an object's alternatives differ in other things.
+Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::set<std::string>& listed) {
+  Schemas about_names;
+  for (const Json* schema : m.objects)
+    if (schema->contains("patternProperties") || schema->contains("propertyNames"))
+      about_names.push_back(schema);
+  const auto key = std::pair(listed, about_names);
+  if (const auto known = c_.other_names_.find(key); known != c_.other_names_.end()) return &known->second;
+  OtherNames out;
+  const std::vector<std::string> texts(listed.begin(), listed.end());
+  auto free = combine(Dfa::any_text(), Dfa::of_texts(texts), SetOp::kFirstOnly, c_.work_);
+  if (!free) return SchemaCompiler::too_long();
+  for (const Json* schema : about_names)
+    if (const Json* names = get(*schema, "propertyNames")) SLUICE_TRY(add_names(*names, &*free, &out.checks));
+  struct Split {
+    Dfa names;
+    OtherNames::Kind kind;
+  };
+  std::vector<Split> splits;
+  splits.push_back({std::move(*free), {}});
+  for (const Json* schema : about_names) {
+    const Json* patterns = get(*schema, "patternProperties");
+    if (patterns == nullptr) continue;
+    for (const auto& [pattern, inside] : patterns->items()) {
+      const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
+      const auto high = c_.document_->pattern(pattern, Bound::kOuter, c_.work_);
+      if (!low.ok() || !high.ok())
+        return Status{Code::kInvalidArgument, "JSON schema: " + (low.ok() ? high : low).status().message};
+      std::vector<Split> next;
+      for (Split& split : splits) {
+        auto in = combine(split.names, *low.value(), SetOp::kBoth, c_.work_);
+        auto out_of = combine(split.names, *high.value(), SetOp::kFirstOnly, c_.work_);
+        if (!in || !out_of) return SchemaCompiler::too_long();
+        if (!in->empty()) {
+          next.push_back({std::move(*in), split.kind});
+          next.back().kind.schemas.push_back(&inside);
+          next.back().kind.matched.insert(schema);
+        }
+        if (!out_of->empty()) next.push_back({std::move(*out_of), split.kind});
+      }
+      splits = std::move(next);
+      if (splits.size() > kKindsMax)
+        return invalid("JSON schema: patternProperties: wanted at most " + std::to_string(kKindsMax) +
+                       " kinds of names, found more");
+    }
+  }
+  for (Split& split : splits) {
+    if (auto few = split.names.texts(kNamesListedMax)) {
+      split.kind.few = std::move(*few);
+    } else {
+      auto leaf = json_strings(split.names, 0, -1, c_.work_);
+      if (!leaf) return SchemaCompiler::too_long();
+      split.kind.leaf = std::make_shared<const Leaf>(std::move(*leaf));
+      c_.kept_leaves_.push_back(split.kind.leaf);
+    }
+    out.kinds.push_back(std::move(split.kind));
+  }
+  return &c_.other_names_.emplace(key, std::move(out)).first->second;
+}
+
+Status ObjectRules::list_others(const Merged& m) {
+  bool declares = false, asks = m.objects.empty();
+  for (const Json* schema : m.objects) {
+    if (const Json* properties = get(*schema, "properties"))
+      declares |=
+          std::any_of(properties->begin(), properties->end(), [](const Json& p) { return p != Json(false); });
+    asks |= schema->contains("patternProperties") || schema->contains("additionalProperties") ||
+            schema->contains("propertyNames") ||
+            (schema->contains("unevaluatedProperties") && schema->at("unevaluatedProperties") != Json(false));
+  }
+  if ((declares && !asks) || m.most_members == 0) {
+    if (m.least_members <= std::ssize(members_)) return {};
+  }
+  std::set<std::string> listed(m.required.begin(), m.required.end());
+  for (const Json* schema : m.objects)
+    if (const Json* properties = get(*schema, "properties"))
+      for (const auto& [name, value] : properties->items()) listed.insert(name);
+  const auto all = other_names(m, listed);
+  if (!all.ok()) return all.status();
+  name_checks_ = all.value()->checks;
+  for (const OtherNames::Kind& kind : all.value()->kinds) {
+    Schemas schemas = kind.schemas;
+    bool asked = !kind.matched.empty() || !declares, closed = false;
+    std::set<const Json*> evaluated = kind.matched;
+    for (const Json* schema : m.objects) {
+      if (kind.matched.contains(schema)) continue;
+      const Json* others = get(*schema, "additionalProperties");
+      if (others != nullptr) {
+        asked = true;
+        closed |= *others == Json(false);
+        schemas.push_back(others);
+        evaluated.insert(schema);
+      }
+      // Patterns without a word on the others: an object of those that match.
+      if (others == nullptr && kind.matched.empty() && schema->contains("patternProperties")) closed = true;
+    }
+    for (const Json* unevaluated : unevaluated_by(m, evaluated)) {
+      asked |= *unevaluated != Json(false);
+      closed |= *unevaluated == Json(false);
+      schemas.push_back(unevaluated);
+    }
+    asked |= m.least_members > std::ssize(members_);
+    if (closed || !asked) continue;
+    // A few names are members that need not be there.
+    for (const std::string& name : kind.few) SLUICE_TRY(add_member(m, name, false));
+    if (kind.leaf == nullptr) continue;
+    const auto value = c_.callee(schemas);
+    if (!value.ok()) return value.status();
+    others_.push_back({kind.leaf, value.value()});
+  }
+  return {};
+}
+
+Result<Callee> ObjectRules::rule(const Merged& m) {
+  SLUICE_TRY(list_members(m));
+  if (never_) return c_.never();
+  SLUICE_TRY(list_others(m));
+  return build(m);
+}
+
+Result<Callee> ObjectRules::build(const Merged& m) {
+  const CommonLeaves& leaves = CommonLeaves::get();
+  const int32_t rule = program_.add_rule();
+  {
+    Program::Rule& r = program_.rules[static_cast<size_t>(rule)];
+    r.least = static_cast<int32_t>(m.least_members);
+    if (m.most_members >= 0) r.most = static_cast<int32_t>(m.most_members);
+  }
+  const int32_t end = program_.add_state(rule), opened = program_.add_state(rule);
+  program_.states[static_cast<size_t>(end)].final = true;
+  program_.add_call(program_.start(rule), c_.common(leaves.open_object), opened);
+  // names[i]: where the name of member i or of a later one must come; after[i]: behind a member, before i.
+  std::vector<int32_t> names, after;
+  for (size_t i = 0; i <= members_.size(); ++i) {
+    names.push_back(program_.add_state(rule));
+    after.push_back(program_.add_state(rule));
+  }
+  size_t last_required = 0;  // members before it must come
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (members_[i].required) last_required = i + 1;
+  program_.add_call(opened, c_.common(leaves.blanks), names[0]);
+  program_.add_empty(opened, names[0]);
+  if (last_required == 0) program_.add_call(opened, c_.common(leaves.close_object), end);
+  for (size_t i = 0; i <= members_.size(); ++i) {
+    program_.add_call(after[i], c_.common(leaves.comma), names[i]);
+    if (i >= last_required) program_.add_call(after[i], c_.common(leaves.close_object), end);
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
+    program_.add_call(names[i], c_.name(members_[i].name), colon);
+    program_.add_call(colon, c_.common(leaves.blanks), value);
+    program_.add_empty(colon, value);
+    program_.add_call(value, members_[i].value, after[i + 1], true);
+    if (!members_[i].required) program_.add_empty(names[i], names[i + 1]);
+  }
+  for (const Others& others : others_) {
+    const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
+    Callee name = c_.common(others.name);
+    if (!name_checks_.empty()) name = c_.checked(name, name_checks_);
+    // No name comes twice.
+    program_.add_call(names.back(), name, colon, false, true);
+    program_.add_call(colon, c_.common(leaves.colon), value);
+    program_.add_call(value, others.value, after.back(), true);
+  }
+  return rule;
+}
+
+}  // namespace sluice

@@ -1,0 +1,131 @@
+// The rules of a schema's values, arrays and objects.
+#pragma once
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grammar/program.h"
+#include "grammar/schema/compiler.h"
+#include "grammar/schema/merge.h"
+
+namespace sluice {
+
+// Names of an object's members that are not listed one by one, in kinds by the patterns that they match.
+struct OtherNames {
+  struct Kind {
+    std::vector<std::string> few = {};  // all of them, or
+    LeafPointer leaf = {};
+    Schemas schemas = {};                // of the patterns that match
+    std::set<const Json*> matched = {};  // those that have these patterns
+  };
+  std::vector<Kind> kinds = {};
+  Schemas checks = {};  // "propertyNames" that are asked about a whole name
+};
+
+class SchemaCompiler {
+ public:
+  SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work);
+  Result<Program> whole(bool object);
+
+ private:
+  friend class ArrayRules;
+  friend class ObjectRules;
+  static Status too_long() { return invalid("JSON schema: takes too long to compile"); }
+  Callee common(const LeafPointer& leaf);
+  Callee never();
+  // A rule or leaf whose value is asked in the end.
+  Callee checked(Callee value, Schemas checks);
+  Result<Callee> callee(Schemas schemas);
+  // The same as several: each kind of value by itself, so that where values must differ the few that a kind has can be left out.
+  Result<std::vector<Callee>> callees(const Schemas& schemas);
+  static void infer_types(Merged* m);
+  Status rule_of(const Schemas& schemas, int32_t rule);
+  std::optional<std::vector<std::string>> texts_that_hold(const Leaf& leaf, const Schemas& checks);
+  Status way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to);
+  Result<std::vector<LeafPointer>> scalars(const Merged& m, const Schemas& schemas);
+
+  std::shared_ptr<SchemaDocument> document_;
+  Work* work_;
+  SchemaMerger merger_;
+  Program program_;
+  Result<LeafPointer> string(const Merged& m);
+  Callee name(const std::string& name);  // of a member, and its colon
+
+  std::map<const Leaf*, Callee> common_;
+  std::map<std::string, LeafPointer> strings_;  // by all that was said of them
+  std::map<std::string, Callee> names_;
+  // By the names that are listed, and schemas with "patternProperties" or "propertyNames".
+  std::map<std::pair<std::set<std::string>, Schemas>, OtherNames> other_names_;
+  std::map<const Json*, std::set<const Json*>> parts_;
+  // The schemas that say something about the same value as `schema` on its behalf, itself too: through allOf, $ref and their kin.
+  const std::set<const Json*>& parts_of(const Json* schema);
+  std::vector<LeafPointer> kept_leaves_;  // so that addresses stay theirs
+  std::map<Schemas, Callee> rules_;
+  std::map<Schemas, std::vector<Callee>> kinds_;
+  std::map<int32_t, std::vector<Merged>> ways_;  // of rules that are still to be made
+  std::vector<std::pair<Schemas, int32_t>> todo_;
+};
+
+class ArrayRules {
+ public:
+  explicit ArrayRules(SchemaCompiler* compiler) : c_(*compiler), program_(compiler->program_) {}
+  Result<Callee> rule(const Merged& m);
+
+ private:
+  // "contains" of one schema, from `least` to `most` times; most < 0: no bound.
+  struct Contained {
+    const Json *schema = nullptr, *negated = nullptr;
+    int64_t least = 0, most = -1;
+    int64_t last() const {
+      return most >= 0 ? most : least;
+    }  // beyond that many they are not counted, or there are none
+  };
+  Result<Contained> contained(const Merged& m, size_t prefix, Schemas* checks);
+  // The schemas of the element at `index`; `index` at or beyond all prefixes: of all the others.
+  Schemas element(const Merged& m, size_t index);
+  const Json* unevaluated_by(const Merged& m, const Json& schema, size_t index);
+  Status add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to, bool may_end);
+  SchemaCompiler& c_;
+  Program& program_;
+  int32_t end_ = -1;    // of the array
+  bool alike_ = false;  // one and the same is asked of all elements
+};
+
+class ObjectRules {
+ public:
+  explicit ObjectRules(SchemaCompiler* compiler) : c_(*compiler), program_(compiler->program_) {}
+  Result<Callee> rule(const Merged& m);
+
+ private:
+  struct Member {
+    std::string name;
+    Callee value;
+    bool required;
+  };
+  // Members whose names are not listed: names of one kind have values of one kind.
+  struct Others {
+    LeafPointer name;
+    Callee value;
+  };
+  Status list_members(const Merged& m);
+  Status add_member(const Merged& m, const std::string& name, bool required);
+  Result<Schemas> of_name(const Merged& m, const std::string& name);
+  Schemas unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated);
+  Status list_others(const Merged& m);
+  Result<bool> is_named_well(const Merged& m, const std::string& name);
+  Status add_names(const Json& names, Dfa* all, Schemas* checks);
+  Result<const OtherNames*> other_names(const Merged& m, const std::set<std::string>& listed);
+  Result<Callee> build(const Merged& m);
+
+  SchemaCompiler& c_;
+  Program& program_;
+  std::vector<Member> members_;
+  std::vector<Others> others_;
+  Schemas name_checks_;
+  bool never_ = false;
+};
+
+}  // namespace sluice

@@ -1,0 +1,313 @@
+// Whether a value is valid by a schema: for what a grammar cannot say beforehand.
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <set>
+
+#include "base/utf8.h"
+#include "grammar/leaf.h"
+#include "grammar/schema/document.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kDepthMax = 64;
+constexpr int64_t kLookSteps = 8;  // of one look at a schema
+
+int64_t characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+}
+
+bool is_integer(const Json& value) {
+  if (value.is_number_integer()) return true;
+  return value.is_number_float() && value.get<double>() == std::floor(value.get<double>());
+}
+
+bool has_type(const Json& value, const std::string& type) {
+  if (type == "integer") return value.is_number() && is_integer(value);
+  if (type == "number") return value.is_number();
+  return type == value.type_name();
+}
+
+bool is_multiple(const Decimal& value, const Decimal& of) {
+  // As integers of one scale, by the remainder of their digits.
+  const size_t places = std::max(value.fraction.size(), of.fraction.size());
+  const auto digits = [&](const Decimal& d) {
+    return d.whole + d.fraction + std::string(places - d.fraction.size(), '0');
+  };
+  std::string divisor = digits(of);
+  divisor.erase(0, std::min(divisor.find_first_not_of('0'), divisor.size()));
+  if (divisor.empty() || divisor.size() > 17) return false;
+  const int64_t m = std::stoll(divisor);
+  __int128 remainder = 0;
+  for (const char c : digits(value)) remainder = (remainder * 10 + (c - '0')) % m;
+  return remainder == 0;
+}
+
+// The day before, where a text begins with a leap day: automata of dates have none.
+std::string without_leap_day(std::string text) {
+  const auto digit = [&](size_t i) { return std::isdigit(static_cast<unsigned char>(text[i])) != 0; };
+  if (text.size() < 10 || text.compare(4, 6, "-02-29") != 0 || !digit(0) || !digit(1) || !digit(2) ||
+      !digit(3))
+    return text;
+  const int year = std::stoi(text.substr(0, 4));
+  if (year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)) text[9] = '8';
+  return text;
+}
+
+class Validator {
+ public:
+  Validator(const SchemaDocument& document, Bound bound, Work* work)
+      : document_(document), bound_(bound), work_(work) {}
+
+  bool operator()(const Json& value, const Json& schema, int depth) const {
+    if (schema.is_boolean()) return schema.get<bool>();
+    // Neither valid for sure nor invalid.
+    if (depth > kDepthMax || !work_->spend(kLookSteps)) return bound_ == Bound::kOuter;
+    if (!schema.is_object()) return false;
+    return whole(value, schema, depth) && (!value.is_number() || number(value, schema)) &&
+           (!value.is_string() || string(value.get_ref<const std::string&>(), schema)) &&
+           (!value.is_array() || array(value, schema, depth)) &&
+           (!value.is_object() || object(value, schema, depth)) && combined(value, schema, depth);
+  }
+
+ private:
+  static const Json* get(const Json& schema, const char* key) {
+    const auto found = schema.find(key);
+    return found != schema.end() ? &*found : nullptr;
+  }
+  bool surely(const Json& value, const Json& schema, int depth) const {
+    return Validator(document_, Bound::kInner, work_)(value, schema, depth + 1);
+  }
+  bool perhaps(const Json& value, const Json& schema, int depth) const {
+    return Validator(document_, Bound::kOuter, work_)(value, schema, depth + 1);
+  }
+  bool inside(const Json& value, const Json& schema, int depth) const {
+    return (*this)(value, schema, depth + 1);
+  }
+  // That it is not valid, from this side.
+  bool fails(const Json& value, const Json& schema, int depth) const {
+    return bound_ == Bound::kInner ? !perhaps(value, schema, depth) : !surely(value, schema, depth);
+  }
+
+  bool whole(const Json& value, const Json& schema, int depth) const {
+    if (const Json* type = get(schema, "type")) {
+      const auto fits = [&](const Json& one) {
+        // To draft 4, 1.0 is no integer.
+        const bool written = document_.draft() > 4 || bound_ == Bound::kOuter || !value.is_number_float();
+        return one.is_string() && has_type(value, one.get<std::string>()) &&
+               (written || one != Json("integer"));
+      };
+      if (type->is_array() ? std::none_of(type->begin(), type->end(), fits) : !fits(*type)) return false;
+    }
+    if (const Json* constant = get(schema, "const"))
+      if (!same_value(*constant, value)) return false;
+    if (const Json* list = get(schema, "enum"); list != nullptr && list->is_array())
+      if (!document_.lists(values_in(*list), value, work_) && !(work_->over() && bound_ == Bound::kOuter))
+        return false;
+    for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
+      if (const Json* name = get(schema, key)) {
+        const auto target = document_.target(schema, name->get<std::string>());
+        if (!target.ok() || !inside(value, *target.value(), depth)) return false;
+      }
+    return true;
+  }
+
+  bool number(const Json& value, const Json& schema) const {
+    const auto v = Decimal::of(value);
+    if (!v) return false;
+    const auto order = [&](const char* key) -> std::optional<int> {
+      const Json* bound = get(schema, key);
+      const auto b = bound != nullptr ? Decimal::of(*bound) : std::nullopt;
+      return b ? std::optional(compare(*v, *b)) : std::nullopt;
+    };
+    const auto strict = [&](const char* key) {
+      return get(schema, key) != nullptr && *get(schema, key) == Json(true);
+    };
+    if (const auto o = order("minimum"); o && (*o < 0 || (*o == 0 && strict("exclusiveMinimum"))))
+      return false;
+    if (const auto o = order("maximum"); o && (*o > 0 || (*o == 0 && strict("exclusiveMaximum"))))
+      return false;
+    if (const auto o = order("exclusiveMinimum"); o && *o <= 0) return false;
+    if (const auto o = order("exclusiveMaximum"); o && *o >= 0) return false;
+    const Json* multiple = get(schema, "multipleOf");
+    const auto m = multiple != nullptr ? Decimal::of(*multiple) : std::nullopt;
+    if (!m) return true;
+    // Some checkers divide doubles.
+    const double quotient = value.get<double>() / multiple->get<double>();
+    const bool by_doubles = quotient == std::floor(quotient), exact = is_multiple(*v, *m);
+    return bound_ == Bound::kInner ? exact && by_doubles : exact || by_doubles;
+  }
+
+  static bool in_bounds(int64_t size, const Json& schema, const char* least, const char* most) {
+    const Json *low = get(schema, least), *high = get(schema, most);
+    return (low == nullptr || size >= low->get<double>()) && (high == nullptr || size <= high->get<double>());
+  }
+
+  bool string(const std::string& value, const Json& schema) const {
+    if (!in_bounds(characters(value), schema, "minLength", "maxLength")) return false;
+    if (const Json* pattern = get(schema, "pattern")) {
+      const Dfa* dfa = document_.known_pattern(pattern->get<std::string>(), bound_);
+      if (dfa == nullptr ? bound_ == Bound::kInner : !dfa->matches(value)) return false;
+    }
+    const Json* format = get(schema, "format");
+    if (format == nullptr || !format->is_string()) return true;
+    const Dfa* values = format_values(format->get<std::string>(), bound_);
+    return values == nullptr || values->matches(value) || values->matches(without_leap_day(value));
+  }
+
+  bool array(const Json& value, const Json& schema, int depth) const {
+    if (!in_bounds(std::ssize(value), schema, "minItems", "maxItems")) return false;
+    const Json *items = get(schema, "items"), *prefix = get(schema, "prefixItems"), *rest = items;
+    if (items != nullptr && items->is_array()) prefix = items, rest = get(schema, "additionalItems");
+    for (size_t i = 0; i < value.size(); ++i) {
+      const Json* one = prefix != nullptr && i < prefix->size() ? &(*prefix)[i] : rest;
+      // What other schemas evaluate is not known here.
+      if (one == nullptr && bound_ == Bound::kInner) one = get(schema, "unevaluatedItems");
+      if (one != nullptr && !inside(value[i], *one, depth)) return false;
+    }
+    if (const Json* contains = get(schema, "contains")) {
+      const Json *least = get(schema, "minContains"), *most = get(schema, "maxContains");
+      const auto sure = std::count_if(value.begin(), value.end(),
+                                      [&](const Json& v) { return surely(v, *contains, depth); });
+      const auto may = std::count_if(value.begin(), value.end(),
+                                     [&](const Json& v) { return perhaps(v, *contains, depth); });
+      const bool inner = bound_ == Bound::kInner;
+      if (static_cast<double>(inner ? sure : may) < (least != nullptr ? least->get<double>() : 1.0))
+        return false;
+      if (most != nullptr && static_cast<double>(inner ? may : sure) > most->get<double>()) return false;
+    }
+    if (const Json* unique = get(schema, "uniqueItems"); unique != nullptr && *unique == Json(true))
+      for (size_t i = 0; i < value.size(); ++i)
+        for (size_t j = 0; j < i; ++j)
+          if (!work_->spend(kLookSteps) || same_value(value[i], value[j])) return false;
+    return true;
+  }
+
+  bool object(const Json& value, const Json& schema, int depth) const {
+    if (!in_bounds(std::ssize(value), schema, "minProperties", "maxProperties")) return false;
+    if (const Json* required = get(schema, "required"); required != nullptr && required->is_array())
+      for (const Json& name : *required)
+        if (name.is_string() && !value.contains(name.get<std::string>())) return false;
+    const Json *names = get(schema, "propertyNames"), *properties = get(schema, "properties");
+    const Json *patterns = get(schema, "patternProperties"), *others = get(schema, "additionalProperties");
+    // What other schemas evaluate is not known here.
+    if (others == nullptr && bound_ == Bound::kInner) others = get(schema, "unevaluatedProperties");
+    for (const auto& [key, member] : value.items()) {
+      if (names != nullptr && !inside(Json(key), *names, depth)) return false;
+      bool known = false;
+      if (properties != nullptr && properties->contains(key)) {
+        known = true;
+        if (!inside(member, properties->at(key), depth)) return false;
+      }
+      if (patterns != nullptr)
+        for (const auto& [pattern, inner] : patterns->items()) {
+          const Dfa* low = document_.known_pattern(pattern, Bound::kInner);
+          const Dfa* high = document_.known_pattern(pattern, Bound::kOuter);
+          if (low == nullptr || high == nullptr) return false;
+          known |= low->matches(key);
+          if ((bound_ == Bound::kInner ? high : low)->matches(key) && !inside(member, inner, depth))
+            return false;
+        }
+      if (!known && others != nullptr && !inside(member, *others, depth)) return false;
+    }
+    return dependent(value, schema, depth);
+  }
+
+  bool dependent(const Json& value, const Json& schema, int depth) const {
+    for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
+      const Json* all = get(schema, keyword);
+      if (all == nullptr || !all->is_object()) continue;
+      for (const auto& [key, wanted] : all->items()) {
+        if (!value.contains(key)) continue;
+        if (wanted.is_array()) {
+          for (const Json& name : wanted)
+            if (name.is_string() && !value.contains(name.get<std::string>())) return false;
+        } else if (!inside(value, wanted, depth)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  bool combined(const Json& value, const Json& schema, int depth) const {
+    if (const Json* all = get(schema, "allOf"))
+      if (!std::all_of(all->begin(), all->end(), [&](const Json& s) { return inside(value, s, depth); }))
+        return false;
+    if (const Json* any = get(schema, "anyOf"))
+      if (!std::any_of(any->begin(), any->end(), [&](const Json& s) { return inside(value, s, depth); }))
+        return false;
+    if (const Json* one = get(schema, "oneOf")) {
+      const auto sure =
+          std::count_if(one->begin(), one->end(), [&](const Json& s) { return surely(value, s, depth); });
+      const auto may =
+          std::count_if(one->begin(), one->end(), [&](const Json& s) { return perhaps(value, s, depth); });
+      if (bound_ == Bound::kInner ? sure != 1 || may != 1 : sure > 1 || may < 1) return false;
+    }
+    if (const Json* never = get(schema, "not"))
+      if (!fails(value, *never, depth)) return false;
+    if (const Json* condition = get(schema, "if")) {
+      const Json *then = get(schema, "then"), *otherwise = get(schema, "else");
+      const bool sure = surely(value, *condition, depth), may = perhaps(value, *condition, depth);
+      const bool as_then = then == nullptr || inside(value, *then, depth);
+      const bool as_else = otherwise == nullptr || inside(value, *otherwise, depth);
+      if (sure) return as_then;
+      if (!may) return as_else;
+      return bound_ == Bound::kInner ? as_then && as_else : as_then || as_else;
+    }
+    return true;
+  }
+
+  const SchemaDocument& document_;
+  Bound bound_;
+  Work* work_;
+};
+
+}  // namespace
+
+bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound,
+              Work* work) {
+  return Validator(document, bound, work)(value, schema, 0);
+}
+
+namespace {
+
+Status prepare(SchemaDocument& document, const Json& schema, Work* work, std::set<const Json*>* seen) {
+  if (!schema.is_structured() || !seen->insert(&schema).second) return {};
+  if (!work->spend(4)) return invalid("JSON schema: takes too long to compile");
+  const auto both = [&](const std::string& pattern) -> Status {
+    for (const Bound bound : {Bound::kInner, Bound::kOuter})
+      if (const auto dfa = document.pattern(pattern, bound, work); !dfa.ok()) return dfa.status();
+    return {};
+  };
+  if (schema.is_object()) {
+    if (const auto p = schema.find("pattern"); p != schema.end() && p->is_string())
+      SLUICE_TRY(both(p->get<std::string>()));
+    if (const auto p = schema.find("patternProperties"); p != schema.end() && p->is_object())
+      for (const auto& [pattern, inside] : p->items()) SLUICE_TRY(both(pattern));
+    if (const auto r = schema.find("$ref"); r != schema.end() && r->is_string()) {
+      const auto target = document.target(schema, r->get<std::string>());
+      if (!target.ok()) return target.status();
+      SLUICE_TRY(prepare(document, *target.value(), work, seen));
+    }
+  }
+  for (const auto& [key, inside] : schema.items()) {
+    if (schema.is_object() && (key == "enum" || key == "const" || key == "default" || key == "examples")) {
+      if (key == "enum" && inside.is_array()) (void)document.lists(values_in(inside), Json(), work);
+      continue;
+    }
+    SLUICE_TRY(prepare(document, inside, work, seen));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status prepare_validation(SchemaDocument& document, const Json& schema, Work* work) {
+  std::set<const Json*> seen;
+  return prepare(document, schema, work, &seen);
+}
+
+}  // namespace sluice

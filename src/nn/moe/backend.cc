@@ -1,0 +1,57 @@
+// Kernels of the routed experts by name.
+#include <algorithm>
+
+#include "nn/moe/layer.h"
+
+namespace sluice {
+namespace {
+
+// A kernel of the experts by its name or its variant, as a word of Policy::force.
+Result<std::string> kernel_named(const std::string& what, const DeviceInfo& device, const Catalog& catalog) {
+  if (what.empty() || what == "auto") return std::string();
+  const std::vector<ForceWord> words = force_words(what);
+  if (words.size() != 1) return invalid("moe backend: wanted one kernel, found '" + what + "'");
+  std::vector<std::string> known, found, words_for_them;
+  const auto look = [&]<class Op>(std::type_identity<Op>) {
+    for (const Candidate<Op>* c : catalog.table<Op>()) {
+      if (c->backend != device.backend) continue;
+      known.emplace_back(c->name);
+      words_for_them.insert(words_for_them.end(), {known.back(), std::string(variant_of(c->name))});
+      if (c->name == words[0].name || variant_of(c->name) == words[0].name) found.emplace_back(c->name);
+    }
+  };
+  look(std::type_identity<ExpertGemm>{});
+  look(std::type_identity<GroupedMlp>{});
+  look(std::type_identity<ExpertMlp>{});
+  if (found.size() == 1)
+    return found[0] + (words[0].config.empty() ? "" : ":" + std::string(words[0].config));
+  std::string names;
+  for (const std::string& name : found.empty() ? known : found) names += (names.empty() ? "" : ", ") + name;
+  const std::string near = found.empty() ? nearest(words[0].name, words_for_them) : "";
+  return invalid("moe backend: wanted " + std::string(found.empty() ? "auto or one of " : "one of ") + names +
+                 ", found '" + what + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
+}
+
+}  // namespace
+
+Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const DeviceInfo& device,
+                                         const Catalog& catalog, int64_t tokens_max, const Policy& policy) {
+  if (backend.decode_tokens < 0)
+    return invalid("moe backend: decode_tokens: wanted 0 or more, found " +
+                   std::to_string(backend.decode_tokens));
+  auto decode = kernel_named(backend.decode, device, catalog);
+  if (!decode.ok()) return decode.status();
+  auto prefill = kernel_named(backend.prefill, device, catalog);
+  if (!prefill.ok()) return prefill.status();
+  if (decode.value() == prefill.value() || backend.decode_tokens >= tokens_max)
+    return std::vector<StepPhase>{{0, tokens_max, decode.value()}};
+  if (policy.batch_invariant)
+    return invalid(
+        "moe backend: wanted one kernel for decode and prefill, as batch_invariant keeps a row's bits, found "
+        "'" +
+        decode.value() + "' and '" + prefill.value() + "'");
+  return std::vector<StepPhase>{{0, backend.decode_tokens, decode.value()},
+                                {backend.decode_tokens + 1, tokens_max, prefill.value()}};
+}
+
+}  // namespace sluice

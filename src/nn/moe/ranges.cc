@@ -1,0 +1,67 @@
+// What each field of an MoE layer may be by itself, in its own name: the operations below call the same numbers by other names, and sums
+// and products of them are taken before an operation sees them.
+#include <cmath>
+
+#include "base/printable.h"
+#include "nn/moe/problems.h"
+#include "ops/bounds.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kExpertsMax = 1024, kTopKMax = 32, kRankMax = 1024;  // ops/route_topk.h, ops/lora_delta.h
+constexpr double kRealMax = 1e30;                                      // its square is a float no more
+
+struct IntegerRange {
+  std::string_view name;
+  int64_t MoeConfig::*field;
+  int64_t least, most;
+};
+constexpr IntegerRange kIntegers[] = {
+    {"hidden", &MoeConfig::hidden, 1, kWidthMax},
+    {"intermediate", &MoeConfig::intermediate, 1, kWidthMax},
+    {"experts", &MoeConfig::experts, 1, kExpertsMax},
+    {"top_k", &MoeConfig::top_k, 1, kTopKMax},
+    {"lora_rank", &MoeConfig::lora_rank, 0, kRankMax},
+    {"lora_adapters", &MoeConfig::lora_adapters, 0, kRankMax},
+    {"groups", &MoeConfig::groups, 1, kExpertsMax},
+    {"topk_groups", &MoeConfig::topk_groups, 0, kExpertsMax},
+    {"hash_vocab", &MoeConfig::hash_vocab, 0, kRowsMax},
+    {"expert_begin", &MoeConfig::expert_begin, 0, kExpertsMax},
+    {"expert_count", &MoeConfig::expert_count, 0, kExpertsMax},
+    {"shared_intermediate", &MoeConfig::shared_intermediate, 0, kWidthMax},
+    {"latent", &MoeConfig::latent, 0, kWidthMax},
+};
+
+struct RealRange {
+  std::string_view name, wanted;
+  double MoeConfig::*field;
+  bool (*ok)(double);
+};
+bool moderate(double v) { return std::fabs(v) < kRealMax; }  // NaN is not
+constexpr RealRange kReals[] = {
+    {"scale", "above 0 and below 1e30", &MoeConfig::scale, [](double v) { return v > 0 && v < kRealMax; }},
+    {"alpha", "between -1e30 and 1e30", &MoeConfig::alpha, moderate},
+    {"beta", "between -1e30 and 1e30", &MoeConfig::beta, moderate},
+    {"limit", "0 or more (infinity is no limit)", &MoeConfig::limit, [](double v) { return v >= 0; }},
+    {"norm_eps", "2^-100 to 1", &MoeConfig::norm_eps, [](double v) { return v >= 0x1p-100 && v <= 1; }},
+};
+
+}  // namespace
+
+Status check_ranges(const MoeConfig& c) {
+  for (const IntegerRange& r : kIntegers)
+    if (c.*r.field < r.least || c.*r.field > r.most)
+      return invalid(std::string(r.name) + ": wanted " + std::to_string(r.least) + " to " +
+                     std::to_string(r.most) + ", found " + std::to_string(c.*r.field));
+  for (const RealRange& r : kReals)
+    if (!r.ok(c.*r.field))
+      return invalid(std::string(r.name) + ": wanted a number " + std::string(r.wanted) + ", found " +
+                     number_text(c.*r.field));
+  if (c.top_k > c.experts)
+    return invalid("top_k: wanted 1 to " + std::to_string(c.experts) + " (experts), found " +
+                   std::to_string(c.top_k));
+  return {};
+}
+
+}  // namespace sluice

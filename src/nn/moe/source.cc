@@ -1,0 +1,497 @@
+#include "nn/moe/source.h"
+
+#include "nn/moe/problems.h"
+#include "weights/numbers.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kF8Block = 128;
+
+// A type that Sluice cannot load here is unsupported; a wrong shape means a corrupt checkpoint.
+Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
+  return {code, place_of(t) + ": wanted " + wanted + ", found " + stored_text(t.type, t.shape)};
+}
+
+class Finder {
+ public:
+  // only: one expert, and of the rest nothing but its biases.
+  Finder(MoeSource* out, const MoeNames& names, std::optional<int64_t> only)
+      : out_(*out),
+        names_(names),
+        only_(only),
+        width_(expert_width(out->whole)),
+        gate_order_(names.storage == ExpertStorage::kFusedRows ? out->whole.gate_order : names.gate_order) {}
+
+  Status all() {
+    SLUICE_TRY(check_config());
+    if (!only_ && has_router(out_.whole)) SLUICE_TRY(routing());
+    SLUICE_TRY(biases());
+    SLUICE_TRY(names_.storage == ExpertStorage::kOneByOne ? one_by_one() : fused());
+    if (only_) return {};
+    SLUICE_TRY(beside());
+    SLUICE_TRY(latent());
+    return shared();
+  }
+
+ private:
+  Status routing() {
+    const MoeConfig& c = out_.whole;
+    SLUICE_TRY(plain("router", names_.router, true,
+                     {StoredType::kBF16, c.router_w == DType::kF32 ? StoredType::kF32 : StoredType::kBF16},
+                     {c.experts, c.hidden}, &out_.router));
+    SLUICE_TRY(plain("router_bias", names_.router_bias, c.router_bias,
+                     {StoredType::kBF16, c.router_w == DType::kF32 ? StoredType::kF32 : StoredType::kBF16},
+                     {c.experts}, &out_.router_bias));
+    SLUICE_TRY(plain("correction_bias", names_.correction_bias, c.correction_bias,
+                     {StoredType::kF32, StoredType::kBF16}, {c.experts}, &out_.correction_bias));
+    return plain("hash_table", names_.hash_table, c.method == RoutingMethod::kHash,
+                 {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table);
+  }
+
+  // What no checkpoint has: adapters on the router, parameters of each expert's activation, under the names of weight_slots().
+  Status beside() {
+    MoeWeights unused;
+    for (const auto& [spec, tensor] : weight_slots(out_.local, &unused)) {
+      const bool of_experts = spec.name == "experts.act_params";
+      if (!spec.used || !(of_experts || spec.name.starts_with("lora_"))) continue;
+      const std::string name(spec.name);
+      std::vector<int64_t> shape(spec.shape.begin(), spec.shape.begin() + spec.rank);
+      const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+      if (!there)
+        return refuse((of_experts ? "per_expert: wanted '" : "lora_rank: wanted '") + name +
+                      "' beside the checkpoint's tensors, found none");
+      const int64_t own = shape[0];
+      if (of_experts && shared_slots(out_.local) == 0) shape[0] = count_in(name);
+      const CheckpointTensor* found = nullptr;
+      SLUICE_TRY(
+          find(name, {spec.dtype == DType::kF32 ? StoredType::kF32 : StoredType::kBF16}, shape, &found));
+      CheckpointTensor part = *found;
+      if (shape[0] != own) {
+        const int64_t row = part.bytes / shape[0];
+        part.data += row * out_.experts.begin, part.bytes = row * own;
+      }
+      out_.beside.emplace_back(name, std::move(part));
+    }
+    return {};
+  }
+
+  Status biases() {
+    const MoeConfig& c = out_.whole;
+    SLUICE_TRY(plain("up_bias", names_.up_bias, c.up_bias, {StoredType::kBF16},
+                     {count_in(names_.up_bias), up_rows()}, &out_.up_bias));
+    return plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16},
+                 {count_in(names_.down_bias), width_}, &out_.down_bias);
+  }
+  int64_t up_rows() const {
+    return is_gated(out_.whole.act) ? 2 * out_.whole.intermediate : out_.whole.intermediate;
+  }
+  // How many experts a tensor of them is to hold (MoeSource::row_of_expert): what it does hold, where that is legal.
+  int64_t count_in(std::string_view pattern) const {
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(tensor_name(pattern, out_.layer));
+    const int64_t found = there && !there->shape.empty() ? there->shape[0] : out_.whole.experts;
+    const bool legal = found == out_.experts.count || (only_ && found == 1);
+    return legal ? found : out_.whole.experts;
+  }
+
+  Status refuse(const std::string& what) const {
+    return invalid(out_.place() + " as " + std::string(word(names_.naming)) + ": " + what);
+  }
+
+  Status check_config() const {
+    const MoeConfig& c = out_.whole;
+    const bool rows = names_.storage == ExpertStorage::kFusedRows;
+    const bool gated = is_gated(c.act), fused = names_.storage != ExpertStorage::kOneByOne && !rows;
+    if (c.layout == WeightLayout::kRowMajor)
+      return refuse("layout: wanted panels16 or fragments, found " + std::string(word(c.layout)));
+    if (c.scope == ExpertScope::kMap)
+      return refuse("scope: wanted all or a slice, found map: no checkpoint has an expert map");
+    if (!rows && gated != (fused || !names_.gate.empty()))
+      return refuse(std::string("act: wanted ") + (gated ? "one without" : "one with") + " a gate, found " +
+                    std::string(word(c.act)));
+    if (gated && fused && c.gate_order != names_.gate_order)
+      return refuse("gate_order: wanted " + std::string(word(names_.gate_order)) + ", found " +
+                    std::string(word(c.gate_order)));
+    const bool can_fp4 = names_.storage == ExpertStorage::kFusedMxfp4 || !names_.down_scale.empty();
+    const bool fits = names_.storage == ExpertStorage::kFusedMxfp4 ? c.expert_w == DType::kE2M1
+                      : can_fp4                                    ? true
+                                                                   : c.expert_w == DType::kBF16;
+    if (!fits)
+      return refuse(std::string("expert_w: wanted ") + (can_fp4 ? "e2m1" : "bf16") + ", found " +
+                    text(c.expert_w));
+    if (c.shared_intermediate > 0 && names_.shared_up.empty())
+      return refuse("shared_intermediate: wanted 0, found " + std::to_string(c.shared_intermediate));
+    if (c.shared_intermediate > 0 && c.shared_w != DType::kBF16)
+      return refuse(std::string("shared_w: wanted bf16, found ") + text(c.shared_w));
+    if (c.shared_intermediate > 0 && (c.up_bias || c.down_bias))
+      return refuse("up_bias and down_bias: wanted none beside a shared expert, found one");
+    if (c.expert_w == DType::kE2M1 && (width_ % kMxBlock || c.intermediate % kMxBlock))
+      return refuse(std::string(c.latent > 0 ? "latent" : "hidden") +
+                    " and intermediate: wanted multiples of 32 (MXFP4 blocks), found " +
+                    std::to_string(width_) + " and " + std::to_string(c.intermediate));
+    if (c.latent > 0 && names_.latent_in.empty())
+      return refuse("latent: wanted 0, found " + std::to_string(c.latent) + ": these checkpoints have none");
+    return {};
+  }
+
+  // A tensor of one of these types. If the config has no use for it, it must be absent: the layer would compute something else.
+  Status plain(const char* what, std::string_view pattern, bool used, std::initializer_list<StoredType> types,
+               const std::vector<int64_t>& shape, const CheckpointTensor** to) {
+    if (pattern.empty()) {
+      if (!used) return {};
+      return refuse(std::string(what) +
+                    ": wanted a config without, found one with it: these checkpoints have none");
+    }
+    const std::string name = tensor_name(pattern, out_.layer);
+    if (!used) {
+      const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+      if (!there) return {};
+      return refuse(std::string(what) + ": wanted a config with it, as " + place_of(*there) +
+                    " is there, found one without");
+    }
+    return find(name, types, shape, to);
+  }
+
+  Status find(const std::string& name, std::initializer_list<StoredType> types,
+              const std::vector<int64_t>& shape, const CheckpointTensor** to) {
+    const auto found = out_.checkpoint->find(name);
+    if (!found.ok()) return {found.status().code, out_.place() + ": " + found.status().message};
+    const CheckpointTensor& t = *found.value();
+    bool known = false;
+    for (StoredType type : types) known |= out_.checkpoint->holds(t, type);
+    if (!known || t.shape != shape)
+      return wrong(t, stored_text(*types.begin(), shape), known ? Code::kCorrupt : Code::kUnsupported);
+    *to = &t;
+    return {};
+  }
+
+  // `count` rows of a matrix of `rows` by `width` that begins at byte `at` of a tensor, from row `first` in steps of `step`,
+  // columns from `column` on.
+  struct Cut {
+    int64_t rows = 0, width = 0, at = 0, scale_at = 0, first = 0, step = 1, column = 0, count = 0,
+            expert = -1;
+  };
+  RowSpan span(const CheckpointTensor& t, const CheckpointTensor* scales, DType w, const Cut& c) const {
+    const auto bytes = [&](int64_t n) {
+      return w == DType::kE2M1 ? bytes_of(w, n) : number_bytes(t.type, n);
+    };
+    RowSpan s{.type = w == DType::kE2M1 ? StoredType::kBF16 : t.type,
+              .rows = c.count,
+              .w = t.data + c.at + c.first * bytes(c.width) + bytes(c.column),
+              .stride = c.step * bytes(c.width),
+              .first_row = c.first,
+              .row_step = c.step,
+              .expert = c.expert,
+              .tensor = &t,
+              .scale_tensor = scales};
+    if (!scales) return s;
+    const int64_t blocks = c.width / kMxBlock;
+    s.scales = scales->data + c.scale_at + c.first * blocks + c.column / kMxBlock;
+    s.scale_stride = c.step * blocks;
+    return s;
+  }
+
+  Status fused() {
+    const MoeConfig& c = out_.whole;
+    const auto stack = [&](std::string_view w, std::string_view scales, int64_t rows, int64_t width,
+                           Stack* to) {
+      return names_.storage == ExpertStorage::kFusedRows ? stack_of_rows(w, scales, rows, width, to)
+                                                         : stack_of_blocks(w, scales, rows, width, to);
+    };
+    Stack up, down;
+    SLUICE_TRY(stack(names_.up, names_.up_scale, up_rows(), width_, &up));
+    SLUICE_TRY(stack(names_.down, names_.down_scale, width_, c.intermediate, &down));
+    const bool gated = is_gated(c.act);
+    for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
+      if (skip(e)) continue;
+      const auto cut = [&](const Stack& from, Cut part) {
+        part.expert = e, part.at = out_.row_of_expert(*from.w, e) * (from.w->bytes / from.w->shape[0]);
+        if (from.scales)
+          part.scale_at = out_.row_of_expert(*from.scales, e) * (from.scales->bytes / from.scales->shape[0]);
+        return names_.storage == ExpertStorage::kFusedColumns ? columns(*from.w, part)
+                                                              : span(*from.w, from.scales, c.expert_w, part);
+      };
+      const auto part_of_up = [&](bool is_up) {
+        const int64_t first =
+            gated ? gated_row(gate_order_, c.intermediate, out_.width.begin, is_up) : out_.width.begin;
+        return cut(up, {.rows = up_rows(),
+                        .width = width_,
+                        .first = first,
+                        .step = gated && gate_order_ == GateOrder::kInterleaved ? 2 : 1,
+                        .count = out_.width.count});
+      };
+      MatrixSource up_source{{part_of_up(false)}, {}};
+      if (gated) up_source.ups = {part_of_up(true)};
+      out_.of_expert.push_back(
+          {std::move(up_source),
+           {{cut(down,
+                 {.rows = width_, .width = c.intermediate, .column = out_.width.begin, .count = width_})},
+            {}}});
+    }
+    return {};
+  }
+
+  // The same of a transposed matrix of numbers, [width, rows].
+  static RowSpan columns(const CheckpointTensor& t, const Cut& c) {
+    return {.form = RowForm::kColumns,
+            .type = t.type,
+            .rows = c.count,
+            .w = t.data + c.at + number_bytes(t.type, c.column * c.rows + c.first),
+            .stride = number_bytes(t.type, c.step),
+            .step = number_bytes(t.type, c.rows),
+            .first_row = c.first,
+            .row_step = c.step,
+            .expert = c.expert,
+            .tensor = &t};
+  }
+
+  // One matrix of one expert: [rows, width] bf16, or e2m1 in any of the types that hold it.
+  Status matrix(std::string_view pattern, std::string_view scale_pattern, Cut cut, RowSpan* to) {
+    const CheckpointTensor *t = nullptr, *scales = nullptr;
+    const std::string name = tensor_name(pattern, out_.layer, cut.expert);
+    if (out_.whole.expert_w == DType::kBF16) {
+      SLUICE_TRY(find(name, {StoredType::kBF16}, {cut.rows, cut.width}, &t));
+      return *to = span(*t, nullptr, DType::kBF16, cut), Status{};
+    }
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+    if (there && there->type == StoredType::kF4) {
+      SLUICE_TRY(find(name, {StoredType::kF4}, {cut.rows, cut.width}, &t));
+    } else {
+      SLUICE_TRY(find(name, {StoredType::kI8, StoredType::kU8}, {cut.rows, cut.width / 2}, &t));
+    }
+    SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer, cut.expert),
+                    {StoredType::kF8E8M0, StoredType::kU8}, {cut.rows, cut.width / kMxBlock}, &scales));
+    return *to = span(*t, scales, DType::kE2M1, cut), Status{};
+  }
+
+  // All experts' matrices of one kind, rows upon rows.
+  struct Stack {
+    const CheckpointTensor *w = nullptr, *scales = nullptr;
+  };
+  Status stack_of_rows(std::string_view pattern, std::string_view scale_pattern, int64_t rows, int64_t width,
+                       Stack* to) {
+    const std::string name = tensor_name(pattern, out_.layer);
+    const int64_t n = count_in(pattern);
+    if (out_.whole.expert_w == DType::kBF16) return find(name, {StoredType::kBF16}, {n, rows, width}, &to->w);
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+    if (there && there->type == StoredType::kF4) {
+      SLUICE_TRY(find(name, {StoredType::kF4}, {n, rows, width}, &to->w));
+    } else {
+      SLUICE_TRY(find(name, {StoredType::kU8, StoredType::kI8}, {n, rows, width / 2}, &to->w));
+    }
+    return find(tensor_name(scale_pattern, out_.layer), {StoredType::kU8, StoredType::kF8E8M0},
+                {count_in(scale_pattern), rows, width / kMxBlock}, &to->scales);
+  }
+  // The same as gpt-oss has them: blocks of MXFP4, or transposed matrices.
+  Status stack_of_blocks(std::string_view pattern, std::string_view scale_pattern, int64_t rows,
+                         int64_t width, Stack* to) {
+    const int64_t n = count_in(pattern), blocks = width / kMxBlock;
+    const std::string name = tensor_name(pattern, out_.layer);
+    if (names_.storage == ExpertStorage::kFusedColumns)
+      return find(name, {StoredType::kBF16}, {n, width, rows}, &to->w);
+    SLUICE_TRY(find(name, {StoredType::kU8}, {n, rows, blocks, kMxBlock / 2}, &to->w));
+    return find(tensor_name(scale_pattern, out_.layer), {StoredType::kU8},
+                {count_in(scale_pattern), rows, blocks}, &to->scales);
+  }
+
+  Status one_by_one() {
+    const MoeConfig& c = out_.whole;
+    for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
+      if (skip(e)) continue;
+      const Cut up{.rows = c.intermediate,
+                   .width = width_,
+                   .first = out_.width.begin,
+                   .count = out_.width.count,
+                   .expert = e};
+      const Cut down{
+          .rows = width_, .width = c.intermediate, .column = out_.width.begin, .count = width_, .expert = e};
+      RowSpan gate_span, up_span, down_span;
+      if (is_gated(c.act)) SLUICE_TRY(matrix(names_.gate, names_.gate_scale, up, &gate_span));
+      SLUICE_TRY(matrix(names_.up, names_.up_scale, up, &up_span));
+      SLUICE_TRY(matrix(names_.down, names_.down_scale, down, &down_span));
+      out_.of_expert.push_back(
+          {is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
+           {{down_span}, {}}});
+    }
+    return {};
+  }
+
+  // bf16, or F8_E4M3 with a scale for each block of 128 x 128.
+  Status shared_matrix(std::string_view pattern, std::string_view scale_pattern, const Cut& cut,
+                       RowSpan* to) {
+    const std::string name = tensor_name(pattern, out_.layer);
+    const CheckpointTensor *t = nullptr, *scales = nullptr;
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+    if (scale_pattern.empty() || !there || there->type != StoredType::kF8E4M3) {
+      SLUICE_TRY(find(name, {StoredType::kBF16}, {cut.rows, cut.width}, &t));
+      return *to = span(*t, nullptr, DType::kBF16, cut), Status{};
+    }
+    const int64_t blocks = (cut.width + kF8Block - 1) / kF8Block;
+    SLUICE_TRY(find(name, {StoredType::kF8E4M3}, {cut.rows, cut.width}, &t));
+    SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer), {StoredType::kF8E8M0, StoredType::kF32},
+                    {(cut.rows + kF8Block - 1) / kF8Block, blocks}, &scales));
+    *to = {.form = RowForm::kF8Blocks,
+           .rows = cut.count,
+           .w = t->data + cut.first * cut.width + cut.column,
+           .stride = cut.width,
+           .scales = scales->data,
+           .scale_stride = blocks * bits_of(scales->type) / 8,
+           .scale_type = scales->type,
+           .first_column = cut.column,
+           .first_row = cut.first,
+           .tensor = t,
+           .scale_tensor = scales};
+    return {};
+  }
+
+  // Both projections, or neither.
+  Status latent() {
+    const MoeConfig& c = out_.whole;
+    const CheckpointTensor *in = nullptr, *out = nullptr;
+    SLUICE_TRY(
+        plain("latent", names_.latent_in, c.latent > 0, {StoredType::kBF16}, {c.latent, c.hidden}, &in));
+    SLUICE_TRY(
+        plain("latent", names_.latent_out, c.latent > 0, {StoredType::kBF16}, {c.hidden, c.latent}, &out));
+    if (c.latent == 0) return {};
+    const auto whole = [&](const CheckpointTensor& t) -> MatrixSource {
+      return {{span(t, nullptr, DType::kBF16,
+                    {.rows = t.shape[0], .width = t.shape[1], .count = t.shape[0], .expert = 0})},
+              {}};
+    };
+    out_.latent = ExpertSource{whole(*in), whole(*out)};
+    return {};
+  }
+
+  Status shared() {
+    const MoeConfig& c = out_.whole;
+    if (c.shared_intermediate == 0 && !names_.shared_up.empty()) {
+      const CheckpointTensor* there =
+          out_.checkpoint->find_if_there(tensor_name(names_.shared_up, out_.layer));
+      if (there)
+        return refuse("shared_intermediate: wanted above 0, as " + place_of(*there) + " is there, found 0");
+    }
+    if (out_.local.shared_intermediate == 0) return {};
+    const int64_t slots = shared_slots(c);
+    for (int64_t j = 0; j < slots; ++j) {
+      ExpertSource slot;
+      SLUICE_TRY(shared_part({j * c.intermediate + out_.width.begin, out_.width.count}, &slot));
+      out_.of_expert.push_back(std::move(slot));
+    }
+    if (slots > 0) return {};
+    return shared_part(out_.shared_width, &out_.shared.emplace());
+  }
+
+  // Whether an expert is not asked for; it keeps its place in the list.
+  bool skip(int64_t expert) {
+    if (!only_ || *only_ == expert) return false;
+    out_.of_expert.emplace_back();
+    return true;
+  }
+
+  // A part of the shared expert's width.
+  Status shared_part(Part part, ExpertSource* to) {
+    const MoeConfig& c = out_.whole;
+    const Cut up{.rows = c.shared_intermediate, .width = c.hidden, .first = part.begin, .count = part.count};
+    const Cut down{.rows = c.hidden, .width = c.shared_intermediate, .column = part.begin, .count = c.hidden};
+    RowSpan gate_span, up_span, down_span;
+    if (is_gated(c.act))
+      SLUICE_TRY(shared_matrix(names_.shared_gate, names_.shared_gate_scale, up, &gate_span));
+    SLUICE_TRY(shared_matrix(names_.shared_up, names_.shared_up_scale, up, &up_span));
+    SLUICE_TRY(shared_matrix(names_.shared_down, names_.shared_down_scale, down, &down_span));
+    *to = {is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
+           {{down_span}, {}}};
+    return {};
+  }
+
+  MoeSource& out_;
+  const MoeNames& names_;
+  std::optional<int64_t> only_;
+  int64_t width_;  // of what the experts read and write
+  GateOrder gate_order_;
+};
+
+Result<MoeSource> find_some(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
+                            std::optional<int64_t> only) {
+  const auto& [naming, layer, slice] = place;
+  auto local = sliced(whole, slice);
+  if (!local.ok()) return local.status();
+  MoeSource out;
+  out.checkpoint = &checkpoint;
+  out.names = &moe_names(naming);
+  out.layer = layer;
+  out.whole = whole;
+  out.local = std::move(local).value();
+
+  if (whole.scope == ExpertScope::kRange)
+    return invalid(out.place() +
+                   ": scope: wanted all (slices come from the loader's own argument), found range");
+  out.width = part_of_width(whole.intermediate, slice);
+  out.shared_width = part_of_width(whole.shared_intermediate, slice);
+  out.experts = part_of_experts(whole.experts, slice);
+  if (only && (*only < out.experts.begin || *only >= out.experts.begin + out.experts.count))
+    return invalid(out.place() + ": wanted an expert from " + std::to_string(out.experts.begin) + " to " +
+                   std::to_string(out.experts.begin + out.experts.count - 1) +
+                   ", those of this rank, found " + std::to_string(*only));
+  const ExpertProblems p = expert_problems(out.local);
+  out.up = packed_matrix(p.up), out.down = packed_matrix(p.down);
+  out.shared_up = packed_matrix(p.shared_up), out.shared_down = packed_matrix(p.shared_down);
+  out.latent_in = packed_matrix(p.latent_in), out.latent_out = packed_matrix(p.latent_out);
+  SLUICE_TRY(Finder(&out, *out.names, only).all());
+  return out;
+}
+
+}  // namespace
+
+Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole, MoeNaming naming,
+                           int64_t layer, const Slice& slice) {
+  return find_some(checkpoint, whole, {naming, layer, slice}, {});
+}
+
+Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
+                              int64_t expert) {
+  return find_some(checkpoint, whole, place, expert);
+}
+
+PackedMatrix packed_matrix(const ExpertGemm::Problem& p) {
+  return {.features = p.features,
+          .width = p.width,
+          .gated = is_gated(p.act),
+          .gate_order = p.gate_order,
+          .w = p.w,
+          .layout = p.layout};
+}
+
+int64_t weight_bytes(const PackedMatrix& m) {
+  const int64_t rows = m.gated ? 2 * m.features : m.features;
+  return rows * (bytes_of(m.w, m.width) + (m.w == DType::kE2M1 ? m.width / kMxBlock : 0));
+}
+
+void for_each_extent(const PackedMatrix& m, const MatrixSource& source, const ExtentVisitor& visit) {
+  const auto extents = [&](const RowSpan& s) {
+    if (s.rows == 0 || !s.tensor) return;
+    const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + number_bytes(s.type, 1)
+                        : s.form == RowForm::kF8Blocks ? m.width
+                        : m.w == DType::kE2M1          ? bytes_of(m.w, m.width)
+                                                       : number_bytes(s.type, m.width);
+    visit(*s.tensor, s.w - s.tensor->data, (s.rows - 1) * s.stride + row);
+    if (m.w == DType::kE2M1)
+      visit(*s.scale_tensor, s.scales - s.scale_tensor->data,
+            (s.rows - 1) * s.scale_stride + m.width / kMxBlock);
+    if (s.form == RowForm::kF8Blocks) visit(*s.scale_tensor, 0, s.scale_tensor->bytes);
+  };
+  for (const RowSpan& s : source.rows) extents(s);
+  for (const RowSpan& s : source.ups) extents(s);
+}
+
+void prefetch(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source) {
+  for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
+    checkpoint.prefetch(t, begin, bytes);
+  });
+}
+void release(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source) {
+  for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
+    checkpoint.release(t, begin, bytes);
+  });
+}
+
+}  // namespace sluice

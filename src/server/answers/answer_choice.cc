@@ -1,0 +1,156 @@
+#include "server/answers/answer_choice.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+namespace {
+
+int64_t characters_in(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+}
+
+}  // namespace
+
+using Kind = AnswerPiece::Kind;
+
+AnswerChoice::AnswerChoice(const ChatFormat& format, const ApiRequest& request)
+    : format_(format),
+      tokenizer_(format.tokenizer()),
+      show_reasoning_(request.include_reasoning),
+      offers_tools_(request.tools.offered()),
+      wants_logprobs_(request.sampling.logprobs.has_value()),
+      only_echoes_(request.sampling.max_tokens == 0),
+      decoder_(tokenizer_),
+      stop_(request.stop) {
+  if (request.kind != ApiKind::kCompletion)
+    parser_ = format.parser({.thinking = request.thinking, .calls = request.tools.offered()});
+}
+
+void AnswerChoice::begin_with(const std::vector<int32_t>& tokens) {
+  for (const int32_t id : tokens) read(parser_->push(id));
+}
+
+void AnswerChoice::echo(const std::string& text, const std::vector<int32_t>& tokens) {
+  shown_bytes_ = text_bytes_ = std::ssize(text);
+  text_characters_ = characters_in(text);
+  add(Kind::kText, text);
+  if (wants_logprobs_) echoed_ = tokens;
+}
+
+// `scores` are of all tokens but the first.
+void AnswerChoice::list_echoed(const std::vector<TokenScore>& scores) {
+  int64_t bytes = 0, characters = 0;
+  for (size_t i = 0; i < echoed_.size(); ++i) {
+    const std::string_view piece = tokenizer_.piece(echoed_[i]);
+    TextToken t{.id = echoed_[i], .offset = bytes, .characters = characters};
+    if (i > 0 && i <= scores.size())
+      t.logprob = scores[i - 1].logprob, t.top_logprobs = scores[i - 1].top_logprobs;
+    new_.front().tokens.push_back(std::move(t));
+    bytes += std::ssize(piece), characters += characters_in(piece);
+  }
+}
+
+void AnswerChoice::hold(const GeneratedToken& token) {
+  held_.push_back({.id = token.id,
+                   .logprob = token.logprob,
+                   .top_logprobs = token.top_logprobs,
+                   .offset = text_bytes_,
+                   .characters = text_characters_});
+}
+
+void AnswerChoice::add(Kind kind, const std::string& text) {
+  const bool goes_on = !new_.empty() && new_.back().kind == kind && kind != Kind::kCall;
+  if (!goes_on) new_.push_back({.kind = kind, .text = {}});
+  new_.back().text += text;
+}
+
+// Text that a stop string cannot reach any more, with the tokens that begin in it.
+void AnswerChoice::show(const std::string& text) {
+  shown_bytes_ += std::ssize(text);
+  std::vector<TextToken> tokens;
+  while (!held_.empty() && held_.front().offset < shown_bytes_) {
+    tokens.push_back(std::move(held_.front()));
+    held_.pop_front();
+  }
+  if (text.empty() && tokens.empty()) return;
+  add(Kind::kText, text);
+  auto& all = new_.back().tokens;
+  all.insert(all.end(), std::make_move_iterator(tokens.begin()), std::make_move_iterator(tokens.end()));
+}
+
+void AnswerChoice::add_text(const std::string& text) {
+  text_bytes_ += std::ssize(text);
+  text_characters_ += characters_in(text);
+  show(stop_.push(text));
+}
+
+void AnswerChoice::read(const std::vector<AnswerEvent>& events, const GeneratedToken* word) {
+  for (const AnswerEvent& e : events) {
+    within_ = e.kind != AnswerEvent::Kind::kEnd;
+    if (e.kind == AnswerEvent::Kind::kHeader) {
+      const std::string function = offers_tools_ ? called_function(e.message.recipient) : "";
+      kind_ = !function.empty() ? Kind::kArguments : is_reasoning(e.message) ? Kind::kReasoning : Kind::kText;
+      if (!function.empty()) add(Kind::kCall, function);
+      called_ = called_ || !function.empty();
+      if (word && kind_ == Kind::kText && wants_logprobs_) hold(*word);
+      if (word && kind_ == Kind::kReasoning) ++reasoning_tokens_;
+      word = nullptr;
+    }
+    if (e.kind != AnswerEvent::Kind::kText) continue;
+    if (kind_ == Kind::kText)
+      add_text(e.text);
+    else if (kind_ != Kind::kReasoning || show_reasoning_)
+      add(kind_, e.text);
+  }
+}
+
+void AnswerChoice::push(const GeneratedToken& token) {
+  if (tokens_++ == 0) list_echoed(token.prompt);
+  if (only_echoes_) return end(FinishReason::kLength);
+  const bool is_special = parser_ ? format_.is_frame(token.id) : tokenizer_.is_special(token.id);
+  // Behind a prompt's tokens all are listed: who scores a continuation counts them from either end.
+  const bool lists_all = !echoed_.empty();
+  if (lists_all) hold(token);
+  // A token that ends the answer is part of it only where it says how: not as text.
+  if (token.finish != FinishReason::kStop || is_special) {
+    const bool is_content = !is_special && (within_ || !parser_);
+    reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;
+    if (wants_logprobs_ && !lists_all && is_content && kind_ == Kind::kText) hold(token);
+    if (parser_)
+      read(parser_->push(token.id), is_special || is_content ? nullptr : &token);
+    else
+      add_text(decoder_.push(token.id));
+  }
+  if (token.finish == FinishReason::kStop && !stop_.found()) stop_token_ = token.id;
+  if (token.finish != FinishReason::kNone || stop_.found()) end(token.finish);
+}
+
+void AnswerChoice::end(FinishReason finish) {
+  done_ = true;
+  finish_ = stop_.found() ? FinishReason::kStop : finish;
+  if (parser_) {
+    ParsedAnswer rest = parser_->finish();
+    read(rest.events);
+    messages_ = std::move(rest.messages);
+  } else if (!stop_.found()) {
+    add_text(decoder_.finish());
+  }
+  if (stop_.found()) return;
+  show(stop_.flush());
+  if (held_.empty()) return;  // tokens that gave no text, at the end
+  shown_bytes_ = held_.back().offset + 1;
+  show("");
+}
+
+std::vector<AnswerPiece> AnswerChoice::take() {
+  for (const AnswerPiece& piece : new_) {
+    if (said_.empty() || said_.back().kind != piece.kind || piece.kind == Kind::kCall)
+      said_.push_back({.kind = piece.kind, .text = {}});
+    said_.back().text += piece.text;
+    said_.back().tokens.insert(said_.back().tokens.end(), piece.tokens.begin(), piece.tokens.end());
+  }
+  return std::exchange(new_, {});
+}
+
+}  // namespace sluice

@@ -1,0 +1,175 @@
+// The transport: a loop on one thread that takes in connections (http_connection.cc), looks at the time, and runs what others post.
+#include "server/http/http.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <thread>
+
+#include "server/http/http_loop.h"
+#include "server/memory.h"
+
+namespace sluice {
+namespace {
+
+using boost::system::error_code;
+
+constexpr auto kTick = std::chrono::milliseconds(100);
+// The loop holds up everybody while it waits.
+constexpr auto kPatience = std::chrono::milliseconds(50);
+
+}  // namespace
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string HttpLoop::new_id() {
+  char text[24];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(ids_()));
+  return text;
+}
+
+Status HttpLoop::open() {
+  const std::string place = options_.host + " port " + std::to_string(options_.port);
+  const auto failed = [&](const error_code& e) {
+    return Status{Code::kIo, "cannot listen on " + place + ": " + e.message()};
+  };
+  error_code error;
+  tcp::resolver resolver(context_);
+  const auto found = resolver.resolve(options_.host, std::to_string(options_.port),
+                                      tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error) return failed(error);
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_.open(endpoint.protocol(), error);
+  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor_.bind(endpoint, error);
+  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (error) return failed(error);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction now {};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // nohup ignores it, and so do we
+  }
+  wait_for_signal();
+  return {};
+}
+
+// Where one of them finds no memory, run() starts it again.
+void HttpLoop::start(bool* runs, asio::awaitable<void> (HttpLoop::*coroutine)()) {
+  if (*runs) return;
+  const auto ended = [runs](std::exception_ptr error) {
+    *runs = false;
+    if (error) std::rethrow_exception(error);
+  };
+  asio::co_spawn(context_, (this->*coroutine)(), ended);
+  *runs = true;
+}
+
+void HttpLoop::run() {
+  be_patient_for_memory(kPatience);
+  const auto serve = [this] {
+    if (!stop_at_) start(&accepts_, &HttpLoop::accept_all);
+    start(&ticks_, &HttpLoop::tick_always);
+    context_.run();
+  };
+  // What threw has lost its own connection or answer, and the others go on.
+  while (!has_memory_for(serve)) std::this_thread::sleep_for(kPatience);
+}
+
+void HttpLoop::wait_for_signal() {
+  signals_.async_wait([this](const error_code& error, int signal) {
+    if (error) return;
+    if (stop_at_) return;
+    // The next one does what it does to any program.
+    signals_.clear();
+    std::signal(signal, SIG_DFL);
+    service_.on_signal();
+  });
+}
+
+asio::awaitable<void> HttpLoop::accept_all() {
+  while (acceptor_.is_open()) {
+    error_code error;
+    tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
+    if (!acceptor_.is_open()) co_return;
+    if (error) {  // no descriptors left: some will be closed
+      asio::steady_timer pause(context_, kTick);
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+      continue;
+    }
+    (void)has_memory_for([&] { take_in(std::move(socket)); });  // else it is closed
+  }
+}
+
+void HttpLoop::take_in(tcp::socket socket) {
+  if (connections() >= options_.max_connections)
+    return service_.log("", "connection refused: " + std::to_string(connections()) + " are open");
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  const auto connection = std::make_shared<HttpConnection>(*this, std::move(socket));
+  connections_.insert(connection);
+  if (!has_memory_for([&] { connection->start(); })) connection->lose(ClientLoss::kNoMemory);
+}
+
+asio::awaitable<void> HttpLoop::tick_always() {
+  while (true) {
+    error_code error;
+    timer_.expires_after(kTick);
+    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    (void)has_memory_for([&] { tick(); });
+    if (stop_at_ && (connections_.empty() || Clock::now() >= *stop_at_)) break;
+  }
+  context_.stop();
+}
+
+void HttpLoop::tick() {
+  service_.on_tick();
+  const auto now = Clock::now();
+  const std::vector<std::shared_ptr<HttpConnection>> all(connections_.begin(), connections_.end());
+  for (const auto& connection : all)
+    if (!has_memory_for([&] { connection->check_deadline(now); })) connection->lose(ClientLoss::kNoMemory);
+  bound_output();
+}
+
+// The connection that has most of it pays.
+void HttpLoop::bound_output() {
+  while (true) {
+    int64_t all = 0, most = 0;
+    std::shared_ptr<HttpConnection> largest;
+    for (const auto& connection : connections_) {
+      const int64_t bytes = connection->unsent_bytes();
+      all += bytes;
+      if (bytes > most) most = bytes, largest = connection;
+    }
+    if (all <= options_.max_pending_bytes || !largest) return;
+    largest->lose(ClientLoss::kTooLarge);
+  }
+}
+
+void HttpLoop::stop() {
+  if (stop_at_) return;
+  stop_at_ = after(1);
+  error_code ignored;
+  acceptor_.close(ignored);
+  const std::vector<std::shared_ptr<HttpConnection>> all(connections_.begin(), connections_.end());
+  for (const auto& connection : all) connection->finish_output();
+}
+
+std::string HttpLoop::url() const {
+  error_code ignored;
+  const tcp::endpoint at = acceptor_.local_endpoint(ignored);
+  const std::string host = at.address().to_string();
+  return "http://" + (at.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(at.port());
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options, HttpService& service) {
+  if (options.host.empty())
+    return invalid("--host: wanted an address or a name, found ''");  // it would mean all
+  auto loop = std::make_unique<HttpLoop>(options, service);
+  SLUICE_TRY(loop->open());
+  return std::unique_ptr<HttpServer>(std::move(loop));
+}
+
+}  // namespace sluice

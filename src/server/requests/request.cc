@@ -1,0 +1,371 @@
+#include "server/requests/request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "base/printable.h"
+#include "server/requests/fields.h"
+#include "server/requests/messages.h"
+#include "server/requests/structure.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kCompletionTokens = 16;  // of the OpenAI API where max_tokens is not said
+constexpr size_t kStopsMax = 64, kStopBytesMax = 4096;
+constexpr size_t kStopTokensMax = 4096;  // different ones
+constexpr int64_t kBiasesMax = 1 << 20;  // of all answers together: each has its own list
+
+// What asks for something that Sluice cannot do yet, and the values that do not ask for it.
+struct Unsupported {
+  const char* field;
+  const char* neutral;  // a JSON array; null is always neutral
+};
+constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
+                                        {"add_generation_prompt", "[true]"},
+                                        {"allowed_token_ids", "[]"},
+                                        {"audio", "[]"},
+                                        {"bad_words", "[[]]"},
+                                        {"best_of", "[1]"},
+                                        {"chat_template", "[]"},
+                                        {"continue_final_message", "[false]"},
+                                        {"custom_logit_processor", "[]"},
+                                        {"documents", "[[]]"},
+                                        {"dry_multiplier", "[0]"},
+                                        {"dynatemp_range", "[0]"},
+                                        {"function_call", R"(["none", "auto"])"},
+                                        {"functions", "[[]]"},
+                                        {"include_stop_str_in_output", "[false]"},
+                                        {"length_penalty", "[1]"},
+                                        {"logits_processors", "[[]]"},
+                                        {"lora_path", "[]"},
+                                        {"max_new_tokens", "[]"},
+                                        {"min_tokens", "[0]"},
+                                        {"mirostat", "[0]"},
+                                        {"mirostat_mode", "[0]"},
+                                        {"modalities", R"([["text"]])"},
+                                        {"n_indent", "[0]"},
+                                        {"n_probs", "[0]"},
+                                        {"no_stop_trim", "[false]"},
+                                        {"prediction", "[]"},
+                                        {"prompt_embeds", "[]"},
+                                        {"prompt_logprobs", "[]"},
+                                        {"reasoning_format", R"(["auto", "deepseek"])"},
+                                        {"repeat_penalty", "[1]"},
+                                        {"return_hidden_states", "[false]"},
+                                        {"return_token_ids", "[false]"},
+                                        {"return_tokens_as_token_ids", "[false]"},
+                                        {"samplers", "[]"},
+                                        {"separate_reasoning", "[true]"},
+                                        {"session_params", "[]"},
+                                        {"skip_special_tokens", "[true]"},
+                                        {"stop_regex", "[[]]"},
+                                        {"stream_reasoning", "[true]"},
+                                        {"suffix", R"([""])"},
+                                        {"t_max_predict_ms", "[0, -1]"},
+                                        {"tfs_z", "[1]"},
+                                        {"thinking", "[]"},
+                                        {"thinking_budget_tokens", "[-1]"},
+                                        {"thinking_token_budget", "[-1]"},
+                                        {"top_n_sigma", "[-1, 0]"},
+                                        {"truncate_prompt_tokens", "[]"},
+                                        {"typical_p", "[1]"},
+                                        {"use_beam_search", "[false]"},
+                                        {"verbosity", R"(["medium"])"},
+                                        {"web_search_options", "[]"},
+                                        {"xtc_probability", "[0]"}};
+// Limits of tokens by the names that another API has for them, and the values that say "no limit".
+constexpr Unsupported kUnsupportedOfChat[] = {
+    {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}};
+constexpr Unsupported kUnsupportedOfCompletion[] = {
+    {"max_completion_tokens", "[]"}, {"max_output_tokens", "[]"}, {"n_predict", "[]"}};
+// What asks nothing of the answer.
+constexpr const char* kHarmless[] = {
+    "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
+    "user"};
+
+void read_stop(ApiFields* fields, StopStrings* out) {
+  const auto at = fields->take("stop");
+  if (!at) return;
+  std::vector<JsonAt> each{*at};
+  if (!at->value().is_string()) {
+    if (!at->value().is_array()) return fields->fail(*at, "a string or an array of strings");
+    if (at->value().size() > kStopsMax)
+      return fields->fail(*at, "at most " + std::to_string(kStopsMax) + " strings");
+    each.clear();
+    for (const JsonAt& one : items_of(*at)) each.push_back(one);
+  }
+  std::vector<std::string> stops;
+  for (const JsonAt& one : each) {
+    auto text = one.string();
+    if (!text.ok()) return fields->fail(text.status());
+    if (text.value().empty() || text.value().size() > kStopBytesMax)
+      return fields->fail(one, "1 to " + std::to_string(kStopBytesMax) + " bytes");
+    stops.push_back(std::move(text).value());
+  }
+  *out = StopStrings(std::move(stops));
+}
+
+void read_stream(ApiFields* fields, ApiRequest* out) {
+  out->stream = fields->boolean("stream", false);
+  const auto options = fields->take("stream_options");
+  if (!options) return;
+  if (!out->stream) return fields->fail(*options, "null where stream is not true");
+  fields->inside(*options, [&](ApiFields* inside) {
+    out->include_usage = inside->boolean("include_usage", false);
+    out->usage_in_each_event = inside->boolean("continuous_usage_stats", false);
+  });
+}
+
+// {"50256": -100}
+void read_bias(ApiFields* fields, const ApiLimits& limits, RequestSampling* out) {
+  const auto at = fields->take("logit_bias");
+  if (!at) return;
+  if (!at->value().is_object()) return fields->fail(*at, "an object of token ids and biases");
+  std::set<int32_t> seen;  // "5" and "05" are one
+  for (const auto& [key, value] : at->value().items()) {
+    int32_t id = -1;
+    const char* end = key.data() + key.size();
+    const bool is_id = std::from_chars(key.data(), end, id).ptr == end && id >= 0 && id < limits.vocab;
+    const JsonAt bias(value, at->where() + "." + shortened(key));
+    const auto number = bias.number();
+    if (!is_id || !seen.insert(id).second)
+      return fields->fail({Code::kInvalidArgument, bias.where() + ": wanted a token id from 0 to " +
+                                                       std::to_string(limits.vocab - 1) +
+                                                       " as its name, each once, found '" + shortened(key) +
+                                                       "'"});
+    if (!number.ok() || std::abs(number.value()) > limits.bias_max)
+      return fields->fail(
+          bias, "a number from " + number_text(-limits.bias_max) + " to " + number_text(limits.bias_max));
+    out->logit_bias.emplace_back(id, static_cast<float>(number.value()));
+  }
+}
+
+void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_least, RequestSampling* out) {
+  out->temperature = fields->number("temperature", 0, limits.temperature_max);
+  out->top_p = fields->number("top_p", 0, 1);
+  out->min_p = fields->number("min_p", 0, 1);
+  // -1 says "all" in vLLM, 0 does here.
+  if (const auto k = fields->integer("top_k", -1, INT32_MAX)) out->top_k = std::max<int64_t>(*k, 0);
+  if (const auto seed = fields->integer("seed", INT64_MIN, INT64_MAX))
+    out->seed = static_cast<uint64_t>(*seed);
+  out->max_tokens = fields->integer("max_tokens", tokens_least, INT32_MAX);
+  out->ignore_eos = fields->boolean("ignore_eos", false);
+  out->repetition_penalty =
+      fields->number("repetition_penalty", limits.repetition_min, limits.repetition_max);
+  out->frequency_penalty = fields->number("frequency_penalty", -limits.penalty_max, limits.penalty_max);
+  out->presence_penalty = fields->number("presence_penalty", -limits.penalty_max, limits.penalty_max);
+  read_bias(fields, limits, out);
+  if (const auto ids = fields->take("stop_token_ids")) {
+    out->stop_token_ids = read_tokens(*ids, limits.vocab, fields);
+    std::sort(out->stop_token_ids.begin(), out->stop_token_ids.end());
+    const auto end = std::unique(out->stop_token_ids.begin(), out->stop_token_ids.end());
+    out->stop_token_ids.erase(end, out->stop_token_ids.end());
+    if (out->stop_token_ids.size() > kStopTokensMax)
+      fields->fail(*ids, "at most " + std::to_string(kStopTokensMax) + " different tokens");
+    out->stop_token_ids.shrink_to_fit();
+  }
+}
+
+// {"logprobs": true, "top_logprobs": 5}
+void read_chat_logprobs(ApiFields* fields, const ApiLimits& limits, RequestSampling* out) {
+  const bool wanted = fields->boolean("logprobs", false);
+  const auto top = fields->integer("top_logprobs", 0, limits.logprobs_max);
+  if (wanted) out->logprobs = top.value_or(0);
+  if (top && *top > 0 && !wanted)
+    if (const auto at = fields->take("top_logprobs"))
+      fields->fail(*at, "0 or null where logprobs is not true");
+}
+
+void read_prompts(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
+  const auto at = fields->take("prompt");
+  if (!at) return fields->fail({Code::kInvalidArgument, "body: prompt: wanted a prompt, found none"});
+  const Json& value = at->value();
+  if (value.is_string()) return void(out->prompts.emplace_back(value.get<std::string>()));
+  if (!value.is_array() || value.empty())
+    return fields->fail(*at, "a string, an array of strings, token ids or arrays of token ids");
+  if (value[0].is_number()) return void(out->prompts.emplace_back(read_tokens(*at, limits.vocab, fields)));
+  if (static_cast<int64_t>(value.size()) > limits.max_choices)
+    return fields->fail(*at, "at most " + std::to_string(limits.max_choices) + " prompts");
+  for (const JsonAt& one : items_of(*at)) {
+    if (one.value().is_string())
+      out->prompts.emplace_back(one.value().get<std::string>());
+    else
+      out->prompts.emplace_back(read_tokens(one, limits.vocab, fields));
+    if (fields->failed()) return;
+  }
+}
+
+}  // namespace
+
+void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
+  out->model = fields->string("model");
+  read_sampling(fields, limits, out->kind == ApiKind::kCompletion ? 0 : 1, &out->sampling);
+  out->choices = fields->integer("n", 1, limits.max_choices).value_or(1);
+  const int64_t answers = out->choices * std::max<int64_t>(std::ssize(out->prompts), 1);
+  const int64_t biases_max = kBiasesMax / std::max<int64_t>(answers, 1);
+  if (std::ssize(out->sampling.logit_bias) > biases_max)
+    fields->fail({Code::kInvalidArgument, "body: logit_bias: wanted at most " + std::to_string(biases_max) +
+                                              " tokens for " + std::to_string(answers) + " answers, found " +
+                                              std::to_string(out->sampling.logit_bias.size())});
+  read_stop(fields, &out->stop);
+  read_stream(fields, out);
+  for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
+  for (const char* field : kHarmless) fields->skip(field);
+}
+
+void read_effort(const char* name, ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take(name);
+  if (!at) return;
+  const auto word = read_word(*at, {"low", "medium", "high"}, fields);
+  if (!word) return;
+  const auto effort = static_cast<ReasoningEffort>(*word);
+  if (out->effort && *out->effort != effort)
+    return fields->fail(*at, "\"" + std::string(text(*out->effort)) + "\", which another field asks for");
+  out->effort = effort;
+}
+
+namespace {}  // namespace
+
+void note_summary(ApiFields* reasoning, ApiRequest* out) {
+  for (const char* key : {"summary", "generate_summary"})
+    if (const auto at = reasoning->take(key); at && !at->value().is_null() && at->value() != "none")
+      out->unmet.push_back("a summary of the reasoning");
+}
+
+namespace {
+
+// {"effort": "low", "summary": "auto"}, as in a response.
+void read_reasoning(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("reasoning");
+  if (!at) return;
+  fields->inside(*at, [&](ApiFields* inside) {
+    read_effort("effort", inside, out);
+    note_summary(inside, out);
+    refuse_reasoning(inside);
+    note_unread(*inside, "reasoning.", out);
+  });
+}
+
+}  // namespace
+
+void refuse_reasoning(ApiFields* reasoning) {
+  reasoning->refuse("enabled", "[true]");
+  reasoning->refuse("exclude", "[false]");
+  reasoning->refuse("max_tokens", "[]");
+}
+
+constexpr const char* kThinking = "enable_thinking";
+
+void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("chat_template_kwargs");
+  if (!at) return;
+  fields->inside(*at, [&](ApiFields* inside) {
+    read_effort("reasoning_effort", inside, out);
+    // Of no meaning until a format takes it, which this does not know.
+    if (inside->take(kThinking)) {
+      out->thinking = inside->boolean(kThinking, true);
+      out->ignored.push_back(kThinkingField);
+    }
+    inside->refuse("builtin_tools", "[[]]");
+    note_unread(*inside, "chat_template_kwargs.", out);
+  });
+}
+
+namespace {
+
+// All that the prompt of a chat is made of.
+void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* out) {
+  read_messages(fields, out);
+  read_structure(fields, body, out);
+  read_effort("reasoning_effort", fields, out);
+  read_reasoning(fields, out);
+  read_template_kwargs(fields, out);
+  read_tools(fields, body, ToolStyle::kChat, &out->tools);
+}
+
+}  // namespace
+
+void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out) {
+  for (std::string& name : fields.unread(prefix)) out->ignored.push_back(std::move(name));
+}
+
+Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& limits) {
+  return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
+    read_prompt_of_chat(fields, body, out);
+    read_common(fields, limits, out);
+    read_chat_logprobs(fields, limits, &out->sampling);
+    for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
+    out->include_reasoning = fields->boolean("include_reasoning", true);
+    if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
+      out->sampling.max_tokens = most;
+    note_unread(*fields, "", out);
+  });
+}
+
+Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLimits& limits) {
+  return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
+    out->kind = ApiKind::kCompletion;
+    fields->refuse("chat_template_kwargs", "[{}]");
+    for (const auto& [field, neutral] : kUnsupportedOfCompletion) fields->refuse(field, neutral);
+    read_prompts(fields, limits, out);
+    read_common(fields, limits, out);
+    read_structure(fields, body, out);
+    out->echo = fields->boolean("echo", false);
+    out->sampling.logprobs = fields->integer("logprobs", 0, limits.logprobs_max);
+    if (out->sampling.max_tokens == 0 && !out->echo)
+      fields->fail(
+          {Code::kInvalidArgument, "body: max_tokens: wanted 1 or more where echo is not true, found 0"});
+    if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
+    if (!out->sampling.max_tokens) out->sampling.max_tokens = kCompletionTokens;
+    if (std::ssize(out->prompts) * out->choices > limits.max_choices)
+      fields->fail({Code::kInvalidArgument, "body: n: wanted at most " + std::to_string(limits.max_choices) +
+                                                " answers, found " +
+                                                std::to_string(std::ssize(out->prompts) * out->choices)});
+    note_unread(*fields, "", out);
+  });
+}
+
+namespace {
+
+void read_prompt_end(ApiFields* fields, PromptEnd* out) {
+  const auto next_at = fields->take("add_generation_prompt");
+  const bool open = fields->boolean("continue_final_message", false);
+  const bool next = fields->boolean("add_generation_prompt", !open);
+  if (open && next) return fields->fail(*next_at, "false or null where continue_final_message is true");
+  *out = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
+}
+
+}  // namespace
+
+Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const ApiLimits&) {
+  return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
+    out->chat.model = fields->string("model");
+    fields->skip("add_special_tokens");  // harmony has none that a text by itself begins or ends with
+    fields->refuse("return_token_strs", "[false]");
+    if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
+    if (const auto at = fields->take("prompt")) {
+      if (const auto messages = fields->take("messages"))
+        return fields->fail(*messages, "null beside prompt, since one of them is counted");
+      auto text = at->string();
+      if (!text.ok()) return fields->fail(text.status());
+      out->text = std::move(text).value();
+    } else {
+      read_prompt_of_chat(fields, body, &out->chat);
+      read_prompt_end(fields, &out->end);
+    }
+  });
+}
+
+Result<std::vector<int32_t>, ApiError> read_detokenize(std::string_view body, const ApiLimits& limits) {
+  return read_body<std::vector<int32_t>>(body, [&](ApiFields* fields, std::vector<int32_t>* out) {
+    fields->skip("model");
+    const auto at = fields->take("tokens");
+    if (!at) return fields->fail({Code::kInvalidArgument, "body: tokens: wanted an array, found none"});
+    *out = read_tokens(*at, limits.vocab, fields);
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// What a tokenizer knows. Filled by tokenizer_json.cc, used by tokenizer.cc.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/split_pattern.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace sluice {
+
+struct Tokenizer::Data {
+  enum class Kind : uint8_t { kNone, kWord, kAdded, kSpecial };
+  struct Piece {
+    int64_t begin = 0;  // in `bytes`
+    int32_t size = 0;
+    Kind kind = Kind::kNone;
+  };
+  struct Added {
+    std::string content;
+    int32_t id = 0;
+    Kind kind = Kind::kAdded;
+  };
+
+  std::string bytes;          // of all tokens, one after the other
+  std::vector<Piece> pieces;  // [vocab_size], by id
+  std::array<int32_t, 256> byte_ids{};
+  Merges merges;
+  bool nfc = false;                    // text becomes that form before it is cut
+  std::vector<SplitPattern> patterns;  // applied one after the other; none: a text is one piece
+  std::vector<Added> added;            // sorted by content, which is what longest_added() searches
+  std::array<bool, 256> starts_added{};
+  // ignore_merges only, else empty: words that are taken whole. Views into `bytes`; special tokens are not among them.
+  std::unordered_map<std::string_view, int32_t> whole_words;
+
+  std::string_view piece(int32_t id) const {
+    if (id < 0 || static_cast<size_t>(id) >= pieces.size()) return {};
+    const Piece& p = pieces[static_cast<size_t>(id)];
+    return std::string_view(bytes).substr(static_cast<size_t>(p.begin), static_cast<size_t>(p.size));
+  }
+  Kind kind(int32_t id) const {
+    return id < 0 || static_cast<size_t>(id) >= pieces.size() ? Kind::kNone
+                                                              : pieces[static_cast<size_t>(id)].kind;
+  }
+};
+
+}  // namespace sluice
