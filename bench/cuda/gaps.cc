@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "cuda/expert_bed.h"
+#include "cuda/experts/bed.h"
 #include "cuda/kernels.h"
 #include "cuda/suites.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda/contest.h"
-#include "cuda/experts.h"
+#include "cuda/experts/experts.h"
 #include "cuda/gate.h"
 #include "cuda/layer.h"
 #include "cuda/peers.h"

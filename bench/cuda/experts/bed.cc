@@ -1,4 +1,4 @@
-#include "cuda/expert_bed.h"
+#include "cuda/experts/bed.h"
 
 #include "backends/cuda/queue.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/experts.h"
+#include "cuda/experts/experts.h"
 #include "cuda/ours.h"
 
 namespace sluice::bench {

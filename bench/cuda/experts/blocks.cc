@@ -1,6 +1,6 @@
 // Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both use
 // src/nn/moe/layer.h, planned as a user plans it.
-#include "cuda/expert_bed.h"
+#include "cuda/experts/bed.h"
 #include "cuda/routes.h"
 #include "cuda/suites.h"
 #include "nn/moe/problems.h"

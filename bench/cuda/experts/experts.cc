@@ -1,4 +1,4 @@
-#include "cuda/experts.h"
+#include "cuda/experts/experts.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
-#include "cuda/experts.h"
+#include "cuda/experts/experts.h"
 
 namespace sluice::bench {
 namespace {

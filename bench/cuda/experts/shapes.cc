@@ -1,5 +1,5 @@
 // The experts' shapes and the sizes of their products, by model.
-#include "cuda/experts.h"
+#include "cuda/experts/experts.h"
 #include "graph/runs.h"
 #include "nn/moe/graph.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "cuda/expert_bed.h"
+#include "cuda/experts/bed.h"
 #include "cuda/suites.h"
 
 namespace sluice::bench {
