@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def module(path: pathlib.Path, name: str):
@@ -19,7 +19,7 @@ def module(path: pathlib.Path, name: str):
 
 
 compat = module(ROOT / "python/sluice_moe/vllm/compat.py", "vllm_compat")
-RECORD = json.loads((ROOT / "tests/python/vllm_contract.json").read_text())
+RECORD = json.loads(pathlib.Path(__file__).with_name("vllm_contract.json").read_text())
 
 
 def files(version: str) -> dict[str, dict[str, tuple[str, ...]]]:
