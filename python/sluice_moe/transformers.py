@@ -77,7 +77,7 @@ class _Packing:
     def parameters(self) -> dict[str, torch.Tensor]:
         """The Parameters of the module, unpacked on the CPU."""
         if not self.whole:
-            raise UnsupportedLayer("sluice_moe.transformers: cannot unpack one rank's part of a module: load the model without ranks")
+            raise UnsupportedLayer("sluice_moe.transformers: cannot unpack one rank's part of a module: load the model in one process")
         plain = unpacked(self.layer.packed_bytes())
         return {name: _parameter_of(key, plain[key], self.experts).to(self.types[name]) for key, name in self.experts.names.items()}
 

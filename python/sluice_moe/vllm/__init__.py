@@ -18,7 +18,7 @@ def register() -> None:
         compat.logger().warning("sluice: %s; --quantization sluice is rejected, vLLM is otherwise unaffected", why)
         try:
             from . import refusal
-        except ImportError:  # this vLLM has other names, so it rejects the unknown flag itself
+        except ImportError:  # this vLLM has other names, and does not know the flag
             return
         refusal.register(why)
         return

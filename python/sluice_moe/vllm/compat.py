@@ -16,7 +16,7 @@ from sluice_moe import capi
 from sluice_moe.errors import IncompatibleEngine
 
 NAME = "sluice"  # of --quantization
-RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: on GPUs; on the CPU, in the tests
+RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, 0.32.0 on the CPU, in the tests
 NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # the wheels have all SEAMS; the engine was not run
 VERSIONS = tuple(sorted(RUN + NAMES_CHECKED))
 TORCH_FIRST = (2, 10)

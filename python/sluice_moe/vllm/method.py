@@ -173,8 +173,8 @@ class SluiceMethod(FusedMoEMethodBase):
         prepare_finalize = maybe_make_prepare_finalize(moe=self.moe, quant_config=self.moe_quant_config,
                                                        routing_tables=layer._expert_routing_tables(), allow_new_interface=True)
         if prepare_finalize is None:
-            raise UnsupportedLayer(f"--quantization {NAME}: {self.prefix}: wanted a prepare and finalize step from vLLM, found none: use "
-                                   "another --all2all-backend")
+            raise UnsupportedLayer(f"--quantization {NAME}: {self.prefix}: wanted a prepare and finalize step from vLLM, found none for "
+                                   f"--all2all-backend {self.moe.moe_parallel_config.all2all_backend}")
         experts = SluiceExperts(self.moe, self.moe_quant_config, self.sluice_layer, self.maps_ids)
         self.moe_kernel = mk.FusedMoEKernel(prepare_finalize, experts)
 
