@@ -2,7 +2,8 @@
 """vllm_contract.py FOLDER...: records what unpacked wheels of vLLM have of what the plug-in stands on.
 
 Each FOLDER holds one wheel, unpacked (python3 -m zipfile -e; its .py files are enough). Adds its version to
-tests/python/vllm_contract.json: the parameters of each function, method and class that sluice_moe.vllm.compat.SEAMS names, read from the source, nothing imported.
+tests/python/vllm_plugin/vllm_contract.json: the parameters of each function, method and class that sluice_moe.vllm.compat.SEAMS names.
+They are read from the source; nothing is imported.
 """
 import importlib.util
 import json
@@ -11,7 +12,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RECORD = ROOT / "tests/python/vllm_contract.json"
+RECORD = ROOT / "tests/python/vllm_plugin/vllm_contract.json"
 
 
 def compat():

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Sluice's experts in transformers: the checks of tests/python on a DEVICE, and tokens a second beside transformers' own experts.
+"""Sluice's experts in transformers: the checks of tests/python/transformers_plugin on a DEVICE, and tokens a second beside transformers' own
+experts.
 
     transformers_experts.py check                  every experts class, the shipped checkpoint's logits and text, compiled decoding
     transformers_experts.py ratio [--threads N]    generate() with the shipped checkpoint, a table of seconds and ratios; on the CPU, too
@@ -20,7 +21,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "python")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "python" / "transformers_plugin")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch

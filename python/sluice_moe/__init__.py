@@ -5,7 +5,7 @@
     y = layer(x)                  # [tokens, hidden]
 
 explain(), why_not(), version() and `python -m sluice_moe doctor` need no torch. MoeLayer, ops and devices import it at their first use.
-All errors are a sluice_moe.Error; sluice_moe.errors lists its subclasses.
+Every error is a sluice_moe.Error; sluice_moe.errors lists the subclasses.
 """
 from __future__ import annotations
 

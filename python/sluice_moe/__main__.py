@@ -20,8 +20,7 @@ def main() -> int:
     try:
         command = capi.lib.sluice_command
     except AttributeError:
-        print(f"sluice_moe: {capi.library_path()} does not contain the sluice command; the library of the wheel does",
-              file=sys.stderr)
+        print(f"sluice_moe: {capi.library_path()} does not contain the sluice command: use the library of the wheel", file=sys.stderr)
         return 2
     command.restype, command.argtypes = ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]
     # The command's help shows this name, so its examples can be pasted.

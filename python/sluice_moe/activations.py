@@ -1,6 +1,7 @@
-"""The activations of experts: each formula once, and the names by which transformers, vLLM and SGLang ask for it.
+"""The activations of experts: the formula of each, and its names in vLLM and SGLang. A module of transformers is identified by the values
+of its function.
 
-The fields of a MoeLayer that this module fills are act, gate_order, alpha, beta and limit.
+This module is the only source of the MoeLayer fields act, gate_order, alpha, beta and limit for layers of an engine.
 """
 from __future__ import annotations
 
@@ -96,13 +97,13 @@ def of_sglang(config: Any) -> dict[str, object]:
     parameters = "".join(f" {word}={value}" for word, value in given.items() if value is not None)
     if act is None or (act != "swiglu" and parameters):
         known = [word for word, is_gated in SGLANG if is_gated == gated]
-        raise UnsupportedLayer(f"wanted {', '.join(known[:-1])} or {known[-1]} {'with gates' if gated else 'without gates and limits'}, "
-                               f"found {name}{parameters}")
+        kind = "of gated experts" if gated else "without gate and limits"
+        raise UnsupportedLayer(f"wanted an activation {kind} ({', '.join(known)}), found {name}{parameters}")
     if not gated:
         return {"act": act}
     if alpha is not None:  # gpt-oss
         if limit is None:
-            raise UnsupportedLayer(f"wanted gemm1_clamp_limit beside gemm1_alpha {alpha}, found none")
+            raise UnsupportedLayer(f"wanted gemm1_clamp_limit with gemm1_alpha {alpha}, found none")
         beta = getattr(config, "gemm1_beta", None)
         order = "interleaved" if config.gate_up_interleaved else "gate_first"
         return {"gate_order": order} | clamped(alpha, 1.0 if beta is None else beta, limit)
@@ -153,7 +154,7 @@ def _of_gated_module(module: torch.nn.Module, device: torch.device) -> dict[str,
 
 
 def _parameters(module: torch.nn.Module, wanted: tuple[str, ...]) -> list[dict[str, float]]:
-    """Every combination of values that a module may mean by its attributes."""
+    """Every combination of parameters that the attributes of a module allow."""
     values = {"limit": _limits(module), "alpha": [*_numbers(module, "alpha", "swiglu_alpha"), 1.0], "beta": [0.0, 1.0]}
     out: list[dict[str, float]] = [{}]
     for name in wanted:
@@ -171,7 +172,7 @@ def _limits(module: torch.nn.Module) -> list[float]:
 
 
 def _probe(limits: list[float], device: torch.device) -> torch.Tensor:
-    """Values on both sides of every limit, and dense around zero. The device is explicit: models are built under the meta device."""
+    """Values on both sides of every limit, and many around zero. The device is explicit, because models are built under the meta device."""
     points = [0.0, 0.03, 0.25, 0.5, 0.8, 1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 9.0, 14.0]
     points += [limit * f for limit in limits for f in (0.5, 0.99, 1.01, 1.6)]
     return torch.tensor(sorted({s * p for p in points for s in (-1, 1)}), dtype=torch.float64, device=device)

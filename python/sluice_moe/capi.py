@@ -164,24 +164,30 @@ def library_path() -> pathlib.Path:
     return pathlib.Path(named) if named else pathlib.Path(__file__).parent / "_lib" / "libsluice.so"
 
 
+def _repair() -> str:
+    """What the user can do about a library that does not fit."""
+    return "unset SLUICE_LIBRARY, or name another file" if os.environ.get("SLUICE_LIBRARY") else "install sluice_moe again"
+
+
 def _open_library() -> ctypes.CDLL:
     path = library_path()
     try:
         opened = ctypes.CDLL(str(path))
     except OSError as why:
-        raise LibraryError(f"sluice_moe: the library {path} does not open: {why}") from why
+        raise LibraryError(f"sluice_moe: the library {path} does not open: {why}; {_repair()}") from why
     for name, (result, arguments) in _FUNCTIONS.items():
         try:
             function = getattr(opened, name)
         except AttributeError:
-            raise LibraryError(f"sluice_moe: {path} has no function {name}: it belongs to another version of sluice_moe") from None
+            raise LibraryError(f"sluice_moe: {path} has no function {name}: wanted the library of this version of sluice_moe; "
+                               f"{_repair()}") from None
         function.restype, function.argtypes = result, arguments
     return opened
 
 
 class _NoLibrary:
-    """Takes the place of a library that does not open, and raises at its first use. The package still imports, so that a plug-in can refuse
-    the flag that selects Sluice: engines only log a plug-in that does not import."""
+    """Stands in for a library that does not open, and raises at its first use. The package still imports, so a plug-in can reject the flag
+    that selects Sluice: engines only log a plug-in that does not import."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -206,7 +212,7 @@ def library_problem() -> str | None:
 
 
 def call(name: str, *arguments) -> None:
-    """Calls a function whose last argument is the message; a status other than SLUICE_OK is raised with the message."""
+    """Calls a function whose last argument is the message. A status other than SLUICE_OK becomes an exception with the message."""
     message = Message()
     status = getattr(lib, name)(*arguments, message)
     if status != OK:
@@ -231,7 +237,7 @@ def words(fields: Mapping[str, object]) -> bytes:
             value = _TORCH_WORDS.get(str(value), str(value).removeprefix("torch."))
         text = repr(value) if isinstance(value, float) else str(value)
         if not text or any(c.isspace() for c in text):
-            raise InvalidArgument(f"{name}: wanted a word without spaces or a number, found {text!r}")
+            raise InvalidArgument(f"{name}: wanted a number or a word without spaces, found {text!r}")
         out.append(f"{name}={text}")
     return " ".join(out).encode()
 
@@ -281,7 +287,8 @@ def layer_fields(model: str | None = None) -> list[dict]:
 
 
 def written(name: str, *arguments) -> tuple[int, str, str]:
-    """(status, text, message) of a function that writes a text before its message. Called again if the text needs more memory."""
+    """(status, text, message) of a function whose last arguments are a text and a message. If the text needs more memory, the function is
+    called again."""
     text = Message()
     while True:
         message = Message()
@@ -292,7 +299,7 @@ def written(name: str, *arguments) -> tuple[int, str, str]:
 
 
 def whole_text(name: str, *arguments) -> str:
-    """The text of such a function; a status other than SLUICE_OK is raised with its message."""
+    """The text of a function as in written(). A status other than SLUICE_OK becomes an exception with the message."""
     status, text, message = written(name, *arguments)
     if status != OK:
         raise error_of(status, message)

@@ -78,9 +78,8 @@ class Device:
             if not self._spare_streams:
                 if is_capturing():
                     raise Unsupported(
-                        f"stream: wanted one that Sluice has run on before, or one of the first {len(self._streams)} on "
-                        f"{self.torch_device}, found a new one inside a captured region, where no memory can be allocated: "
-                        "run once on this stream before the capture")
+                        f"stream: wanted one of the {len(self._streams)} streams of {self.torch_device} that Sluice knows, found a new "
+                        "one inside a captured region, where no memory can be allocated: run once on this stream before the capture")
                 self._add_streams()
             stream = self._spare_streams[-1]
             capi.call("sluice_stream_retarget", self.handle, stream, raw or None)
@@ -110,9 +109,9 @@ class Device:
             self._spare_memory.append(memory)
 
     def retire(self, destroy: Callable[[int], None], handle: int) -> None:
-        """Destroys a handle; during a capture, which that would invalidate, at the next call."""
+        """Destroys a handle. That would invalidate a running capture, so during a capture the handle is kept until the next call."""
         if self.forked:
-            return  # the handle is the parent's
+            return  # the handle belongs to the parent process
         if self.where == capi.CUDA and is_capturing():
             self._retired.append((destroy, handle))
             return
@@ -128,8 +127,8 @@ def is_capturing() -> bool:
 
 
 def aligned_bytes(count: int, device: torch.device) -> torch.Tensor:
-    """u8 [count] on a device, aligned to 256 bytes. Large CPU buffers ask for huge pages: weights are streamed once per call, and 4 KiB
-    pages would interrupt the stream with address translations."""
+    """u8 [count] on a device, aligned to 256 bytes. Large CPU buffers ask for huge pages: each call reads all weights once,
+    and with 4 KiB pages TLB misses would slow the reads."""
     huge = device.type == "cpu" and count >= 2 * _HUGE_PAGE
     alignment = _HUGE_PAGE if huge else 256
     memory = torch.empty(count + alignment, dtype=torch.uint8, device=device)
@@ -148,12 +147,13 @@ def wanted_device(device: torch.device | str | int | None) -> torch.device:
     if device.type != "cuda":
         raise Unsupported(f"device: wanted cpu or cuda, found {device}")
     if _forked_after_cuda:  # checked before torch, whose error would not mention the parent process
-        raise Unsupported(f"device: wanted a process that opens {device} itself, found a fork of a process in which Sluice had "
-                          "opened a GPU: start processes with spawn, or fork before the GPU is opened")
+        raise Unsupported(f"device: {device} cannot be opened, because this process is a fork of a process in which Sluice had opened a "
+                          "GPU: start processes with spawn, or fork before the GPU is opened")
     if device.index is not None:
         return device
     if not torch.cuda.is_available():
-        raise Unsupported("device: wanted cuda, found no GPU (torch.cuda.is_available() is False)")
+        raise Unsupported("device: wanted cuda, found no GPU (torch.cuda.is_available() is False): use device=\"cpu\", or see "
+                          "python -m sluice_moe doctor")
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -165,7 +165,7 @@ def open_device(device: torch.device | str | int | None = None) -> Device:
         return known
     if device.type == "cuda":
         if is_capturing():
-            raise Unsupported(f"device: wanted {device} to be open before a capture, found its first use inside one: call "
+            raise Unsupported(f"device: {device} cannot be opened inside a captured region: call "
                               f"sluice_moe.devices.open_device('{device}') before the capture")
         torch.cuda.init()
     with _opening:
@@ -175,7 +175,7 @@ def open_device(device: torch.device | str | int | None = None) -> Device:
 
 
 def _after_fork() -> None:
-    # The threads of the CPU device and all CUDA objects are the parent's. The child must not even destroy them.
+    # The threads of the CPU device and all CUDA objects belong to the parent. The child must not even destroy them.
     global _opening, _forked_after_cuda
     for device in _opened.values():
         device.forked = True

@@ -1,8 +1,8 @@
 """The exceptions of the package. `except sluice_moe.Error` catches all of them.
 
     Error                        a RuntimeError
-      InvalidArgument            also a ValueError: a shape, a type, a name or a value that the call does not take
-      Unsupported                a legal request that nothing here can run
+      InvalidArgument            also a ValueError: a shape, a type, a name or a value that the call does not accept
+      Unsupported                a valid request that no kernel can run
         UnsupportedModel         also a ValueError: a checkpoint or a model
           UnsupportedLayer       one layer of a model, with every reason
         IncompatibleEngine       also an ImportError and a ValueError: a version of an engine, or another plug-in
@@ -34,7 +34,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class Unsupported(Error):
-    """The request is legal, but nothing here can run it. The message has every reason."""
+    """The request is valid, but no kernel can run it. The message has every reason."""
 
     status = UNSUPPORTED
 
@@ -53,7 +53,7 @@ class IncompatibleEngine(Unsupported, ImportError, ValueError):
 
 
 class NoGradient(Unsupported, NotImplementedError):
-    """The call needs a gradient. Sluice has no backward pass: use torch.no_grad()."""
+    """The call needs a gradient, but Sluice has no backward pass: call it under torch.no_grad()."""
 
 
 class LibraryError(Error, ImportError):
@@ -73,7 +73,7 @@ class IoFailure(Error):
 
 
 class CorruptData(Error):
-    """Data from outside contradicts itself: a size, a hash or a header."""
+    """Packed weights or a checkpoint are inconsistent: a size, a hash or a header is wrong, or a tensor is missing."""
 
     status = CORRUPT
 
@@ -84,12 +84,12 @@ class DeviceFault(Error):
     status = DEVICE
 
 
-# The names of version 0.1.
+# Names of version 0.1, which callers may still catch.
 SluiceError, IoError_ = Error, IoFailure
 
 _OF_STATUS = {cls.status: cls for cls in (InvalidArgument, Unsupported, OutOfMemory, IoFailure, CorruptData, DeviceFault)}
 
 
 def error_of(status: int, message: str) -> Error:
-    """The exception that belongs to a status of the C ABI."""
+    """The exception for a status of the C ABI."""
     return _OF_STATUS.get(status, Error)(message or f"status {status}", status)

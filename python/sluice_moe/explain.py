@@ -9,7 +9,7 @@ from .errors import InvalidArgument, Unsupported, error_of
 
 
 class LayerOptions:
-    """A sluice_layer_options, with the objects that it points to."""
+    """A sluice_layer_options and the objects that it points to."""
 
     def __init__(self, model: Optional[str], *, tokens_max: int, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1),
                  kernel: Optional[str] = None, batch_invariant: bool = False, threads: int = 0,
@@ -37,7 +37,7 @@ def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1,
     device       a known device ("h200"), or a device of this machine: a torch.device, "cpu", "cuda"
     tokens       a number of tokens; several numbers for a layer
 
-    If no kernel accepts the problem, the text has the reasons; that is not an error.
+    If no kernel accepts the problem, the text has the reasons. That is not an error.
     """
     name, handle = _device_of(device)
     if op_or_model in capi.op_names():
@@ -71,7 +71,7 @@ def describe(options: LayerOptions, name: Optional[bytes], handle: Optional[int]
 
 
 def _status_and_text(function: str, *arguments) -> tuple[int, str]:
-    """(status, text). A refusal is raised only if the text does not have its reasons."""
+    """(status, text). Raises an error only if the text does not have the reasons."""
     status, text, message = capi.written(function, *arguments)
     if status == capi.OK or (text and status in (capi.UNSUPPORTED, capi.INVALID_ARGUMENT)):
         return status, text

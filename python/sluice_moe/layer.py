@@ -82,15 +82,15 @@ class MoeLayer(torch.nn.Module):
     def load(self, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
         """Packs the weights of a checkpoint, in place if the layer has weights already, so captured graphs stay valid.
 
-        tensors  by name, of the whole layer (the slice of the rank is cut from them); where one tensor has all experts it may have only
-                 those of this rank. On the CPU or on the layer's device. Tensors of other layers are ignored
+        tensors  by name, of the whole layer, from which the slice of this rank is cut; a tensor of all experts may hold only the experts
+                 of this rank. On the CPU or on the layer's device. Tensors of other layers are ignored
         naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
                  mistral_large_3 or plain; None: recognised from the names. plain: router [experts, hidden], router_bias [experts],
                  experts.up [experts, rows, width], experts.up_scale [experts, rows, width / 32], experts.up_bias [experts, rows],
                  experts.down...
         layer    the layer's number in the names; -1: the only one
 
-        The layer must not run meanwhile. If this raises, the layer keeps its old weights.
+        The layer must not run during the call. If the call raises, the layer keeps its old weights.
         """
         self._reopen_after_fork()
         given = CallersWeights(self._opened, tensors, naming, layer)
@@ -98,8 +98,8 @@ class MoeLayer(torch.nn.Module):
         self.is_loaded = True
 
     def replace_expert(self, expert: int, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
-        """Overwrites one expert, numbered in the whole layer, and its biases in place. A tensor of all experts may have this one alone
-        ([1, ...])."""
+        """Overwrites one expert, numbered in the whole layer, and its biases in place. A tensor of all experts may hold only this expert,
+        [1, ...]."""
         self._reopen_after_fork()
         given = CallersWeights(self._opened, tensors, naming, layer)
         capi.call("sluice_layer_replace_expert", self._native, expert, given.struct)
@@ -148,8 +148,9 @@ class MoeLayer(torch.nn.Module):
         """
         shape = x.shape
         if x.dim() != 2:
-            x, residual, out = (_flat(t, self.hidden) for t in (x, residual, out))
-            ids, weights, packed, captured = (_flat(t, self.top_k) for t in (ids, weights, packed, captured))
+            x, residual, out = (_flat(n, t, self.hidden) for n, t in (("x", x), ("residual", residual), ("out", out)))
+            ids, weights, packed, captured = (_flat(n, t, self.top_k) for n, t in (("ids", ids), ("weights", weights), ("packed", packed),
+                                                                                   ("captured", captured)))
             token_ids, adapter = (t if t is None else t.reshape(-1) for t in (token_ids, adapter))
         if out is None and captured is None:
             out = _moe_layer(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter, ids=ids,
@@ -213,11 +214,11 @@ def _no_gradient(_gradient=None):
     raise NoGradient("MoeLayer has no backward pass; call it under torch.no_grad(), or with x.detach()")
 
 
-def _flat(tensor: Optional[torch.Tensor], width: int) -> Optional[torch.Tensor]:
+def _flat(name: str, tensor: Optional[torch.Tensor], width: int) -> Optional[torch.Tensor]:
     if tensor is None:
         return None
     if tensor.dim() == 0 or tensor.shape[-1] != width:
-        raise InvalidArgument(f"wanted a last dimension of {width}, found a tensor of shape {list(tensor.shape)}")
+        raise InvalidArgument(f"{name}: wanted a last dimension of {width}, found the shape {list(tensor.shape)}")
     return tensor.view(-1, width) if tensor.is_contiguous() else tensor.reshape(-1, width)
 
 

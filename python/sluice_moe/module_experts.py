@@ -14,8 +14,8 @@ from .errors import UnsupportedLayer
 
 # Plain name -> the Parameter of a module; {up} is gate_up_proj or up_proj.
 _BIASES = {"experts.up_bias": "{up}_bias", "experts.down_bias": "down_proj_bias"}
-_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_top_k", "moe_topk", "moe_k",
-          "moe_num_active_experts", "router_topk")
+TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_top_k", "moe_topk", "moe_k",
+               "moe_num_active_experts", "router_topk")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Experts:
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
-    """The tensor of a Parameter; of a distributed one the part of this rank."""
+    """The tensor of a Parameter; if it is distributed, the part of this rank."""
     tensor = parameter.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def top_k_of(module: torch.nn.Module) -> int | None:
     """Experts per token by the module's config, or None."""
-    return next((int(k) for name in _TOP_K if isinstance(k := getattr(module.config, name, None), int)), None)
+    return next((int(k) for name in TOP_K_NAMES if isinstance(k := getattr(module.config, name, None), int)), None)
 
 
 def read_experts(module: torch.nn.Module) -> Experts:
-    """Reads a module of transformers' `use_experts_implementation` with bf16 weights; UnsupportedLayer with every reason if Sluice cannot
-    run it."""
+    """Reads a module of transformers' `use_experts_implementation` with bf16 weights. Raises UnsupportedLayer with every reason if Sluice
+    cannot run it."""
     kind, reasons = type(module).__name__, []
     up = "gate_up_proj" if module.has_gate else "up_proj"
     names = {"experts.up": up, "experts.down": "down_proj"}
@@ -60,7 +60,7 @@ def read_experts(module: torch.nn.Module) -> Experts:
             reasons.append(why)
     act = activations.of_module(module, local(weights["experts.down"]).device) if not reasons else None
     if not reasons and act is None:
-        reasons.append(f"its activation ({_activation_text(module)}) computes none of Sluice's: "
+        reasons.append(f"its activation ({_activation_text(module)}) equals none of Sluice's: "
                        + ", ".join(activations.names(module.has_gate)))
     shapes = None if reasons else _shapes(module, {plain: local(w).shape for plain, w in weights.items()}, reasons)
     if reasons:
@@ -73,7 +73,7 @@ def _unfit(name: str, weight, rank: int) -> str | None:
     if weight is None:
         return f"wanted a Parameter {name}, found none (the module is quantised or has another layout)"
     if weight.device.type == "meta":
-        return f"{name}: wanted weights in memory, found them on meta (offloaded, or not loaded yet)"
+        return f"{name}: wanted weights in memory, found them on meta (offloaded or not loaded yet)"
     inner = local(weight)
     if type(inner) not in (torch.Tensor, torch.nn.Parameter):
         return f"{name}: wanted a plain tensor, found {type(inner).__name__}"

@@ -7,7 +7,7 @@
     moe_layer(x, packed, handle, *, residual=None, token_ids=None, adapter=None, ids=None, weights=None, packed_in=None,
               tokens_valid=None) -> y
     moe_layer_out(..., *, out, captured=None) -> nothing
-        a MoeLayer; x, y, out [tokens, hidden]: what MoeLayer.forward() calls
+        a MoeLayer; x, y, out [tokens, hidden]. MoeLayer.forward() calls these two operations
     expert_mlp(x, ids, weights, packed, handle) -> y
         the experts of a MoeLayer with input="precomputed": ids i32 or i64 [tokens, top_k], -1 is an empty slot
 
@@ -29,7 +29,7 @@ from .devices import Device, open_device
 from .errors import IncompatibleEngine, InvalidArgument
 from .launch import Launches
 
-TOKENS_MAX = 16384  # of one launch of router_gemm and route_topk; more tokens take several
+TOKENS_MAX = 16384  # of one launch of router_gemm and route_topk; more tokens take several launches
 
 if "_layers" not in globals():  # importlib.reload() keeps the layers and the registered operations
     _layers: dict[int, weakref.ref] = {}  # handle -> MoeLayer
@@ -39,7 +39,7 @@ if "_layers" not in globals():  # importlib.reload() keeps the layers and the re
 
 
 class _Table:
-    """The kernels of an operation on one device, for any number of tokens. Making it runs on the host alone, so a capture allows it."""
+    """The kernels of an operation on one device, for any number of tokens. It is made on the host alone, so a capture allows it."""
 
     def __init__(self, device: Device, op: str, fields: dict, batch_invariant: bool):
         handle = ctypes.c_void_p()
@@ -141,16 +141,16 @@ def _layer_of(handle: int, packed: torch.Tensor):
     found = _layers.get(handle)
     layer = found and found()
     if layer is None:
-        raise InvalidArgument(f"handle: wanted the number of a MoeLayer that exists in this process, found {handle}")
-    # Kernels read the layer's own memory, so a copy of `packed`, as tracers make them, is accepted.
+        raise InvalidArgument(f"handle: wanted MoeLayer.handle of a layer that exists in this process, found {handle}")
+    # Kernels read the layer's own memory, so a copy of `packed`, which tracers make, is accepted.
     if packed.numel() != layer.weight_bytes:
-        raise InvalidArgument(f"packed: wanted the weights of the layer {handle}, {layer.weight_bytes} bytes (MoeLayer.packed), found "
-                                   f"{packed.numel()}")
+        raise InvalidArgument(f"packed: wanted MoeLayer.packed of layer {handle}, {layer.weight_bytes} bytes, found "
+                              f"{packed.numel()} bytes")
     return layer
 
 
-# Names in the C ABI of the optional tensors, in the order of moe_layer_out's arguments; and the names of all tensors of a launch, by which
-# optional ones are given.
+# _OPTIONAL: names of the optional tensors in the C ABI, in the order of moe_layer_out's arguments. _NAMES: the names of all tensors of a
+# launch, by which optional tensors are given.
 _OPTIONAL = ("residual", "token_ids", "adapter", "ids_in", "weights_in", "packed_in", "tokens_valid", "captured")
 _NAMES = {given: ("x", "y", *itertools.compress(_OPTIONAL, given)) for given in itertools.product((False, True), repeat=len(_OPTIONAL))}
 
@@ -208,7 +208,8 @@ def _declare() -> torch.library.Library:
     library = torch.library.Library("sluice", "FRAGMENT")
     for name, (schema, run, fake) in DECLARED.items():
         if hasattr(torch.ops.sluice, name):
-            raise IncompatibleEngine(f"sluice_moe: torch.ops.sluice.{name} is already registered by another module of this process")
+            raise IncompatibleEngine(f"sluice_moe: torch.ops.sluice.{name} is already registered by another module of this process: do not "
+                                     "import that module")
         library.define(name + schema, tags=tags)
         for key in ("CPU", "CUDA"):
             library.impl(name, run, key)

@@ -30,7 +30,7 @@ def _header(native: int) -> dict:
 
     try:
         capi.call("sluice_layer_write_packed", native, capi.SINK(take), None)
-    except Error:  # the sink's own refusal
+    except Error:  # the sink refused the second write
         if not taken:
             raise
     (length,) = struct.unpack_from("<Q", taken[0])
@@ -46,5 +46,5 @@ def packed_views(layer: MoeLayer) -> dict[str, torch.Tensor]:
         views[name] = layer.packed[at : at + count].view(DTYPES[entry["dtype"]]).view(entry["shape"])
         at += -(-count // ALIGNMENT) * ALIGNMENT
     if at != layer.packed.numel():
-        raise CorruptData(f"packed weights: wanted {layer.packed.numel()} bytes in {', '.join(named)}, found {at}")
+        raise CorruptData(f"packed weights: wanted {layer.packed.numel()} bytes in {', '.join(named)}, found {at} bytes")
     return views

@@ -26,7 +26,7 @@ from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
 from . import activations
 from .errors import CorruptData, IncompatibleEngine, InvalidArgument, NoGradient, UnsupportedLayer, UnsupportedModel
 from .layer import MoeLayer
-from .module_experts import Experts, local, read_experts, top_k_of
+from .module_experts import TOP_K_NAMES, Experts, local, read_experts, top_k_of
 from .unpack import unpacked
 
 __all__ = ["NAME", "Mxfp4Experts", "SluiceMxfp4Quantizer", "is_packed", "pack", "unpack"]
@@ -77,7 +77,7 @@ class _Packing:
     def parameters(self) -> dict[str, torch.Tensor]:
         """The Parameters of the module, unpacked on the CPU."""
         if not self.whole:
-            raise UnsupportedLayer("sluice_moe.transformers: cannot unpack one rank's part of a module, only a whole module")
+            raise UnsupportedLayer("sluice_moe.transformers: cannot unpack one rank's part of a module: load the model in one process")
         plain = unpacked(self.layer.packed_bytes())
         return {name: _parameter_of(key, plain[key], self.experts).to(self.types[name]) for key, name in self.experts.names.items()}
 
@@ -179,7 +179,7 @@ def _take(module: torch.nn.Module, experts: Experts, dtype: torch.dtype, top_k: 
     """Packs a module's Parameters and frees them."""
     packing = _Packing(module, experts, dtype, top_k, options)
     for name in experts.names.values():
-        # None, not deleted: expert parallelism restores its tensors after a call, except those that are None.
+        # None, not deleted: expert parallelism restores its tensors after a call, except tensors that are None.
         module._parameters[name] = None
     module.__dict__["sluice"] = packing  # bypasses register_module: the state belongs to this module
     module.__class__ = _packed_class(type(module))
@@ -261,8 +261,8 @@ def pack(model: torch.nn.Module, *, tokens_max: int = TOKENS_MAX, kernel: str | 
             raise InvalidArgument(f"sluice_moe.transformers: {name}: wanted experts_implementation={NAME!r}, found {found!r}")
         dtype, top_k = getattr(module.config, "dtype", None) or torch.bfloat16, top_k_of(module)
         if top_k is None:
-            raise UnsupportedLayer(f"sluice_moe.transformers: {name}: its config does not have the number of experts per token; the "
-                                   "first call can pack it")
+            raise UnsupportedLayer(f"sluice_moe.transformers: {name}: its config has none of {', '.join(TOP_K_NAMES)}: do not call "
+                                   "pack(); the first call packs the module")
         _restore(module)
         _take(module, _experts_of(module), dtype, top_k, options)
         count += 1
@@ -330,7 +330,8 @@ class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
             super().validate_environment(*self._environment[0], **self._environment[1])
             return super()._process_model_before_weight_loading(model, **kwargs)
         if not self.pre_quantized:
-            raise UnsupportedModel("sluice_moe.transformers: wanted a checkpoint with MXFP4 experts, found one to quantise while loading")
+            raise UnsupportedModel("sluice_moe.transformers: wanted a checkpoint with MXFP4 experts, found a checkpoint to quantise while "
+                                   "loading")
         self.packs = True
         skipped = self.get_modules_to_not_convert(model, self.quantization_config.modules_to_not_convert, model._keep_in_fp32_modules)
         found = [name for name, module in model.named_modules() if type(module).__name__ == "GptOssExperts"]
@@ -342,7 +343,7 @@ class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
                 continue
             module, (parent, _, last) = model.get_submodule(name), name.rpartition(".")
             if (activation := activations.of_module(module, torch.device("cpu"))) is None:
-                raise UnsupportedLayer(f"sluice_moe.transformers: {name}: its activation computes none of Sluice's: "
+                raise UnsupportedLayer(f"sluice_moe.transformers: {name}: its activation equals none of Sluice's: "
                                        + ", ".join(activations.names(gated=True)))
             with torch.device("meta"):
                 packed = Mxfp4Experts(module.config, activation, kwargs.get("dtype") or model.dtype)
@@ -392,8 +393,8 @@ def _register() -> None:
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
     current = quantizers.AUTO_QUANTIZER_MAPPING["mxfp4"]
     if current is not Mxfp4HfQuantizer and current.__name__ != SluiceMxfp4Quantizer.__name__:
-        raise IncompatibleEngine("sluice_moe.transformers: wanted transformers' own loader of MXFP4 checkpoints, found another plug-in's: "
-                                 f"{current.__name__}")
+        raise IncompatibleEngine("sluice_moe.transformers: wanted transformers' own loader of MXFP4 checkpoints, found "
+                                 f"{current.__name__} of another plug-in: do not import that plug-in")
     quantizers.AUTO_QUANTIZER_MAPPING["mxfp4"] = SluiceMxfp4Quantizer
 
 

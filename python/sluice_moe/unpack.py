@@ -1,4 +1,4 @@
-"""Unpacks packed weights into the rows of a checkpoint, bit by bit. The state_dict of packed experts is made of these.
+"""Unpacks packed weights into the rows of a checkpoint, bit for bit. state_dict() of packed experts returns these rows.
 
 The input is the file of sluice_layer_write_packed: a safetensors file with the layer's fields in its metadata. The library inverts its own
 layouts (sluice_unpack_panels; the operation pack_experts for fragments) on the CPU, whatever device packed the weights.
@@ -15,7 +15,6 @@ from . import capi
 from .activations import ACTIVATIONS, GATE_ORDERS
 from .errors import CorruptData, InvalidArgument, Unsupported, error_of
 from .packed import DTYPES
-
 
 
 class _PanelMatrix(ctypes.Structure):
@@ -85,13 +84,13 @@ def _rows(layout: str, matrix: dict, packed: torch.Tensor, packed_scales: torch.
 
 
 def _view(data: torch.Tensor | None, dtype: int, *shape: int) -> capi.Tensor:
-    """A contiguous tensor on the CPU as the C ABI describes it; without data one of rank 0."""
+    """A contiguous tensor on the CPU as the C ABI describes it. Without data its rank is 0."""
     view = capi.Tensor(dtype=dtype, where=capi.CPU, rank=len(shape))
     if data is None:
         view.rank = 0
         return view
     if not data.is_contiguous():
-        raise InvalidArgument("unpacking: wanted contiguous tensors")
+        raise InvalidArgument(f"unpacking: wanted a contiguous tensor, found {list(data.shape)} with strides {list(data.stride())}")
     view.data = data.data_ptr()
     stride = 1
     for i in reversed(range(len(shape))):

@@ -10,7 +10,7 @@ from . import capi
 from .devices import Device, is_capturing
 from .errors import InvalidArgument, Unsupported
 
-# torch's types by their names in safetensors files.
+# torch's types, with their names in safetensors files.
 _STORED = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
     torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3",
@@ -35,11 +35,11 @@ class CallersWeights:
 
     @staticmethod
     def wait(device: Device) -> None:
-        """Waits until the GPU neither writes the tensors nor runs the layer."""
+        """Waits until the GPU has finished writing the tensors and running the layer."""
         if device.where != capi.CUDA:
             return
         if is_capturing():
-            raise InvalidArgument("weights: cannot be loaded inside a captured region; load them before the capture")
+            raise InvalidArgument("weights: cannot be loaded inside a captured region: load them before the capture")
         torch.cuda.synchronize(device.torch_device)
 
     def _write(self, weight: capi.Weight, name: str, tensor: torch.Tensor) -> None:
@@ -47,7 +47,7 @@ class CallersWeights:
             raise InvalidArgument(f"weights: {name}: wanted a torch.Tensor, found {type(tensor).__name__}")
         stored = _STORED.get(tensor.dtype)
         if stored is None:
-            raise Unsupported(f"weights: {name}: wanted a type of safetensors files, found {tensor.dtype}")
+            raise Unsupported(f"weights: {name}: wanted a type that safetensors files have, found {tensor.dtype}")
         if tensor.device.type not in ("cpu", "cuda"):
             raise InvalidArgument(f"weights: {name}: wanted a tensor on cpu or cuda, found one on {tensor.device}")
         tensor = tensor.detach()

@@ -185,7 +185,7 @@ def check_opcheck():
 def check_refusals():
     layer, x = layer_on("cuda"), inputs(2)
     for call, wanted in ((lambda: layer(x.cpu()), "cpu"), (lambda: layer(x.float()), "bf16"), (lambda: layer(inputs(257)), "257"),
-                         (lambda: layer.to("cpu"), "stay"), (lambda: torch.ops.sluice.router_gemm(x, torch.zeros(8, HIDDEN).bfloat16()), "w:")):
+                         (lambda: layer.to("cpu"), "cannot move"), (lambda: torch.ops.sluice.router_gemm(x, torch.zeros(8, HIDDEN).bfloat16()), "w:")):
         try:
             call()
         except Exception as why:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""The exceptions of the package: one base class, public names, and no error of the package without one of them."""
+"""The exceptions of the package: one base class, public and documented names, and no other exception is raised."""
 from __future__ import annotations
 
 import ast
@@ -19,9 +19,9 @@ NAMED_BY_PYTHON = {"AttributeError", "ModuleNotFoundError", "SystemExit"}
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_every_error_is_public_and_documented(cls) -> None:
+def test_every_error_is_public_and_documented(cls, root) -> None:
     assert issubclass(cls, sluice_moe.Error) and getattr(sluice_moe, cls.__name__) is cls and cls.__name__ in sluice_moe.__all__
-    assert cls.__doc__ and cls.__name__ in errors.__doc__
+    assert cls.__doc__ and cls.__name__ in errors.__doc__ and f"`{cls.__name__}`" in (root / "docs/python.md").read_text().replace("sluice_moe.", "")
     raised = pickle.loads(pickle.dumps(cls("why")))
     assert type(raised) is cls and str(raised) == "why" and raised.status == cls.status
 

@@ -106,9 +106,9 @@ def test_wrong_arguments(experts):
         torch.ops.sluice.route_topk(torch.randn(2, 8), 2, method="no_such")
     with pytest.raises(sluice_moe.InvalidArgument, match="top_k"):
         torch.ops.sluice.route_topk(torch.randn(2, 8), 9)
-    with pytest.raises(sluice_moe.InvalidArgument, match="wanted the number of a MoeLayer that exists in this process, found 123456"):
+    with pytest.raises(sluice_moe.InvalidArgument, match="wanted MoeLayer.handle of a layer that exists in this process, found 123456"):
         torch.ops.sluice.expert_mlp(x, ids, weights, layer.packed, 123456)
-    with pytest.raises(sluice_moe.InvalidArgument, match="packed: wanted the weights of the layer"):
+    with pytest.raises(sluice_moe.InvalidArgument, match="packed: wanted MoeLayer.packed of layer .* bytes"):
         torch.ops.sluice.expert_mlp(x, ids, weights, layer.packed[1:], layer.handle)
     with pytest.raises(sluice_moe.InvalidArgument, match=r"ids_in: shape: wanted i32\[6, 2\], found i32\[5, 2\]"):
         torch.ops.sluice.expert_mlp(x, ids[:5], weights, layer.packed, layer.handle)

@@ -4,7 +4,7 @@
     SLUICE_SGLANG=1 sglang serve MODEL --moe-runner-backend triton    # SGLang 0.5.17 and 0.5.18, whose list of backends is closed
 
 SGLang finds `register` by the entry point `sglang.srt.plugins` and calls it in each of its processes. Without the flag SGLang is not
-affected. With the flag, a model or a version that cannot run on Sluice stops the start with the reasons.
+affected. With the flag, SGLang does not start if Sluice cannot run the model or the version; the error has the reasons.
 """
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Target:
 class Seams:
     """What the plug-in depends on in one version of SGLang."""
 
-    names: bool  # a backend may be registered by name; else Sluice takes the place of triton if SLUICE_SGLANG=1
+    names: bool  # a backend may be registered by name; otherwise Sluice replaces triton if SLUICE_SGLANG=1
     choices: str  # the module with the choices of --moe-runner-backend
     method_argument: bool  # FusedMoE takes a quant_method
 
@@ -69,8 +69,8 @@ _CLOSED = Seams(names=False, choices="sglang.srt.server_args", method_argument=F
 _NAMED_FIRST = Seams(names=True, choices="sglang.srt.server_args", method_argument=True)
 _NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices", method_argument=True)
 
-# Only versions whose layers ran with Sluice: SGLang often moves its MoE layers. The tests run 0.5.17 and 0.5.23, the others were run by
-# hand; a whole engine ran with 0.5.17.
+# Only versions whose layers ran with Sluice, because SGLang often moves its MoE layers. The tests run 0.5.17 and 0.5.23. The others were
+# run by hand. A whole engine ran with 0.5.17.
 VERSIONS = {"0.5.17": _CLOSED, "0.5.18": _CLOSED, "0.5.19": _NAMED_FIRST, "0.5.20": _NAMED, "0.5.21": _NAMED, "0.5.22": _NAMED,
             "0.5.23": _NAMED}
 

@@ -25,7 +25,7 @@ from .gates import deterministic
 from .loads import Loads
 from .state import logger, refused_layer
 
-TOKENS_MAX = 8192  # of one call; more tokens run in several
+TOKENS_MAX = 8192  # of one call; more tokens take several calls
 MX_BLOCK = 32  # MXFP4 values per scale
 ONE = 127  # 2^0 in e8m0
 
@@ -36,14 +36,14 @@ _logged: set[tuple] = set()
 
 
 def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: Any) -> None:
-    """Around FusedMoE.__init__. A layer without quantization gets Bf16Experts. A layer that does not run on Sluice is an error."""
+    """Around FusedMoE.__init__. An unquantised layer gets Bf16Experts. A layer that cannot run on Sluice is an error."""
     if not state.chosen():
         return original(self, *args, **kwargs)
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     prefix = given.get("prefix", "")
     if given.get("quant_method") is not None:
-        raise refused_layer(prefix, f"wanted a layer whose method is chosen by its quantization, found "
-                                    f"{type(given['quant_method']).__name__} from the model")
+        raise refused_layer(prefix, "wanted no quant_method from the model, because Sluice sets it, found "
+                                    f"{type(given['quant_method']).__name__}")
     stands_in = False
     if given.get("quant_config") is None:
         if state.takes_method():
@@ -55,12 +55,12 @@ def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: A
     if stands_in:
         self.quant_config = None
     if not isinstance(self.quant_method, SluiceExperts):
-        raise refused_layer(prefix, "wanted MXFP4 experts (quantization mxfp4, or fp8 with fp4 experts) or bf16 experts without a "
-                                    f"quantization, found {type(self.quant_method).__name__} of {type(self.quant_config).__name__}")
+        raise refused_layer(prefix, "wanted MXFP4 experts (quantization mxfp4, or fp8 with fp4 experts) or unquantised bf16 experts, "
+                                    f"found {type(self.quant_method).__name__} of {type(self.quant_config).__name__}")
 
 
 class _NoQuantization:
-    """The quant_config of a layer without one, for versions whose FusedMoE takes no quant_method."""
+    """The quant_config of an unquantised layer, for versions whose FusedMoE takes no quant_method."""
 
     def get_name(self) -> str:
         return "none"
@@ -74,7 +74,7 @@ def around_mxfp4(original: Callable, self: Any, layer: torch.nn.Module, prefix: 
     if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     if not self.is_checkpoint_mxfp4_serialized:
-        raise refused_layer(prefix, "wanted a checkpoint in MXFP4, found one to be quantized while it is loaded")
+        raise refused_layer(prefix, "wanted a checkpoint in MXFP4, found a checkpoint to quantise while loading")
     return Mxfp4Experts(prefix)
 
 
@@ -138,7 +138,7 @@ class SluiceExperts(FusedMoEMethodBase):
         raise NotImplementedError
 
     def _load(self, parameter: torch.nn.Parameter, loaded: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """SGLang's loader. After packing it fills newly allocated parameters, and the last piece of an update packs again in place."""
+        """SGLang's loader. After packing it fills newly allocated parameters, and the last piece of an update packs them in place."""
         with self._loads.lock:
             self._loads.begin()
         self.weight_loader(parameter, loaded, *args, **kwargs)
@@ -235,7 +235,7 @@ class SluiceExperts(FusedMoEMethodBase):
             weights = weights.float()
         scale = self.moe_runner_config.routed_scaling_factor
         if x.is_cuda and scale not in (None, 1.0):
-            weights = weights * scale  # SGLang expects it of a runner on a GPU; on the CPU its models multiply the output
+            weights = weights * scale  # on a GPU SGLang leaves this to the runner; on the CPU its models multiply the output
         tokens = x.shape[0]
         if tokens <= TOKENS_MAX:
             return self.layer(x, ids=ids, weights=weights)
@@ -279,7 +279,7 @@ class Mxfp4Experts(SluiceExperts):
 
     def parameters(self, rows: int) -> list[tuple[str, torch.Tensor, Mapping[str, object]]]:
         if self.hidden % MX_BLOCK:
-            raise refused_layer(self.prefix, f"wanted a hidden size in blocks of {MX_BLOCK}, found {self.hidden}")
+            raise refused_layer(self.prefix, f"wanted a hidden size that is a multiple of {MX_BLOCK}, found {self.hidden}")
         out = []
         for name, shape in (("w13", (self.experts, rows, self.hidden)), ("w2", (self.experts, self.hidden, self.intermediate))):
             codes = torch.zeros(*shape[:2], shape[2] // 2, dtype=self.code)

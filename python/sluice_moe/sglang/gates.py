@@ -57,9 +57,9 @@ def _decide(gate: torch.nn.Module, bias: Optional[torch.Tensor]) -> bool:
     weight = gate.weight
     why = None
     if weight.dtype is not torch.bfloat16 or weight.dim() != 2:
-        why = f"its weights are {weight.dtype} {list(weight.shape)}, wanted torch.bfloat16 [experts, hidden]"
+        why = f"wanted weights in torch.bfloat16 [experts, hidden], found {weight.dtype} {list(weight.shape)}"
     elif bias is not None and bias.dtype is not torch.bfloat16:
-        why = f"its bias is {bias.dtype}, wanted torch.bfloat16"
+        why = f"wanted a bias in torch.bfloat16, found {bias.dtype}"
     gate.__dict__["_sluice_deterministic"] = deterministic()
     shape = f"{type(gate).__name__} {list(weight.shape)}"
     line = f"sluice: gate {shape}: " + ("router_gemm, logits in float32" if why is None else f"runs on SGLang: {why}")

@@ -60,7 +60,7 @@ def _after_publish(result: Any, server_args: Any, *args: Any, role: str = "", **
 
 
 def _asked_for(server_args: Any) -> bool:
-    """Whether the settings of this process select Sluice. Raises where a flag does and SGLang made another choice."""
+    """Whether the settings of this process select Sluice. Raises an error if a flag selects Sluice and SGLang overrides it."""
     from sglang.srt.runtime_context import get_exec, get_spec
 
     flags = {"--moe-runner-backend": (server_args.moe_runner_backend, get_exec().moe.moe_runner_backend),
@@ -77,7 +77,7 @@ def _asked_for(server_args: Any) -> bool:
         return True
     for flag, (given, effective) in flags.items():
         if given == wanted and effective != wanted:
-            raise refused(f"wanted {flag} {wanted}, found {effective!r}: SGLang overrides the flag for this model or its quantization")
+            raise refused(f"wanted {flag} {wanted}, found {effective!r}: SGLang overrides the flag for this model or its quantisation")
     return any(effective == wanted for _, effective in flags.values())
 
 
@@ -98,8 +98,8 @@ def install() -> None:
     HookRegistry.apply_hooks()
     missing = [path for path, (_, hook, _) in hooks.items() if not applied(path, hook)]
     if missing:
-        raise refused(f"wanted hooks on {', '.join(hooks)}, found none of Sluice's on {', '.join(missing)}: another plug-in has hooks "
-                      "there, or SGLang's log has the reason")
+        raise refused(f"Sluice's hooks are missing on {', '.join(missing)}: remove other plug-ins with hooks there, or see the reason in "
+                      "SGLang's log")
     if state.seams().names:
         from sglang.srt.layers.moe.utils import register_moe_runner_backend_name
 
@@ -123,7 +123,7 @@ def _hook(target: compat.Target, hook: Callable, kind: str) -> None:
 
 
 def _check(target: compat.Target) -> None:
-    """Raises unless the target exists and has the parameters that its hook reads."""
+    """Raises IncompatibleEngine unless the target exists and has the parameters that its hook reads."""
     try:
         found = pkgutil.resolve_name(target.path)
     except (ImportError, AttributeError) as why:

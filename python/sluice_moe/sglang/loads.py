@@ -7,7 +7,7 @@ import torch
 
 
 class Loads:
-    """The pieces of a layer's weights that have been loaded. A packed layer takes all of them again, or none.
+    """The pieces of a layer's weights that have been loaded. An update of a packed layer must load all of them again.
 
     Packing frees the storage of the parameters. An update allocates it again, and the last piece of the update packs again.
     """
@@ -25,8 +25,8 @@ class Loads:
         if self.storage:
             return
         for known in self.parameters.values():
-            known.data = torch.zeros(self._shapes[id(known)], dtype=torch.uint8, device=known.device).view(known.dtype) \
-                if known.element_size() == 1 else torch.zeros(self._shapes[id(known)], dtype=known.dtype, device=known.device)
+            stored = torch.uint8 if known.element_size() == 1 else known.dtype  # torch cannot fill every type of 8 bits
+            known.data = torch.zeros(self._shapes[id(known)], dtype=stored, device=known.device).view(known.dtype)
         self.storage = True
 
     def end(self, parameter: torch.nn.Parameter, args: tuple, kwargs: dict) -> bool:

@@ -1,8 +1,8 @@
-"""LoRA: adapters on experts and gates that Sluice runs are refused; all others are SGLang's.
+"""LoRA: adapters on experts and gates that Sluice runs are rejected. SGLang runs all others.
 
 SGLang wraps a module that an adapter targets and calls the module's parts itself. Wrapped experts need kernels that Sluice does not have,
 and a wrapped gate would run without Sluice, with logits in bf16. SGLang silently ignores adapter weights for a module without a wrapper.
-So two places are checked: the wrapping, when the server starts, and the weights of every adapter that is loaded.
+So Sluice checks both: the wrapping when the server starts, and the weights of every adapter that is loaded.
 """
 from __future__ import annotations
 

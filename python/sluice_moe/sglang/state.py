@@ -1,6 +1,6 @@
-"""The state that the hooks of a process share: the version of SGLang, the logger, and the errors for what was requested and cannot run.
+"""What the hooks of a process share: the version of SGLang, the logger, and the errors for a request that Sluice cannot run.
 
-hooks.py sets the version once. The modules of the layers only read it, so they do not import the module that installs them.
+hooks.py sets the version once. The modules of layers read it here, so they need not import hooks.py, which imports them.
 """
 from __future__ import annotations
 

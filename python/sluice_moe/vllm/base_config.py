@@ -13,11 +13,11 @@ from .compat import NAME
 if TYPE_CHECKING:
     import torch
 
-READABLE = "mxfp4 (gpt-oss), fp8 with expert_dtype fp4 (DeepSeek V4), and checkpoints without quantization_config (bf16)"
+READABLE = "quant_method mxfp4 (gpt-oss), fp8 with expert_dtype fp4 (DeepSeek V4), or no quantization_config (bf16)"
 
 
 def kind_of(config: Any, hf_config: Any = None) -> str:
-    """The kind of a checkpoint by its quantization_config, "mxfp4" or "fp4_in_fp8"; UnsupportedModel for others."""
+    """The kind of a checkpoint by its quantization_config: "mxfp4" or "fp4_in_fp8". Raises UnsupportedModel for others."""
     method = config.get("quant_method") if isinstance(config, dict) else None
     model_type = getattr(hf_config, "model_type", None)
     if method in ("mxfp4", "gpt_oss_mxfp4") and model_type in (None, "gpt_oss"):
@@ -29,13 +29,13 @@ def kind_of(config: Any, hf_config: Any = None) -> str:
         if dtype != "fp4":
             raise UnsupportedModel(f"--quantization {NAME}: wanted experts in MXFP4 (expert_dtype fp4), found {dtype}")
         return "fp4_in_fp8"
-    raise UnsupportedModel(f"--quantization {NAME}: wanted one of {READABLE}, found quant_method {method!r} of model_type {model_type!r}")
+    raise UnsupportedModel(f"--quantization {NAME}: wanted {READABLE}, found quant_method {method!r} of model_type {model_type!r}")
 
 
 class SluiceBaseConfig(QuantizationConfig):
     """What all configs share. A subclass adds from_config() and get_quant_method()."""
 
-    sluice = True  # read by gates: other engines of this process may not use Sluice
+    sluice = True  # gates read it, because other engines of this process may not use Sluice
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class SluiceBaseConfig(QuantizationConfig):
 
     @classmethod
     def get_min_capability(cls) -> int:
-        return 0  # the library refuses a GPU with better reasons than a number
+        return 0  # the library rejects a GPU with better reasons than a number
 
     @staticmethod
     def get_config_filenames() -> list[str]:

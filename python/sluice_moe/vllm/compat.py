@@ -16,7 +16,7 @@ from sluice_moe import capi
 from sluice_moe.errors import IncompatibleEngine
 
 NAME = "sluice"  # of --quantization
-RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: on GPUs, and on the CPU in the tests
+RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, 0.32.0 on the CPU, in the tests
 NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # the wheels have all SEAMS; the engine was not run
 VERSIONS = tuple(sorted(RUN + NAMES_CHECKED))
 TORCH_FIRST = (2, 10)
@@ -115,10 +115,10 @@ def supported_text() -> str:
 
 
 def why_not_here() -> str | None:
-    """Why the plug-in cannot run here, or None: the version of vLLM or torch, or a library that does not open."""
+    """Why the plug-in cannot run here, or None. Checks the versions of vLLM and torch, and that the library opens."""
     version = installed_version()
     if version is None:
-        return "wanted vLLM, found none"
+        return "wanted vLLM, found no installed package"
     if version not in VERSIONS:
         return f"wanted vLLM {supported_text()}, found {version}"
     torch = torch_version()
@@ -132,12 +132,13 @@ def require_seams() -> None:
     """Raises IncompatibleEngine if the installed vLLM lacks a name that its published wheel has."""
     missing = missing_seams()
     if missing:
-        raise IncompatibleEngine(f"sluice: vLLM {installed_version()} differs from its published wheel: {'; '.join(missing)}")
+        raise IncompatibleEngine(f"sluice: vLLM {installed_version()} differs from its published wheel: {'; '.join(missing)}; install "
+                                 "that wheel")
 
 
 @functools.cache
 def definitions(source: str) -> dict[str, tuple[str, ...]]:
-    """The parameters of each function and method of a Python source, by name; of each class its annotated fields."""
+    """The parameters of each function and method of a Python source, and the annotated fields of each class, by name."""
     out: dict[str, tuple[str, ...]] = {}
 
     def names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:

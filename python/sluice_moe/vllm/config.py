@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SluiceConfig(SluiceBaseConfig):
-    """The config of checkpoints without quantization_config. from_config() returns the config of a quantised one."""
+    """The config of checkpoints without quantization_config. For a quantised checkpoint from_config() returns another config."""
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:

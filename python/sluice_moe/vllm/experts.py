@@ -45,7 +45,7 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
     def expects_unquantized_inputs(self) -> bool:
         return True
 
-    # method.py has already refused, with reasons, what cannot run. So vLLM's questions are answered with yes.
+    # method.py has already rejected what cannot run, with the reasons, so every query of vLLM returns True.
     @staticmethod
     def _supports_current_device() -> bool:
         return True

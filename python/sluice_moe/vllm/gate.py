@@ -1,7 +1,7 @@
-"""Gates with router_gemm: vLLM's GateLinear, and the ReplicatedLinear that is gpt-oss's router in older versions.
+"""Gates on router_gemm: vLLM's GateLinear, and the ReplicatedLinear that older versions use as gpt-oss's router.
 
 Both replace vLLM's class in its registry of out-of-tree layers. The registry is global to the process, so each layer checks whether its
-model asked for Sluice, and otherwise behaves as vLLM's own.
+model selects Sluice. If not, it behaves as vLLM's own class.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _asked_for() -> bool:
 def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | None:
     """Why router_gemm cannot run this gate, or None."""
     if not isinstance(layer.quant_method, UnquantizedLinearMethod):
-        return f"wanted weights that are not quantised, found {type(layer.quant_method).__name__}"
+        return f"wanted unquantised weights, found {type(layer.quant_method).__name__}"
     weight, y = layer.weight, out_dtype or layer.params_dtype
     for what, dtype in (("weights", weight.dtype), ("logits", y)):
         if dtype not in _TYPES:
@@ -87,7 +87,7 @@ class SluiceGateLinear(_Gate, GateLinear):
 
 
 class SluiceRouter(_Gate, ReplicatedLinear):
-    """gpt-oss's router in versions where it is no GateLinear. Other ReplicatedLinear layers are unchanged."""
+    """gpt-oss's router in versions where it is not a GateLinear. Other ReplicatedLinear layers are unchanged."""
 
     def __init__(self, *args, **kwargs) -> None:
         ReplicatedLinear.__init__(self, *args, **kwargs)
@@ -102,8 +102,8 @@ class SluiceRouter(_Gate, ReplicatedLinear):
 def install() -> None:
     """Registers both, once per process."""
     _replace("GateLinear", GateLinear, SluiceGateLinear)
-    # ReplicatedLinear is replaced only for gpt-oss, and only where its router is one: vLLM's LoRA looks for instances of the
-    # replacement, so it would miss the GateLinear layers of other models, which are not.
+    # ReplicatedLinear is replaced only for gpt-oss, and only in versions where its router is one. vLLM's LoRA looks for instances of the
+    # replacement, so it would miss the GateLinear layers of other models.
     config = get_current_vllm_config_or_none()
     model = config.model_config.hf_config.model_type if config is not None and config.model_config is not None else None
     if model == "gpt_oss" and compat.gpt_oss_router_is_replicated():
@@ -115,4 +115,5 @@ def _replace(name: str, original: type, replacement: type) -> None:
     if known is None:
         original.register_oot(replacement)
     elif known is not replacement:
-        log_once(f"gates: {name} is already replaced by another plug-in: {known.__module__}.{known.__qualname__}", warning=True)
+        log_once(f"gates: {name} is already replaced by {known.__module__}.{known.__qualname__} of another plug-in, which runs these gates",
+                 warning=True)

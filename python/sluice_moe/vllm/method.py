@@ -2,8 +2,8 @@
 layer by layer.
 
 There are three kinds: MXFP4 of gpt-oss (gate and up interleaved, biases), MXFP4 of DeepSeek V4 ([gate; up], a clamp), and bf16. Until the
-weights are loaded the parameters are vLLM's own. Then the same names hold views, [experts, bytes], of one packed buffer, so vLLM's memory
-profile, sleep mode and expert load balancing work on the packed weights.
+weights are loaded, the parameters are vLLM's own. Afterwards the same names hold views, [experts, bytes], of one packed buffer, so vLLM's
+memory profile, sleep mode and expert load balancing work on the packed weights.
 """
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def why_not_lora(prefix: str) -> str | None:
     if lora is None:
         return None
     if lora.target_modules is None:
-        return ("wanted --lora-target-modules with --enable-lora, found none: vLLM then puts adapters on every module, and "
-                "experts on Sluice have no LoRA; name the modules of the adapters, without experts")
+        return ("wanted --lora-target-modules with --enable-lora, found none: vLLM then puts adapters on every module, but experts on "
+                "Sluice have no LoRA; name the modules of the adapters, without experts")
     names = {"experts", prefix.rsplit(".", 1)[-1]}
     of_experts = [target for target in lora.target_modules if names & set(target.split("."))]
     if of_experts:
         return f"wanted --lora-target-modules without experts, which have no LoRA, found {', '.join(of_experts)}"
-    log_once(f"LoRA on {', '.join(lora.target_modules)}: vLLM ignores the other weights of an adapter, those of experts "
-             "too, without an error", warning=True)
+    log_once(f"LoRA on {', '.join(lora.target_modules)}: vLLM silently ignores all other weights of an adapter, weights of experts "
+             "included", warning=True)
     return None
 
 
@@ -82,7 +82,7 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
     parallel = moe.moe_parallel_config
     if parallel.use_batched_activation_format:
         reasons.append("wanted an --all2all-backend with standard activations (allgather_reducescatter, deepep_high_throughput), "
-                       f"found {parallel.all2all_backend}, which makes a batch per expert")
+                       f"found {parallel.all2all_backend}, which passes one batch per expert")
     if layer.activation.value not in activations.VLLM:
         reasons.append(f"wanted an activation of {', '.join(activations.VLLM)}, found {layer.activation.value}")
     else:
@@ -173,7 +173,8 @@ class SluiceMethod(FusedMoEMethodBase):
         prepare_finalize = maybe_make_prepare_finalize(moe=self.moe, quant_config=self.moe_quant_config,
                                                        routing_tables=layer._expert_routing_tables(), allow_new_interface=True)
         if prepare_finalize is None:
-            raise UnsupportedLayer(f"{NAME}: {self.prefix}: wanted a prepare and finalize step from vLLM, found none")
+            raise UnsupportedLayer(f"--quantization {NAME}: {self.prefix}: wanted a prepare and finalize step from vLLM, found none for "
+                                   f"--all2all-backend {self.moe.moe_parallel_config.all2all_backend}")
         experts = SluiceExperts(self.moe, self.moe_quant_config, self.sluice_layer, self.maps_ids)
         self.moe_kernel = mk.FusedMoEKernel(prepare_finalize, experts)
 
@@ -206,7 +207,7 @@ class SluiceBf16Method(SluiceMethod):
 
 
 def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
-    """The method of a layer of experts, before it has parameters; UnsupportedLayer with every reason if Sluice cannot run it."""
+    """The method of a layer of experts, before it has parameters. Raises UnsupportedLayer with every reason if Sluice cannot run it."""
     made = {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
     why = why_not(layer, prefix, kind, made.tokens_max, torch.device(layer.moe_config.device))
     if why:

@@ -1,5 +1,5 @@
-"""`--quantization sluice` where the plug-in cannot run: vLLM knows the name and raises the reason. If the name were unknown, vLLM would
-stop for most models, but gpt-oss's checkpoints select their own method and would silently run without Sluice.
+"""`--quantization sluice` where the plug-in cannot run: vLLM knows the name and raises the reason. With an unknown name vLLM would stop
+for most models, but gpt-oss's checkpoints select their own method and would silently run without Sluice.
 """
 from __future__ import annotations
 

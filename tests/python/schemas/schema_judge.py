@@ -305,6 +305,7 @@ def main():
         lines = sample(lines, given.sample, given.seed)
     with contextlib.ExitStack() as stack:
         if not given.url:
+            sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
             import conftest
 
             given.url = stack.enter_context(conftest.serve("--max-num-seqs", "16"))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def module(path: pathlib.Path, name: str):
@@ -19,7 +19,7 @@ def module(path: pathlib.Path, name: str):
 
 
 compat = module(ROOT / "python/sluice_moe/vllm/compat.py", "vllm_compat")
-RECORD = json.loads((ROOT / "tests/python/vllm_contract.json").read_text())
+RECORD = json.loads(pathlib.Path(__file__).with_name("vllm_contract.json").read_text())
 
 
 def files(version: str) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -86,7 +86,7 @@ def test_another_version_is_named(monkeypatch):
     assert compat.why_not_here() == ("wanted vLLM 0.26.0, 0.32.0 (run with Sluice), 0.27.1, 0.28.0, 0.29.0, 0.30.0, 0.31.0, 0.33.0 (names "
                                      "checked, not run), found 0.99.0")
     monkeypatch.setattr(compat, "installed_version", lambda: None)
-    assert compat.why_not_here() == "wanted vLLM, found none"
+    assert compat.why_not_here() == "wanted vLLM, found no installed package"
 
 
 def test_an_old_torch_is_named(monkeypatch):

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDERS = pathlib.Path(os.environ.get("SLUICE_TRANSFORMERS") or pathlib.Path(sys.prefix).parent / "transformers")
-VERSIONS = [file.stem.split("-")[1] for file in sorted((HERE.parents[1] / "python" / "requirements").glob("transformers-*.txt"))]
+VERSIONS = [file.stem.split("-")[1] for file in sorted((HERE.parents[2] / "python" / "requirements").glob("transformers-*.txt"))]
 CHOSEN = "not text and not graph and not static and not f32 and not greedy"
 
 

@@ -1,6 +1,6 @@
 """Answers that are held to schemas which people wrote, and to generated combinations of keywords, as two libraries see them: a sample.
 
-All of them: build/python/venv/bin/python tests/python/schema_judge.py build/python/schemas
+All of them: build/python/venv/bin/python tests/python/schemas/schema_judge.py build/python/schemas
 """
 import pytest
 import schema_combinations

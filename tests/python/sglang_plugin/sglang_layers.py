@@ -354,7 +354,7 @@ def test_more_tokens_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("more, reason", [
-    (dict(activation="situ"), "wanted silu, gelu or gelu_tanh with gates, found situ"),
+    (dict(activation="situ"), r"wanted an activation of gated experts \(silu, gelu, gelu_tanh\), found situ"),
     (dict(no_combine=True), "wanted a sum over the experts of a token, found no_combine"),
     (dict(apply_router_weight_on_input=True), "wanted router weights on the output of experts, found on their input"),
     (dict(params_dtype=torch.float16), "wanted bfloat16"),

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from sluice_moe import capi
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools" / "train"))
 
 from harmony import System, ids_of, prompt_parts  # noqa: E402

@@ -59,7 +59,7 @@ def test_target_and_draft_choose_apart(newest: dict[str, dict]) -> None:
 @pytest.mark.parametrize("case, line", [
     ("moved_gate", "wanted sglang.srt.models.gpt_oss.TinyGemmLinear.forward of SGLang 0.5.23, found AttributeError"),
     ("other_signature", "wanted sglang.srt.models.deepseek_v2.MoEGate.forward of SGLang 0.5.23 with hidden_states, found only self, x"),
-    ("other_plug_in", "found none of Sluice's on sglang.srt.models.gpt_oss.TinyGemmLinear.forward: another plug-in has hooks there"),
+    ("other_plug_in", "Sluice's hooks are missing on sglang.srt.models.gpt_oss.TinyGemmLinear.forward: remove other plug-ins with hooks there"),
     ("switch_on_newest", "SLUICE_SGLANG=1: wanted SGLang before 0.5.19, found 0.5.23: use --moe-runner-backend sluice instead"),
     ("switch_misspelt", "SLUICE_SGLANG: wanted 0 or 1, found 'yes'"),
     ("flag_overridden", "wanted --moe-runner-backend sluice, found 'triton': SGLang overrides the flag"),

@@ -98,8 +98,8 @@ def test_lora_on_other_modules_is_accepted_with_a_line(monkeypatch, targets):
     monkeypatch.setattr(method, "log_once", lambda line, warning=False: said.append((line, warning)))
     monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
     assert method.why_not_lora("model.layers.3.mlp.experts") is None
-    assert said == [(f"LoRA on {', '.join(targets)}: vLLM ignores the other weights of an adapter, those of experts too, without an "
-                     "error", True)]
+    assert said == [(f"LoRA on {', '.join(targets)}: vLLM silently ignores all other weights of an adapter, weights of experts included",
+                     True)]
 
 
 def test_without_lora_nothing_is_said(monkeypatch):

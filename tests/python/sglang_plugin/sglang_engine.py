@@ -27,7 +27,7 @@ VERSION = os.environ.get("SLUICE_TEST_SGLANG_VERSION", NEWEST)  # of this proces
 def folders() -> pathlib.Path:
     """Where tools/python_venv puts what SGLang's tests need: SLUICE_TEST_SGLANG, or build/python/sglang."""
     named = os.environ.get("SLUICE_TEST_SGLANG")
-    return pathlib.Path(named) if named else pathlib.Path(__file__).parents[2] / "build" / "python" / "sglang"
+    return pathlib.Path(named) if named else pathlib.Path(__file__).resolve().parents[3] / "build" / "python" / "sglang"
 
 
 def wheel(version: str) -> pathlib.Path:
