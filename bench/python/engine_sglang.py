@@ -4,7 +4,7 @@
     engine_sglang.py all --out DIR [--seconds N]           every (model, backend) that DIR does not have yet, the most wanted first
     engine_sglang.py one MODEL BACKEND --out DIR           one of them, in this process
     engine_sglang.py table --out DIR                       ratios, and how far the answers of backends are apart
-    engine_sglang.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_sglang.csv
+    engine_sglang.py rows --out DIR --version COMMIT       rows for bench/measured/archive/h200/engine_sglang.csv
 
 MODEL is 20b or 120b. BACKEND is default (what SGLang chooses), or sluice. Needs SGLang 0.5.17 and, for sluice, the package sluice_moe
 where Python finds them with their dist-info, and no network.

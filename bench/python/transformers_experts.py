@@ -8,8 +8,8 @@ experts.
     transformers_experts.py bench DIR [--experts sluice,sluice-bf16,grouped_mm] [--batches 1,8,32] [--static]
 
 --device names where: cuda, or cpu. bench prints one CSV row for each count of sequences; with --rows COMMIT it also writes rows of
-bench/measured/h200/engine_transformers.csv: op decode, a step of all sequences, and prefill, all their prompts. sluice: experts packed in MXFP4. The others are
-dequantised to bf16 while they are loaded; sluice-bf16 are those, packed. --static: a static cache, for which generate() compiles decoding
+bench/measured/archive/h200/engine_transformers.csv: op decode, a step of all sequences, and prefill, all their prompts.
+sluice: experts packed in MXFP4. The others are dequantised to bf16 while they are loaded; sluice-bf16 are those, packed. --static: a static cache, for which generate() compiles decoding
 into CUDA graphs. transformers' own MXFP4 kernels come from a hub; what keeps them from running is printed.
 """
 import argparse

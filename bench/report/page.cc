@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 
 #include "report/markdown.h"
 
@@ -47,8 +48,7 @@ std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double f
   return {printed("%.0f", 1e6 * static_cast<double>(tokens) / us), printed("%.2f", floor / us)};
 }
 
-// How many experts of a layer the rows say that a step read: ours, and others' that are further away than chance puts them
-// ("110.9, vllm 85.2").
+// The experts per layer that a step read: ours, and a peer's where it differs by more than chance ("110.9, vllm 85.2").
 std::string experts_cell(const Panel& panel, int64_t tokens) {
   constexpr double kAlike = 0.02;
   std::string out;
@@ -69,14 +69,14 @@ bool says_experts(const Panel& panel) {
                      [&](const auto& at) { return !experts_cell(panel, at.first).empty(); });
 }
 
-std::string table_of(const Panel& panel, bool rates) {
+std::string table_of(const Panel& panel) {
   std::vector<std::string> head = {panel.op == "decode" ? "sequences" : "tokens", "floor"};
-  const bool experts = rates && says_experts(panel);
+  const bool experts = says_experts(panel);
   if (experts) head.insert(head.begin() + 1, "experts");
   for (const Series& s : panel.series) head.push_back(s.impl);
   const bool ratio = has_ratio(panel);
   if (ratio) head.push_back("ratio");
-  if (rates) head.insert(head.end(), {"tokens/s", "of the floor"});
+  head.insert(head.end(), {"tokens/s", "of the floor"});
   std::string out = line_of(head) + rule_of(head.size(), 0);
   for (const auto& [tokens, floor] : panel.floor_us) {
     std::vector<std::string> cells = {std::to_string(tokens), us_text(floor)};
@@ -93,8 +93,7 @@ std::string table_of(const Panel& panel, bool rates) {
       const auto r = ratio_at(panel, tokens);
       cells.push_back(r ? printed("%.2f", *r) : "");
     }
-    if (rates)
-      for (std::string& cell : rate_cells(panel, tokens, floor)) cells.push_back(std::move(cell));
+    for (std::string& cell : rate_cells(panel, tokens, floor)) cells.push_back(std::move(cell));
     out += line_of(cells);
   }
   return out;
@@ -120,24 +119,76 @@ std::vector<std::string> summary_cells(const Panel& panel, int64_t first, int64_
           peers.size() < 2 ? "" : printed("%.2f", std::exp(logs / static_cast<double>(count)))};
 }
 
-std::string summary_of(const Figure& figure) {
+std::string summary_of(const Figure& figure, const Conditions& common) {
   const std::string few = std::to_string(kFewTokens);
-  const std::vector<std::string> head = {"table",
-                                         "lowest ratio up to " + few + " tokens",
-                                         "mean up to " + few,
-                                         "lowest ratio beyond",
-                                         "mean beyond",
-                                         "no rows of"};
+  const std::string lowest = "lowest ratio up to " + few + " tokens", mean = "mean up to " + few;
+  const std::vector<std::string> head = {"problem",     lowest,      mean, "lowest ratio beyond",
+                                         "mean beyond", "no rows of"};
   std::string rows;
   for (const Panel& panel : figure.panels) {
     if (!has_ratio(panel)) continue;
-    std::vector<std::string> cells = {title_of(panel)};
+    std::vector<std::string> cells = {title_of(panel, common)};
     for (const auto& [first, last] : {std::pair{int64_t{1}, kFewTokens}, {kFewTokens + 1, INT64_MAX}})
       for (std::string& cell : summary_cells(panel, first, last)) cells.push_back(std::move(cell));
     cells.push_back(missing_peers(figure, panel));
     rows += line_of(cells);
   }
   return rows.empty() ? "" : line_of(head) + rule_of(head.size(), 1) + rows + "\n";
+}
+
+// The counts that an operation's table lists: all of them if they are few, else kListedCounts and the counts of panels that have
+// none of these. The file of rows has the others.
+constexpr int64_t kListedCounts[] = {1, 8, 64, 256, 1024, 4096, 16384};
+constexpr size_t kFewCounts = 8;
+
+std::set<int64_t> listed_counts(const Figure& figure) {
+  std::set<int64_t> all, listed;
+  for (const Panel& panel : figure.panels) {
+    std::set<int64_t> counts, some;
+    for (const auto& at : panel.floor_us) counts.insert(at.first);
+    for (const int64_t tokens : kListedCounts)
+      if (counts.contains(tokens)) some.insert(tokens);
+    listed.merge(some.empty() ? std::set<int64_t>(counts) : some);
+    all.merge(counts);
+  }
+  return all.size() <= kFewCounts ? all : listed;
+}
+
+// "2.00 (1.30)": the ratio stands beside the time of "sluice".
+std::string our_cell(const Panel& panel, const Series& series, int64_t tokens) {
+  const auto at = series.at.find(tokens);
+  if (at == series.at.end()) return "";
+  const std::string us = us_text(at->second.median_us);
+  if (series.impl != "sluice") return us;
+  const std::optional<double> ratio = ratio_at(panel, tokens);
+  return ratio ? us + printed(" (%.2f)", *ratio) : us;
+}
+
+std::string fastest_cell(const Panel& panel, int64_t tokens) {
+  const Series* fastest = fastest_peer(panel, tokens);
+  return fastest ? us_text(fastest->at.at(tokens).median_us) + " " + fastest->impl : "";
+}
+
+// One row for each implementation of ours, and one for the fastest peer at each count.
+std::string times_of(const Figure& figure, const Conditions& common) {
+  const std::set<int64_t> counts = listed_counts(figure);
+  std::vector<std::string> head = {"problem", "us"};
+  for (const int64_t tokens : counts) head.push_back(std::to_string(tokens));
+  std::string out = line_of(head) + rule_of(head.size(), 2);
+  for (const Panel& panel : figure.panels) {
+    std::string title = title_of(panel, common);  // in the first row of the panel
+    for (const Series& s : panel.series) {
+      if (!s.ours) continue;
+      std::vector<std::string> cells = {std::exchange(title, ""), s.impl};
+      for (const int64_t tokens : counts) cells.push_back(our_cell(panel, s, tokens));
+      out += line_of(cells);
+    }
+    if (peers_of(panel).empty()) continue;
+    std::vector<std::string> cells = {std::exchange(title, ""), "fastest other"};
+    for (const int64_t tokens : counts) cells.push_back(fastest_cell(panel, tokens));
+    out += line_of(cells);
+  }
+  return out;
 }
 
 // What the paces and routings in headings mean, of those that are there.
@@ -154,23 +205,86 @@ std::string pace_of(const std::vector<Figure>& figures, bool whole_models) {
     if (there.contains(word)) out += std::string("- ") + meaning + "\n";
   };
   say(paces, "burst",
-      whole_models ? "burst: at most 20 ms of work, or one prompt, behind 100 ms of rest."
-                   : "burst: at most 5 ms of work, behind 10 ms of rest.");
+      whole_models ? "burst: at most 20 ms of work, or one prompt, after 100 ms of rest."
+                   : "burst: at most 5 ms of work, after 10 ms of rest.");
   say(paces, "sustained",
-      whole_models ? "sustained: 600 ms of work without rest, the second half timed."
-                   : "sustained: 300 ms of work without rest, the second half timed.");
+      whole_models ? "sustained: 600 ms of work without rest; the second half is timed."
+                   : "sustained: 300 ms of work without rest; the second half is timed.");
   say(paces, "short replays",
       "short replays: a graph of at least 10 runs and 0.4 ms, one implementation after the other.");
-  say(routings, "uniform", "routing uniform: each expert is as likely as any other.");
+  say(routings, "uniform", "routing uniform: every expert is equally likely.");
   say(routings, "zipf",
       whole_models
-          ? "routing zipf: an expert's chance falls with the inverse of its rank; ranks differ from layer to "
-            "layer. Otherwise uniform."
-          : "routing zipf: an expert's chance falls with the inverse of its rank; ranks differ from draw to "
-            "draw.");
-  say(routings, "by router", "routing by router: the router chooses, from random activations and weights.");
-  say(routings, "by random logits", "routing by random logits: the choice is made of random logits.");
+          ? "routing zipf: an expert's probability is inversely proportional to its rank; ranks differ from "
+            "layer to layer. Otherwise uniform."
+          : "routing zipf: an expert's probability is inversely proportional to its rank; ranks differ from "
+            "sample to sample.");
+  say(routings, "by router", "routing by router: the router chooses from random activations and weights.");
+  say(routings, "by random logits", "routing by random logits: experts are chosen from random logits.");
   return out + "\n";
+}
+
+// What stands behind "the floor is".
+std::string floor_text(const Rates& rates) {
+  std::string out = printed("%.2f us for a launch plus the larger of ", kFloorLaunchUs) +
+                    printed("bytes / %.2f TB/s and ", rates.bytes_per_us * 1e-6) +
+                    printed("flops / %.0f TFLOP/s,\n", rates.flops_per_us * 1e-6) +
+                    "  with every byte read from memory once. Activations still in a cache can beat it.\n";
+  if (rates.measured)
+    out +=
+        "- Both rates are rows of the same file: a stream that is only read, in a burst, and\n"
+        "  cuBLASLt's bf16 product of 8192^3, sustained.\n";
+  return out;
+}
+
+std::string models_preamble(const Rates& rates) {
+  return "- Times are medians in microseconds; weights are random (`--load-format dummy`). A decode\n"
+         "  step computes one token of each sequence, from its ids to the sampled ids. The fastest of\n"
+         "  each row is bold.\n"
+         "- Experts: how many different experts per layer the tokens of a step chose, averaged over\n"
+         "  layers and counted in steps after the timed ones. The floor reads only these. Another\n"
+         "  library's count is given where it differs by more than 2%.\n"
+         "- Other libraries ran the same checkpoint (`make-checkpoint --like MODEL`; for zipf also its\n"
+         "  router biases) at the same paces (`bench/python/engine_beside.py`), with other random\n"
+         "  tokens as prompts. vLLM launches prompts kernel by kernel, so its host decides up to some\n"
+         "  4096 tokens: those times differ by a quarter between runs.\n"
+         "- Of the floor: the floor divided by the time of `sluice`.\n"
+         "- Ratio: the time of the fastest other library divided by the time of `sluice`. Above 1,\n"
+         "  Sluice is faster. Means are geometric; there is none where fewer than two other libraries\n"
+         "  have rows.\n"
+         "- The floor is " +
+         floor_text(rates);
+}
+
+std::string operations_preamble(const Suite& suite, const Rates& rates) {
+  return "- Times are medians in microseconds of one run of the operation. A graph of runs over\n"
+         "  rotating buffers is replayed, so weights come from memory.\n"
+         "- In brackets: the time of the fastest other library divided by the time of `sluice`. Above\n"
+         "  1, Sluice is faster. The row `fastest other` names that library.\n"
+         "- Lowest and mean ratios cover all measured token counts. Means are geometric; there is none\n"
+         "  where fewer than two other libraries have rows.\n"
+         "- The tables list some token counts. `" +
+         std::string(suite.name) + ".csv` has all of them, and every library.\n" +
+         "- The floor in the figures is " + floor_text(rates);
+}
+
+// All panels in one table.
+std::string operation_of(const Figure& figure) {
+  const Conditions common = common_conditions(figure);
+  const std::string shared = text_of(common);
+  std::string out = shared.empty() ? "" : "All rows: " + shared + ".\n\n";
+  if (peers_of(figure).empty()) out += "No other library has rows of this operation.\n\n";
+  return out + summary_of(figure, common) + times_of(figure, common);
+}
+
+// A table for each panel, under its heading.
+std::string steps_of(const Figure& figure) {
+  std::string out = peers_of(figure).empty() ? "No other library has rows of this operation.\n\n" : "";
+  out += summary_of(figure, {});
+  for (size_t i = 0; i < figure.panels.size(); ++i)
+    out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" +
+           caption_of(figure, figure.panels[i]) + table_of(figure.panels[i]);
+  return out;
 }
 
 }  // namespace
@@ -217,55 +331,12 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   const Rates rates = figures.empty() ? Rates{} : figures.front().rates;
   std::string out = "# " + std::string(suite.title) + "\n\n";
   out += "Written by `sluice bench report` from measured rows.\n\n";
-  if (whole_models) {
-    out +=
-        "- Times are medians in microseconds, weights are random (`--load-format dummy`). A step of "
-        "decoding\n";
-    out +=
-        "  has one token of each sequence, from its ids to the ids that it draws. The fastest of each row is "
-        "bold.\n";
-    out +=
-        "- Experts: how many different ones the tokens of a step chose, the mean of its layers, counted in "
-        "steps behind\n";
-    out +=
-        "  those that were timed. The floor reads these and no others. A peer's count is named where it is "
-        "more than 2% away.\n";
-    out +=
-        "- Peers had the same checkpoint (`make-checkpoint --like MODEL`, and for zipf its routers' biases) "
-        "and the same paces\n";
-    out +=
-        "  (`bench/python/engine_beside.py`); their prompts are other random tokens. vLLM launches prompts "
-        "kernel by kernel, so\n";
-    out += "  its host decides up to some 4096 tokens: those times differ by a quarter from run to run.\n";
-    out += "- Of the floor: the floor over the time of `sluice`.\n";
-  } else {
-    out +=
-        "- Times are medians in microseconds of one run of the operation. A graph of runs over rotating "
-        "buffers\n";
-    out += "  is replayed, so weights come from memory. The fastest of each row is bold.\n";
-  }
-  out +=
-      "- Ratio is the time of the fastest peer that has a row, over that of `sluice`: above 1, Sluice is\n";
-  out += "  faster. Means are geometric. Where fewer than two peers have rows, there is no mean.\n";
-  out += "- The floor is " + printed("%.2f us for a launch, and the larger of ", kFloorLaunchUs) +
-         printed("bytes / %.2f TB/s and ", rates.bytes_per_us * 1e-6) +
-         printed("flops / %.0f TFLOP/s,\n", rates.flops_per_us * 1e-6);
-  out += "  every byte read from memory once. Activations that a cache still holds can beat it.\n";
-  if (rates.measured)
-    out +=
-        "- Both rates are rows of the same file: a stream that is only read, in a burst; a bf16 product of\n"
-        "  8192^3 by cuBLASLt, sustained.\n";
+  out += whole_models ? models_preamble(rates) : operations_preamble(suite, rates);
   out += pace_of(figures, whole_models);
-  out += "Versions; those of Sluice are commits:\n\n";
-  out += versions_of(figures);
+  out += "Versions; those of Sluice are commits:\n\n" + versions_of(figures);
   for (const Figure& figure : figures) {
-    out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n";
-    out += picture_of(suite, figure);
-    if (peers_of(figure).empty()) out += "No peer has rows of this operation.\n\n";
-    out += summary_of(figure);
-    for (size_t i = 0; i < figure.panels.size(); ++i)
-      out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" +
-             caption_of(figure, figure.panels[i]) + table_of(figure.panels[i], whole_models);
+    out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n" + picture_of(suite, figure);
+    out += whole_models ? steps_of(figure) : operation_of(figure);
   }
   return out;
 }

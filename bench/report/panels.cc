@@ -159,17 +159,20 @@ const Series* series_named(const Panel& panel, std::string_view impl) {
   return nullptr;
 }
 
+const Series* fastest_peer(const Panel& panel, int64_t tokens) {
+  const Series* out = nullptr;
+  for (const Series& s : panel.series)
+    if (!s.ours && s.at.contains(tokens) &&
+        (!out || s.at.at(tokens).median_us < out->at.at(tokens).median_us))
+      out = &s;
+  return out;
+}
+
 std::optional<double> ratio_at(const Panel& panel, int64_t tokens) {
   const Series* sluice = series_named(panel, "sluice");
-  if (!sluice || !sluice->at.contains(tokens)) return {};
-  std::optional<double> fastest;
-  for (const Series& s : panel.series) {
-    if (s.ours || !s.at.contains(tokens)) continue;
-    const double us = s.at.at(tokens).median_us;
-    fastest = fastest ? std::min(*fastest, us) : us;
-  }
-  if (!fastest) return {};
-  return *fastest / sluice->at.at(tokens).median_us;
+  const Series* fastest = fastest_peer(panel, tokens);
+  if (!sluice || !sluice->at.contains(tokens) || !fastest) return {};
+  return fastest->at.at(tokens).median_us / sluice->at.at(tokens).median_us;
 }
 
 }  // namespace sluice::bench

@@ -95,7 +95,9 @@ std::set<std::string> peers_of(const Figure& figure);  // of all its panels
 // Peers of the figure that have no row in the panel, parted by commas; empty if all of them have one.
 std::string missing_peers(const Figure& figure, const Panel& panel);
 const Series* series_named(const Panel& panel, std::string_view impl);
-// Median of the fastest peer over that of "sluice"; none where one of them has no row.
+// Null if no peer has a row at this count.
+const Series* fastest_peer(const Panel& panel, int64_t tokens);
+// Median of the fastest peer over the median of "sluice"; none where one of them has no row.
 std::optional<double> ratio_at(const Panel& panel, int64_t tokens);
 
 }  // namespace sluice::bench

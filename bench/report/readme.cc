@@ -8,15 +8,6 @@ namespace {
 constexpr std::string_view kOp = "moe_layer", kModel = "gpt-oss-120b", kRouting = "uniform";
 constexpr int64_t kCounts[] = {1, 8, 64, 256, 1024, 4096};
 
-const Series* fastest_peer(const Panel& panel, int64_t tokens) {
-  const Series* out = nullptr;
-  for (const Series& s : panel.series)
-    if (!s.ours && s.at.contains(tokens) &&
-        (!out || s.at.at(tokens).median_us < out->at.at(tokens).median_us))
-      out = &s;
-  return out;
-}
-
 // "humming, triton-kernels at 8, 64": peers of the figure without rows at counts of the table where Sluice has one.
 std::string missing_of(const Figure& figure, const Panel& panel) {
   const Series* ours = series_named(panel, "sluice");

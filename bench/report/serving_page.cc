@@ -52,17 +52,14 @@ std::string serving_page_of(const Suite& suite, const std::vector<Figure>& figur
   std::string out = "# " + std::string(suite.title) + "\n\n";
   out += "Written by `sluice bench report` from measured rows.\n\n";
   out +=
-      "- Each server was alone on the card, with random weights, and asked by `sluice bench serve` on\n"
+      "- Each server was alone on the GPU, with random weights. `sluice bench serve` sent the requests from\n"
       "  the same machine (`bench/python/serving.py`). `vllm+sluice` is vLLM with Sluice's experts.\n"
       "- Times are medians in milliseconds as clients see them ([how they are taken](../clients.md)),\n"
-      "  with P99 behind them. Output tokens are those of the whole server in a second. The best of each\n"
-      "  row is bold.\n"
-      "- Random weights are those of the versions below: since d7f6296 Sluice's route tokens evenly over "
-      "the\n"
-      "  experts up to the last layer, as vLLM's do here; of 120b, older ones read a quarter fewer experts "
-      "at 64\n"
-      "  requests.\n"
-      "- Ratio is that of the best other server's time to that of `sluice`: above 1, Sluice is faster.\n\n";
+      "  followed by P99. Output tokens are per second, of the whole server. The best of each row is bold.\n"
+      "- Random weights come from the versions below. Since d7f6296 Sluice's route tokens evenly over the\n"
+      "  experts up to the last layer, as vLLM's do here; with older weights, 120b reads a quarter fewer\n"
+      "  experts at 64 requests.\n"
+      "- Ratio: the best other server's time divided by the time of `sluice`. Above 1, Sluice is faster.\n\n";
   out += "Versions; those of Sluice are commits:\n\n" + versions_of(figures);
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n" + picture_of(suite, figure);

@@ -6,7 +6,7 @@ namespace sluice::cuda {
 namespace {
 
 // Predicted before the first run, in parts from router_gemm_tile.cc; within 16% of what was measured then
-// (docs/lab/cuda-router-terms.md).
+// (docs/lab/cuda-router.md).
 struct Constants {
   double launch_us = 1.3;         // includes the first and the last bytes, and cold code
   double cluster_us = 1.25;       // extra where CTAs of a cluster wait for each other

@@ -10,7 +10,7 @@
 // Limits  see supports(). The tiling depends on the number of tokens, so it is not batch-invariant. An infinite x gives NaN
 //         where a term of the weight is zero.
 // Bytes   as the tile kernel, w in 4 bytes a value.
-// Source  original; the contract is ops/router_gemm.h, the design is docs/lab/cuda-router-terms.md.
+// Source  original; the contract is ops/router_gemm.h, the design is docs/lab/cuda-router.md.
 #include "backends/cuda/card.h"
 #include "backends/cuda/router/router_gemm_terms.h"
 #include "ops/router_gemm.h"

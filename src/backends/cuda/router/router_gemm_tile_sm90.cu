@@ -14,7 +14,7 @@
 // Loses   few tokens, to kernels with smaller tiles.
 // Limits  see supports(). The tiling depends on the number of tokens, so it is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
-// Source  original; the contract is ops/router_gemm.h, the measurements are docs/lab/cuda-router-tile.md.
+// Source  original; the contract is ops/router_gemm.h, the measurements are docs/lab/cuda-router.md.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
 #include "backends/cuda/router/router_gemm_tile.h"
