@@ -1,42 +1,162 @@
 #!/usr/bin/env python3
 """Breaks the code by hand, one place at a time, and shows that a test notices.
 
-Each mutation replaces one text, which must occur exactly once, in a copy of the tree under build/mutations, builds it and
-runs the tests it names. A mutation that survives means that a case is missing. Exit status 1 if any does. CUDA's kernels are
-mutated by mutations_cuda.py; only --check knows of them.
+Mutants are data beside the tests that must catch them, tests/<room>/mutants.toml, one table each:
 
-  tools/mutations.py           every mutation (some minutes)
-  tools/mutations.py NAME...   these
+  [decide_takes_the_dearest]                   its name
+  breaks = "Dispatch prefers the larger cost." what goes wrong, in one sentence
+  file = "src/dispatch/decide.h"
+  find = "v.cost_us < out.choice().cost_us"    C++ tokens that occur once in the file; spaces, line ends and comments do not count
+  replace = "v.cost_us > out.choice().cost_us"
+  tests = "Decide*"                            a gtest filter
+  needs = "avx512bw"                           a flag of /proc/cpuinfo, if the code runs only with it
+  program = "sluice_server_tests"              if not sluice_tests; above the first table it holds for the whole file
+
+This tool copies the tree into build/mutations, applies one mutant after the other, builds, and runs its tests. A mutant that
+survives means that a test case is missing; the exit status is then 1. Mutants of CUDA kernels (tests/gpu/mutants.toml) have
+`kernel` instead of `tests`; mutations_cuda.py builds them, and this tool only lists and checks them.
+
+  tools/mutations.py           every mutant (some minutes)
+  tools/mutations.py NAME...   only these
   tools/mutations.py --list    names, files and what each breaks
-  tools/mutations.py --check   only whether every text still occurs once
+  tools/mutations.py --check   whether each mutant still applies, without a build
 """
+import dataclasses
+import functools
 import pathlib
+import re
 import subprocess
 import sys
 import time
+import tomllib
 
-import mutations_cuda
-from mutations_engine import ENGINE
-from mutations_layers import LAYERS
-from mutations_server import SERVER
-from mutations_table import KERNELS
-from mutations_text import TEXT
-
-MUTATIONS = KERNELS + TEXT + LAYERS + ENGINE + SERVER
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "mutations" / "src"
 BUILD = ROOT / "build" / "mutations" / "out"
+CANDIDATES = "src/backends/cuda/candidates.def"
+# ">>" is two tokens: it also ends two lists of template arguments.
+TOKEN = re.compile(
+    r"""(?P<skip>\s+|\\\n|//(?:\\\n|[^\n])*|/\*.*?\*/)
+      | (?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"
+      | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*"
+      | (?:u8|[uUL])?'(?:\\.|[^'\\\n])+'
+      | \.?\d(?:[eEpP][+-]|'?\w|\.)*
+      | [^\W\d]\w*
+      | <=> | <<=? | \.\.\. | ->\*? | :: | \+\+ | -- | && | \|\| | \#\# | [-+*/%&|^!=<>]=
+      | .""",
+    re.X | re.S,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    name: str
+    breaks: str
+    file: str
+    find: str
+    replace: str
+    tests: str = ""
+    needs: str = ""
+    program: str = "sluice_tests"
+    kernel: str = ""  # CUDA: the candidate's object in candidates.def
+    also: tuple = ()  # CUDA: files that are compiled besides the kernel's own
+    control: bool = False  # CUDA: the unchanged kernel is built as well, and must pass
+
+
+def fail(text):
+    print(f"mutations: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def load():
+    """Every mutant, in the order of the files and their tables."""
+    found = {}
+    for file in sorted(ROOT.glob("tests/*/mutants.toml")):
+        where = file.relative_to(ROOT)
+        try:
+            tables = tomllib.loads(file.read_text())
+            common = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+            for name, table in tables.items():
+                if name in common:
+                    continue
+                if name in found:
+                    fail(f"{where}: two mutants are called {name}; rename one")
+                found[name] = Mutant(name, **common, **table)
+        except (tomllib.TOMLDecodeError, TypeError) as error:
+            fail(f"{where}: {error}")
+    return list(found.values())
+
+
+@functools.cache
+def tokens(text):
+    """The C++ tokens of a text without its comments, and where each begins and ends."""
+    found = [m for m in TOKEN.finditer(text) if m["skip"] is None]
+    return [m[0] for m in found], [m.span() for m in found]
+
+
+def words(text):
+    return tokens(text)[0]
+
+
+def places(text, find):
+    """Where the tokens of `find` occur in `text`: (begin, end)."""
+    (have, spans), want = tokens(text), words(find)
+    size = len(want)
+    firsts = [i for i in range(len(have) - size + 1) if have[i : i + size] == want] if want else []
+    return [(spans[i][0], spans[i + size - 1][1]) for i in firsts]
+
+
+def mutated(text, m):
+    (begin, end), = places(text, m.find)
+    return text[:begin] + m.replace + text[end:]
+
+
+def op_of(kernel):
+    """The type of a CUDA kernel's operation, or None."""
+    entry = re.search(rf"SLUICE_CANDIDATE\((\w+), {kernel}\)", (ROOT / CANDIDATES).read_text())
+    return entry and entry[1]
+
+
+def stale(mutants):
+    """One line for each reason why a mutant can no longer be used."""
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*_test.cc"))
+    tests += "".join(path.read_text() for path in (ROOT / "tests").glob("*/*.h"))
+    for m in mutants:
+        path = ROOT / m.file
+        count = len(places(path.read_text(), m.find)) if path.is_file() else None
+        if count is None:
+            yield f"{m.name}: {m.file} does not exist; looked there for: {m.find}"
+        elif count != 1:
+            yield f"{m.name}: {m.file} has {count} places instead of one with: {m.find}"
+        if words(m.find) == words(m.replace):
+            yield f"{m.name}: {m.file}: the replacement changes nothing: {m.replace}"
+        if bool(m.kernel) == bool(m.tests):
+            yield f"{m.name}: wanted either tests or kernel, found both or none"
+        if m.kernel and not op_of(m.kernel):
+            yield f"{m.name}: {CANDIDATES} has no {m.kernel}"
+        for word in re.findall(r"\w+", m.tests):
+            if word not in tests:
+                yield f"{m.name}: no test is called {word}: {m.tests}"
+
+
+def test_matcher():
+    code = """int f(/* a < b */ A<B<int>> x) {  // a < b, isn't it
+      return x.a
+          <b ? 0x1'0 : 1e-3f;
+    }
+    "a < b" R"(a < b)" a <= b '"' a<B """
+    (begin, end), = places(code, "x.a < b /* here */")
+    assert code[begin:end].split() == ["x.a", "<b"]
+    assert len(places(code, "a < b")) == 1 and len(places(code, "B<int>")) == 1 and len(places(code, '"a < b"')) == 1
+    assert not places(code, "a < c") and not places(code, "< in") and not places(code, "1e") and not places(code, " ")
+    assert words("a>>=b->*c") == ["a", ">", ">=", "b", "->*", "c"]
+    assert words("0x1'0+1e-3f+.5") == ["0x1'0", "+", "1e-3f", "+", ".5"]
+    assert words(r''''\'' "\"" u8R"x()")x" z''') == [r"'\''", r'"\""', 'u8R"x()")x"', "z"]
+    assert mutated("y = a<b;", Mutant("", "", "", "a < b", "a > b")) == "y = a > b;"
 
 
 def run(command, **options):
     return subprocess.run(command, capture_output=True, text=True, errors="replace", **options)
-
-
-def stale():
-    for m in MUTATIONS:
-        count = (ROOT / m.path).read_text().count(m.old)
-        if count != 1:
-            yield f"{m.name}: its text occurs {count} times in {m.path}, wanted once"
 
 
 def copy_tree():
@@ -57,63 +177,63 @@ def build(programs):
     return run(["cmake", "--build", BUILD, "--target", *sorted(programs)])
 
 
-def tests(program, pattern):
-    return run([BUILD / "tests" / program, f"--gtest_filter={pattern}"])
+def tests_of(m):
+    return run([BUILD / "tests" / m.program, f"--gtest_filter={m.tests}"])
 
 
-def main(words):
-    broken = [*stale(), *mutations_cuda.stale()]
-    if broken or words == ["--check"]:
-        print("\n".join(broken) or f"{len(MUTATIONS)} mutations apply, and {len(mutations_cuda.KERNELS)} of CUDA's kernels")
-        return 1 if broken else 0
-    if words == ["--list"]:
-        for m in MUTATIONS:
-            print(f"{m.name:32} {m.path}: {m.breaks}")
+def try_all(chosen):
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    for m in [m for m in chosen if m.needs and m.needs not in flags]:
+        print(f"{m.name:32} not tried: this processor lacks {m.needs}")
+        chosen.remove(m)
+    if not chosen:
         return 0
-    unknown = set(words) - {m.name for m in MUTATIONS}
-    if unknown:
-        print(f"mutations: unknown: {', '.join(sorted(unknown))}; --list names them", file=sys.stderr)
-        return 2
-    chosen = [m for m in MUTATIONS if not words or m.name in words]
     print("building the tree as it is", flush=True)
     copy_tree()
     run(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DSLUICE_BENCH=OFF", "-DSLUICE_UNITY=OFF"], check=True)
     programs = {m.program for m in chosen}
     first = build(programs)
     if first.returncode:
-        print(first.stdout[-3000:])
-        return 2
-    survived = 0
-    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
-    skipped = [m for m in chosen if m.needs and m.needs not in flags]
-    chosen = [m for m in chosen if m not in skipped]
-    for m in skipped:
-        print(f"{m.name:32} not tried: this processor lacks {m.needs}")
-    for program, pattern in sorted({(m.program, m.tests) for m in chosen}):
-        healthy = tests(program, pattern)
+        fail(f"the unchanged tree does not compile:\n{first.stdout[-3000:]}")
+    for m in {(m.program, m.tests): m for m in chosen}.values():
+        healthy = tests_of(m)
         if healthy.returncode or "[  PASSED  ] 0 tests" in healthy.stdout:
-            print(f"mutations: {pattern} names no test, or fails before anything is broken")
-            return 2
+            fail(f"{m.tests} names no test of {m.program}, or fails before anything is broken")
+    survived = 0
     for m in chosen:
-        file = COPY / m.path
+        file, started = COPY / m.file, time.time()
         original = file.read_text()
-        started = time.time()
-        file.write_text(original.replace(m.old, m.new))
+        file.write_text(mutated(original, m))
         built = build({m.program})
         if built.returncode:
-            print(f"{m.name:32} does not compile:\n{built.stdout[-2000:]}")
-            return 2
-        result = tests(m.program, m.tests)
-        caught = result.returncode != 0
+            fail(f"{m.name} does not compile:\n{built.stdout[-2000:]}")
+        result = tests_of(m)
         failed = sum(line.startswith("[  FAILED  ]") and line.endswith("ms)") for line in result.stdout.splitlines())
-        survived += not caught
+        survived += result.returncode == 0
         by = f"{failed} test{'s' if failed != 1 else ''}" if failed else "a crash"
-        word = f"caught by {by}" if caught else "SURVIVED"
+        word = f"caught by {by}" if result.returncode else "SURVIVED"
         print(f"{m.name:32} {word:22} {m.breaks} ({time.time() - started:.0f} s)", flush=True)
         file.write_text(original)
     build(programs)
-    print(f"{len(chosen) - survived} of {len(chosen)} mutations caught")
+    print(f"{len(chosen) - survived} of {len(chosen)} mutants caught")
     return 1 if survived else 0
+
+
+def main(arguments):
+    mutants = load()
+    if arguments == ["--list"]:
+        for m in mutants:
+            print(f"{m.name:40} {m.file}{' (on a GPU)' if m.kernel else ''}: {m.breaks}")
+        return 0
+    test_matcher()
+    broken = list(stale(mutants))
+    on_cpu = {m.name: m for m in mutants if not m.kernel}
+    if broken or arguments == ["--check"]:
+        print("\n".join(broken) or f"{len(mutants)} mutants apply, {len(mutants) - len(on_cpu)} of them to CUDA kernels")
+        return 1 if broken else 0
+    if unknown := set(arguments) - set(on_cpu):
+        fail(f"unknown: {', '.join(sorted(unknown))}; --list names them, and ./dev gpu --mutations builds those of CUDA kernels")
+    return try_all([on_cpu[name] for name in arguments or on_cpu])
 
 
 if __name__ == "__main__":

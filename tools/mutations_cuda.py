@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Breaks CUDA kernels by hand, one place at a time, for a machine with a GPU to show that a test notices.
+"""Builds mutants of CUDA kernels, for a machine with a GPU to show that a test notices each.
 
-Each mutation becomes a small library: the kernel's card and the files that hold it, compiled with one text replaced, and linked
-against what sluice_gpu_tests exports (tests/gpu/mutant.h loads it in place of the kernel of the same name). A control is the same
-without a change, and must pass: it shows that a library by itself breaks nothing. `check --mutations` of the folder runs all.
+Each mutant of tests/gpu/mutants.toml becomes a small library: the kernel's own file and what it calls, compiled with one place
+replaced, and linked against what sluice_gpu_tests exports (tests/gpu/mutant.h loads it in place of the kernel of the same name).
+A control is the same without a change, and must pass: it shows that a library by itself breaks nothing. `check --mutations` of
+the folder runs all. tools/mutations.py lists and checks them.
 
   tools/mutations_cuda.py BUILD TO [NAME...]   builds these, or all, into the folder TO, with a list and CUDA's runtime
-  tools/mutations_cuda.py --list               names, files and what each breaks
-  tools/mutations_cuda.py --check              only whether every text still occurs once
 """
 import concurrent.futures
+import dataclasses
 import os
 import pathlib
 import re
@@ -18,36 +18,29 @@ import shutil
 import subprocess
 import sys
 
-from mutations_attention import ATTENTION
-from mutations_dense import DENSE
-from mutations_kernels import KERNELS as OTHERS
-from mutations_kernels import Mutation
+import mutations
+from mutations import ROOT, Mutant
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-CUDA = "src/backends/cuda/"
-KERNELS = OTHERS + ATTENTION + DENSE
-TILES = ["experts/tile/tile_call.cu"]  # what the card of a tile kernel calls
-
-CONTROLS = [
-    m._replace(name=f"control_{m.kernel}", breaks="nothing", new=m.old)
-    for m in KERNELS
-    if m.name in ("combine_scale_dropped", "topk_nan_first", "tile_clamps_gate_from_below", "linear_tile_bias_of_neighbour")
-]
+CUDA = "src/backends/cuda"
 
 
-def stale():
-    for m in KERNELS:
-        count = (ROOT / CUDA / m.path).read_text().count(m.old)
-        if count != 1:
-            yield f"{m.name}: its text occurs {count} times in {CUDA}{m.path}, wanted once"
+def all_of_gpu():
+    kernels = [m for m in mutations.load() if m.kernel]
+    controls = [
+        dataclasses.replace(m, name=f"control_{m.kernel}", breaks="Nothing: the unchanged kernel.", replace=m.find)
+        for m in kernels
+        if m.control
+    ]
+    return controls + kernels
 
 
-def op_of(kernel: str) -> str:
-    return re.search(rf"SLUICE_CANDIDATE\((\w+), {kernel}\)", (ROOT / CUDA / "candidates.def").read_text())[1]
+def word_of(op: str) -> str:
+    """An operation's type as its name: combine_norm for CombineNorm."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", op).lower()
 
 
-def card_of(kernel: str) -> str:
-    return str(next((ROOT / CUDA).rglob(f"{kernel}.cu")).relative_to(ROOT / CUDA))
+def file_of(kernel: str) -> str:
+    return str(next((ROOT / CUDA).rglob(f"{kernel}.cu")).relative_to(ROOT))
 
 
 def run(command, **options):
@@ -59,37 +52,40 @@ def run(command, **options):
 
 def command_of(build: pathlib.Path, source: str) -> list:
     """How the build compiles this file, as words."""
-    target = f"CMakeFiles/sluice_cuda.dir/{CUDA}{source}.o"
+    target = f"CMakeFiles/sluice_cuda.dir/{source}.o"
     return shlex.split(run(["ninja", "-C", build, "-t", "commands", target]).splitlines()[-1])
 
 
-def compiled(build: pathlib.Path, m: Mutation, source: str, at: pathlib.Path) -> pathlib.Path:
+def changed_file(at: pathlib.Path, m: Mutant) -> pathlib.Path:
+    return at / "tree" / pathlib.Path(m.file).relative_to("src")
+
+
+def compiled(build: pathlib.Path, m: Mutant, source: str, at: pathlib.Path) -> pathlib.Path:
     """The object of one file, with the mutated text in front of the tree's own."""
     words = command_of(build, source)
-    changed = at / "tree" / "backends/cuda" / m.path
+    changed = changed_file(at, m)
     out = at / (pathlib.Path(source).name + ".o")
     for i, word in enumerate(words):
         if word in ("-o", "-MT"):
             words[i + 1] = str(out)
         if word == "-MF":
             words[i + 1] = f"{out}.d"
-        if word == "-c" and source == m.path:
+        if word == "-c" and source == m.file:
             words[i + 1] = str(changed)
     words.insert(next(i for i, word in enumerate(words) if word.startswith("-I")), f"-I{at / 'tree'}")
     run(words, cwd=build)
     return out
 
 
-def build_one(build: pathlib.Path, to: pathlib.Path, m: Mutation) -> None:
+def build_one(build: pathlib.Path, to: pathlib.Path, m: Mutant) -> None:
     at = build / "mutant_objects" / m.name
-    changed = at / "tree" / "backends/cuda" / m.path
+    changed = changed_file(at, m)
     changed.parent.mkdir(parents=True, exist_ok=True)
-    changed.write_text((ROOT / CUDA / m.path).read_text().replace(m.old, m.new))
-    card = card_of(m.kernel)
-    files = [card, *m.also] + (TILES if m.also else [])
-    objects = [compiled(build, m, source, at) for source in files]
+    changed.write_text(mutations.mutated((ROOT / m.file).read_text(), m))
+    own = file_of(m.kernel)
+    objects = [compiled(build, m, source, at) for source in [own, *m.also]]
     glue, names = at / "glue.cc", at / "names.map"
-    op = op_of(m.kernel)
+    op = mutations.op_of(m.kernel)
     glue.write_text(
         '#include "ops/all.h"\n#include "dispatch/candidate.h"\n'
         f"namespace sluice::cuda {{\nextern const Candidate<{op}> {m.kernel};\n}}\n"
@@ -97,11 +93,11 @@ def build_one(build: pathlib.Path, to: pathlib.Path, m: Mutation) -> None:
         f'extern "C" const void* sluice_mutant() {{ return &sluice::cuda::{m.kernel}; }}\n'
     )
     names.write_text("{ global: sluice_mutant; sluice_mutant_op; local: *; };\n")
-    includes = [word for word in command_of(build, card) if word.startswith("-I")]
+    includes = [word for word in command_of(build, own) if word.startswith("-I")]
     run(["c++", "-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", *includes, "-c", glue, "-o", at / "glue.o"], cwd=build)
     # CUDA's runtime is a library here: what registers these kernels must also launch them, so launch.cc is theirs, too.
     run(
-        ["c++", "-shared", "-o", to / f"{m.name}.so", *objects, at / "glue.o", f"CMakeFiles/sluice_cuda.dir/{CUDA}launch.cc.o"]
+        ["c++", "-shared", "-o", to / f"{m.name}.so", *objects, at / "glue.o", f"CMakeFiles/sluice_cuda.dir/{CUDA}/launch.cc.o"]
         + [runtime(build), f"-Wl,--version-script={names},-Bsymbolic,-rpath,$ORIGIN", "-s"],
         cwd=build,
     )
@@ -114,26 +110,20 @@ def runtime(build: pathlib.Path) -> pathlib.Path:
 
 
 def main(words):
-    broken = list(stale())
-    if broken or words == ["--check"]:
-        print("\n".join(broken) or f"{len(KERNELS)} mutations apply")
-        return 1 if broken else 0
-    if words == ["--list"]:
-        for m in KERNELS:
-            print(f"{m.name:34} {CUDA}{m.path}: {m.breaks}")
-        return 0
-    unknown = set(words[2:]) - {m.name for m in CONTROLS + KERNELS}
+    every = all_of_gpu()
+    unknown = set(words[2:]) - {m.name for m in every}
     if len(words) < 2 or unknown:
-        print(f"mutations_cuda: wanted BUILD TO [NAME...], found {' '.join(words)}; --list names them", file=sys.stderr)
-        return 2
+        mutations.fail(f"wanted BUILD TO [NAME...], found {' '.join(words)}; tools/mutations.py --list names them")
+    if broken := list(mutations.stale(m for m in every if m.find != m.replace)):
+        mutations.fail("\n".join(broken))
     build, to = (pathlib.Path(word).resolve() for word in words[:2])
-    chosen = [m for m in CONTROLS + KERNELS if not words[2:] or m.name in words[2:]]
+    chosen = [m for m in every if not words[2:] or m.name in words[2:]]
     to.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for m, _ in zip(chosen, pool.map(lambda m: build_one(build, to, m), chosen)):
             print(f"{m.name}: {(to / f'{m.name}.so').stat().st_size >> 10} KiB", flush=True)
     shutil.copy(runtime(build), to)
-    (to / "list").write_text("".join(f"{m.name}\t{m.op}\t{m.breaks}\n" for m in chosen))
+    (to / "list").write_text("".join(f"{m.name}\t{word_of(mutations.op_of(m.kernel))}\t{m.breaks}\n" for m in chosen))
     return 0
 
 

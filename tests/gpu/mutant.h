@@ -1,4 +1,5 @@
-// A kernel that was broken on purpose, in place of the one of its name: what tools/mutations_cuda.py builds as libraries.
+// A kernel that was broken on purpose, in place of the one of its name: what tools/mutations_cuda.py builds as libraries
+// from mutants.toml.
 #pragma once
 #include <dlfcn.h>
 
