@@ -1,11 +1,12 @@
 // A dense layer for up to eight rows: weights pass once; the rows of x stay in registers, or in shared memory if there is only one row.
 //
-// There is one CTA per SM. CTAs own equal shares of the features, in multiples of sixteen or eight. A unit of work is a slab of 16
-// features over the whole width; the last unit of a share may have eight. A producer warp keeps a ring of stages full by TMA
-// loads: 16 features x 512 values of k in eight boxes of 64, or eight features x 1024. A consumer warp multiplies one box of each
-// stage (two boxes of eight features): the weights are the 16-row operand of mma.sync, the rows of x its 8 columns. So a warp
-// needs only every eighth box of x. It loads them once, straight into the order of its operands, and keeps them over all units if the width allows. After a
-// unit the warps' sums are added in order through shared memory; thread t finishes row t % 16 of the unit for token t / 16.
+// There is one CTA per SM. CTAs own equal shares of the features, in multiples of sixteen or eight. A unit of work is a slab of
+// 16 features over the whole width; the last unit of a share may have eight. A producer warp keeps a ring of stages full by TMA
+// loads: 16 features x 512 values of k in eight boxes of 64, or eight features x 1024. A consumer warp multiplies one box of
+// each stage (two boxes of eight features): the weights are the 16-row operand of mma.sync, the rows of x its 8 columns. So a
+// warp needs only every eighth box of x. It loads them once, straight into the order of its operands, and keeps them over all
+// units if the width allows. After a unit the warps' sums are added in order through shared memory; thread t finishes row t %
+// 16 of the unit for token t / 16.
 //
 // The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM:
 // otherwise the SMs that become free first would get two CTAs, and others none. A decoding attention kernel's shared memory fits beside
