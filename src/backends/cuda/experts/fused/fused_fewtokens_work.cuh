@@ -108,7 +108,7 @@ struct alignas(128) Memory {
   StreamMemory<kColumns, kTeams, Weights> stream;
   Slots slots[kTeams];
   int arrived;                  // consumer warps that have written their rows of h
-  uint64_t grid_ready, h_full;  // only for short sums
+  uint64_t grid_ready, h_full;  // the second product may read h; rows of h are in shared memory
 };
 
 template <class Weights, bool kGated, bool kCut, bool kEarly = kCut>
