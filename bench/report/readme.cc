@@ -17,7 +17,7 @@ const Series* fastest_peer(const Panel& panel, int64_t tokens) {
   return out;
 }
 
-// "humming, triton-kernels at 8, 64": peers of the figure without rows at counts of the table where Sluice has one.
+// "humming, triton-kernels at 8, 64": the figure's baselines without rows at counts of the table for which Sluice has one.
 std::string missing_of(const Figure& figure, const Panel& panel) {
   const Series* ours = series_named(panel, "sluice");
   std::string none, some;
