@@ -238,7 +238,7 @@ Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentP
                   .bytes = shape.attend_bytes(),
                   .flops = shape.attend_flops()};
   contest.contenders.push_back(peer.contender(SLUICE_PEER_LATENT_ATTEND));
-  // The latents are the baseline's memory, so another run's latents overwrite them.
+  // All runs write to the same latents, which belong to the baseline, so another run overwrites them.
   contest.poison = [&latents, peer]() -> Status {
     SLUICE_TRY(peer.enqueue(1, SLUICE_PEER_LATENT_ABSORB | SLUICE_PEER_LATENT_ATTEND));
     SLUICE_TRY(peer.enqueue(0, SLUICE_PEER_LATENT_ABSORB));

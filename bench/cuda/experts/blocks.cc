@@ -20,7 +20,7 @@ class Block {
     moe_ = std::move(moe).value();
     const auto bytes = static_cast<int64_t>(moe_->workspace_bytes());
     SLUICE_TRY(memory_.tensor(DType::kU8, {bytes}, &scratch_));
-    // Far smaller than a score: it changes some choices, but tokens still differ.
+    // The bias is far smaller than a score: it changes some choices, but tokens still choose different experts.
     if (config_.correction_bias)
       SLUICE_TRY(memory_.random(DType::kF32, {config_.experts}, 0.01, &correction_bias_));
     return memory_.tensor(config_.x, {tokens_, config_.hidden}, &y_);

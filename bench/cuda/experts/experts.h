@@ -100,8 +100,8 @@ class Experts {
     Tensor x, ids, weights, y;
     int64_t shared = 0;  // experts of every token, besides those of ids and weights
   };
-  // Checks rows of y against the layer in double precision: three tokens, all columns. Empty, or what is wrong: a token whose
-  // RMS error exceeds `share` of the RMS of the reference.
+  // Checks rows of y against the layer in double precision: three tokens, all columns. Returns an empty string, or the error: a
+  // token whose RMS error exceeds `share` of the RMS of the reference.
   Result<std::string> check(const Answer& answer, double share);
 
  private:
@@ -112,7 +112,7 @@ class Experts {
 
   ExpertShape shape_;
   Memory memory_;
-  // As in a checkpoint; at the end those of set 0.
+  // In checkpoint order; at the end, the data of set 0.
   Tensor up_rows_ = {}, up_scales_ = {}, down_rows_ = {}, down_scales_ = {}, up_bias_ = {}, down_bias_ = {};
   std::vector<PackedExperts> sets_;
   std::vector<PackedByPeer> peers_;

@@ -32,7 +32,7 @@ constexpr Curve kCurves[] = {
 // Fixed time of a small kernel: launch, one dependent load, a reduction, a store.
 constexpr double kLatencyUs = 1.2;
 
-// The H200 of the curves, in bytes and flops per microsecond.
+// Rates of the H200 on which the curves were measured: bytes and flops per microsecond.
 constexpr double kMemory = 4.60e6, kTensor = 703e6;
 
 double roofline_us(double hidden, double experts, double tokens, double memory, double tensor) {

@@ -1,7 +1,7 @@
 // Paged attention by blocks of positions with an online softmax. Up to 32 queries (the heads of a kv head, and adjacent rows) share each
 // load of a key or a value.
 //
-// Wins    as the only kernel of Attention on a CPU: scores never leave the L1 cache, and a context is cut into parts of 1024
+// Wins    always: it is the only kernel of Attention on a CPU. Scores never leave the L1 cache, and a context is cut into parts of 1024
 //         positions, so that one sequence keeps many threads busy.
 // Loses   time with one query head per kv head and one row: queries are processed four at a time, so three quarters of the sums are
 //         discarded. The loads, which are the limit there, are not repeated.

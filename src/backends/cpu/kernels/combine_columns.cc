@@ -1,7 +1,7 @@
 // Combine, one token and one block of columns at a time. The sum over the slots stays in registers, each row of g is read once, and only y
 // is written.
 //
-// Wins    as the only kernel of Combine on a CPU. Blocks of columns let a single token use every thread.
+// Wins    always: it is the only kernel of Combine on a CPU. Blocks of columns let a single token use every thread.
 // Limits  none beyond the contract.
 // Source  original; the contract, order of the sum included, is ops/combine.h.
 #undef HWY_TARGET_INCLUDE

@@ -1,6 +1,6 @@
 // Counts the tokens of each expert: a plain loop over the ids of a layer, with layers in parallel.
 //
-// Wins    as the only kernel of CountExperts on a CPU. A step has at most a few thousand ids per layer.
+// Wins    always: it is the only kernel of CountExperts on a CPU. A step has at most a few thousand ids per layer.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/count_experts.h.
 #include "backends/cpu/card.h"

@@ -1,6 +1,6 @@
 // Embedding by copying rows in a plain loop, because rows lie anywhere in the table and memory is the limit.
 //
-// Wins    as the only kernel of Embedding on a CPU. It moves only the bytes of the contract.
+// Wins    always: it is the only kernel of Embedding on a CPU. It moves only the bytes of the contract.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/embedding.h.
 #include <algorithm>

@@ -2,7 +2,7 @@
 // and each block places its slots. Blocks depend on the problem alone, and an earlier block's rows come before a later block's,
 // so the sort is stable.
 //
-// Wins    as the only kernel of GroupRows on a CPU. A decode step is one block and wakes no thread.
+// Wins    always: it is the only kernel of GroupRows on a CPU. A decode step is one block and wakes no thread.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include <algorithm>

@@ -1,6 +1,6 @@
 // KvWrite by one copy per head, because a page stores the rows of a head together. For e4m3 caches each element is rounded.
 //
-// Wins    as the only kernel of KvWrite on a CPU. It moves only the bytes of the contract.
+// Wins    always: it is the only kernel of KvWrite on a CPU. It moves only the bytes of the contract.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/kv_write.h.
 #include "backends/cpu/cache_rows.h"

@@ -1,6 +1,6 @@
 // RMS norm, one head of a row at a time: one pass for the mean square, one that scales.
 //
-// Wins    as the only kernel of RmsNorm on a CPU. The second pass finds its row in the L1 cache.
+// Wins    always: it is the only kernel of RmsNorm on a CPU. The second pass finds its row in the L1 cache.
 // Loses   time with one very long row: one thread computes it.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/rms_norm.h.

@@ -1,6 +1,6 @@
 // Rotary embedding in place, one head at a time: the table's row stays in the L1 cache for all heads of a token.
 //
-// Wins    as the only kernel of Rope on a CPU. It reads and writes x once.
+// Wins    always: it is the only kernel of Rope on a CPU. It reads and writes x once.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/rope.h.
 #undef HWY_TARGET_INCLUDE

@@ -1,7 +1,7 @@
 // Sampling by scans. First, threads compute the largest logit and the sums of e^x over chunks of a row in parallel. Then one thread per
 // row gathers the few largest logits in order and walks them. If the sampled token is not among them, it gathers more.
 //
-// Wins    as the only kernel of Sample on a CPU. Real distributions end within the first few hundred tokens, so only those are
+// Wins    always: it is the only kernel of Sample on a CPU. Real distributions end within the first few hundred tokens, so only those are
 //         sorted, and a scan for logits above a threshold runs at memory bandwidth.
 // Loses   time with flat distributions without top_k: one thread sorts up to the whole row.
 // Limits  none beyond the contract. Arithmetic is in double, so edges are exact to about 2^-50.

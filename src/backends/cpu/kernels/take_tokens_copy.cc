@@ -1,6 +1,6 @@
 // Replaces references to tokens of the previous step by their ids, in a plain loop over the ids.
 //
-// Wins    as the only kernel of TakeTokens on a CPU. A step has at most a few thousand ids.
+// Wins    always: it is the only kernel of TakeTokens on a CPU. A step has at most a few thousand ids.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/take_tokens.h.
 #include "backends/cpu/card.h"

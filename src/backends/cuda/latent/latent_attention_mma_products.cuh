@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
 constexpr int kProjectThreads = 512, kProjectRows = 8, kValueRows = 128;  // rows of V_h per pass
 constexpr int kPartsAtOnce = 8;
 
-// Shared memory of project(). Adjacent rows of latents start 64 bytes apart in the banks, adjacent rows of sums 16.
+// Shared memory of project(). The row pitch, modulo the 128 bytes of all banks, is 64 bytes for latents and 16 bytes for sums.
 template <int kRank>
 struct ProjectDesk {
   Bf16 latent[2][kProjectRows][kRank + kPanel / 2];  // the sum of two bf16 terms

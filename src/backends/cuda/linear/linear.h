@@ -28,8 +28,8 @@ inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) /
 
 namespace sluice::cuda {
 
-// An element of an f32 or bf16 array, raw as loaded: nothing waits for the load before value(). Written as assembly, because the
-// compiler waits for a load in a branch at the end of the branch. The two loads have separate registers: loads into the same register
+// An element of an f32 or bf16 array, raw as loaded: nothing waits for the load before value(). Inline assembly, because for a
+// load inside a branch the compiler waits at the end of the branch. The two loads have separate registers: loads into the same register
 // wait for each other, even if a predicate lets only one of them run.
 struct RawElement {
   uint32_t half = 0, word = 0;  // at least one of them stays zero

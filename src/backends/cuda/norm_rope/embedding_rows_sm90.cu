@@ -1,6 +1,6 @@
 // Embedding: a CTA copies one row of the table, each thread eight columns.
 //
-// Wins    as the only kernel of Embedding. It moves its bytes once.
+// Wins    always: it is the only kernel of Embedding. It moves its bytes once.
 // Loses   one launch per step to a lookup fused with the first norm; there is no such kernel.
 // Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
 // Source  original; the contract is ops/embedding.h.

@@ -1,7 +1,7 @@
 // RMS norm: a CTA owns one row and keeps it in registers between the sum and the scaling. If a row has several heads, a warp owns one
 // head.
 //
-// Wins    as the only kernel of RmsNorm. It moves its bytes once.
+// Wins    always: it is the only kernel of RmsNorm. It moves its bytes once.
 // Loses   one launch to combine_norm if a combine comes before it, and to norm_router_route if a router follows.
 // Limits  none beyond the contract. Rows of more than 32768 columns and rows that are not 16-byte aligned are read twice, the
 //         second time from L2. Heads are read twice, the second time from L1.

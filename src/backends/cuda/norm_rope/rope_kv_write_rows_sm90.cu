@@ -1,7 +1,7 @@
 // One CTA per token row: rotates queries in place, rotates keys while it writes them to their page, and copies values. A thread takes
 // a few adjacent pairs of one head, or 16 bytes of values. Keys and values of e4m3 caches are rounded once.
 //
-// Wins    as the only kernel of RopeKvWrite: one launch in place of two, and keys are read once.
+// Wins    always: it is the only kernel of RopeKvWrite. One launch in place of two, and keys are read once.
 // Loses   up to 128 rows to the epilogues of qkv_rope_kv_write, which save this launch: 17 to 41 us per step of gpt-oss-20b on an H100
 //         (docs/lab/cuda-step-launches.md).
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.

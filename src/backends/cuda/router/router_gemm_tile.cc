@@ -88,7 +88,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
 
 namespace {
 
-// A measured problem that the model starts from: the model's time for its plan, and the logarithms of its sizes.
+// A measured problem: the model's time for its fastest plan, and the logarithms of its sizes.
 struct Near {
   double model_us, hidden, experts, tokens;
   double octaves_to(const Near& o) const {
@@ -114,10 +114,10 @@ std::array<Near, kMeasured> measured() {
 }  // namespace
 
 // The model alone picks plans that are 7% slower than the fastest, because it does not know how much time CTAs save by reading the
-// same lines at the same time. So the model only extrapolates measurements. A plan that was the fastest of a nearby problem gets its
-// time there, times the ratio of the model's times for the two problems. The farther the nearby problem, the less that time is
-// trusted. If the token counts differ, the tile may have another number of tokens. With each measured problem left out in turn, the
-// choice is 1.4% slower than that problem's fastest plan on average.
+// same lines at the same time. So the model only extrapolates measurements. It takes the fastest
+// plans of nearby measured problems. The cost of such a plan is its measured time, times the ratio of the model's times here and
+// there. A penalty grows with the distance of the measured problem. If the token counts differ, tiles of other widths are candidates
+// too. Leave-one-out over the measured problems: the choice is 1.4% slower than the fastest plan on average.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
   constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
@@ -129,7 +129,7 @@ std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, doubl
   for (const Near& n : problems) nearest = std::min(nearest, n.octaves_to(here));
   struct Offer {
     RouterTilePlan plan;
-    double us;  // the model's time plus a surcharge for little trust
+    double us;  // expected time, with the penalty
   };
   std::vector<Offer> offers;
   const auto consider = [&](const RouterTilePlan& plan, double us, double doubt) {

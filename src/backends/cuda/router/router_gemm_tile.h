@@ -55,8 +55,8 @@ struct RouterTileMemory {
 };
 RouterTileMemory tile_memory(const RouterGemm::Problem& problem, const RouterTilePlan& plan);
 
-// A configuration for each plan near the best one. The best plan has best_us. The other plans add the model's difference, weighted
-// by the trust in the model. The type of y and the bias do not matter.
+// A configuration for each plan near the best one. The best plan has best_us. The other plans have best_us times
+// their expected slowdown. The type of y and the bias do not matter.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& problem, double best_us);
 // Converts a plan to its name, and to a launch and back.
 std::string router_tile_name(const RouterTilePlan& plan);

@@ -1,6 +1,6 @@
 // Combine: a thread owns a few adjacent columns of one token and sums the experts' rows in the order of the slots.
 //
-// Wins    as the only kernel of Combine. It moves its bytes once.
+// Wins    always: it is the only kernel of Combine. It moves its bytes once.
 // Loses   to kernels that save its launch: combine_norm_rows_sm90 if a norm follows, expert_mlp_mxfp4_slices_sm90 for few slots.
 // Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
 // Source  original; the contract, order of the sum included, is ops/combine.h.

@@ -1,6 +1,6 @@
 // Counts the tokens of each expert: one CTA per layer counts in shared memory and adds the counts to the previous counts.
 //
-// Wins    as the only kernel of CountExperts: one small launch per step for all layers. Routing has already written the ids.
+// Wins    always: it is the only kernel of CountExperts. One small launch per step for all layers. Routing has already written the ids.
 // Loses   one launch per step to a routing kernel that would count while it writes.
 // Limits  tokens * top_k < 2^32: a CTA counts in 32 bits.
 // Source  original; the contract is ops/count_experts.h.

@@ -1,6 +1,6 @@
 // Masks logits: one warp per word of bits, one thread per logit.
 //
-// Wins    as the only kernel of MaskLogits. It moves bytes, and the accesses of a warp are adjacent.
+// Wins    always: it is the only kernel of MaskLogits. It moves bytes, and the accesses of a warp are adjacent.
 // Limits  none beyond the contract.
 // Bytes   each logit is read once and written twice.
 // Source  original; the contract is ops/mask_logits.h.

@@ -4,7 +4,7 @@
 // also has a pass for a histogram of weights over depth (sample_find.cuh), as deep as weights matter, and one pass for each cut:
 // top_k, top_p, the sample.
 //
-// Wins    as the only kernel of Sample.
+// Wins    always: it is the only kernel of Sample.
 // Loses   steps whose rows are all greedy, to linear_argmax_tile_sm90.
 // Limits  rows that exceed the shared memory of eight CTAs (about 420000 logits in f32) are read once per pass.
 // Source  original; the contract is ops/sample.h.

@@ -2,7 +2,7 @@
 // one, and for each thread its first token in order. The first `top` tokens of the row belong to the threads whose first token is
 // among the `top` first tokens of all threads. Those threads, at most `top`, read their logits again and list the candidates.
 //
-// Wins    as the only kernel of TopLogprobs: rows are still in L2 after the product that wrote the logits, and few threads make
+// Wins    always: it is the only kernel of TopLogprobs. Rows are still in L2 after the product that wrote the logits, and few threads make
 //         the second pass.
 // Loses   few rows, to a cluster of CTAs per row: one SM reads only about 100 GB/s from L2.
 // Limits  vocab <= 2^19: the list must hold all logits of `top` threads.

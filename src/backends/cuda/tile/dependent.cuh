@@ -6,10 +6,11 @@
 //      to global memory: the previous launch may still read it.
 //   2. Every thread that reads or writes other global memory calls wait_for_previous() first, and every CTA calls it at least
 //      once. A grid that ends without the wait gives no guarantee about the launch before the previous one.
-//   3. release_next() may stand anywhere, also at the start, because the next launch's own wait covers the end of this grid and
-//   3. release_next() may stand anywhere, also at the start, because the next launch's own wait covers the end of this grid and
-//      its writes. It takes effect only after all CTAs have called it. A kernel that may precede a problem with settled inputs
-//      (as the expert GEMMs do) releases after its own wait: everything written before it is complete when the next launch starts.
+//   3. A kernel may call release_next() anywhere, also at the start, because the next launch's own wait covers the end of this
+//      grid and its writes. It takes effect only after all CTAs have called it. A kernel that may precede a problem with settled
+//      inputs (as the expert GEMMs do) releases after its own wait: everything written before it is then complete when the next
+//      launch starts.
+//   4. A kernel may omit its wait, for reads and writes alike, after a kernel of the same kind that released after its own
 //      wait, writes other rows and reads the same inputs. Everything written before the first kernel is then complete when the
 //      second one starts. One CTA of the second kernel still waits before it ends, so that the second grid does not end before
 //      the first: a launch that waits for the second has then waited for both. The second may release at its start.
