@@ -1,8 +1,8 @@
 // Latent attention with the key matrix multiplied into the query: one head of one row at a time, blocks of
 // positions with an online softmax.
 //
-// Wins    always: it is the only kernel of LatentAttention on a CPU. A position costs one product of rank + rope and one of rank, and the latents
-//         of 64 positions stay in the nearest caches for both.
+// Wins    always: it is the only kernel of LatentAttention on a CPU. A position costs one product of rank
+//         + rope and one of rank, and the latents of 64 positions stay in the nearest caches for both.
 // Loses   time with long contexts and many heads: each head reads the cache separately, from a farther cache level than with shared
 //         reads.
 // Limits  none beyond the contract.

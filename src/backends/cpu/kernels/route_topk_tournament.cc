@@ -1,8 +1,8 @@
 // Top-k routing by a tournament. The best key of each vector-wide block is kept. Each of the top_k rounds finds the best block, takes its
 // first best lane and replays only that block.
 //
-// Wins    always: it is the only kernel of RouteTopk on a CPU. A round costs two horizontal maxima, whatever the data. Sorted or equal rows,
-//         which make insertion into a running top-k slow, cost the same as random rows.
+// Wins    always: it is the only kernel of RouteTopk on a CPU. A round costs two horizontal maxima,
+//         whatever the data. Sorted or equal rows, which make insertion into a running top-k slow, cost the same as random rows.
 // Limits  experts <= 1024 and top_k <= 32 (buffers on the stack), as in the contract.
 // Source  original; the contract, ties included, is ops/route_topk.h.
 #undef HWY_TARGET_INCLUDE

@@ -1,8 +1,8 @@
 // Log probabilities by scans. Threads compute the largest logit, the sum of e^x and the number of tokens before the sampled one
 // over chunks of a row in parallel. Then one thread per row adds them up and gathers the likeliest tokens.
 //
-// Wins    always: it is the only kernel of TopLogprobs on a CPU. The rows are in cache after sampling, and a scan for logits above a threshold runs
-//         at the cache's bandwidth.
+// Wins    always: it is the only kernel of TopLogprobs on a CPU. The rows are in cache after sampling,
+//         and a scan for logits above a threshold runs at the cache's bandwidth.
 // Limits  none beyond the contract. Sums are in double.
 // Source  original; the contract is ops/top_logprobs.h.
 #undef HWY_TARGET_INCLUDE

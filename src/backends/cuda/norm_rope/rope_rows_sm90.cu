@@ -1,6 +1,7 @@
 // Rope: a CTA rotates all pairs of one token row in place; a thread holds a few adjacent pairs of one head.
 //
-// Wins    always: it is the only kernel of Rope. It moves its bytes once; all heads but the first read the token's part of the table from L1.
+// Wins    always: it is the only kernel of Rope. It moves its bytes once; all heads but the first read the token's part of
+//         the table from L1.
 // Loses   one launch to rope_kv_write if keys go to a cache next.
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
 // Source  original; the contract is ops/rope.h.

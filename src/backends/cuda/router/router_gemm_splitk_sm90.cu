@@ -73,8 +73,8 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// tile_us(), plus cold weights, which all tiles share. f32 operands take several products each, and their tile is not chosen for the
-// problem. H200: within 15% of most of 120 readings up to 128 tokens.
+// The least tile_us(), plus the time to load cold weights. f32 operands need several products each, and always use kAnyTile. H200:
+// within 15% of most of 120 measurements up to 128 tokens.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.splitk_sm90", p, d);
   const Split split = split_of(p.hidden);

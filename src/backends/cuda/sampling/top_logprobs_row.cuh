@@ -130,8 +130,7 @@ __device__ __forceinline__ Totals totals_of(const Seen& seen, Desk& desk) {
   return {.largest = largest, .sum = sum, .before = before};
 }
 
-// The place with exactly `top` threads at or before it; if fewer threads have a place, a place after all of them. All threads call
-// it.
+// The `top`-th smallest of the threads' places. If fewer threads have a place, the result is after all places. All threads call it.
 __device__ __forceinline__ uint64_t threshold_of(uint64_t own, int top) {
   uint64_t least = 0;  // the result is at least this
   for (int bit = 63; bit >= 0; --bit) {
