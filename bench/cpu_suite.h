@@ -14,8 +14,8 @@ enum class Format : uint8_t { kText, kJson };
 
 struct CpuBenchOptions {
   int threads = 2;  // for Sluice and for OpenBLAS
-  int layers =
-      6;  // sets of weights, used in rotation so that no cache holds them; 423 MB each at the default shape
+  // Sets of weights, used in rotation so that no cache holds them; 423 MB each at the default shape.
+  int layers = 6;
   ExpertShape shape = {};
   std::vector<int64_t> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
   std::vector<int64_t> sgemm_tokens = {1, 16, 64, 256};

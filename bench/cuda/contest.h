@@ -23,8 +23,8 @@ constexpr double kPeerBounds = 4;
 struct Contender {
   Who who = Who::kSluice;
   std::string impl, version;
-  bool dependent =
-      false;  // programmatic dependent launch of Sluice's kernels; baselines get theirs at creation
+  // Programmatic dependent launch of Sluice's kernels; baselines get theirs at creation.
+  bool dependent = false;
   // Enqueues run i on the device's stream; buffers rotate with i. Can be recorded. Owns everything that it needs.
   std::function<Status(int64_t i)> enqueue = {};
 };

@@ -19,8 +19,8 @@ constexpr int64_t kTurns = 3;
 struct GateShape {
   int64_t hidden, experts;
   bool bias;  // gpt-oss has a bias
-  DType
-      type;  // of the logits: bf16 for gpt-oss, f32 for others; also bf16 for baselines that write only bf16
+  // Of the logits: bf16 for gpt-oss, f32 for others; also bf16 for baselines that write only bf16.
+  DType type;
   int64_t tokens_most = 16384;
   DType w = DType::kBF16;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }

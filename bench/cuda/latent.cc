@@ -137,8 +137,8 @@ class Latents {
           off += error * error, all += want * want;
         }
       }
-    if (std::sqrt(off) <= share * std::sqrt(all))
-      return std::string();  // written so that NaN counts as wrong
+    // Written so that NaN counts as wrong.
+    if (std::sqrt(off) <= share * std::sqrt(all)) return std::string();
     return "off by " + std::to_string(std::sqrt(off / all)) + " of its size, wanted at most " +
            std::to_string(share);
   }

@@ -28,8 +28,8 @@ class Bench {
     // For mxfp4 and bf16.
     Pace pace = {};
     std::vector<Spread> spreads = {Spread::kUniform, Spread::kZipf};
-    std::vector<std::string> peer_ops = {"moe_layer",
-                                         "expert_gemms"};  // operations in which baselines take part
+    // Operations in which baselines take part.
+    std::vector<std::string> peer_ops = {"moe_layer", "expert_gemms"};
     std::filesystem::path draws;  // a folder for the experts that tokens chose; empty: they are not written
   };
   // `report` receives the outcomes of a contest and its complaints as soon as they exist.

@@ -292,8 +292,8 @@ std::vector<Tile> tiles_for(int64_t rows, int64_t k) {
       SLUICE_FLASHINFER_TILES(TILE)
 #undef TILE
   };
-  for (Tile& t : all)
-    t.config.swap_ab = true;  // weights are the left operand; this GEMM supports nothing else
+  // Weights are the left operand; this GEMM supports nothing else.
+  for (Tile& t : all) t.config.swap_ab = true;
   std::erase_if(all, [=](const Tile& t) { return k % t.k != 0 || rows % t.m != 0 || rows < t.n; });
   return all;
 }

@@ -24,8 +24,8 @@
 
 namespace {
 
-constexpr int kLaunches =
-    100;  // at least; as many as there are copies of the weights, so that no copy is warm
+// At least; as many as there are copies of the weights, so that no copy is warm.
+constexpr int kLaunches = 100;
 constexpr int kReplays = 15;
 constexpr int kRotated = 4;
 constexpr size_t kColdBytes = size_t{208} << 20;
@@ -317,8 +317,8 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
               for (int64_t k = 0; k < p.top_k; ++k) found[ids[t * p.top_k + k]] = weights[t * p.top_k + k];
               bool same = true;
               for (const int id : wanted) same = same && found.count(id) != 0;
-              other_rows +=
-                  !same;  // near ties that f32 decides differently: at most a few in a thousand rows
+              // Near ties that f32 decides differently: at most a few in a thousand rows.
+              other_rows += !same;
               for (int64_t k = 0; same && k < p.top_k; ++k)
                 worst = std::max(worst, std::abs(found[wanted[k]] - wanted_weights[k]));
             }

@@ -166,8 +166,8 @@ class Chain {
       return cuda::check(lagging_copy(to, from, bytes / 4 * 4, lag, dependent, native), "a neighbour");
     };
     for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
-      if (is_weight(hosts_[0]->tensors()[i].name))
-        continue;  // outputs are poisoned by kernels of the chain too
+      // Outputs are poisoned by kernels of the chain too.
+      if (is_weight(hosts_[0]->tensors()[i].name)) continue;
       SLUICE_TRY(move(live(i), from_[index(set, i)]->data(), from_[index(set, i)]->bytes()));
     }
     SLUICE_TRY(plan_.run(live_->args(), {scratch_.data(), plan_.workspace_bytes}, device_.stream()));

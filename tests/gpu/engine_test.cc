@@ -107,8 +107,8 @@ TEST_F(EngineGpu, ShippedModelsGreedyTextIsTheRecordedOne) {
 
 // Between the logits of two models.
 struct Differences {
-  double all = 0, worst_row = 0,
-         most = 0;  // root mean square over all logits; of the worst row; the largest difference
+  // Root mean square over all logits; of the worst row; the largest difference.
+  double all = 0, worst_row = 0, most = 0;
 };
 Differences differences(const std::vector<float>& a, const std::vector<float>& b, size_t rows) {
   Differences out;

@@ -21,12 +21,12 @@ constexpr int64_t padded_experts(int64_t experts) { return (experts + 7) / 8 * 8
 
 inline GroupGrid group_grid(const GroupRows::Problem& p) {
   constexpr int64_t kSlots = 512;  // per CTA: one slot per thread
-  constexpr int64_t kMaskWords = 8 << 10,
-                    kWordsMost = 16;      // a CTA's mask: 32 KiB, at most 16 words per expert
+  // A CTA's mask: 32 KiB, at most 16 words per expert.
+  constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;
   constexpr int64_t kManyExperts = 1024;  // above this, the counts of 16 CTAs do not fit in shared memory
   constexpr int64_t kBlocks = 256;        // limit of CTAs: about two per SM
-  constexpr int kClustersOf16 =
-      7;  // the H200 runs 7 clusters of 16 at once, on 112 SMs, or 15 clusters of 8, on 120 SMs
+  // The H200 runs 7 clusters of 16 at once, on 112 SMs, or 15 clusters of 8, on 120 SMs.
+  constexpr int kClustersOf16 = 7;
   constexpr int64_t kManyTokens = 32;  // per CTA: above this count, more CTAs are faster than larger CTAs
   const auto over = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   GroupGrid g;

@@ -293,7 +293,7 @@ void run_tiles(const PanelJob& job, ThreadPool& pool, const PanelSink& sink) {
   });
 }
 #else
-void run_tiles(const PanelJob&, ThreadPool&, const PanelSink&) {
-}  // no kernel accepts a problem in this build
+// No kernel accepts a problem in this build.
+void run_tiles(const PanelJob&, ThreadPool&, const PanelSink&) {}
 #endif
 }  // namespace sluice::cpu

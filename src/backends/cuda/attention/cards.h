@@ -35,8 +35,8 @@ inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const 
 struct AttentionDecode {
   int groups = 1;   // groups of 16 queries per tile
   int cluster = 1;  // CTAs that share the keys of a tile of queries
-  int heads =
-      1;  // kv heads per CTA, each with an equal part of its warps; if there are more than one, the cluster is 1
+  // kv heads per CTA, each with an equal part of its warps; if there are more than one, the cluster is 1.
+  int heads = 1;
   int by_row = 0;      // each row is a separate tile
   int most = 1 << 30;  // the most queries of a sequence; another kernel takes longer sequences
   // Tiles of eight queries, and fewer stages: the rest of the shared memory is left for the weights of the next dense layer.

@@ -99,8 +99,8 @@ class DecodeWarp {
       Tile::fetch(to, k_map, row, barrier);
       Tile::fetch(to + Shape::kTileBytes, v_map, row, barrier);
     };
-    const int64_t old =
-        p_.settled ? of_.kv_len - of_.rows(p_.group) : 0;  // positions written before this step
+    // Positions written before this step.
+    const int64_t old = p_.settled ? of_.kv_len - of_.rows(p_.group) : 0;
     int asked = 0;
     for (; asked < Shape::kStages && asked < count && position(asked) + Shape::kKeys <= old; ++asked)
       issue(asked, (place.stage + asked) % Shape::kStages);

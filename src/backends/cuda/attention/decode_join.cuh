@@ -55,8 +55,8 @@ struct ClusterJoin {
   static constexpr int kLog = std::bit_width(static_cast<unsigned>(Shape::kFours)) - 1;
 
   uint32_t values, barrier;  // shared memory addresses; per tile the barrier gets one arrival and kBytes
-  int rank, log,
-      share;  // rank of this CTA; log2 of the number of CTAs; groups of four elements that this CTA finishes
+  // Rank of this CTA; log2 of the number of CTAs; groups of four elements that this CTA finishes.
+  int rank, log, share;
 
   __device__ __forceinline__ ClusterJoin(uint32_t values, uint32_t barrier, int rank, int log)
       : values(values), barrier(barrier), rank(rank), log(log), share(Shape::kFours >> log) {

@@ -16,16 +16,16 @@ struct PrefillShape {
   static constexpr int kKeys = kDim == 64 ? 96
                                : kNarrow  ? 64
                                           : 112;  // keys per tile (docs/lab/cuda-attention.md)
-  static constexpr int kThreads = 128 * (1 + kConsumers),
-                       kWarps = 4 * kConsumers;  // threads of the CTA; consumer warps
+  // Threads of the CTA; consumer warps.
+  static constexpr int kThreads = 128 * (1 + kConsumers), kWarps = 4 * kConsumers;
   static constexpr int kHalves = kDim / 64;
   static constexpr int kKeyHalf = kKeys * tile::kSwizzledRowBytes;  // bytes of 64 elements of a tile's keys
-  static constexpr int kQueryHalf =
-      kQueries * tile::kSwizzledRowBytes;               // bytes of 64 elements of a tile's queries
+  // Bytes of 64 elements of a tile's queries.
+  static constexpr int kQueryHalf = kQueries * tile::kSwizzledRowBytes;
   static constexpr int kKeyBytes = kHalves * kKeyHalf;  // keys, or values
   static constexpr int kQueryBytes = kHalves * kQueryHalf;
-  static constexpr int kStages = kDim == 64 ? 4 : 2,
-                       kSlots = 2;  // stages of keys and values; slots of queries
+  // Stages of keys and values; slots of queries.
+  static constexpr int kStages = kDim == 64 ? 4 : 2, kSlots = 2;
   static constexpr int kRingBytes = 2 * kStages * kKeyBytes;
   // The second product sums the weights as its 65th column, whose values are ones. With head_dim 128 no registers are left for that.
   static constexpr bool kSumsByProduct = kDim == 64;

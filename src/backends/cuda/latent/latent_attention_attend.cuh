@@ -8,8 +8,8 @@
 namespace sluice::cuda::latent {
 
 constexpr int kHeads = 16, kKeys = 32;  // heads of a CTA; keys of a tile
-constexpr int kScalars =
-    3;  // scalars of a partial result: the largest score, the sum of weights, the number of keys
+// Scalars of a partial result: the largest score, the sum of weights, the number of keys.
+constexpr int kScalars = 3;
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
 constexpr int kEach = kKeys / kWarps;  // keys per warp
@@ -56,9 +56,9 @@ __device__ __forceinline__ float warp_max(float value) {
 
 // Shared memory of attend(), besides the queries [kHeads][padded] and the tile [kKeys][padded].
 struct Desk {
-  alignas(16) float weight[kKeys][kHeads +
-                                  4];  // scores, later weights; padded, so that rows start in different banks
-  float factor[kHeads];                // rescales the previous sums when a larger score appears
+  // Scores, later weights; padded, so that rows start in different banks.
+  alignas(16) float weight[kKeys][kHeads + 4];
+  float factor[kHeads];  // rescales the previous sums when a larger score appears
   float largest[kHeads], sum[kHeads];
   int64_t row[kKeys];  // cache row of each key; -1: absent
   int64_t sequence;
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
   tile::wait_for_previous();
   const int64_t s = sequence_of(p, p.first + row, &desk.sequence);
   if (s < 0) return;
-  const int64_t behind =
-      p.q_begin[s + 1] - (p.first + row);  // rows between this row and the sequence's last row
+  // Rows between this row and the sequence's last row.
+  const int64_t behind = p.q_begin[s + 1] - (p.first + row);
   const int64_t keys = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
   const int64_t begin = split * p.split_keys, end = min(begin + p.split_keys, keys);
   for (int i = own; i < kHeads * p.padded; i += kThreads) {

@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   const int64_t s = sequence_of(p, p.first + row, &desk.sequence);
   Span keys{0, 0};
   if (s >= 0) {
-    const int64_t behind =
-        p.q_begin[s + 1] - (p.first + row);  // rows between this row and the sequence's last row
+    // Rows between this row and the sequence's last row.
+    const int64_t behind = p.q_begin[s + 1] - (p.first + row);
     const int64_t count = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
     keys = keys_of_split(static_cast<int>(max(count, int64_t{0})), split, p.fewest_tiles);
   }

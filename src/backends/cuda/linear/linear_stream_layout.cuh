@@ -13,8 +13,8 @@ using B16 = __nv_bfloat16;
 
 constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // values of k per box
 constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
-constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes,
-              kBoxBytes = 2 * kEightBytes;  // boxes of 8, 16 features
+// Boxes of 8, 16 features.
+constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;
 constexpr int kStageBytes = kWarps * kBoxBytes;
 // Stages in flight while the ring fills for the first time. With more stages, the loads that other threads wait for queue behind them.
 constexpr int kInFlight = 3;
@@ -27,9 +27,8 @@ struct Layout {
   static constexpr bool kSingle = kOneRow;
   static constexpr int kStages = 9, kRowBytes = kSingle ? kStageBytes / 2 : 0;
   static constexpr int kSumBytes =
-      kWarps * (kSingle
-                    ? kSlab * 4
-                    : 32 * 16);  // per unit: 16 sums per warp for a single row, otherwise four sums per lane
+      // Per unit: 16 sums per warp for a single row, otherwise four sums per lane.
+      kWarps * (kSingle ? kSlab * 4 : 32 * 16);
   static constexpr int kSums = kStages * kStageBytes + kRowBytes, kFull = kSums + 2 * kSumBytes,
                        kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
   static_assert(2 * (kBytes + 1024) > 228 << 10, "one CTA on an SM");

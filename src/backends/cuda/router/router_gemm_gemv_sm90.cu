@@ -346,8 +346,8 @@ struct Shape {
 };
 Shape shape_for(int64_t chunks) {
   constexpr int64_t kFewest = 128;  // the final reduction needs one warp for each of four tokens
-  constexpr int64_t kOneChunk =
-      256;  // up to this many threads, more threads are faster than two chunks per thread
+  // Up to this many threads, more threads are faster than two chunks per thread.
+  constexpr int64_t kOneChunk = 256;
   const int in_flight = chunks <= kOneChunk ? 1 : 2;
   const int64_t threads = (chunks + 32 * in_flight - 1) / (32 * in_flight) * 32;
   return {static_cast<int>(std::clamp<int64_t>(threads, kFewest, kThreadsMost)), in_flight};

@@ -97,8 +97,8 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, float> {
     // Without this, the compiler recomputes these values in every step, from slow registers.
     asm volatile("" : "+r"(steps), "+r"(awaited), "+r"(stages), "+r"(barriers), "+r"(releases));
     constexpr uint32_t kBarrier = sizeof(uint64_t);
-    uint32_t before = 0,
-             weights = 0;  // the previous stage; bytes from the start of the ring to this stage's weights
+    // The previous stage; bytes from the start of the ring to this stage's weights.
+    uint32_t before = 0, weights = 0;
     int here = 0;
     uint32_t a[2][tile::kTermsOfF32][4];
 #pragma unroll 1

@@ -121,8 +121,8 @@ std::array<Near, kMeasured> measured() {
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
   constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
-  constexpr int64_t kFewestTokens =
-      192;  // fewest tokens measured; smaller problems use the plans of 192 tokens
+  // Fewest tokens measured; smaller problems use the plans of 192 tokens.
+  constexpr int64_t kFewestTokens = 192;
   const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
   const Near here = near(p, 0);
   double nearest = problems[0].octaves_to(here);

@@ -353,8 +353,8 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   }
   choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
   forget_words<C::kSplit>(words, kExperts);
-  if (kNormed && e == 0)
-    forget_words<C::kSplit>(of_row, kSquareWords);  // choose() has synchronised all threads
+  // choose() has synchronised all threads.
+  if (kNormed && e == 0) forget_words<C::kSplit>(of_row, kSquareWords);
 }
 
 // One cluster computes all experts of a tile of tokens: CTA r computes split r of all sums and chooses for token r of the tile.

@@ -242,8 +242,8 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   using Shape = typename M::Shape;
   auto& m = *reinterpret_cast<M*>(shared);
   const uint32_t tid = threadIdx.x, threads = blockDim.x, lane = tid % 32, warps = threads / 32;
-  const uint32_t warp =
-      __shfl_sync(tile::kAllLanes, tid / 32, 0);  // the shuffle tells the compiler that this is warp-uniform
+  // The shuffle tells the compiler that this is warp-uniform.
+  const uint32_t warp = __shfl_sync(tile::kAllLanes, tid / 32, 0);
   const uint32_t sub = lane % kLanes, top_k = static_cast<uint32_t>(p.rule.top_k);
   const uint32_t first = blockIdx.x * p.tokens_per_block;
   const uint32_t here = first < p.tokens ? min(p.tokens_per_block, p.tokens - first) : 0;

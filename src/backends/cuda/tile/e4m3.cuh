@@ -44,8 +44,8 @@ __device__ __forceinline__ void bf16_of_e4m3(const uint4& bytes, uint4 (&out)[2]
   uint32_t to[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const uint32_t two = __byte_perm(
-        from[i / 2], 0, i % 2 ? 0x3424 : 0x1404);  // each value in the upper byte of a 16-bit half
+    // Each value in the upper byte of a 16-bit half.
+    const uint32_t two = __byte_perm(from[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
     const uint32_t moved = (two & 0x80008000u) | (two >> 4 & 0x07f007f0u);
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(to[i]) : "r"(moved), "r"(kScale));
   }

@@ -93,8 +93,8 @@ __device__ __forceinline__ float load_logit(const void* logits, int64_t at, int 
 
 struct TeamChoice {
   int slot;  // >= kList: not chosen
-  float
-      x;  // the input of the weight of this thread's expert: its score if the rule chooses by scores, otherwise its logit
+  // The input of the weight of this thread's expert: its score if the rule chooses by scores, otherwise its logit.
+  float x;
   RowSoftmax row;  // only `most` is set, and only if the weights are a softmax over all experts
 };
 

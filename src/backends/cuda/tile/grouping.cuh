@@ -308,8 +308,8 @@ __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory&
     return id < 0 ? SlotRank{-1, 0} : SlotRank{id, rank_in_block(g, m, id, i)};
   };
   if (g.grid.clusters == 1) return assign_rows(g, m, me, blocks, rows_of, first, count, slot_at);
-  const int cluster =
-      static_cast<int>(blockIdx.x) >> (31 - __clz(blocks));  // CTAs per cluster are a power of two
+  // CTAs per cluster are a power of two.
+  const int cluster = static_cast<int>(blockIdx.x) >> (31 - __clz(blocks));
 #pragma unroll 1
   for (int e = static_cast<int>(threadIdx.x); e < g.experts; e += static_cast<int>(blockDim.x)) {
     const ExpertRows r = rows_of(e);

@@ -32,8 +32,8 @@ constexpr double kGatherWarps = 2;  // per CTA
 // The tiles of one expert: how many, and microseconds of a whole tile.
 struct TileWork {
   double tiles = 0;  // along rows of x
-  double along_m = 0,
-         along_m_time = 0;  // tiles along the weight rows; the same in units of a whole tile's time
+  // Tiles along the weight rows; the same in units of a whole tile's time.
+  double along_m = 0, along_m_time = 0;
   double us = 0;
 };
 TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, int kernel, double rows) {

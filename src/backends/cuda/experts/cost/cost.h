@@ -32,14 +32,14 @@ struct TileConstants {
   double memory_share = 0;                    // of the device's read rate, if memory is the limit
   std::array<double, kKernelsMost> memory{};  // factor of each kernel over that; near 1, because rings differ
   double start_us = 0;                        // the first launch, up to its first tile
-  double settled_us =
-      0;  // the part of start_us that a settled problem saves, because it reads the groups early
+  // The part of start_us that a settled problem saves, because it reads the groups early.
+  double settled_us = 0;
   double by_position_us = 0;  // added to start_us if rows of x are read by position, as in the up GEMM
   double follow_us = 0;       // per further launch
   double end_us = 0;          // prologue and epilogue of a tile, on top of the mainloop
   double end_row_us = 0;      // added to end_us per row of x x 64 weight rows, for the store of y
-  double short_us =
-      0;  // divided by k blocks and added to end_us: with short sums the ring runs empty between tiles
+  // Divided by k blocks and added to end_us: with short sums the ring runs empty between tiles.
+  double short_us = 0;
   double blend = 4;  // combines products and memory: the blend-th root of the sum of their blend-th powers
   double tail = 0;   // fraction of the last round's idle time that is lost
   // The last tile of an expert's weights may have fewer row blocks. Its time, relative to a whole tile, is its fraction of row

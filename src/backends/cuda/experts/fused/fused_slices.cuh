@@ -63,8 +63,8 @@ struct alignas(128) Memory {
 static_assert(kSums == sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float));
 
 template <bool kGated, bool kCut>
-struct Work
-    : fewtokens::Work<Weights, kGated, kCut, false> {  // with one token no partial sum is published early
+// With one token no partial sum is published early.
+struct Work : fewtokens::Work<Weights, kGated, kCut, false> {
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return this->p.product[0]; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
   __device__ __forceinline__ int64_t x_row(int, int row) const { return this->slots.token[0][row]; }

@@ -38,8 +38,8 @@ struct Stage {
   static constexpr int kSteps = Weights::steps(N);             // k blocks per stage
   static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // per step
   static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * Weights::kCodeBytes;
-  static constexpr int kUnit =
-      kScales + kSteps * Weights::kScaleBytes;  // offset of the published unit, in the first stage of a unit
+  // Offset of the published unit, in the first stage of a unit.
+  static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;
   static constexpr int kBytes = kUnit + 128;
   static constexpr int kStages = Weights::ring_bytes(N) / kBytes;
   static_assert(kSplitSteps % kSteps == 0 && kBytes % 128 == 0);
