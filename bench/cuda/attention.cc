@@ -72,20 +72,19 @@ class Attend {
       : shape_(shape), cold_bytes_(cold_bytes), memory_(device) {}
 
   Attention::Problem problem() const {
-    return {
-        .tokens = shape_.tokens(),
-        .sequences = kTableSequences,
-        .heads = shape_.heads.q,
-        .kv_heads = shape_.heads.kv,
-        .head_dim = shape_.heads.dim,
-        .pages = pages_,
-        .page_size = kPage,
-        .pages_per_seq = shape_.pages(),
-        .window = shape_.window,
-        .rows_max = shape_.decodes > 0 ? 0 : shape_.rows,  // unknown in a step that mixes prompts and decodes
-        .cache = shape_.cache,
-        .sinks = shape_.heads.sinks,
-        .settled = true};  // as nn/attention.cc plans it
+    return {.tokens = shape_.tokens(),
+            .sequences = kTableSequences,
+            .heads = shape_.heads.q,
+            .kv_heads = shape_.heads.kv,
+            .head_dim = shape_.heads.dim,
+            .pages = pages_,
+            .page_size = kPage,
+            .pages_per_seq = shape_.pages(),
+            .window = shape_.window,
+            .rows_max = shape_.decodes > 0 ? 0 : shape_.rows,  // unknown in mixed steps
+            .cache = shape_.cache,
+            .sinks = shape_.heads.sinks,
+            .settled = true};  // as nn/attention.cc plans it
   }
   Memory& memory() { return memory_; }
 
