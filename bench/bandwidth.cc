@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kBuffer = int64_t{1} << 30;  // the largest last-level caches hold half of that
 
-// Sixteen chains, so that additions do not limit; `ahead` bytes are asked for before they are needed.
+// Sixteen chains, so that additions are not the limit. Prefetches `ahead` bytes ahead.
 uint64_t sum_of(const uint64_t* words, int64_t count, int64_t ahead) {
   uint64_t sums[16] = {};
   for (int64_t i = 0; i + 16 <= count; i += 16) {
@@ -30,7 +30,7 @@ uint64_t sum_of(const uint64_t* words, int64_t count, int64_t ahead) {
 }  // namespace
 
 Result<double> read_bytes_per_us(Device& device) {
-  // As the weights are allocated, so that pages are no reason for a difference.
+  // Allocated like the weights, so that page sizes do not make a difference.
   Result<void*> memory = device.allocate(kBuffer);
   if (!memory.ok()) return memory.status();
   const int threads = device.info().cores;
@@ -40,7 +40,7 @@ Result<double> read_bytes_per_us(Device& device) {
   double best = 0;
   std::vector<uint64_t> sums(static_cast<size_t>(threads) * 8);
   for (int64_t ahead : {0, 1024}) {
-    constexpr int64_t kPiece = 1 << 17;  // words: 1 MiB
+    constexpr int64_t kPiece = 1 << 17;  // words; 1 MiB
     const auto read = [&](int64_t) {
       pool.run(static_cast<int64_t>(buffer.size()) / kPiece, 1, [&](int64_t begin, int64_t end, int thread) {
         sums[static_cast<size_t>(thread) * 8] +=

@@ -1,11 +1,11 @@
-// How fast this machine reads memory: what weights that are read once a step are held against.
+// The memory read rate of this machine: the reference for weights that are read once per step.
 #pragma once
 #include "dispatch/device.h"
 
 namespace sluice::bench {
 
-// Bytes a microsecond that the threads of `device` read from a block of it far over the last-level cache: the best run
-// of two ways, with and without prefetching. A ceiling is what was seen to be possible, so not a median.
+// Bytes per microsecond that the threads of `device` read from a block much larger than the last-level cache: the best run of two ways,
+// with and without prefetching. Not a median, because a ceiling is the highest rate that was observed.
 Result<double> read_bytes_per_us(Device& device);
 
 }  // namespace sluice::bench

@@ -12,7 +12,7 @@
 namespace sluice::bench {
 namespace {
 
-// Random numbers would take longer to make than to multiply, so one stretch of them repeats.
+// Random numbers would take longer to make than to multiply, so one block of them repeats.
 void fill(float* out, int64_t count) {
   std::vector<float> some(1 << 16);
   Random random(1);

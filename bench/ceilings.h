@@ -1,4 +1,4 @@
-// What the machine gives to anybody: the measures that kernels are held against.
+// The ceilings of the machine, which kernels are compared with.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,15 +13,15 @@ struct ExpertShape {
   int64_t experts = 32, top_k = 4, width = 2880, features = 2880;
 };
 
-// OpenBLAS sgemm on weights that were dequantised to f32 beforehand: rows already grouped, one sgemm for each
-// expert with rows and each of its two matrices; gather, bias and activation are left out.
+// OpenBLAS sgemm on weights that were dequantised to f32 beforehand: grouped rows, one sgemm for each expert with rows and each of its two
+// matrices. Gather, bias and activation are omitted.
 class SgemmExperts {
  public:
   SgemmExperts(const ExpertShape& shape, int threads);
   ~SgemmExperts();
   SgemmExperts(const SgemmExperts&) = delete;
   SgemmExperts& operator=(const SgemmExperts&) = delete;
-  bool ready() const { return weights_ != nullptr; }  // false: there was no memory
+  bool ready() const { return weights_ != nullptr; }  // false: there was not enough memory
   Sample run(std::span<const int32_t> rows_of_expert, int64_t runs);
 
  private:

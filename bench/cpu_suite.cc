@@ -16,7 +16,7 @@
 namespace sluice::bench {
 namespace {
 
-// What the kernels have to reach.
+// The goals of the kernels.
 constexpr double kReadShareGoal = 0.60, kSgemmGoal = 1.50;
 
 struct Layer {
@@ -33,7 +33,7 @@ struct Measured {
   int64_t tokens = 0;
   std::string_view kernels[2];
   Sample time;
-  double bytes = 0, flops = 0;  // of a run; bytes of the weights alone
+  double bytes = 0, flops = 0;  // of a run; bytes counts the weights alone
   double sgemm_us = 0;          // 0: not measured
 };
 
@@ -52,7 +52,7 @@ class CpuSuite {
     SLUICE_TRY(make_layers());
     for (Measured& row : rows_) {
       SLUICE_TRY(measure_tokens(&row));
-      SLUICE_TRY(measure_reading());  // between the rows, because others may use the same memory
+      SLUICE_TRY(measure_reading());  // between the rows, because other processes may use the same memory
     }
     options_.format == Format::kJson ? print_json(out) : print_text(out);
     return {};
@@ -90,7 +90,7 @@ class CpuSuite {
     if (!memory.ok()) return memory.status();
     blocks_.push_back(memory.value());
     t.data = memory.value();
-    // Any code is a number; a stretch of random bytes repeats. Scales and floats are filled by the caller.
+    // Every code is a number; a block of random bytes repeats. The caller fills scales and floats.
     auto* out = static_cast<uint8_t*>(t.data);
     std::vector<uint32_t> some(1 << 14);
     for (uint32_t& word : some) word = random_.bits();
@@ -134,8 +134,8 @@ class CpuSuite {
     return fill_bf16(&bias_[1], {shape_.experts, shape_.width});
   }
 
-  // Each token draws top_k different experts, all alike likely. One token draws from what earlier ones left,
-  // so that all weights are read once before any is read again.
+  // Each token takes top_k different experts, all equally likely. A token takes experts that earlier tokens left, so that all
+  // weights are read once before any is read again.
   Routing route(int64_t tokens) {
     std::vector<std::vector<int32_t>> of(static_cast<size_t>(shape_.experts));
     for (int64_t t = 0; t < tokens; ++t) {

@@ -1,10 +1,9 @@
 // sluice_fit_costs ROWS [OUT]: fits the constants of the experts' cost models (src/backends/cuda/experts/cost/cost.h) to measured rows of
-// all configurations, and writes src/backends/cuda/measured/expert_costs.inc. The model is the product's own. Prints how far the
+// all configurations, and writes src/backends/cuda/measured/expert_costs.inc. Uses the product's own cost model. Prints how far the
 // resulting choice is from the best configuration of each problem.
 //
-// Least squares of the logarithms of times, weighted towards rows near the best of their problem, since only their order
-// matters. Then coordinate descent on the regret of the choices: each constant in turn moves by a step up or down; steps halve
-// if neither helps.
+// First, least squares of the logarithms of times, weighted towards rows near the best of their problem, because only their order matters.
+// Then coordinate descent on the regret of the choices: each constant moves by a step up or down; steps halve if neither helps.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -47,7 +46,7 @@ struct Group {
   std::string name;
   bool held_out = false;
   std::vector<size_t> samples = {};
-  std::vector<Sample> unmeasured = {};  // those without a row: not near the best by the model of the day
+  std::vector<Sample> unmeasured = {};  // configurations without a row: an earlier cost model ruled them out
 };
 
 struct Data {
@@ -63,7 +62,7 @@ double predicted(const Data& data, const Constants& c, const Sample& s) {
                 : cuda::stream_us(c.stream[w], g.problem, data.device, g.rows, s.stream);
 }
 
-// A rank's part of the experts gets by chance much or little of Zipf routing: only the order of such rows counts.
+// By chance, a rank's part of the experts gets much or little of Zipf routing, so only the order of such rows counts.
 bool has_its_level(const Group& g) {
   return g.problem.experts_routed <= g.problem.experts || g.name.find("zipf") == std::string::npos;
 }
@@ -142,7 +141,7 @@ Status read_rows(const char* path, Data* data) {
   return {};
 }
 
-// Not settled_us: rows are of a GEMM alone, whose groups nothing settles early. It comes from whole layers.
+// Not settled_us: the rows are of a GEMM alone, whose groups are never settled early. settled_us comes from whole layers.
 std::vector<double*> free_constants(Constants* c, DType w) {
   const size_t at = w == DType::kE2M1 ? 0 : 1;
   TileConstants& t = c->tile[at];
@@ -155,7 +154,7 @@ std::vector<double*> free_constants(Constants* c, DType w) {
         &t.memory_share, &t.start_us, &t.by_position_us, &t.end_us, &t.end_row_us, &t.short_us, &t.blend,
         &t.tail, &t.partial, &t.order_us, &t.order_bytes_per_us})
     out.push_back(one);
-  // No shape of mxfp4 that is fitted gathers so much that the gather decides: its constant stays as it is.
+  // No fitted mxfp4 shape is limited by its gather, so the gather's constant stays unchanged.
   if (w == DType::kE2M1)
     out.push_back(&t.follow_us);
   else
@@ -170,7 +169,7 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   return out;
 }
 
-// The cost that decide() compares for a sample: uniform routing and some Zipf, whatever the rows' routing.
+// The cost that decide() compares for a sample: uniform routing and some Zipf, whatever the routing of the rows.
 double cost_of(const Data& data, const Constants& c, const Sample& s) {
   const Group& g = data.groups[s.problem];
   const size_t w = g.problem.w == DType::kE2M1 ? 0 : 1;
@@ -182,8 +181,8 @@ double cost_of(const Data& data, const Constants& c, const Sample& s) {
   return (1 - skew) * us(g.uniform) + skew * us(g.zipf);
 }
 
-// Weights by how near the best a row is. What is far from it, by its time or unmeasured by the constants that there
-// were, takes no part.
+// Weights rows by how near the best they are. Rows that are far from the best have weight 0, by their time, or, if unmeasured,
+// by the previous constants.
 void weigh(Data* data, const Constants& c) {
   constexpr double kNear = 16, kFar = 1.5, kFarByTheModel = 1.3;
   for (Group& g : data->groups) {
@@ -200,7 +199,7 @@ void weigh(Data* data, const Constants& c) {
 }
 
 struct Choice {
-  const Sample *best = nullptr, *chosen = nullptr;  // of those measured
+  const Sample *best = nullptr, *chosen = nullptr;  // of the measured samples
   const Sample* unmeasured = nullptr;               // costs less than chosen
   double ahead = 0;                                 // by this logarithm
   double regret() const { return chosen->us / best->us; }
@@ -219,7 +218,7 @@ Choice choice_of(const Data& data, const Constants& c, const Group& g) {
   return out;
 }
 
-// Kernels are much alike: their own constants stay near 1 unless rows say otherwise.
+// Kernels are much alike, so their own constants stay near 1 unless the rows demand otherwise.
 double apart(const Constants& c, DType w) {
   const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
   const size_t count = cuda::tile_kernels(w).size();
@@ -229,7 +228,7 @@ double apart(const Constants& c, DType w) {
   return sum / static_cast<double>(count);
 }
 
-// The mean regret of the choices, with more weight above a twentieth, plus some of the error in times, so that costs remain times.
+// The mean regret of the choices, with more weight above a twentieth, plus a part of the error in times, so that costs remain times.
 double regret_loss(const Data& data, const Constants& c, DType w) {
   constexpr double kBeyond = 0.03, kBeyondWeight = 2, kTimes = 0.3, kApart = 0.02, kUnmeasured = 0.05;
   double sum = 0;
@@ -237,15 +236,15 @@ double regret_loss(const Data& data, const Constants& c, DType w) {
   for (const Group& g : data.groups) {
     if (g.problem.w != w || g.held_out) continue;
     const Choice choice = choice_of(data, c, g);
-    // What was not measured was not near by an earlier model. Taken, it counts as that much slower.
+    // An earlier model ruled out the unmeasured configurations. A choice of one counts as that much slower.
     const double lost = std::log(choice.regret()) + (choice.unmeasured ? kUnmeasured + choice.ahead : 0);
     sum += lost + kBeyondWeight * std::max(0.0, lost - kBeyond), ++groups;
   }
   return sum / groups + kTimes * loss(data, c, w) + kApart * apart(c, w);
 }
 
-// For least squares: the error of each row's logarithm, part of what all rows of a problem have in common taken away, and
-// kernels' own constants.
+// Residuals of least squares: the error of each row's logarithm, less a part of the common error of the rows of a problem; and
+// the kernels' own constants.
 std::vector<double> residuals(const Data& data, const Constants& c, DType w) {
   constexpr double kApart = 0.05, kLevel = 0.4;
   std::vector<double> out;
@@ -294,8 +293,8 @@ void descend(const Data& data, Constants* c, DType w, int rounds, double first_s
     }
 }
 
-// Descents on the choices: from the constants as they are, from least squares of times, and from around the best so far,
-// since descents end in different places.
+// Runs several descents on the choices, because they end in different places: from the current constants, from the least squares of times,
+// and from points around the best so far.
 void fit(const Data& data, Constants* c, DType w) {
   constexpr int kStarts = 6;
   constexpr double kAround = 0.02;

@@ -10,8 +10,8 @@ struct Sample {
   int64_t runs = 0;
 };
 
-// Calls work(i) for i = 0, 1, ...: once to warm up, then until both `runs_min` runs and `us_min` of them are
-// done. prepare(i) comes before each and is not timed.
+// Calls work(i) for i = 0, 1, ...: once to warm up, then until both `runs_min` runs and `us_min` of them are done. prepare(i) runs before
+// each call and is not timed.
 Sample measure(const std::function<void(int64_t)>& prepare, const std::function<void(int64_t)>& work,
                int64_t runs_min, double us_min);
 

@@ -1,4 +1,4 @@
-// Attention over pages: decode of many sequences, and prompts.
+// Attention over pages: decode steps of many sequences, and prompts.
 #include <algorithm>
 #include <numeric>
 
@@ -11,19 +11,20 @@ namespace sluice::bench {
 namespace {
 
 constexpr int64_t kTableSequences = 1024, kPage = 16;
-constexpr int64_t kMostPositions = 1 << 21;              // of all sequences
-constexpr int64_t kDecodes = 32, kDecodeContext = 1024;  // beside a prompt
-// Times an operation's bound that a peer may be away over e4m3 caches: it rounds queries and weights to e4m3 as well.
+constexpr int64_t kMostPositions = 1 << 21;              // over all sequences
+constexpr int64_t kDecodes = 32, kDecodeContext = 1024;  // decodes beside a prompt
+// Over e4m3 caches a baseline's error may be this many times the operation's bound, because it rounds queries and weights to e4m3 too.
 constexpr double kPeerBoundsE4M3 = 16;
 
 struct Heads {
-  const char* model;  // heads, kv heads, elements of a head
+  const char* model;  // heads, kv heads, elements per head
   int64_t q, kv, dim;
   bool sinks;
 };
 constexpr Heads kGptOss = {"64x8x64", 64, 8, 64, true}, kQwen3 = {"32x4x128", 32, 4, 128, false};
 
-// `sequences` sequences of `rows` rows each, which end at position `context`, and behind them `decodes` of one row, at kDecodeContext.
+// `sequences` sequences of `rows` rows each, which end at position `context`, followed by `decodes` sequences of one row at
+// kDecodeContext.
 struct AttentionShape {
   int64_t sequences = 1, rows = 1, context = 1024, window = 0;
   CacheType cache = CacheType::kSame;
@@ -31,8 +32,8 @@ struct AttentionShape {
   Heads heads = kGptOss;
   int64_t all() const { return sequences + decodes; }
   int64_t tokens() const { return sequences * rows + decodes; }
-  int64_t pages() const { return (context + kPage - 1) / kPage; }  // of a sequence
-  // Positions that a row sees, on average.
+  int64_t pages() const { return (context + kPage - 1) / kPage; }  // per sequence
+  // The mean number of positions that a row sees.
   double seen() const {
     const auto all = static_cast<double>(context), mine = static_cast<double>(rows);
     const double causal = all - (mine - 1) / 2;
@@ -80,7 +81,7 @@ class Attend {
             .page_size = kPage,
             .pages_per_seq = shape_.pages(),
             .window = shape_.window,
-            .rows_max = shape_.decodes > 0 ? 0 : shape_.rows,  // a step that mixes them does not know it
+            .rows_max = shape_.decodes > 0 ? 0 : shape_.rows,  // unknown in mixed steps
             .cache = shape_.cache,
             .sinks = shape_.heads.sinks,
             .settled = true};  // as nn/attention.cc plans it
@@ -147,7 +148,7 @@ class Attend {
   }
   Status poison() { return bench::poison(y_[0], memory_.stream()); }
 
-  // Checks the first kv head of some rows of run 0.
+  // Checks the first kv head in some rows of run 0.
   Result<std::string> check(Who who) {
     const double bounds = who != Who::kPeer                  ? 1
                           : shape_.cache == CacheType::kE4M3 ? kPeerBoundsE4M3
@@ -217,7 +218,7 @@ class Attend {
   std::vector<int32_t> table_, host_q_begin_, host_kv_len_;
 };
 
-// Every configuration of the kernels that have several, by its name.
+// Every configuration of the kernels that have several, by name.
 Status add_configs(Attend& attend, Contest* contest) {
   Memory& memory = attend.memory();
   const Attention::Problem problem = attend.problem();
@@ -280,7 +281,7 @@ Status Bench::attention() {
         shapes.push_back({.rows = tokens, .context = tokens, .window = window, .cache = cache});
   };
   add(0, CacheType::kSame), add(128, CacheType::kSame), add(0, CacheType::kE4M3), add(128, CacheType::kE4M3);
-  // Heads of 128 beside those: decode and prompts, no windows.
+  // Heads of 128 elements: decode and prompts, without windows.
   const size_t of_gpt_oss = shapes.size();
   for (size_t i = 0; i < of_gpt_oss; ++i)
     if (shapes[i].window == 0 && shapes[i].decodes == 0) {

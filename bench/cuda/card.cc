@@ -7,8 +7,8 @@
 
 namespace sluice::bench {
 
-// The card's ceilings in this run: bytes of a stream that is only read, flops of a large bf16 product (by cuBLASLt, if the
-// peers have it).
+// The GPU's ceilings in this run: bytes per microsecond of a read-only stream, and flops of a large bf16 product (by cuBLASLt, if that
+// baseline is there).
 Status Bench::card() {
   Memory memory(device_);
   const Stream stream = memory.stream();

@@ -1,4 +1,4 @@
-// RMSNorm, gate, choice of experts and grouping as one recorded chain: what a layer runs before its experts. A kernel that is
+// RMSNorm, gate, choice of experts and grouping as one recorded chain: the part of a layer before its experts. A kernel that is
 // faster alone may slow the chain down, so kernels are chosen by the chain.
 #include <cstdint>
 #include <optional>
@@ -19,16 +19,16 @@ struct Plot {
   int64_t tokens_most = INT64_MAX;
 };
 
-// The first is what src/nn/moe/layer.cc runs; the others are for comparison.
+// src/nn/moe/layer.cc runs the first way; the others are for comparison.
 const Plot kPlots[] = {
     {"sluice", {&Layer::norm, &Layer::gate, &Layer::route_group}},
     {"sluice-plain-launches", {&Layer::norm, &Layer::gate, &Layer::route_group}, false},
     {"sluice-separate", {&Layer::norm, &Layer::gate, &Layer::route, &Layer::group}},
-    // Above 64 tokens no kernel does both, and this is the first way.
+    // Above 64 tokens no fused kernel exists, and this way equals the first.
     {"sluice-fused", {&Layer::norm, &Layer::gate_route, &Layer::group}, true, 64},
 };
 
-// A contender for each way that has kernels; a complaint for each of the others.
+// Adds a contender for each way that has kernels, and a complaint for each other way.
 void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complaints) {
   for (const Plot& plot : kPlots) {
     if (contest->tokens > plot.tokens_most) continue;
@@ -61,7 +61,7 @@ Status Bench::chain() {
       layer.read_normed();
       const RouterGemm::Problem problem = shape.gate.problem(tokens);
       for (const bool copying : {false, true}) {
-        // The floor is the gate's, because everything else could stay on the chip.
+        // The byte floor counts only the gate, because everything else could stay on the chip.
         Contest contest{.suite = "routing",
                         .op = "chain",
                         .model = shape.gate.model(),

@@ -1,5 +1,5 @@
-// The expert GEMMs in every configuration that dispatch lists. The cost models are fitted to these rows, and they show how much
-// slower a choice is than the best configuration.
+// The expert GEMMs in every configuration that dispatch lists. The cost models are fitted to these rows, and the rows show how much slower
+// a choice is than the best configuration.
 #include <algorithm>
 
 #include "cuda/ours.h"
@@ -11,11 +11,11 @@ namespace sluice::bench {
 namespace {
 
 constexpr int64_t kConfigDraws = 4;
-// Leaves out configurations whose predicted cost is this many times the best one, except the first kFewest.
+// Omits configurations whose predicted cost is this many times the best cost, but never the first kFewest.
 constexpr double kFar = 1.35;
 constexpr size_t kFewest = 6;
 
-// One GEMM of a shape at one count: tensors, and each draw's rows in order.
+// One GEMM of a shape at one token count: its tensors, and the ordered rows of each draw.
 class Product {
  public:
   Product(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws, int64_t tokens)
@@ -74,7 +74,7 @@ class Product {
   Tensor h_ = {}, g_ = {};
 };
 
-// Names of the configurations to measure: those that accept the problem and whose predicted cost is not far above the best.
+// Names of the configurations to measure: they accept the problem, and their predicted cost is near the best.
 std::vector<std::string> worth_measuring(const Decision& decision) {
   struct Named {
     double cost_us;
@@ -127,7 +127,7 @@ Status Bench::configs_of(const ExpertShape& s) {
   std::vector<std::vector<Draw>> draws(options_.spreads.size());
   for (size_t i = 0; i < draws.size(); ++i)
     SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kConfigDraws, &draws[i]));
-  // For a further routing, every third count is enough.
+  // For the second routing, every third count is enough.
   constexpr size_t kThird = 3;
   for (size_t at = 0; at < counts.size(); ++at)
     for (size_t i = 0; i < draws.size(); ++i) {
@@ -155,7 +155,7 @@ Status Bench::configs_at(Experts& experts, const std::vector<Tensor>& x, const s
     contest.poison = [] { return Status{}; };
     contest.verify = [](Who) -> Result<std::string> {
       return std::string();
-    };  // the conformance tests check results
+    };  // the conformance tests check the results
     for (const std::string& name : worth_measuring(decision)) {
       auto ready = make_ready<ExpertGemm>(product.memory(), problem, {.force = name});
       if (!ready.ok()) return ready.status();

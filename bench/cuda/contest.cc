@@ -12,7 +12,7 @@
 namespace sluice::bench {
 namespace {
 
-// A pair of events around something on the stream.
+// A pair of events around work on the stream.
 class Stopwatch {
  public:
   Stopwatch() = default;
@@ -23,7 +23,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // Microseconds of one replay, with the host's part hidden by a delay.
+  // Microseconds of one replay. A delay hides the host's part.
   Status time(Device& device, const Recording& recording, double* us) {
     constexpr double kHostUs = 60;
     const Stream stream = device.stream();
@@ -81,7 +81,7 @@ Row row_of(const Contest& contest, const Contender& contender, const std::vector
           .note = note};
 }
 
-// Records a contender, if its results are right.
+// Records a contender if its results are correct.
 Status admit(Device& device, const Contest& contest, const Contender& contender, int64_t launches,
              std::vector<Recorded>* out, std::vector<std::string>* complaints) {
   const Stream stream = device.stream();
@@ -116,7 +116,7 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
   return {};
 }
 
-// Records it again with as many runs as fit into `us`, at most kMostRuns.
+// Records the contender again with as many runs as fit into `us`, at most kMostRuns.
 Status fit(Device& device, Stopwatch& stopwatch, double us, Recorded* r) {
   constexpr int kTries = 2;  // the first try warms up
   constexpr double kMostRuns = 96;
@@ -143,7 +143,7 @@ std::string note_of(const std::string& pace, const Contest& contest) {
 
 void sleep_us(double us) { std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(us))); }
 
-// Successive events on the stream, and the times between adjacent ones.
+// Successive events on the stream, and the times between adjacent events.
 class Marks {
  public:
   Marks() = default;
@@ -171,12 +171,12 @@ class Marks {
   std::vector<cudaEvent_t> events_;
 };
 
-// Replays without a pause for `us`. Times per run in the second half, with power and clock.
+// Replays for `us` without a pause. Returns times per run in the second half, with power and clock.
 Status sustain(Device& device, const Recorded& r, double us, double run_us, Power& power,
                std::vector<double>* out, Power::Mean* mean) {
   const Stream stream = device.stream();
   const double replay_us = run_us * static_cast<double>(r.launches);
-  constexpr size_t kFewest = 8, kAhead = 4;  // replays at least; replays enqueued ahead of the running one
+  constexpr size_t kFewest = 8, kAhead = 4;  // fewest replays; replays enqueued ahead of the running one
   const size_t count = std::max(kFewest, static_cast<size_t>(us / replay_us) + 1), half = count / 2;
   Marks marks;
   SLUICE_TRY(marks.set(stream));
@@ -224,7 +224,7 @@ Status measure(Device& device, const Contest& contest, int replays, std::vector<
 
 Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
                      std::vector<Outcome>* outcomes, std::vector<std::string>* complaints) {
-  constexpr int64_t kTrial = 3;  // runs of the recording that estimates the time of one run
+  constexpr int64_t kTrial = 3;  // runs in the recording that estimates the time of one run
   std::vector<Recorded> recorded;
   Stopwatch stopwatch;
   for (const Contender& c : contest.contenders)
@@ -262,7 +262,7 @@ Status measure_paced(Device& device, const Contest& contest, const Pace& pace, i
         {r.contender->who, row_of(contest, *r.contender, r.us, note_of("burst", contest)), mean});
   }
   for (size_t i = 0; pace.sustained && i < recorded.size(); ++i) {
-    // A card that has worked above its power limit lowers its clock for as long afterwards, whoever comes next then.
+    // A GPU that has run above its power limit lowers its clock for as long afterwards, whichever contender runs next.
     sleep_us(pace.rest_us);
     std::vector<double> us;
     Power::Mean mean;

@@ -1,5 +1,5 @@
-// Implementations of the same work, measured alternately: a replay of one, a replay of the next, and so on, so that clock drift
-// affects all of them.
+// Implementations of the same work, measured alternately: a replay of one, a replay of the next, and so on, so that clock drift affects
+// all of them equally.
 #pragma once
 #include <functional>
 #include <string>
@@ -12,19 +12,20 @@
 namespace sluice::bench {
 
 enum class Who : uint8_t {
-  kSluice,     // what dispatch chooses, or another way through Sluice: compared with peers
+  kSluice,     // the choice of dispatch, or another way through Sluice: compared with baselines
   kCandidate,  // one of Sluice's kernels, forced: for cost models
   kPeer,
 };
 
-// Times an operation's bound that a peer may be away: they accumulate in f32 as well, but some round partial sums.
+// A baseline's error may be this many times the operation's bound: baselines accumulate in f32 too, but some round partial sums.
 constexpr double kPeerBounds = 4;
 
 struct Contender {
   Who who = Who::kSluice;
   std::string impl, version;
-  bool dependent = false;  // programmatic dependent launch of Sluice's kernels; peers get theirs at creation
-  // Enqueues run i on the device's stream: buffers rotate by i. Recordable. Owns everything it needs.
+  // Programmatic dependent launch of Sluice's kernels; baselines get theirs at creation.
+  bool dependent = false;
+  // Enqueues run i on the device's stream; buffers rotate with i. Can be recorded. Owns everything that it needs.
   std::function<Status(int64_t i)> enqueue = {};
 };
 
@@ -32,12 +33,12 @@ struct Contest {
   std::string suite, op, model, note;
   int64_t tokens = 0;
   double bytes = 0, flops = 0;
-  int64_t launches = 200;  // runs in a recording
+  int64_t launches = 200;  // runs per recording
   std::vector<Contender> contenders = {};
   // Overwrites the outputs of run 0.
   std::function<Status()> poison = {};
-  // Checks the outputs of run 0 against the reference. Returns an empty string, or what is wrong. Peers have contracts of their
-  // own, so their bounds are looser. The Status is an error only if the device fails.
+  // Checks the outputs of run 0 against the reference. Returns an empty string, or a description of the error. Baselines have their own
+  // contracts, so their bounds are looser. The Status is an error only if the device fails.
   std::function<Result<std::string>(Who)> verify = {};
 };
 
@@ -47,26 +48,25 @@ struct Outcome {
   Power::Mean power = {};  // only if requested
 };
 
-// Contenders with wrong results are left out, with one line each in `complaints`. kDevice: a fault, after which nothing more
-// can be measured.
+// Omits contenders with wrong results, with one line each in `complaints`. kDevice: a fault, after which nothing more can be measured.
 Status measure(Device& device, const Contest& contest, int replays, std::vector<Outcome>* outcomes,
                std::vector<std::string>* complaints);
 
-// The length of a measurement. A burst ends before the card's power limit lowers its clock. Sustained work is timed after that; it begins
-// rested, since the limit looks back over a second or so (docs/lab/cuda-step-launches.md).
+// The length of a measurement. A burst ends before the GPU's power limit lowers its clock. Sustained work is timed after that point. It
+// starts after a rest, because the limit averages over about a second (docs/lab/cuda-step-launches.md).
 struct Pace {
   bool burst = true, sustained = true;
-  double burst_us = 5000, pause_us = 10000;  // most work in a burst, and the pause between bursts
-  double sustained_us = 300000;              // the second half of it is timed
-  double rest_us = 700000;                   // before each of them
+  double burst_us = 5000, pause_us = 10000;  // most work per burst; pause between bursts
+  double sustained_us = 300000;              // the second half is timed
+  double rest_us = 700000;                   // before each sustained measurement
 };
 
-// measure() with as many runs per recording as fit into a burst (contest.launches is not read), in bursts and sustained. Rows
-// of both, with "burst " or "sustained " before the note. If one run takes longer than a burst, there is no burst row.
+// measure() with as many runs per recording as fit into a burst (contest.launches is ignored), in bursts and sustained. Returns
+// rows of both, with "burst " or "sustained " before the note. If one run takes longer than a burst, there is no burst row.
 Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
                      std::vector<Outcome>* outcomes, std::vector<std::string>* complaints);
 
-// Sets whether Sluice's launches are dependent ones, and restores it.
+// Sets whether Sluice uses dependent launches, and restores the setting.
 class Dependent {
  public:
   Dependent(Stream stream, bool on);
@@ -79,7 +79,7 @@ class Dependent {
   bool before_;
 };
 
-// The machine's ceilings, measured in this process.
+// The GPU's ceilings, measured in this process.
 struct Ceilings {
   double launch_us = 0, dependent_launch_us = 0;  // an empty kernel in a recorded chain
   double read_bytes_per_us = 0;

@@ -1,4 +1,4 @@
-// Back-to-back copies from the host to the GPU on a stream of their own: what a server does besides its kernels.
+// Back-to-back copies from the host to the GPU on a separate stream, as a server makes beside its kernels.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -15,13 +15,13 @@ class Copies {
   ~Copies();
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
-  // Returns once copies are in flight.
+  // Returns when copies are in flight.
   Status start();
 
  private:
   void work();
 
-  static constexpr size_t kBytes = size_t{8} << 20;  // size of one copy
+  static constexpr size_t kBytes = size_t{8} << 20;  // per copy
   void *host_ = nullptr, *device_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t done_[2] = {};

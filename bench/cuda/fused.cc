@@ -1,4 +1,4 @@
-// The gate and the choice of experts in one launch, beside the two kernels back to back.
+// The gate and the choice of experts in one launch, compared with the two kernels back to back.
 #include "cuda/layer.h"
 #include "cuda/suites.h"
 

@@ -1,5 +1,5 @@
-// What a launch costs that is not a dependent one, between layers of experts that are: in bursts, and sustained, where it has been seen
-// to cost more than its time, at a lower clock.
+// The cost of a plain launch between dependent launches of expert layers: in bursts, and sustained, where it was seen to cost
+// more than its own time, at a lower clock.
 #include <algorithm>
 #include <array>
 
@@ -10,13 +10,13 @@
 namespace sluice::bench {
 namespace {
 
-// What stands in front of layer i of a chain.
+// The launch before layer i of a chain.
 struct Gap {
   const char* name;
   enum What : uint8_t { kNothing, kDependent, kPlain } what;
-  int64_t every;  // layers
+  int64_t every;  // in layers
 };
-// In two orders, since a card that has worked for a while at its power limit lowers its clock for who comes next.
+// In two orders, because a GPU that has run at its power limit for a while lowers its clock for the contender that follows.
 struct Order {
   const char* name;
   std::array<Gap, 5> gaps;

@@ -10,17 +10,17 @@
 
 namespace sluice::bench {
 
-// Sizes of rotating weights, so that none is in L2 when its turn comes again: three times the cache, or twice if time is
-// short.
+// Bytes of rotating weights, so that a set is no longer in L2 when it is used again: three times the L2, or twice if time is short.
 constexpr int64_t kColdBytes = int64_t{200} << 20, kQuickColdBytes = int64_t{128} << 20;
-// Activations and outputs rotate, too, but stay in L2 if they fit, as after the kernel that wrote them.
+// Activations and outputs rotate too, but stay in L2 if they fit, as after the kernel that wrote them.
 constexpr int64_t kTurns = 3;
 
 // x [tokens, hidden] bf16, w [experts, hidden] and bias of type w.
 struct GateShape {
   int64_t hidden, experts;
-  bool bias;   // gpt-oss has a bias
-  DType type;  // of the logits: bf16 for gpt-oss, f32 for others; also bf16 for peers that write nothing else
+  bool bias;  // gpt-oss has a bias
+  // Of the logits: bf16 for gpt-oss, f32 for others; also bf16 for baselines that write only bf16.
+  DType type;
   int64_t tokens_most = 16384;
   DType w = DType::kBF16;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }
@@ -45,7 +45,7 @@ class Gate {
   Memory& memory() { return memory_; }
   RouterGemm::Args args(int64_t tokens, int64_t i) const;
   // Checks the first and the last row of y, computed from x with the weights of run 0, against the reference. The rows between
-  // take the same path, and the tests check all of them. Empty, or what is wrong.
+  // take the same path, and the tests check all rows. Returns an empty string, or a description of the error.
   Result<std::string> check(const Tensor& x, const Tensor& y, Who who);
 
  private:

@@ -1,4 +1,4 @@
-// Latent attention over pages: decode of many sequences with DeepSeek V3's heads, one or two rows each.
+// Latent attention over pages: decode steps of many sequences with DeepSeek V3's heads, one or two rows per sequence.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,21 +12,21 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kLatentSequences = 256, kLatentPage = 64;  // peers want pages of 64
-constexpr int64_t kMostLatents = 1 << 21;                    // of all sequences
+constexpr int64_t kLatentSequences = 256, kLatentPage = 64;  // baselines need pages of 64
+constexpr int64_t kMostLatents = 1 << 21;                    // over all sequences
 constexpr int64_t kLatentHeads = 128, kRank = 512, kNope = 128, kRope = 64, kValue = 128;
 constexpr int64_t kQueryHead = kNope + kRope, kLatentRow = kRank + kRope;
 constexpr const char* kLatentModel = "deepseek-v3";
-// The operation's bound is for the worst signs, and random numbers stay far below it: zeros would pass. So errors are also held
-// against the size of y, both as root mean squares. Our one rounding to bf16 leaves 2^-9 or so; a peer rounds queries, weights,
-// latents and y.
+// The operation's bound assumes the worst signs, and errors of random data are far below it: a result of zeros would pass. So
+// errors are also compared with the size of y, both as root mean squares. Our one rounding to bf16 leaves about 2^-9; a
+// baseline rounds queries, weights, latents and y.
 constexpr double kOurShareOfY = 0x1p-7, kPeerShareOfY = 0x1p-6;
 
 // `sequences` sequences of `rows` rows each, which end at position `context`.
 struct LatentShape {
   int64_t sequences = 1, rows = 1, context = 1024;
   int64_t tokens() const { return sequences * rows; }
-  int64_t pages() const { return (context + kLatentPage - 1) / kLatentPage; }  // of a sequence
+  int64_t pages() const { return (context + kLatentPage - 1) / kLatentPage; }  // per sequence
   static int64_t weight_bytes() { return bytes_of(DType::kBF16, kLatentHeads * (kNope + kValue) * kRank); }
   double cache_bytes() const { return 2.0 * static_cast<double>(sequences * context * kLatentRow); }
   double queries() const { return static_cast<double>(tokens() * kLatentHeads); }
@@ -34,10 +34,10 @@ struct LatentShape {
     return cache_bytes() + static_cast<double>(weight_bytes()) + 2 * queries() * (kQueryHead + kValue);
   }
   double flops() const { return attend_flops() + 2 * queries() * (kNope + kValue) * kRank; }
-  // Of attention alone, from queries times the key matrices to latents.
+  // Bytes of the attention alone, from absorbed queries to latents.
   double attend_bytes() const { return cache_bytes() + 2 * queries() * (kLatentRow + kRank); }
   double attend_flops() const {
-    const double seen = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;  // on average
+    const double seen = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;  // the mean
     return 2 * queries() * seen * (kLatentRow + kRank);
   }
   std::string note() const {
@@ -117,7 +117,7 @@ class Latents {
   }
   Status poison() { return bench::poison(y_[0], memory_.stream()); }
 
-  // Checks the first and the last head of some rows of run 0.
+  // Checks the first and the last head in some rows of run 0.
   Result<std::string> check(Who who) {
     const double bounds = who == Who::kPeer ? kPeerBounds : 1;
     const double share = who == Who::kPeer ? kPeerShareOfY : kOurShareOfY;
@@ -137,7 +137,8 @@ class Latents {
           off += error * error, all += want * want;
         }
       }
-    if (std::sqrt(off) <= share * std::sqrt(all)) return std::string();  // NaN is wrong, too
+    // Written so that NaN counts as wrong.
+    if (std::sqrt(off) <= share * std::sqrt(all)) return std::string();
     return "off by " + std::to_string(std::sqrt(off / all)) + " of its size, wanted at most " +
            std::to_string(share);
   }
@@ -186,10 +187,10 @@ class Latents {
   Tensor cache_ = {}, q_begin_ = {}, kv_len_ = {};
   std::vector<Tensor> kv_b_, q_, y_, tables_;
   std::vector<int32_t> table_, host_q_begin_, host_kv_len_;
-  std::map<std::pair<int64_t, int64_t>, Expected> expected_;  // by row and head: references are slow
+  std::map<std::pair<int64_t, int64_t>, Expected> expected_;  // by row and head, because references are slow
 };
 
-// A peer that is ready for a shape.
+// A baseline that is prepared for a shape.
 struct LatentPeer {
   const sluice_latent_peer* peer;
   void* scratch;
@@ -220,14 +221,14 @@ Result<std::vector<LatentPeer>> ready_peers(const Peers& peers, Latents& latents
     void* scratch = nullptr;
     const size_t bytes = peer->scratch_bytes(&first);
     if (bytes > 0) SLUICE_TRY(latents.memory().bytes(bytes, &scratch));
-    // Inputs are filled on the device's stream, and a peer may have its own.
+    // Inputs are filled on the device's stream, and a baseline may use its own.
     SLUICE_TRY(latents.memory().device().wait(latents.memory().stream()));
     out.push_back({peer, scratch, peer->prepare(&first, scratch), &latents});
   }
   return out;
 }
 
-// Attention of a peer alone, without both products with kv_b.
+// The attention of a baseline alone, without the two products with kv_b.
 Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentPeer& peer) {
   Contest contest{.suite = "latent",
                   .op = "latent_attend",
@@ -237,7 +238,7 @@ Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentP
                   .bytes = shape.attend_bytes(),
                   .flops = shape.attend_flops()};
   contest.contenders.push_back(peer.contender(SLUICE_PEER_LATENT_ATTEND));
-  // Latents are the peer's, so those of another run overwrite them.
+  // All runs write to the same latents, which belong to the baseline, so another run overwrites them.
   contest.poison = [&latents, peer]() -> Status {
     SLUICE_TRY(peer.enqueue(1, SLUICE_PEER_LATENT_ABSORB | SLUICE_PEER_LATENT_ATTEND));
     SLUICE_TRY(peer.enqueue(0, SLUICE_PEER_LATENT_ABSORB));

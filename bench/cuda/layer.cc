@@ -54,7 +54,7 @@ Status Layer::make() {
   routes_.resize(kTurns);
   for (RouteGroup::Args& args : routes_) {
     SLUICE_TRY(make_tensors(memory_, route_group_, &args));
-    // Far smaller than a score: it changes some choices, but tokens still differ.
+    // The bias is far smaller than a score: it changes some choices, but tokens still choose different experts.
     if (args.bias.present()) SLUICE_TRY(memory_.fill(args.bias, 0.01));
   }
   return {};

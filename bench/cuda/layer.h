@@ -1,4 +1,4 @@
-// The first part of an MoE layer, from the residual stream to rows in order, built from kernels in several ways.
+// The first part of an MoE layer, from the residual stream to ordered rows, composed of kernels in several ways.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@ namespace sluice::bench {
 
 struct LayerShape {
   GateShape gate;
-  RouteTopk::Problem route;  // its token count and type of logits are the gate's
+  RouteTopk::Problem route;  // its token count and logits type are the gate's
 };
 std::vector<LayerShape> layer_shapes();
 
@@ -43,11 +43,11 @@ class Layer {
   const RouterRoute::Problem& router_route() const { return router_route_; }
   RouterRoute::Args router_route_args(int64_t i) const;
   Memory& memory() { return memory_; }
-  // From here on the gate reads what norm() writes, instead of x.
+  // From now on the gate reads the output of norm() instead of x.
   void read_normed() { normed_ = true; }
   Status poison_outputs();
   Result<std::string> check_norm();
-  // Logits, ids and weights of run 0.
+  // Checks logits, ids and weights of run 0.
   Result<std::string> check_choice();
   Result<std::string> check_grouping();
 

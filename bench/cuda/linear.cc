@@ -1,4 +1,4 @@
-// Dense layers of gpt-oss-120b in chains of dependent launches, beside cuBLASLt.
+// Dense layers of gpt-oss-120b in chains of dependent launches, compared with cuBLASLt.
 #include <algorithm>
 #include <map>
 
@@ -28,12 +28,12 @@ struct DenseShape {
         .tokens = tokens, .features = features, .width = width, .y = y, .bias = bias, .residual = residual};
   }
 };
-// The output layer has a row for each sequence that draws a token.
+// The output layer has a row for each sequence that samples a token.
 constexpr DenseShape kDenseShapes[] = {{"qkv", 5120, 2880, kB, true, false, 16384},
                                        {"o", 2880, 4096, kB, true, true, 16384},
                                        {"head", 201088, 2880, kF, false, false, 256}};
 
-// Tensors of a shape, and what some of y should be.
+// Tensors of a shape, and expected values of some elements of y.
 class Dense {
  public:
   Dense(Device& device, const DenseShape& shape, int64_t cold_bytes)
@@ -57,7 +57,7 @@ class Dense {
             .residual = shape_.residual ? first_rows(turn(residual_, i), tokens) : Tensor{},
             .y = first_rows(turn(y_, i), tokens)};
   }
-  // The first and the last features of the first and the last row of run 0. Empty, or what is wrong.
+  // Checks the first and the last features of the first and the last row of run 0. Returns an empty string, or a description of the error.
   Result<std::string> check(int64_t tokens, Who who) {
     constexpr int64_t kFeatures = 256;
     const Linear::Args a = args(tokens, 0);
@@ -111,10 +111,10 @@ class Dense {
   Memory memory_;
   std::vector<Tensor> w_, x_, y_, residual_;
   Tensor bias_ = {};
-  std::map<int64_t, Expected> expected_;  // by row and feature: references are slow
+  std::map<int64_t, Expected> expected_;  // by row and feature, because references are slow
 };
 
-// cuBLASLt, in its plain launches: it has no dependent ones.
+// cuBLASLt, with its plain launches: it has no dependent launches.
 Status add_cublaslt(const Peers& peers, const Dense& dense, Memory& memory, Contest* contest) {
   const Stream stream = memory.stream();
   const auto args = [&dense, tokens = contest->tokens](int64_t i) {
@@ -149,7 +149,7 @@ Status add_cublaslt(const Peers& peers, const Dense& dense, Memory& memory, Cont
   return {};
 }
 
-// Configurations that the model does not rule out, besides each kernel's best.
+// Each kernel's best configuration, and the configurations that the cost model does not rule out.
 Status add_configs(Memory& memory, const Linear::Problem& problem, const Dense& dense, Contest* contest) {
   constexpr double kFar = 1.7;
   const Device& device = memory.device();
@@ -191,7 +191,7 @@ Status Bench::linear() {
     for (const int64_t tokens : counts) {
       if (tokens > shape.tokens_most || over(shape.model(), tokens)) continue;
       const Linear::Problem problem = shape.problem(tokens);
-      Memory memory(device_);  // workspaces
+      Memory memory(device_);  // for workspaces
       Contest contest{.suite = "linear",
                       .op = "linear",
                       .model = shape.model(),

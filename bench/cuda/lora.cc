@@ -1,4 +1,4 @@
-// LoRA on a gate: what it adds to logits, for tokens of several adapters.
+// LoRA on a gate: its contribution to the logits, for tokens of several adapters.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct LoraShape {
 constexpr LoraShape kLoraShapes[] = {
     {2880, 128, 16, 1}, {2880, 128, 16, 4}, {2880, 128, 64, 4}, {7168, 256, 16, 4}};
 
-// Tokens of one adapter after another's, as sequences of a batch have them, one in sixteen without an adapter.
+// Tokens grouped by adapter, as in a batch of sequences; one token in sixteen has no adapter.
 class Lora {
  public:
   Lora(Device& device, const LoraShape& shape, int64_t cold_bytes)
@@ -57,14 +57,14 @@ class Lora {
             .adapter = adapter_,
             .y = turn(y_, i)};
   }
-  // y of run 0 as zeros.
+  // Sets y of run 0 to zero.
   Status clear() {
     const Tensor& y = y_[0];
     return cuda::check(cudaMemsetAsync(y.data, 0, static_cast<size_t>(bytes_of(y.dtype, elements_of(y))),
                                        cuda::queue_of(memory_.stream()).stream),
                        "zeros");
   }
-  // Checks the first row of run 0 and the last two: one of them may have no adapter.
+  // Checks the first row of run 0 and the last two rows: one of those may have no adapter.
   Result<std::string> check() {
     HostTensor a, b, scale;
     SLUICE_TRY(to_host(memory_.device(), a_[0], &a));

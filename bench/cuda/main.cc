@@ -1,4 +1,4 @@
-// sluice_bench_cuda: Sluice's kernels on this machine's GPU, beside peers' kernels.
+// sluice_bench_cuda: measures Sluice's kernels on this machine's GPU, and baselines' kernels.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -183,7 +183,7 @@ Result<Options> parse(int argc, char** argv) {
   return o;
 }
 
-// Writes each row to its file at once, so that a fault loses only what comes after it.
+// Writes each row to its file at once, so that a fault loses only later rows.
 class Files {
  public:
   explicit Files(fs::path folder) : folder_(std::move(folder)) {}
@@ -205,7 +205,7 @@ class Files {
   }
 
  private:
-  // The mean over samples taken while the row was measured.
+  // The mean over the samples that were taken while the row was measured.
   Status add_power(const Outcome& outcome) {
     const Row& row = outcome.row;
     std::ofstream& file = files_[row.suite + "_power.csv"];
@@ -226,7 +226,7 @@ class Files {
   std::map<std::string, std::ofstream> files_;
 };
 
-// One line: the fastest, and the ratio.
+// Prints one line: the fastest contender, and the ratio.
 void print(const std::vector<Outcome>& outcomes) {
   if (outcomes.empty()) return;
   const Outcome *sluice = nullptr, *candidate = nullptr, *peer = nullptr;

@@ -67,7 +67,7 @@ Status Memory::random(DType type, std::initializer_list<int64_t> shape, double s
 
 Status Memory::several(DType type, std::initializer_list<int64_t> shape, int64_t count,
                        std::vector<Tensor>* out) {
-  // One allocation for all of them: allocating takes longer than filling.
+  // One allocation for all tensors: allocations take longer than fills.
   constexpr int64_t kAlign = 256;
   Tensor one;
   reshape(&one, shape, type, nullptr);

@@ -1,4 +1,4 @@
-// Tensors on the GPU for as long as a shape is measured.
+// Tensors on the GPU that live as long as a shape is measured.
 #pragma once
 #include <string>
 #include <vector>
@@ -22,7 +22,7 @@ class Memory {
   Status bytes(size_t count, void** out);
   Status tensor(DType type, std::initializer_list<int64_t> shape, Tensor* out);
   Status tensor(const SlotSpec& spec, Tensor* out);
-  // Fills with normally distributed numbers, different ones in each call; bf16 or f32.
+  // Fills with normally distributed numbers, different in each call; bf16 or f32.
   Status fill(const Tensor& tensor, double scale);
   // Makes and fills a tensor.
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, Tensor* out);
@@ -30,7 +30,7 @@ class Memory {
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
                 std::vector<Tensor>* out);
   Status several(DType type, std::initializer_list<int64_t> shape, int64_t count, std::vector<Tensor>* out);
-  // Makes a tensor of these numbers.
+  // Makes a tensor from these numbers.
   Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out);
 
  private:
@@ -39,7 +39,7 @@ class Memory {
   uint64_t seed_ = 1;
 };
 
-// Rotates buffers.
+// The buffer of run i, in rotation.
 inline const Tensor& turn(const std::vector<Tensor>& buffers, int64_t i) {
   return buffers[static_cast<size_t>(i) % buffers.size()];
 }
@@ -49,22 +49,22 @@ inline Tensor row_of(Tensor t, int64_t row) {
   return first_rows(t, 1);
 }
 
-// A contiguous copy of a tensor on the host. `from` is contiguous, too.
+// A contiguous copy of a tensor on the host. `from` is contiguous too.
 struct HostTensor {
   std::string bytes;
   Tensor tensor;
 };
 Status to_host(Device& device, const Tensor& from, HostTensor* out);
 
-// How many copies of what a run reads must take turns, so that each is cold when its turn comes again: 1 to 64.
+// The number of rotating copies of a run's operands, so that each copy is cold when it is used again: 1 to 64.
 int64_t cold_sets(int64_t cold_bytes, double bytes_of_run);
 
-// Page tables i32[rows, columns] of `sets` disjoint sets of pages, each of `count` pages, which stand in front, and -1. Pages of a
-// sequence lie apart, as after some hours of serving. `first`: the numbers of the first table.
+// Page tables i32[rows, columns] for `sets` disjoint sets of pages. Each set has `count` pages; the rest of a table is -1. The pages of a
+// sequence are scattered, as after some hours of serving. `first`: the numbers of the first table.
 Status page_tables(Memory& memory, int64_t sets, int64_t count, int64_t rows, int64_t columns,
                    std::vector<Tensor>* out, std::vector<int32_t>* first);
 
-// All bytes 0xff: NaN in floating types, -1 in integers.
+// Sets all bytes to 0xff: NaN in floating-point types, -1 in integers.
 Status poison(const Tensor& tensor, Stream stream);
 
 }  // namespace sluice::bench

@@ -1,4 +1,4 @@
-// Sluice's kernels as contenders: what dispatch chooses, and each candidate by its name.
+// Sluice's kernels as contenders: the choice of dispatch, and each candidate by name.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -36,7 +36,7 @@ Result<std::shared_ptr<const Ready<Op>>> make_ready(Memory& memory, const typena
 // Enqueues run i.
 using Step = std::function<Status(int64_t i)>;
 
-// What dispatch chooses; args(i) are the tensors of run i.
+// The choice of dispatch; args(i) are the tensors of run i.
 template <class Op, class MakeArgs>
 Result<Step> make_step(Memory& memory, const typename Op::Problem& problem, MakeArgs args,
                        const Policy& policy = {}) {
@@ -47,22 +47,22 @@ Result<Step> make_step(Memory& memory, const typename Op::Problem& problem, Make
   });
 }
 
-// A way through Sluice's kernels, with dependent launches, as in a recorded layer.
+// A way through Sluice's kernels, with dependent launches as in a recorded layer.
 inline Contender contender_of(std::string impl, Step step) {
   return {Who::kSluice, std::move(impl), commit(), true, std::move(step)};
 }
 
-// A kernel whose predicted cost is this many times the best one is not measured: its runs would take most of a suite.
+// A kernel whose predicted cost is this many times the best is not measured, because its runs would take most of a suite.
 constexpr double kFarSlower = 3;
 
-// A way through Sluice's kernels: its name in rows, and the policy that leaves no other.
+// A way through Sluice's kernels: its name in rows, and the policy that forces it.
 struct ForcedWay {
   std::string name;
   Policy policy;
 };
 
-// The words that force a fused operation's stages: each choice of a kernel for each operation among them, and each kernel of some of
-// the stages.
+// The words that force the stages of a fused operation: every combination of kernels for its operations, and every kernel of several
+// stages.
 template <class Op>
 std::vector<std::string> words_of_stages(const Catalog& catalog, const typename Op::Problem& problem) {
   std::vector<std::string> out = {""};
@@ -85,7 +85,7 @@ std::vector<std::string> words_of_stages(const Catalog& catalog, const typename 
   return out;
 }
 
-// The ways that cost at most `ratio` times what dispatch chooses. by_config: each configuration of a kernel is one.
+// The ways that cost at most `ratio` times the choice of dispatch. by_config: each configuration of a kernel is a separate way.
 template <class Op>
 std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Problem& problem, double ratio,
                                  bool by_config) {
@@ -115,8 +115,8 @@ std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Proble
   return out;
 }
 
-// "sluice", and one contender for each way that is not far slower. None, with a complaint, if no kernel accepts the problem.
-// `args(i)` are the tensors of run i.
+// "sluice", and one contender for each way that is not far slower. Without a kernel that accepts the problem: no contender, and
+// a complaint. `args(i)` are the tensors of run i.
 template <class Op, class MakeArgs>
 Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs args, bool dependent,
                 Contest* contest, std::vector<std::string>* complaints) {

@@ -7,7 +7,7 @@
 namespace sluice::bench {
 namespace {
 
-// Appends the peers that the function `name` lists. False: the library has no such function.
+// Appends the baselines that the function `name` lists. Returns false if the library has no such function.
 template <class Function, class Peer>
 bool take(void* library, const char* name, std::vector<const Peer*>* out) {
   const auto list = reinterpret_cast<Function>(dlsym(library, name));

@@ -1,4 +1,4 @@
-// Peers' kernels, from the shared libraries peer_*.so of a folder: see peers/peer.h.
+// Kernels of baselines, from the shared libraries peer_*.so in a folder: see peers/peer.h.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -11,8 +11,8 @@ namespace sluice::bench {
 
 class Peers {
  public:
-  // Loads libraries in the order of their names. kIo names a library that does not load, or that exports no list of peers; an
-  // empty path gives no peers.
+  // Loads the libraries in the order of their names. Returns kIo with the name of a library that does not load or that exports no list of
+  // baselines. An empty path gives no baselines.
   static Result<Peers> load(const std::filesystem::path& folder);
   const std::vector<const sluice_peer*>& all() const { return all_; }
   const std::vector<const sluice_layer_peer*>& layers() const { return layers_; }

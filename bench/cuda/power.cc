@@ -8,11 +8,11 @@
 namespace sluice::bench {
 namespace {
 
-// The part of nvml.h that is used here.
+// The part of nvml.h that this file uses.
 using Handle = struct nvmlDevice_st*;
 constexpr unsigned kClockSm = 1;  // NVML_CLOCK_SM
 constexpr unsigned kPowerInstant =
-    186;  // NVML_FI_DEV_POWER_INSTANT, in milliwatts; the plain call is a mean over 1 s
+    186;  // NVML_FI_DEV_POWER_INSTANT, in milliwatts; the plain call returns a mean over 1 s
 struct FieldValue {
   unsigned field, scope;
   long long timestamp, latency_us;
@@ -37,7 +37,7 @@ struct Power::Library {
   int (*fields)(Handle, int, FieldValue*) = nullptr;
   int (*power)(Handle, unsigned*) = nullptr;
 
-  // Returns an empty string, or what is missing.
+  // Returns an empty string, or the missing part.
   std::string open() {
     library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) return "libnvidia-ml.so.1 does not load";

@@ -18,8 +18,8 @@ class Power {
     int64_t samples = 0;  // 0: no data
   };
 
-  // Samples them every few milliseconds, on a thread of its own. Without NVIDIA's management library there is no data, and
-  // problem() says why.
+  // Samples power and clock every few milliseconds, on a separate thread. Without NVIDIA's management library there is no data,
+  // and problem() returns the reason.
   Power();
   ~Power();
   Power(const Power&) = delete;

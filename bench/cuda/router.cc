@@ -1,4 +1,4 @@
-// The gate's GEMM, in plain launches and in a chain of dependent ones, beside peers.
+// The gate's GEMM, in plain launches and in a chain of dependent launches, compared with baselines.
 #include <algorithm>
 
 #include "backends/cuda/queue.h"
@@ -9,7 +9,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kSmall = 512;  // up to here, peers that write only bf16 are the fastest
+constexpr int64_t kSmall = 512;  // up to here, baselines that write only bf16 are the fastest
 constexpr GateShape kGateShapes[] = {
     {2880, 32, true, kB},           {2880, 128, true, kB},          {4096, 256, false, kF},
     {7168, 256, false, kF},         {7168, 384, false, kF},         {2688, 128, false, kF},
@@ -62,7 +62,7 @@ Status Bench::router() {
                             [&](const GateShape& s) { return wants(s.model()); });
   for (const GateShape& shape : kGateShapes) {
     if (!wants(shape.model())) continue;
-    constexpr int64_t kFused = 2;  // the suite that follows all of these, as a share of the time
+    constexpr int64_t kFused = 2;  // the next suite's share of the time; a shape has 1
     share(kFused + left--);
     Gate gate(device_, shape, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
@@ -71,7 +71,7 @@ Status Bench::router() {
       for (const bool dependent : {false, true}) {
         const RouterGemm::Problem problem = shape.problem(tokens);
         const RouterGemm::Args first = gate.args(tokens, 0);
-        Memory memory(device_);  // workspaces
+        Memory memory(device_);  // for workspaces
         Contest contest{.suite = "router",
                         .op = dependent ? "router_gemm_pdl" : "router_gemm",
                         .model = shape.model(),

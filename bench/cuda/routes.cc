@@ -6,7 +6,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kRows = 64;  // at each end, because references are slow
+constexpr int64_t kRows = 64;  // rows at each end, because references are slow
 
 Tensor rows_of(Tensor t, int64_t first, int64_t count) {
   if (!t.present()) return t;
@@ -15,7 +15,7 @@ Tensor rows_of(Tensor t, int64_t first, int64_t count) {
   return t;
 }
 
-// Checks a peer's experts, in any order, against the reference: one in a hundred rows may differ.
+// Checks a baseline's experts, in any order, against the reference: one row in a hundred may differ.
 Result<std::string> check_peer(Device& device, const RouteTopk::Problem& p, const RouteTopk::Args& args) {
   constexpr double kWeightShare = 1e-2, kOtherRows = 0.01;
   HostTensor logits, bias, ids, weights;

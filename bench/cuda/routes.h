@@ -1,4 +1,4 @@
-// From logits to rows in order: tensors, and their expected values.
+// From logits to ordered rows: tensors, and their expected values.
 #pragma once
 #include <string>
 
@@ -8,15 +8,15 @@
 
 namespace sluice::bench {
 
-// All tensors of one run of RouteGroup, inputs filled with random numbers.
+// All tensors of one run of RouteGroup; inputs are filled with random numbers.
 Status make_tensors(Memory& memory, const RouteGroup::Problem& problem, RouteGroup::Args* out);
 
-// Checks ids and weights of the first and the last rows against the reference for the logits of the same run. A peer may list
-// the experts of a token in another order, and choose another expert if two scores are almost equal.
+// Checks ids and weights of the first and the last rows against the reference for the logits of the same run. A baseline may
+// list the experts of a token in another order, and may choose another expert if two scores are almost equal.
 Result<std::string> check_routes(Device& device, const RouteTopk::Problem& problem,
                                  const RouteTopk::Args& args, Who who);
 
-// Checks everything that follows from the ids of the same run against the reference.
+// Checks all outputs that follow from the ids of the same run against the reference.
 Result<std::string> check_groups(Device& device, const GroupRows::Problem& problem,
                                  const GroupRows::Args& args);
 
@@ -44,7 +44,7 @@ Result<std::string> check_all(Device& device, const typename Op::Problem& proble
   return wrong;
 }
 
-// A contest's functions for outputs: for run 0 with these tensors.
+// The functions of a contest for its outputs: for run 0 with these tensors.
 Status poison_routes(const RouteGroup::Problem& problem, const RouteGroup::Args& args, Stream stream);
 
 }  // namespace sluice::bench

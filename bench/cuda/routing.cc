@@ -1,4 +1,4 @@
-// From logits to everything that the expert GEMMs need.
+// From logits to all inputs of the expert GEMMs.
 #include <algorithm>
 
 #include "backends/cuda/queue.h"
@@ -79,7 +79,7 @@ Status add_peers(const Peers& peers, Memory& memory, const RouteGroup::Problem& 
                              .scratch = nullptr,
                              .dependent = dependent};
     if (!peer->routing_supports) continue;
-    // A peer without dependent launches runs as it is, between dependent launches.
+    // A baseline without dependent launches runs unchanged between dependent launches.
     if (peer->routing_supports(&call)) call.dependent = 0;
     if (peer->routing_supports(&call)) continue;
     const size_t bytes = peer->routing_scratch_bytes ? peer->routing_scratch_bytes(&call) : 0;

@@ -1,4 +1,4 @@
-// What stands at both ends of a step: rows of the embedding, rotary pairs, and tokens drawn from logits.
+// The operations at both ends of a step: rows of the embedding, rotary pairs, and tokens sampled from logits.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr Parameters kWays[] = {
     {"greedy", 0, 1, 0, 0},         {"temperature 0.7", 0.7f, 1, 0, 0},
     {"top-p 0.9", 1, 0.9f, 0, 0},   {"top-k 50", 1, 1, 0, 50},
     {"min-p 0.05", 1, 1, 0.05f, 0}, {"top-k 50 and top-p 0.9 at 0.7", 0.7f, 0.9f, 0, 50}};
-constexpr double kSpread = 3;        // of logits, which are normally distributed
+constexpr double kSpread = 3;        // standard deviation of the logits, which are normally distributed
 constexpr int64_t kCheckedRows = 4;  // the reference sorts each row
 
 template <class T>
@@ -146,7 +146,7 @@ Status Bench::embedding(int64_t tokens) {
   return hold(contest, std::move(complaints));
 }
 
-// In place, so pairs turn again with each run; only a first run is checked.
+// In place, so each run rotates the pairs again; only the first run is checked.
 Status Bench::rope(int64_t tokens) {
   const Rope::Problem problem{.tokens = tokens, .heads = 72};
   Memory memory(device_);

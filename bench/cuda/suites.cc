@@ -60,7 +60,7 @@ Status Bench::hold_paced(const Contest& contest, std::vector<std::string> compla
   std::vector<Outcome> outcomes;
   const Status status =
       measure_paced(device_, contest, options_.pace, options_.replays, *power_, &outcomes, &complaints);
-  // One kind of row at a time, because a printed line compares rows of one note.
+  // One kind of row at a time, because a printed line compares rows with the same note.
   std::vector<Outcome> sustained;
   for (size_t i = outcomes.size(); i-- > 0;)
     if (outcomes[i].row.note.starts_with("sustained")) {
@@ -73,13 +73,13 @@ Status Bench::hold_paced(const Contest& contest, std::vector<std::string> compla
 }
 
 int64_t Bench::launches_for(int64_t weight_bytes, double bytes, double flops) const {
-  constexpr double kShortestUs = 400;  // of a recording: a hundred times the cost of starting it
-  constexpr double kOverheadUs = 1.5;  // of a run, above its floor
+  constexpr double kShortestUs = 400;  // per recording: a hundred times the cost of starting it
+  constexpr double kOverheadUs = 1.5;  // per run, above its floor
   constexpr int64_t kFewest = 10, kMost = 200;
   const double us = floor_us(bytes, flops) + kOverheadUs;
   const int64_t timed = std::clamp(static_cast<int64_t>(std::ceil(kShortestUs / us)), kFewest, kMost);
   if (weight_bytes == 0) return timed;
-  // Between two uses of a weight: all other weights, and the rotating activations.
+  // Bytes between two uses of a weight: all other weights, and the rotating activations.
   const double others = std::min(kTurns * (bytes - static_cast<double>(weight_bytes)),
                                  static_cast<double>(options_.cold_bytes));
   const double cold = (static_cast<double>(options_.cold_bytes) - others) / static_cast<double>(weight_bytes);

@@ -1,4 +1,4 @@
-// What is measured: for each operation and shape, a contest at every token count.
+// The measurements: for each operation and shape, a contest at every token count.
 #pragma once
 #include <chrono>
 #include <filesystem>
@@ -19,30 +19,31 @@ namespace sluice::bench {
 class Bench {
  public:
   struct Options {
-    std::vector<std::string> models;  // only these; empty: all
-    std::vector<int64_t> tokens;      // empty: those of the suite
+    std::vector<std::string> models;  // only these; empty: all models
+    std::vector<int64_t> tokens;      // empty: the suite's counts
     int replays = 21;
     bool candidates = true;  // also each of Sluice's kernels, forced
     int64_t cold_bytes = kColdBytes;
-    double seconds = 0;  // of a suite; 0: as long as it takes
+    double seconds = 0;  // time limit of a suite; 0: none
     // For mxfp4 and bf16.
     Pace pace = {};
     std::vector<Spread> spreads = {Spread::kUniform, Spread::kZipf};
-    std::vector<std::string> peer_ops = {"moe_layer", "expert_gemms"};  // operations in which peers take part
-    std::filesystem::path draws;  // a folder for the experts that tokens chose; empty: not written
+    // Operations in which baselines take part.
+    std::vector<std::string> peer_ops = {"moe_layer", "expert_gemms"};
+    std::filesystem::path draws;  // a folder for the experts that tokens chose; empty: they are not written
   };
-  // `report` receives the outcomes of a contest and the complaints, as soon as they exist.
+  // `report` receives the outcomes of a contest and its complaints as soon as they exist.
   using Report = std::function<Status(const std::vector<Outcome>&, const std::vector<std::string>&)>;
   Bench(Device& device, const Peers& peers, Options options, Report report)
       : device_(device), peers_(peers), options_(std::move(options)), report_(std::move(report)) {}
 
-  // Starts the time of a suite. What does not fit into it is skipped; finish() reports the skipped counts.
+  // Starts the clock of a suite. Counts that do not fit into its time are skipped; finish() reports them.
   void start(std::string suite);
   Status finish();
   Status router();     // router_gemm, router_gemm_pdl
   Status fused();      // router_route_fused
   Status routing();    // route_group
-  Status chain();      // of what stands before the experts
+  Status chain();      // the chain before the experts
   Status lora();       // lora_delta
   Status linear();     // linear
   Status attention();  // attention_decode, attention_prefill
@@ -50,16 +51,16 @@ class Bench {
   Status sample();     // embedding, rope, sample
   Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();       // the same, and draft_step
-  Status gaps();       // moe_layer_behind: layers of experts behind other launches
+  Status gaps();       // moe_layer_behind: layers of experts after other launches
   Status configs();    // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Gives what follows its share of the remaining time: one of `parts`.
+  // Gives the next part its share of the remaining time: one of `parts`.
   void share(int64_t parts);
   bool over(const std::string& model, int64_t tokens);
   // Runs per recording: enough that rotating weights are cold and that a recording is long enough to time, but no more.
-  // weight_bytes may be 0: nothing has to be cold.
+  // weight_bytes may be 0: then nothing has to be cold.
   int64_t launches_for(int64_t weight_bytes, double bytes, double flops) const;
   Status embedding(int64_t tokens);
   Status rope(int64_t tokens);
@@ -76,12 +77,12 @@ class Bench {
                 int64_t tokens);
   Status block(Experts& experts, Gate& gate, int64_t tokens);
   Status draft(Experts& experts, Gate& gate, int64_t tokens);
-  // Reports what could not be made. A fault is returned as an error.
+  // Reports the shapes and operations that could not be prepared. Returns a fault as an error.
   Status leave_out(const ExpertShape& shape, const char* op, const Status& why) const;
   bool wants(const std::string& model) const;
   std::vector<int64_t> tokens() const;  // of router, routing and chain
   int64_t tokens_max() const;
-  // Measures and reports. `complaints`: from making the contest.
+  // Measures and reports. `complaints`: from the preparation of the contest.
   Status hold(Contest contest, std::vector<std::string> complaints) const;
 
   Device& device_;

@@ -1,4 +1,4 @@
-// Sinks as FlashInfer's kernels want them: in f32.
+// Converts sinks to f32, the type of FlashInfer's kernels.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

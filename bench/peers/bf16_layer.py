@@ -35,7 +35,7 @@ from flashinfer_bf16 import FlashinferPeer
 from layer_bench import DRAWS, SHARE, Csv, ids_of_all, measure, read_draws, record, replay_ms
 
 BF16 = torch.bfloat16
-ROOM = 12 << 30  # bytes of all sets of weights, of which there are 1 to 3
+ROOM = 12 << 30  # bytes of all sets of weights; there are 1 to 3 sets
 TOKENS = [1, 64, 1024, 4096, 8, 256, 16384, 16, 2, 512, 32, 128, 2048, 4, 8192, 3, 5]
 DRAFT_TOKENS = 8
 
@@ -50,10 +50,10 @@ class Model:
     top_k: int
     hidden: int
     inner: int
-    gated: bool = True  # silu(gate) * up, gates first; else relu(up)^2
-    groups: int = 0  # of DeepSeek V3's choice, in a draft step with a shared expert; 0: there is no such step
+    gated: bool = True  # silu(gate) * up, gates first; otherwise relu(up)^2
+    groups: int = 0  # groups of DeepSeek V3's routing, in a draft step with a shared expert; 0: there is no such step
     topk_groups: int = 1
-    scale: float = 1.0  # of the chosen experts' weights
+    scale: float = 1.0  # of the weights of the chosen experts
 
     @property
     def up_rows(self):
@@ -75,7 +75,7 @@ MODELS = {
         Model("deepseek-v3-ep8", 32, 256, 8, 7168, 2048),
         Model("qwen3-235b-a22b-tp8", 128, 128, 8, 4096, 192),
         Model("glm-4.5-air", 128, 128, 8, 4096, 1408, groups=1),
-        Model("held-out-3584x1280", 96, 96, 6, 3584, 1280),  # measured only where it is named
+        Model("held-out-3584x1280", 96, 96, 6, 3584, 1280),  # measured only if it is named
         Model("held-out-5120x640", 192, 192, 8, 5120, 640),
     )
 }
@@ -166,7 +166,7 @@ class TorchPeer:
     def layer(self, x, ids, weights, w):
         m, (group, rows) = self.model, self.ready(x, ids)
         g = self.gemms((group, rows), w)
-        if m.routed > m.experts:  # rows of no expert here hold whatever was there
+        if m.routed > m.experts:  # rows of experts of other ranks hold arbitrary data
             g.masked_fill_((self.count >= group[0][-1])[:, None], 0)
         g = g[group[2]].view(-1, m.top_k, m.hidden)
         return torch.bmm(weights.to(BF16)[:, None, :], g)[:, 0]
@@ -177,8 +177,8 @@ class TorchPeer:
         return self.layer(x, ids, weights, w) + shared
 
 
-# Block sizes of rows, columns and k, rows in a group, warps, stages: what is tried beside vLLM's default where it has no
-# file, by the largest count of tokens.
+# Block sizes of rows, columns and k, rows per group, warps, stages: tried besides vLLM's default if vLLM has no configuration file, by the
+# largest token count.
 TRIED = [
     (64, [(16, 128, 64, 1, 4, 5), (16, 64, 256, 1, 4, 3), (16, 128, 128, 1, 4, 3)]),
     (512, [(16, 128, 128, 1, 4, 3), (32, 128, 128, 16, 4, 3), (64, 256, 64, 16, 8, 4)]),
@@ -345,7 +345,7 @@ class VllmPeer:
         return self._side
 
 
-warming = None  # the peer, in processes that compile
+warming = None  # the baseline, in processes that compile
 
 
 def warm_with(peer):
@@ -356,14 +356,14 @@ def warm_with(peer):
 def warm_one(given):
     try:
         warming.warm(*given)
-    except Exception as error:  # the same comes up, and is told, where it is to be measured
+    except Exception as error:  # the same error occurs again, and is reported, when the problem is measured
         return f"{given}: {error!r}"
     return ""
 
 
 def warm_all(peer, options):
     """Compiles all kernels in processes side by side; the cache on disk has them afterwards."""
-    # Triton compiles again where a number's being a multiple of 16 changes.
+    # Triton compiles again if a number becomes, or stops being, a multiple of 16.
     work = {}
     for m in options.models:
         for n in options.tokens:
@@ -373,7 +373,7 @@ def warm_all(peer, options):
                 work[key] = m, n, peer.config
     work = list(work.values())
     start = time.monotonic()
-    # Forked before this process uses the GPU, so the peer need not be sent.
+    # Forked before this process uses the GPU, so the baseline need not be sent.
     with multiprocessing.get_context("fork").Pool(min(len(work), os.cpu_count()), warm_with, (peer,)) as pool:
         told = [t for t in pool.map(warm_one, work, chunksize=1) if t]
     print(f"compiled for {len(work)} problems in {time.monotonic() - start:.0f} s", *told, sep="\n", flush=True)
@@ -434,7 +434,7 @@ def run_model(peers, tables, options, model, end):
                     continue
                 try:
                     measure_peer(peer, table, options, model, tokens, spread, sets, x, list(ids), weights)
-                except Exception as error:  # a peer's own refusal: say it and measure the rest
+                except Exception as error:  # a refusal by the baseline: report it and measure the rest
                     print(f"!! {what}: left out: {error!r}", flush=True)
 
 

@@ -1,8 +1,8 @@
-// cuBLASLt, the fastest of up to 32 algorithms that its heuristics offer, timed on the problem itself with cold weights.
+// cuBLASLt: the fastest of up to 32 algorithms that its heuristics offer, timed on the problem itself with cold weights.
 // cublaslt_library.h says where the library is found.
 //
-// f32 weights are multiplied by x in f32, in f32 arithmetic, as engines do it. They convert x first; here prepare() has converted
-// it, so that the conversion is not in the time. Results are those of the x that prepare() saw.
+// f32 weights are multiplied by x in f32 arithmetic, as engines do. Engines convert x first. Here prepare() has converted it, so the
+// conversion is not in the time, and the results are for the x that prepare() saw.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -18,12 +18,12 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kAlgorithms = 32;
 constexpr size_t kColdBytes = size_t{128}
-                              << 20;  // of weights to rotate over while timing: twice the L2 of Hopper
-// All algorithms are timed briefly, and the fastest of them once more with every copy of the weights.
+                              << 20;  // bytes of rotating weights while timing: twice the L2 of Hopper
+// All algorithms are timed briefly, then the fastest ones again with every copy of the weights.
 constexpr int kFewestLaunches = 32, kBriefLaunches = 24, kBest = 4;
 
 struct Named : CublasLt {
-  char name[48] = "libcublasLt.so.13 not found";  // with its version
+  char name[48] = "libcublasLt.so.13 not found";  // includes its version
   Named() {
     if (open) std::snprintf(name, sizeof name, "%s, best of %d", version, kAlgorithms);
   }
@@ -50,7 +50,7 @@ const char* supports(const sluice_peer_router* p) {
   return nullptr;
 }
 
-// The workspace, then x in f32 if w is.
+// The workspace, then x in f32 if w is f32.
 size_t scratch_bytes(const sluice_peer_router* p) {
   return kWorkspaceBytes + (p->w_is_f32 ? static_cast<size_t>(p->tokens) * p->hidden * sizeof(float) : 0);
 }
@@ -72,13 +72,13 @@ cublasStatus_t multiply(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm
                         const void* w, void* scratch, void* stream) {
   const float one = 1, share = p->residual != nullptr ? 1 : 0;
   const void* c = p->residual != nullptr ? p->residual : p->y;
-  if (p->bias != nullptr)  // the descriptor holds the address, which the caller may change from call to call
+  if (p->bias != nullptr)  // the descriptor holds the address, and the caller may change it from call to call
     library().desc_set(a.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
   return library().matmul(library().handle, a.desc, &one, w, a.w, x_of(p, scratch), a.x, &share, c, a.y, p->y,
                           a.y, &algorithm, scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
 }
 
-// Microseconds of a launch, or a negative number if the algorithm refuses.
+// Microseconds per launch, or a negative number if the algorithm refuses.
 float time_algorithm(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
                      const char* copies, size_t weight_bytes, size_t copy_count, int launches, void* scratch,
                      cudaStream_t stream) {
@@ -144,14 +144,14 @@ void* prepare(const sluice_peer_router* p, void* scratch) {
   float best = -1;
   for (const auto& [_, i] : brief) {
     const float us =
-        time(i, std::max<int>(kFewestLaunches, copy_count));  // every copy once, so that none is warm
+        time(i, std::max<int>(kFewestLaunches, copy_count));  // every copy once, so that no copy is warm
     if (us < 0 || (best >= 0 && us >= best)) continue;
     best = us;
     a.algorithm = found[i].algo;
   }
   cudaFree(copies);
   cudaStreamDestroy(stream);
-  cudaGetLastError();  // a refused algorithm leaves its error behind
+  cudaGetLastError();  // a refused algorithm leaves an error
   return best < 0 ? nullptr : new Prepared(a);
 }
 

@@ -1,5 +1,5 @@
-// cuBLASLt, opened at run time, so that adapters are built without it: libcublasLt.so.13 from the loader's path (LD_LIBRARY_PATH),
-// or the file that the variable SLUICE_PEER_CUBLASLT names.
+// Opens cuBLASLt at run time, so that adapters are built without it: libcublasLt.so.13 from the loader's path
+// (LD_LIBRARY_PATH), or the file that the variable SLUICE_PEER_CUBLASLT names.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -51,8 +51,8 @@ struct CublasLt {
   }
 };
 
-// Microseconds of each of `launches` recorded launches, the median of some replays; launch(i) says whether it was accepted.
-// Negative: something was refused.
+// Microseconds of each of `launches` recorded launches, the median of some replays. launch(i) returns true if it was accepted. Negative: a
+// launch was refused.
 template <class Launch>
 float recorded_us(cudaStream_t stream, int launches, Launch launch) {
   constexpr int kReplays = 3;

@@ -1,6 +1,6 @@
-// FlashMLA's dense decode kernel for Hopper, as its flash_mla_with_kvcache runs it, between the two batched products with kv_b that
-// engines leave to cuBLAS: the fastest of cuBLASLt's algorithms does them here. FlashMLA's files are found by -I; its own checks end
-// the process, so supports() refuses what they would.
+// FlashMLA's dense decode kernel for Hopper, called as flash_mla_with_kvcache calls it, between the two batched products with
+// kv_b. Engines leave these to cuBLAS; here the fastest of cuBLASLt's algorithms computes them. FlashMLA's files are found by
+// -I. Its own checks end the process, so supports() refuses the problems that they would reject.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -18,12 +18,12 @@
 namespace {
 
 constexpr int kRank = 512, kRope = 64, kRow = kRank + kRope, kPage = 64,
-              kTile = 64;        // kTile: query rows of a CTA
-constexpr int kPartsMost = 160;  // what its combine kernel is compiled for
+              kTile = 64;        // query rows per CTA
+constexpr int kPartsMost = 160;  // the limit of its compiled combine kernel
 constexpr int64_t kSequencesMost = 4096;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kColdBytes = size_t{128}
-                              << 20;  // of weights to rotate over while timing: twice the L2 of Hopper
+                              << 20;  // bytes of rotating weights while timing: twice the L2 of Hopper
 constexpr int kAlgorithms = 16, kTimed = 16;  // offered by heuristics; launches in a timed recording
 
 CublasLt& library() {
@@ -31,7 +31,7 @@ CublasLt& library() {
   return it;
 }
 
-// A batch of products, one for each head.
+// A batch of products, one per head.
 struct Product {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
@@ -44,10 +44,10 @@ struct Prepared {
   CombineParams combine;
 };
 
-// Query rows of a sequence times heads, which share the latents of that sequence.
+// Query rows of a sequence times heads; they share the latents of that sequence.
 int64_t rows_of(const sluice_peer_latent* p) { return p->tokens / p->sequences * p->heads; }
 
-// Parts of the work of all sequences, each for as many CTAs as a sequence has tiles of query rows.
+// Parts of the work of all sequences; each part has as many CTAs as a sequence has tiles of query rows.
 int parts_of(const sluice_peer_latent* p) {
   int device = 0, multiprocessors = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
@@ -65,7 +65,7 @@ struct Scratch {
   size_t bytes;
 };
 
-// Where everything is in scratch, which may be null if only the size is wanted.
+// The layout of scratch, which may be null if only the size is needed.
 Scratch lay_out(const sluice_peer_latent* p, void* scratch) {
   Scratch s{};
   const auto take = [&](auto*& to, int64_t count) {
@@ -146,7 +146,7 @@ const __nv_bfloat16* values_of(const sluice_peer_latent* p, const void* kv_b) {
   return keys_of(kv_b) + p->nope * p->rank;
 }
 
-// Several copies of kv_b, so that none is in L2 when its turn comes again while algorithms are timed.
+// Several copies of kv_b, so that a copy is no longer in L2 when it is used again while algorithms are timed.
 class Copies {
  public:
   explicit Copies(const sluice_peer_latent* p)
@@ -169,7 +169,7 @@ class Copies {
   bool ok_ = false;
 };
 
-// Sets the fastest algorithm; launch(algorithm, i) says whether cuBLASLt accepted it.
+// Selects the fastest algorithm; launch(algorithm, i) returns true if cuBLASLt accepted it.
 template <class Launch>
 bool choose(Product* a, cudaStream_t stream, Launch launch) {
   CublasLt& lt = library();
@@ -188,7 +188,7 @@ bool choose(Product* a, cudaStream_t stream, Launch launch) {
     if (us < 0 || (best >= 0 && us >= best)) continue;
     best = us, a->algorithm = found[i].algo;
   }
-  cudaGetLastError();  // a refused algorithm leaves its error behind
+  cudaGetLastError();  // a refused algorithm leaves an error
   return best >= 0;
 }
 
@@ -213,7 +213,8 @@ bool prepare_products(const sluice_peer_latent* p, const Scratch& s, cudaStream_
          });
 }
 
-// What does not change from run to run, and the schedule of all sequences, which an engine makes once a step for all layers.
+// The parameters that stay the same from run to run, and the schedule of all sequences, which an engine makes once per step for
+// all layers.
 void prepare_attention(const sluice_peer_latent* p, const Scratch& s, cudaStream_t stream, Prepared* out) {
   const int sequences = static_cast<int>(p->sequences), heads = static_cast<int>(p->heads),
             rows = static_cast<int>(p->tokens / p->sequences), all = rows * heads, parts = parts_of(p);
@@ -247,7 +248,7 @@ void prepare_attention(const sluice_peer_latent* p, const Scratch& s, cudaStream
 
   GetDecodeSchedMetaParams m{};
   m.b = sequences, m.s_q = rows;
-  m.block_size_n = kPage, m.fixed_overhead_num_blocks = 5;  // as FlashMLA has it
+  m.block_size_n = kPage, m.fixed_overhead_num_blocks = 5;  // FlashMLA's value
   m.topk = m.extra_topk = -1;                               // all keys
   m.seqlens_k_ptr = a.seqlens_k_ptr;
   m.tile_scheduler_metadata_ptr = s.schedule, m.num_splits_ptr = s.splits, m.num_sm_parts = parts;
@@ -274,7 +275,7 @@ void* prepare(const sluice_peer_latent* p, void* scratch) {
   return nullptr;
 }
 
-// The elements of q that carry the position, to where FlashMLA wants them: after the product with the key matrices.
+// Copies the positional elements of q to where FlashMLA expects them, after the product with the key matrices.
 __global__ void copy_positions(const uint4* __restrict__ q, uint4* __restrict__ queries, int64_t rows,
                                int nope) {
   constexpr int kEach = 16 / sizeof(__nv_bfloat16), kChunks = kRope / kEach;

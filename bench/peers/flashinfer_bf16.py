@@ -35,7 +35,7 @@ class FlashinferPeer:
     def prepare(self, model, tokens, w, x, ids, weights):
         self.model, self.scratch = model, None
         for one in w if model.gated else ():
-            if not hasattr(one, "ups_first"):  # FlashInfer wants all ups, then all gates
+            if not hasattr(one, "ups_first"):  # FlashInfer needs all ups first, then all gates
                 one.ups_first = torch.cat(one.up.chunk(2, 1)[::-1], 1)
         self.ones = torch.ones_like(weights[0])
         given = self.given(x[0], self.global_ids(ids[0]), weights[0], w[0], torch.empty_like(x[0]))

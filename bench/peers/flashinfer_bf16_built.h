@@ -1,5 +1,5 @@
-// In FlashInfer's dispatchers every tile stands for a kernel. These call those of flashinfer_bf16_tiles.h, which are compiled
-// here, and refuse the others. bench/peers/build puts them between the dispatchers and the launchers.
+// FlashInfer's dispatchers map every tile to a kernel. These functions call the kernels of flashinfer_bf16_tiles.h, which are
+// compiled here, and refuse the others. bench/peers/build inserts them between the dispatchers and the launchers.
 #pragma once
 #include <type_traits>
 
@@ -21,7 +21,7 @@ constexpr bool sluice_hopper_tile_is_built() {
   return false;
 }
 
-// In place of tma_warp_specialized_generic_moe_gemm_kernelLauncher.
+// Replaces tma_warp_specialized_generic_moe_gemm_kernelLauncher.
 template <class Arch, class T, class Weight, class Output, class EpilogueSchedule, class Epilogue,
           SluiceFusion kFusion, class Tile, class Cluster, bool kBlockScaled, bool kDynamicCluster,
           bool kBias, bool kSwap>
@@ -35,7 +35,7 @@ void sluice_launch_hopper(cutlass_kernels::TmaWarpSpecializedGroupedGemmInput in
                                                          kDynamicCluster, kBias, kSwap>(
         input, experts, cores, stream, occupancy, workspace_size, dynamic_cluster, fallback_cluster);
   else
-    TLLM_THROW("this tile is not compiled");  // what the search for the largest workspace passes over
+    TLLM_THROW("this tile is not compiled");  // the search for the largest workspace skips these
 }
 
 template <class Tile, int kStages>
@@ -51,7 +51,7 @@ template <typename T, typename Weight, typename Output, typename Arch, cutlass::
           typename Epilogue, typename Tile, typename WarpTile, int kStages>
 struct genericMoeGemmKernelLauncher;
 
-// In place of genericMoeGemmKernelLauncher: its GEMM alone or with relu(y)^2, and the one with silu(gate) * up.
+// Replaces genericMoeGemmKernelLauncher: the GEMM alone or with relu(y)^2, and the GEMM with silu(gate) * up.
 template <class T, class Weight, class Output, class Arch, cutlass::WeightOnlyQuantOp kOp, class Epilogue,
           class Tile, class WarpTile, int kStages>
 struct SluiceLaunchAmpere {

@@ -1,7 +1,8 @@
-// FlashInfer's cutlass_fused_moe with bf16 weights on Hopper, as its Python runs it: one kernel that sorts rows by expert (three
-// where there are many), rows expanded, descriptors, GEMM, activation, GEMM, weighted sum; its dependent launches are on. Plain C
-// functions for bf16_layer.py. Tiles are chosen as FlashInfer's tuner does, by timing, for each problem: GEMM 1 first, then
-// GEMM 2, here the whole layer with cold weights, and only tiles that suit the rows of an expert.
+// FlashInfer's cutlass_fused_moe with bf16 weights on Hopper, as its Python runs it: one kernel that sorts rows by expert
+// (three kernels if there are many rows), rows expanded, descriptors, GEMM, activation, GEMM, weighted sum, with dependent
+// launches. Plain C functions for bf16_layer.py. Tiles are chosen as FlashInfer's tuner chooses them, by timing, for each
+// problem: GEMM 1 first, then GEMM 2. Here the whole layer is timed with cold weights, and only tiles that suit the rows per
+// expert are tried.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -15,8 +16,8 @@
 #include "cutlass_fused_moe_kernels.cuh"
 #include "flashinfer_bf16_tiles.h"
 
-// What the caller knows of a layer; device memory. An expert's id is that among all experts; those from 0 to experts are here.
-// up is [experts, 2 * inner, hidden] with all ups before the gates, or [experts, inner, hidden] with relu(up)^2.
+// The caller's layer, in device memory. Expert ids count all experts; experts with ids from 0 to experts - 1 are on this rank. up is
+// [experts, 2 * inner, hidden] with all ups before the gates, or [experts, inner, hidden] with relu(up)^2.
 struct Layer {
   int64_t tokens, experts, routed, top_k, hidden, inner, gated;
   const __nv_bfloat16 *x, *up, *down;
@@ -28,7 +29,7 @@ struct Layer {
 
 enum Part : int64_t { kLayer, kGroup, kGemms };
 
-// Named: nvcc's stubs cannot name types of a nameless one beside those of FlashInfer's headers.
+// Not an anonymous namespace: nvcc's stubs cannot name types of one beside the types of FlashInfer's headers.
 namespace sluice_flashinfer_bf16 {
 
 namespace fk = tensorrt_llm::kernels::cutlass_kernels;
@@ -41,7 +42,7 @@ Runner& runner() {
   return only;
 }
 
-// Where things lie in meta and scratch.
+// Offsets in meta and scratch.
 struct Layout {
   size_t offsets, to_token, to_row, scales, expanded, meta;
   size_t rows, work;
@@ -94,8 +95,8 @@ void layer(const Layer& p, cudaStream_t stream) {
                   parallel_of(p), false, false, no_lora, false, false, false, no_latency, true, stream);
 }
 
-// The pointers into its workspace, but what belongs to rows by expert in meta. (In the workspace the expanded rows share their
-// place with what the activation writes.)
+// The pointers into its workspace, except the data of rows by expert, which is in meta. (In the workspace the expanded rows share their
+// memory with the output of the activation.)
 void lay_out(const Layer& p, const Layout& a) {
   Runner& r = runner();
   r.configureWsPtrs(at<char>(p.scratch, a.work), p.tokens, p.hidden, p.inner, static_cast<int>(p.experts),
@@ -126,7 +127,7 @@ void group(const Layer& p, cudaStream_t stream) {
       r.fc1_fp4_act_scale_, nullptr, false, nullptr, nullptr, nullptr, nullptr, true, stream);
 }
 
-// From the expanded rows: descriptors, GEMM, activation, GEMM, and the weighted sum that comes with it.
+// From the expanded rows on: descriptors, GEMM, activation, GEMM, and the weighted sum that belongs to it.
 void gemms(const Layer& p, cudaStream_t stream) {
   const Layout a = layout_of(p);
   lay_out(p, a);
@@ -158,7 +159,7 @@ void gemms(const Layer& p, cudaStream_t stream) {
 
 struct Tile {
   Config config;
-  int64_t tokens;  // of one expert
+  int64_t tokens;  // per expert
   std::string name;
 };
 
@@ -182,8 +183,7 @@ constexpr auto kAmpere32 = tkc::CutlassTileConfig::CtaShape32x128x64_WarpShape32
                kAmpere64 = tkc::CutlassTileConfig::CtaShape64x128x64_WarpShape32x64x64;
 constexpr bool kNONE = false, kFINALIZE = true;
 
-// Those that suit `rows` rows of an expert: a tile that is much wider multiplies zeros, one that is much narrower reads the
-// weights again and again.
+// The tiles that suit `rows` rows per expert. A much wider tile multiplies zeros; a much narrower tile reads the weights again and again.
 std::vector<Tile> tiles_for(double rows, bool may_add_up) {
   std::vector<Tile> all = {
 #define TILE(swap, fusion, m, n, cluster_m, cluster_n)                                \
@@ -205,14 +205,14 @@ std::vector<Tile> tiles_for(double rows, bool may_add_up) {
 
 struct Choice {
   Tile up, down;
-  std::string text = {};  // both, and the milliseconds of all that were tried
+  std::string text = {};  // both tiles, and the milliseconds of all tiles that were tried
 };
 
 void expect(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
-// What timing needs; nothing of it is kept.
+// The resources of timing; nothing of it is kept.
 class Timer {
  public:
   Timer() {
@@ -230,7 +230,8 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // The least of several recorded runs in milliseconds, each behind a filled L2; fewer where the first is far from `least`.
+  // The least of several recorded runs in milliseconds, each after L2 was filled with other data. Fewer runs if the first is
+  // far from `least`.
   float layer_ms(const Layer& p, float least) {
     layer(p, stream_);  // loads the kernels
     expect(cudaStreamSynchronize(stream_));
@@ -307,13 +308,13 @@ using namespace sluice_flashinfer_bf16;
 
 EXPORTED const char* flashinfer_version() { return PEER_VERSION; }
 
-// The two tiles of the last flashinfer_choose and the milliseconds of all that were tried, or the last error.
+// The two tiles of the last flashinfer_choose with the milliseconds of all tiles that were tried, or the last error.
 EXPORTED const char* flashinfer_text() { return text.c_str(); }
 
 EXPORTED int64_t flashinfer_meta_bytes(const Layer* p) { return static_cast<int64_t>(layout_of(*p).meta); }
 EXPORTED int64_t flashinfer_scratch_bytes(const Layer* p) { return static_cast<int64_t>(scratch_bytes(*p)); }
 
-// Finds the tiles for problems of these sizes, once; waits for the GPU. Returns 0, or 1: flashinfer_text says why.
+// Finds the tiles for problems of these sizes, once; waits for the GPU. Returns 0, or 1 with the reason in flashinfer_text.
 EXPORTED int flashinfer_choose(const Layer* p) {
   try {
     auto choice = choices.find(key_of(*p));
@@ -326,7 +327,7 @@ EXPORTED int flashinfer_choose(const Layer* p) {
   return 0;
 }
 
-// kLayer: from ids and weights to y; kGroup: to meta; kGemms: from meta on. Wants the tiles chosen.
+// kLayer: from ids and weights to y; kGroup: to meta; kGemms: from meta on. The tiles must be chosen before.
 EXPORTED int flashinfer_enqueue(const Layer* p, int64_t part, void* stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
   try {

@@ -1,5 +1,5 @@
-// One part of FlashInfer's bf16 GEMMs, compiled with -DPART=0 to 8: Hopper's tiles of SLUICE_FLASHINFER_TILES_<PART>; of part 0
-// Ampere's, with silu(gate) * up.
+// One part of FlashInfer's bf16 GEMMs, compiled with -DPART=0 to 8: the Hopper tiles of SLUICE_FLASHINFER_TILES_<PART>; part 0 has the
+// Ampere tiles, with silu(gate) * up.
 #include "flashinfer_bf16_tiles.h"
 
 #if PART > 0

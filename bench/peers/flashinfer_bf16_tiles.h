@@ -1,9 +1,9 @@
-// The tiles of FlashInfer's bf16 GEMM for Hopper that are compiled here: of the 45 that its tuner tries for the first GEMM and the
-// 81 for the second, those that suit some number of tokens for an expert.
+// The compiled tiles of FlashInfer's bf16 GEMM for Hopper. Its tuner tries 45 tiles for the first GEMM and 81 for the second;
+// these are the tiles that suit some number of tokens per expert.
 #pragma once
 
-// Hopper's, of 64 k. T(weights on the left, epilogue, rows, columns, blocks of a cluster along rows, along columns), by the part
-// of a build that has them. FINALIZE adds a token's experts up in the epilogue; NONE leaves that to a kernel behind it.
+// Hopper tiles, of 64 k. T(weights on the left, epilogue, rows, columns, CTAs of a cluster along rows, along columns), by the
+// part of a build that compiles them. FINALIZE adds a token's experts up in the epilogue; NONE leaves that to a later kernel.
 #define SLUICE_FLASHINFER_TILES_1(T) \
   T(true, NONE, 128, 16, 1, 1)       \
   T(true, NONE, 128, 32, 1, 1)       \
@@ -54,7 +54,7 @@
   SLUICE_FLASHINFER_TILES_7(T)     \
   SLUICE_FLASHINFER_TILES_8(T)
 
-// Ampere's, which the tuner tries on Hopper too, of 128 columns and 64 k. T(rows, stages).
+// Ampere tiles, which the tuner tries on Hopper too, of 128 columns and 64 k. T(rows, stages).
 #define SLUICE_FLASHINFER_AMPERE_TILES(T) \
   T(32, 3)                                \
   T(32, 4)                                \

@@ -1,7 +1,7 @@
 // FlashInfer's prefill attention of FlashAttention 3's design over pages, as BatchAttentionWithAttentionSinkWrapper runs it with
 // backend fa3: bf16, causal, sinks, with or without a window; its plan is made in prepare(). FlashInfer's files are found by -I.
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
-// The kernel's header comes first: the others lean on what it includes.
+// The kernel's header comes first, because the other headers need its includes.
 #include <flashinfer/attention/hopper/attention_updater.cuh>
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/variant_helper.cuh>
@@ -33,17 +33,17 @@ struct Params : flashinfer::BatchPrefillPagedParams<bf16, bf16, bf16, int32_t> {
 };
 
 struct Prepared {
-  std::vector<int32_t> plan;  // on the host, where its copy to the device starts
+  std::vector<int32_t> plan;  // on the host, as the source of its copy to the device
   Params params;
 };
 
-constexpr int kDim = 64, kRows = 192;  // of a head; of a tile
-constexpr int64_t kTilesMost = 4096;   // of a head; beyond, FlashInfer plans for one head instead of all
+constexpr int kDim = 64, kRows = 192;  // per head; per tile
+constexpr int64_t kTilesMost = 4096;   // per head; above, FlashInfer plans for one head instead of all
 constexpr size_t kSinksBytes = 4096;
 
 int64_t tiles_most(const sluice_peer_attention* p) { return (p->tokens + kRows - 1) / kRows + p->sequences; }
 
-// For each tile of each head seven numbers, and where the work of each multiprocessor begins.
+// Seven numbers for each tile of each head, and the start of each SM's work.
 size_t plan_bytes(const sluice_peer_attention* p) {
   return static_cast<size_t>(tiles_most(p) * p->heads * 7 * 4) + (size_t{64} << 10);
 }
@@ -62,7 +62,7 @@ const char* supports(const sluice_peer_attention* p) {
 
 size_t scratch_bytes(const sluice_peer_attention* p) { return kSinksBytes + plan_bytes(p); }
 
-// What does not change from run to run. The page table itself is the list of pages, and a sequence's part of it is a row.
+// The parameters that stay the same from run to run. The page table itself is the list of pages; a sequence's part of it is a row.
 bool fill(const sluice_peer_attention* p, void* scratch, Prepared* out) {
   auto* device = static_cast<char*>(scratch) + kSinksBytes;
   std::vector<int32_t> q_begin(p->host_q_begin, p->host_q_begin + p->sequences + 1);

@@ -1,7 +1,7 @@
-// FlashInfer's cutlass_fused_moe for MXFP4 weights and bf16 activations on Hopper (W4A16), as its Python and vLLM run it:
-// three kernels that sort rows by expert, rows expanded, descriptors, GEMM, activation, GEMM, weighted sum. Hidden and
-// intermediate are padded to 128, as vLLM's loader does; the copy that pads x belongs to the layer. Tiles are chosen as
-// FlashInfer's tuner does, by timing, for each problem: GEMM 1 first, then GEMM 2, here the whole layer with cold weights.
+// FlashInfer's cutlass_fused_moe for MXFP4 weights and bf16 activations on Hopper (W4A16), as its Python and vLLM run it: three
+// kernels that sort rows by expert, rows expanded, descriptors, GEMM, activation, GEMM, weighted sum. Hidden and intermediate
+// are padded to 128, as in vLLM's loader; the copy that pads x belongs to the layer. Tiles are chosen as FlashInfer's tuner
+// chooses them, by timing, for each problem: GEMM 1 first, then GEMM 2. Here the whole layer is timed with cold weights.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -16,7 +16,7 @@
 #include "moe_gemm/moe_gemm_mixed_utils.h"
 #include "peer.h"
 
-// Named: nvcc's stubs cannot name types of a nameless one beside those of FlashInfer's headers.
+// Not an anonymous namespace: nvcc's stubs cannot name types of one beside the types of FlashInfer's headers.
 namespace sluice_flashinfer_moe {
 
 namespace fk = tensorrt_llm::kernels::cutlass_kernels;
@@ -31,7 +31,7 @@ Runner& runner() {
   return only;
 }
 
-// Padded sizes, and where things lie in packed, meta and scratch.
+// Padded sizes, and offsets in packed, meta and scratch.
 struct Layout {
   int64_t hidden, inner, pairs;
   size_t up, up_scale, up_bias, down, down_scale, down_bias, alpha, beta, limit, packed;
@@ -50,7 +50,7 @@ Layout layout_of(const sluice_peer_layer* p) {
     return at;
   };
   const int64_t weights = p->experts * a.hidden * a.inner;
-  a.up = take(&a.packed, weights);  // two matrices of half a byte
+  a.up = take(&a.packed, weights);  // two e2m1 matrices
   a.up_scale = take(&a.packed, weights / 16);
   a.up_bias = take(&a.packed, p->experts * 2 * a.inner * 2);
   a.down = take(&a.packed, weights / 2);
@@ -90,11 +90,11 @@ size_t scratch_bytes(const sluice_peer_layer* p) {
                                             false, false, false, false, true);
 }
 
-// ---- packing: what vLLM's loader does in PyTorch, around FlashInfer's interleaving kernel ----
+// ---- packing: the PyTorch code of vLLM's loader, around FlashInfer's interleaving kernel ----
 
-// Where row `row` of the padded matrix of one expert comes from, or -1: FlashInfer wants all ups, then all gates.
+// The source of row `row` of an expert's padded matrix, or -1. FlashInfer needs all ups first, then all gates.
 struct Rows {
-  int64_t n, n_padded;  // of one of gates and ups, if gated
+  int64_t n, n_padded;  // per gates or ups, if gated
   bool gated, interleaved;
   __device__ int64_t of(int64_t row) const {
     const bool gate = gated && row >= n_padded;
@@ -217,8 +217,8 @@ void layer(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) {
                   {}, false, false, no_lora, false, false, false, no_latency, true, stream);
 }
 
-// The pointers into its workspace, but rows by expert in meta. (In the workspace the expanded rows share their place with what
-// the activation writes.)
+// The pointers into its workspace, except rows by expert, which are in meta. (In the workspace the expanded rows share their
+// memory with the output of the activation.)
 void lay_out(const sluice_peer_layer* p, const Layout& a) {
   Runner& r = runner();
   r.configureWsPtrs(at<char>(p->scratch, a.work), p->tokens, a.hidden, a.inner, static_cast<int>(p->experts),
@@ -245,7 +245,7 @@ void group(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) {
       nullptr, nullptr, nullptr, nullptr, true, stream);
 }
 
-// From the expanded rows: descriptors, GEMM, activation, GEMM, and the weighted sum that comes with it.
+// From the expanded rows on: descriptors, GEMM, activation, GEMM, and the weighted sum that belongs to it.
 void gemms(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) {
   lay_out(p, a);
   Runner& r = runner();
@@ -282,7 +282,7 @@ struct Tile {
 constexpr tkc::MainloopScheduleType kPingpong = tkc::MainloopScheduleType::PINGPONG,
                                     kCooperative = tkc::MainloopScheduleType::COOPERATIVE;
 
-// Those that FlashInfer takes for a GEMM of so many rows of weights and so much k.
+// The tiles that FlashInfer accepts for a GEMM with these weight rows and this k.
 std::vector<Tile> tiles_for(int64_t rows, int64_t k) {
   std::vector<Tile> all = {
 #define TILE(rows_, tokens_, k_, cluster_m, cluster_n, schedule)                                           \
@@ -292,7 +292,8 @@ std::vector<Tile> tiles_for(int64_t rows, int64_t k) {
       SLUICE_FLASHINFER_TILES(TILE)
 #undef TILE
   };
-  for (Tile& t : all) t.config.swap_ab = true;  // weights are the left operand: this GEMM knows no other way
+  // Weights are the left operand; this GEMM supports nothing else.
+  for (Tile& t : all) t.config.swap_ab = true;
   std::erase_if(all, [=](const Tile& t) { return k % t.k != 0 || rows % t.m != 0 || rows < t.n; });
   return all;
 }
@@ -301,7 +302,7 @@ struct Choice {
   Config up, down;
 };
 
-// The L2 is filled with something else before each.
+// L2 is filled with other data before each run.
 float time_layer(const sluice_peer_layer* p, const Layout& a, void* other, cudaEvent_t start, cudaEvent_t end,
                  cudaStream_t stream) {
   cudaMemsetAsync(other, 0, size_t{128} << 20, stream);

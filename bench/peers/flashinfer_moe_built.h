@@ -1,5 +1,5 @@
-// In FlashInfer's dispatcher every tile stands for a kernel. This calls those that are compiled here and refuses the others.
-// bench/peers/build puts it between the dispatcher and the launcher.
+// FlashInfer's dispatcher maps every tile to a kernel. This function calls the kernels that are compiled here and refuses the others.
+// bench/peers/build inserts it between the dispatcher and the launcher.
 #pragma once
 #include <stdexcept>
 #include <type_traits>

@@ -1,9 +1,9 @@
-// The tiles of FlashInfer's MXFP4 GEMM for Hopper that are compiled here: two dozen of the hundred and sixteen that its tuner
-// tries, chosen so that every number of tokens for an expert has some that suit it. A tile of 64 rows runs in ping-pong, a
-// larger one cooperatively: the tuner tries no others.
+// The compiled tiles of FlashInfer's MXFP4 GEMM for Hopper: two dozen of the 116 that its tuner tries, chosen so that every
+// number of tokens per expert has some suitable tiles. A tile of 64 rows runs in ping-pong, a larger tile cooperatively; the
+// tuner tries no other schedules.
 #pragma once
 
-// T(rows of weights, tokens, k, blocks of a cluster along rows, along tokens, schedule), by the part of a build that has them.
+// T(rows of weights, tokens, k, CTAs of a cluster along rows, along tokens, schedule), by the part of a build that compiles them.
 #define SLUICE_FLASHINFER_TILES_1(T) \
   T(64, 16, 128, 1, 1, Pingpong)     \
   T(64, 32, 128, 1, 1, Pingpong)     \

@@ -1,7 +1,7 @@
 // FlashInfer's router GEMMs: tinygemm2 (bf16 logits, any shape) and the low-latency kernel for DeepSeek V3's and Kimi
 // K2's shapes (at most 16 tokens, f32 or bf16 logits). FlashInfer's files are found by -I at build time.
 #include "tinygemm2.cu"
-// tinygemm2.cu comes first: it names cuTensorMapEncodeTiled, which the shim redirects.
+// tinygemm2.cu comes first, because it names cuTensorMapEncodeTiled, which the shim redirects.
 #include "dsv3_router_gemm.cu"
 
 #include "peer.h"

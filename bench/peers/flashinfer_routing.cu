@@ -1,5 +1,5 @@
-// FlashInfer's fused_topk_deepseek (the kernel of TensorRT-LLM's noAuxTc): ids and weights. FlashInfer has no sorting
-// into rows for Hopper beside it, so `what` is 0 only.
+// FlashInfer's fused_topk_deepseek (the kernel of TensorRT-LLM's noAuxTc): ids and weights. FlashInfer has no kernel for Hopper that sorts
+// into rows, so `what` must be 0.
 #include "fused_moe/noAuxTcKernels.cu"
 #include "peer.h"
 

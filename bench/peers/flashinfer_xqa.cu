@@ -1,7 +1,7 @@
-// XQA, NVIDIA's decode attention that FlashInfer carries, as trtllm_batch_decode_with_kv_cache runs it on Hopper: one row a
-// sequence, its own number of sub-sequences, dependent launches. flashinfer_xqa_kernel.cu has the kernels.
+// XQA, NVIDIA's decode attention in FlashInfer, as trtllm_batch_decode_with_kv_cache runs it on Hopper: one row per sequence,
+// its own choice of sub-sequences, dependent launches. flashinfer_xqa_kernel.cu has the kernels.
 #include "tvm_ffi_utils.h"
-// The shim comes first: it redirects the driver's functions, so that the library links without libcuda.
+// The shim comes first, because it redirects the driver's functions, so that the library links without libcuda.
 #define cuGetErrorName(error, text) (*(text) = "an error of the driver", CUDA_SUCCESS)
 #include "tensorMap.cpp"
 
@@ -10,8 +10,8 @@
 
 namespace {
 
-// What FlashInfer keeps of its workspace for semaphores. Splits happen only while there are fewer blocks than multiprocessors, so
-// their results are small.
+// The part of its workspace that FlashInfer reserves for semaphores. Splits occur only with fewer CTAs than SMs, so their
+// results are small.
 constexpr size_t kSinksBytes = 4096, kSemaphoreBytes = size_t{8} << 20, kSplitBytes = size_t{24} << 20;
 
 const char* supports(const sluice_peer_attention* p) {

@@ -1,13 +1,13 @@
-// XQA as bench/peers/build compiles it: once for each type of cache, with and without a window.
+// XQA as bench/peers/build compiles it: once for each cache type, with and without a window.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "peer.h"
 
-// What a problem needs besides its arguments; sub-sequences that were split meet in scratch.
+// Further inputs of a problem. Results of split sub-sequences are joined in scratch.
 struct XqaProblem {
   uint32_t multiprocessors = 0;
-  float* sinks = nullptr;  // [heads], or null: none
+  float* sinks = nullptr;  // [heads], may be null
   uint32_t* semaphores = nullptr;
   void* scratch = nullptr;
 };

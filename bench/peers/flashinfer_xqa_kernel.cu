@@ -1,16 +1,16 @@
-// One of XQA's kernels behind the function XQA_RUN. XQA wants its types and sizes as macros: CACHE_ELEM_ENUM (0: bf16, 2: e4m3),
-// SLIDING_WINDOW, HEAD_ELEMS and so on; bench/peers/build gives them. XQA's files are found by -I.
+// One of XQA's kernels behind the function XQA_RUN. XQA takes its types and sizes as macros: CACHE_ELEM_ENUM (0: bf16, 2: e4m3),
+// SLIDING_WINDOW, HEAD_ELEMS and so on; bench/peers/build defines them. XQA's files are found by -I.
 #include "tvm_ffi_utils.h"
-// The shim comes first: it redirects the driver's functions, so that the library links without libcuda.
+// The shim comes first, because it redirects the driver's functions, so that the library links without libcuda.
 #define cuGetErrorName(error, text) (*(text) = "an error of the driver", CUDA_SUCCESS)
-// The functions of all kernels have the same names, but live in one library.
+// The functions of all kernels have the same names, but are linked into one library.
 #define XQA_JOIN_NOW(a, b) a##b
 #define XQA_JOIN(a, b) XQA_JOIN_NOW(a, b)
 #define launchMHA XQA_JOIN(XQA_RUN, _mha)
 #define launchMHAFlashInfer XQA_JOIN(XQA_RUN, _launch)
 #define launchHopperF8MHA XQA_JOIN(XQA_RUN, _mha)
 #define launchHopperF8MHAFlashInfer XQA_JOIN(XQA_RUN, _launch)
-// As FlashInfer chooses on Hopper: the kernel with warpgroup products for caches of 8 bits, else the one without.
+// FlashInfer's choice on Hopper: the wgmma kernel for 8-bit caches, otherwise the kernel without wgmma.
 #if CACHE_ELEM_ENUM == 0
 #include "mha.cu"
 #else

@@ -47,7 +47,7 @@ def answer_as_h200():
     one._index, one._value = 0, info
     device.DeviceInfo._instances[0] = one
     device.current_device._value = info
-    # Nothing is loaded, so nothing has an id.
+    # Nothing is loaded, so no kernel has an id.
     ops.register_kernel = lambda path: (0, "humming")
     ops.register_process_input_kernel = lambda path: (0, "process_input_kernel")
 

@@ -29,7 +29,7 @@ import triton.language as tl
 from layer_bench import DRAWS, MODELS, SETS, Csv, measure, options_of, random_experts, run_all, wrong_token
 
 VERSION = "humming-kernels 0.1.19"
-FORMS = {"indexed": "indexed", "grouped": "grouped_contiguous"}  # as Humming calls them
+FORMS = {"indexed": "indexed", "grouped": "grouped_contiguous"}  # Humming's names
 
 
 @triton.jit
@@ -69,7 +69,7 @@ def keep_cubins(folder):
 class Layer:
     """Configurations of one model's two GEMMs and its activation, in one of FORMS."""
 
-    tables = {}  # of Humming's heuristics, by form and configuration
+    tables = {}  # Humming's heuristics, by form and configuration
 
     def __init__(self, model, form):
         from humming import dtypes
@@ -246,7 +246,7 @@ def main():
     options = parser.parse_args()
     if options.package:
         sys.path.insert(0, options.package)
-    os.environ["HUMMING_DISABLE_PARALLEL_BUILD"] = "1"  # else importing it starts a compiler
+    os.environ["HUMMING_DISABLE_PARALLEL_BUILD"] = "1"  # otherwise the import starts a compiler
     if options.cubins:
         keep_cubins(options.cubins)
     rows = Rows(options.rows)
@@ -256,8 +256,8 @@ def main():
     def load(model):
         layers, sets, raw = [Layer(model, form) for form in options.forms], [], None
         for seed in reversed(range(SETS)):
-            raw = random_experts(model, seed)  # in the end that of set 0
-            sets.insert(0, layers[0].weights(raw))  # alike in both forms
+            raw = random_experts(model, seed)  # at the end, the weights of set 0
+            sets.insert(0, layers[0].weights(raw))  # the same in both forms
         return layers, sets, raw
 
     def measure_problem(loaded, model, tokens, spread, ids):

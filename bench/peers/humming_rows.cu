@@ -1,20 +1,20 @@
-// What vLLM puts around Humming's GEMMs, for humming_layer.py, which loads this with ctypes: rows by expert in padded blocks
-// (moe_align_block_size), rows by expert without padding (moe_prepare_scatter), and the sum of a token's rows
-// (moe_unpermute). Each returns 0, or an error of CUDA's or the kernel's.
+// The kernels of vLLM around Humming's GEMMs, for humming_layer.py, which loads this library with ctypes: rows by expert in
+// padded blocks (moe_align_block_size), rows by expert without padding (moe_prepare_scatter), and the sum of a token's rows
+// (moe_unpermute). Each function returns 0, or an error of CUDA or of the kernel.
 #include <cuda_bf16.h>
 
 #include <cub/cub.cuh>
 #include <cuda/std/functional>
 
 #include "torch_shim.h"
-// vLLM's, which want what stands above.
+// vLLM's files, which need the includes above.
 #include "moe/moe_align_sum_kernels.cu"
 #include "moe/permute_unpermute_kernels/moe_permute_unpermute_kernel.cu"
 
 #define SLUICE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// ids[tokens, top_k] to blocks of `block` rows of one expert: rows[most], the expert of each block, the padded count.
-// scratch is experts + 1025 ints.
+// From ids[tokens, top_k] to blocks of `block` rows of one expert: rows[most], the expert of each block, the padded count. scratch has
+// experts + 1025 ints.
 SLUICE_EXPORT int humming_blocks(const int* ids, int* rows, int* of_blocks, int* padded, int* scratch,
                                  int64_t tokens, int64_t top_k, int64_t experts, int64_t block, int64_t most,
                                  void* stream) {
@@ -38,8 +38,8 @@ SLUICE_EXPORT int64_t humming_sort_bytes(int64_t pairs, int64_t experts) {
       CubKeyValueSorter::getWorkspaceSize(static_cast<size_t>(pairs), static_cast<int>(experts)));
 }
 
-// ids[tokens, top_k] to offsets[experts + 1] and the row that every pair moves to. counted is 0, 1, 2 ...; keys has room for
-// 3 * tokens * top_k ints, sort for humming_sort_bytes.
+// From ids[tokens, top_k] to offsets[experts + 1] and the row of every pair. counted is 0, 1, 2 ...; keys has room for 3 * tokens * top_k
+// ints, sort for humming_sort_bytes.
 SLUICE_EXPORT int humming_scatter(const int* ids, const int* counted, int* keys, int64_t* offsets, int* rows,
                                   void* sort, int64_t tokens, int64_t top_k, int64_t experts, void* stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);

@@ -18,8 +18,8 @@ import torch
 
 SETS, DRAWS = 3, 8
 BURST_MS, PAUSE_MS, SUSTAINED_MS = 5.0, 10.0, 300.0
-SHARE = 2.0**-6  # of a token's size, as for other peers
-# Counts far from each other first: if time runs out, what is there says most.
+SHARE = 2.0**-6  # relative to a token's size, as for other baselines
+# Spread the counts first: if time runs out, the existing rows are most useful.
 TOKENS = [1, 64, 1024, 4096, 8, 256, 16, 2, 512, 32, 128, 2048, 4, 8192, 16384]
 
 
@@ -35,7 +35,7 @@ class Model:
     alpha: float
     beta: float
     limit: float
-    gpt_oss: bool  # gate and up rows in turn, and biases; else all gates first and no biases
+    gpt_oss: bool  # gate and up rows alternate, with biases; otherwise all gates first and no biases
 
     def activate(self, z):
         gate, up = (z[..., 0::2], z[..., 1::2]) if self.gpt_oss else z.chunk(2, -1)
@@ -53,7 +53,7 @@ MODELS = {
         Model("held-out-5120x1024", 160, 8, 5120, 1024, 1.0, 0.0, 10.0, False),
     )
 }
-# Shapes that nothing of Sluice's was fitted to are measured only where they are named.
+# No kernel of Sluice was fitted to held-out shapes. They are measured only if they are named.
 BY_DEFAULT = [name for name in MODELS if "held-out" not in name]
 
 
@@ -138,7 +138,7 @@ def measure(run, replays, paces=("burst", "sustained")):
         one = replay_ms(graph)
         if one <= BURST_MS or count == 1:
             break
-        count = max(1, int(0.9 * count * BURST_MS / one))  # other draws reach more experts than the first three
+        count = max(1, int(0.9 * count * BURST_MS / one))  # later draws may reach more experts than the first three
     burst = []
     for _ in range(replays):
         time.sleep(PAUSE_MS / 1000)
@@ -240,7 +240,7 @@ def run_all(options, load, measure_problem):
                     continue
                 try:
                     measure_problem(loaded, model, tokens, spread, ids)
-                except Exception as error:  # a peer's own refusal: say it and measure the rest
+                except Exception as error:  # a refusal by the baseline: report it and measure the rest
                     print(f"!! {what}: left out: {error!r}")
         del loaded
         torch.cuda.empty_cache()

@@ -1,10 +1,10 @@
-// Checks that the peers compute what bench/peers/peer.h says, against double precision, and times them.
+// Checks that the baselines compute what bench/peers/peer.h says, against double precision, and times them.
 //
 // usage: peer_check FOLDER [router | routing]     loads every peer_*.so of FOLDER; needs a GPU
 //
-// One line for each peer and problem: worst error, then median, p10 and p90 of microseconds a launch: replays of a
-// recorded chain of launches over weights that rotate (so that they are cold) and over several x and outputs. An error
-// beyond its bound ends the program with 1 once everything has run.
+// Prints one line for each baseline and problem: the worst error, then median, p10 and p90 of microseconds per launch. It
+// replays a recorded chain of launches over weights that rotate (so that they are cold) and over several x and outputs. If an
+// error exceeds its bound, the program exits with 1 after all problems.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <dirent.h>
@@ -24,7 +24,8 @@
 
 namespace {
 
-constexpr int kLaunches = 100;  // at least; as many as there are copies of the weights, so that none is warm
+// At least; as many as there are copies of the weights, so that no copy is warm.
+constexpr int kLaunches = 100;
 constexpr int kReplays = 15;
 constexpr int kRotated = 4;
 constexpr size_t kColdBytes = size_t{208} << 20;
@@ -49,7 +50,7 @@ float value_of(uint16_t bf16) {
   return value;
 }
 
-// A rounded normal number; bf16 by truncation, which is as good as any.
+// Normal numbers in bf16, by truncation, which is as good as rounding here.
 std::vector<uint16_t> random_bf16(size_t count, float scale, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0, scale);
@@ -68,7 +69,7 @@ struct Times {
   float median, p10, p90;
 };
 
-// Microseconds a launch of `enqueue(i, stream)`, or negative numbers if it cannot be recorded.
+// Microseconds per launch of `enqueue(i, stream)`, or negative numbers if it cannot be recorded.
 template <class Enqueue>
 Times time_launches(cudaStream_t stream, int launches, const Enqueue& enqueue) {
   cudaGraph_t graph = nullptr;
@@ -133,7 +134,7 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
     must(cudaMemcpy(device_x, x.data(), x_bytes, cudaMemcpyHostToDevice), "x");
     must(cudaMemcpy(device_bias, bias.data(), s.experts * 2, cudaMemcpyHostToDevice), "bias");
 
-    // A few rows of the reference, and the sums of magnitudes that bound the error of adding in f32.
+    // A few rows of the reference, and the sums of magnitudes that bound the error of f32 additions.
     const int64_t rows[] = {0, 1, 3, 7, 15, 63, 100, 127, 300, 511, 2000, 4095};
     std::map<int64_t, std::vector<double>> exact, magnitude;
     for (const int64_t t : rows)
@@ -153,7 +154,7 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
       for (const int kind : {0, 1, 2})  // bf16 with bias, bf16, f32
         for (const int64_t tokens : counts)
           for (const int dependent : {0, 1}) {
-            if (kind == 0 && s.hidden != 2880) continue;  // gpt-oss alone has a bias
+            if (kind == 0 && s.hidden != 2880) continue;  // only gpt-oss has a bias
             if (dependent && tokens > 128) continue;
             const bool with_bias = kind == 0;
             sluice_peer_router p = {
@@ -189,7 +190,7 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
                 const double found = kind == 2 ? reinterpret_cast<float*>(y.data())[at]
                                                : value_of(reinterpret_cast<uint16_t*>(y.data())[at]);
                 const double wanted = exact[t][e] + add;
-                // hidden additions in f32, at worst one after the other; a bf16 result is rounded once or twice
+                // `hidden` additions in f32, in the worst case sequential; a bf16 result is rounded once or twice
                 const double bound = s.hidden * 0x1p-24 * magnitude[t][e] +
                                      (kind == 2 ? 0x1p-23 : 0x1p-7) * (std::abs(wanted) + std::abs(add));
                 const double off = std::abs(found - wanted) / bound;
@@ -316,7 +317,8 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
               for (int64_t k = 0; k < p.top_k; ++k) found[ids[t * p.top_k + k]] = weights[t * p.top_k + k];
               bool same = true;
               for (const int id : wanted) same = same && found.count(id) != 0;
-              other_rows += !same;  // near ties that f32 decides otherwise: a few in a thousand rows at most
+              // Near ties that f32 decides differently: at most a few in a thousand rows.
+              other_rows += !same;
               for (int64_t k = 0; same && k < p.top_k; ++k)
                 worst = std::max(worst, std::abs(found[wanted[k]] - wanted_weights[k]));
             }

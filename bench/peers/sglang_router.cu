@@ -1,7 +1,6 @@
-// SGLang's tiny_gemm (at most 16 tokens): one thread holds 16 elements of K, weights are loaded before the dependent wait.
-// Shapes are template arguments there; n_split follows tiny_gemm.py: as many experts a block as puts all blocks on the
-// GPU's multiprocessors at once. SGLang compiles it with dependent launch on; without the launch attribute its waits pass
-// through.
+// SGLang's tiny_gemm (at most 16 tokens): one thread holds 16 elements of K, and weights are loaded before the dependent wait.
+// Shapes are template arguments there. n_split follows tiny_gemm.py: the experts per CTA with which all CTAs fit on the GPU's SMs
+// at once. SGLang compiles it with dependent launch; without the launch attribute its waits return at once.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 

@@ -49,11 +49,11 @@ class Peer:
 
         import triton.language.target_info as target_info
 
-        # Names that came to Triton after 3.6; each asks about a GPU that this one is not.
+        # Names that Triton has since versions after 3.6. Each asks about another kind of GPU.
         for name in ("is_hip_gfx1250", "is_hip_cdna4", "is_hip_cdna3"):
             if not hasattr(target_info, name):
                 setattr(target_info, name, triton.constexpr_function(is_another_gpu))
-        # Likewise what messages say of a kernel's place in its file.
+        # The same for the line and column of a kernel, which messages use.
         for name, value in (("def_file_line_number", 1), ("def_file_col_number", 0)):
             if not hasattr(triton.runtime.jit.JITFunction, name):
                 setattr(triton.runtime.jit.JITFunction, name, value)
@@ -130,7 +130,7 @@ def main():
     def load(model):
         sets, raw = [], None
         for seed in reversed(range(SETS)):
-            raw = random_experts(model, seed)  # in the end that of set 0
+            raw = random_experts(model, seed)  # at the end, the weights of set 0
             up, up_precision = peer.weights(raw["up"], raw["up_scale"])
             down, down_precision = peer.weights(raw["down"], raw["down_scale"])
             sets.insert(0, (up, up_precision, raw["up_bias"], down, down_precision, raw["down_bias"]))

@@ -1,5 +1,5 @@
-// The CUDA kernels that vLLM runs around its Triton fused_moe with bf16 experts: moe_align_block_size, silu_and_mul, moe_sum,
-// and in front of them grouped_topk (DeepSeek V3). Plain C functions for bf16_layer.py; each returns 0 or an error.
+// The CUDA kernels that vLLM runs around its Triton fused_moe with bf16 experts: moe_align_block_size, silu_and_mul, moe_sum, and before
+// them grouped_topk (DeepSeek V3). Plain C functions for bf16_layer.py; each returns 0 or an error.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cuda_bf16.h>

@@ -1,6 +1,6 @@
-// vLLM's ll_bf16 router GEMM (CuTe DSL; at most 16 tokens): dot products up to 4 tokens, split K over a cluster above.
-// vllm_ll_bf16_export.py compiled the kernels; this launches the cubins with the grids and arguments that their Python
-// side gives them. vLLM compiles them with dependent launch on; without the launch attribute its waits pass through.
+// vLLM's ll_bf16 router GEMM (CuTe DSL; at most 16 tokens): dot products up to 4 tokens, split-K over a cluster above.
+// vllm_ll_bf16_export.py compiled the kernels; this file launches the cubins with the grids and arguments of their Python side. vLLM
+// compiles them with dependent launch; without the launch attribute their waits return at once.
 #include <cuda_runtime.h>
 
 #include <mutex>
@@ -70,7 +70,7 @@ void* prepare(const sluice_peer_router* p, void*) {
   return use == nullptr ? nullptr : load(use->cubin);
 }
 
-// How the DSL passes tensors: a pointer, the sizes that are not constants of the kernel, the stride of the rows.
+// A tensor argument of the DSL: a pointer, the sizes that are not constants of the kernel, the stride of the rows.
 struct Matrix {
   const void* data;
   int32_t rows, columns;

@@ -1,6 +1,6 @@
-// vLLM's Marlin MoE for MXFP4 weights and bf16 activations, as its fused_marlin_moe runs it: moe_align_block_size, Marlin,
-// the activation, Marlin again with the router's weights, and the sum over a token's experts. hidden is padded to 256 and
-// intermediate to 128, as vLLM's loader does; the copy that pads x belongs to the layer.
+// vLLM's Marlin MoE for MXFP4 weights and bf16 activations, as its fused_marlin_moe runs it: moe_align_block_size, Marlin, the
+// activation, Marlin again with the router's weights, and the sum over a token's experts. hidden is padded to 256 and
+// intermediate to 128, as in vLLM's loader; the copy that pads x belongs to the layer.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -29,9 +29,9 @@ using torch::stable::Tensor;
 int64_t up_to(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Padded sizes, and where things lie in packed, meta and scratch.
+// Padded sizes, and offsets in packed, meta and scratch.
 struct Layout {
-  int64_t hidden, inner, block, rows, pairs;  // rows: bound of the padded rows
+  int64_t hidden, inner, block, rows, pairs;  // rows: upper bound of the padded rows
   size_t up, up_scale, up_bias, down, down_scale, down_bias, packed;
   size_t sorted, blocks, padded, meta;
   size_t x, z, h, g, partial, locks, scratch;
@@ -54,7 +54,7 @@ Layout layout_of(const sluice_peer_layer* p) {
     return at;
   };
   const size_t weights = static_cast<size_t>(p->experts * a.hidden * a.inner);
-  a.up = take(&a.packed, weights);  // two matrices of half a byte
+  a.up = take(&a.packed, weights);  // two e2m1 matrices
   a.up_scale = take(&a.packed, weights / 16);
   a.up_bias = take(&a.packed, p->experts * 2 * a.inner * 2);
   a.down = take(&a.packed, weights / 2);
@@ -93,9 +93,9 @@ size_t packed_bytes(const sluice_peer_layer* p) { return layout_of(p).packed; }
 size_t meta_bytes(const sluice_peer_layer* p) { return layout_of(p).meta; }
 size_t scratch_bytes(const sluice_peer_layer* p) { return layout_of(p).scratch; }
 
-// ---- packing: what vLLM's loader does in PyTorch, around its repack kernel ----
+// ---- packing: the PyTorch code of vLLM's loader, around its repack kernel ----
 
-// GPTQ's form, u32[k / 8][n] with the lower k in the lower bits, of a row-major matrix.
+// GPTQ's form, u32[k / 8][n] with the lower k in the lower bits, from a row-major matrix.
 __global__ void to_gptq(const uint32_t* rows, int64_t n_in, int64_t k_in, uint32_t* out, int64_t n,
                         int64_t k) {
   const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;

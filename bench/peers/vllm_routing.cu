@@ -1,6 +1,6 @@
-// vLLM's routing: topk_softmax (gpt-oss), grouped_topk (DeepSeek V3) and topk_softplus_sqrt (DeepSeek V4), each followed
-// by moe_align_block_size where rows by expert are wanted. The first and the last always ask for dependent launch,
-// grouped_topk up to 16 tokens: that is vLLM's own choice and is left alone.
+// vLLM's routing: topk_softmax (gpt-oss), grouped_topk (DeepSeek V3) and topk_softplus_sqrt (DeepSeek V4), each followed by
+// moe_align_block_size if rows by expert are needed. The first and the last always request dependent launch, grouped_topk up to 16 tokens.
+// That is vLLM's own choice and stays unchanged.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cuda_bf16.h>
@@ -37,7 +37,7 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// The rows of a block in vLLM's Triton configuration by default, which is what moe_align_block_size pads to.
+// The rows per block in vLLM's default Triton configuration; moe_align_block_size pads to it.
 int64_t block_rows(int64_t tokens) {
   return tokens <= 32 ? 16 : tokens <= 96 ? 32 : tokens <= 512 ? 64 : 128;
 }

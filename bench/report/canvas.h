@@ -1,4 +1,4 @@
-// What figures are drawn on.
+// The drawing surface of figures.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -36,13 +36,13 @@ class Canvas {
   virtual void area(std::span<const Point> corners, Colour colour) = 0;
   virtual void line(std::span<const Point> points, Colour colour, double width, Dash dash) = 0;
   virtual void disc(Point centre, double radius, Colour colour) = 0;
-  // `at` is on the base line of the letters.
+  // `at` is on the baseline of the letters.
   virtual void text(Point at, std::string_view utf8, const TextStyle& style) = 0;
-  // The whole file. Nothing is drawn afterwards.
+  // Returns the whole file. Nothing may be drawn afterwards.
   virtual Result<std::string> finish() = 0;
 };
 
-// Text stays text: it can be searched, and the bytes do not depend on the fonts of this machine.
+// Text stays text, so it can be searched, and the bytes do not depend on the fonts of this machine.
 std::unique_ptr<Canvas> svg_canvas(double width, double height, std::string_view title);
 
 }  // namespace sluice::bench

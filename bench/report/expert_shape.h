@@ -1,4 +1,4 @@
-// Names of the shapes of expert layers in rows of the suite expert_configs: all that their cost depends on.
+// Names of expert layer shapes in rows of the suite expert_configs: everything that their cost depends on.
 #pragma once
 #include <string>
 
@@ -7,10 +7,10 @@
 
 namespace sluice::bench {
 
-// "e2m1-2880x2880-128of128k4-swiglu_clamped": type of the weights, hidden x intermediate, experts here of those that tokens choose
-// from, and how many each of them does; the activation.
+// "e2m1-2880x2880-128of128k4-swiglu_clamped": weight type, hidden x intermediate, experts of this rank and of all ranks,
+// experts per token, and the activation.
 std::string expert_shape_name(const ExpertMlp::Problem& problem);
-// The layer of such a name for no tokens yet, weights in fragments. kInvalidArgument: not such a name.
+// The layer of such a name, with no tokens yet and weights in fragments. Returns kInvalidArgument for any other name.
 Result<ExpertMlp::Problem> expert_shape(const std::string& name);
 
 }  // namespace sluice::bench

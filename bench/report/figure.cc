@@ -17,7 +17,7 @@ constexpr double kLeft = 46, kRight = 14, kTop = 34, kBottom = 34;
 constexpr Colour kInk = {34, 40, 49}, kFaint = {110, 118, 129}, kGrid = {228, 231, 235},
                  kPaper = {255, 255, 255};
 constexpr Colour kFloor = {222, 225, 230}, kFloorLine = {140, 146, 156};
-// Ours first; then colours that people who see few colours can tell apart (Okabe and Ito), darker where they are thin.
+// Sluice first; then colours that readers with colour blindness can distinguish (Okabe and Ito), darker on thin lines.
 constexpr Colour kOurs[] = {{0, 84, 166}, {64, 156, 255}, {0, 40, 92}};
 constexpr Colour kPeers[] = {{213, 94, 0},   {0, 145, 105},  {190, 100, 155}, {214, 148, 0},
                              {110, 90, 190}, {120, 120, 40}, {150, 60, 50},   {60, 60, 60}};
@@ -29,7 +29,7 @@ struct Look {
   Dash dash = Dash::kSolid;
 };
 
-// One look for an implementation in all panels of the figure.
+// One look per implementation, in all panels of the figure.
 std::vector<Look> looks_of(const Figure& figure) {
   std::set<std::string> ours, peers;
   for (const Panel& p : figure.panels)
@@ -49,7 +49,7 @@ std::vector<Look> looks_of(const Figure& figure) {
   return out;
 }
 
-// Letters are at most about this wide, in shares of the size of the type.
+// An upper bound of a letter's width, relative to the type size.
 double width_of(std::string_view text, double size) { return 0.64 * size * static_cast<double>(text.size()); }
 
 struct LegendEntry {
@@ -100,7 +100,7 @@ std::string tick_text(double value) {
   return value < 1 ? "0." + out : out;
 }
 
-// 1, 2 and 5 of every power of ten from `low` to `high`, both of them among these.
+// 1, 2 and 5 times every power of ten from `low` to `high`, inclusive.
 std::vector<double> steps_between(double low, double high) {
   std::vector<double> out;
   for (int power = -1; power < 8; ++power)
@@ -113,7 +113,7 @@ std::vector<double> steps_between(double low, double high) {
 
 class PanelDrawing {
  public:
-  // `common`: what the figure says of all its panels.
+  // `common`: the conditions that the figure states for all its panels.
   PanelDrawing(const Panel& panel, const Axes& axes, const Conditions& common, const std::vector<Look>& looks,
                Point corner, Canvas& canvas)
       : panel_(panel),
@@ -133,7 +133,7 @@ class PanelDrawing {
   void draw() {
     grid();
     floor();
-    for (size_t i = panel_.series.size(); i-- > 0;) series(panel_.series[i]);  // ours on top
+    for (size_t i = panel_.series.size(); i-- > 0;) series(panel_.series[i]);  // Sluice on top
     canvas_.text({x_.from, corner_.y + 20}, title_, {13, Align::kLeft, Weight::kBold, kInk});
     canvas_.text({x_.to, corner_.y + 20}, axes_.y, {11, Align::kRight, Weight::kNormal, kFaint});
     canvas_.text({x_.to, corner_.y + kCellHeight - 2}, axes_.x, {11, Align::kRight, Weight::kNormal, kFaint});
@@ -162,7 +162,7 @@ class PanelDrawing {
   void grid() {
     const TextStyle faint = {11, Align::kCentre, Weight::kNormal, kFaint};
     for (double tokens = 1; tokens <= x_.high;
-         tokens *= 4) {  // every second power of two keeps the names apart
+         tokens *= 4) {  // every second power of two, to keep the labels apart
       if (tokens < x_.low) continue;
       const Point ends[] = {{x_.at(tokens), y_.from}, {x_.at(tokens), y_.to}};
       canvas_.line(ends, kGrid, 1, Dash::kSolid);
@@ -187,7 +187,7 @@ class PanelDrawing {
     floor_line(panel_.flops_us, Dash::kDotted);
   }
 
-  // One of two floors, as far as it lies on the panel.
+  // One of two floors, clipped to the panel.
   void floor_line(const std::map<int64_t, double>& floor, Dash dash) {
     std::vector<Point> points;
     for (const auto& [tokens, us] : floor)
@@ -195,7 +195,7 @@ class PanelDrawing {
     if (points.size() > 1) canvas_.line(points, kFloorLine, 1.2, dash);
   }
 
-  // A line joins neighbours among the panel's counts: where a row is missing between two, nothing is known.
+  // A line joins adjacent counts of the panel. It breaks where a row is missing.
   void series(const Series& s) {
     const Look& look =
         *std::find_if(looks_.begin(), looks_.end(), [&](const Look& l) { return l.impl == s.impl; });

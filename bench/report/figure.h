@@ -11,7 +11,7 @@ struct Size {
 Size size_of(const Figure& figure);
 struct Heading {
   std::string_view title;
-  std::string_view models = {};  // what the name of a panel says; may be empty
+  std::string_view models = {};  // the meaning of a panel's name; may be empty
 };
 // The canvas has size_of(figure).
 void draw(const Figure& figure, const Heading& heading, Canvas& canvas);

@@ -32,7 +32,7 @@ constexpr OpWords kWords[] = {
     {"cached_prompt", "A long prompt until its first token, over its tokens", "model, what is cached"},
 };
 
-// Token counts are small up to here: a step of decoding, rather than of prompts.
+// Token counts up to here belong to decode steps, above to prompts.
 constexpr int64_t kFewTokens = 512;
 
 bool has_ratio(const Panel& panel) {
@@ -40,7 +40,7 @@ bool has_ratio(const Panel& panel) {
                      [&](const auto& at) { return ratio_at(panel, at.first).has_value(); });
 }
 
-// What users of a whole model count: tokens a second, and how near that is to the floor.
+// The columns for whole models: tokens per second, and the distance to the floor.
 std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double floor) {
   const Series* ours = series_named(panel, "sluice");
   if (!ours || !ours->at.contains(tokens)) return {"", ""};
@@ -48,7 +48,8 @@ std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double f
   return {printed("%.0f", 1e6 * static_cast<double>(tokens) / us), printed("%.2f", floor / us)};
 }
 
-// The experts per layer that a step read: ours, and a peer's where it differs by more than chance ("110.9, vllm 85.2").
+// How many experts of a layer a step read, according to the rows: Sluice's, and baselines' that differ by more than chance ("110.9, vllm
+// 85.2").
 std::string experts_cell(const Panel& panel, int64_t tokens) {
   constexpr double kAlike = 0.02;
   std::string out;
@@ -99,8 +100,7 @@ std::string table_of(const Panel& panel) {
   return out;
 }
 
-// The lowest ratio, where it is, and the geometric mean, over the counts from `first` to `last`. Against a single peer there
-// is no mean.
+// The lowest ratio, its count, and the geometric mean, over the counts from `first` to `last`. With a single baseline there is no mean.
 std::vector<std::string> summary_cells(const Panel& panel, int64_t first, int64_t last) {
   double lowest = INFINITY, logs = 0;
   int64_t where = 0, count = 0;
@@ -191,7 +191,7 @@ std::string times_of(const Figure& figure, const Conditions& common) {
   return out;
 }
 
-// What the paces and routings in headings mean, of those that are there.
+// Explains the paces and routings that occur in headings.
 std::string pace_of(const std::vector<Figure>& figures, bool whole_models) {
   std::set<std::string> paces, routings;
   for (const Figure& f : figures)

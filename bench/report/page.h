@@ -6,16 +6,15 @@ namespace sluice::bench {
 
 enum class SuiteOf : uint8_t {
   kOperations,
-  kWholeModels,  // times are of steps of an engine, tokens those of a step
-  kServers,      // times are those that clients see, tokens requests at once: serving_page.cc
+  kWholeModels,  // times of an engine's steps; tokens are the tokens of a step
+  kServers,      // times that clients see; tokens are concurrent requests: serving_page.cc
 };
 
-// A file of rows, and the page made of it.
+// A file of rows, and the page made from it.
 struct Suite {
-  std::string_view name;   // "router": router.csv, router.md
-  std::string_view title;  // of the page
-  std::string_view figures =
-      {};  // in front of its figures' names, where another suite has the same operations
+  std::string_view name;          // "router": router.csv, router.md
+  std::string_view title;         // of the page
+  std::string_view figures = {};  // prefix of its figures' names, if another suite has the same operations
   SuiteOf of = SuiteOf::kOperations;
 };
 inline constexpr Suite kSuites[] = {{"router", "Router"},
@@ -27,21 +26,21 @@ inline constexpr Suite kSuites[] = {{"router", "Router"},
 
 struct OpWords {
   std::string_view op, title;
-  std::string_view models;  // what the model of a row says: "hidden x experts"
+  std::string_view models;  // what a row's model means: "hidden x experts"
 };
-// An operation without words of its own is called by its name.
+// The words for an operation; without an entry, its own name.
 OpWords words_of_op(std::string_view op);
 
-// "bf16_moe_layer": its file is that with .svg, beside the page, which links it.
+// "bf16_moe_layer": the file has the suffix .svg and is beside the page, which links it.
 std::string figure_name(const Suite& suite, const Figure& figure);
 
-// "![decode: microseconds over tokens](engine_decode.svg)", with the empty line behind it.
+// "![decode: microseconds over tokens](engine_decode.svg)", followed by an empty line.
 std::string picture_of(const Suite& suite, const Figure& figure);
 
-// Under a table's heading: the commits of our rows, and which peers of the figure are not there.
+// The text under a table's heading: the commits of Sluice's rows, and the missing baselines of the figure.
 std::string caption_of(const Figure& figure, const Panel& panel);
 
-// "- flashinfer-tinygemm: flashinfer 0.6.18": each implementation with the versions that were measured.
+// "- flashinfer-tinygemm: flashinfer 0.6.18": each implementation with its measured versions.
 std::string versions_of(const std::vector<Figure>& figures);
 
 std::string serving_page_of(const Suite& suite, const std::vector<Figure>& figures);

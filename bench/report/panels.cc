@@ -7,7 +7,7 @@ namespace {
 
 bool is_ours(std::string_view impl) { return impl == "sluice" || impl.starts_with("sluice-"); }
 
-// The element that `same` holds for, made by `make` at the end if there is none.
+// The element for which `same` holds; if there is none, appends the result of `make`.
 template <class T, class Same, class Make>
 T& find_or_add(std::vector<T>& list, Same same, Make make) {
   const auto found = std::find_if(list.begin(), list.end(), same);
@@ -82,7 +82,7 @@ std::optional<Axes> serving_axes(std::string_view op) {
 Conditions conditions_of(const Panel& panel) {
   if (serving_axes(panel.op)) return {.rest = panel.note};
   std::string_view note = panel.note;
-  // Takes `word` off the front of the note, if it stands there.
+  // Removes `word` from the start of the note, if it is there.
   const auto take = [&note](std::string_view word) {
     if (!note.starts_with(word) || (note.size() > word.size() && note[word.size()] != ' ')) return false;
     note.remove_prefix(std::min(word.size() + 1, note.size()));

@@ -1,4 +1,4 @@
-// Rows sorted into what is drawn and tabled: one panel for each operation, model and note.
+// Rows sorted into what is drawn and tabulated: one panel for each operation, model and note.
 #pragma once
 #include <map>
 #include <optional>
@@ -8,14 +8,14 @@
 
 namespace sluice::bench {
 
-// The floor of an H200: no kernel that reads everything from memory is faster. Measured on the card: a stream that is
-// only read, bf16 products at the clock that the power limit leaves, an empty kernel in a replayed graph.
+// The byte floor of an H200: no kernel that reads everything from memory is faster. Measured on the GPU: a read-only stream,
+// bf16 products at the clock that the power limit leaves, and an empty kernel in a replayed graph.
 constexpr double kFloorBytesPerUs = 4.55e6;
 constexpr double kFloorFlopsPerUs = 700e6;
 constexpr double kFloorLaunchUs = 0.51;
 
-// What floors are made of. Rows of the operations `read` and `dense_8192` are measured beside the others and stand for
-// themselves: then a panel shows both floors.
+// The rates behind a floor. If the rows have operations `read` and `dense_8192`, which are measured with the other rows, a
+// panel shows their floor too.
 struct Rates {
   double bytes_per_us = kFloorBytesPerUs, flops_per_us = kFloorFlopsPerUs;
   bool measured = false;
@@ -29,7 +29,7 @@ constexpr double floor_us(double bytes, double flops, const Rates& rates = {}) {
 
 struct Time {
   double median_us = 0, p10_us = 0, p90_us = 0;
-  std::string remark = {};  // of this row alone: "p99 12.34 ms"
+  std::string remark = {};  // only for this row: "p99 12.34 ms"
 };
 
 // One implementation over the token counts.
@@ -42,12 +42,12 @@ struct Series {
 
 struct Panel {
   std::string op, model, note;
-  std::vector<Series> series;          // ours first ("sluice" before its variants), then peers by name
-  std::map<int64_t, double> floor_us;  // by tokens; it has every count that is measured, or is empty
-  std::map<int64_t, double> bytes_us = {}, flops_us = {};  // the two floors apart, where rates are measured
+  std::vector<Series> series;          // Sluice first ("sluice" before its variants), then baselines by name
+  std::map<int64_t, double> floor_us;  // by tokens; has every measured count, or is empty
+  std::map<int64_t, double> bytes_us = {}, flops_us = {};  // the two floors separately, if rates are measured
 };
 
-// What a figure's axes say. Times are drawn in units of `us_per_unit`.
+// The labels of a figure's axes. Times are drawn in units of `us_per_unit`.
 struct Axes {
   std::string_view x = "tokens", y = "µs", below = "Microseconds over tokens";
   double us_per_unit = 1;
@@ -56,8 +56,8 @@ inline constexpr Axes kServingAxes = {"concurrency", "ms", "Milliseconds over re
 inline constexpr Axes kTokenRateAxes = {"concurrency", "µs", "Microseconds a token over requests at once", 1};
 inline constexpr Axes kPromptAxes = {"tokens", "ms", "Milliseconds over tokens of the prompt", 1000};
 inline constexpr std::string_view kServingOp = "serving";  // a server under load: no kernel, no floor
-inline constexpr std::string_view kOutputTokenOp = "output_token";  // of the whole server
-// None if the operation is not one of a server under load.
+inline constexpr std::string_view kOutputTokenOp = "output_token";  // for the whole server
+// Returns nothing if the operation does not belong to a server under load.
 std::optional<Axes> serving_axes(std::string_view op);
 
 // An operation that has rows, with its panels in the order of the rows.
@@ -68,17 +68,16 @@ struct Figure {
   Axes axes = {};
 };
 
-// Of the rows of one file: the fastest burst of reading, and the product as it is sustained; measured only if both are there.
+// From the rows of one file: the fastest burst of reading, and the sustained product. Measured only if both are there.
 Rates rates_of(const std::vector<Row>& rows);
 
 std::vector<Figure> figures_of(const std::vector<Row>& rows);
 
-// What a panel's note says, and what its operation implies.
+// The conditions in a panel's note, and the conditions that its operation implies.
 struct Conditions {
-  std::string pace = {};  // "burst", "sustained" or "short replays"
-  std::string routing =
-      {};                 // "uniform", "zipf", "by router", "by random logits"; empty where nothing is routed
-  std::string rest = {};  // "with copies"
+  std::string pace = {};     // "burst", "sustained" or "short replays"
+  std::string routing = {};  // "uniform", "zipf", "by router", "by random logits"; empty if nothing is routed
+  std::string rest = {};     // "with copies"
 };
 Conditions conditions_of(const Panel& panel);
 
@@ -87,17 +86,17 @@ Conditions common_conditions(const Figure& figure);
 
 // "burst, routing uniform", "short replays".
 std::string text_of(const Conditions& conditions);
-// "gpt-oss-120b, burst, routing uniform", "2880x128, short replays, bf16 logits"; without what `common` says.
+// "gpt-oss-120b, burst, routing uniform", "2880x128, short replays, bf16 logits"; without the words of `common`.
 std::string title_of(const Panel& panel, const Conditions& common = {});
 
 std::set<std::string> peers_of(const Panel& panel);
 std::set<std::string> peers_of(const Figure& figure);  // of all its panels
-// Peers of the figure that have no row in the panel, parted by commas; empty if all of them have one.
+// The figure's baselines without a row in the panel, separated by commas; empty if all have a row.
 std::string missing_peers(const Figure& figure, const Panel& panel);
 const Series* series_named(const Panel& panel, std::string_view impl);
-// Null if no peer has a row at this count.
+// The baseline with the shortest time at this count; null if none has a row.
 const Series* fastest_peer(const Panel& panel, int64_t tokens);
-// Median of the fastest peer over the median of "sluice"; none where one of them has no row.
+// The median of the fastest baseline divided by the median of "sluice"; nothing if one of them has no row.
 std::optional<double> ratio_at(const Panel& panel, int64_t tokens);
 
 }  // namespace sluice::bench

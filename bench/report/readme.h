@@ -1,18 +1,18 @@
-// The table of a README: one layer of one model, in bursts and sustained, beside the fastest peer.
+// The table of a README: one layer of one model, in bursts and sustained, compared with the fastest baseline.
 #pragma once
 #include "report/panels.h"
 
 namespace sluice::bench {
 
-// What stands between a README's marks is written by `sluice bench report` and held to the rows by a test.
+// `sluice bench report` writes the text between a README's marks, and a test compares it with the rows.
 inline constexpr std::string_view kReadmeSuite = "mxfp4";
 inline constexpr std::string_view kReadmeBegin = "<!-- sluice bench report: begin -->\n";
 inline constexpr std::string_view kReadmeEnd = "<!-- sluice bench report: end -->\n";
 
-// Of the rows of mxfp4.csv: moe_layer of gpt-oss-120b, uniform routing. Empty if there are none.
+// From the rows of mxfp4.csv: moe_layer of gpt-oss-120b, uniform routing. Empty if there are no such rows.
 std::string readme_table(const std::vector<Figure>& figures);
 
-// `readme` with `table` between its marks. kCorrupt names the mark that is missing.
+// `readme` with `table` between its marks. kCorrupt names the missing mark.
 Result<std::string> with_table(const std::string& readme, const std::string& table);
 
 }  // namespace sluice::bench

@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view line) {
   }
 }
 
-// Reads lines; every complaint names where it stands.
+// Reads lines; every complaint names its position.
 class Parser {
  public:
   Parser(const std::string& name, std::string_view suite) : name_(name), suite_(suite) {}
@@ -87,7 +87,7 @@ class Parser {
     return plain(i, name, out);
   }
 
-  // Words stand in tables and in the names of files.
+  // Words must be printable in tables and file names.
   Status plain(size_t i, const char* name, std::string* out) const {
     for (const char c : fields_[i])
       if (!is_plain(c))
@@ -119,7 +119,7 @@ class Parser {
     return {};
   }
 
-  // Rows that are compared must mean the same work, and nobody may be there twice.
+  // Compared rows must describe the same work, and an implementation must not appear twice.
   Status fits(const Row& r) {
     const std::string note(compared_note(r.note));
     const auto [same, first] =

@@ -1,4 +1,4 @@
-// The rows that a benchmark writes and the report reads: CSV without quotes, one header, one row a measurement.
+// The rows that a benchmark writes and the report reads: CSV without quotes, one header, one row per measurement.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,10 +14,10 @@ struct Row {
   std::string op;      // "router_gemm"
   std::string model;   // a name of known_moe(), or a shape: "2880x128", "256x8-deepseek_v3" (experts x top_k)
   int64_t tokens = 0;  // 1 or more
-  std::string impl;    // "sluice", "sluice-..." for another way of ours, a peer, or a candidate
-  std::string version;                           // of ours a commit, of a peer its release
-  double median_us = 0, p10_us = 0, p90_us = 0;  // of one run of the operation
-  double bytes = 0, flops = 0;                   // what its contract must move and multiply
+  std::string impl;    // "sluice", "sluice-..." for another way of Sluice, a baseline, or a candidate
+  std::string version;                           // a commit for Sluice, a release for a baseline
+  double median_us = 0, p10_us = 0, p90_us = 0;  // per run of the operation
+  double bytes = 0, flops = 0;                   // what the contract must move and compute
   std::string note;  // rows are compared if they share op, model, tokens and compared_note()
   bool operator==(const Row&) const = default;
 };
@@ -25,19 +25,19 @@ struct Row {
 constexpr std::string_view kCsvHeader =
     "suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note";
 
-// A note up to "; ": what stands behind it is the row's own, as a P99.
+// A note up to "; ". The rest belongs to the row alone, such as a P99.
 std::string_view compared_note(std::string_view note);
-std::string_view remark_of(std::string_view note);  // what stands behind "; "; empty if nothing does
+std::string_view remark_of(std::string_view note);  // the part after "; ", or empty
 
-// Somebody else's words as a field: what parse_csv() refuses there becomes a space or a semicolon.
+// Arbitrary text as a field: characters that parse_csv() rejects become spaces or semicolons.
 std::string csv_word(std::string_view text);
 
-// One line, with its end. kInvalidArgument names a field that holds a comma, a quote or the end of a line.
+// One line, with its line end. kInvalidArgument names a field that holds a comma, a quote or a line end.
 Result<std::string> csv_line(const Row& row);
 
-// All rows of `text`, in its order. kCorrupt says "NAME:LINE: wanted ..., found ...": another header, too few or too many
-// fields, a number that is none, quantiles out of order, another suite, one measurement twice, rows that are compared
-// but disagree about bytes or flops, no row at all.
+// All rows of `text`, in order. kCorrupt says "NAME:LINE: wanted ..., found ..." for another header, too few or too many
+// fields, an invalid number, quantiles out of order, another suite, a repeated measurement, compared rows that disagree about
+// bytes or flops, or a file without rows.
 Result<std::vector<Row>> parse_csv(std::string_view text, const std::string& name, std::string_view suite);
 
 }  // namespace sluice::bench

@@ -1,4 +1,4 @@
-// The page of servers under load: what clients see, in milliseconds, over the requests at once.
+// The page of servers under load: client-side times, in milliseconds, over concurrent requests.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kUsPerMs = 1000, kUsPerSecond = 1e6;
 
-// "12.3, p99 45.60 ms"; of output tokens how many there are a second.
+// "12.3, p99 45.60 ms"; for output tokens, their rate per second.
 std::string cell_of(const Panel& panel, const Time& time, bool best) {
   const bool rate = panel.op == kOutputTokenOp;
   const std::string value =

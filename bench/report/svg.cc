@@ -5,7 +5,7 @@
 namespace sluice::bench {
 namespace {
 
-// A tenth of a pixel, and no more digits than that takes.
+// To a tenth of a pixel, with no more digits than needed.
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", value);

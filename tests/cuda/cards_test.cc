@@ -1,4 +1,4 @@
-// The cards of CUDA kernels, built and planned: what they refuse, and what they cost.
+// The kernel descriptors of the CUDA backend, built and planned: what they refuse, and their costs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TEST(CudaCards, AreNamedByTheirOperation) {
   EXPECT_GT(cards, 0);
 }
 
-// One launch costs less than three, or than two.
+// One launch costs less than two or three.
 TEST(CudaCards, NormsOfHeadsAreOneLaunchWithWhatFollowsThem) {
   using Op = QkNormRopeKvWrite;
   const std::string rows = "cuda.qk_norm_rope_kv_write.rows_sm90";
@@ -76,7 +76,7 @@ TEST(CudaCards, NormsOfHeadsAreOneLaunchWithWhatFollowsThem) {
   EXPECT_EQ(refusal<Op>(rows, woven), "");
 }
 
-// A row's kernel where a model has it: weights stream for few rows, and tiles share them among many.
+// The chosen kernel by the number of rows: weights stream for few rows; tiles share them among many rows.
 TEST(CudaCards, DenseLayersStreamOrShareTheirWeights) {
   const auto chosen = [](Linear::Problem p) {
     const Decision d = decide<Linear>(p, h200(), cuda::catalog().table<Linear>(), {});
@@ -104,7 +104,7 @@ TEST(CudaCards, DenseLayersStreamOrShareTheirWeights) {
   EXPECT_EQ(chosen({.tokens = 4, .w = DType::kF32}), "cuda.linear.fma_sm90");
 }
 
-// One kernel serves any number of rows with the same bits, and a part of a sum has at least a step.
+// One kernel serves any number of rows with the same bits, and a part of a sum has at least one step.
 TEST(CudaCards, DenseLayersUnderBatchInvariance) {
   const Linear::Problem p{.features = 2880, .width = 4096, .bias = true, .residual = true};
   const auto table = cuda::catalog().table<Linear>();
@@ -128,7 +128,7 @@ TEST(CudaDevice, RunsOnHopperAlone) {
   }
 }
 
-// Blocks that wait for each other all run at once, so a chip with fewer SMs takes another kernel.
+// CTAs that wait for each other must be co-resident, so a GPU with fewer SMs takes another kernel.
 TEST(CudaCards, ManyTokensOfLanesWantAnSmForEachBlock) {
   constexpr std::string_view kLanes = "cuda.route_group.lanes_sm90";
   DeviceInfo small = h200();
@@ -144,7 +144,7 @@ TEST(CudaCards, ManyTokensOfLanesWantAnSmForEachBlock) {
 }
 
 TEST(CudaDevice, SaysWhatIsMissing) {
-  const auto opened = cuda::open_device({.index = 4711});  // no machine has that one
+  const auto opened = cuda::open_device({.index = 4711});  // no machine has this many GPUs
   EXPECT_EQ(opened.status().code, Code::kUnsupported);
   EXPECT_NE(opened.status().message.find("cuda: wanted"), std::string::npos) << opened.status().message;
   EXPECT_NE(opened.status().message.find("found"), std::string::npos) << opened.status().message;
@@ -188,7 +188,7 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
             std::string::npos);
 }
 
-// As measured: one CTA a token is the faster way up to 64 tokens of rank 16.
+// As measured: with rank 16, one CTA per token is faster up to 64 tokens.
 TEST(CudaCards, LoraDeltaTakesTensorCoresBeyond64Tokens) {
   const auto chosen = [](int64_t tokens, int64_t rank) {
     const Decision d = decide<LoraDelta>({.tokens = tokens, .rank = rank, .adapters = 8}, h200(),
@@ -207,7 +207,7 @@ TEST(CudaCards, LoraDeltaTakesTensorCoresBeyond64Tokens) {
             std::string::npos);
 }
 
-// What the stages of an operation cost, each by the kernel that costs least.
+// The cost of an operation's stages, each with its cheapest kernel.
 template <class... Ops>
 double least_us(const typename Ops::Problem&... problems) {
   double sum = 0;
@@ -220,7 +220,7 @@ double least_us(const typename Ops::Problem&... problems) {
   return sum;
 }
 
-// One kernel does both for few tokens of what has one; else a pair, the one whose halves cost least.
+// For few tokens a fused kernel serves, if one accepts the problem. Otherwise the pair with the cheapest halves.
 TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   const std::string_view few = "cuda.router_route.fewtokens_sm90";
   RouterRoute::Problem p{.route = {.tokens = 1, .experts = 128, .top_k = 4, .logits = DType::kBF16},
@@ -250,7 +250,7 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   }
 }
 
-// Two products are one kernel, or one each; a kernel that is named for a stage leaves the stages alone.
+// Two products are one fused kernel or two kernels. A kernel that is named for a stage affects no other stage.
 TEST(CudaCards, ExpertsStageByStageCostWhatTheirKernelsDo) {
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
     for (const int64_t tokens : {1, 4, 64, 1000, 8192}) {
@@ -279,7 +279,7 @@ TEST(CudaCards, ExpertsStageByStageCostWhatTheirKernelsDo) {
   }
 }
 
-// One launch as long as its sums fit beside the weights, then two, then its stages.
+// One launch while its sums fit beside the weights, then two launches, then the unfused stages.
 TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
   const std::string_view slices = "cuda.expert_mlp.mxfp4_slices_sm90",
                          two = "cuda.expert_mlp.mxfp4_fewtokens_sm90";
@@ -299,7 +299,7 @@ TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
     EXPECT_EQ(refusal<ExpertMlp>(slices, p), "") << tokens;
     EXPECT_EQ(chosen(), slices) << tokens;
   }
-  p.tokens = 4;  // 3 slices, 8 rows, 16 slots, 8 segments, one word to keep banks apart
+  p.tokens = 4;  // 3 slices, 8 rows, 16 slots, 8 segments, one word against bank conflicts
   EXPECT_NE(refusal<ExpertMlp>(slices, p).find("sums=3456"), std::string::npos)
       << refusal<ExpertMlp>(slices, p);
   EXPECT_EQ(chosen(), two);
@@ -338,7 +338,7 @@ TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
   }
 }
 
-// Few rows an expert are the stream's, many the tiles', and the kernel for everything is chosen where it alone can.
+// The stream kernel serves few rows per expert, the tile kernel many. The generic kernel is chosen only if no other kernel accepts.
 TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
   const auto chosen = [](const ExpertGemm::Problem& p) {
     const Decision d = decide<ExpertGemm>(p, h200(), cuda::catalog().table<ExpertGemm>());
@@ -363,7 +363,7 @@ TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
   EXPECT_EQ(chosen(p), "cuda.expert_gemm.fma_sm90");
 }
 
-// Whatever the configuration, each number of rows is served by one launch, and only rows of tokens are brought into order.
+// In every configuration one launch serves each number of rows, and only rows of tokens are copied into order.
 TEST(CudaCards, EachExpertIsServedByOneLaunch) {
   for (const DType w : {DType::kE2M1, DType::kBF16})
     for (const int64_t slots : {0, 4})
@@ -405,7 +405,7 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
       }
 }
 
-// No compiled kernel that no configuration reaches, no two configurations of one name.
+// Every compiled kernel belongs to a configuration, and no two configurations have the same name.
 TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
     std::set<int> reached;
@@ -424,7 +424,7 @@ TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
   }
 }
 
-// Rows that begin anywhere cannot come by TMA.
+// TMA cannot load rows that begin at any address.
 TEST(CudaCards, UnalignedRowsComeByThreadsOrBehindALaunchThatOrdersThem) {
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
     ExpertGemm::Problem p{.rows = 8192,
@@ -445,8 +445,8 @@ TEST(CudaCards, UnalignedRowsComeByThreadsOrBehindALaunchThatOrdersThem) {
   }
 }
 
-// What a PlanTable relies on: what a candidate takes at two counts it takes between them, and no configuration asks for more
-// workspace at fewer tokens.
+// PlanTable relies on this: a candidate that accepts two token counts accepts all counts between, and no configuration needs
+// more workspace for fewer tokens.
 TEST(CudaCards, CandidatesTakeRangesOfTokens) {
   for_each_op([&]<class Op>() {
     for (const Candidate<Op>* c : cuda::catalog().table<Op>()) {

@@ -1,4 +1,4 @@
-// Which MoE layers the kernels that are built can run on an H200; no GPU is asked.
+// The MoE layers that the built kernels can run on an H200. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace sluice::test {
 namespace {
 
-// An H200 on paper: its kernels, and nothing that could run them.
+// An H200 on paper: its kernels, and no GPU to run them.
 class PaperDevice final : public Device {
  public:
   explicit PaperDevice(DeviceInfo info = known_device("h200").value())
@@ -25,7 +25,7 @@ class PaperDevice final : public Device {
         if (!c->planned) built_.add(*c);
     });
   }
-  // Offers this one in place of the kernels that ExpertMlp and GroupedMlp have of their own.
+  // Offers this kernel in place of the kernels for ExpertMlp and GroupedMlp.
   void offer(const Candidate<ExpertMlp>& kernel) {
     Catalog all;
     for_each_op([&]<class Op>() {
@@ -71,7 +71,7 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
     MoeConfig config = known.value();
     config.layout = layout_for(Backend::kCuda);
     for (int64_t intermediate : {config.intermediate, config.intermediate / 8 / 32 * 32}) {
-      config.intermediate = intermediate;  // a rank of eight, too
+      config.intermediate = intermediate;  // for a rank of eight too
       if (config.shared_as_slots) config.shared_intermediate = intermediate;
       const auto moe = Moe::plan(device, config, 1024);
       ASSERT_TRUE(moe.ok()) << model << ": " << moe.status().message;
@@ -82,7 +82,7 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
   }
 }
 
-// What a call may bring or ask for, on layers of both kinds of weights.
+// The features of a call, on layers with both kinds of weights.
 TEST(MoePlanOnCuda, FeaturesPlanAtEveryCount) {
   PaperDevice device;
   for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3"}) {
@@ -101,7 +101,7 @@ TEST(MoePlanOnCuda, FeaturesPlanAtEveryCount) {
   }
 }
 
-// A card of a kernel for all of the experts: up to `most` tokens, for `us`.
+// The descriptor of a kernel for all experts: up to `most` tokens, for `us`.
 class MadeUp {
  public:
   MadeUp(int64_t most, double us, bool batch_invariant = true) : card_{base()} {
@@ -138,7 +138,7 @@ MoeConfig gpt_oss_on_cuda() {
   return config;
 }
 
-// What the cost models say of a layer without the kernel, and of its router and routing alone.
+// The predicted cost of a layer without the kernel, and of its router and routing alone.
 struct Costs {
   double all = 0, front = 0;
 };
@@ -159,7 +159,7 @@ TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   PaperDevice bare;
   const auto without = Moe::plan(bare, config, 300);
   ASSERT_TRUE(without.ok()) << without.status().message;
-  // Up to 40 tokens, at next to no cost; then at more than anything.
+  // Up to 40 tokens: first at almost no cost, then at a prohibitive cost.
   for (const bool cheap : {true, false}) {
     const MadeUp kernel(40, cheap ? 1e-3 : 1e6);
     PaperDevice device;
@@ -191,7 +191,7 @@ TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   EXPECT_GT(more.value()->workspace_bytes(), size_t{1} << 30);
 }
 
-// The cover is the least of all that there are: no choice of pieces by hand is below it.
+// The cover has the least cost: no combination of pieces by hand is cheaper.
 TEST(MoePlanOnCuda, NoCoverCostsLess) {
   PaperDevice device;
   for (const char* model : {"gpt-oss-20b", "gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
@@ -214,8 +214,8 @@ TEST(MoePlanOnCuda, NoCoverCostsLess) {
   }
 }
 
-// With a few to some fifty rows an expert both products are one launch; with fewer the experts start from ids, with more each
-// product has kernels of its own. What is named runs at every count, and what cannot run says why.
+// With a few to some fifty rows per expert both products are one launch. With fewer rows the experts start from ids; with more rows each
+// product has its own kernels. A named kernel runs at every count, and one that cannot run gives a reason.
 TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
   MoeConfig config = known_moe("gpt-oss-20b").value();
   config.layout = layout_for(Backend::kCuda);
@@ -242,7 +242,7 @@ TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
     const std::vector<std::string> stages = stages_at(*named.value(), tokens);
     EXPECT_EQ(std::count(stages.begin(), stages.end(), both), 1) << tokens;
   }
-  // One product's kernel by force: then there are two products.
+  // A forced kernel for one product makes two products.
   const auto forced = Moe::plan(device, config, 256, {.force = "cuda.expert_gemm.mxfp4_tile_sm90"});
   ASSERT_TRUE(forced.ok()) << forced.status().message;
   const std::vector<std::string> by_force = stages_at(*forced.value(), 128);
@@ -256,7 +256,7 @@ TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
       << other.status().message;
 }
 
-// A kernel of several stages that the policy names runs at all counts that it takes.
+// A kernel of several stages that the policy names runs at all counts that it accepts.
 TEST(MoePlanOnCuda, ANamedKernelOfSeveralStagesRunsWhereItCan) {
   const MoeConfig config = gpt_oss_on_cuda();
   const MadeUp kernel(40, 1e6);
@@ -270,7 +270,7 @@ TEST(MoePlanOnCuda, ANamedKernelOfSeveralStagesRunsWhereItCan) {
       runs |= chosen == "cuda.expert_mlp.made_up";
     EXPECT_EQ(runs, tokens <= 40) << tokens;
   }
-  // For a phase it has to take all of its counts.
+  // For a phase, it must accept all counts of the phase.
   const auto all = Moe::plan(device, config, 64, {}, {.decode = "made_up", .prefill = "made_up"});
   ASSERT_FALSE(all.ok());
   EXPECT_EQ(all.status().code, Code::kUnsupported);
@@ -279,7 +279,7 @@ TEST(MoePlanOnCuda, ANamedKernelOfSeveralStagesRunsWhereItCan) {
   EXPECT_TRUE(phase.ok()) << phase.status().message;
 }
 
-// A word of Policy::force speaks of one operation; the others of a layer choose freely.
+// A word of Policy::force affects one operation; the other operations of a layer choose freely.
 TEST(MoePlanOnCuda, ForcingOneOperationLeavesTheOthersFree) {
   const MoeConfig config = gpt_oss_on_cuda();
   PaperDevice device;
@@ -322,7 +322,7 @@ TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {
     device.offer(kernel.card());
     const auto moe = Moe::plan(device, config, 64, {.batch_invariant = true});
     ASSERT_TRUE(moe.ok()) << moe.status().message;
-    // Configurations may differ: those of one kernel give the same bits.
+    // Configurations may differ: all configurations of a kernel give the same bits.
     const auto kernels = [&](int64_t tokens) {
       auto out = moe.value()->kernels(tokens);
       for (auto& [stage, kernel] : out) kernel.resize(std::min(kernel.find(':'), kernel.size()));
@@ -359,7 +359,7 @@ TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
   }
 }
 
-// What prefill writes and reads between down and combine is half as large as in f32, whatever the count.
+// At any count, prefill writes and reads half as much between down and combine as with f32.
 TEST(MoePlanOnCuda, AnswersAreInBf16AtEveryCount) {
   const DeviceInfo h200 = known_device("h200").value();
   for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3", "glm-4.5-air"}) {

@@ -1,6 +1,6 @@
-// The choice of kernels against what kernels took: bench/measured/h200/*_candidates.csv hold each candidate's time on the
-// card, so whether dispatch takes the fastest is known without one; routing.csv, that of several ways through a layer. Some were measured
-// on an H100, too: bench/measured/h100.
+// The choice of kernels compared with measured times. bench/measured/h200/*_candidates.csv have each candidate's time, so a test without a
+// GPU knows whether dispatch takes the fastest; routing.csv has the times of several ways through a layer. Some rows were measured on an
+// H100: bench/measured/h100.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Times measured(const std::string& name, std::string_view op, const std::string& 
   return times;
 }
 
-// decide() for `problem` takes a kernel that took at most `regret` times the least of `of_kernel`.
+// The kernel that decide() takes for `problem` took at most `regret` times the least time of `of_kernel`.
 template <class Op>
 void expect_fast(const typename Op::Problem& problem, const std::map<std::string, double>& of_kernel,
                  const std::string& where, double regret = kRegret) {
@@ -67,7 +67,7 @@ TEST(Regret, RouterGemmsAreTheFastestThatWereMeasured) {
   }
 }
 
-// The rule that a model's name in the rows stands for.
+// The rule that a model's name in the rows means.
 RouteTopk::Problem routing_of(const std::string& method) {
   RouteTopk::Problem p;
   if (method == "deepseek_v3") {
@@ -116,7 +116,7 @@ RouterRoute::Problem gate_and_routing(const std::string& name, int64_t tokens) {
 }
 
 TEST(Regret, GateAndRoutingAreTheFastestThatWereMeasured) {
-  // Costs are those of plain launches. In chains, gates come in another order at some counts from 32 to 96 tokens.
+  // Costs are for plain launches. In chains, router GEMMs have another order at some counts from 32 to 96 tokens.
   constexpr double kChainRegret = 1.2;
   const Times times = measured("router_candidates.csv", "router_route_fused");
   EXPECT_EQ(times.size(), 2u * 40u);  // plain and dependent
@@ -128,10 +128,10 @@ TEST(Regret, GateAndRoutingAreTheFastestThatWereMeasured) {
   }
 }
 
-// Every configuration of the expert GEMMs that is near the best by the cost models, as measured. The constants were fitted to
-// shapes without "held-out" in their note.
+// Every configuration of the expert GEMMs that the cost models put near the best, as measured. The constants were fitted to shapes without
+// "held-out" in their note.
 TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
-  // Regret of one problem, the geometric mean of each kind of weights, and the share of problems beyond kRegret.
+  // Bounds of the regret of one problem, of the geometric mean for each weight type, and of the fraction of problems beyond kRegret.
   struct Bound {
     double worst, mean, beyond_share;
   };
@@ -180,8 +180,8 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
   }
 }
 
-// Choices of configurations: none takes more than `worst` times the best that was measured, and all of them `mean` times on average.
-// problem_of makes a problem of a row's model, note and tokens.
+// The choices of configurations: each takes at most `worst` times the best measured time, and all of them `mean` times on
+// average. problem_of makes a problem from a row's model, note and tokens.
 template <class Op>
 void expect_fast_configs(const std::string& device, const Times& times, double worst, double mean,
                          typename Op::Problem (*problem_of)(const std::string&, int64_t)) {
@@ -203,7 +203,7 @@ void expect_fast_configs(const std::string& device, const Times& times, double w
   std::printf("[   note   ] %s: %zu problems, mean regret %.4f\n", device.c_str(), times.size(), found);
 }
 
-// Every configuration of dense layers that was near the best by the cost model of its day; what the model is fitted to.
+// Every configuration of dense layers that an earlier cost model put near the best. The model is fitted to these rows.
 TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
   const auto problem_of = [](const std::string& what, int64_t tokens) {
     Linear::Problem p{.tokens = tokens, .layout = WeightLayout::kRowMajor};
@@ -218,7 +218,7 @@ TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
         of_h100 = measured("linear_candidates.csv", "linear", "h100");
   EXPECT_EQ(of_h200.size(), 2u * 20u + 7u);
   EXPECT_EQ(of_h100.size(), 2u * 18u + 9u);
-  // Rows from before there were shares of the features, which are chosen here and were not measured at this count.
+  // These rows are older than the kernel with shares of the features, which is chosen here and was not measured at this count.
   EXPECT_EQ(of_h200.erase({"gpt-oss-120b-qkv 5120x2880 to bf16 with bias", 80}), 1u);
   expect_fast_configs<Linear>("h200", of_h200, 1.25, 1.015, problem_of);
   expect_fast_configs<Linear>("h100", of_h100, 1.1, 1.012, problem_of);
@@ -238,7 +238,7 @@ Attention::Problem attention_of(const std::string& what, int64_t tokens) {
   return p;
 }
 
-// Rows from before there were tiles of eight queries: they count as those of sixteen.
+// These rows are older than tiles of eight queries, which count as tiles of sixteen.
 Times with_narrow_tiles(Times times) {
   for (auto& [what, of_config] : times) {
     const auto narrow = [](const auto& one) { return one.first.find(":8") != std::string::npos; };
@@ -250,8 +250,8 @@ Times with_narrow_tiles(Times times) {
   return times;
 }
 
-// Attention of sequences that decode, with caches as bench/cuda/attention.cc has them. One sequence at a context beyond what a table is
-// taken to hold pays most: its keys could be shared by 16 CTAs.
+// Decode attention, with caches as in bench/cuda/attention.cc. The largest regret is for one sequence with a context beyond the assumed
+// length of a table: 16 CTAs could share its keys.
 TEST(Regret, DecodesTakeTheFastestConfiguration) {
   const Times of_h200 = measured("attention_candidates.csv", "attention_decode"),
               of_h100 = measured("attention_candidates.csv", "attention_decode", "h100");
@@ -261,7 +261,7 @@ TEST(Regret, DecodesTakeTheFastestConfiguration) {
   expect_fast_configs<Attention>("h100", with_narrow_tiles(of_h100), 1.15, 1.02, attention_of);
 }
 
-// A prompt's rows beside 32 sequences that decode: few of them are the decode kernel's, too.
+// A prompt's rows beside 32 decoding sequences. Few such rows are left to the decode kernel.
 TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
   const Times of_h200 = measured("attention_candidates.csv", "attention_mixed"),
               of_h100 = measured("attention_candidates.csv", "attention_mixed", "h100");
@@ -271,11 +271,11 @@ TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
   expect_fast_configs<Attention>("h100", of_h100, 1.2, 1.07, attention_of);
 }
 
-// Whole layers of experts, by each way through our kernels that is not far behind by the cost models. Alone, a GEMM does not show
-// what it costs beside the launches before and after it.
+// Whole layers of experts, by each way through Sluice's kernels that the cost models put near the best. A GEMM alone does not
+// show its cost beside the launches before and after it.
 TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
   constexpr double kWorst = 1.03;
-  // Where bursts of a layer and steps of the whole model disagree, the steps decide: the test below.
+  // If bursts of a layer and steps of the whole model disagree, the steps decide: see the test below.
   const std::pair<std::string, int64_t> by_steps = {"gpt-oss-20b burst uniform", 32};
   for (const char* file : {"mxfp4_candidates.csv", "bf16_candidates.csv"}) {
     const Times times = measured(file, "moe_layer");
@@ -292,7 +292,7 @@ TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
   }
 }
 
-// Whole steps without rest, with the kernels of the experts by name: a layer takes the fastest by itself.
+// Whole sustained steps, with the kernels of the experts forced by name. A layer must take the fastest without force.
 class StepRegret : public ::testing::TestWithParam<std::pair<const char*, size_t>> {
 };  // a device, and what was measured on it
 
@@ -326,7 +326,7 @@ INSTANTIATE_TEST_SUITE_P(Cards, StepRegret,
                          ::testing::Values(std::pair{"h200", size_t{12}}, std::pair{"h100", size_t{16}}),
                          [](const auto& info) { return std::string(info.param.first); });
 
-// The way to its experts that a layer takes in parts, as bench/cuda/chain.cc calls it.
+// The way to its experts that an unfused layer takes, in the words of bench/cuda/chain.cc.
 std::string way_of_a_layer() {
   std::string ops;
   MoeConfig config;

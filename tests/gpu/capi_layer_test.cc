@@ -1,4 +1,4 @@
-// A layer's features through the C ABI on the GPU, weights from the host and from its own memory.
+// A layer's features through the C ABI on the GPU, with weights from the host and from GPU memory.
 #include "capi/layer_features.h"
 #include "gpu/gpu.h"
 

@@ -1,5 +1,5 @@
-// Kernels in chains, next to neighbours that lag and release the next launch early, on reused buffers, while copies run: what
-// has corrupted results or hung in other engines. Every candidate must produce the same bits as without neighbours.
+// Kernels in chains, beside neighbours that lag and release the next launch early, on reused buffers, while copies run. Such
+// conditions have corrupted results or hung other engines. Every candidate must produce the same bits as without neighbours.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -38,7 +38,7 @@
 namespace sluice::test {
 namespace {
 
-// Copies between host and device on a stream of its own for as long as it lives.
+// Copies between host and device on a separate stream for as long as the object lives.
 class CopyTraffic {
  public:
   CopyTraffic() : thread_([this] { run(); }) {}
@@ -71,7 +71,7 @@ class CopyTraffic {
   std::thread thread_;
 };
 
-// What kernels may read before they wait for the previous launch.
+// The tensors that kernels may read before they wait for the previous launch.
 bool is_weight(std::string_view slot) {
   for (const char* name :
        {"w",       "weight", "norm_weight", "q_norm",     "k_norm",     "bias", "gate_bias",
@@ -81,10 +81,10 @@ bool is_weight(std::string_view slot) {
   return false;
 }
 
-constexpr int kSets = 3;                // of inputs that pass through the same buffers
+constexpr int kSets = 3;                // sets of inputs that use the same buffers in turn
 constexpr long long kLagClocks = 6000;  // about 3 us, longer than most kernels under test
 
-// One operation, kSets sets of inputs, and what came out for each of them.
+// One operation, kSets sets of inputs, and the output for each set.
 template <class Op>
 class Chain {
  public:
@@ -94,7 +94,7 @@ class Chain {
       hosts_.push_back(std::make_unique<HostArgs<Op>>(problem, Spread::kContiguous));
       Random random(static_cast<uint64_t>(set) + 1);
       Suite<Op>::fill(problem, fill, *hosts_.back(), random);
-      if (set > 0)  // weights stay
+      if (set > 0)  // weights are the same in all sets
         for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i)
           if (is_weight(hosts_[0]->tensors()[i].name))
             std::memcpy(memory(set, i).start(), memory(0, i).start(),
@@ -112,7 +112,7 @@ class Chain {
     EXPECT_TRUE(device.wait(device.stream()).ok());
   }
 
-  // Each set with nothing running concurrently: plain launches, and a wait after each.
+  // Runs each set with nothing else running: plain launches, and a wait after each.
   std::vector<std::vector<std::byte>> alone() {
     cuda::Queue& queue = cuda::queue_of(device_.stream());
     const bool dependent = std::exchange(queue.dependent, false);
@@ -124,7 +124,7 @@ class Chain {
     return results();
   }
 
-  // All sets through the same buffers, one after the other.
+  // Runs all sets through the same buffers, one after the other.
   Status enqueue(bool mixed) {
     cuda::Queue& queue = cuda::queue_of(device_.stream());
     for (int set = 0; set < kSets; ++set) {
@@ -166,7 +166,8 @@ class Chain {
       return cuda::check(lagging_copy(to, from, bytes / 4 * 4, lag, dependent, native), "a neighbour");
     };
     for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
-      if (is_weight(hosts_[0]->tensors()[i].name)) continue;  // outputs are poisoned through the chain, too
+      // Outputs are poisoned by kernels of the chain too.
+      if (is_weight(hosts_[0]->tensors()[i].name)) continue;
       SLUICE_TRY(move(live(i), from_[index(set, i)]->data(), from_[index(set, i)]->bytes()));
     }
     SLUICE_TRY(plan_.run(live_->args(), {scratch_.data(), plan_.workspace_bytes}, device_.stream()));
@@ -187,7 +188,7 @@ class Chain {
 
 template <class Op>
 struct Problems;
-// Of an operation that is another one and norms.
+// For an operation that is another operation plus norms.
 template <class Op, class Part>
 struct ProblemsAround {
   static std::vector<typename Op::Problem> list() {
@@ -208,7 +209,7 @@ struct Problems<Combine> {
 template <>
 struct Problems<CombineNorm> : ProblemsAround<CombineNorm, Combine> {};
 
-// Rows that are grouped: tiles of both products, of more than one round.
+// Grouped rows: tiles of both products, in more than one round.
 template <>
 struct Problems<GroupedMlp> {
   static std::vector<GroupedMlp::Problem> list() {
@@ -237,7 +238,7 @@ struct Problems<ExpertMlp> {
   }
 };
 
-// Few tokens, one cluster of CTAs, several clusters of which the last finishes the result, two launches.
+// Few tokens; one cluster of CTAs; several clusters, the last of which finishes the result; two launches.
 constexpr int64_t kRoutedTokens[] = {1, 40, 300, 1100};
 template <>
 struct Problems<RouteGroup> {
@@ -465,7 +466,7 @@ TYPED_TEST(GpuChain, LaggingNeighboursAndReusedBuffers) {
           ASSERT_TRUE(chain.results() == wanted) << where << ": other bits in replay " << replay;
         }
         chain.forget();
-        ASSERT_TRUE(chain.enqueue(false).ok());  // and without a graph
+        ASSERT_TRUE(chain.enqueue(false).ok());  // also without a graph
         ASSERT_TRUE(chain.results() == wanted) << where << ": other bits outside of a recording";
       });
 }

@@ -1,4 +1,4 @@
-// Every CUDA candidate on every case and on fuzzed problems, against the one reference. A new kernel is tested by being
+// Every CUDA candidate on every case and on fuzzed problems, against the one reference. A new kernel is tested as soon as it is
 // registered.
 #include <optional>
 #include <set>
@@ -87,8 +87,8 @@ std::string describe(const Candidate<Op>& candidate, const std::string& test,
   return std::string(candidate.name) + ", " + test + " (" + fields_text(problem) + ")";
 }
 
-// SLUICE_CASE_STEP takes every n-th case, from SLUICE_CASE_FIRST on: for processes that share the cases, and for tools that make
-// each launch a hundred times as long.
+// SLUICE_CASE_STEP takes every n-th case, from SLUICE_CASE_FIRST on: for processes that divide the cases, and for tools that
+// make each launch a hundred times slower.
 TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
   using Op = TypeParam;
   Device& device = this->gpu();
@@ -122,7 +122,7 @@ TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
   for (const std::string_view name : idle) ADD_FAILURE() << name << " accepted no case";
 }
 
-// SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED make it longer and different.
+// SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED change its length and its problems.
 TYPED_TEST(GpuConformance, FuzzedProblems) {
   using Op = TypeParam;
   Device& device = this->gpu();
@@ -156,8 +156,8 @@ TYPED_TEST(GpuConformance, FuzzedProblems) {
   std::printf("[   note   ] %d problems, %d runs of candidates\n", legal, ran);
 }
 
-// Stages of known layers at their real widths: of each kernel the configuration that the cost model would take, and a random one.
-// A tenth as many as FuzzedProblems.
+// Stages of known layers at their real widths. For each kernel, the configuration of least predicted cost and a random one. A
+// tenth as many problems as FuzzedProblems.
 TYPED_TEST(GpuConformance, FuzzedStagesOfKnownLayers) {
   using Op = TypeParam;
   Device& device = this->gpu();
@@ -194,7 +194,7 @@ TYPED_TEST(GpuConformance, FuzzedStagesOfKnownLayers) {
   std::printf("[   note   ] %d problems, %d runs of candidates\n", problems, ran);
 }
 
-// A wrong tensor is refused before anything is launched, by name.
+// A wrong tensor is refused by name before anything is launched.
 TYPED_TEST(GpuConformance, BadTensorsAreRefusedByName) {
   using Op = TypeParam;
   using Args = typename Op::Args;

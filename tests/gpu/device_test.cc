@@ -1,4 +1,4 @@
-// The CUDA device itself: memory, streams, recordings, and what a fault says.
+// The CUDA device itself: memory, streams, recordings, and the messages of faults.
 #include <cstring>
 #include <numeric>
 
@@ -76,7 +76,7 @@ TEST_F(GpuDevice, RefusesMoreMemoryThanThereIs) {
   EXPECT_EQ(memory.status().code, Code::kOutOfMemory);
   EXPECT_NE(memory.status().message.find(std::to_string(size_t{1} << 50)), std::string::npos)
       << memory.status().message;
-  Loan usable(gpu(), 1 << 20);  // and goes on
+  Loan usable(gpu(), 1 << 20);  // the device still works
   EXPECT_NE(usable.data(), nullptr);
 }
 
@@ -92,7 +92,7 @@ TEST_F(GpuDevice, RecordsWithoutRunningAndReplaysWithWhatIsThere) {
   EXPECT_EQ(gather.result(), before) << "recording ran something";
   ASSERT_TRUE(gpu().replay(*recording.value(), stream()).ok());
   EXPECT_EQ(gather.result(), g);
-  // The same recording, other data.
+  // The same recording with other data.
   const std::vector<int32_t> shifted = rows_from(1);
   ASSERT_TRUE(
       gpu().copy(gather.args.position.data, shifted.data(), shifted.size() * sizeof(int32_t), stream()).ok());
@@ -135,7 +135,7 @@ TEST_F(GpuDevice, RefusesAStreamAndTensorsOfTheCpu) {
             std::string::npos);
 }
 
-// Runs a kernel on an invalid address, and ends the process with what wait() says.
+// Runs a kernel on an invalid address, and exits the process with the status of wait().
 void run_into_a_fault() {
   auto device = open_gpu().value();
   Gather gather(*device, numbers(), rows_from(0));
@@ -145,8 +145,9 @@ void run_into_a_fault() {
   Status status = plan.value().run(args, {}, device->stream());
   if (status.ok()) status = device->wait(device->stream());
   std::fprintf(stderr, "%s\n", status.message.c_str());
-  std::_Exit(
-      status.code == Code::kDevice ? 3 : 4);  // nothing of this process's CUDA can be used or freed any more
+  std::_Exit(status.code == Code::kDevice
+                 ? 3
+                 : 4);  // after the fault nothing of this process's CUDA can be used or freed
 }
 
 TEST_F(GpuDevice, AFaultNamesTheKernelsSinceTheLastWait) {

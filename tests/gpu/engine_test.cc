@@ -1,4 +1,4 @@
-// Whole models on a GPU: against recorded logits, against the same engine on the CPU, and against themselves in other batches.
+// Whole models on a GPU: compared with recorded logits, with the same engine on the CPU, and with themselves in other batches.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,7 +19,7 @@
 namespace sluice::test {
 namespace {
 
-// Beside the program, where ./dev gpu puts it for `sluice run`, or in the sources.
+// Beside the program, where ./dev gpu puts it for `sluice run`, or in the source tree.
 std::string shipped_model() {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
   const auto carried = folder / "share/sluice/models/sluice-16e-tiny";
@@ -40,7 +40,7 @@ class EngineGpu : public OnGpu {
   std::unique_ptr<Engine> engine(const LoadedModel& model, const EngineOptions& options) {
     return engine_of(gpu(), model.config().decoder, model.weights(), options);
   }
-  // A model with heads of 64, 8 of them on one of keys.
+  // A model with heads of 64 elements and 8 query heads per kv head.
   void make_random() {
     write_random_gpt_oss(directory_.path());
     random_ = load(gpu(), directory_.path());
@@ -50,7 +50,7 @@ class EngineGpu : public OnGpu {
   std::unique_ptr<LoadedModel> random_;
 };
 
-// The bounds are those of tests/models/parity_test.cc, which says why.
+// tests/models/parity_test.cc explains the bounds.
 TEST_F(EngineGpu, ShippedModelsLogitsAreWithinTheNoiseOfItsRoundings) {
   const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
@@ -92,7 +92,7 @@ TEST_F(EngineGpu, ShippedModelsGreedyTextIsTheRecordedOne) {
   size_t compared = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const Recorded r = recorded(*file.value(), kPrompts[i]);
-    // Where the winner leads by less than six of the noise's deviations, another kernel may rightly choose the other.
+    // If the winner leads by less than six standard deviations of the noise, another kernel may legitimately choose the other token.
     const float sure = 6 * *std::max_element(r.noise.begin(), r.noise.end());
     const auto certain = static_cast<size_t>(
         std::find_if(r.gap.begin(), r.gap.end(), [&](float gap) { return gap < sure; }) - r.gap.begin());
@@ -105,9 +105,10 @@ TEST_F(EngineGpu, ShippedModelsGreedyTextIsTheRecordedOne) {
   EXPECT_GE(compared, 100u);
 }
 
-// Of two models' logits.
+// Between the logits of two models.
 struct Differences {
-  double all = 0, worst_row = 0, most = 0;  // root mean squares, of all and of a row; the largest
+  // Root mean square over all logits; of the worst row; the largest difference.
+  double all = 0, worst_row = 0, most = 0;
 };
 Differences differences(const std::vector<float>& a, const std::vector<float>& b, size_t rows) {
   Differences out;
@@ -125,10 +126,10 @@ Differences differences(const std::vector<float>& a, const std::vector<float>& b
   return out;
 }
 
-// How far bf16 moves the CPU's logits from those in f32 is what roundings do; the GPU rounds as often, at other places. The
-// largest error may be twice the CPU's, as in tests/models/parity_test.cc, and so may the worst of 200 positions, where a rounding has
-// changed a token's experts.
-// SLUICE_ENGINE_MODEL is a folder with config.json, of which random weights are made; a small model otherwise.
+// The distance of the CPU's bf16 logits from its f32 logits measures the effect of rounding; the GPU rounds as often, at other places. The
+// largest error may be twice the CPU's, as in tests/models/parity_test.cc. So may the worst of 200 positions, where a rounding has
+// changed a token's experts. SLUICE_ENGINE_MODEL is a folder with config.json, from which random weights are made; without it, a
+// small model is used.
 TEST_F(EngineGpu, LogitsAreAsFarFromThoseInF32AsTheCpusAre) {
   const char* const given = std::getenv("SLUICE_ENGINE_MODEL");
   if (!given) write_random_gpt_oss(directory_.path());
@@ -186,7 +187,7 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
     for (const auto& [id, answer] : masked)
       if (const int32_t modulus = filtered().moduli[static_cast<size_t>(id)])
         expect_kept(answer.ids, modulus);
-    // Steps ahead compute other rows beside each other, which only invariant kernels do not show.
+    // Steps computed ahead have other rows in their batches. Only invariant kernels hide that.
     if (!o.policy.batch_invariant) continue;
     o.steps_ahead = 1;
     const auto e = engine(*random_, o);
@@ -199,7 +200,7 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
   }
 }
 
-// Answers are those of an engine that does not count, and every token of a step has top_k experts in each layer.
+// The answers equal those of an engine that does not count, and every token of a step has top_k experts in each layer.
 TEST_F(EngineGpu, CountsTheTokensOfExpertsWhateverWayTheStepsTake) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const std::vector<Request> requests = some_requests(1000);
@@ -241,7 +242,7 @@ TEST_F(EngineGpu, TogetherOrAloneInChunksOrShortOfPagesGivesTheSameBits) {
     EXPECT_EQ(run(*one, {r}).at(i), together.at(i)) << i;
     ++i;
   }
-  // As few pages as one sequence of 64 tokens takes, for layers with a window and those without.
+  // The pages that one sequence of 64 tokens needs, for layers with and without a window.
   EngineOptions o = invariant(several());
   o.max_model_len = 64;
   const EngineMemory full = engine(*random_, o)->memory();
@@ -252,7 +253,7 @@ TEST_F(EngineGpu, TogetherOrAloneInChunksOrShortOfPagesGivesTheSameBits) {
   EXPECT_EQ(small->scheduler().free_pages(), 8);
 }
 
-// Pages of the step before, those of earlier requests, and those that two sequences come to share.
+// Pages of the previous step, pages of earlier requests, and pages that two sequences come to share.
 TEST_F(EngineGpu, SharedPrefixesGiveTheSameBits) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   Random random(21);
@@ -285,8 +286,8 @@ TEST_F(EngineGpu, MemoryThatNobodyHasWrittenIsNotRead) {
   EXPECT_EQ(run(*e, some_requests(1000)), wanted);
 }
 
-// SLUICE_ENGINE_STEPS makes it longer. Requests come and go in a cache too small for all; answers are those that requests get alone,
-// and no memory is lost.
+// SLUICE_ENGINE_STEPS makes the test longer. Requests come and go in a cache that is too small for all. Each request gets the
+// same answer as alone, and no memory is lost.
 TEST_F(EngineGpu, RequestsThatComeAndGo) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const int steps = count_from("SLUICE_ENGINE_STEPS", 500);
@@ -300,7 +301,7 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
   Random random(8);
   std::map<int64_t, Request> requests;
   std::map<int64_t, Answer> answers;
-  // What the first penalty, list of log probabilities and recording need, before chance brings them.
+  // Allocates what the first penalty, list of log probabilities and recording need, before they occur by chance.
   for (int64_t n = 1; n <= o.max_num_seqs; ++n) {
     Request r{.prompt = {1, 2, 3}, .sampling = {}};
     r.sampling.max_tokens = 4 * n;

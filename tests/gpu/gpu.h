@@ -1,4 +1,4 @@
-// The GPU that these tests run on.
+// The GPU of these tests.
 #pragma once
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace sluice::test {
 
-// Opens a GPU afresh. SLUICE_MUTANT names a library whose kernel takes its namesake's place (gpu/mutant.h).
+// Opens a new device. SLUICE_MUTANT names a library whose kernel replaces the kernel of the same name (gpu/mutant.h).
 inline Result<std::unique_ptr<Device>> open_gpu() {
   auto opened = cuda::open_device({});
   const char* mutant = std::getenv("SLUICE_MUTANT");
@@ -28,7 +28,7 @@ struct OpNames {
   }
 };
 
-// A test on a GPU, skipped where there is none, unless SLUICE_NEED_GPU is set: then that is a failure.
+// A test on a GPU. Without a GPU it is skipped, or fails if SLUICE_NEED_GPU is set.
 class OnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -59,7 +59,7 @@ class Loan {
   Loan& operator=(const Loan&) = delete;
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t bytes() const { return bytes_; }
-  // For what is read and never written, which initcheck would report. No stream waits for it, so it waits itself.
+  // For memory that is read and never written, which initcheck would report. No stream waits for the clear, so the function waits.
   void clear() const {
     EXPECT_EQ(cudaMemset(data_, 0, bytes_), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);

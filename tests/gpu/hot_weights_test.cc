@@ -1,8 +1,8 @@
-// Experts whose weights stay in the L2, launch after launch. A stage of weights arrives much sooner than from memory, so a
-// kernel that releases shared memory before all of it has been read multiplies by bytes of the next stage: wrong now and then,
-// and only here. Every run must have the bits of the first, and these be right.
+// Experts whose weights stay in L2, launch after launch. A stage of weights then arrives much sooner than from memory. A kernel
+// that releases shared memory before all of it has been read would multiply by bytes of the next stage: wrong now and then, and
+// only in this test. Every run must have the bits of the first run, and these must be correct.
 //
-// SLUICE_HOT_REPLAYS: of four launches each; 0 for tools that make a launch a hundred times as long.
+// SLUICE_HOT_REPLAYS: replays of four launches each; 0 for tools that make a launch a hundred times slower.
 #include <set>
 
 #include "cases/expert_mlp.h"
@@ -14,11 +14,12 @@
 namespace sluice::test {
 namespace {
 
-constexpr int kAtOnce = 4;  // launches between two looks at what they wrote
+constexpr int kAtOnce = 4;  // launches between two checks of the output
 
 class HotWeights : public OnGpu {
  protected:
-  // Runs every configuration of every kernel that takes the problem and holds sampled elements of y to `wanted`; says which kernels there were.
+  // Runs every configuration of every kernel that accepts the problem, and compares sampled elements of y with `wanted`.
+  // Returns the names of the kernels.
   template <class Op>
   void hammer(const typename Op::Problem& problem, const typename Op::Args& args, const Expected& wanted) {
     for (const Candidate<Op>* c : gpu().catalog().template table<Op>()) {
@@ -86,8 +87,8 @@ class HotWeights : public OnGpu {
   std::set<std::string_view> ran_;
 };
 
-// Rows of x in order, some 50 per expert, or at most `most` of them: several tiles of the same weights, or one.
-// What a problem expects decides how wide they are.
+// Rows of x in order, about 50 per expert, or at most `most` of them: several tiles of the same weights, or one. The expected
+// number of rows in the problem decides the width of the tiles.
 class HotGemm : public HotWeights {
  protected:
   static constexpr int64_t kExperts = 8, kRowsEach = 50, kSampled = 4;
@@ -105,7 +106,7 @@ class HotGemm : public HotWeights {
       for (int64_t e = 0; e < kExperts; ++e) begin[e] = begins[e], count[e] = std::min(counts[e], most);
       DeviceArgs<ExpertGemm> live(gpu(), host);
       ASSERT_TRUE(live.upload(stream()).ok());
-      // The reference is asked for a row of some experts.
+      // The reference computes a row of some experts.
       for (int64_t e = 0; e < kExperts; ++e) {
         begin[e] += e % 2 ? count[e] - 1 : count[e] / 2;
         count[e] = e < kSampled ? std::min(count[e], 1) : 0;
@@ -144,7 +145,7 @@ TEST_F(HotGemm, LongSumsOfMxfp4) {
   expect_ran({"cuda.expert_gemm.mxfp4_stream_sm90"});
 }
 
-// Both products; more row blocks than teams of a GPU share, so that rings wrap around.
+// Both products. There are more row blocks than teams of a GPU, so that rings wrap around.
 class HotMlp : public HotWeights {
  protected:
   void hammer_tokens(ExpertMlp::Problem p, std::initializer_list<int64_t> counts) {
@@ -161,7 +162,7 @@ class HotMlp : public HotWeights {
     const Expectations one = reference(ExpertMlp::at_tokens(p, 1), first(host.args(), 1));
     ASSERT_EQ(one.size(), 1u);
     for (const int64_t tokens : counts) {
-      Expected wanted = one[0];  // of the first token, whatever stands after it
+      Expected wanted = one[0];  // of the first token, whatever tokens follow
       const auto all = static_cast<size_t>(tokens * p.hidden);
       wanted.untouched.assign(wanted.value.size(), 0);
       wanted.untouched.resize(all, 1), wanted.value.resize(all), wanted.bound.resize(all);
@@ -197,7 +198,7 @@ TEST_F(HotWeights, DenseLayers) {
   const Expectations one = reference(Linear::at_tokens(p, 1), first(host.args(), 1));
   ASSERT_EQ(one.size(), 1u);
   for (const int64_t tokens : {1, 8, 40, 200}) {
-    Expected wanted = one[0];  // of the first row, whatever stands after it
+    Expected wanted = one[0];  // of the first row, whatever rows follow
     const auto all = static_cast<size_t>(tokens * p.features);
     wanted.untouched.assign(wanted.value.size(), 0);
     wanted.untouched.resize(all, 1), wanted.value.resize(all), wanted.bound.resize(all);

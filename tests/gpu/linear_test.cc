@@ -1,5 +1,5 @@
-// Dense layers on a GPU, beyond what conformance asks: a row's bits do not depend on the rows beside it, nor on the configuration where
-// that is promised; and y may be the residual.
+// Dense layers on a GPU, beyond the conformance test: a row's bits do not depend on the other rows, nor on the configuration if the kernel
+// promises that; and y may alias the residual.
 #include <map>
 
 #include "cases/linear.h"
@@ -34,7 +34,7 @@ TEST_F(GpuLinear, BitsOfARowDoNotDependOnTheBatch) {
   ASSERT_TRUE(live.upload(stream()).ok());
   for (const Candidate<Linear>* c : gpu().catalog().table<Linear>()) {
     if (!c->batch_invariant) continue;
-    std::map<std::string, Bytes> longest;  // by what may decide the bits
+    std::map<std::string, Bytes> longest;  // by everything that may decide the bits
     for (const int64_t tokens : {300, 130, 64, 17, 8, 5, 1}) {
       const Linear::Problem p = Linear::at_tokens(all, tokens);
       if (!c->supports(p, gpu().info()).accepted()) continue;

@@ -1,4 +1,4 @@
-// A large layer from a file in memory into the GPU's: right, and at what rate, whole and in its parts.
+// Loads a large layer from a memory-mapped file into GPU memory: checks it, and measures the rate of the whole and of its parts.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -65,7 +65,7 @@ double read_all(const Rows& r, std::byte* ring) {
   return s;
 }
 
-// Copies as many slots from the ring to the GPU, rows and scales separately.
+// Copies as many slots from the ring to the GPU; rows and scales separately.
 double send_all(Device& gpu, const Rows& r, const std::byte* ring, std::byte* to) {
   const auto w = static_cast<size_t>(Rows::kBlocks * kFragmentRows * PackExperts::row_bytes(r.problem));
   const auto all = static_cast<size_t>(r.piece_bytes());
@@ -82,7 +82,7 @@ double send_all(Device& gpu, const Rows& r, const std::byte* ring, std::byte* to
   return s;
 }
 
-// The same matrix on the GPU packed as often as there are experts.
+// Packs the same matrix on the GPU once per expert.
 double pack_all(Device& gpu, const Rows& r) {
   const PackedSizes sizes = packed_sizes(r.m);
   const int64_t rows = PackExperts::weight_rows(r.problem), row_bytes = PackExperts::row_bytes(r.problem),
@@ -108,7 +108,7 @@ double pack_all(Device& gpu, const Rows& r) {
   return s;
 }
 
-// SLUICE_LOAD_EXPERTS=320 makes it 4.2 GB.
+// SLUICE_LOAD_EXPERTS=320 makes the layer 4.2 GB.
 TEST_F(LoadGpu, ALayerOfFullSizeIsRightAndSaysItsRates) {
   MoeConfig config = known_moe("gpt-oss-20b").value();
   config.experts = count_from("SLUICE_LOAD_EXPERTS", 64);

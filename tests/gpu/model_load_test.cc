@@ -1,4 +1,4 @@
-// Whole models into the GPU's memory: every byte read back, from files and from a seed, and at what rate.
+// Loads whole models into GPU memory, from files and from a seed: reads every byte back, and measures the rate.
 #include <chrono>
 #include <filesystem>
 
@@ -31,7 +31,7 @@ class ModelLoadGpu : public OnGpu {
   TemporaryDirectory directory_;
 };
 
-// Where `./dev gpu` puts the shipped model for `sluice run`, or the sources that this was built in.
+// The place where `./dev gpu` puts the shipped model for `sluice run`, or the source tree of this build.
 std::string shipped_model() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const char* root : {"../share/sluice", "../../.."}) {
@@ -49,7 +49,7 @@ TEST_F(ModelLoadGpu, TheShippedModelLiesThereAsInItsFile) {
   expect_bytes(*model, directory);
 }
 
-// gpt-oss-20b's shapes. SLUICE_LOAD_LAYERS=24 makes it the whole of it, 13.8 GB on the disk and in the GPU's memory.
+// gpt-oss-20b's shapes. SLUICE_LOAD_LAYERS=24 makes the whole model, 13.8 GB on disk and in GPU memory.
 TEST_F(ModelLoadGpu, AModelOfFullSizeIsTheSameFromAFileAndFromASeed) {
   Json config = parse_json(kSmallGptOss, "config").value();
   const std::pair<const char*, int64_t> sizes[] = {

@@ -1,4 +1,4 @@
-// The suite of MoE layers on the GPU, and what only a GPU has.
+// The test suite of MoE layers on the GPU, and tests that need a GPU.
 #include "gpu/gpu.h"
 #include "harness/moe_features.h"
 #include "harness/moe_suite.h"
@@ -15,7 +15,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, MoeFeaturesOn, MoeGpu);
 
 namespace {
 
-// Two programs in one: the layer replays while another stream keeps the memory busy.
+// The layer replays while another stream of the same process keeps memory busy.
 TEST_F(MoeGpu, AThousandReplaysBesideCopiesHaveTheSameBits) {
   const Model model(small_gpt_oss());
   const auto loaded = model.load(gpu());

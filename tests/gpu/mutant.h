@@ -1,5 +1,5 @@
-// A kernel that was broken on purpose, in place of the one of its name: what tools/mutations_cuda.py builds as libraries
-// from mutants.toml.
+// A kernel that was broken on purpose and replaces the kernel of the same name. tools/mutations_cuda.py builds them as libraries from
+// mutants.toml.
 #pragma once
 #include <dlfcn.h>
 
@@ -27,7 +27,7 @@ class Mutant {
     return Mutant(op(), candidate());
   }
   const std::string& op() const { return op_; }
-  // The catalog with this candidate in the place of its namesake; `found`: there is one.
+  // The catalog with this candidate in place of its namesake; `found`: there is a namesake.
   Catalog in_place(const Catalog& catalog, bool* found) const {
     Catalog out;
     *found = false;
@@ -57,7 +57,7 @@ class MutatedDevice final : public Device {
     bool found = false;
     Catalog catalog = mutant.value().in_place(inner->catalog(), &found);
     if (!found) return invalid("mutant: " + path + ": wanted a kernel that the device has, found another");
-    // Once, and at once: a run with it may end without warning.
+    // Printed once and immediately, because a run with a mutant may end without warning.
     static const bool told = std::printf("[   note   ] kernels of %s\n", path.c_str()) > 0;
     if (told) std::fflush(stdout);
     return std::unique_ptr<Device>(new MutatedDevice(std::move(inner), std::move(catalog)));

@@ -1,4 +1,5 @@
-// The libraries of broken kernels beside this program, if there are any: each holds a kernel that the CUDA backend has. No GPU is asked.
+// Checks the libraries of broken kernels beside this program, if there are any: each must replace a kernel of the CUDA backend.
+// Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>

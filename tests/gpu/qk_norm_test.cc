@@ -1,4 +1,4 @@
-// What the reference of qk_norm_rope_kv_write leaves open within its bounds: which bits the kernel gives.
+// The exact bits of qk_norm_rope_kv_write, which the reference leaves open within its bounds.
 #include <cstring>
 #include <vector>
 
@@ -14,7 +14,7 @@ using Bytes = std::vector<std::vector<std::byte>>;
 
 class GpuQkNorm : public OnGpu {
  protected:
-  // What `run` leaves of the same inputs; keys apart from the cache are scratch.
+  // The outputs of `run` for the same inputs; keys outside the cache are scratch.
   template <class Run>
   Bytes after(const Op::Problem& p, Run run) {
     HostArgs<Op> host(p, Spread::kStridedRows);
@@ -45,7 +45,7 @@ TEST_F(GpuQkNorm, BitsAreThoseOfTheOperationsInTurn) {
   for (const Case<Op>& test : Suite<Op>::cases()) {
     const Op::Problem& p = test.problem;
     const auto plan = make_plan<Op>(gpu(), p, {.force = kKernel});
-    // A row of one head is summed by a CTA.
+    // A CTA sums a row with a single head.
     if (!plan.ok() || p.turn.rope.heads == 1 || p.turn.kv_heads == 1) continue;
     ++ran;
     const Bytes at_once = after(p, [&](const Op::Args& a) { return plan.value().run(a, {}, stream()); });

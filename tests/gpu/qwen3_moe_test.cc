@@ -1,4 +1,4 @@
-// Qwen3-MoE on a GPU, with dense layers around those that have experts.
+// Qwen3-MoE on a GPU, with dense layers between the layers with experts.
 #include <gtest/gtest.h>
 
 #include "backends/cpu/device.h"
@@ -10,7 +10,7 @@ namespace {
 
 class Qwen3MoeGpu : public OnGpu {};
 
-// The bounds are those of tests/models/parity_test.cc, which says why.
+// tests/models/parity_test.cc explains the bounds.
 TEST_F(Qwen3MoeGpu, LogitsAreWithinTheNoiseOfTheirRoundings) {
   for (const bool batch_invariant : {false, true}) {
     SCOPED_TRACE(batch_invariant ? "batch invariant" : "the cheapest kernels");

@@ -1,4 +1,4 @@
-// A stream of the caller's: work goes there, also into a graph that the caller captures.
+// A caller's stream: work goes there, also into a graph that the caller captures.
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "ops/group_rows.h"
@@ -8,10 +8,10 @@
 namespace sluice::test {
 namespace {
 
-// The kernels of this problem count in grid words: what a wrapped stream has of its own.
+// The kernels of this problem use grid words, of which a wrapped stream has its own.
 constexpr GroupRows::Problem kGroup{.tokens = 4096, .slots = 4, .experts = 128};
 
-// The problem's tensors on the device, ids given, the rest outputs; what they hold after a run is compared byte by byte.
+// The problem's tensors on the device. Ids are given, the others are outputs; their contents after a run are compared byte by byte.
 class Grouping {
  public:
   explicit Grouping(Device& device) : device_(device), plan_(make_plan<GroupRows>(device, kGroup).value()) {
@@ -89,7 +89,7 @@ TEST_F(GpuStream, GetsTheWorkAndGivesTheSameBits) {
   EXPECT_EQ(grouping.result(), want);
 }
 
-// In a capture of the strictest mode whatever allocates or waits ends the capture with an error.
+// In a capture of the strictest mode, any call that allocates or waits invalidates the capture.
 TEST_F(GpuStream, IsCapturedByItsCaller) {
   Grouping grouping(gpu());
   ASSERT_TRUE(grouping.run(stream()).ok());
@@ -119,7 +119,7 @@ TEST_F(GpuStream, IsCapturedByItsCaller) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
-// A stream that was wrapped at start-up serves one that comes later and is captured already; the counters come along.
+// A stream that was wrapped at start-up serves a later stream that is already being captured, with the same counters.
 TEST_F(GpuStream, IsRetargetedInACapture) {
   Grouping grouping(gpu());
   ASSERT_TRUE(grouping.run(wrapped_).ok());
@@ -153,7 +153,7 @@ TEST_F(GpuStream, IsRetargetedInACapture) {
   EXPECT_EQ(cudaStreamDestroy(later), cudaSuccess);
 }
 
-// Memory for a second wrapping is taken while another stream of the process is being captured.
+// Memory for a second wrapped stream is allocated while another stream of the process is being captured.
 TEST_F(GpuStream, WrappingEndsNoOtherCapture) {
   cudaStream_t other = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
@@ -178,7 +178,7 @@ TEST_F(GpuStream, OfAnotherGpuIsRefused) {
             std::string::npos);
   EXPECT_EQ(Grouping(*second.value()).run(wrapped_).message,
             "group_rows: stream: wanted one of cuda device 1 (the plan's), found one of device 0");
-  // The thread's own GPU is still the first, and work for the second goes there.
+  // The thread's current GPU is still the first, and work for the second goes to the second.
   Grouping there(*second.value()), here(gpu());
   ASSERT_TRUE(there.run(second.value()->stream()).ok());
   ASSERT_TRUE(second.value()->wait(second.value()->stream()).ok());
@@ -190,7 +190,7 @@ TEST_F(GpuStream, OfAnotherGpuIsRefused) {
   EXPECT_EQ(current, 0);
 }
 
-// A queue that says so is enough: nothing is launched.
+// A queue with another GPU's index is enough: nothing is launched.
 TEST_F(GpuStream, OfAnotherGpuIsRefusedByAPlan) {
   Grouping grouping(gpu());
   grouping.forget();

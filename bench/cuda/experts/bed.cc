@@ -21,7 +21,7 @@ Status Bed::make() {
   return memory_.tensor(problem_.y, {tokens(), problem_.hidden}, &y_);
 }
 
-// Without the shared expert, which follows those that tokens choose.
+// Without the shared expert, which follows the experts that tokens choose.
 ExpertMlp::Args Bed::args(int64_t i) const {
   const PackedExperts& w = experts_.set(i);
   const auto routed = [&](const Tensor& t) { return t.present() ? first_rows(t, problem_.experts) : t; };

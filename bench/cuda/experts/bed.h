@@ -1,4 +1,4 @@
-// Experts of one shape at one token count, from ids and weights: tensors, Sluice's plan as dispatch chooses it, peers' layers.
+// The experts of one shape at one token count, from ids and weights: tensors, the plan that dispatch chooses, the baselines' layers.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,8 +9,8 @@
 namespace sluice::bench {
 
 constexpr int64_t kDraws = 8;
-// Bounds for the RMS of a token's errors over the RMS of the token. Rounding to bf16 after each GEMM and once at the end leaves
-// 2^-9 or so each; peers round more than once in between.
+// Bounds for the RMS of a token's errors relative to the RMS of the token. Each rounding to bf16, after a GEMM and at the end,
+// leaves about 2^-9. Baselines round more often.
 constexpr double kOurShare = 0x1p-7, kPeerShare = 0x1p-6;
 
 class Bed {
@@ -31,9 +31,9 @@ class Bed {
   const Tensor& y() const { return y_; }
   const Draw& draw(int64_t i) const { return draws_[static_cast<size_t>(i) % draws_.size()]; }
   Result<Step> layer(const Policy& policy = {});  // ExpertMlp
-  // The ways through our kernels that cost less than `ratio` times what dispatch chooses.
+  // The ways through Sluice's kernels that cost less than `ratio` times the choice of dispatch.
   std::vector<ForcedWay> ways(double ratio);
-  // Its two GEMMs alone, after group() of the same run; combine() makes y from their result.
+  // The two GEMMs alone, after group() of the same run; combine() computes y from their result.
   Result<Step> gemms(const Policy& policy = {});  // GroupedMlp
   std::vector<ForcedWay> ways_of_gemms(double ratio);
   Result<Step> group();
@@ -41,7 +41,7 @@ class Bed {
   Status poison_outputs();
   // A contest between layers with these draws. Bytes and flops are means over the draws.
   Contest contest(const std::string& suite, const char* op, const std::string& note) const;
-  // Checks an output of run 0 of the draws against the reference.
+  // Checks an output of run 0 against the reference.
   Result<std::string> check(const Tensor& y, Who who) const;
 
  private:
@@ -57,7 +57,7 @@ class Bed {
   Tensor g_ = {}, y_ = {};
 };
 
-// A peer's layer, or its GEMMs alone, with scratch and rows by expert for every draw.
+// A baseline's layer, or its GEMMs alone, with scratch and rows by expert for every draw.
 struct PeerRun {
   PackedByPeer by;
   sluice_peer_layer call = {};

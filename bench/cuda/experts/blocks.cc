@@ -8,7 +8,7 @@
 namespace sluice::bench {
 namespace {
 
-// A planned layer with rotating weights and inputs. `config` is the shape's, with or without a shared expert.
+// A planned layer with rotating weights and inputs. `config` is the shape's config, with or without a shared expert.
 class Block {
  public:
   Block(Experts& experts, Gate& gate, const MoeConfig& config, int64_t tokens)
@@ -20,7 +20,7 @@ class Block {
     moe_ = std::move(moe).value();
     const auto bytes = static_cast<int64_t>(moe_->workspace_bytes());
     SLUICE_TRY(memory_.tensor(DType::kU8, {bytes}, &scratch_));
-    // Far smaller than a score: it changes some choices, but tokens still differ.
+    // The bias is far smaller than a score: it changes some choices, but tokens still choose different experts.
     if (config_.correction_bias)
       SLUICE_TRY(memory_.random(DType::kF32, {config_.experts}, 0.01, &correction_bias_));
     return memory_.tensor(config_.x, {tokens_, config_.hidden}, &y_);
@@ -52,7 +52,7 @@ class Block {
         {.x = x(0), .ids = choice.ids, .weights = choice.weights, .y = y_, .shared = shared}, kOurShare);
   }
 
-  // The router computes the ids from x, so what they reach is counted after some runs: the mean over them.
+  // The router computes the ids from x, so the reached experts are counted after some runs; this is their mean.
   struct Reached {
     double experts = 0, rows = 0;
   };
@@ -125,7 +125,7 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   return hold_paced(contest, {});
 }
 
-// The shared expert as one more expert of every token, and apart from the others, which takes more launches.
+// The shared expert fused as one more expert of every token, and as a separate expert, which takes more launches.
 Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   const ExpertShape& s = experts.shape();
   MoeConfig config = s.moe();

@@ -59,7 +59,7 @@ class Chooser {
 
  private:
   size_t top_k_;
-  int32_t first_, count_;  // the experts that are here
+  int32_t first_, count_;  // the experts of this rank
   std::mt19937_64 random_;
   std::vector<int32_t> ranks_;
   std::discrete_distribution<size_t> experts_;
@@ -169,7 +169,7 @@ Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
   sets_.resize(static_cast<size_t>(sets));
   const sluice_peer_layer problem = shape_.peer_problem(1);
   for (const sluice_layer_peer* peer : peers.layers()) {
-    if (!shape_.mxfp4()) break;  // the peers' interface takes no other weights
+    if (!shape_.mxfp4()) break;  // the baselines' interface takes no other weights
     if (const char* why = peer->supports(&problem)) {
       complaints->push_back(std::string(shape_.model) + ": " + peer->name + " left out: " + why);
     } else {
@@ -230,7 +230,7 @@ Result<std::string> Experts::check(const Answer& answer, double share) {
       const double w = want[s * hidden + c], d = number_at(got, c) - w;
       off += d * d, all += w * w;
     }
-    if (std::sqrt(off) <= share * std::sqrt(all)) continue;  // NaN is wrong, too
+    if (std::sqrt(off) <= share * std::sqrt(all)) continue;  // written so that NaN counts as wrong
     return "token " + std::to_string(rows[s]) + " is off by " + std::to_string(std::sqrt(off / all)) +
            " of its size, wanted at most " + std::to_string(share);
   }

@@ -18,18 +18,18 @@ struct ExpertShape {
   Activation act;
   double alpha = 1, beta = 0, limit = 0;
   GateOrder order = GateOrder::kGateFirst;
-  bool biases = false;  // of both matrices, and of the gate
-  // The routing, from logits on. Tokens choose among its experts. With scope kRange only a part of the experts is here; the
-  // others contribute nothing.
+  bool biases = false;  // for both matrices, and for the gate
+  // The routing, from logits on. Tokens choose among all its experts. With scope kRange only a part of the experts is on this
+  // rank; the other experts contribute nothing.
   RouteTopk::Problem route = {};
   // Shared experts of the same size that every token passes through, 0 or 1. With 1 there is a draft_step.
   int64_t shared = 0;
-  // No kernel and no cost model was fitted to this shape. It is measured only if named.
+  // No kernel and no cost model was fitted to this shape. It is measured only if it is named.
   bool held_out = false;
 
   bool mxfp4() const { return w == DType::kE2M1; }
   bool partial() const { return route.scope == ExpertScope::kRange; }
-  int64_t experts() const { return partial() ? route.expert_count : route.experts; }  // experts that are here
+  int64_t experts() const { return partial() ? route.expert_count : route.experts; }  // experts of this rank
   // Weights of one expert, without padding.
   int64_t weights() const { return (is_gated(act) ? 3 : 2) * hidden * intermediate; }
   int64_t weight_bytes() const { return mxfp4() ? weights() / 2 + weights() / 32 : 2 * weights(); }
@@ -37,9 +37,9 @@ struct ExpertShape {
   int64_t up_rows() const { return (is_gated(act) ? 2 : 1) * intermediate; }
   GateShape gate() const;  // of the same model
   MoeConfig moe() const;   // the whole layer, as a user plans it, without shared experts
-  ExpertMlp::Problem mlp(int64_t tokens) const;  // the part of that layer that follows ids and weights
+  ExpertMlp::Problem mlp(int64_t tokens) const;  // the part of that layer after ids and weights
   sluice_peer_layer peer_problem(int64_t tokens) const;
-  // Of the layer: bytes of x, y and the weights of the experts it reaches; flops of `rows` rows of experts.
+  // Of the layer: bytes of x, y and the weights of the reached experts; flops of `rows` rows of experts.
   double bytes(int64_t tokens, double experts_reached) const;
   double flops(double rows) const { return 2.0 * rows * static_cast<double>(weights()); }
 };
@@ -51,12 +51,12 @@ enum class Spread : uint8_t { kUniform, kZipf };
 constexpr const char* word_of(Spread s) { return s == Spread::kUniform ? "uniform" : "zipf"; }
 
 // Ids without repetition, and weights that sum to 1, for several runs. The first n tokens of a draw serve runs of n tokens.
-// Zipf: an expert's probability is inverse to its rank; ranks differ from draw to draw. An expert of another part of the
-// model has the id -1.
+// Zipf: an expert's probability is the inverse of its rank; ranks differ between draws. An expert of another rank's part has
+// the id -1. model has the id -1.
 struct Draw {
   Tensor ids, weights;  // [tokens, top_k] on the GPU
   std::vector<int32_t> on_host = {};
-  // What the first `pairs` ids reach: the experts that are here, and the number of ids that name them.
+  // The number of this rank's experts among the first `pairs` ids, and the number of ids that name them.
   struct Reach {
     int64_t experts, rows;
   };
@@ -70,18 +70,18 @@ struct PackedExperts {
   Tensor up, up_scale, down, down_scale;
 };
 
-// The same weights as a peer packed them, by set.
+// The same weights as a baseline packed them, per set.
 struct PackedByPeer {
   const sluice_layer_peer* peer = nullptr;
   std::vector<const void*> sets = {};
 };
 
-// Sets of weights that rotate, so that none is in L2 when its turn comes again. Every peer that supports the shape has its own
+// Sets of weights that rotate, so that a set is no longer in L2 when it is used again. Every baseline that supports the shape has its own
 // copies of them.
 class Experts {
  public:
   Experts(Device& device, const ExpertShape& shape) : shape_(shape), memory_(device) {}
-  // Leaves out peers that fail, with a complaint.
+  // Omits baselines that fail, with a complaint.
   Status make(const Peers& peers, std::vector<std::string>* complaints);
 
   const ExpertShape& shape() const { return shape_; }
@@ -100,8 +100,8 @@ class Experts {
     Tensor x, ids, weights, y;
     int64_t shared = 0;  // experts of every token, besides those of ids and weights
   };
-  // Checks rows of y against the layer in double precision: three tokens, all columns. Empty, or what is wrong: a token whose
-  // RMS error exceeds `share` of the RMS of the reference.
+  // Checks rows of y against the layer in double precision: three tokens, all columns. Returns an empty string, or the error: a
+  // token whose RMS error exceeds `share` of the RMS of the reference.
   Result<std::string> check(const Answer& answer, double share);
 
  private:
@@ -112,16 +112,16 @@ class Experts {
 
   ExpertShape shape_;
   Memory memory_;
-  // As in a checkpoint; at the end those of set 0.
+  // In checkpoint order; at the end, the data of set 0.
   Tensor up_rows_ = {}, up_scales_ = {}, down_rows_ = {}, down_scales_ = {}, up_bias_ = {}, down_bias_ = {};
   std::vector<PackedExperts> sets_;
   std::vector<PackedByPeer> peers_;
 };
 
-// The layer of `count` tokens in double precision, from weights as a checkpoint has them (experts_reference.cu).
-// sampled i32[count] on the GPU: rows of x, ids and weights, of which the first top_k of `slots` columns count. `shared` experts
-// follow those of the shape, with the weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden].
-// experts.up and experts.down are bf16 without scales if the shape says so.
+// The layer for `count` tokens in double precision, from weights in checkpoint order (experts_reference.cu). sampled i32[count]
+// on the GPU: rows of x, ids and weights, whose first top_k of `slots` columns count. `shared` experts follow the experts of
+// the shape, with weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden]. experts.up and experts.down are
+// bf16 without scales if the shape says so.
 struct ReferenceArgs {
   const void* x = nullptr;
   const int32_t *ids = nullptr, *sampled = nullptr;

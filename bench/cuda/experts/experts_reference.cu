@@ -34,7 +34,7 @@ __device__ RowOf row_of(const uint8_t* matrix, const uint8_t* scales, int64_t ro
   return {nullptr, nullptr, reinterpret_cast<const __nv_bfloat16*>(matrix) + row * width};
 }
 
-// Sum over k of row[k] * x(k), in all lanes.
+// The sum over k of row[k] * x(k); all lanes get it.
 template <class X>
 __device__ double dot(const RowOf& row, int64_t width, X x) {
   double sum = 0;
@@ -46,15 +46,15 @@ __device__ double dot(const RowOf& row, int64_t width, X x) {
 struct Sizes {
   int64_t experts, top_k, slots, hidden, intermediate;  // slots: per token, shared experts included
   double alpha, beta, limit;
-  bool gated, interleaved;  // not gated: relu2; gated: swiglu, clamped where there is a limit
+  bool gated, interleaved;  // not gated: relu2; gated: swiglu, clamped if there is a limit
 };
 
-// The expert of a slot: a chosen one, or a shared one, which follow all others.
+// The expert of a slot: a chosen expert, or a shared expert, whose slots come last.
 __device__ int64_t expert_of(const ReferenceArgs& a, const Sizes& s, int64_t token, int64_t slot) {
   return slot < s.top_k ? a.ids[token * a.slots + slot] : s.experts + slot - s.top_k;
 }
 
-// Grid (features, pairs of token and slot).
+// Grid: features x (token, slot) pairs.
 __global__ void hidden(ReferenceArgs a, Sizes s) {
   cuda::tile::wait_for_previous();
   const int64_t i = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32, pair = blockIdx.y;
@@ -82,7 +82,7 @@ __global__ void hidden(ReferenceArgs a, Sizes s) {
   if (threadIdx.x % 32 == 0) a.h[pair * s.intermediate + i] = out;
 }
 
-// Grid (columns, tokens).
+// Grid: columns x tokens.
 __global__ void output(ReferenceArgs a, Sizes s) {
   cuda::tile::wait_for_previous();
   const int64_t c = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32, sample = blockIdx.y;

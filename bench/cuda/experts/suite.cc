@@ -1,5 +1,5 @@
-// Experts with MXFP4 or bf16 weights: the two GEMMs, and the layer from ids and weights, in bursts and sustained, beside
-// peers' layers and the card's ceilings in the same run. expert_blocks.cc has what begins at activations.
+// Experts with MXFP4 or bf16 weights: the two GEMMs, and the layer from ids and weights, in bursts and sustained, with the baselines'
+// layers and the GPU's ceilings in the same run. experts/blocks.cc has the layers from activations on.
 #include <algorithm>
 #include <fstream>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kDraftTokens = 8;  // most tokens of a draft_step
 
-// Writes the ids of all draws, as in memory.
+// Writes the ids of all draws, as they are in memory.
 Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Draw>& draws,
                    const std::filesystem::path& folder) {
   const auto path = folder / (std::string(shape.model) + "_" + word_of(spread) + ".i32");
@@ -22,7 +22,7 @@ Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Dr
   return file.flush() ? Status{} : Status{Code::kIo, "could not write " + path.string()};
 }
 
-// Counts far from each other first, so that the rows say most if time runs out.
+// Spreads the counts first, so that the rows are most useful if time runs out.
 std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vector<int64_t>& more) {
   std::vector<int64_t> order = {1, 64, 1024, 4096, 8, 256, 16384, 16, 2, 512, 32, 128, 2048, 4, 8192};
   order.insert(order.end(), more.begin(), more.end());
@@ -38,10 +38,10 @@ std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vec
 
 }  // namespace
 
-// Ways through our kernels that cost more than this over the chosen one are not measured.
+// Ways through Sluice's kernels that cost more than this many times the chosen way are not measured.
 constexpr double kNearWays = 1.3;
 
-// The two GEMMs, with rows already grouped, and the layer from ids and weights.
+// The two GEMMs with grouped rows, and the layer from ids and weights.
 Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
                      Spread spread, int64_t tokens) {
   Bed bed(experts, x, draws, tokens);
@@ -74,7 +74,8 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
       for (const PeerRun& run : peers) SLUICE_TRY(poison(run.y, stream));
       SLUICE_TRY(bed.poison_outputs());
       if (whole) return {};
-      // GEMMs alone need the outputs of what precedes them. A peer's GEMMs write no y, so its layer, of the same kernels, is checked.
+      // The GEMMs alone need the outputs of the stages before them. A baseline's GEMMs write no y, so its layer, which uses the
+      // same kernels, is checked.
       for (int64_t i = 0; has_gemms && i < kDraws; ++i) SLUICE_TRY(group.value()(i));
       for (const PeerRun& run : peers) (void)run.enqueue(bed, 0, SLUICE_PEER_LAYER);
       return {};
@@ -93,7 +94,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
 }
 
 Status Bench::mxfp4() { return experts(mxfp4_shapes(), {}); }
-Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // counts of steps that verify a draft
+Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // token counts of steps that verify a draft
 
 Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts) {
   power_.emplace();

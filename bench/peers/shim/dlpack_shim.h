@@ -1,4 +1,4 @@
-// The few names of DLPack and TVM that SGLang's kernel headers mention on the host side, which no adapter calls.
+// The few names of DLPack and TVM that SGLang's kernel headers use on the host side. No adapter calls them.
 #pragma once
 #include <cstdint>
 enum DLDeviceType { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLROCM = 10 };

@@ -1,5 +1,5 @@
-// As much of PyTorch as vLLM's kernel files name, without PyTorch: a tensor is a pointer with a shape, new memory comes
-// from the caller's scratch, the current stream is a variable. bench/peers/build makes the headers that include this.
+// The part of PyTorch that vLLM's kernel files name, without PyTorch: a tensor is a pointer with a shape, new memory comes from
+// the caller's scratch, and the current stream is a variable. bench/peers/build makes the headers that include this file.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -90,8 +90,7 @@ struct DeviceGuard {
 
 namespace sluice_shim {
 inline thread_local cudaStream_t stream = nullptr;
-inline thread_local char* scratch =
-    nullptr;  // new_empty() takes from here; 4-byte elements are all that is asked for
+inline thread_local char* scratch = nullptr;  // the memory of new_empty(); callers need only 4-byte elements
 
 inline void* take(size_t bytes) {
   void* found = scratch;

@@ -15,8 +15,8 @@ namespace sluice::cpu {
 namespace {
 
 constexpr size_t kAlignment = 256;
-// Weights are read once a step and in order: with pages of 2 MiB neither address translation nor the hardware's
-// prefetching stops every 4 KiB.
+// A step reads weights once and in order. With pages of 2 MiB neither address translation nor the hardware prefetcher stops at every
+// 4 KiB.
 constexpr size_t kHugePage = size_t{2} << 20, kHugeFrom = 2 * kHugePage;
 
 int processors() {
@@ -25,7 +25,7 @@ int processors() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Highway's tables are indexed by the best target of a mask; this is that index for our features.
+// Highway's tables are indexed by the best target of a mask. Returns that index for the enabled features.
 int simd_index(uint32_t features) {
   int64_t targets = 0;
 #if defined(__x86_64__)
@@ -39,7 +39,7 @@ int simd_index(uint32_t features) {
   return static_cast<int>(chosen.GetIndex());
 }
 
-// Costs need round numbers, not a benchmark at start-up: what a core of this class sustains.
+// Costs need round numbers, not a benchmark at start-up: the sustained rates of a core of this class.
 DeviceInfo describe(int threads, uint32_t features) {
   const double wide = (features & kAvx512) ? 2 : 1;
   DeviceInfo info{.name = "cpu", .backend = Backend::kCpu, .cores = threads, .cpu_features = features};
@@ -70,7 +70,7 @@ class CpuDevice final : public Device {
     const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded ? rounded : alignment);
     if (memory && alignment == kHugePage)
-      madvise(memory, rounded, MADV_HUGEPAGE);  // a hint: refusal is no error
+      madvise(memory, rounded, MADV_HUGEPAGE);  // a hint; a refusal is not an error
     if (!memory) return out_of_memory("cpu: wanted " + std::to_string(bytes) + " bytes, the system has none");
     return memory;
   }
@@ -86,14 +86,14 @@ class CpuDevice final : public Device {
       if (bytes) std::memcpy(to, from, bytes);
     });
   }
-  Status wait(Stream) override { return {}; }  // work runs at once
+  Status wait(Stream) override { return {}; }  // work runs during the enqueue
 
   Result<std::unique_ptr<Recording>> record(Stream stream,
                                             const std::function<Status()>& enqueue_all) override {
     Queue& queue = queue_of(stream);
     if (queue.recording) return invalid("cpu: record inside a recording of the same stream");
     auto out = std::make_unique<CpuRecording>();
-    struct Ending {  // ends also when enqueue_all leaves by an exception of its caller's
+    struct Ending {  // ends the recording even if the caller's enqueue_all throws
       Queue& queue;
       ~Ending() { queue.recording = nullptr; }
     };

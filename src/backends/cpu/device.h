@@ -1,4 +1,4 @@
-// The CPU as a device: opened, never assumed.
+// The CPU as a device. A caller opens it explicitly.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,22 +8,22 @@
 namespace sluice::cpu {
 
 struct Options {
-  int threads = 0;  // 0: one for each processor this process may use
+  int threads = 0;  // 0: one for each processor that this process may use
   uint32_t features_allowed =
-      ~0u;       // CpuFeature bits to use of those found: tests run each level on one machine
+      ~0u;       // mask of the CpuFeature bits to use; tests use it to run each level on one machine
   Log log = {};  // one line when the device opens
 };
 
-// What this machine's processor can do and this process may use.
+// The features that the processor has and that this process may use.
 uint32_t detect_features();
 
-// kInvalidArgument: threads outside [0, 1024].
+// Returns kInvalidArgument for threads outside [0, 1024].
 Result<std::unique_ptr<Device>> open_device(const Options& options = {});
 
-// The vector levels that kernels were compiled for, best first.
+// The SIMD levels that kernels were compiled for, best first.
 std::string compiled_simd_levels();
 
-// The candidates of backends/cpu/candidates.def; needs no device.
+// The candidates of backends/cpu/candidates.def. Needs no device.
 const Catalog& catalog();
 
 }  // namespace sluice::cpu

@@ -10,7 +10,7 @@ namespace sluice::cpu {
 namespace {
 
 #if defined(__x86_64__)
-// Tiles hold 8 KiB of state for each thread, so Linux grants them on request, once for a process.
+// Tiles add 8 KiB of state per thread, so Linux grants them on request, once per process.
 bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA

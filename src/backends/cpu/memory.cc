@@ -43,18 +43,18 @@ int64_t meminfo_available(const std::string& meminfo) {
 int64_t cgroup_left(const std::string& limit, const std::string& current, const std::string& stat) {
   const int64_t most = number(limit, 0), used = number(current, 0);
   if (most < 0 || used < 0) return -1;  // "max": no limit
-  // File pages that have not been used lately are dropped when memory is needed.
+  // The kernel drops file pages that have not been used lately when memory is needed.
   const int64_t files = std::max<int64_t>(0, named(stat, "inactive_file "));
   return std::max<int64_t>(0, most - used + std::min(files, used));
 }
 
 namespace {
 
-// What this process may still map (ulimit -v); -1: any amount.
+// The bytes that this process may still map (ulimit -v); -1: no limit.
 int64_t address_space_left() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
-  const int64_t pages = number(text_of("/proc/self/statm"), 0);  // mapped, of this process
+  const int64_t pages = number(text_of("/proc/self/statm"), 0);  // mapped by this process
   return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - pages * sysconf(_SC_PAGESIZE));
 }
 

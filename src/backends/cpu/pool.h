@@ -11,22 +11,21 @@
 
 namespace sluice::cpu {
 
-// Loops are handed out in chunks from a shared counter, so which thread runs an index is not determined:
-// kernels give each output element to exactly one index, and then results do not depend on threads. The
-// caller takes part, and waits for chunks, never for threads: a worker that the system does not run takes no
-// chunk and delays no other. Workers spin for a moment between loops (a step is hundreds of them,
-// microseconds apart) and then sleep.
+// Threads claim chunks of a loop from a shared counter, so the thread of an index is not determined. A kernel assigns each
+// output element to exactly one index, so its results do not depend on threads. The caller takes part, and waits for chunks,
+// never for threads: a worker that the system does not run claims no chunk and delays no other thread. Workers spin briefly
+// between loops (a step has hundreds of loops, microseconds apart) and then sleep.
 class ThreadPool {
  public:
-  // The caller counts as one; at least 1. Where the system refuses, threads() says how many there are.
+  // The caller counts as one thread; at least 1. If the system refuses some, threads() returns the number that exists.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(begin, end, thread) over [0, count) in chunks of at most `grain`; returns when all are done.
-  // Does not allocate. Concurrent callers wait for each other. `thread` is in [0, threads()).
+  // Calls body(begin, end, thread) over [0, count) in chunks of at most `grain`; returns when all are done. Does not allocate. Concurrent
+  // callers wait for each other. `thread` is in [0, threads()).
   template <class Body>
   void run(int64_t count, int64_t grain, Body&& body) {
     if (count <= 0) return;
@@ -45,16 +44,16 @@ class ThreadPool {
   void work(int thread);
   void take_chunks(int thread);
 
-  std::mutex one_loop_;  // held by the caller for the length of its loop
-  // The current loop. Written while no chunk of the last one is left, so a thread that claims a chunk has read
-  // its own loop's.
+  std::mutex one_loop_;  // the caller holds it during its loop
+  // The current loop. It is written while no chunk of the previous loop is left, so a thread that claims a chunk has read the data of that
+  // chunk's loop.
   std::atomic<Call> call_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> count_{0}, grain_{1}, chunks_{0};
-  // The loop's number above, the next chunk below: a claim fails once another loop has begun.
+  // The loop's number in the high half, the next chunk in the low half: a claim fails once another loop has started.
   alignas(64) std::atomic<uint64_t> ticket_{0};
-  alignas(64) std::atomic<int64_t> done_{0};   // chunks of the current loop that are finished
-  alignas(64) std::atomic<uint32_t> loop_{0};  // what workers sleep on: a new value is a new loop
+  alignas(64) std::atomic<int64_t> done_{0};   // finished chunks of the current loop
+  alignas(64) std::atomic<uint32_t> loop_{0};  // workers sleep on it: a new value announces a new loop
   std::atomic<bool> stop_{false};
   std::vector<WorkerThread> workers_;
 };

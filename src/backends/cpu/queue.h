@@ -1,4 +1,4 @@
-// What Stream::native points to on the CPU, and how kernels hand it work.
+// The type that Stream::native points to on the CPU, and how kernels enqueue work.
 #pragma once
 #include <functional>
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace sluice::cpu {
 
-// Work runs at once, on the caller and the pool, unless the queue is recording.
+// Work runs during the enqueue, on the caller and the pool, unless the queue is recording.
 struct Queue : DeviceQueue {
   ThreadPool* pool = nullptr;
-  int simd_index = 0;  // which of Highway's tables to use: see simd/dispatch.h
+  int simd_index = 0;  // index into Highway's tables: see simd/dispatch.h
   std::vector<std::function<void(Queue&)>>* recording = nullptr;
 };
 
 inline Queue& queue_of(Stream stream) { return *static_cast<Queue*>(stream.native); }
 
-// Every enqueue ends here: work(Queue&) captures its Problem and Args by value.
+// Every enqueue ends here. work(Queue&) captures its Problem and Args by value.
 template <class Work>
 Status submit(Stream stream, Work work) {
   Queue& queue = queue_of(stream);

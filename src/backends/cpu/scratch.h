@@ -1,5 +1,5 @@
-// Scratch memory of which each thread of a loop has a part. A plan counts the threads of its own device; a stream of another one
-// may have more.
+// Scratch memory with one part per thread of a loop. A plan counts the threads of its own device; a stream of another device may have
+// more.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace sluice::cpu {
 
-// kInvalidArgument if `workspace` is too small for the threads that will run: the stream is of another device than the plan.
+// Returns kInvalidArgument if `workspace` is too small for the threads of the stream, which is then a stream of another device.
 template <class Problem>
 Status check_scratch(std::string_view kernel, const Problem& problem,
                      size_t (*workspace_bytes)(const Problem&, const DeviceInfo&), Workspace workspace,
@@ -26,13 +26,13 @@ Status check_scratch(std::string_view kernel, const Problem& problem,
                  std::to_string(device.cores) + " threads, which need " + std::to_string(need));
 }
 
-// The threads of `pool` that have a part of `per_thread` in `bytes`. Fewer than all where a recording is replayed on another device
-// than it was made on.
+// The number of threads of `pool` that get `per_thread` bytes of `bytes`. Fewer than all threads if a recording is replayed on another
+// device than the one that made it.
 inline int64_t slots_in(size_t bytes, size_t per_thread, const ThreadPool& pool) {
   return std::clamp<int64_t>(static_cast<int64_t>(bytes / per_thread), 1, pool.threads());
 }
 
-// ThreadPool::run() with body(begin, end, slot), slot in [0, slots), no two at once with the same.
+// ThreadPool::run() with body(begin, end, slot), slot in [0, slots). Two threads never have the same slot at once.
 template <class Body>
 void run_in_slots(ThreadPool& pool, int64_t slots, int64_t count, int64_t grain, Body&& body) {
   if (slots >= pool.threads()) return pool.run(count, grain, body);

@@ -1,6 +1,7 @@
-// What the cards of CUDA kernels share. A card holds supports() and cost_us() of a kernel, without the kernel. It is plain
-// C++, so any machine can explain what a GPU would run. A kernel's file begins with its card; everything that needs CUDA
-// follows under `#if defined(__CUDACC__)`. nvcc compiles both; a C++ compiler compiles the card alone (SLUICE_CUDA=CARDS).
+// What the kernel descriptors of the CUDA backend share. A kernel descriptor holds a kernel's supports() and cost_us() in plain
+// C++, without the kernel, so any machine can explain what a GPU would run. A kernel's file begins with its descriptor. All code
+// that needs CUDA follows under `#if defined(__CUDACC__)`. nvcc compiles both parts; a C++ compiler compiles the descriptor alone
+// (SLUICE_CUDA=CARDS).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,7 +11,7 @@
 
 namespace sluice::cuda {
 
-// The enqueue of a planned card. No device offers a planned card, so dispatch never calls this.
+// The enqueue function of a planned kernel. No device offers a planned kernel, so dispatch never calls this function.
 template <class Op>
 Status no_kernel(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) {
   return unsupported(std::string(Op::kName) + ": this kernel is planned; no build has it yet");
@@ -25,14 +26,14 @@ Status not_compiled(const typename Op::Problem&, const typename Op::Args&, Works
   return unsupported(std::string(Op::kName) + ": " + std::string(kNoKernels));
 }
 
-// Whether nvcc compiles this file, kernel included. If not, the card is marked as planned.
+// True if nvcc compiles this file, kernel included. Otherwise the descriptor marks its kernel as planned.
 #if defined(__CUDACC__)
 constexpr bool kHasKernels = true;
 #else
 constexpr bool kHasKernels = false;
 #endif
 
-// not_compiled() and enqueue_of() for a card with several configurations.
+// not_compiled() and enqueue_of() for a descriptor with several configurations.
 template <class Op>
 Status config_not_compiled(const typename Op::Problem&, std::span<const KernelLaunch>,
                            const typename Op::Args&, Workspace, Stream) {
@@ -47,7 +48,7 @@ constexpr auto enqueue_config_of() {
   }
 }
 
-// A card's enqueue. Launcher is a class of the kernel's file; its enqueue is defined where nvcc compiles the file.
+// The enqueue function of a descriptor. Launcher is a class in the kernel's file; only nvcc compiles its enqueue().
 template <class Op, class Launcher>
 constexpr auto enqueue_of() {
   if constexpr (kHasKernels) {
@@ -79,11 +80,11 @@ inline void need_type(Refusal& r, std::string_view name, DType found, DType want
          std::string(name) + "=" + text(found));
 }
 
-// The fixed time of a kernel: from its start to its first bytes, and its drain. Measured on an H200 as the intercept
-// of short streams over their size.
+// The fixed time of a kernel: from launch to its first bytes, plus its drain. Measured on an H200: the time of short streams,
+// extrapolated to zero bytes.
 constexpr double kRampUs = 2.2;
 
-// Cost of a kernel that is bound by memory traffic.
+// Cost of a memory-bound kernel.
 template <class Op>
 double stream_us(const typename Op::Problem& p, const DeviceInfo& d) {
   return kRampUs + Op::bytes(p) / d.mem_bytes_per_us;

@@ -1,4 +1,4 @@
-// A build without kernels (card.h) has no device to open. This file replaces all that needs CUDA's headers.
+// A build without kernels (card.h) has no device to open. This file replaces the code that needs CUDA's headers.
 #include "backends/cuda/card.h"
 #include "backends/cuda/device.h"
 

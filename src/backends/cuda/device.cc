@@ -13,8 +13,8 @@
 namespace sluice::cuda {
 namespace {
 
-// The GPU as the cost models see it. A known GPU has measured values. Another one has the driver's values, times the share of
-// the data sheet that an H200 reaches.
+// Describes the GPU for the cost models. A known GPU has measured values. For any other GPU the driver's values are scaled by the
+// fraction of the data sheet that an H200 reaches.
 DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
   DeviceInfo info = known_device("h200").value();
   info.index = index;
@@ -70,7 +70,7 @@ Result<uint32_t*> make_grid_words(cudaStream_t stream) {
   return cleared;
 }
 
-// What a thread does in such a scope ends no capture of another one.
+// While this scope lives, CUDA calls of this thread do not invalidate a capture that another thread has begun.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -105,7 +105,7 @@ struct CudaRecording final : Recording {
 struct CudaMark final : Mark {
   cudaEvent_t event = nullptr;
   int device = 0;
-  uint64_t enqueued = 0;  // kernels of its queue before it
+  uint64_t enqueued = 0;  // kernels enqueued on its queue before it
   ~CudaMark() override {
     const OnGpuScope on(device);
     if (event) cudaEventDestroy(event);
@@ -215,7 +215,7 @@ class CudaDevice final : public Device {
     queue->dependent = queue_.dependent;
     SLUICE_TRY(need_no_capture(queue->stream, "wrap"));
     SLUICE_TRY(check_device(queue->stream, "wrap"));
-    // Memory for counters must not end a capture that another thread has begun on a stream of its own.
+    // Allocating the counters must not invalidate a capture that another thread has begun on its own stream.
     const RelaxedCapture relaxed;
     auto grid_words = make_grid_words(queue_.stream);
     if (!grid_words.ok()) return grid_words.status();
@@ -258,7 +258,7 @@ class CudaDevice final : public Device {
     Queue& queue = queue_of(stream);
     const OnGpuScope on(queue_.device);
     SLUICE_TRY(check(on.error(), "wait"));
-    SLUICE_TRY(need_no_capture(queue.stream, "wait"));  // waiting would end it
+    SLUICE_TRY(need_no_capture(queue.stream, "wait"));  // waiting would invalidate the capture
     const cudaError_t error = cudaStreamSynchronize(queue.stream);
     if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue);
     queue.done = queue.enqueued;
@@ -358,8 +358,8 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Page-locked memory of a size worth keeping for the next request of that size: 32 MiB take 10 ms to allocate, and a model's
-  // layers are loaded one after another.
+  // Page-locked memory that is kept for the next request of the same size. To allocate 32 MiB takes 10 ms, and a model's layers are
+  // loaded one after another.
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
@@ -378,9 +378,9 @@ class CudaDevice final : public Device {
                         [&](const auto& queue) { return queue.get() == stream.native; });
   }
 
-  // Whether a stream of the caller's is one of this GPU.
+  // Ok if the caller's stream belongs to this GPU.
   Status check_device(cudaStream_t stream, const std::string& doing) const {
-    // The question itself would end a capture: a stream that is captured is taken at its word.
+    // cudaStreamGetDevice() would invalidate a capture, so the device of a captured stream is not checked.
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing(stream, &capture) != cudaSuccess || capture != cudaStreamCaptureStatusNone) {
       (void)cudaGetLastError();
@@ -389,7 +389,7 @@ class CudaDevice final : public Device {
     const bool any_gpu = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
     int device = queue_.device;
     if (!any_gpu && cudaStreamGetDevice(stream, &device) != cudaSuccess) {
-      (void)cudaGetLastError();  // a driver older than the question
+      (void)cudaGetLastError();  // the driver is too old for cudaStreamGetDevice()
       return {};
     }
     if (device == queue_.device) return {};
@@ -409,7 +409,7 @@ class CudaDevice final : public Device {
   std::mutex wrapped_mutex_;
   std::vector<std::unique_ptr<Queue>> wrapped_;
   std::mutex host_mutex_;
-  std::vector<Block> lent_;  // blocks in use that is_kept() says to keep
+  std::vector<Block> lent_;  // blocks in use that is_kept() will keep
   Block spare_;
 };
 

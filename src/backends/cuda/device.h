@@ -1,4 +1,4 @@
-// The CUDA backend: opens a Hopper GPU and holds its candidates.
+// The CUDA backend: opens a Hopper GPU and offers its candidates.
 #pragma once
 #include <memory>
 
@@ -7,20 +7,20 @@
 namespace sluice::cuda {
 
 struct Options {
-  int index = 0;          // CUDA device index, among the devices visible to this process
+  int index = 0;          // CUDA device index among the devices that this process sees
   bool dependent = true;  // programmatic dependent launch: see queue.h
   Log log = {};
 };
 
-// Opens a GPU and creates its stream. One log line names the GPU. kUnsupported names what is missing: a driver, a GPU, a
-// GPU of compute capability 9.0, or kernels in this build.
+// Opens a GPU, creates its stream and logs one line that names the GPU. Returns kUnsupported if a driver, a GPU, compute
+// capability 9.0 or the kernels of this build are missing; the message names what is missing.
 Result<std::unique_ptr<Device>> open_device(const Options& options);
 
-// Ok if kernels compiled for sm_90a run on a GPU of this compute capability. They run on 9.0 alone.
+// Ok if kernels compiled for sm_90a run on a GPU of this compute capability. They run on 9.0 only.
 Status accept_capability(std::string_view gpu, int major, int minor);
 
-// All candidates of backends/cuda/candidates.def, planned ones included: for explain. An open device offers only those
-// that run. In a build without kernels (card.h) all are planned.
+// All candidates of backends/cuda/candidates.def, planned ones included, for `explain`. An open device offers only the candidates
+// that this build can run. In a build without kernels (card.h) all candidates are planned.
 const Catalog& catalog();
 
 }  // namespace sluice::cuda

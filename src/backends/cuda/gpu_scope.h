@@ -1,10 +1,10 @@
-// Which GPU is a thread's current one.
+// Sets the calling thread's current GPU for a scope.
 #pragma once
 #include <cuda_runtime_api.h>
 
 namespace sluice::cuda {
 
-// Makes a GPU the calling thread's current one for a scope: callers have GPUs and libraries of their own.
+// Makes a GPU current and restores the previous GPU at the end of the scope, because callers use other GPUs and libraries.
 class OnGpuScope {
  public:
   explicit OnGpuScope(int device) {
@@ -22,7 +22,7 @@ class OnGpuScope {
   cudaError_t error() const { return error_; }
 
  private:
-  int before_ = -1;  // to be made current again; -1: nothing changed
+  int before_ = -1;  // the GPU to restore; -1: nothing to restore
   cudaError_t error_ = cudaSuccess;
 };
 

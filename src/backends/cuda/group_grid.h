@@ -8,30 +8,32 @@ namespace sluice::cuda {
 
 struct GroupGrid {
   int cluster = 1, clusters = 1;  // CTAs per cluster; clusters in the grid
-  int clusters_most = 1;          // in the grid of this many tokens or fewer
+  int clusters_most = 1;  // most clusters of any problem with at most this many tokens; sizes the workspace
   int tokens_per_block = 1;
   int words = 1;  // 32-bit mask words per expert
 
-  // A second launch turns ranks within clusters into rows.
+  // A second launch converts ranks within clusters to rows.
   bool second_launch() const { return clusters > 1; }
 };
 
-// Experts rounded up, so that 16-bit counts are copied in 16-byte chunks.
+// Experts rounded up, so that 16-bit counts can be copied in 16-byte chunks.
 constexpr int64_t padded_experts(int64_t experts) { return (experts + 7) / 8 * 8; }
 
 inline GroupGrid group_grid(const GroupRows::Problem& p) {
-  constexpr int64_t kSlots = 512;                           // of a CTA: one for each of its threads
-  constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;  // a CTA's mask: 32 KiB, and 16 words per expert
+  constexpr int64_t kSlots = 512;  // per CTA: one slot per thread
+  // A CTA's mask: 32 KiB, at most 16 words per expert.
+  constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;
   constexpr int64_t kManyExperts = 1024;  // above this, the counts of 16 CTAs do not fit in shared memory
-  constexpr int64_t kBlocks = 256;        // two CTAs per SM
-  constexpr int kClustersOf16 = 7;        // concurrent on an H200, on 112 SMs; 15 clusters of 8 use 120
-  constexpr int64_t kManyTokens = 32;     // per CTA: above this, more CTAs are faster than larger ones
+  constexpr int64_t kBlocks = 256;        // limit of CTAs: about two per SM
+  // The H200 runs 7 clusters of 16 at once, on 112 SMs, or 15 clusters of 8, on 120 SMs.
+  constexpr int kClustersOf16 = 7;
+  constexpr int64_t kManyTokens = 32;  // per CTA: above this count, more CTAs are faster than larger CTAs
   const auto over = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   GroupGrid g;
   const int64_t words = std::min(kWordsMost, kMaskWords / padded_experts(p.experts));
   const int64_t fits = std::max<int64_t>(32 * words / p.slots, 1);
   const int64_t cluster_most = p.experts > kManyExperts ? 8 : 16;
-  const int64_t wanted = std::min(std::max<int64_t>(kSlots / p.slots, 1), fits);  // tokens of a CTA
+  const int64_t wanted = std::min(std::max<int64_t>(kSlots / p.slots, 1), fits);  // per CTA
   int64_t each = wanted;
   if (p.tokens <= cluster_most * wanted) {
     while (g.cluster < cluster_most && g.cluster * wanted < p.tokens) g.cluster *= 2;
@@ -44,7 +46,7 @@ inline GroupGrid group_grid(const GroupRows::Problem& p) {
       g.cluster = std::min(g.cluster, 8);
       g.clusters = static_cast<int>(over(p.tokens, each * g.cluster));
     }
-    // CTAs of more tokens than these may make fewer clusters than kBlocks CTAs of so many, in clusters of 8.
+    // A smaller problem with smaller CTAs can need more clusters: up to kBlocks CTAs in clusters of 8.
     g.clusters_most = each > wanted ? std::max(g.clusters, static_cast<int>(kBlocks / 8)) : g.clusters;
   }
   g.tokens_per_block = static_cast<int>(std::max<int64_t>(each, 1));
@@ -53,14 +55,14 @@ inline GroupGrid group_grid(const GroupRows::Problem& p) {
   return g;
 }
 
-// Workspace for the counts of each cluster; 0 if there is one cluster. Never less than for fewer tokens.
+// Workspace for the counts of each cluster, or 0 if there is one cluster. Never decreases as tokens increase.
 inline size_t cluster_count_bytes(const GroupRows::Problem& p, const GroupGrid& g) {
   return g.clusters == 1
              ? 0
              : static_cast<size_t>(g.clusters_most) * static_cast<size_t>(p.experts) * sizeof(uint32_t);
 }
 
-// Parts into which the second launch splits each cluster's slots, so that its CTAs fill the device.
+// The second launch splits each cluster's slots into this many parts, so that its CTAs fill the device.
 inline int second_split(const GroupGrid& g) { return std::max(1, 132 / g.clusters); }
 
 }  // namespace sluice::cuda

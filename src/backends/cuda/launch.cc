@@ -16,7 +16,8 @@ Status check(cudaError_t error, std::string_view doing) {
 Status launch_kernel(std::string_view name, const void* kernel, const Launch& how, Stream stream,
                      void** arguments) {
   Queue& queue = queue_of(stream);
-  constexpr size_t kWithoutAsking = size_t{32} << 10;  // of 48 KiB, with what a kernel declares itself
+  // The default limit is 48 KiB, static shared memory included.
+  constexpr size_t kWithoutAsking = size_t{32} << 10;
   constexpr unsigned kPortableCluster = 8;
   const unsigned blocks = how.cluster.x * how.cluster.y * how.cluster.z;
   const OnGpuScope on(queue.device);

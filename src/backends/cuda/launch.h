@@ -10,21 +10,21 @@ struct Launch {
   dim3 grid = {1, 1, 1}, block = {128, 1, 1};
   size_t shared_bytes = 0;   // dynamic
   dim3 cluster = {1, 1, 1};  // in CTAs; the product is at most 16 (above 8 is non-portable)
-  // All CTAs are co-resident, so they may wait for each other. kDevice if they do not fit.
+  // If true, all CTAs are co-resident, so they may wait for each other. The launch returns kDevice if they do not fit.
   bool cooperative = false;
-  // false: the previous launch ends first, whatever Queue::dependent says. For grids that need an empty chip, on which the
-  // hardware places CTAs in order (tile/dependent.cuh).
+  // If false, the previous launch ends before this one starts, whatever Queue::dependent says. For grids that need an idle GPU,
+  // where the hardware places CTAs in order (tile/dependent.cuh).
   bool dependent = true;
 };
 
-// The untyped part of launch(): raises the kernel's limits of shared memory and cluster size, launches it and notes its
-// name. `name` must live as long as the process. kDevice names the kernel and the driver's error.
+// The untyped part of launch(): raises the kernel's limits of shared memory and cluster size, launches the kernel and records its
+// name. `name` must live as long as the process. A kDevice error names the kernel and has the driver's message.
 Status launch_kernel(std::string_view name, const void* kernel, const Launch& how, Stream stream,
                      void** arguments);
 
-// Enqueues kernel(arguments...). Parameters are passed by value and converted as in a call. If Queue::dependent is set,
-// the launch is a dependent one. So every kernel waits (tile/dependent.cuh) before it touches memory that an earlier kernel
-// may have written, and before it writes anything.
+// Enqueues kernel(arguments...). Parameters are passed by value and converted as in a call. If Queue::dependent is set, this is a
+// dependent launch. So every kernel calls wait_for_previous() (tile/dependent.cuh) before it touches memory that an earlier
+// kernel may have written, and before it writes anything.
 template <class... Parameters>
 Status launch(std::string_view name, void (*kernel)(Parameters...), const Launch& how, Stream stream,
               std::type_identity_t<Parameters>... arguments) {

@@ -29,10 +29,10 @@ constexpr Curve kCurves[] = {
 #undef SLUICE_CURVE
 };
 
-// Time of a small kernel beside its bytes and products: launch, one dependent load, a reduction, a store.
+// Fixed time of a small kernel: launch, one dependent load, a reduction, a store.
 constexpr double kLatencyUs = 1.2;
 
-// The H200 that the curves were measured on: bytes and flops per microsecond.
+// Rates of the H200 on which the curves were measured: bytes and flops per microsecond.
 constexpr double kMemory = 4.60e6, kTensor = 703e6;
 
 double roofline_us(double hidden, double experts, double tokens, double memory, double tensor) {
@@ -54,7 +54,7 @@ double at(std::span<const Point> p, double tokens) {
   const double x0 = std::log(static_cast<double>(p[i - 1].tokens)),
                x1 = std::log(static_cast<double>(p[i].tokens));
   const double t = (std::log(tokens) - x0) / (x1 - x0);
-  // Beyond the last point, continue the slope of the last two points, but never downwards.
+  // Beyond the last point, continues the slope of the last two points, but never downwards.
   const double y0 = std::log(p[i - 1].us), y1 = t > 1 ? std::max(std::log(p[i].us), y0) : std::log(p[i].us);
   return std::exp(y0 + t * (y1 - y0));
 }

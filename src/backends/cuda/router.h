@@ -12,11 +12,11 @@ namespace sluice::cuda {
 struct RouterParameters {
   const void *x, *w, *bias;
   void* y;
-  int64_t x_stride, y_stride;  // elements from row to row
+  int64_t x_stride, y_stride;  // elements between rows
   int tokens, experts, hidden;
   bool x_wide;   // every row of x is 16-byte aligned
-  bool y_bf16;   // else f32
-  bool y_pairs;  // two adjacent logits, the first one even, may be stored at once
+  bool y_bf16;   // otherwise f32
+  bool y_pairs;  // two adjacent logits, the first one at an even index, may be stored together
 };
 
 inline RouterParameters router_parameters(const RouterGemm::Problem& p, const RouterGemm::Args& a) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_logit(const RouterParameters& p, int token
   }
 }
 
-// Stores the logits of two adjacent experts, the first one even. Logits past the last expert are dropped.
+// Stores the logits of two adjacent experts, the first one even. Drops logits past the last expert.
 __device__ __forceinline__ void store_logits(const RouterParameters& p, int token, int expert, float2 value) {
   if (!p.y_pairs || expert + 1 >= p.experts) {
     if (expert < p.experts) store_logit(p, token, expert, value.x);

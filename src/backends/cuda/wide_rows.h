@@ -1,10 +1,10 @@
-// What kernels of 16-byte accesses ask of a tensor.
+// The alignment that kernels with 16-byte accesses need.
 #pragma once
 #include "base/tensor.h"
 
 namespace sluice::cuda {
 
-// Whether each row begins at a multiple of 16 bytes; true of a tensor that is not there.
+// True if every row begins at a multiple of 16 bytes, or if the tensor is absent.
 inline bool wide_rows(const Tensor& t) {
   constexpr int64_t kBytes = 16;
   return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&

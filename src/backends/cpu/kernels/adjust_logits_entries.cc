@@ -1,7 +1,6 @@
 // Penalties and biases: a plain loop over the entries.
 //
-// Wins    always: entries lie anywhere in their rows, so there is nothing to do side by side.
-// Loses   never.
+// Wins    always: it is the only kernel of AdjustLogits on a CPU. Entries lie anywhere in their rows, so vectors would not help.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/adjust_logits.h.
 #include <cmath>

@@ -1,17 +1,16 @@
-// Paged attention by blocks of positions with an online softmax. Up to 32 queries (the heads of a kv head,
-// and neighbouring rows) share each load of a key or a value.
+// Paged attention by blocks of positions with an online softmax. Up to 32 queries (the heads of a kv head, and adjacent rows) share each
+// load of a key or a value.
 //
-// Wins    always on a CPU: scores never leave the nearest cache, and a context is cut into parts of 1024
+// Wins    always: it is the only kernel of Attention on a CPU. Scores never leave the L1 cache, and a context is cut into parts of 1024
 //         positions, so that one sequence keeps many threads busy.
-// Loses   one query head for each kv head and one row: queries go by fours, so three quarters of the sums are
-//         then thrown away (the loads, which are the limit there, are not repeated).
+// Loses   time with one query head per kv head and one row: queries are processed four at a time, so three quarters of the sums are
+//         discarded. The loads, which are the limit there, are not repeated.
 // Limits  none beyond the contract.
 // Source  original; the online softmax is Milakov and Gimelshein, "Online normalizer calculation for softmax"
 //         (2018). The contract is ops/attention.h.
 //
-// Bits    blocks and parts start at fixed positions and a masked position adds exactly nothing, so a row's
-//         bits depend on its own sequence alone. Parts are joined in order by the same function whether they were
-//         computed by one item or by many.
+// Bits    blocks and parts start at fixed positions, and a masked position adds exactly nothing. So a row's bits depend on its own
+//         sequence alone. The same function joins the parts in order, whether one item or many items computed them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/attention_paged.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -39,20 +38,20 @@ using Vector = hn::Vec<F32>;
 constexpr int64_t kBlock = kAttentionBlock;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// A weighted sum of values that is not divided by its weights yet; weights are e^(score - largest).
+// A weighted sum of values before the division by its weights; a weight is e^(score - largest).
 struct Online {
   float largest = kNothing;
   float sum = 0;
   float* values = nullptr;  // [padded_dim]
 };
 
-// What turns weights relative to `from` into weights relative to `to`.
+// The factor from weights relative to `from` to weights relative to `to`.
 float rescale(float from, float to) { return from == to ? 1.f : std::exp(from - to); }
 
-// Whether head_dim ends within a vector. Known at compile time it spares the inner loops a branch a load.
+// kSome: head_dim ends within a vector. As a compile-time value it saves the inner loops a branch per load.
 enum class Tail : uint8_t { kNone, kSome };
 
-// Lanes(F32()) elements of a row that has `left`, the missing ones as zero; never reads beyond the row.
+// Lanes(F32()) elements of a row that has `left` elements; missing elements are zero. Never reads past the row.
 template <Tail kTail, class T>
 HWY_INLINE Vector load_part(const T* p, int64_t left) {
   const F32 d;
@@ -95,8 +94,8 @@ HWY_INLINE Vector weight(Vector x) {
   return hn::IfThenElse(nan, x, hn::Exp(d, safe));
 }
 
-// Turns the scores [first, end) of one query into weights, and takes them into `state`. Returns what its
-// values must be multiplied by. Whole vectors are masked, from a multiple of their length.
+// Turns the scores [first, end) of one query into weights and adds them to `state`. Returns the factor for the values of `state`. Masks
+// whole vectors, from a multiple of their length.
 float weigh(float* scores, int64_t first, int64_t end, float scale, Online* state) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -107,7 +106,7 @@ float weigh(float* scores, int64_t first, int64_t end, float scale, Online* stat
   auto most = hn::Set(d, kNothing);
   for (int64_t i = begin; i < stop; i += lanes) most = hn::Max(most, hn::LoadU(d, scores + i));
   const float here = hn::GetLane(hn::MaxOfLanes(d, most));
-  const float largest = here > state->largest ? here : state->largest;  // NaN: the weights show it
+  const float largest = here > state->largest ? here : state->largest;  // if NaN, the weights show it
   const auto base = hn::Set(d, largest == kNothing ? 0.f : largest);
   auto sum = hn::Zero(d);
   for (int64_t i = begin; i < stop; i += lanes) {
@@ -146,7 +145,7 @@ void add_values_quad(const float* w, const T* const* v, int64_t first, int64_t e
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t at = 0; at < dim; at += 2 * lanes) {
-    // A head of an odd number of vectors leaves the second one idle on padding.
+    // If a head has an odd number of vectors, the second one works on padding.
     float* y0 = values + at;
     float* y1 = y0 + stride;
     float* y2 = y1 + stride;
@@ -171,7 +170,7 @@ void add_values_quad(const float* w, const T* const* v, int64_t first, int64_t e
   }
 }
 
-// Takes `part` into `total`.
+// Adds `part` to `total`.
 void join(const Online& part, int64_t dim, Online* total) {
   const F32 d;
   const float largest = part.largest > total->largest ? part.largest : total->largest;
@@ -213,8 +212,8 @@ void finish(const Attention::Problem& p, const Attention::Args& a, Online total,
   }
 }
 
-// The present positions of one block of a sequence, in order. Caches of e4m3 are widened into `wide`, [2, kBlock, head_dim], once for
-// all queries.
+// The present positions of one block of a sequence, in order. e4m3 caches are widened into `wide`, [2, kBlock, head_dim], once for all
+// queries.
 template <class T>
 struct Block {
   int64_t begin, end, count = 0;
@@ -233,7 +232,7 @@ struct Block {
       const int64_t page = table[j / p.page_size];
       if (page < 0 || page >= p.pages) continue;
       row[count] = (page * p.kv_heads + kv_head) * p.page_size + j % p.page_size;
-      // Pages lie too far apart for the hardware's prefetcher.
+      // Pages are too far apart for the hardware prefetcher.
       for (const Tensor* cache : {&a.k_cache, &a.v_cache})
         for (int64_t i = 0; i < row_bytes; i += 64)
           hwy::Prefetch(cache->as<const std::byte>() + row[count] * row_bytes + i);
@@ -248,14 +247,14 @@ struct Block {
       values[i] = row_of(a.v_cache, wide + (kBlock + i) * p.head_dim);
     }
   }
-  // Number of present positions below j.
+  // The number of present positions below j.
   int64_t below(int64_t j) const {
     if (count == end - begin) return std::clamp<int64_t>(j - begin, 0, count);
     return std::lower_bound(position, position + count, j) - position;
   }
 };
 
-// The queries of one item: some heads of one kv head, for neighbouring rows of one sequence.
+// The queries of one item: some heads of one kv head, for adjacent rows of one sequence.
 template <class T>
 struct Run {
   const Attention::Problem& p;
@@ -264,15 +263,15 @@ struct Run {
   int64_t kv_head, head, heads;  // head: the first of `heads`
   int64_t row, rows;
   float* queries;                   // [kAttentionQueries, padded_dim]
-  T* wide;                          // [2, kBlock, head_dim], of caches of e4m3
+  T* wide;                          // [2, kBlock, head_dim], for e4m3 caches
   Online state[kAttentionQueries];  // of the current part
   RowSpan span[kAttentionQueries];  // of each query
-  int64_t first = 0, end = 0;       // positions that any of them sees
+  int64_t first = 0, end = 0;       // positions that any query sees
   int64_t count() const { return rows * heads; }
   int64_t row_of(int64_t m) const { return row + m / heads; }
   int64_t head_of(int64_t m) const { return head + m % heads; }
 
-  // Widens the queries. Places beyond the last of a quad repeat it, and their results are not read.
+  // Widens the queries. Places after the last query of a quad repeat it; their results are not read.
   void load(float* values) {
     for (int64_t m = 0; m < (count() + 3) / 4 * 4; ++m) {
       const int64_t source = std::min(m, count() - 1);
@@ -311,7 +310,7 @@ struct Run {
       add_values(scores + x * kBlock, block.values, all_high, high[x], p.head_dim, state[m + x].values);
   }
 
-  // Positions [begin, stop) of the context into `state`, from nothing.
+  // Processes positions [begin, stop) of the context into an empty `state`.
   void take_part(int64_t begin, int64_t stop) {
     for (int64_t m = 0; m < (count() + 3) / 4 * 4; ++m) {
       state[m] = {kNothing, 0, state[m].values};
@@ -327,7 +326,7 @@ struct Run {
   }
 };
 
-// Walks all parts and writes y.
+// Processes all parts and writes y.
 template <class T>
 void whole_context(Run<T>& run, float* totals) {
   Online total[kAttentionQueries];
@@ -346,13 +345,13 @@ void whole_context(Run<T>& run, float* totals) {
            run.a.y.template row<T>(run.row_of(m)) + run.head_of(m) * run.p.head_dim);
 }
 
-// Where the partial result of a query and a part lies.
+// The partial result of a query and a part.
 float* partial_at(const Attention::Problem& p, const AttentionShape& s, float* partials, int64_t row,
                   int64_t head, int64_t part) {
   return partials + ((row * p.heads + head) * s.parts + part) * s.partial_floats();
 }
 
-// Computes one part and leaves it for attention_join.
+// Computes one part and stores it for attention_join.
 template <class T>
 void one_part(Run<T>& run, int64_t part, float* partials) {
   const int64_t at = part * kAttentionPart;
@@ -367,7 +366,7 @@ void one_part(Run<T>& run, int64_t part, float* partials) {
   }
 }
 
-// Item `index` of those of all kv heads: neighbouring rows are cut where the sequence changes.
+// Item `index` over all kv heads. Adjacent rows are cut where the sequence changes.
 template <class T>
 void item(const Attention::Problem& p, const Attention::Args& a, const AttentionShape& s, int64_t index,
           float* scratch, float* partials) {

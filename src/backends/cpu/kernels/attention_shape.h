@@ -1,4 +1,4 @@
-// How attention_paged cuts its work: plain arithmetic, the same for every vector width.
+// How attention_paged divides its work: plain arithmetic, the same for every vector width.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,28 +8,28 @@
 namespace sluice::cpu {
 
 constexpr int64_t kAttentionQueries = 32;      // rows times heads that share the loads of keys and values
-constexpr int64_t kAttentionBlock = 64;        // positions scored at a time; blocks start at its multiples
-constexpr int64_t kAttentionPart = 1024;       // positions of one part of a context, a multiple of the block
-constexpr double kPartialFloatsMax = 1 << 24;  // 64 MiB of partial results, at most
+constexpr int64_t kAttentionBlock = 64;        // positions scored at a time; blocks start at multiples of it
+constexpr int64_t kAttentionPart = 1024;       // positions per part of a context, a multiple of the block
+constexpr double kPartialFloatsMax = 1 << 24;  // at most 64 MiB of partial results
 
 struct AttentionShape {
-  int64_t group = 1;        // query heads of one kv head
-  int64_t group_heads = 1;  // of those, how many one item takes
-  int64_t chunks = 1;       // items that a group is cut into
-  int64_t rows = 1;         // query rows of one item
+  int64_t group = 1;        // query heads per kv head
+  int64_t group_heads = 1;  // query heads per item
+  int64_t chunks = 1;       // items that a group is divided into
+  int64_t rows = 1;         // query rows per item
   int64_t row_blocks = 1;
-  int64_t parts = 1;       // items that a context is cut into; 1: each item walks all of its context
-  int64_t padded_dim = 1;  // head_dim, rounded up to any vector's length
+  int64_t parts = 1;       // items that a context is divided into; 1: each item processes its whole context
+  int64_t padded_dim = 1;  // head_dim, rounded up to the length of any vector
   bool widens = false;     // the caches are e4m3
-  int64_t items() const { return row_blocks * chunks * parts; }  // of one kv head
+  int64_t items() const { return row_blocks * chunks * parts; }  // per kv head
   int64_t partial_floats() const { return padded_dim + 2; }      // values, largest score, sum of weights
-  // Queries, two kinds of sums and, where caches are narrow, a block of keys and values.
+  // Queries, two kinds of sums and, for e4m3 caches, a block of keys and values.
   int64_t thread_floats() const {
     return (3 * kAttentionQueries + (widens ? 2 * kAttentionBlock : 0)) * padded_dim;
   }
 };
 
-// Depends on the problem alone, never on threads: results must not.
+// Depends on the problem alone, never on the threads, because results must not depend on the threads.
 inline AttentionShape attention_shape(const Attention::Problem& p) {
   AttentionShape s;
   s.group = p.heads / p.kv_heads;
@@ -46,7 +46,7 @@ inline AttentionShape attention_shape(const Attention::Problem& p) {
   return s;
 }
 
-// What one query row sees: positions [first, end) of a sequence; -1: the row is of no sequence.
+// The positions [first, end) of a sequence that one query row sees; -1: the row belongs to no sequence.
 struct RowSpan {
   int64_t sequence = -1, first = 0, end = 0;
   bool meets(int64_t begin, int64_t stop) const { return std::max(first, begin) < std::min(end, stop); }

@@ -1,7 +1,7 @@
-// Expert GEMM by dot products against weights as checkpoints have them.
+// Expert GEMM by dot products with weights in checkpoint order.
 //
-// Wins    where weights cannot be packed: read in place (a mapped file), seldom, or by a few rows.
-// Loses   to panels, which decode once for 64 rows instead of 4 and need no sum across a vector.
+// Wins    where weights cannot be packed, because they are read in place (a mapped file), seldom, or for a few rows.
+// Loses   to panels, which decode once for 64 rows instead of 4 and need no horizontal sum.
 // Limits  layout row_major.
 // Source  original; the contract is ops/expert_gemm.h.
 #undef HWY_TARGET_INCLUDE
@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kDotRows = 4;  // of x, for which a block of MXFP4 is decoded once
+constexpr int64_t kDotRows = 4;  // rows of x that share the decoding of an MXFP4 block
 
 // sums[t * 16] = x[t] . row of bf16.
 template <class X>
@@ -40,13 +40,13 @@ void dot_rows(const uint8_t* codes, const uint8_t* scales, int64_t width, const 
       auto block = hn::Mul(load_f32(x[t] + k), w[0]);
       for (int64_t v = 1; v < kMxVectors; ++v)
         block = hn::MulAdd(load_f32(x[t] + k + v * kStep), w[v], block);
-      total[t] = hn::MulAdd(block, scale, total[t]);  // scaled after summing: exact for every scale
+      total[t] = hn::MulAdd(block, scale, total[t]);  // scaled after the sum: exact for every scale
     }
   }
   for (int64_t t = 0; t < kRows; ++t) sums[t * kPanelRows] = hn::GetLane(hn::SumOfLanes(d, total[t]));
 }
 
-// The same of a row of MXFP4.
+// The same for a row of MXFP4.
 template <class X>
 void dot_row(const uint8_t* w, const uint8_t* scales, int64_t width, const X* const* x, int64_t rows,
              float* sums) {

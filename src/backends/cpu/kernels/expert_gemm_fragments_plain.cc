@@ -1,6 +1,6 @@
-// Expert GEMM on the layout of Hopper's kernels, weight by weight through its index functions.
+// Expert GEMM on the layout of the Hopper kernels, weight by weight through the layout's index functions.
 //
-// Wins    never where speed counts: it lets a machine without a GPU compute, and check, what was packed for one.
+// Wins    never in speed. It lets a machine without a GPU compute with, and check, weights that were packed for a GPU.
 // Loses   to every kernel of another layout, by two orders of magnitude.
 // Limits  layout fragments.
 // Source  original; the contract is ops/expert_gemm.h, the layout ops/fragment_layout.h.
@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kPlainRows = 8;  // of x, for which a weight is read once
+constexpr int64_t kPlainRows = 8;  // rows of x for which a weight is read once
 
 // One expert's packed bytes.
 class PackedWeights {
@@ -30,7 +30,7 @@ class PackedWeights {
     w_ = a.w.as<const uint8_t>() + expert * shape_.code_bytes(fp4_);
     if (fp4_) scales_ = a.w_scale.as<const uint8_t>() + expert * shape_.scale_bytes();
   }
-  // In double: a weight of the largest scale is beyond f32, and a product may come back.
+  // In double, because a weight with the largest scale exceeds f32, and its product may not.
   double at(FragmentRow r, int64_t k) const {
     if (!fp4_) return to_float(reinterpret_cast<const BF16*>(w_)[fragment_bf16_index(shape_, r, k)]);
     const FragmentCode c = fragment_code(shape_, r, k);

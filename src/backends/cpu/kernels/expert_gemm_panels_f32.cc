@@ -1,7 +1,6 @@
 // Expert GEMM on panels of 16 rows in f32: a block of weights is decoded once for up to 64 rows of x.
 //
-// Wins    where there are no bf16 instructions: weights are read once and in order, and a row of x serves 16
-//         features.
+// Wins    without bf16 instructions: weights are read once and in order, and each element of x serves 16 features.
 // Loses   to kernels that multiply bf16 pairs or tiles, by a factor of 2 to 30 in arithmetic.
 // Limits  layout panels16.
 // Source  original; the contract is ops/expert_gemm.h.
@@ -69,7 +68,7 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo&) {
 }
 
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  // Decoding a weight costs as much as three rows' products (measured with 1 to 128 rows).
+  // To decode a weight costs as much as the products of three rows (measured with 1 to 128 rows).
   const double rows = std::max(1.0, ExpertGemm::expected_rows(p));
   const double work = 1 + 3 * active_experts(rows, p.experts) / rows;
   return roofline_us<ExpertGemm>(p, d, 0.6, 0.85 * d.f32_flops_per_us / work);

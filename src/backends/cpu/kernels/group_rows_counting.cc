@@ -1,9 +1,8 @@
-// Grouping by a counting sort in blocks of slots: each block counts its experts, one pass turns the counts
-// into first rows, and each block places its slots. Blocks depend on the problem alone, and a block before
-// another has its rows before the other's, so the sort is stable.
+// Grouping by a counting sort in blocks of slots. Each block counts its experts, one pass converts the counts to first rows,
+// and each block places its slots. Blocks depend on the problem alone, and an earlier block's rows come before a later block's,
+// so the sort is stable.
 //
-// Wins    always so far; a decode step is one block and wakes no thread.
-// Loses   nothing yet.
+// Wins    always: it is the only kernel of GroupRows on a CPU. A decode step is one block and wakes no thread.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace {
 using Problem = GroupRows::Problem;
 using Args = GroupRows::Args;
 
-// Below this many slots a block is done before another thread has woken.
+// A block of this many slots is done before another thread has woken.
 constexpr int64_t kBlockSlots = 16384;
 constexpr int64_t kBlocksMax = 32;
 
@@ -42,8 +41,7 @@ void count(const Problem& p, const int32_t* ids, Span slots, int32_t* counts) {
     if (grouped(p, ids[f])) ++counts[ids[f]];
 }
 
-// Turns the counts [blocks, experts] into the rows at which each block starts in each expert; writes
-// row_count and row_begin.
+// Converts the counts [blocks, experts] to the row at which each block starts in each expert. Writes row_count and row_begin.
 void assign_rows(const Problem& p, const Args& a, int32_t* counts) {
   int32_t* total = a.row_count.as<int32_t>();
   int32_t* begin = a.row_begin.as<int32_t>();
@@ -73,7 +71,7 @@ void place(const Problem& p, const Args& a, Span slots, int32_t* next_row) {
   }
 }
 
-// Rows of no slot: the ends of the experts' groups, and whatever lies after the last one.
+// Rows without a slot: the ends of the experts' groups, and the rows after the last group.
 void mark_empty_rows(const Problem& p, const Args& a) {
   const int32_t* total = a.row_count.as<const int32_t>();
   const int32_t* begin = a.row_begin.as<const int32_t>();

@@ -1,8 +1,6 @@
-// KvWrite by copying: one copy a head, because a page keeps the rows of a head together. Caches of e4m3 are rounded to element by
-// element.
+// KvWrite by one copy per head, because a page stores the rows of a head together. For e4m3 caches each element is rounded.
 //
-// Wins    always: it moves the bytes of the contract and nothing else.
-// Loses   never.
+// Wins    always: it is the only kernel of KvWrite on a CPU. It moves only the bytes of the contract.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/kv_write.h.
 #include "backends/cpu/cache_rows.h"
@@ -17,7 +15,7 @@ double cost_us(const KvWrite::Problem& p, const DeviceInfo& d) {
   return roofline_us<KvWrite>(p, d, 0.6, d.f32_flops_per_us);
 }
 
-// Row `from` of a [tokens, kv_heads, head_dim] tensor to slot `to` of a cache of elements C.
+// Copies row `from` of a [tokens, kv_heads, head_dim] tensor to slot `to` of a cache with elements C.
 template <class X, class C>
 void write_row(const KvWrite::Problem& p, const Tensor& rows, int64_t from, const Tensor& cache, int64_t to) {
   const X* source = rows.row<const X>(from);

@@ -1,10 +1,10 @@
 // Latent attention with the key matrix multiplied into the query: one head of one row at a time, blocks of
 // positions with an online softmax.
 //
-// Wins    always on a CPU so far: a position costs one product of rank + rope and one of rank, and the latents
-//         of 64 positions stay in the nearest caches for both.
-// Loses   long contexts with many heads: each head reads the cache for itself, from a farther cache than one
-//         that shared the reads would.
+// Wins    always: it is the only kernel of LatentAttention on a CPU. A position costs one product of rank
+//         + rope and one of rank, and the latents of 64 positions stay in the nearest caches for both.
+// Loses   time with long contexts and many heads: each head reads the cache separately, from a farther cache level than with shared
+//         reads.
 // Limits  none beyond the contract.
 // Source  original; the online softmax is Milakov and Gimelshein, "Online normalizer calculation for softmax"
 //         (2018). The contract is ops/latent_attention.h.
@@ -47,13 +47,13 @@ HWY_INLINE void multiply(float* values, int64_t n, float factor) {
   for (int64_t i = 0; i < n; ++i) values[i] *= factor;
 }
 
-// A weighted sum of latents that is not divided by its weights yet; weights are e^(score - largest).
+// A weighted sum of latents before the division by its weights; a weight is e^(score - largest).
 struct Online {
   float largest = -std::numeric_limits<float>::infinity(), sum = 0;
   float* latent;  // [rank]
 };
 
-// Takes the scores of `count` positions into `state` and turns them into weights. NaN stays NaN.
+// Adds the scores of `count` positions to `state` and turns them into weights. NaN stays NaN.
 void weigh(float* scores, int64_t count, float scale, int64_t rank, Online* state) {
   float largest = state->largest;
   for (int64_t i = 0; i < count; ++i) {
@@ -148,7 +148,7 @@ Status enqueue(const LatentAttention::Problem& p, const LatentAttention::Args& a
     const auto thread_bytes = static_cast<size_t>(thread_floats(p)) * sizeof(float);
     const int64_t slots = slots_in(workspace.bytes, thread_bytes, *q.pool);
     auto* scratch = reinterpret_cast<float*>(workspace.data);
-    // Rows of one head follow each other: they find its weights in a near cache.
+    // Rows of one head follow each other, so that they find its weights in a near cache.
     run_in_slots(*q.pool, slots, p.tokens * p.heads, 1, [&](int64_t begin, int64_t end, int thread) {
       float* mine = scratch + thread * thread_floats(p);
       for (int64_t i = begin; i < end; ++i)

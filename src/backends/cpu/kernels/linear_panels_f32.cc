@@ -1,6 +1,6 @@
 // Dense layer on panels of 16 rows in f32: a block of weights is decoded once for up to 64 rows of x.
 //
-// Wins    where there are no bf16 instructions, above a few rows of x.
+// Wins    without bf16 instructions, from a few rows of x on.
 // Loses   to kernels that multiply bf16 pairs or tiles.
 // Limits  layout panels16, which is bf16.
 // Source  original; the contract is ops/linear.h.
@@ -60,7 +60,7 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo&) {
 }
 
 double cost_us(const Linear::Problem& p, const DeviceInfo& d) {
-  // Widening a weight costs as much as three rows' products (measured with 1 to 128 rows).
+  // To widen a weight costs as much as the products of three rows (measured with 1 to 128 rows).
   const double work = 1 + 3 / std::max(1.0, static_cast<double>(p.tokens));
   return roofline_us<Linear>(p, d, 0.6, 0.85 * d.f32_flops_per_us / work);
 }

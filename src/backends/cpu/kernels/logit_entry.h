@@ -5,7 +5,7 @@
 
 namespace sluice::cpu {
 
-constexpr int64_t kLogitChunk = 8192;  // logits that one loop index scans
+constexpr int64_t kLogitChunk = 8192;  // logits per loop index
 
 struct Entry {
   float logit;
@@ -15,14 +15,14 @@ inline bool before(const Entry& a, const Entry& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-// Entries that gather() (simd/logits.h) puts aside on its way to the k largest of n.
+// Entries that gather() (simd/logits.h) stores on its way to the k largest of n.
 inline int64_t gather_room(int64_t n, int64_t k) { return std::min(n, 2 * k + 1024); }
 
-// What top_logprobs_scan knows of kLogitChunk logits of a row.
+// The results of top_logprobs_scan for kLogitChunk logits of a row.
 struct LogprobChunk {
   float largest;
   double sum;      // of e^(x - largest); meaningless unless `largest` is finite
-  int64_t before;  // tokens that stand before the drawn one
+  int64_t before;  // tokens that rank before the sampled one
 };
 
 }  // namespace sluice::cpu

@@ -1,7 +1,7 @@
-// LoRA delta by dot products: A x of a slab of tokens into scratch memory, then B of that onto y.
+// LoRA delta by dot products: A x for a slab of tokens into scratch memory, then B times that onto y.
 //
-// Wins    few tokens, small ranks: a router's A and B stay in cache from token to token.
-// Loses   many tokens of one adapter, to two packed GEMMs.
+// Wins    always: it is the only kernel of LoraDelta on a CPU. For few tokens and small ranks a router's A and B stay in cache.
+// Loses   many tokens of one adapter, to two packed GEMMs; there is no such kernel.
 // Limits  none beyond the contract; slabs bound the scratch memory.
 // Source  original; the contract is ops/lora_delta.h.
 #undef HWY_TARGET_INCLUDE
@@ -42,7 +42,7 @@ void expand(const LoraDelta::Problem& p, const LoraDelta::Args& a, int64_t t, co
 
 }  // namespace
 
-// inner [tokens, rank]: A x of the tokens from `first`; entries begin to end of it, counted in one row.
+// inner [tokens, rank]: A x of the tokens from `first` on. Computes entries begin to end, counted over all rows.
 void lora_shrink(const LoraDelta::Problem& p, const LoraDelta::Args& a, int64_t first, float* inner,
                  int64_t begin, int64_t end) {
   with_float(p.x, [&]<class X>(const X*) {
@@ -71,8 +71,8 @@ HWY_EXPORT(lora_expand);
 namespace {
 
 constexpr int64_t kSlab = 256;             // tokens whose A x is in scratch memory at a time
-constexpr int64_t kFeatures = 128;         // outputs of one piece of work
-constexpr int64_t kChunkProducts = 65536;  // products that are worth another thread
+constexpr int64_t kFeatures = 128;         // outputs per work item
+constexpr int64_t kChunkProducts = 65536;  // products that justify another thread
 
 Refusal supports(const LoraDelta::Problem&, const DeviceInfo&) { return {}; }
 

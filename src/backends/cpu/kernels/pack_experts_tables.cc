@@ -1,7 +1,7 @@
-// Packing of experts by tables: a byte of two codes becomes its bits of a word by one lookup, four bytes a word.
+// Packs experts by tables: one lookup maps a byte of two codes to its bits of a word, four bytes per word.
 //
-// Wins    always: memory is near the limit, and nothing of a row block leaves the cache before it is done.
-// Loses   never.
+// Wins    always: it is the only kernel of PackExperts on a CPU. Memory is near the limit, and a
+//         row block stays in the cache until it is done.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/pack_experts.h, the loops are ops/fragment_codec.h's.
 #include <algorithm>

@@ -1,11 +1,11 @@
-// Expert GEMM and dense layers on panels16, one row of the table for each engine and type of weight.
+// Expert GEMM and dense layers on panels16. The table has one row for each engine and weight type.
 //
-// mxfp4_avx512      multiply-adds in f32, up to four rows of x for each decoding (panels/dot.h).
-//   Wins    up to about two rows an expert, and at any number where there are no tiles.
+// mxfp4_avx512      multiply-adds in f32, up to four rows of x per decoding (panels/dot.h).
+//   Wins    up to about two rows per expert, and without AMX for any number of rows.
 // bf16_avx512bf16   dot products of bf16 pairs, which are used as stored (panels/dot.h).
-//   Wins    without AMX, up to about six rows an expert; with more, panels in f32 where a dot product takes two cycles.
+//   Wins    without AMX, up to about six rows per expert. For more rows panels in f32 win if a dot product takes two cycles.
 // mxfp4_amx, bf16_amx   tiles of bf16 (panels/tiles.h).
-//   Wins    wherever AMX is: bf16 weights at any number of rows, mxfp4 from about two an expert.
+//   Wins    with AMX: bf16 weights for any number of rows, mxfp4 from about two rows per expert on.
 // Limits  the instructions in the name; layout panels16; x in bf16.
 // Source  original; the contracts are ops/expert_gemm.h and ops/linear.h.
 #include "backends/cpu/panels/ops.h"

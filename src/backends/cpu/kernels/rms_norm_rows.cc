@@ -1,7 +1,7 @@
 // RMS norm, one head of a row at a time: one pass for the mean square, one that scales.
 //
-// Wins    always on a CPU: the second pass finds its row in the nearest cache.
-// Loses   one very long row on many threads, which stays on one of them.
+// Wins    always: it is the only kernel of RmsNorm on a CPU. The second pass finds its row in the L1 cache.
+// Loses   time with one very long row: one thread computes it.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/rms_norm.h.
 #undef HWY_TARGET_INCLUDE
@@ -20,12 +20,12 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
 
-// h of one row. The sum with the residual is made anew in each pass: keeping it would need scratch memory,
-// and the residual itself only keeps it rounded.
+// h of one row. Each pass computes the sum with the residual again: to keep it would need scratch memory, and the residual tensor keeps it
+// only rounded.
 template <class X>
 struct Joined {
   const X* x;
-  const X* residual;  // null: none
+  const X* residual;  // may be null
   HWY_INLINE hn::Vec<F32> vector(int64_t i) const {
     return residual ? hn::Add(load_f32(x + i), load_f32(residual + i)) : load_f32(x + i);
   }
@@ -50,7 +50,7 @@ float sum_of_squares(const Joined<X>& h, int64_t n) {
   return sum;
 }
 
-// y may be x: every element is read before it is written.
+// y may alias x: every element is read before it is written.
 template <class X, class W, class Y>
 void scale_row(const Joined<X>& h, X* residual, const W* w, Y* y, int64_t n, float inverse) {
   const F32 d;

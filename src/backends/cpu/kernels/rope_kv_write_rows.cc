@@ -1,8 +1,7 @@
-// Queries turned in place, keys turned on their way into their page, values copied: a token at a time, so that its part of the
-// table stays in the nearest cache. Keys of a cache of e4m3 are turned beside it, and rounded twice.
+// Rotates queries in place, rotates keys while writing them to their page, and copies values. One token at a time, so that its part of
+// the table stays in the L1 cache. Keys for an e4m3 cache are rotated in a separate buffer and rounded twice.
 //
-// Wins    always on a CPU: everything is read and written once.
-// Loses   never.
+// Wins    always: it is the only kernel of RopeKvWrite on a CPU. Everything is read and written once.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/rope_kv_write.h.
 #undef HWY_TARGET_INCLUDE

@@ -1,9 +1,8 @@
-// Top-k routing by a tournament: the best key of each vector-wide block is kept, and each of the top_k rounds
-// finds the best block, takes its first best lane and replays that block alone.
+// Top-k routing by a tournament. The best key of each vector-wide block is kept. Each of the top_k rounds finds the best block, takes its
+// first best lane and replays only that block.
 //
-// Wins    always so far: a round costs two horizontal maxima, whatever the data. Sorted or equal rows, which
-//         make insertion into a running top-k slow, cost the same as random ones.
-// Loses   nothing yet.
+// Wins    always: it is the only kernel of RouteTopk on a CPU. A round costs two horizontal maxima,
+//         whatever the data. Sorted or equal rows, which make insertion into a running top-k slow, cost the same as random rows.
 // Limits  experts <= 1024 and top_k <= 32 (buffers on the stack), as in the contract.
 // Source  original; the contract, ties included, is ops/route_topk.h.
 #undef HWY_TARGET_INCLUDE
@@ -26,7 +25,7 @@ namespace sluice::cpu {
 
 constexpr int64_t kRouteExpertsMax = 1024, kRouteTopKMax = 32;
 
-// Experts, -1 for none, and their weights before the scale.
+// The chosen experts (-1: none) and their weights before scaling.
 struct RouteChoice {
   int32_t id[kRouteTopKMax];
   float weight[kRouteTopKMax];
@@ -43,20 +42,20 @@ using I32 = hn::ScalableTag<int32_t>;
 using Score = RoutingRule::Score;
 using Weigh = RoutingRule::Weigh;
 
-// Keys order as the contract orders scores: floats by their bits, made monotone; below them NaN; below that
-// what is not to be chosen (any more).
+// Keys have the order of the contract: floats by their bits, made monotone; below them NaN; below NaN the experts that may not be chosen
+// or are chosen already.
 constexpr int32_t kRemoved = std::numeric_limits<int32_t>::min();
 constexpr int32_t kNanKey = kRemoved + 1;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 constexpr int64_t kPad = static_cast<int64_t>(hn::MaxLanes(F32()));
 
-// One token at work. Rows are padded to whole vectors.
+// The state of one token. Rows are padded to whole vectors.
 struct Row {
   HWY_ALIGN float logit[kRouteExpertsMax + kPad];         // padded with -inf
   HWY_ALIGN int32_t key[kRouteExpertsMax + kPad];         // padded with kRemoved
-  HWY_ALIGN int32_t group_key[kRouteExpertsMax + kPad];   // likewise
-  HWY_ALIGN int32_t group[kRouteExpertsMax];              // the groups that stay
+  HWY_ALIGN int32_t group_key[kRouteExpertsMax + kPad];   // padded with kRemoved
+  HWY_ALIGN int32_t group[kRouteExpertsMax];              // the groups that are kept
   HWY_ALIGN int32_t block_best[kRouteExpertsMax + kPad];  // scratch of take_best
 };
 
@@ -67,7 +66,7 @@ HWY_INLINE int32_t best_lane(hn::Vec<I32> v) { return hn::GetLane(hn::MaxOfLanes
 
 HWY_INLINE hn::Vec<I32> key_v(hn::Vec<F32> c) {
   const I32 di;
-  const auto bits = hn::BitCast(di, hn::Add(c, hn::Zero(F32())));  // -0 + 0 is +0: they are equal
+  const auto bits = hn::BitCast(di, hn::Add(c, hn::Zero(F32())));  // -0 + 0 is +0, so -0 and +0 are equal
   const auto monotone = hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(di, 0x7fffffff)));
   return hn::IfThenElse(hn::RebindMask(di, hn::IsNaN(c)), hn::Set(di, kNanKey), monotone);
 }
@@ -96,7 +95,7 @@ HWY_INLINE float score_one(Score score, float x) {
   return score == Score::kSigmoid ? score_sigmoid(x) : score_sqrt_softplus(x);
 }
 
-// key[e] of c[e], for each expert.
+// key[e] from c[e], for each expert.
 void make_keys(const RouteTopk::Problem& p, const RouteTopk::Args& a, Row& row) {
   const F32 d;
   const I32 di;
@@ -119,8 +118,8 @@ void make_keys(const RouteTopk::Problem& p, const RouteTopk::Args& a, Row& row) 
   std::fill(row.key + p.experts, row.key + whole_vectors(p.experts), kRemoved);
 }
 
-// Indices of the `count` largest of key[n], largest first, equal ones in order; removes them. key is aligned
-// and padded with kRemoved to whole vectors.
+// Finds the indices of the `count` largest of key[n], largest first, equal keys in order, and removes them. key is aligned and padded with
+// kRemoved to whole vectors.
 void take_best(int32_t* key, int64_t n, int64_t count, int32_t* block_best, int32_t* out) {
   const I32 di;
   const int64_t blocks = whole_vectors(n) / lanes();
@@ -150,7 +149,7 @@ void take_best(int32_t* key, int64_t n, int64_t count, int32_t* block_best, int3
 // The rank of the group whose keys start at `key`, as a key.
 int32_t group_rank(const int32_t* key, int64_t size, bool sum_of_two) {
   const I32 di;
-  auto first = hn::Set(di, kRemoved), second = first;  // of each lane
+  auto first = hn::Set(di, kRemoved), second = first;  // per lane
   for (int64_t i = 0; i < size; i += lanes()) {
     const auto inside = hn::FirstN(di, static_cast<size_t>(std::min(lanes(), size - i)));
     const auto v = hn::IfThenElse(inside, hn::LoadU(di, key + i), hn::Set(di, kRemoved));
@@ -165,19 +164,19 @@ int32_t group_rank(const int32_t* key, int64_t size, bool sum_of_two) {
   return key_of(score_of(hn::GetLane(best)) + score_of(runner_up));
 }
 
-// Removes the experts of the groups that do not stay.
+// Removes the experts of the groups that are not kept.
 void keep_groups(const RouteTopk::Problem& p, Row& row) {
   const int64_t size = p.experts / p.groups;
   const bool sum_of_two = p.method == RoutingMethod::kDeepSeekV3 && size > 1;
   for (int64_t g = 0; g < p.groups; ++g) row.group_key[g] = group_rank(row.key + g * size, size, sum_of_two);
   std::fill(row.group_key + p.groups, row.group_key + whole_vectors(p.groups), kRemoved);
   take_best(row.group_key, p.groups, p.topk_groups, row.block_best, row.group);
-  for (int64_t g = 0; g < p.groups; ++g)  // take_best left its winners as kRemoved, which no rank is
+  for (int64_t g = 0; g < p.groups; ++g)  // take_best left its winners as kRemoved, and no rank is kRemoved
     if (row.group_key[g] != kRemoved) std::fill_n(row.key + g * size, size, kRemoved);
 }
 
-// v[i] becomes exp(v[i] - max), padding included; returns the sum over whole vectors. Where a v[i] is NaN the
-// sum is NaN whatever Max makes of it, because its own exponential is a term.
+// v[i] becomes exp(v[i] - max), padding included; returns the sum over whole vectors. If a v[i] is NaN, the sum is NaN whatever
+// Max returns, because the exponential of v[i] is a term.
 float exponentials(float* v, int64_t n) {
   const F32 d;
   auto most = hn::Set(d, kMinusInf);
@@ -269,7 +268,7 @@ int32_t scoped(const RouteTopk::Problem& p, const RouteTopk::Args& a, int32_t id
   return local >= 0 && local < p.expert_count ? static_cast<int32_t>(local) : -1;
 }
 
-// Writes row t; `choice` is null for a row of padding.
+// Writes row t; `choice` is null for a padding row.
 void emit(const RouteTopk::Problem& p, const RouteTopk::Args& a, int64_t t, const RouteChoice* choice) {
   const int64_t slots = p.top_k + p.shared_slots;
   int32_t* ids = a.ids.as<int32_t>() + t * slots;
@@ -306,7 +305,7 @@ double cost_us(const RouteTopk::Problem& p, const DeviceInfo& d) {
   return d.launch_us + token_us(p) * static_cast<double>(p.tokens) / d.cores;
 }
 
-constexpr double kChunkUs = 8;  // waking a thread costs about a quarter of this
+constexpr double kChunkUs = 8;  // to wake a thread costs about a quarter of this
 
 Status enqueue(const RouteTopk::Problem& p, const RouteTopk::Args& a, Workspace, Stream s) {
   return submit(s, [p, a](Queue& q) {

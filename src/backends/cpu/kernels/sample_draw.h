@@ -10,7 +10,7 @@
 
 namespace sluice::cpu {
 
-// What is known of kLogitChunk logits of a row.
+// The results for kLogitChunk logits of a row.
 struct Chunk {
   float largest;
   double plain, tempered;  // sums of e^(x - base), and of e^((x - base) / temperature)
@@ -18,8 +18,8 @@ struct Chunk {
 
 struct RowSums {
   float largest;
-  int64_t largest_chunk;   // the first that has it
-  double plain, tempered;  // of all chunks; meaningless unless `largest` is finite
+  int64_t largest_chunk;   // the first chunk that has it
+  double plain, tempered;  // over all chunks; meaningless unless `largest` is finite
 };
 
 inline RowSums row_sums(const Chunk* chunks, int64_t count) {
@@ -48,7 +48,7 @@ inline DrawParams draw_params(const Sample::Args& a, int64_t row) {
           a.min_p.as<const float>()[row], a.top_k.as<const int32_t>()[row], uniform(seed, step)};
 }
 
-// Relative to the largest, whose weight is 1.
+// Relative to the largest weight, which is 1.
 inline double weight_of(const DrawParams& p, float largest, const Entry& e) {
   return std::exp((static_cast<double>(e.logit) - largest) / p.temperature);
 }
@@ -60,14 +60,14 @@ inline double mass_of(const DrawParams& p, float largest, const Entry* entries, 
 }
 
 enum class Reach : uint8_t { kSome, kAll };
-// The first tokens in order; kAll: there are no others to choose from.
+// The first tokens in order; kAll: there are no other candidates.
 struct Leaders {
   const Entry* entries;
   int64_t count;
   Reach reach;
 };
 
-// How many of the leaders stay, and their mass. count < 0: the cut lies beyond them.
+// The number of leaders that are kept, and their mass. count < 0: the cut lies after them.
 struct Cut {
   int64_t count;
   double mass;
@@ -88,12 +88,11 @@ inline Cut cut_of(const DrawParams& p, float largest, double total, const Leader
   return {-1, 0};
 }
 
-// The place of the token drawn; -1: it is not among these leaders. `total` is the mass before top_p and
-// min_p.
+// The place of the sampled token, or -1 if it is not among these leaders. `total` is the mass before top_p and min_p.
 inline int64_t draw(const DrawParams& p, float largest, double total, const Leaders& leaders) {
   const Cut cut = cut_of(p, largest, total, leaders);
   if (cut.count < 0) return -1;
-  int64_t last = 0;  // the last that can be drawn, should rounding leave the sum below u
+  int64_t last = 0;  // the last token that can be sampled, if rounding leaves the sum below u
   double running = 0;
   for (int64_t i = 0; i < cut.count; ++i) {
     const double weight = weight_of(p, largest, leaders.entries[i]);

@@ -1,10 +1,9 @@
-// Sampling by scans: the largest logit and the sums of e^x over chunks of a row in parallel, then one thread
-// a row gathers the few largest logits in order and walks them. Should the draw fall beyond them, it gathers
-// more.
+// Sampling by scans. First, threads compute the largest logit and the sums of e^x over chunks of a row in parallel. Then one thread per
+// row gathers the few largest logits in order and walks them. If the sampled token is not among them, it gathers more.
 //
-// Wins    always on a CPU: real distributions end within the first few hundred tokens, so nothing is sorted
-//         but those, and a scan for what is above a threshold reads as fast as memory gives.
-// Loses   flat distributions without top_k, where up to the whole row is sorted, by one thread.
+// Wins    always: it is the only kernel of Sample on a CPU. Real distributions end within the first few hundred tokens, so only those are
+//         sorted, and a scan for logits above a threshold runs at memory bandwidth.
+// Loses   time with flat distributions without top_k: one thread sorts up to the whole row.
 // Limits  none beyond the contract. Arithmetic is in double, so edges are exact to about 2^-50.
 // Source  original; the contract is ops/sample.h.
 #undef HWY_TARGET_INCLUDE
@@ -72,11 +71,11 @@ HWY_EXPORT(sample_first);
 
 namespace {
 
-constexpr int64_t kFirstGather = 512;  // enough for nearly every draw of a trained model
+constexpr int64_t kFirstGather = 512;  // enough for nearly every sample from a trained model
 
 int64_t chunks_of(const Sample::Problem& p) { return (p.vocab + kLogitChunk - 1) / kLogitChunk; }
 
-// Rows are drawn for by at most this many threads at a time, each with room for one row, which greedy ones do not fill.
+// At most this many threads sample rows at a time. Each has room for one row; greedy rows need no room.
 int64_t rooms_of(const Sample::Problem& p, int64_t threads) { return std::min(p.rows, threads); }
 
 float largest_of(const Chunk* chunks, int64_t count) {
@@ -85,7 +84,7 @@ float largest_of(const Chunk* chunks, int64_t count) {
   return out;
 }
 
-// Draws for a row whose numbers are finite and whose temperature is above 0.
+// Samples a row whose numbers are finite and whose temperature is above 0.
 int64_t draw_row(Queue& q, const Sample::Problem& p, const Sample::Args& a, int64_t row, const RowSums& sums,
                  Entry* entries) {
   const DrawParams params = draw_params(a, row);

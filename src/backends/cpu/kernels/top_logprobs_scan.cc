@@ -1,8 +1,8 @@
-// Log probabilities by scans: the largest logit, the sum of e^x and how many tokens stand before the drawn one over chunks of a row in
-// parallel, then one thread a row adds them up and gathers the likeliest.
+// Log probabilities by scans. Threads compute the largest logit, the sum of e^x and the number of tokens before the sampled one
+// over chunks of a row in parallel. Then one thread per row adds them up and gathers the likeliest tokens.
 //
-// Wins    always on a CPU: the rows are in cache after the draw, and a scan for what is above a threshold reads as fast as that gives.
-// Loses   never.
+// Wins    always: it is the only kernel of TopLogprobs on a CPU. The rows are in cache after sampling,
+//         and a scan for logits above a threshold runs at the cache's bandwidth.
 // Limits  none beyond the contract. Sums are in double.
 // Source  original; the contract is ops/top_logprobs.h.
 #undef HWY_TARGET_INCLUDE
@@ -24,7 +24,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
 
-// How many of x[0 .. n) are above `threshold`, NaN counting as -inf.
+// The number of x[0 .. n) above `threshold`; NaN counts as -inf.
 HWY_INLINE int64_t count_above(const float* x, int64_t n, float threshold) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -35,7 +35,7 @@ HWY_INLINE int64_t count_above(const float* x, int64_t n, float threshold) {
   for (; i < n; ++i) count += x[i] > threshold ? 1 : 0;
   return count;
 }
-// The same for what is not below it.
+// The number of x[0 .. n) not below it.
 HWY_INLINE int64_t count_from(const float* x, int64_t n, float threshold) {
   if (threshold == kNothing) return n;
   return count_above(x, n, std::nextafter(threshold, kNothing));
@@ -43,11 +43,11 @@ HWY_INLINE int64_t count_from(const float* x, int64_t n, float threshold) {
 
 }  // namespace
 
-// `drawn`: of the row's token, -1 if it has none.
+// `drawn`: the row's sampled token, or -1.
 void logprob_chunk(const float* x, int64_t n, int64_t drawn, float drawn_logit, LogprobChunk* out) {
   out->largest = largest(x, n);
   out->sum = std::isfinite(out->largest) ? sum_of_weights(x, n, out->largest, 1) : 0;
-  const int64_t lower = std::clamp<int64_t>(drawn, 0, n);  // ids below the drawn one's
+  const int64_t lower = std::clamp<int64_t>(drawn, 0, n);  // ids below the sampled one
   out->before = count_from(x, lower, drawn_logit) + count_above(x + lower, n - lower, drawn_logit);
 }
 
@@ -74,7 +74,7 @@ int64_t rooms_of(const TopLogprobs::Problem& p, int64_t threads) { return std::m
 struct Question {
   const float* x;  // null: there is no such row
   int64_t drawn;   // -1: there is no such token
-  float logit;     // of the token; NaN as -inf
+  float logit;     // of the token; NaN becomes -inf
 };
 Question question(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, int64_t q) {
   const int64_t row = a.row.as<const int32_t>()[q];
@@ -85,7 +85,7 @@ Question question(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, int
   return {x, token, x[token] > kNothing ? x[token] : kNothing};
 }
 
-// ln of the sum of e^x; NaN: no logprob of the row means anything.
+// ln of the sum of e^x; NaN: no log probability of the row is meaningful.
 double log_sum_of(const LogprobChunk* chunks, int64_t count) {
   float most = chunks[0].largest;
   for (int64_t c = 1; c < count; ++c) most = std::max(most, chunks[c].largest);
@@ -96,7 +96,7 @@ double log_sum_of(const LogprobChunk* chunks, int64_t count) {
   return most + std::log(sum);
 }
 
-// Entries from `count` on: tokens that cannot be drawn, by id. Returns how many entries there are.
+// Appends entries from `count` on: tokens that cannot be sampled, by id. Returns the number of entries.
 int64_t add_impossible(const float* x, int64_t vocab, int64_t top, int64_t count, Entry* out) {
   for (int64_t id = 0; id < vocab && count < top; ++id)
     if (!(x[id] > kNothing)) out[count++] = {kNothing, static_cast<int32_t>(id)};

@@ -1,4 +1,4 @@
-// e2m1 codes to bf16 pairs. See panel_mxfp4_nibble (ops/weight_layout.h) for the order of the bits.
+// Converts e2m1 codes to bf16 pairs. panel_mxfp4_nibble (ops/weight_layout.h) has the order of the bits.
 #pragma once
 #include <bit>
 
@@ -9,9 +9,9 @@
 
 namespace sluice::cpu {
 
-// All sixteen values as bf16, twice over: a lookup reads five bits of a half word, and the fifth belongs to
-// the neighbouring code, so with both halves alike no code needs to be masked. The code -0 reads as +0: a sum
-// cannot tell them apart, and an exponent can be subtracted from +0 with saturation.
+// All sixteen values as bf16, twice. A lookup reads five bits of a half word, and the fifth bit belongs to the neighbouring code. With two
+// equal halves no code needs a mask. The code -0 reads as +0: the sum is the same, and an exponent can be subtracted from +0 with
+// saturation.
 struct alignas(64) E2M1Table {
   uint16_t bits[32];
 };
@@ -23,12 +23,12 @@ inline constexpr E2M1Table kE2M1Table = [] {
 }();
 SLUICE_AVX512BF16 inline __m512i e2m1_table() { return _mm512_load_si512(kE2M1Table.bits); }
 
-// The pair (k, k + 1) of 16 rows that lies in the low bits of the half words.
+// The pair (k, k + 1) of 16 rows in the low bits of the half words.
 SLUICE_AVX512BF16 inline __m512i e2m1_pair(__m512i words, __m512i table) {
   return _mm512_permutexvar_epi16(words, table);
 }
 
-// A shift by 8 that is a shuffle: shifts share a port with the dot product, shuffles do not.
+// A shift by 8 as a shuffle, because shifts share a port with the dot product and shuffles do not.
 SLUICE_AVX512BF16 inline __m512i next_byte(__m512i words) { return _mm512_bsrli_epi128(words, 1); }
 
 }  // namespace sluice::cpu

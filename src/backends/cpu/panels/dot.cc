@@ -13,7 +13,7 @@ constexpr int64_t kRowsPerBlock = 64;
 
 struct DotScratch {
   RowBlock* blocks;
-  BF16* x;     // bf16 weights: [16-row tiles * 16][padded]; null where rows are read in place
+  BF16* x;     // bf16 weights: [16-row tiles * 16][padded]; null if rows are read in place
   float* x32;  // mxfp4 weights: the same in f32
   size_t bytes;
 };
@@ -38,7 +38,7 @@ size_t dot_scratch_bytes(const PanelJob& job) { return job.rows == 0 ? 0 : lay_o
 namespace {
 
 constexpr int kRows = 4;         // rows of x that share a decoded weight
-constexpr int kPrefetch = 2048;  // bytes ahead: most of what the memory gives, measured with 512 to 8192
+constexpr int kPrefetch = 2048;  // bytes ahead; gives most of the memory bandwidth, measured with 512 to 8192
 
 SLUICE_AVX512BF16 inline __m512 dot_pair(__m512 sum, __m512i w, const BF16* x) {
   int32_t pair;
@@ -55,8 +55,8 @@ SLUICE_AVX512 inline __m512 scales_f32(const uint8_t* at) {
   return _mm512_castsi512_ps(_mm512_mask_mov_epi32(power, nan, _mm512_set1_epi32(0x7fc00000)));
 }
 
-// The sums of one panel with kN rows of x. Even and odd words of a block go to two chains: one would be bound
-// by the latency of the dot product.
+// The sums of one panel with kN rows of x. Even and odd words of a block have separate chains, because the latency of the dot product
+// would limit a single chain.
 template <int kN>
 struct Chains {
   __m512 half[kN][2];
@@ -73,8 +73,7 @@ SLUICE_AVX512BF16 inline void add_pair(Chains<kN>& c, __m512i w, int v, const BF
   for (int t = 0; t < kN; ++t) c.half[t][v % 2] = dot_pair(c.half[t][v % 2], w, x[t] + k);
 }
 
-// One word of 8 codes a lane, against rows of x in f32. A lookup of 16 floats reads the low four bits of a lane, so no
-// code needs to be masked.
+// One word of 8 codes per lane, times rows of x in f32. A lookup of 16 floats reads the low four bits of a lane, so no code needs a mask.
 template <int kN, int kChains>
 SLUICE_AVX512 inline void add_word(__m512 (&sum)[kN][kChains], __m512i word, __m512 values, int v,
                                    const float* const* x, int64_t k) {
@@ -99,8 +98,8 @@ SLUICE_AVX512 inline __m512 joined(const __m512 (&sum)[kN][kChains], int t) {
   return out;
 }
 
-// In f32, although bf16 pairs would take half the instructions: where a dot product of pairs starts every 2.3 cycles
-// and a multiply-add every 0.55, 32 multiply-adds are sooner done than 16 dot products.
+// In f32, although bf16 pairs would take half of the instructions. If a dot product of pairs starts every 2.3 cycles and a multiply-add
+// every 0.55, 32 multiply-adds finish sooner than 16 dot products.
 template <int kN, int kPanels>
 SLUICE_AVX512 void fma_mxfp4(const PanelPointers* panel, int64_t blocks, const float* const* x,
                              float* const* sums) {
@@ -111,7 +110,7 @@ SLUICE_AVX512 void fma_mxfp4(const PanelPointers* panel, int64_t blocks, const f
     for (int t = 0; t < kN; ++t) total[p][t] = _mm512_setzero_ps();
   const int64_t panel_bytes = blocks * 256;
   for (int64_t b = 0; b < blocks; ++b) {
-    // Behind a panel's end comes the panel after the next one: two are read together.
+    // Past the end of this panel lies the panel after the next one, because two panels are read together.
     int64_t ahead = b * 256 + kPrefetch;
     if (ahead >= panel_bytes) ahead += panel_bytes;
 #pragma GCC unroll 2
@@ -165,7 +164,7 @@ constexpr Rows<float> kFmas[2][kRows] = {
     {fma_mxfp4<1, 1>, fma_mxfp4<2, 1>, fma_mxfp4<3, 1>, fma_mxfp4<4, 1>},
     {fma_mxfp4<1, 2>, fma_mxfp4<2, 2>, fma_mxfp4<3, 2>, fma_mxfp4<4, 2>}};
 
-// Copies row r of x where panels pad the width, because a pair must not be read past the end of a row.
+// Copies row r of x if panels pad the width, because a pair must not be read past the end of a row.
 void pad_row(const PanelInput& in, int64_t r, BF16* out) {
   std::copy_n(in.row(r), in.width, out);
   std::fill_n(out + in.width, in.padded - in.width, BF16{});
@@ -228,6 +227,6 @@ void run_dot(const PanelJob& job, ThreadPool& pool, const PanelSink& sink) {
            [&](int64_t begin, int64_t end, int) { run_items(job, scratch, begin, end, sink); });
 }
 #else
-void run_dot(const PanelJob&, ThreadPool&, const PanelSink&) {}  // no card accepts anything here
+void run_dot(const PanelJob&, ThreadPool&, const PanelSink&) {}  // no kernel accepts a problem in this build
 #endif
 }  // namespace sluice::cpu

@@ -1,9 +1,8 @@
-// Panels times a few rows, 16 features side by side in a vector.
+// Panels times a few rows, with 16 features side by side in a vector.
 //
-// bf16 weights: dot products of bf16 pairs (AVX-512 BF16), read as they lie. mxfp4 weights: one shift and one lookup
-// make 16 floats of a code, and multiply-adds in f32 (AVX-512) sum the 32 products of a block without their scale, which
-// costs one more a block. Groups of up to four rows of x share the decoding; more rows than that decode again, from the
-// second-level cache: with AMX, tiles.h is the better engine then.
+// bf16 weights: dot products of bf16 pairs (AVX-512 BF16), read as stored. mxfp4 weights: one shift and one lookup decode 16 codes to
+// floats. Multiply-adds in f32 (AVX-512) sum the 32 products of a block without their scale; the scale costs one more per block. Up to
+// four rows of x share the decoding. More rows decode again, from the L2 cache: with AMX, tiles.h is then the better engine.
 //
 // The order of a row's sum depends on the width alone.
 #pragma once

@@ -1,4 +1,4 @@
-// A grouped GEMM over panels16 weights, as the engines in this folder see it: no Problem, no activation.
+// A grouped GEMM over panels16 weights, as the engines in this folder see it: without Problem and without activation.
 #pragma once
 #include <cstdint>
 
@@ -6,8 +6,8 @@
 #include "base/tensor.h"
 #include "ops/weight_layout.h"
 
-// Neither instruction set is known to Highway 1.0.3, so the engines are plain intrinsics, and a function that
-// uses them says so itself: the rest of the library stays portable.
+// Highway 1.0.3 knows neither instruction set, so the engines use plain intrinsics. Each function that uses them has its own target
+// attribute, and the rest of the library stays portable.
 #if defined(__x86_64__)
 #define SLUICE_AVX512 __attribute__((target("avx2,fma,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
 #define SLUICE_AVX512BF16 \
@@ -19,24 +19,24 @@
 
 namespace sluice::cpu {
 
-// Sums of some rows of one expert with one panel or two adjacent ones, before bias and activation.
+// Sums of some rows of one expert with one panel or two adjacent panels, before bias and activation.
 struct PanelSums {
   int64_t expert, row, rows;  // rows [row, row + rows) of y
-  int64_t panel, panels;      // from which panel on, 1 or 2; a gated pair is never split
-  const float* sums[2];       // of each panel [rows][16 lanes], aligned to 64 bytes
+  int64_t panel, panels;      // the first panel; 1 or 2 panels, and a gated pair is never split
+  const float* sums[2];       // per panel: [rows][16 lanes], aligned to 64 bytes
 };
 
-// Receives sums, from any thread of the pool, each element once.
+// Receives each sum once, from any thread of the pool.
 struct PanelSink {
   const void* context;
   void (*take)(const void* context, const PanelSums& sums);
 };
 
-// Where the rows of x are. A row is `width` bf16; the panels are padded to `padded` with zeros.
+// The rows of x. A row is `width` bf16; the panels are padded to `padded` with zeros.
 struct PanelInput {
   const BF16* x = nullptr;
-  int64_t stride = 0;              // elements from row to row
-  const int32_t* order = nullptr;  // with slots > 0: row r is x[order[r] / slots]
+  int64_t stride = 0;              // elements between rows
+  const int32_t* order = nullptr;  // if slots > 0, row r is x[order[r] / slots]
   int64_t slots = 0;
   int64_t width = 0, padded = 0;
   const BF16* row(int64_t r) const { return x + (slots > 0 ? order[r] / slots : r) * stride; }
@@ -46,10 +46,10 @@ struct PanelJob {
   PanelInput input;
   const uint8_t* codes = nullptr;   // of all experts
   const uint8_t* scales = nullptr;  // e8m0 of e2m1 codes
-  bool mxfp4 = false;               // else the codes are bf16
-  int64_t panels = 0;               // of one expert
+  bool mxfp4 = false;               // otherwise the codes are bf16
+  int64_t panels = 0;               // per expert
   int64_t experts = 1;
-  int64_t rows = 0;                    // bound on the rows of all experts together
+  int64_t rows = 0;                    // upper bound on the rows of all experts
   const int32_t* row_begin = nullptr;  // null: one expert has all rows
   const int32_t* row_count = nullptr;
   std::byte* scratch = nullptr;
@@ -61,7 +61,7 @@ struct PanelJob {
   int64_t row_count_of(int64_t e) const { return row_count ? row_count[e] : rows; }
 };
 
-// The same, of one panel of one expert.
+// The same for one panel of one expert.
 struct PanelPointers {
   const uint8_t* codes;
   const uint8_t* scales;

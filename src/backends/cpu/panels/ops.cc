@@ -75,7 +75,7 @@ size_t scratch_bytes(const PanelJob& job, const DeviceInfo& d, PanelEngine engin
 
 template <class Problem>
 Status check_panel_scratch(const Problem& p, Workspace workspace, Stream stream, PanelEngine engine) {
-  if (engine == PanelEngine::kDot) return {};  // threads share all of it
+  if (engine == PanelEngine::kDot) return {};  // all threads share it
   return check_scratch<Problem>(
       "cpu.panels.tiles", p,
       [](const Problem& problem, const DeviceInfo& d) {
@@ -104,18 +104,18 @@ void need_panels_and_bf16(Refusal& r, WeightLayout layout, DType x) {
     r.need(false, "x in bf16 (the products are of bf16 pairs)", std::string("x=") + text(x));
 }
 
-// What a job moves and multiplies: `rows` rows spread over `active` experts.
+// The work of a job: `rows` rows in `active` experts.
 struct Load {
   double rows, active, bytes, flops;
   DType w;
 };
 
-// Measured at 3.5 GHz. Dot products of pairs sustain this much with four rows at a time. An mxfp4 block of 512 weights
-// takes so many cycles to decode for up to four rows, and so many more for each of them. Tiles sustain this share of
-// what the device lists, counting whole tiles. Each draws its share of the memory; memory and arithmetic overlap but
-// for a part of the shorter one.
+// Measured at 3.5 GHz. kDotFlopsPerUs: dot products of pairs with four rows at a time. kDecodeCycles: to decode an mxfp4 block of 512
+// weights, for up to four rows; kRowCycles: for each of these rows. kTileFlopsShare: of the device's listed rate, in whole tiles. Each
+// engine has its share of the memory bandwidth. Memory and arithmetic overlap, except for a part of the shorter one.
 constexpr double kCyclesPerUs = 3500, kDotFlopsPerUs = 0.085e6, kTileFlopsShare = 0.65;
-constexpr double kDecodeCycles = 32, kRowCycles = 36;  // one row alone hides behind its decoding, more do not
+// A single row hides behind the decoding, more rows do not.
+constexpr double kDecodeCycles = 32, kRowCycles = 36;
 constexpr double kDotMemShare = 0.68, kFmaMemShare = 0.9, kTileMemShare = 0.75;
 constexpr double kExposed = 0.3;
 
@@ -141,7 +141,7 @@ double cost(const Load& load, const DeviceInfo& d, PanelEngine engine) {
   return d.launch_us + std::max(memory, arithmetic) + kExposed * std::min(memory, arithmetic);
 }
 
-// Op is ExpertGemm or Linear; what the sink needs to find its way back to y.
+// Op is ExpertGemm or Linear. Holds the data by which the sink converts sums to y.
 template <class Op>
 struct Destination {
   const typename Op::Problem& problem;

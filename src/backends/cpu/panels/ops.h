@@ -1,4 +1,4 @@
-// The operations that the engines serve: from a Problem and its Args to a PanelJob, and from sums to y.
+// The operations on top of the engines: from a Problem and its Args to a PanelJob, and from sums to y.
 #pragma once
 #include "backends/cpu/card.h"
 #include "backends/cpu/panels/job.h"
@@ -9,7 +9,7 @@ namespace sluice::cpu {
 
 enum class PanelEngine : uint8_t { kDot, kTiles };
 
-// What every card on this engine refuses; `w` is the type of weight that the card is for.
+// The refusals of every kernel of this engine; `w` is the weight type of the kernel.
 Refusal panels_supports(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine, DType w);
 Refusal panels_supports(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine, DType w);
 

@@ -9,17 +9,17 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int64_t kTile = 512;          // bf16 in a tile
-constexpr int64_t kRowsPerBlock = 256;  // rows that sweep over one decoding: 32 KiB of sums
-constexpr int64_t kChunk = 8;           // blocks of decoded weights that stay in the first-level cache
+constexpr int64_t kTile = 512;          // bf16 per tile
+constexpr int64_t kRowsPerBlock = 256;  // rows that share one decoding: 32 KiB of sums
+constexpr int64_t kChunk = 8;           // blocks of decoded weights that stay in the L1 cache
 constexpr int64_t kAhead =
-    3;  // blocks that decoding runs ahead: nearer, loads of tiles meet stores in flight
+    3;  // blocks that decoding runs ahead; with fewer, tile loads meet stores in flight
 constexpr int64_t kPrefetch = 2048;  // bytes ahead in each panel
 
 // Scratch of one thread.
 struct alignas(64) TileBuffers {
   BF16 weights[kChunk][2][kTile];
-  float sums[2][kRowsPerBlock * 16];  // of each panel [rows][16]
+  float sums[2][kRowsPerBlock * 16];  // per panel [rows][16]
 };
 
 struct TileScratch {
@@ -41,7 +41,7 @@ TileScratch lay_out(const PanelJob& job, int threads) {
 
 }  // namespace
 
-// Loans of scratch are aligned to less than a cache line on some hosts, hence the slack.
+// Some hosts align scratch memory to less than a cache line, so this adds slack.
 size_t tile_scratch_bytes(const PanelJob& job, int threads) {
   return job.rows == 0 ? 0 : lay_out(job, threads).bytes + 64;
 }
@@ -57,7 +57,7 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kConfig;
 
-// Tile loads are not known to the compiler as reads of memory (GCC), so stores must not sink below them.
+// GCC does not know tile loads as reads of memory, so stores must not sink below them.
 inline void stores_before_tiles() { asm volatile("" ::: "memory"); }
 
 SLUICE_AVX512BF16 void gather_tile(const PanelInput& in, const RowBlock& block, int64_t tile, BF16* out) {
@@ -73,15 +73,15 @@ SLUICE_AVX512BF16 void gather_tile(const PanelInput& in, const RowBlock& block, 
   }
 }
 
-// Two or one adjacent panels of one expert, and how to come by their tiles.
+// One panel or two adjacent panels of one expert, and the addresses of their tiles.
 struct TilePanels {
   PanelPointers panel[2];
-  int64_t skip_codes, skip_scales;  // from the end of a panel to where its successor begins, in bytes
+  int64_t skip_codes, skip_scales;  // bytes from the end of a panel to the start of its successor
   int64_t panel_codes;
   __m512i top[2];  // largest scale of each row, as u32
 };
 
-// The largest scale of 16 rows that is a number.
+// The largest scale of each of 16 rows, without NaN scales.
 SLUICE_AVX512BF16 __m512i top_scales(const uint8_t* scales, int64_t blocks) {
   __m128i top = _mm_setzero_si128();
   const __m128i nan = _mm_set1_epi8(-1);
@@ -92,8 +92,8 @@ SLUICE_AVX512BF16 __m512i top_scales(const uint8_t* scales, int64_t blocks) {
   return _mm512_cvtepu8_epi32(top);
 }
 
-// Subtracts the distance to the row's largest scale from the exponents. Up to 126 below it that is exact, but
-// for a code of 0.5 that becomes zero at the very end; further below all codes become zero.
+// Subtracts the distance to the row's largest scale from the exponents. That is exact down to 126 below the largest scale, except for a
+// code of 0.5 there, which becomes zero. Farther below, all codes become zero.
 SLUICE_AVX512BF16 inline void decode_block(const uint8_t* codes, const uint8_t* scales, __m512i top,
                                            __m512i table, BF16* tile) {
   constexpr uint16_t kDeepest = 126;
@@ -118,7 +118,7 @@ SLUICE_AVX512BF16 inline void decode_block(const uint8_t* codes, const uint8_t* 
       _mm512_mask_storeu_epi32(tile + pair * 32, nan, _mm512_set1_epi32(0x7fc07fc0));
 }
 
-// What the memory should bring next: this panel's codes some blocks on, or the beginning of its successor.
+// Prefetches this panel's codes some blocks ahead, or the start of its successor.
 SLUICE_AVX512BF16 inline void prefetch_block(const TilePanels& t, int p, int64_t block, int64_t block_bytes) {
   int64_t at = block * block_bytes + kPrefetch;
   if (at >= t.panel_codes) at += t.skip_codes;
@@ -126,7 +126,7 @@ SLUICE_AVX512BF16 inline void prefetch_block(const TilePanels& t, int p, int64_t
   for (int64_t line = 0; line < block_bytes; line += 64) _mm_prefetch(codes + line, _MM_HINT_T0);
 }
 
-// Makes the weights of one block ready; returns nothing for bf16, which are read where they lie.
+// Prepares the weights of one block. bf16 weights need no preparation; they are read in place.
 template <int kPanels, bool kMxfp4>
 SLUICE_AVX512BF16 inline void prepare(const TilePanels& t, int64_t block, __m512i table,
                                       TileBuffers& buffers) {
@@ -158,7 +158,7 @@ SLUICE_AMXBF16 inline void multiply(const BF16* x0, const BF16* x1, const void* 
   }
 }
 
-// Sums of a group of up to 32 rows lie after those of the groups before it, panel by panel.
+// Sums of a group of up to 32 rows follow the sums of the previous groups, panel by panel.
 template <int kRowTiles, int kPanels>
 SLUICE_AMXBF16 inline void load_sums(const float* sums) {
   constexpr int64_t kUp = kRowsPerBlock * 16;
@@ -184,13 +184,13 @@ SLUICE_AMXBF16 inline void zero_sums() {
   _tile_zero(3);
 }
 
-// Blocks [begin, end) of up to 32 rows, the first of which is `row`. The group that makes the weights of a
-// chunk ready comes before those that use them again.
+// Blocks [begin, end) for up to 32 rows, the first of which is `row`. The first group prepares the weights of a chunk; later groups reuse
+// them.
 enum class Weights : uint8_t { kMake, kReuse };
 struct Sweep {
   const TilePanels& panels;
   const BF16* x;   // tiles of all rows
-  int64_t blocks;  // of a row
+  int64_t blocks;  // per row
   int64_t row, begin, end;
 };
 template <int kRowTiles, int kPanels, bool kMxfp4, Weights kWeights>
@@ -215,7 +215,7 @@ SLUICE_AMXBF16 void sweep(const Sweep& s, TileBuffers& buffers) {
   store_sums<kRowTiles, kPanels>(sums);
 }
 
-// Multiplies the sums by 2^(r - 127), which may be out of range of normal numbers: hence scalef.
+// Multiplies the sums by 2^(r - 127) with scalef, because that factor may exceed the range of normal numbers.
 SLUICE_AVX512BF16 void apply_scales(__m512i top, int64_t rows, float* sums) {
   const __m512 power = _mm512_cvtepi32_ps(_mm512_sub_epi32(top, _mm512_set1_epi32(127)));
   for (int64_t i = 0; i < rows; ++i)
@@ -293,6 +293,7 @@ void run_tiles(const PanelJob& job, ThreadPool& pool, const PanelSink& sink) {
   });
 }
 #else
-void run_tiles(const PanelJob&, ThreadPool&, const PanelSink&) {}  // no card accepts anything here
+// No kernel accepts a problem in this build.
+void run_tiles(const PanelJob&, ThreadPool&, const PanelSink&) {}
 #endif
 }  // namespace sluice::cpu

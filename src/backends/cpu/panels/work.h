@@ -1,4 +1,4 @@
-// What the engines iterate over: the experts that have rows, cut into parts of bounded height.
+// The work list of the engines: the experts that have rows, cut into blocks of bounded height.
 #pragma once
 #include "backends/cpu/panels/job.h"
 
@@ -9,15 +9,15 @@ struct RowBlock {
   int64_t tile;               // the first of its 16-row tiles, counted over all blocks
 };
 
-// Bounds for scratch: an expert with rows has one ragged block and one ragged tile at most.
+// Bounds for scratch: an expert with rows has at most one partial block and one partial tile.
 int64_t row_blocks_max(const PanelJob& job, int64_t rows_per_block);
 int64_t row_tiles_max(const PanelJob& job);
 
-// Writes the blocks in the order of experts; rows_per_block is a multiple of 16. Returns how many.
+// Writes the blocks in expert order; rows_per_block is a multiple of 16. Returns their number.
 int64_t cut_rows(const PanelJob& job, int64_t rows_per_block, RowBlock* out);
 
-// Items that a thread takes at a time. They lie together, so that what one prefetches past its end is what it
-// reads next; a turn is a small part of the whole, so that threads end together.
+// Items that a thread takes at a time. They are adjacent, so a thread reads next what it has prefetched past an item's end. A turn is a
+// small part of the whole, so that threads finish together.
 inline int64_t items_per_turn(int64_t items, const ThreadPool& pool) {
   return items / (64 * pool.threads()) + 1;
 }

@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// An activation and its parameters, as vectors use them.
+// An activation and its parameters, as vector code uses them.
 struct ActivationF32 {
   Activation kind = Activation::kIdentity;
   float alpha = 1, beta = 0, limit = 0;
@@ -27,7 +27,7 @@ HWY_INLINE ActivationF32 activation_f32(Activation kind, const ActivationParams&
   return {kind, static_cast<float>(p.alpha), static_cast<float>(p.beta), static_cast<float>(p.limit)};
 }
 
-// Only e^-|t| is computed: it cannot overflow, and for t far below zero it is the result's own leading part.
+// Computes only e^-|t|: it cannot overflow, and for very negative t it is the leading part of the result.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V t) {
   const V one = hn::Set(d, 1.f);
@@ -35,7 +35,7 @@ HWY_INLINE V sigmoid(D d, V t) {
   return hn::Div(hn::IfThenElse(hn::Lt(t, hn::Zero(d)), e, one), hn::Add(one, e));
 }
 
-// x sigmoid(t) where t grows with x. At -infinity the limit, which the product does not give.
+// x sigmoid(t), where t grows with x. At -infinity returns the limit, which the product does not give.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V times_sigmoid(D d, V x, V t) {
   const V infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
@@ -52,7 +52,7 @@ HWY_INLINE V gelu_tanh(D d, V x) {
                        hn::Mul(hn::Set(d, kTwiceRootTwoOverPi), hn::MulAdd(hn::Set(d, 0.044715f), cube, x)));
 }
 
-// One lane at a time: no model that needs speed uses the exact form.
+// One lane at a time, because no model that needs speed uses the exact form.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu(D d, V x) {
   constexpr float kRootHalf = 0.70710678f;
@@ -76,7 +76,7 @@ HWY_INLINE V within(D d, V x, V limit) {
   return hn::IfThenElse(hn::Lt(x, low), low, at_most(d, x, limit));
 }
 
-// act(g), or act(g, u) for the gated ones; the others ignore u.
+// act(g), or act(g, u) if gated; other activations ignore u.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V activate(D d, const ActivationF32& a, V g, V u) {
   const V limit = hn::Set(d, a.limit);

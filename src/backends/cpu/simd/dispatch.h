@@ -1,9 +1,9 @@
-// Chooses among the versions of a function that Highway compiled, by the queue's device and not by a global.
-// Include after hwy/highway.h, in the part of a kernel file that is compiled once (#if HWY_ONCE).
+// Selects the compiled version of a function by the queue's device, not by a global. Include after hwy/highway.h, in the part of a kernel
+// file that is compiled once (#if HWY_ONCE).
 #pragma once
 #include "backends/cpu/queue.h"
 
-// SLUICE_SIMD(queue, function)(arguments...); the function was named in HWY_EXPORT in the same namespace.
+// SLUICE_SIMD(queue, function)(arguments...); HWY_EXPORT in the same namespace names the function.
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
 #define SLUICE_SIMD(queue, function) ((void)(queue), (*(HWY_DISPATCH_TABLE(function)[0])))
 #else

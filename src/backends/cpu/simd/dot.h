@@ -1,4 +1,4 @@
-// Vector building blocks shared by kernels: loads that widen to f32, and dot products.
+// Vector building blocks of the kernels: loads that widen to f32, and dot products.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_DOT_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_DOT_H
@@ -47,7 +47,7 @@ HWY_INLINE void store_f32(hn::Vec<F32> v, BF16* p) {
 HWY_INLINE void store_scalar(float v, float* p) { *p = v; }
 HWY_INLINE void store_scalar(float v, BF16* p) { *p = to_bf16(v); }
 
-// sum_i a[i] * b[i] in f32, in an order that depends on n and the vector width alone.
+// sum_i a[i] * b[i] in f32. The order depends only on n and the vector width.
 template <class A, class B>
 HWY_INLINE float dot(const A* HWY_RESTRICT a, const B* HWY_RESTRICT b, int64_t n) {
   const F32 d;
@@ -66,8 +66,7 @@ HWY_INLINE float dot(const A* HWY_RESTRICT a, const B* HWY_RESTRICT b, int64_t n
   return sum;
 }
 
-// out[i * kB + j] = a[i] . b[j]. Each sum is one chain of vectors, whatever the tile: a pair of rows has the same
-// bits in any company.
+// out[i * kB + j] = a[i] . b[j]. Each sum is one chain of vectors, whatever the tile. So a pair of rows gives the same bits in any tile.
 template <int kA, int kB, class A, class B>
 HWY_INLINE void dot_tile(const A* const* a, const B* const* b, int64_t n, float* out) {
   const F32 d;
@@ -93,8 +92,7 @@ HWY_INLINE void dot_tile(const A* const* a, const B* const* b, int64_t n, float*
   }
 }
 
-// Calls take(t, e, sum) with row_a(t) . row_b(e) for t in [0, rows) and e in [begin, end): four by four rows share
-// their loads.
+// Calls take(t, e, sum) with row_a(t) . row_b(e) for t in [0, rows) and e in [begin, end). Tiles of four by four rows share their loads.
 template <class RowA, class RowB, class Take>
 HWY_INLINE void for_each_dot(int64_t rows, RowA row_a, int64_t begin, int64_t end, RowB row_b, int64_t n,
                              Take take) {

@@ -1,4 +1,4 @@
-// What every expert GEMM does around its sums: which rows, and the way from sums to y.
+// The common parts of the expert GEMMs around their sums: the rows of a tile, and the epilogue from sums to y.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_EXPERT_TILE_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_EXPERT_TILE_H
@@ -28,12 +28,12 @@ HWY_INLINE const X* expert_input(const ExpertGemm::Problem& p, const ExpertGemm:
   return a.x.row<const X>(p.slots > 0 ? a.order.as<const int32_t>()[r] / p.slots : r);
 }
 
-// Checkpoint row of a feature's gate or up, or of the feature itself. Bias always has this order.
+// The checkpoint row of a feature's gate or up, or of the feature itself. Biases always have this order.
 HWY_INLINE int64_t expert_weight_row(const ExpertGemm::Problem& p, int64_t feature, bool up) {
   return is_gated(p.act) ? gated_row(p.gate_order, p.features, feature, up) : feature;
 }
 
-// The bias of 16 features; zeros after the last one.
+// The bias of 16 features; zeros past the last feature.
 HWY_INLINE void expert_bias(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, const ExpertTile& tile,
                             bool up, float* out) {
   std::fill_n(out, kPanelRows, 0.f);
@@ -53,8 +53,8 @@ HWY_INLINE ActivationF32 expert_activation(const ExpertGemm::Problem& p, const E
   return {p.act, params[0], params[1], params[2]};
 }
 
-// y = act(in * gate + bias, in * up + bias) of one tile. gate and up are sums [rows][16], aligned to a
-// vector; up is not read without a gate.
+// y = act(in * gate + bias, in * up + bias) for one tile. gate and up are sums [rows][16], aligned to a vector; up is not read if the
+// layer is not gated.
 template <class Y>
 HWY_NOINLINE void finish_tile(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, const ExpertTile& tile,
                               const float* gate, const float* up) {
@@ -83,9 +83,8 @@ HWY_NOINLINE void finish_tile(const ExpertGemm::Problem& p, const ExpertGemm::Ar
   }
 }
 
-// Calls tile_work(ExpertTile) for indices [begin, end) of (16 features, expert), experts fastest so that the
-// busy ones are spread over the range; at most `max_rows` rows a tile. An empty expert's weights are not
-// read.
+// Calls tile_work(ExpertTile) for indices [begin, end) of (16 features, expert). Experts vary fastest, so that the busy experts are spread
+// over the range. A tile has at most `max_rows` rows. The weights of an expert without rows are not read.
 template <class TileWork>
 HWY_INLINE void for_each_tile(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t begin,
                               int64_t end, int64_t max_rows, TileWork tile_work) {

@@ -1,4 +1,4 @@
-// Four sums of lanes at once.
+// Four horizontal sums at once.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_FOUR_SUMS_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_FOUR_SUMS_H
@@ -12,14 +12,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 
-// The sums of four vectors, `apart` floats apart.
+// Stores the horizontal sums of four vectors, `apart` floats apart.
 HWY_INLINE void store_sums(hn::Vec<F32> a, hn::Vec<F32> b, hn::Vec<F32> c, hn::Vec<F32> e, int64_t apart,
                            float* out) {
 #if HWY_TARGET == HWY_SCALAR
   out[0] = hn::GetLane(a), out[apart] = hn::GetLane(b);
   out[2 * apart] = hn::GetLane(c), out[3 * apart] = hn::GetLane(e);
 #else
-  // Sums of neighbours, those of x before those of y: three levels deep it beats four separate reductions.
+  // Sums of adjacent lanes, x's before y's. Three such levels are faster than four separate reductions.
   const F32 d;
   const auto pairs = [&](hn::Vec<F32> x, hn::Vec<F32> y) {
     return hn::Add(hn::ConcatEven(d, y, x), hn::ConcatOdd(d, y, x));

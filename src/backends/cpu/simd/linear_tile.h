@@ -1,4 +1,4 @@
-// The way of a dense layer's sums to y.
+// The epilogue of a dense layer, from sums to y.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_LINEAR_TILE_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_LINEAR_TILE_H

@@ -1,4 +1,4 @@
-// Scans of a row of logits: what the operations that draw tokens, and look at them, have in common.
+// Scans of a row of logits, shared by the operations that sample tokens and that list log probabilities.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_LOGITS_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_LOGITS_H
@@ -19,7 +19,7 @@ namespace sluice::cpu::HWY_NAMESPACE {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// The largest of x[0 .. n); NaN is below all.
+// The largest of x[0 .. n); NaN counts as smaller than everything.
 template <class T>
 HWY_INLINE float largest(const T* x, int64_t n) {
   const F32 d;
@@ -35,7 +35,7 @@ HWY_INLINE float largest(const T* x, int64_t n) {
   return out;
 }
 
-// The first place at or after i whose element exceeds `threshold`; n: none.
+// The first index from i on whose element exceeds `threshold`, or n if there is none.
 template <class T>
 HWY_INLINE int64_t next_above(const T* x, int64_t i, int64_t n, float threshold) {
   const F32 d;
@@ -61,7 +61,7 @@ HWY_INLINE hn::Vec<F64> load_f64(const BF16* x) {
   return hn::PromoteTo(F64(), hn::BitCast(F32Half(), hn::ShiftLeft<16>(bits)));
 }
 
-// sum of e^((x - base) / temperature) over what is above -inf.
+// sum of e^((x - base) / temperature) over the elements above -inf.
 template <class T>
 HWY_INLINE double sum_of_weights(const T* x, int64_t n, double base, double temperature) {
   const F64 d;
@@ -85,7 +85,7 @@ HWY_INLINE double sum_of_weights(const T* x, int64_t n, double base, double temp
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// Gathers the `k` largest of a row, in order, and returns how many there are above -inf. `out` holds gather_room(n, k); k >= 1.
+// Gathers the `k` largest of a row, in order. Returns the number of them above -inf. `out` holds gather_room(n, k); k >= 1.
 template <class T>
 HWY_INLINE int64_t gather(const T* x, int64_t n, int64_t k, Entry* out) {
   const int64_t room = gather_room(n, k);
@@ -94,7 +94,7 @@ HWY_INLINE int64_t gather(const T* x, int64_t n, int64_t k, Entry* out) {
   const auto keep_k = [&] {
     std::nth_element(out, out + k - 1, out + count, before);
     count = k;
-    threshold = out[k - 1].logit;  // a later equal has a higher id, so it would not stay
+    threshold = out[k - 1].logit;  // a later equal logit has a higher id, so it would not stay
   };
   for (int64_t i = next_above(x, 0, n, threshold); i < n; i = next_above(x, i + 1, n, threshold)) {
     if (count == room) keep_k();

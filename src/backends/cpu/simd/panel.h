@@ -1,9 +1,9 @@
 // Products with panels of 16 rows (WeightLayout::kPanels16) in f32.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 //
-// A block of 32 k is decoded once, before its scales, and used for all rows of a tile; each row's sum over
-// the block is scaled and then added to its total. So no weight is ever larger than 6 or smaller than 1/2 in
-// magnitude, and every scale from 0 to 254 is exact, although 6 * 2^127 is not an f32.
+// A block of 32 k is decoded once, without its scales, and used for all rows of a tile. Each row's sum over the block is scaled and then
+// added to its total. So a decoded weight is between 1/2 and 6 in magnitude, and every scale from 0 to 254 is exact, although 6 * 2^127
+// is not an f32.
 #if defined(SLUICE_CPU_SIMD_PANEL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_PANEL_H
 #undef SLUICE_CPU_SIMD_PANEL_H
@@ -21,10 +21,10 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t kBlock = 32;     // k decoded at a time: what shares a scale
-constexpr int64_t kTileRows = 64;  // rows of x for one decoding: their sums and inputs fit the first cache
+constexpr int64_t kBlock = 32;     // values of k decoded at a time; they share a scale
+constexpr int64_t kTileRows = 64;  // rows of x per decoding: their sums and inputs fit the L1 cache
 constexpr int64_t kPanelLanes = static_cast<int64_t>(hn::MaxLanes(F32()));
-constexpr int64_t kPanelVectors = kPanelRows / kPanelLanes;  // that hold one k of a panel
+constexpr int64_t kPanelVectors = kPanelRows / kPanelLanes;  // vectors that hold one k of a panel
 static_assert(kPanelVectors * kPanelLanes == kPanelRows);
 
 // bf16: [16 pairs][16 lanes][2].
@@ -57,7 +57,7 @@ HWY_INLINE void decode_block(const uint8_t* HWY_RESTRICT block, float* HWY_RESTR
   }
 }
 
-// Columns k .. k + 31 of a row of x; zeros after its end.
+// Columns k .. k + 31 of a row of x; zeros past its end.
 template <class X>
 HWY_INLINE void widen_block(const X* HWY_RESTRICT x, int64_t columns, float* HWY_RESTRICT out) {
   if (columns >= kBlock) {
@@ -67,10 +67,9 @@ HWY_INLINE void widen_block(const X* HWY_RESTRICT x, int64_t columns, float* HWY
   for (int64_t k = 0; k < kBlock; ++k) out[k] = k < columns ? scalar_f32(x[k]) : 0.f;
 }
 
-// sums[t] += scale * (x[t] . weights) for kRows rows. Even and odd k are summed apart: twice as many chains
-// hide the latency of a multiply-add when there is one row. scale is null for 1.
-// Not inlined, like finish_tile: a call costs nothing here, and copies for every type of x and y cost minutes
-// under sanitizers.
+// sums[t] += scale * (x[t] . weights) for kRows rows. Even and odd k have separate sums: with one row, twice as many chains
+// hide the latency of a multiply-add. A null scale means 1. Not inlined, like finish_tile: a call costs nothing here, and
+// copies for every type of x and y cost minutes under sanitizers.
 template <int64_t kRows>
 HWY_NOINLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT x,
                                 const float* HWY_RESTRICT scale, float* HWY_RESTRICT sums) {
@@ -98,7 +97,7 @@ HWY_NOINLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* 
   }
 }
 
-// The most rows whose sums fit the registers; fewer rows go by smaller steps, with the same arithmetic each.
+// The most rows whose sums fit the registers. Fewer rows go in smaller steps, with the same arithmetic for each row.
 constexpr int64_t kRegisterRows = kPanelVectors == 1 ? 8 : kPanelVectors == 2 ? 2 : 1;
 
 template <int64_t kRows = kRegisterRows>
@@ -111,8 +110,8 @@ HWY_INLINE void multiply_block(const float* weights, const float* x, const float
     multiply_block<kRows / 2>(weights, x + t * kBlock, scale, rows - t, sums + t * kPanelRows);
 }
 
-// sums[t, lane] = row_of(t) . row `lane` of the panel, for rows <= kTileRows; [rows][16], aligned to a
-// vector. `width` is that of x; W is BF16, or uint8_t for mxfp4 with its scales.
+// sums[t, lane] = row_of(t) . row `lane` of the panel, for rows <= kTileRows; [rows][16], aligned to a vector. `width` is x's width; W is
+// BF16, or uint8_t for mxfp4 with its scales.
 template <class W, class RowOf>
 HWY_INLINE void multiply_panel(const W* HWY_RESTRICT panel, const uint8_t* HWY_RESTRICT scales, int64_t width,
                                int64_t rows, RowOf row_of, float* HWY_RESTRICT sums) {

@@ -1,4 +1,4 @@
-// Turning the pairs of a head by its position's angles (ops/rope.h), for the kernels that do.
+// Rotates the pairs of a head by the angles of their position (ops/rope.h).
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_TURN_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_TURN_H
@@ -39,7 +39,7 @@ HWY_INLINE void turn_pair(X* a, X* b, float c, float s) {
   store_scalar(v * c + u * s, b);
 }
 
-// x: the elements of the head that turn; table: the (cos, sin) of its position.
+// x: the rotated elements of the head; table: the (cos, sin) of its position.
 template <RopePairs kPairs, class X>
 HWY_INLINE void turn_head(X* x, const float* table, int64_t half) {
   const F32 d;

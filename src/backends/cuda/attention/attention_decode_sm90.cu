@@ -1,10 +1,13 @@
-// Attention for sequences of few rows: the warps of a cluster, or some of a CTA, share the keys of the query heads of a kv head
+// Attention for sequences of few rows: the warps of a cluster, or of a part of a CTA, share the keys of a kv head's queries
 // (decode.cuh).
 //
-// Wins    decode: bytes of keys and values are the limit, and every warp keeps pages in flight by itself.
-// Loses   prompts: keys are read once for every 32 queries, and mma.sync is half as fast as wgmma:
-//         attention_pages_sm90.cu. What it refuses: attention_rows_sm90.cu.
-// Limits  bf16, caches of bf16 or e4m3, head_dim 64 or 128, pages of a multiple of 16. How many warps share the keys decides the bits.
+// Wins    decode steps, where the bytes of keys and values are the limit and every warp keeps its own pages in flight. Also prompts
+//         with a short window (1024 rows, window 128: 38 us against 42 us of attention_pages_sm90) and steps with few prompt rows
+//         (96 rows beside 32 decodes at context 1024: 24 us against 41 us; attention_candidates.csv).
+// Loses   prompts, to attention_pages_sm90 (1024 rows at context 1024: 103 us against 50 us): keys are read once for every 32 queries,
+//         and mma.sync is half as fast as wgmma.
+// Limits  bf16, caches of bf16 or e4m3, head_dim 64 or 128, pages of a multiple of 16. The number of warps that share the keys
+//         decides a row's bits. attention_rows_sm90 computes the problems that this kernel refuses.
 // Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/attention.h.
 #include "backends/cuda/attention/decode_call.h"
 
@@ -17,27 +20,26 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row a sequence: choices cost 0.6% more than the best ones on
-// average, and at most 11%. Prompts are from arithmetic: caches come from memory once, and flops bound them. Contexts are as long as a
-// page table, up to a few thousand positions.
+// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row per sequence: the chosen configurations cost 0.6%
+// more than the best ones on average, and at most 11%. Costs of prompts come from arithmetic: caches are read from memory once, and
+// flops are the limit. Contexts are assumed to be as long as a page table, up to a few thousand positions.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kTurnUs = 0.605, kTurnE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
-  // Narrow tiles, of bench/measured/h100/attention_candidates.csv: half the exponentials and sums to join; what fewer stages cost
-  // where memory is the limit.
+  // Narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, less the cost of
+  // fewer stages where memory is the limit.
   constexpr double kNarrowTurn = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
-  const double units =
-      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // that have keys of their own
+  const double units = std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // with separate keys
   const double tiles = std::ceil(rows * group / queries) * units;
   const double keys = std::min(static_cast<double>(attention_context(p)), kLongContext) +
                       (p.window > 0 ? std::min(rows, queries / group) - 1 : 0);
   const double resident = p.head_dim == 64 && how.groups == 1 ? 2 : 1, ctas = tiles * how.cluster / how.heads;
   const double rounds = std::ceil(ctas / (d.cores * resident * (how.cluster > 2 ? kLargeClusterFit : 1)));
-  const double turns = std::ceil(keys / 16 / (8.0 * how.cluster / how.heads));  // of a warp
+  const double turns = std::ceil(keys / 16 / (8.0 * how.cluster / how.heads));  // per warp
   const double turn_us = (p.cache == CacheType::kE4M3 ? kTurnE4m3Us : kTurnUs) * how.groups *
                          (how.narrow ? kNarrowTurn : 1) * static_cast<double>(p.head_dim) / 64;
   const double one = turns * turn_us + (how.cluster > 1 ? kClusterUs + kCtaUs * how.cluster : 0);
@@ -46,10 +48,10 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
       (ctas > d.cores && resident > 1 ? (how.narrow ? kNarrowSharedSmUs : kSharedSmUs) : 0);
   const auto head = static_cast<double>(bytes_of(cache_dtype(p.cache, p.q), p.head_dim));
   const double memory_us = units * 2 * keys * head / (kMemoryShare * d.mem_bytes_per_us);
-  // A window cuts tiles of keys at both ends: 1024 rows of a window of 128 take as long as if it were 192.
+  // A window cuts tiles of keys at both ends: 1024 rows with a window of 128 take as long as with a window of 192.
   const double met = keys + (p.window > 0 ? 64 : 0);
   const double flops = rows > 1 ? 6.0 * tiles * queries * met * static_cast<double>(p.head_dim) : 0;
-  // Where sequences have several rows, each tile is looked up among all.
+  // If sequences have several rows, each tile is looked up among all tiles.
   const double narrow_us =
       !how.narrow ? 0 : kNarrowUs + (memory_us > chain_us && ctas > d.cores ? kFewStagesUs : 0);
   return kFixedUs + narrow_us + (rows > 1 ? kSearchUs : 0) +
@@ -126,11 +128,11 @@ template <class Shape>
 Status launch_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
                      const AttentionDecode& how, bool beside, Stream stream) {
   const int64_t group = p.heads / p.kv_heads, queries = Shape::kQueries;
-  // Tiles of queries at most: those of rows, or full ones and one that is not for each sequence.
+  // The most tiles of queries: the tiles of each row, or the full tiles plus one partial tile per sequence.
   const int64_t by_row = p.tokens * ((group + queries - 1) / queries);
   const int64_t listed = p.tokens * group / queries + std::min(p.tokens, p.sequences);
   const int64_t tiles = how.by_row ? by_row : listed;
-  // A list is walked by as many clusters as fit at once, so that a launch for few sequences is short.
+  // The grid has as many clusters as fit at once, which loop over the list. So a launch for few sequences is short.
   const int64_t fit = std::max<int64_t>(1, 2 * queue_of(stream).sms * how.heads / (p.kv_heads * how.cluster));
   const int64_t clusters = how.by_row ? tiles : std::min(tiles, fit);
   attention::DecodeCall call{

@@ -1,17 +1,19 @@
-// Attention of steps with prompts, in two launches that share the sequences: those with more than 64 queries a kv head go to
-// wgmma (prefill.cuh), the others to the decode kernel (decode.cuh), which runs beside it where that leaves room. Only the GPU
-// knows which are which.
+// Attention of steps with prompts, in two launches that divide the sequences. wgmma (prefill.cuh) takes the sequences with more than 64
+// queries per kv head. The decode kernel (decode.cuh) takes the others and runs beside it where there is room. Only the GPU knows
+// which kernel takes a sequence.
 //
-// Wins    prompts, and steps that mix them with decodes.
-// Loses   steps where no sequence has many rows (attention_decode_sm90.cu): the second launch is not free.
-// Limits  as attention_decode_sm90.cu. How many rows a sequence has in a step decides its bits.
+// Wins    prompts (1024 rows at context 1024: 50 us against 103 us of attention_decode_sm90) and steps with many prompt rows beside
+//         decodes (288 rows beside 32 decodes: 45 us against 60 us; attention_candidates.csv).
+// Loses   to attention_decode_sm90 with few prompt rows (96 rows beside 32 decodes: 41 us against 24 us) and with a short window (1024
+//         rows, window 128: 42 us against 38 us), because the second launch is not free.
+// Limits  as attention_decode_sm90. A row's bits depend on the number of rows that its sequence has in the step.
 // Source  original; the scheme is Shah et al., "FlashAttention-3" (2024). The contract is ops/attention.h.
 #include "backends/cuda/attention/decode_call.h"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kDecodeQueries = 64;  // of a sequence and kv head: the decode kernel's, at most
+constexpr int kDecodeQueries = 64;  // per sequence and kv head: the most that the decode kernel takes
 
 Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -22,8 +24,8 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Of prompts from arithmetic: flops bound them. Of steps with few rows of prompts, where each multiprocessor has a tile or two and walks
-// its keys alone, from rows of 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
+// Costs of prompts come from arithmetic: flops are the limit. In steps with few prompt rows each SM has a tile or two and walks its
+// keys alone; that part is fitted to 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
   constexpr double kFixedUs = 30, kTurnUs = 0.88, kQueryUs = 0.0037, kTurnKeys = 128, kLongContext = 4096;
   const double flops_per_us = p.head_dim == 64 ? 520e6 : 640e6;
@@ -35,7 +37,7 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
   return kFixedUs + std::max(chain_us, 4.0 * queries * static_cast<double>(p.head_dim) * keys / flops_per_us);
 }
 
-// Queries of a tile of the first launch: as few as leave every tile a multiprocessor of its own.
+// Queries per tile of the first launch: the smallest size at which every tile still has its own SM.
 int tile_of(const Attention::Problem& p, const DeviceInfo& d) {
   const int most = p.head_dim == 64 ? 192 : 128;
   int tile = 64;
@@ -44,7 +46,8 @@ int tile_of(const Attention::Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d) {
-  // How many others there are is not known: with many, one CTA for the keys of each is best, with few that have long contexts, several.
+  // The number of other sequences is unknown. If there are many, one CTA for the keys of each is best; if there are few with long
+  // contexts, several CTAs are best.
   constexpr int64_t kShort = 2048, kLong = 16384;
   const int64_t context = attention_context(p);
   const AttentionDecode few{.cluster = context <= kShort  ? 1
@@ -107,7 +110,7 @@ template <int kDim, class C>
 Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int tile, Stream stream) {
   using Shape = attention::PrefillShape<kDim, C>;
   const int64_t group = p.heads / p.kv_heads;
-  // Full tiles of queries, and one that is not for each sequence.
+  // Full tiles of queries, and one partial tile per sequence.
   const int64_t sequences = std::min(p.sequences, p.tokens * group / (kDecodeQueries + 1));
   const int64_t tiles = (p.tokens * group / tile + sequences) * p.kv_heads;
   const int box_keys = static_cast<int>(std::gcd<int64_t>(p.page_size, Shape::kKeys));

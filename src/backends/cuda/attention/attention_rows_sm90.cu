@@ -1,10 +1,9 @@
-// Attention row by row: a warp owns one query. It scores 32 keys at a time, a lane each, then adds their values, a lane for every
+// Attention row by row: a warp owns one query. It scores 32 keys at a time, one per lane. Then it adds their values; a lane owns every
 // 32nd element.
 //
-// Wins    what no other kernel takes: f32, any head_dim, pages of any size; caches of e4m3 too.
-// Loses   everything else, by far: each query reads the keys for itself, without tensor cores. attention_decode_sm90.cu,
-//         attention_pages_sm90.cu.
-// Limits  none beyond the contract, but what a grid can count.
+// Wins    problems that no other kernel accepts: f32, any head_dim, pages of any size, with caches of bf16, f32 or e4m3.
+// Loses   wherever attention_decode_sm90 or attention_pages_sm90 accepts: each query reads the keys again, without tensor cores.
+// Limits  none beyond the contract and the size of a grid.
 // Source  original; the contract is ops/attention.h.
 #include "backends/cuda/attention/cards.h"
 
@@ -20,8 +19,8 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// From arithmetic: a warp alone takes some 3 us for 32 keys of 64 elements. Its lanes read as many lines at once, one a clock, so
-// that a multiprocessor is not much faster.
+// From arithmetic: a single warp takes about 3 us for 32 keys of 64 elements. Its lanes read as many lines at once, one per clock, so a
+// whole SM is not much faster.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
   if (p.tokens == 0) return kRampUs;
   constexpr double kAloneUs = 3.0 / 32 / 64, kSharedUs = 1.2 / 32 / 64, kLongContext = 4096;
@@ -71,7 +70,7 @@ struct Parameters {
   int dim;
 };
 
-// C: elements of the caches. kEach: elements of a lane. Grid: rows along x, heads by kWarps along y.
+// C: element type of the caches. kEach: elements per lane. Grid: rows along x, heads by kWarps along y.
 template <class T, class C, int kEach>
 __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant__ Parameters call) {
   __shared__ float query[kWarps][32 * kEach];
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant
     const int j = at + lane;
     const int page = j < span.end ? pages[j / p.page_size] : -1;
     const bool there = page >= 0 && page < p.pages;
-    // The key's row of the cache.
+    // The key's row in the cache.
     const int64_t place =
         there ? ((static_cast<int64_t>(page) * p.kv_heads + kv_head) * p.page_size + j % p.page_size) * dim
               : 0;

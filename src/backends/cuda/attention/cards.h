@@ -1,21 +1,21 @@
-// What the cards of attention kernels share: bounds that follow from a problem, and costs. Plain C++.
+// Shared by the kernel descriptors of attention: bounds that follow from a problem, and launch parameters. Plain C++.
 #pragma once
 #include "backends/cuda/card.h"
 #include "ops/attention.h"
 
 namespace sluice::cuda {
 
-// Rows that one sequence may own.
+// The most rows that one sequence may own.
 inline int64_t attention_rows(const Attention::Problem& p) {
   return p.rows_max > 0 ? std::min(p.rows_max, p.tokens) : p.tokens;
 }
-// Positions that a query may see.
+// The most positions that a query may see.
 inline int64_t attention_context(const Attention::Problem& p) {
   const int64_t all = p.pages_per_seq * p.page_size;
   return p.window > 0 ? std::min(p.window, all) : all;
 }
 
-// What the kernels with tensor cores and TMA ask of a problem.
+// The requirements of the kernels with tensor cores and TMA.
 inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "q", p.q, DType::kBF16, "products of bf16");
@@ -31,20 +31,21 @@ inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const 
          p.kv_heads);
 }
 
-// How the decode kernel is launched: which sequences it takes, and who shares the keys of a tile of queries.
+// A launch of the decode kernel: the sequences that it takes, and the CTAs and warps that share the keys of a tile of queries.
 struct AttentionDecode {
-  int groups = 1;   // of 16 queries in a tile
+  int groups = 1;   // groups of 16 queries per tile
   int cluster = 1;  // CTAs that share the keys of a tile of queries
-  int heads = 1;  // kv heads of a CTA, each with an equal part of its warps; a cluster of 1 if there are more
-  int by_row = 0;      // each row is a tile of its own
-  int most = 1 << 30;  // queries of a sequence, at most; longer ones are others'
-  // Tiles of eight queries, and fewer stages: the weights of the dense layer behind have the rest of the shared memory.
+  // kv heads per CTA, each with an equal part of its warps; if there are more than one, the cluster is 1.
+  int heads = 1;
+  int by_row = 0;      // each row is a separate tile
+  int most = 1 << 30;  // the most queries of a sequence; another kernel takes longer sequences
+  // Tiles of eight queries, and fewer stages: the rest of the shared memory is left for the weights of the next dense layer.
   int narrow = 0;
   static AttentionDecode of(const KernelLaunch& l) {
     return {l.value[0], l.value[1], l.value[2], l.value[3], l.value[4], l.value[5]};
   }
   KernelLaunch launch() const { return {.value = {groups, cluster, heads, by_row, most, narrow}}; }
-  int queries() const { return narrow ? 8 : 16 * groups; }  // of a tile
+  int queries() const { return narrow ? 8 : 16 * groups; }  // per tile
 };
 
 }  // namespace sluice::cuda

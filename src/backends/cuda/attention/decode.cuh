@@ -1,17 +1,17 @@
-// Attention of few queries: each warp walks keys of its own, 16 at a time, and joins the others at the end.
+// Attention of few queries: each warp walks its own keys, 16 at a time, and joins the other warps at the end.
 //
-// A team of warps owns a tile of 16 or 32 queries of one sequence and one kv head: those of a cluster, of a CTA, or of a part of one,
-// whose other parts have other kv heads of the same sequence. Tile t of 16 positions belongs to warp t % (warps of the team), whatever
-// else the step holds, and partial results are joined in the order of warps and CTAs: a row's bits depend on its own sequence and
-// on the size of the team alone.
+// A team of warps owns a tile of 16 or 32 queries of one sequence and one kv head. A team is a cluster, a CTA, or a part of a CTA whose
+// other parts have other kv heads of the same sequence. Warp t % (warps of the team) takes tile t of 16 positions, whatever else the
+// step holds, and partial results are joined in the order of warps and CTAs. So a row's bits depend only on its own sequence and on
+// the size of the team.
 //
-// A warp has a ring of its own: one lane asks TMA for 16 keys and their values, and no warp waits for another. Queries are the
-// rows of the products (mma.cuh), so that a thread holds the weights of two queries, g and g + 8 of 16; with eight queries a
-// tile half of a product is idle, which costs nothing, because bytes are the limit. What products are made of depends on the
-// type of the caches: decode_tile.cuh.
+// Each warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for another. Queries are the
+// rows of the products (mma.cuh), so a thread holds the weights of two queries, g and g + 8 of 16. With eight queries per tile half
+// of a product is idle. That costs nothing, because bytes are the limit. The type of the caches decides the operands of the
+// products: decode_tile.cuh.
 //
-// A key that a query does not see has weight zero, but zero times NaN is NaN, and so is the sum of an infinity's products with the two
-// terms of a weight. So a warp whose sums are not finite walks its keys again, and adds values one by one.
+// A key that a query does not see has weight zero, but zero times NaN is NaN. The products of an infinity with the two terms of a
+// weight may also sum to NaN. So a warp whose sums are not finite walks its keys again, and adds values one by one.
 #pragma once
 #include <cuda.h>
 
@@ -25,8 +25,8 @@
 
 namespace sluice::cuda::attention {
 
-// kGroups: of 16 queries in a tile. Tile: how keys and values lie and multiply (decode_tile.cuh). Narrow tiles have eight queries, and
-// fewer stages: the CTA of the dense layer that follows has the rest of the shared memory, and fills it with weights.
+// kGroups: groups of 16 queries per tile. Tile: layout and products of keys and values (decode_tile.cuh). Narrow tiles have eight
+// queries and fewer stages: a CTA of the next dense layer uses the rest of the shared memory for its weights.
 template <class T, int kOfGroups, bool kNarrow>
 struct DecodeShape {
   using Tile = T;
@@ -35,13 +35,13 @@ struct DecodeShape {
                        kStages = kNarrow ? Tile::kFewStages : Tile::kStages;
   static constexpr int kTileBytes = Tile::kBytes, kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
-  // Rows of a group that each lane has; the others of the tensor cores' 16 are zeros.
+  // Rows of a group that each lane has; the other rows of the 16 are zeros.
   static constexpr int kRows = kNarrow ? 1 : 2;
   static constexpr int kQueries = 8 * kRows * kGroups,
-                       kPartialRow = kDim + 8;        // in floats; without bank conflicts
-  static constexpr int kFours = kQueries * kDim / 4;  // groups of 4 values of a tile
+                       kPartialRow = kDim + 8;        // in floats; padded against bank conflicts
+  static constexpr int kFours = kQueries * kDim / 4;  // groups of 4 values per tile
   static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
-  // Rings, and what the CTAs of a cluster send each other; aligned by hand.
+  // The rings, and the data that the CTAs of a cluster send each other; aligned by hand.
   static constexpr int kJoinAt = kWarps * kRingBytes,
                        kSharedBytes = kJoinAt + ClusterJoin<DecodeShape>::kBytes + 1024;
 };
@@ -49,9 +49,9 @@ struct DecodeShape {
 struct DecodeCall {
   Step step;
   Tiling tiling;
-  int tiles, cluster, heads;  // tiles of queries at most; as in AttentionDecode
-  int cluster_log;            // of the cluster's CTAs
-  int beside;                 // the launch before is prefill.cuh's, of the same step: not waited for
+  int tiles, cluster, heads;  // the most tiles of queries; cluster and heads as in AttentionDecode
+  int cluster_log;            // log2 of cluster
+  int beside;  // the previous launch is prefill.cuh's, of the same step, so it is not waited for
 };
 
 template <class Shape>
@@ -67,8 +67,8 @@ class DecodeWarp {
     seen_by_all_ = {high.first, low.end};
   }
 
-  // All keys of warp `mine` of `warps`, from nothing. `place` goes on from one call to the next. Of a settled problem, keys that are older
-  // than the sequence's rows are asked for before the previous launch has ended.
+  // Walks all keys of warp `mine` of `warps`. `place` continues from call to call. If the problem is settled, keys older than the
+  // sequence's rows are loaded before the previous launch has ended.
   __device__ __forceinline__ void walk(const CUtensorMap& k_map, const CUtensorMap& v_map, int last_query,
                                        int mine, int warps, uint32_t ring, uint32_t barriers,
                                        tile::RingPlace& place, bool beside, bool one_by_one) {
@@ -85,13 +85,13 @@ class DecodeWarp {
     first_ = first + (mine - first % warps + warps) % warps, step_ = warps;
     const int count = first_ < end ? (end - 1 - first_) / warps + 1 : 0;
     pages_ = page_of(lane_, count), next_pages_ = page_of(lane_ + 32, count);
-    uint32_t absent = 0;  // stages whose page is absent
+    uint32_t absent = 0;  // bit mask of stages whose page is absent
     const auto issue = [&](int i, uint32_t stage) {
       if (i > 0 && i % 32 == 0) pages_ = next_pages_, next_pages_ = page_of(i + 32 + lane_, count);
       const int page = __shfl_sync(0xffffffffu, pages_, i % 32);
       const bool there = page >= 0 && page < p_.pages;
       absent = (absent & ~(1u << stage)) | (there ? 0u : 1u << stage);
-      // Rows beyond the cache arrive as zeros.
+      // Rows outside the cache arrive as zeros.
       const int row = there ? (page * p_.kv_heads + kv_head_) * p_.page_size + position(i) % p_.page_size
                             : p_.pages * p_.kv_heads * p_.page_size;
       const uint32_t to = ring + stage * Shape::kStageBytes, barrier = barriers + 8 * stage;
@@ -99,7 +99,8 @@ class DecodeWarp {
       Tile::fetch(to, k_map, row, barrier);
       Tile::fetch(to + Shape::kTileBytes, v_map, row, barrier);
     };
-    const int64_t old = p_.settled ? of_.kv_len - of_.rows(p_.group) : 0;  // positions
+    // Positions written before this step.
+    const int64_t old = p_.settled ? of_.kv_len - of_.rows(p_.group) : 0;
     int asked = 0;
     for (; asked < Shape::kStages && asked < count && position(asked) + Shape::kKeys <= old; ++asked)
       issue(asked, (place.stage + asked) % Shape::kStages);
@@ -117,9 +118,9 @@ class DecodeWarp {
     }
   }
 
-  // Whether the warp has a sum of values that is NaN or an infinity.
+  // True if a sum of values in this warp is NaN or infinite.
   __device__ __forceinline__ bool any_not_finite() const {
-    float all = 0;  // times zero, NaN and infinities are NaN
+    float all = 0;  // sums values times zero: NaN and infinities give NaN
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
@@ -131,7 +132,7 @@ class DecodeWarp {
     return __any_sync(0xffffffffu, all != 0.f);
   }
 
-  // Leaves the sums in this warp's part of the ring, which nothing reads any more, and in `out`.
+  // Stores the sums in this warp's part of the ring, which is no longer read, and in `out`.
   __device__ __forceinline__ void leave(float* values, float* largest, float* sum) {
     const int g = lane_ / 4, c = lane_ % 4;
 #pragma unroll
@@ -156,7 +157,7 @@ class DecodeWarp {
                      : -1;
   }
 
-  // Queries as the first operand (mma.cuh), zeros beyond the last; and what each of them sees.
+  // Loads queries as the first operand (mma.cuh), with zeros past the last query, and the positions that each query sees.
   __device__ __forceinline__ void load_queries(int last_query) {
     const auto* q = static_cast<const __nv_bfloat16*>(p_.q);
     const int g = lane_ / 4, c = lane_ % 4;
@@ -180,7 +181,7 @@ class DecodeWarp {
     }
   }
 
-  // Keys [at, at + 16).
+  // Processes keys [at, at + 16).
   __device__ __forceinline__ void take(uint32_t stage, int at, bool absent, bool one_by_one) {
     const bool whole = !absent && at >= seen_by_all_.first && at + Shape::kKeys <= seen_by_all_.end;
     const uint32_t values = stage + Shape::kTileBytes;
@@ -189,7 +190,7 @@ class DecodeWarp {
     if (!whole) hide(score, at, absent);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) weigh(score[i], i);
-    // Values that every query sees, or none.
+    // Masks that clear the values that no query of the tile sees.
     uint32_t kept[2] = {0xffffffffu, 0xffffffffu};
     if (!whole) {
 #pragma unroll
@@ -216,7 +217,7 @@ class DecodeWarp {
     }
   }
 
-  // Scores of a group of queries become weights; what was summed before is made relative to the new largest score.
+  // Turns scores of a group of queries into weights, and rescales the previous sums to the new largest score.
   __device__ __forceinline__ void weigh(float (&score)[2][4], int i) {
     if constexpr (kRows == 1) score[0][2] = score[0][3] = score[1][2] = score[1][3] = 0;
 #pragma unroll
@@ -253,7 +254,7 @@ class DecodeWarp {
     }
   }
 
-  // The second product without tensor cores: a weight meets only values that its query sees.
+  // The second product without tensor cores: a weight is multiplied only by values that its query sees.
   __device__ __forceinline__ void add_one_by_one(const float (&weight)[kGroups][2][4], uint32_t values,
                                                  int at) {
 #pragma unroll 1
@@ -278,14 +279,14 @@ class DecodeWarp {
   const int kv_head_, lane_;
   Span seen_by_some_, seen_by_all_;
   int first_ = 0, step_ = 1;          // tiles of keys of this warp
-  int pages_ = -1, next_pages_ = -1;  // of tile 32 n + lane
+  int pages_ = -1, next_pages_ = -1;  // for tile 32 n + lane
   uint32_t query_[kGroups][kDim / 16][4];
   Span span_[kGroups][2];
   float value_[kGroups][kDim / 8][4];
   float largest_[kGroups][2], sum_[kGroups][2];
 };
 
-// Grid: clusters of tiles along x, kv heads along y, as many a CTA as it is told.
+// Grid: clusters of tiles along x; kv heads along y, call.heads per CTA.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::kGroups == 1 ? 2 : 1)
     attention_decode(const __grid_constant__ DecodeCall call, const __grid_constant__ CUtensorMap k_map,
@@ -299,7 +300,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
   const Step& p = call.step;
   const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32), warps = Shape::kWarps / call.heads;
   const int team = warp / warps, kv_head = static_cast<int>(blockIdx.y) * call.heads + team;
-  const int thread = static_cast<int>(threadIdx.x) - team * warps * 32;  // of the team
+  const int thread = static_cast<int>(threadIdx.x) - team * warps * 32;  // within the team
   const int rank = static_cast<int>(blockIdx.x) % call.cluster;
   const uint32_t padding = -tile::shared_address(shared) & 1023u;
   auto* ring = reinterpret_cast<float*>(shared + padding);
@@ -317,7 +318,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     return sinks.of(p, first_head, heads, team * p.group + query % p.group);
   };
   if (!p.settled && !call.beside) tile::wait_for_previous();
-  // A cluster's CTAs know by one round of its barrier for each tile that their peers run, and have read what came for the tile before.
+  // One round of the cluster barrier per tile ensures that the peer CTAs run and have read the data of the previous tile.
   if (call.cluster > 1) {
     if (warp == 0) tile::barrier_init_by_warp(&joined, 1), tile::barrier_visible();
     __syncwarp();
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     if (!own_row(p, call.tiling, at, of)) {
       if (!find_tile<Shape::kThreads>(p, call.tiling, at, search)) {
         if (call.cluster > 1) tile::cluster_wait();
-        break;  // a launch by rows has a cluster for each
+        break;  // a launch by rows has one cluster per tile
       }
       of = search.found;
     }
@@ -345,8 +346,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
       }
       mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
     }
-    tile::wait_copies<0>();   // of sinks
-    tile::fence_for_async();  // TMA writes there again
+    tile::wait_copies<0>();   // the copies of sinks
+    tile::fence_for_async();  // TMA writes to the ring again
     __syncthreads();
     constexpr int kAcross = kDim / 4;
     if (call.cluster == 1) {
@@ -358,10 +359,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
                                 join_warps(partials, ring, team * warps, warps, query, four),
                                 sink(of.first + query));
       }
-      __syncthreads();  // the ring and what find_tile() keeps are free
+      __syncthreads();  // the ring and the data of find_tile() may be overwritten
       continue;
     }
-    constexpr int kFours = (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // of a thread
+    constexpr int kFours = (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // per thread
     const bool joins = Shape::kFours >= Shape::kThreads || thread < Shape::kFours;
     static_assert(Shape::kFours % Shape::kThreads == 0 || (kFours == 1 && Shape::kFours % 32 == 0));
     FourSums sums[kFours];
@@ -374,11 +375,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
                                   rank, call.cluster_log);
     if (warp == 0) tile::barrier_expect_by_warp(&joined, ClusterJoin<Shape>::kBytes);
-    tile::cluster_wait();  // all run, and have read what was sent for the tile before
+    tile::cluster_wait();  // all CTAs run, and have read the data of the previous tile
 #pragma unroll
     for (int i = 0; i < kFours; ++i)
       if (joins) join.send(thread + i * Shape::kThreads, sums[i]);
-    tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(at / clusters) & 1);  // one phase a tile
+    tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(at / clusters) & 1);  // one phase per tile
     if (thread < join.share) {
       const int place_of = rank * join.share + thread, query = of.first + place_of / kAcross;
       if (query <= last_query)
@@ -387,10 +388,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     }
     if (at + clusters < call.tiles) {
       tile::cluster_publish();
-      __syncthreads();  // the ring and what find_tile() keeps are free
+      __syncthreads();  // the ring and the data of find_tile() may be overwritten
     }
   }
-  tile::wait_for_previous();  // a CTA without a tile, or beside the launch before, has not waited yet
+  tile::wait_for_previous();  // a CTA without a tile, or beside the previous launch, has not waited yet
 }
 
 }  // namespace sluice::cuda::attention

@@ -1,4 +1,4 @@
-// Enqueues the decode kernel; its card and those of kernels for whole steps call it.
+// Enqueues the decode kernel. Its own descriptor and the descriptor for whole steps call it.
 #pragma once
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// Attention of few queries: how the sums of warps and of the CTAs of a cluster become one (decode.cuh).
+// Attention of few queries: joins the sums of warps and of the CTAs of a cluster (decode.cuh).
 #pragma once
 #include <bit>
 
@@ -8,18 +8,18 @@
 
 namespace sluice::cuda::attention {
 
-// Where the warps of a CTA leave what their sums are joined by.
+// The largest scores and sums of weights by which the sums of a CTA's warps are joined.
 template <class Shape>
 struct Partials {
   float largest[Shape::kWarps][Shape::kQueries], sum[Shape::kWarps][Shape::kQueries];
 };
 
-// A sum of weighted values that is not divided yet: four elements of one query.
+// A sum of weighted values before the division: four elements of one query.
 struct FourSums {
   float largest = kNothing, sum = 0;
   float4 value = {0, 0, 0, 0};
 
-  // Adds a partial sum. Of several the largest score is taken first, so that each is multiplied once.
+  // Adds a partial sum. `largest` is set first, to the largest score of all partial sums, so that each is multiplied once.
   __device__ __forceinline__ void add(float4 v, float of_largest, float of_sum) {
     const float factor = rescale(of_largest, base_of(largest));
     sum += of_sum * factor;
@@ -27,7 +27,7 @@ struct FourSums {
   }
 };
 
-// Joins `count` warps of a CTA from `first` on, in order: values `four` and the next three of `query`.
+// Joins `count` warps of a CTA from `first` on, in order: values `four` to `four` + 3 of `query`.
 template <class Shape>
 __device__ __forceinline__ FourSums join_warps(const Partials<Shape>& of, const float* ring, int first,
                                                int count, int query, int four) {
@@ -44,8 +44,8 @@ __device__ __forceinline__ FourSums join_warps(const Partials<Shape>& of, const 
   return all;
 }
 
-// The CTAs of a cluster, each with sums of its own for the same tile: CTA r finishes the r-th share of the elements, and the others
-// send it theirs, 24 bytes for four elements, to memory that nothing else uses. A power of two of CTAs.
+// Joins the CTAs of a cluster, each of which has its own sums for the same tile. CTA r finishes the r-th share of the elements. The other
+// CTAs send it their sums, 24 bytes for four elements, to memory that has no other use. The number of CTAs is a power of two.
 template <class Shape>
 struct ClusterJoin {
   static constexpr int kValueBytes = 16,
@@ -54,16 +54,17 @@ struct ClusterJoin {
 
   static constexpr int kLog = std::bit_width(static_cast<unsigned>(Shape::kFours)) - 1;
 
-  uint32_t values, barrier;  // in shared memory; the barrier takes one arrival and kBytes a tile
-  int rank, log, share;      // this CTA; of the CTAs' number; groups of four elements that it finishes
+  uint32_t values, barrier;  // shared memory addresses; per tile the barrier gets one arrival and kBytes
+  // Rank of this CTA; log2 of the number of CTAs; groups of four elements that this CTA finishes.
+  int rank, log, share;
 
   __device__ __forceinline__ ClusterJoin(uint32_t values, uint32_t barrier, int rank, int log)
       : values(values), barrier(barrier), rank(rank), log(log), share(Shape::kFours >> log) {
-    // Anew for each tile: what the compiler computes before the walk over keys takes registers from it.
+    // Recomputed for each tile: values that the compiler computes before the walk over keys take registers from the walk.
     asm volatile("" : "+r"(this->values), "+r"(this->barrier), "+r"(this->rank), "+r"(this->log));
   }
 
-  // Group `four` of the tile to the CTA that finishes it, which is known to run and to have read what was there.
+  // Sends group `four` of the tile to the CTA that finishes it. That CTA is known to run and to have read its previous data.
   __device__ __forceinline__ void send(int four, const FourSums& sums) const {
     const auto owner = static_cast<uint32_t>(four >> (kLog - log));
     const int at = rank * share + (four & (share - 1));
@@ -76,7 +77,7 @@ struct ClusterJoin {
     tile::store_remote(tile::remote_address(factor_at(at), owner), make_float2(sums.largest, sums.sum),
                        counts);
   }
-  // Group `mine` of this CTA's share, joined over all CTAs in their order, once all bytes are there.
+  // Group `mine` of this CTA's share, joined over all CTAs in order, after all bytes have arrived.
   __device__ __forceinline__ FourSums joined(int mine) const {
     const int ctas = 1 << log;
     FourSums all;
@@ -105,10 +106,10 @@ struct ClusterJoin {
   }
 };
 
-// The sinks of a CTA's heads, copied to shared memory while it waits for other things. They are weights, and loads of them at the end would
-// be one more trip to memory.
+// The sinks of a CTA's heads, copied to shared memory during other waits. Sinks are weights. To load them at the end would add another
+// memory latency.
 struct Sinks {
-  static constexpr int kMost = 64;  // heads; of more, each is loaded where it is used
+  static constexpr int kMost = 64;  // heads; for more heads, each sink is loaded where it is used
   uint32_t word[kMost];
 
   __device__ __forceinline__ static bool copied(const Step& p, int heads) {
@@ -116,7 +117,7 @@ struct Sinks {
     return p.sinks && heads <= kMost && reinterpret_cast<uintptr_t>(p.sinks) % 4 == 0 &&
            heads * each % 4 == 0;
   }
-  // All threads call it, and wait_copies() before the barrier after which they call of().
+  // All threads call it, then wait_copies() and a barrier before of().
   __device__ __forceinline__ void copy(const Step& p, int first, int heads) {
     const int words = heads * (p.sinks_bf16 ? 2 : 4) / 4, thread = static_cast<int>(threadIdx.x);
     const auto* from =
@@ -125,7 +126,7 @@ struct Sinks {
       tile::copy_4(tile::shared_address(word + thread), from + 4 * thread, 4);
     tile::end_copies();
   }
-  // Of head first + i, as sink_of() has it.
+  // The sink of head first + i, as sink_of() returns it.
   __device__ __forceinline__ float of(const Step& p, int first, int heads, int i) const {
     if (!copied(p, heads)) return sink_of(p, first + i);
     return kLog2E * (p.sinks_bf16 ? __uint_as_float(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16)

@@ -1,14 +1,14 @@
 // Attention of few queries: 16 keys or values of one head in shared memory, and their products, for caches of bf16 and of e4m3.
 //
-// Both types of tile have the same functions. A tile lies in rows of 128 bytes that TMA swizzles (swizzle.cuh). Accumulators are those
-// of mma.cuh; which elements of a head stand in which column is the tile's own affair, as long as store_row() knows it.
+// Both types of tile have the same functions. A tile consists of rows of 128 bytes that TMA swizzles (swizzle.cuh). Accumulators are as in
+// mma.cuh. Each tile type chooses which elements of a head are in which column; store_row() restores the order.
 //
-// Bf16Tile: operands come straight from memory. Weights are a sum of two bf16 terms.
+// Bf16Tile: operands are used as loaded. Weights are a sum of two bf16 terms.
 //
-// E4m3Tile: half the bytes, so that the instructions of a tile count, too. Keys become bf16, as the queries are, by way of f16 and f32
-// (tile/e4m3.cuh). Values become f16 by one instruction for two, and are multiplied by weights of f16: relative to 2^15, so that what f16
-// cannot hold is far below the largest (ops/attention.h has the bound). Either conversion is exact. A lane's four bytes of a key are two
-// products' operands, its four bytes of two values those of two columns.
+// E4m3Tile: half the bytes, so the instructions of a tile matter too. Keys become bf16, like the queries, through f16 and f32
+// (tile/e4m3.cuh). Values become f16, two per instruction, and are multiplied by f16 weights. The weights are relative to 2^15, so weights
+// that f16 cannot hold are far below the largest (ops/attention.h has the bound). Both conversions are exact. A lane's four bytes of a
+// key are operands of two products; its four bytes of two values belong to two columns.
 #pragma once
 #include <cuda.h>
 
@@ -28,14 +28,14 @@ struct Bf16Tile {
   static constexpr int kHalves = kDim / 64, kHalfBytes = kKeys * tile::kSwizzledRowBytes;
   static constexpr int kBytes = kHalves * kHalfBytes;
 
-  // row: of the first key, in rows of a head.
+  // row: the first key, in rows of a head.
   static __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, int row,
                                                uint32_t barrier) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
       tile::copy_box(to + half * kHalfBytes, map, 64 * half, row, barrier);
   }
-  // Which two of 16 elements of a query stand in register 2 * half of lane c: this one and the next.
+  // The index of the first of two adjacent query elements, among 16, in register 2 * half of lane c.
   static __device__ __forceinline__ int query_place(int half, int c) { return 8 * half + 2 * c; }
 
   template <int kGroups>
@@ -54,7 +54,7 @@ struct Bf16Tile {
       }
     }
   }
-  // kept: masks of the values of keys 2c and 2c + 1, and of those 8 further.
+  // kept: masks for the values of keys 2c and 2c + 1, and of keys 2c + 8 and 2c + 9.
   template <int kGroups>
   static __device__ __forceinline__ void add_values(float (&value)[kGroups][kDim / 8][4],
                                                     const float (&weight)[kGroups][2][4], uint32_t values,
@@ -84,7 +84,7 @@ struct Bf16Tile {
       }
     }
   }
-  // The values of one key times a weight, for row r of this lane's two, if its query sees the key.
+  // Adds the values of one key times a weight to this lane's row r of two, if the row's query sees the key.
   static __device__ __forceinline__ void add_one(float (&value)[kDim / 8][4], int r, bool sees, float weight,
                                                  uint32_t values, int key, int c) {
 #pragma unroll
@@ -95,7 +95,7 @@ struct Bf16Tile {
       value[n][2 * r + 1] += weight * high_of(pair);
     }
   }
-  // Row r of this lane's two to `to`, in the order of a head.
+  // Stores this lane's row r of two to `to`, in the element order of a head.
   static __device__ __forceinline__ void store_row(const float (&value)[kDim / 8][4], int r, int c,
                                                    float* to) {
 #pragma unroll
@@ -109,7 +109,7 @@ struct Bf16Tile {
     return tile + chunk / 8 * kHalfBytes +
            tile::swizzled(static_cast<uint32_t>(key), static_cast<uint32_t>(chunk % 8 * 16));
   }
-  // Values of all 16 keys in columns 8 n to 8 n + 15, as two second operands.
+  // Loads the values of all 16 keys in columns 8 n to 8 n + 15, as two second operands.
   static __device__ __forceinline__ void load_values(uint32_t (&v)[4], uint32_t values, int n) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     tile::load_matrices_transposed(v, at_of(values, lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
@@ -120,7 +120,7 @@ template <int D>
 struct E4m3Tile {
   static constexpr int kDim = D, kKeys = kTileKeys, kStages = 6, kFewStages = 4;
   static constexpr int kBytes = kKeys * kDim;
-  static constexpr int kKeysARow = tile::kSwizzledRowBytes / kDim;  // of 128 bytes
+  static constexpr int kKeysARow = tile::kSwizzledRowBytes / kDim;  // keys in 128 bytes
   static constexpr float kWeightUnit = 0x1p15f;
 
   static __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, int row,
@@ -210,7 +210,7 @@ struct E4m3Tile {
     return tile + tile::swizzled(static_cast<uint32_t>(key / kKeysARow),
                                  static_cast<uint32_t>(key % kKeysARow * kDim + chunk * 16));
   }
-  // Values of all 16 keys in columns 16 n to 16 n + 31, two columns side by side in each half of a word.
+  // Loads the values of all 16 keys in columns 16 n to 16 n + 31, with two adjacent columns in each half of a word.
   static __device__ __forceinline__ void load_values(uint32_t (&v)[4], uint32_t values, int n) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     tile::load_matrices_transposed(v, at_of(values, lane / 8 % 2 * 8 + lane % 8, n + lane / 16));

@@ -1,16 +1,16 @@
 // Attention of many queries: FlashAttention with wgmma over pages.
 //
-// A CTA owns 192 queries of one sequence and one kv head (24 rows of 8 heads share their keys; 128 of wide heads), 64 for each
-// consumer warpgroup; fewer, so that some warpgroups idle, where a step has too few for all multiprocessors. The producer's first warp
-// copies 96 keys (112 of wide heads, 64 of wide ones in e4m3) and their values at a time by TMA, a box for each page or part of it. Its
-// threads together find the next tile of queries, and its other warps fetch it, while consumers still compute; these also make bf16 of
-// keys and values of e4m3 (prefill_staging.cuh). Tiles of keys are counted from the box with the first key that some
-// query sees.
+// A CTA owns 192 queries of one sequence and one kv head (24 rows of 8 heads share their keys), or 128 queries if head_dim is 128. Each
+// consumer warpgroup has 64 queries. If a step has too few queries for all SMs, tiles are smaller and some warpgroups idle. The
+// producer's first warp loads 96 keys and their values at a time by TMA (112 if head_dim is 128, 64 for head_dim 128 in e4m3), one box
+// for each page or part of a page. The producer's threads together find the next tile of queries, and its other warps load that tile
+// while consumers still compute. These warps also convert e4m3 keys and values to bf16 (prefill_staging.cuh). Tiles of keys start at the
+// box with the first key that some query sees.
 //
-// Scores and weights stay in registers; sums of weights are a column of the second product, whose values are ones. The first product of
-// a tile of keys runs beside the second one of the tile before, whose weights are kept for that, and so do the exponentials between
-// them. Where some query of a warpgroup does not see every key (the diagonal, the edge of a window, absent pages), values are checked:
-// zero times NaN is NaN, so a tile with NaN or infinities among what some query sees is added one by one.
+// Scores and weights stay in registers. Sums of weights are a column of the second product, whose values are ones. The first product
+// of a tile of keys runs beside the second product of the previous tile, whose weights are kept for that, and beside the exponentials
+// in between. If some query of a warpgroup does not see every key (the diagonal, the edge of a window, absent pages), the values are
+// checked, because zero times NaN is NaN. A tile with NaN or infinities among the visible values is added one by one.
 #pragma once
 #include <cuda.h>
 
@@ -21,8 +21,8 @@
 
 namespace sluice::cuda::attention {
 
-// A CTA for each multiprocessor, or fewer: each walks tiles of queries.
-// C: elements of the caches.
+// At most one CTA per SM; each loops over tiles of queries.
+// C: element type of the caches.
 template <int kDim, class C>
 __global__ void __launch_bounds__(PrefillShape<kDim, C>::kThreads, 1)
     attention_prefill(const __grid_constant__ PrefillCall call, const __grid_constant__ CUtensorMap k_map,
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(PrefillShape<kDim, C>::kThreads, 1)
   }
   __syncthreads();
   tile::wait_for_previous();
-  // The decode kernel takes the other sequences of the step beside this one (tile/dependent.cuh, rule 4).
+  // The decode kernel takes the other sequences of the step and runs beside this kernel (tile/dependent.cuh, rule 4).
   tile::release_next();
   if (threadIdx.x < 128) {
     tile::keep_registers<Shape::kProducerRegisters>();

@@ -19,7 +19,7 @@ class PrefillConsumer {
         ring_(ring),
         barriers_(tile::shared_address(&shared)),
         group_(tile::uniform(static_cast<int>(threadIdx.x) / 128) - 1) {
-    // Kept in registers: they are computed anew at each use otherwise.
+    // Keeps these values in registers; otherwise the compiler recomputes them at each use.
     asm volatile("" : "+r"(ring_), "+r"(barriers_), "+r"(group_));
   }
 
@@ -34,25 +34,25 @@ class PrefillConsumer {
 
  private:
   static constexpr bool kSumsByProduct = Shape::kSumsByProduct;
-  static constexpr int kScores = Shape::kKeys / 2;  // registers of a thread
+  static constexpr int kScores = Shape::kKeys / 2;  // registers per thread
   static constexpr int kSum = kDim / 2, kValues = kSum + (kSumsByProduct ? 4 : 0);
-  // A base is so far above the largest score of its tile, in powers of two. A weight of 2 needs another base then, and is one bit of
-  // the union of all weights. Else sums of a thread's weights that need another base.
+  // A base is this far above the largest score of its tile, in powers of two. Then a weight of 2 or more asks for another base, and shows
+  // as one bit in the union of all weights. kBeyond: without sums by product, a thread's sum of weights that asks for another base.
   static constexpr float kAbove = kSumsByProduct ? 16 : 0, kBeyond = 65536;
 
-  // What is seen of a tile of keys.
+  // The part of a tile of keys that queries see.
   enum class Seen : uint8_t { kSome, kAll };
 
-  // Where it is used, and not outside of loops: registers are scarce.
+  // Recomputed where it is used and not kept across loops, because registers are scarce.
   static __device__ __forceinline__ int thread() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread % 128;
   }
 
-  // Queries of the warpgroup in a tile; first > last: none.
+  // This warpgroup's queries in a tile; first > last: none.
   struct Mine {
-    int first, last, row;  // row: the first of this thread's two, eight apart
+    int first, last, row;  // row: the first of this thread's two rows, which are eight apart
     __device__ __forceinline__ Mine(const PrefillWork& work, int group, int thread)
         : first(work.queries.first + 64 * group),
           last(min(first + 64, work.end) - 1),
@@ -61,7 +61,7 @@ class PrefillConsumer {
 
   __device__ __forceinline__ void take(uint32_t slot, uint32_t& turn) {
     slot = static_cast<uint32_t>(tile::uniform(static_cast<int>(slot)));
-    // Tiles of keys that some query of the CTA, some and every query of the warpgroup sees.
+    // Tiles of keys: the number for the CTA, and the ranges that some and every query of the warpgroup sees.
     int tiles;
     Span some, all;
     {
@@ -79,7 +79,7 @@ class PrefillConsumer {
         const int query = mine.row + 8 * r;
         const bool there = query <= mine.last;
         at_[r] = there ? work.queries.position_of(p_, query) : -1;
-        // Rows that are not there have a base from the start.
+        // Rows without a query have a base from the start.
         base_[r] = there ? kNothing : 0, sum_[r] = 0;
       }
     }
@@ -101,16 +101,16 @@ class PrefillConsumer {
     write(slot);
     tile::arrive_by_warp(tile::shared_address(&shared_.work_free[slot]));
   }
-  // Tiles from t on of which every query sees all, until one needs another base: then t is that one, and no values wait.
+  // Processes tiles from t on that every query sees, until a tile needs another base. Then t is that tile, and no values are pending.
   __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& turn, int& t, int end) {
-    // Two at a time: weights of a set that waits do not move then.
+    // Two tiles per iteration, so that the pending weights of a set need not be moved.
     while (t + 1 < end) {
       if (!take_next<0>(slot, turn, t)) return;
       if (!take_next<1>(slot, turn, t)) return;
     }
     if (t < end && take_next<0>(slot, turn, t)) keep_weights();
   }
-  // One of them, whose weights become the other set than those that wait. False: it needs another base.
+  // Processes one such tile; its weights go to the set that is not pending. Returns false if the tile needs another base.
   template <int kSet>
   __device__ __forceinline__ bool take_next(uint32_t slot, uint32_t& turn, int& t) {
     turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
@@ -120,7 +120,7 @@ class PrefillConsumer {
     waits_ = true, ++t, ++turn;
     return true;
   }
-  // A tile of which some query may not see all, or whose weights need a base.
+  // Processes a tile that some query may not see completely, or whose weights need a base.
   __device__ __forceinline__ void take_part(uint32_t slot, uint32_t turn, int t, bool whole) {
     look(slot, t, turn);
     bool rebases = fresh_ || !waits_;
@@ -145,7 +145,7 @@ class PrefillConsumer {
     }
     waits_ = true;
   }
-  // A tile that no query of the warpgroup sees.
+  // Skips a tile that no query of the warpgroup sees.
   __device__ __forceinline__ void pass(uint32_t turn) {
     if (waits_) drain(turn - 1);
     tile::arrive_by_warp(keys_free(turn));
@@ -153,7 +153,7 @@ class PrefillConsumer {
     tile::arrive_by_warp(values_free(turn));
   }
 
-  // Barriers of the stage of a turn.
+  // The barriers of a turn's stage.
   static __device__ __forceinline__ uint32_t stage_of(uint32_t turn) { return turn % Shape::kStages; }
   __device__ __forceinline__ uint32_t barrier_of(size_t array, uint32_t turn) const {
     return barriers_ + static_cast<uint32_t>(array) + stage_of(turn) * sizeof(uint64_t);
@@ -174,7 +174,7 @@ class PrefillConsumer {
   static __device__ __forceinline__ void wait(uint32_t barrier, uint32_t turn) {
     tile::barrier_wait_by_warp(barrier, turn / Shape::kStages % 2);
   }
-  // Of lane 0, which also says that the stage is free (racecheck follows no other lane's reads); 0 in the others.
+  // The absent keys, read by lane 0, which also releases the stage (racecheck follows no other lane's reads); 0 in the other lanes.
   __device__ __forceinline__ uint32_t absent(uint32_t turn) const {
     return thread() % 32 == 0
                ? tile::load_shared_word(barriers_ + static_cast<uint32_t>(offsetof(Shared, absent)) +
@@ -182,8 +182,8 @@ class PrefillConsumer {
                : 0;
   }
 
-  // Scores of a tile of keys become weights, and the values of the turn before, which wait, are added beside; kSet: whose weights
-  // are in this set. True: the new weights are of no use, because another base is wanted, or pages are absent.
+  // Turns scores of a tile of keys into weights, while the pending values of the previous turn are added; their weights are in set kSet.
+  // Returns true if the new weights are unusable, because they need another base or pages are absent.
   template <Seen kSeen, int kSet>
   __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t turn) {
     wait(values_full(turn - 1), turn - 1);
@@ -192,12 +192,12 @@ class PrefillConsumer {
     const uint32_t gone = kSeen == Seen::kAll ? absent(turn) : 0;
     tile::wait_groups<1>();
     tile::hold(score_);
-    // No branches from here to the wait: ptxas accepts none between a product and its wait.
+    // No branches from here to the wait: ptxas accepts none between a wgmma and its wait.
     if constexpr (kSeen == Seen::kSome) hide();
     float sum[2];
     const bool beyond = weigh<1 - kSet>(sum);
-    // The vote keeps the weights in front of the wait. ptxas moves the wait up to the first product's otherwise, and nothing runs
-    // beside the second one.
+    // The vote keeps the computation of weights before the wait. Otherwise ptxas moves this wait up to the wait for the first product, and
+    // nothing runs beside the second product.
     const bool lost = any_of_group(gone != 0 || beyond);
     tile::wait_groups<0>();
     tile::hold(value_);
@@ -207,7 +207,7 @@ class PrefillConsumer {
     return lost;
   }
 
-  // Scores become weights relative to a base by the largest one so far, and sums so far are rescaled. Nothing waits.
+  // Turns scores into weights relative to a new base, from the largest score so far, and rescales the sums. No values are pending.
   __device__ __forceinline__ void rebase(uint32_t slot, uint32_t turn) {
     score(slot, turn);
     tile::wait_groups<0>();
@@ -264,7 +264,7 @@ class PrefillConsumer {
           keys + k / 4 * Shape::kKeyHalf / tile::kDescribed + k % 4 * tile::kNext16, k > 0);
     tile::commit_group();
   }
-  // Starts the second one.
+  // Starts the second product.
   template <int kSet>
   __device__ __forceinline__ void add_values(uint32_t turn) {
     const uint32_t at = values_of(turn);
@@ -276,7 +276,7 @@ class PrefillConsumer {
     tile::commit_group();
   }
 
-  // Whether `mine` is true in some thread of the warpgroup.
+  // True if `mine` is true in some thread of the warpgroup.
   __device__ __forceinline__ bool any_of_group(bool mine) const {
     uint32_t any;
     asm volatile(
@@ -292,13 +292,13 @@ class PrefillConsumer {
     return any != 0;
   }
 
-  // Of a row's keys that this thread holds, numbered from 0: 8 (i / 2) + 2 (thread % 4) + i % 2, those below `key` of the tile.
+  // This thread holds keys 8 (i / 2) + 2 (thread % 4) + i % 2 of a row, for i from 0 on. Returns a bit for each that is below `key`.
   static __device__ __forceinline__ uint32_t keys_below(int key, int thread) {
     const int from_mine = min(max(key - 2 * (thread % 4), 0), Shape::kKeys);
     const int count = from_mine / 8 * 2 + min(from_mine % 8, 2);
     return count >= 32 ? ~0u : (1u << count) - 1;
   }
-  // Which of them each of the two rows sees.
+  // Finds the keys that each of the two rows sees.
   __device__ __forceinline__ void look(uint32_t slot, int t, uint32_t turn) {
     const int at = shared_.work[slot].origin + t * Shape::kKeys, me = thread();
 #pragma unroll
@@ -311,7 +311,7 @@ class PrefillConsumer {
       seen_[0] &= ~gone, seen_[1] &= ~gone;
     }
   }
-  // Without a branch.
+  // Branch-free.
   __device__ __forceinline__ void hide() {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
@@ -320,8 +320,8 @@ class PrefillConsumer {
     }
   }
 
-  // Scores become weights relative to the base of their row, as the first operand of the second product: this set. sum: of those that
-  // the thread holds; zero where the second product sums them. True: some are so large that they need another base.
+  // Turns scores into weights relative to the base of their row, as set kSet of the first operand of the second product. sum: of the
+  // thread's weights; zero if the second product sums them. Returns true if weights are so large that they need another base.
   template <int kSet>
   __device__ __forceinline__ bool weigh(float (&sum)[2]) {
     const float base[2] = {base_of(base_[0]), base_of(base_[1])};
@@ -343,10 +343,10 @@ class PrefillConsumer {
       }
     }
     sum[0] = part[0][0] + part[0][1], sum[1] = part[1][0] + part[1][1];
-    constexpr uint32_t kTwo = 0x40004000;  // set in weights of 2 and more, infinities and NaN
+    constexpr uint32_t kTwo = 0x40004000;  // set in weights of 2 and above, infinities and NaN
     return kSumsByProduct ? (all & kTwo) != 0 : !(sum[0] < kBeyond && sum[1] < kBeyond);
   }
-  // Weights of the second set wait where those of the first did.
+  // Moves the weights of the second set to the first set, where pending weights are expected.
   __device__ __forceinline__ void keep_weights() {
 #pragma unroll
     for (int k = 0; k < Shape::kKeys / 16; ++k) {
@@ -355,7 +355,7 @@ class PrefillConsumer {
     }
   }
 
-  // Whether the values of a stage have a NaN or an infinity; equal in all threads of the warpgroup.
+  // True if the values of a stage have a NaN or an infinity; equal in all threads of the warpgroup.
   __device__ __forceinline__ bool any_not_finite(uint32_t turn) const {
     const uint32_t values = values_of(turn) + 16 * thread();
     uint32_t none[4] = {};
@@ -369,8 +369,8 @@ class PrefillConsumer {
     for (const uint32_t pair : none) found |= not_finite(pair);
     return any_of_group(found != 0);
   }
-  // Whether such a value is of a key that some query of the CTA sees. Other keys may be anything, even what nobody has written: their
-  // values become zeros, so that they decide nothing. All warpgroups write the same zeros.
+  // True if such a value belongs to a key that some query of the CTA sees. Values of other keys are arbitrary, even unwritten memory. They
+  // are overwritten with zeros, so that they have no effect. All warpgroups write the same zeros.
   __device__ __forceinline__ bool any_not_finite_seen(uint32_t slot, uint32_t turn, int t) const {
     const uint32_t values = values_of(turn);
     const Span span = shared_.work[slot].keys;
@@ -390,7 +390,7 @@ class PrefillConsumer {
     return any_of_group(found != 0);
   }
 
-  // The second product without tensor cores: a weight meets only values that its query sees.
+  // The second product without tensor cores: a weight is multiplied only by values that its query sees.
   __device__ __forceinline__ void add_one_by_one(uint32_t turn) {
     const uint32_t values = values_of(turn);
     const int lane = thread() % 32;
@@ -419,7 +419,7 @@ class PrefillConsumer {
     }
   }
 
-  // Each warp turns its 16 rows of sums into y where its queries were, which nobody reads any more, and then writes whole rows.
+  // Each warp converts its 16 rows of sums to y, staged in the memory of its queries, which are no longer read; then it stores whole rows.
   __device__ __forceinline__ void write(uint32_t slot) {
     const PrefillWork work = shared_.work[slot];
     const int me = thread(), lane = me % 32;
@@ -438,8 +438,8 @@ class PrefillConsumer {
       share[r] = share_of(sink_of(p_, head), base_[r], sum);
     }
     const uint32_t rows = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes;
-    const int first = 64 * group_ + me / 32 * 16;  // the warp's, in the tile
-    // Chunks of 16 bytes of a row.
+    const int first = 64 * group_ + me / 32 * 16;  // the warp's first query in the tile
+    // The address of a 16-byte chunk of a row.
     const auto place = [&](int row, int chunk) {
       return rows + chunk / 8 * Shape::kQueryHalf +
              tile::swizzled(static_cast<uint32_t>(first + row), static_cast<uint32_t>(chunk % 8 * 16));
@@ -450,13 +450,13 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* two = value_ + 4 * (d + i / 2) + 2 * (i % 2);
-        // As scaled(), both at once.
+        // scaled() for two values.
         pairs[i] = share[i % 2] == kNothing ? 0 : pack(two[0] * share[i % 2], two[1] * share[i % 2]);
       }
       tile::store_squares(place(lane % 16, d + lane / 16), pairs);
     }
     __syncwarp();
-    constexpr int kChunks = kDim / 8, kRows = 32 / kChunks;  // kRows at a time
+    constexpr int kChunks = kDim / 8, kRows = 32 / kChunks;  // kRows rows at a time
     auto* y = static_cast<__nv_bfloat16*>(p_.y);
 #pragma unroll
     for (int i = 0; i < 16; i += kRows) {
@@ -476,17 +476,17 @@ class PrefillConsumer {
   const Step& p_;
   PrefillShared<Shape>& shared_;
   uint32_t ring_;
-  uint32_t barriers_;  // the address of `shared_`
+  uint32_t barriers_;  // shared memory address of `shared_`
   int group_;
   bool fresh_;  // some row has no base yet
-  bool waits_;  // values are still to be added, with the weights in weight_[0]: those of the stage before
-  uint32_t weight_[2][Shape::kKeys / 16][4];  // the second set: of a tile whose turn it is
+  bool waits_;  // the previous stage's values are pending: not added yet; their weights are in weight_[0]
+  uint32_t weight_[2][Shape::kKeys / 16][4];  // the second set holds the weights of the current tile
   float score_[kScores];
-  float value_[kValues], sum_[2];  // sums of weights: value_[kSum + 2 * row], or sum_
-  // What weights of the two rows are relative to: kAbove more than a score that is not above their largest; kNothing: none yet.
+  float value_[kValues], sum_[2];  // sum_, or value_[kSum + 2 * row] if the second product sums the weights
+  // The base of the weights of each row: kAbove above a score that is not above the row's largest; kNothing: no base yet.
   float base_[2];
   int at_[2];         // positions of the thread's two rows
-  uint32_t seen_[2];  // by them, of the keys that it holds
+  uint32_t seen_[2];  // keys of this thread that each row sees
 };
 
 }  // namespace sluice::cuda::attention

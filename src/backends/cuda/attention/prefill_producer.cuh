@@ -1,5 +1,5 @@
-// The producer warpgroup of prefill.cuh: it finds tiles of queries, and fetches them, their keys and their values. Those of e4m3 arrive
-// in a ring of their own, and the warps that fetch queries make bf16 of them.
+// The producer warpgroup of prefill.cuh: it finds tiles of queries and loads them, their keys and their values. e4m3 keys and values
+// arrive in a separate ring, and the warps that load queries convert them to bf16.
 #pragma once
 #include <cuda.h>
 
@@ -15,18 +15,18 @@ class PrefillProducer {
  public:
   using Shape = PrefillShape<kDim, C>;
   using Memory = PrefillMemory<Shape, C>;
-  // ring: stages of keys and values, slots of queries, then stages of keys and values of e4m3.
+  // ring: stages of keys and values, slots of queries, then stages of e4m3 keys and values.
   __device__ __forceinline__ PrefillProducer(const PrefillCall& call, Memory& shared, uint32_t ring)
       : call_(call), shared_(shared), ring_(ring) {}
 
-  // All threads of the producer's warpgroup.
+  // All threads of the producer warpgroup call it.
   __device__ __forceinline__ void run(const CUtensorMap& k_map, const CUtensorMap& v_map) {
     const Step& p = call_.step;
     const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
     const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
     tile::RingPlace place, wide, slot;
     for (int round = 0;; ++round) {
-      // Tiles become smaller from round to round, and within one: who had the largest has the smallest next.
+      // Tiles become smaller from round to round and within a round. A CTA with the largest tile of a round gets the smallest of the next.
       const int at = round * ctas + (round % 2 ? ctas - 1 - cta : cta);
       PrefillWork work = {};
       work.kv_head = at % p.kv_heads;
@@ -48,11 +48,11 @@ class PrefillProducer {
   }
 
  private:
-  // The tile of queries of this number, among those of one kv head. False: there are fewer.
+  // Finds the tile of queries with this index, among the tiles of one kv head. Returns false if there are fewer.
   __device__ __forceinline__ bool find(int index, PrefillWork& work) {
     const Step& p = call_.step;
     const int tile = call_.tiling.tile;
-    // Mostly it is of the sequence that was found last, and nobody has to search.
+    // The tile mostly belongs to the sequence that was found last; then no search is needed.
     if (!shared_.search.tiles.sees(index)) {
       const bool found = find_tile<128>(p, call_.tiling, index, shared_.search);
       tile::sync_threads<128>(1);
@@ -60,7 +60,7 @@ class PrefillProducer {
     }
     Queries& of = work.queries;
     of = shared_.search.found;
-    // The last tile of a sequence sees most: it goes first.
+    // The last tile of a sequence sees the most keys, so it goes first.
     of.first = ((of.count - 1) / tile - (index - shared_.search.tiles.first)) * tile;
     work.end = min(of.first + tile, of.count);
     work.keys = SeenBy(p, of, of.first, work.end - 1).some;
@@ -68,11 +68,11 @@ class PrefillProducer {
     return true;
   }
 
-  // The tile's queries as rows of kDim elements, zeros beyond the last one of a warpgroup. By all warps but the first.
+  // Loads the tile's queries as rows of kDim elements, with zeros past the last query of a warpgroup. Called by all warps but the first.
   __device__ __forceinline__ void fetch_queries(const PrefillWork& work, uint32_t slot) {
     const Step& p = call_.step;
     const Queries& of = work.queries;
-    constexpr int kChunks = kDim / 8;  // of 16 bytes, in a row
+    constexpr int kChunks = kDim / 8;  // 16-byte chunks per row
     const auto* q = static_cast<const __nv_bfloat16*>(p.q);
     const uint32_t to = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes;
     const int rows = (work.end - of.first + 63) / 64 * 64;
@@ -95,15 +95,15 @@ class PrefillProducer {
     tile::fence_for_async();
   }
 
-  // All keys that some query of the tile sees.
+  // Loads all keys and values that some query of the tile sees.
   __device__ __forceinline__ void load(const CUtensorMap& k_map, const CUtensorMap& v_map,
                                        const PrefillWork& work, tile::RingPlace& place) {
     const Step& p = call_.step;
-    // A lane for each 16 positions of the tile, which lie in one page; a box is some of them.
+    // One lane for each 16 positions of the tile, which are in one page. A box covers one or several of these.
     const int lane = static_cast<int>(threadIdx.x) % 32, box = call_.box_keys;
     const int origin = tile::uniform(work.origin), end = tile::uniform(work.keys.end);
     const int64_t table = static_cast<int64_t>(work.queries.sequence) * p.pages_per_seq;
-    // at: where a tile of keys begins.
+    // at: the first position of a tile of keys.
     const auto wanted = [&](int at) {
       const int j = at + lane * 16 / box * box;
       return lane < Shape::kKeys / 16 && j < end;
@@ -117,11 +117,11 @@ class PrefillProducer {
       const int next = page_of(at + Shape::kKeys);
       const bool there = page >= 0 && page < p.pages;
       const uint32_t absent = __ballot_sync(0xffffffffu, wanted(at) && !there);
-      // Rows beyond the cache arrive as zeros.
+      // Rows outside the cache arrive as zeros.
       const int row = there
                           ? (page * p.kv_heads + work.kv_head) * p.page_size + (at + lane * 16) % p.page_size
                           : p.pages * p.kv_heads * p.page_size;
-      // Uniform for the compiler, too: a box takes a dozen moves more otherwise.
+      // Makes the value uniform for the compiler; otherwise each box takes a dozen more moves.
       const auto s = static_cast<uint32_t>(tile::uniform(static_cast<int>(place.stage)));
       const uint32_t keys = ring_ + Memory::kCopiesAt + s * 2 * Memory::kCopyBytes;
       int rows[Shape::kKeys / 16];
@@ -137,8 +137,8 @@ class PrefillProducer {
       page = next;
     }
   }
-  // rows: of each 16 positions. Boxes of 16 leave without a branch: a loop with a branch and an exchange between lanes for each took
-  // 160 clocks a box, and consumers waited.
+  // rows: for each 16 positions. Boxes of 16 are issued without branches. A loop with a branch and a shuffle per box took 160 clocks per
+  // box, and the consumers waited.
   __device__ __forceinline__ void copy(const CUtensorMap& map, uint32_t to,
                                        const int (&rows)[Shape::kKeys / 16], uint32_t barrier) {
     tile::barrier_expect_by_warp(barrier, Memory::kCopyBytes);
@@ -151,7 +151,7 @@ class PrefillProducer {
         if (call_.box_starts >> i & 1) copy_box(map, to, 16 * i, rows[i], barrier);
     }
   }
-  // at: of the tile's positions.
+  // at: the offset in the tile, in positions.
   static __device__ __forceinline__ void copy_box(const CUtensorMap& map, uint32_t to, int at, int row,
                                                   uint32_t barrier) {
     if constexpr (Memory::kNarrow) {
@@ -165,7 +165,7 @@ class PrefillProducer {
     }
   }
 
-  // What load() asks for becomes bf16, by all warps but the first. from, to: its stages, and those of the consumers.
+  // Converts the data of load() to bf16, by all warps but the first. from: its stages; to: the consumers' stages.
   __device__ __forceinline__ void widen(const PrefillWork& work, tile::RingPlace& from, tile::RingPlace& to) {
     auto& copies = shared_.copies();
     for (int at = work.origin; at < work.keys.end; at += Shape::kKeys) {

@@ -1,18 +1,18 @@
-// Where TMA's copies of keys and values arrive (prefill_producer.cuh): in the ring of the consumers, or, of e4m3, in a smaller one,
-// from which threads widen them.
+// The destination of the TMA loads of keys and values (prefill_producer.cuh): the consumers' ring, or for e4m3 a smaller ring, from
+// which threads convert them to bf16.
 #pragma once
 #include "backends/cuda/attention/prefill_shape.cuh"
 
 namespace sluice::cuda::attention {
 
-// Shared memory beside dynamic one. C: elements of the caches.
+// Static shared memory. C: element type of the caches.
 template <class Shape, class C>
 struct PrefillMemory : PrefillShared<Shape> {
   static constexpr bool kNarrow = false;
-  // Copies of keys or values: stages, their bytes, and where they begin in dynamic memory.
+  // Loaded keys or values: number of stages, bytes per stage, offset in dynamic shared memory.
   static constexpr int kCopyStages = Shape::kStages, kCopyBytes = Shape::kKeyBytes, kCopiesAt = 0;
   static constexpr int kSharedBytes = Shape::kSharedBytes;
-  static constexpr int kFillers = 1;  // arrivals that fill a stage of the consumers
+  static constexpr int kFillers = 1;  // arrivals that complete a stage of the consumers
   __device__ __forceinline__ PrefillShared<Shape>& copies() { return *this; }
 };
 template <class Shape>
@@ -22,7 +22,7 @@ struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
   static constexpr int kCopiesAt = Shape::kOnesAt + Shape::kOnesBytes;
   static constexpr int kSharedBytes = Shape::kSharedBytes + kCopyStages * 2 * kCopyBytes;
   static constexpr int kFillers = Shape::kFetchers;
-  // As those of PrefillShared.
+  // As in PrefillShared.
   struct Copies {
     uint64_t keys_full[kCopyStages], keys_free[kCopyStages];
     uint64_t values_full[kCopyStages], values_free[kCopyStages];
@@ -32,12 +32,12 @@ struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
   __device__ __forceinline__ Copies& copies() { return narrow; }
 };
 
-// Keys or values of a stage from e4m3, in rows of 128 bytes that TMA has swizzled, to bf16 as the consumers want it. By the producer's
-// threads but for its first warp. The accesses of eight lanes meet no bank twice.
+// Converts keys or values of a stage from e4m3, in rows of 128 bytes that TMA has swizzled, to bf16 in the consumers' layout. Called by
+// all producer threads but the first warp. The accesses of eight lanes have no bank conflicts.
 template <class Shape>
 __device__ __forceinline__ void widen_tile(uint32_t to, uint32_t from) {
   constexpr int kRows = Shape::kKeyBytes / 2 / tile::kSwizzledRowBytes;
-  constexpr bool kWide = Shape::kHalves == 2;  // a row is a head of one position, or of two
+  constexpr bool kWide = Shape::kHalves == 2;  // a 128-byte row is a head of one position, otherwise of two
   const int me = static_cast<int>(threadIdx.x) - 32, chunk = me % 8;
   const int half = kWide ? chunk / 4 : 0;
 #pragma unroll 2

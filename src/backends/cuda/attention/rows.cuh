@@ -1,4 +1,4 @@
-// What the attention kernels know of a step: which rows a sequence owns, what they see, and how a sum of weights becomes y.
+// The attention kernels' view of a step: the rows that a sequence owns, the positions that they see, and the scaling of sums to y.
 // Scores are in base 2: they are multiplied by scale * log2(e) once, so that a weight is one ex2.
 #pragma once
 #include <cuda_bf16.h>
@@ -19,16 +19,16 @@ struct Step {
   const void* q;
   void* y;
   const int32_t *page_table, *q_begin, *kv_len;
-  const void* sinks;  // or null
+  const void* sinks;  // may be null
   int64_t q_stride, y_stride, tokens;
-  int limit, window;  // positions of a page table; of a window, 0: none
+  int limit, window;  // positions of a page table; of a window (0: none)
   int sequences, heads, pages, pages_per_seq;
   tile::Divisor kv_heads, group, page_size;
   int settled;
   int sinks_bf16;
-  int q_pairs, q_wide;   // rows of q in words of 4 bytes, and of 16
-  int y_wide, y_widest;  // of y in words of 8, and of 16
-  float scale;           // with log2(e)
+  int q_pairs, q_wide;   // rows of q are aligned to 4 bytes; to 16
+  int y_wide, y_widest;  // rows of y are aligned to 8 bytes; to 16
+  float scale;           // includes log2(e)
 };
 
 __device__ __forceinline__ float exp2_of(float x) {
@@ -36,19 +36,19 @@ __device__ __forceinline__ float exp2_of(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// What weights relative to `from` are multiplied by to be relative to `to`, the larger one.
+// The factor from weights relative to `from` to weights relative to `to`, the larger one.
 __device__ __forceinline__ float rescale(float from, float to) {
   return from == to ? 1.f : exp2_of(from - to);
 }
-// Weights are relative to this: where every score is -inf they are zero, not NaN.
+// The base of weights. If every score is -inf, the weights become zero, not NaN.
 __device__ __forceinline__ float base_of(float largest) { return largest == kNothing ? 0.f : largest; }
 
-// Positions that a row sees.
+// The positions that a row sees.
 struct Span {
   int first, end;
   __device__ __forceinline__ bool sees(int j) const { return j >= first && j < end; }
 };
-// Of a token at `position`, -1 or more: below 0 it sees nothing.
+// For a token at `position` >= -1; a token at -1 sees nothing.
 __device__ __forceinline__ Span span_at(const Step& p, int position) {
   const int end = min(position + 1, p.limit);
   const int first = p.window > 0 ? max(position - p.window + 1, 0) : 0;
@@ -58,10 +58,10 @@ __device__ __forceinline__ Span span_at(const Step& p, int position) {
 // The queries of one kv head and one sequence as one list: query i is head i % group of row i / group.
 struct Queries {
   int sequence;
-  int first;       // query of this unit's first row
+  int first;       // the first query of this unit
   int count;       // queries of the whole sequence
-  int begin;       // its first row of q
-  int64_t kv_len;  // the position after its last row
+  int begin;       // the sequence's first row of q
+  int64_t kv_len;  // the position after the sequence's last row
   __device__ __forceinline__ int rows(const tile::Divisor& group) const { return count / group; }
   __device__ __forceinline__ int position_of(const Step& p, int query) const {
     return static_cast<int>(max(kv_len - rows(p.group) + query / p.group, int64_t{-1}));
@@ -69,7 +69,7 @@ struct Queries {
   __device__ __forceinline__ Span span_of(const Step& p, int query) const {
     return span_at(p, position_of(p, query));
   }
-  // Where head_dim elements of a query begin in q or y.
+  // The offset in q or y of a query's head_dim elements.
   __device__ __forceinline__ int64_t place(const Step& p, int query, int kv_head, int dim,
                                            int64_t stride) const {
     const int row = query / p.group;
@@ -77,7 +77,7 @@ struct Queries {
   }
 };
 
-// Positions that some of the queries from `first` to `last` see, and those that all of them see.
+// The positions that some of the queries from `first` to `last` see, and the positions that all of them see.
 struct SeenBy {
   Span some, all;
   __device__ __forceinline__ SeenBy(const Step& p, const Queries& of, int first, int last) {
@@ -86,30 +86,30 @@ struct SeenBy {
   }
 };
 
-// Two adjacent elements of a query; an even number of elements stands before them in its row.
+// Loads two adjacent elements of a query; their index in the row is even.
 __device__ __forceinline__ uint32_t two_of(const Step& p, const __nv_bfloat16* at) {
   if (p.q_pairs) return *reinterpret_cast<const uint32_t*>(at);
   return __bfloat16_as_ushort(at[0]) | static_cast<uint32_t>(__bfloat16_as_ushort(at[1])) << 16;
 }
 
-// A tile of queries among those of all sequences that a kernel takes.
+// Tiles of queries, over all sequences that a kernel takes.
 struct Tiling {
-  int tile;         // queries of a tile
-  int least, most;  // it takes sequences with so many queries
-  int by_row;       // tiles of one row each, whatever sequence it belongs to: no list is needed
+  int tile;         // queries per tile
+  int least, most;  // the kernel takes sequences with least to most queries
+  int by_row;       // each tile has one row, of whatever sequence, so no list is needed
 };
 
-// What find_tile() keeps in shared memory.
+// The data of find_tile() in shared memory.
 struct TileSearch {
-  Span tiles;  // numbers of those of the sequence that was found, but for tiles of one row
-  // Read in fours, which would take a neighbour along while another thread writes it.
+  Span tiles;  // indices of the found sequence's tiles; unused for tiles of one row
+  // Aligned to 16, because it is read in fours, and a neighbour could be written at the same time.
   alignas(16) int of_warp[32];
   Queries found;
   int hit;
 };
 
-// Tile `index` of tiles of one row, where sequence i owns row i and no other, as in steps that decode alone. Every thread looks by itself:
-// find_tile() takes longer. False: it does not.
+// Finds tile `index` among tiles of one row, if sequence i owns exactly row i, as in pure decode steps. Every thread looks the tile up
+// by itself, because find_tile() takes longer. Returns false if sequence i does not.
 __device__ __forceinline__ bool own_row(const Step& p, const Tiling& t, int index, Queries& found) {
   const int tiles_of_row = (p.group + t.tile - 1) / t.tile, row = index / tiles_of_row;
   if (!t.by_row || row >= p.sequences || row >= p.tokens) return false;
@@ -118,8 +118,8 @@ __device__ __forceinline__ bool own_row(const Step& p, const Tiling& t, int inde
   return begin == row && end == row + 1;
 }
 
-// Finds tile `index`; false: there are fewer. The first kThreads threads of a CTA call it, with named barrier 1; on return
-// search.found is visible to them. A barrier stands between its last reader and the next call.
+// Finds tile `index`; returns false if there are fewer tiles. The first kThreads threads of a CTA call it, and it uses named barrier 1. On
+// return they see search.found. A barrier must separate the last read of search.found from the next call.
 template <int kThreads>
 __device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int index, TileSearch& search) {
   const int tid = threadIdx.x, lane = tid % 32;
@@ -128,7 +128,7 @@ __device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int in
   tile::sync_threads<kThreads>(1);
   int before = 0;
   const int rows = p.q_begin[p.sequences];
-  // Behind the sequences of a step stand others without rows, up to the length of its tables.
+  // After the sequences of a step the tables may have further sequences without rows.
   for (int base = 0; base < p.sequences && (base == 0 || p.q_begin[base] < rows); base += kThreads) {
     const int s = base + tid;
     const bool there = s < p.sequences;
@@ -170,33 +170,33 @@ __device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int in
   return search.hit != 0;
 }
 
-// The sink of a head; kNothing, which weighs nothing, where there are none.
+// The sink of a head; kNothing, which has weight zero, if there are no sinks.
 __device__ __forceinline__ float sink_of(const Step& p, int head) {
   if (!p.sinks) return kNothing;
   return kLog2E * (p.sinks_bf16 ? tile::to_f32(static_cast<const __nv_bfloat16*>(p.sinks)[head])
                                 : static_cast<const float*>(p.sinks)[head]);
 }
-// The factor that turns a sum of weighted values, relative to `largest`, into y (scaled()): it adds the sink and divides. kNothing where
-// there is nothing to weigh.
+// The factor that turns a sum of weighted values, relative to `largest`, into y (scaled()). It includes the sink and the division.
+// kNothing if all weights are zero.
 __device__ __forceinline__ float share_of(float sink, float largest, float sum) {
   const float most = fmaxf(largest, sink);
   if (most == kNothing && sum == 0 && sink == kNothing) return kNothing;
   const float base = base_of(most), factor = rescale(largest, base);
   return factor / (sum * factor + exp2_of(sink - base));
 }
-// y is zero where there is nothing to weigh, even if a value that weighs nothing is an infinity.
+// y is zero if all weights are zero, even if a value of weight zero is infinite.
 __device__ __forceinline__ float scaled(float sum, float share) {
   return share == kNothing ? 0.f : sum * share;
 }
 
-// Two bf16 in a word, the first in its low half.
+// Two bf16 in a word, the first in the low half.
 __device__ __forceinline__ uint32_t pack(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 __device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-// Eight bf16 to a place of any alignment.
+// Stores eight bf16 to an address of any alignment.
 __device__ __forceinline__ void store_one_by_one(__nv_bfloat16* to, uint4 eight) {
   const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
@@ -205,13 +205,13 @@ __device__ __forceinline__ void store_one_by_one(__nv_bfloat16* to, uint4 eight)
     to[2 * i + 1] = __ushort_as_bfloat16(static_cast<unsigned short>(pairs[i] >> 16));
   }
 }
-// Two bf16 times zero are added to two zeros: NaN from then on where one is NaN or an infinity.
+// Multiplies two bf16 by zero and adds them to `zeros`: NaN and infinities turn the result into NaN, which stays.
 __device__ __forceinline__ uint32_t add_none_of(uint32_t pair, uint32_t zeros) {
   uint32_t out;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(pair), "r"(0), "r"(zeros));
   return out;
 }
-// The highest bit of each of two bf16 that is NaN or an infinity: every bit of its exponent is set.
+// The highest bit of each bf16 of a pair that is NaN or infinite: every bit of its exponent is set.
 __device__ __forceinline__ uint32_t not_finite(uint32_t pair) {
   return ((pair & 0x7f807f80u) + 0x00800080u) & 0x80008000u;
 }

@@ -1,4 +1,4 @@
-// The tensors between the stages of ExpertMlp, in the workspace of kernels that compute all of them.
+// The tensors between the stages of ExpertMlp, in the workspace of the kernels that compute all stages.
 #pragma once
 #include "base/arena.h"
 #include "ops/expert_mlp.h"
@@ -9,9 +9,9 @@ namespace sluice::cuda {
 struct ExpertMlpBetween {
   GroupRows::Args groups;
   Tensor h, g;
-  size_t bytes = 0;  // of all; the kernel's own scratch comes after them
+  size_t bytes = 0;  // of all tensors; the kernel's own scratch follows them
 
-  // `base` may be null where only the size is asked for.
+  // `base` may be null if only the size is needed.
   static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where) {
     ExpertMlpBetween out;
     const int64_t rows = ExpertMlp::rows(p);

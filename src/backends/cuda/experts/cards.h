@@ -1,4 +1,4 @@
-// The constants and shapes of the expert kernels that their cards need. Plain C++.
+// Constants and shapes of the expert kernels that their descriptors need. Plain C++.
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/between.h"
@@ -9,19 +9,19 @@
 
 namespace sluice::cuda {
 
-constexpr int kListExpertsMost = 1024;  // 32 a lane
-// Splits of a sum over k. Their bounds depend on the shape alone, not on which team computes them.
+constexpr int kListExpertsMost = 1024;  // 32 per lane
+// Splits of a sum over k. Their bounds depend on the shape alone, not on the team that computes them.
 constexpr int kSplits = 4;
 constexpr int kSplitSteps = 4;  // granularity of a split, in k blocks
 
 namespace fewtokens {
 
 constexpr int kTeams = 4;
-constexpr int kSlotsMost = 64;  // two a lane
-constexpr int kSplitsMost = 8;  // of a sum of the first product
+constexpr int kSlotsMost = 64;  // two per lane
+constexpr int kSplitsMost = 8;  // per sum of the first product
 
-// How the sums of the first product are split over k. Small slices of a layer give only a few units of the first product, so
-// each sum is cut into `count` splits of `steps` k blocks. The bounds do not depend on which team computes a split.
+// How the sums of the first product are split over k. A small slice of a layer has only a few units of the first product, so each sum
+// is cut into `count` splits of `steps` k blocks. The bounds do not depend on the team that computes a split.
 struct Splits {
   int steps = 0, count = 0;
 
@@ -31,25 +31,25 @@ struct Splits {
                              kSplitSteps);
     count = static_cast<int>((k_blocks + steps - 1) / steps);
   }
-  // Whether the partial sums that teams pass to each other fit into the grid words, for any number of tokens.
+  // True if the partial sums that teams exchange fit into the grid words, for any number of tokens.
   bool fit(int64_t row_blocks) const {
     return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <= static_cast<int64_t>(kGridSumBytes);
   }
 };
-// Whether the sums of the first product are split.
+// True if the sums of the first product are split.
 inline bool is_cut(const ExpertMlp::Problem& p) {
   const FragmentShape up = ExpertGemm::fragments(ExpertMlp::up(p));
   return Splits(up.k_blocks).fit(up.row_blocks);
 }
 
-constexpr int64_t kShortMost = 8;  // k blocks of the second product at most, for ShortSecond
+constexpr int64_t kShortMost = 8;  // the most k blocks of the second product for ShortSecond
 inline bool is_small(const ExpertMlp::Problem& p) {
   return p.w == DType::kE2M1 && is_cut(p) && ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
 }
 
 }  // namespace fewtokens
 
-// Conditions of every kernel here, for all types of weights.
+// Conditions of every kernel here, for all weight types.
 inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const DeviceInfo& d) {
   need_expert_blocks(r, ExpertMlp::up(p), d);
   need_multiple(r, "intermediate", p.intermediate, 8, "copies of 16 bytes");
@@ -61,13 +61,13 @@ inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const Device
       "tokens * slots", ExpertMlp::rows(p));
 }
 
-// h, and g in f32: what stands between their two products.
+// Bytes of h, and of g in f32: the tensors between the products and the combine.
 inline size_t fewtokens_workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
-// Both products' weights at streaming rate, g in f32, plus a constant for prologue, grid barrier and epilogue. Under the same
-// routing as the costs of products in turn, which they are compared with.
+// The weights of both products at streaming rate, g in f32, and a constant for prologue, grid barrier and epilogue. Assumes the same
+// routing as the costs of the unfused kernels, which it is compared with.
 struct FewTokensCost {
   double begin_us, memory_share;
 };
@@ -81,17 +81,17 @@ namespace slices {
 
 using fewtokens::kTeams;
 
-constexpr int kRows = 16, kRowsEach = kRows / 2;  // features of a slice, and those that one CTA writes
-// Consumer warps, and their threads, which run the epilogue of y.
+constexpr int kRows = 16, kRowsEach = kRows / 2;  // features of a slice; features that one CTA writes
+// Consumer warps, and the threads of y's epilogue.
 constexpr int kWarps = kTeams * 4, kEpilogueThreads = kWarps * 32;
 constexpr int kRowBlocks = 32;                  // k blocks of h in a stage
-constexpr int kRingStages = 4;                  // of a team
+constexpr int kRingStages = 4;                  // per team
 constexpr int kRowsOfH = kTeams * kRingStages;  // a stage has one row
 constexpr int kSums = 3072;
 
-// How a sum is cut, by the shape alone. The four consumer warps of a team form one group or two. A group has one unit at a
-// time, and takes it in boxes of `box` k blocks for each of its warps. split: each CTA of a pair has half of every sum;
-// otherwise it has every other unit, with the whole sum.
+// How a sum is cut, by the shape alone. The four consumer warps of a team form one group or two. A group takes one unit at a time, in
+// boxes of `box` k blocks for each of its warps. split: each CTA of a pair has half of every sum; otherwise each CTA has every other
+// unit, with the whole sum.
 struct Cut {
   int box = 0, groups = 0, boxes = 0, split = 0;
   int group_warps() const { return 4 / groups; }

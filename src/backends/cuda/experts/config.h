@@ -1,6 +1,5 @@
-// The tile kernels of the expert GEMMs as data: what each kernel is compiled for, what one launch is told,
-// and how launches form a configuration. Cards list configurations, decide() takes one, and enqueue runs its
-// launches as they stand.
+// The tile kernels of the expert GEMMs as data: the compiled kernels, the parameters of a launch, and the launches of a configuration.
+// Descriptors list configurations, decide() picks one, and enqueue runs its launches unchanged.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,36 +11,34 @@
 
 namespace sluice::cuda {
 
-// Where a tile kernel finds its rows of x.
+// The source of a tile kernel's rows of x.
 enum class XSource : int32_t {
-  kInOrder,   // row r of y is row r of x: a TMA box holds all rows of the tile, or half of them
-  kGathered,  // rows of tokens; the CTA pairs gather them into order while they multiply
-  kRowBoxes,  // rows of tokens, one TMA box each (CTA pairs)
+  kInOrder,   // row r of y is row r of x: one TMA box holds all rows of the tile, or half of them
+  kGathered,  // rows of tokens; CTA pairs gather them into order while they multiply
+  kRowBoxes,  // rows of tokens, one TMA box per row (CTA pairs)
   kThreads,   // rows at any address: producer threads copy 16 bytes at a time
 };
 
-// What the two CTAs of a pair share.
+// The operand that the two CTAs of a pair share.
 enum class PairShares : int32_t { kNothing, kRowsOfX, kWeights };
 
-// A compiled kernel. Sizes are those of one CTA. A pair has twice tile_m if it shares rows of x, and twice
-// tile_n if it shares weights.
+// A compiled kernel. Sizes are per CTA. A pair has twice tile_m if it shares rows of x, and twice tile_n if it shares weights.
 struct TileKernel {
-  int tile_m;                   // weight rows; a warpgroup has 64 or 128 of them
+  int tile_m;                   // weight rows; 64 or 128 per warpgroup
   int n_least, n_step, n_most;  // tile_n, rows of x: least, step, most
-  int k_steps;                  // k blocks (64 of k) in a stage
+  int k_steps;                  // k blocks (64 values of k) per stage
   XSource x;
   PairShares shares = PairShares::kNothing;
 
   constexpr int ctas() const { return shares == PairShares::kNothing ? 1 : 2; }
-  // Of the CTA, or of the pair.
+  // Per tile: of the CTA, or of the pair.
   constexpr int64_t rows_of_weights() const { return shares == PairShares::kRowsOfX ? 2 * tile_m : tile_m; }
   constexpr int rows_of_x() const { return shares == PairShares::kWeights ? 2 * n_most : n_most; }
 };
 
-// mxfp4: three consumer warpgroups, which decode codes in registers. A small tile_n leaves room for stages of
-// more k blocks; the prologue of such a stage costs as much as that of a stage of one k block. Widths in
-// steps of 8 spare the tensor cores work on padding. ptxas has registers for two row blocks of 64 up to
-// tile_n 80 if rows are in order, else up to 56.
+// mxfp4: three consumer warpgroups, which decode codes in registers. A small tile_n leaves room for stages of more k blocks; a stage has
+// the same prologue whether it has one k block or more. Widths in steps of 8 spare the tensor cores work on padding. ptxas has enough
+// registers for two row blocks of 64 up to tile_n 80 if rows are in order, otherwise up to 56.
 inline constexpr TileKernel kMxfp4Tiles[] = {
     {384, 8, 8, 16, 5, XSource::kInOrder},
     {384, 8, 8, 24, 4, XSource::kInOrder},
@@ -83,7 +80,7 @@ inline constexpr TileKernel kBf16Tiles[] = {
     {128, 144, 16, 256, 1, XSource::kInOrder, PairShares::kWeights},
 };
 
-// The kernels for weights of type e2m1 or bf16.
+// The kernels for weights in e2m1 or bf16.
 constexpr std::span<const TileKernel> tile_kernels(DType w) {
   return w == DType::kE2M1 ? std::span<const TileKernel>(kMxfp4Tiles)
                            : std::span<const TileKernel>(kBf16Tiles);
@@ -93,12 +90,11 @@ constexpr std::span<const TileKernel> tile_kernels(DType w) {
 enum class ExpertOrder : int32_t {
   kGiven,
   kByWidth,  // experts with the widest tiles first, so that the shortest tiles run last
-  kLong,     // as given, for more experts or tiles than can be counted at once
+  kLong,     // as given; for more experts or tiles than a CTA can count
 };
 
-// One launch of a configuration: a kernel of tile_kernels(), and the experts that it serves, by their number
-// of rows (both bounds included). kernel -1: the launch that copies rows of tokens into order, into the
-// workspace, for the launches after it.
+// One launch of a configuration: a kernel of tile_kernels(), and the range of row counts (both bounds included) of the experts that it
+// serves. kernel -1: a launch that copies rows of tokens into order, into the workspace, for the launches after it.
 struct TileLaunch {
   static constexpr int kOrderRows = -1;
   int kernel = 0;
@@ -115,9 +111,9 @@ struct TileLaunch {
   }
 };
 
-// One launch of both products in tiles (grouped_tiles.cuh).
+// A launch that computes both products in tiles (grouped_tiles.cuh).
 struct GroupedLaunch {
-  static constexpr int kExpertsMost = 512;  // one thread of a CTA each
+  static constexpr int kExpertsMost = 512;  // one per thread of a CTA
   int kernel = 0;
   ExpertOrder order = ExpertOrder::kGiven;
 
@@ -127,8 +123,8 @@ struct GroupedLaunch {
   KernelLaunch launch() const { return {.value = {kernel, static_cast<int32_t>(order)}}; }
 };
 
-// One launch of a stream kernel. mxfp4: units of 64 weight rows and the whole sum x 8 or 16 rows of x. bf16:
-// tiles of 64 (small) or 128 weight rows x 32; for short sums, units as for mxfp4, of 8 to 32 rows of x.
+// One launch of a stream kernel. mxfp4: units of 64 weight rows with the whole sum x 8 or 16 rows of x. bf16: tiles of 64 (small) or 128
+// weight rows x 32 rows of x; for short sums, units as for mxfp4, of 8 to 32 rows of x.
 struct StreamLaunch {
   int columns = 32;
   bool short_sums = false;  // teams keep rows of x for several units
@@ -146,17 +142,17 @@ struct StreamLaunch {
   }
 };
 
-// For explain.
+// For `explain`.
 std::string stream_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
-// For explain: "384x64-80, rows of x in order, experts of 1 to 80 rows".
+// For `explain`: "384x64-80, rows of x in order, experts of 1 to 80 rows".
 std::string tile_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
 
 // The order in which a launch of this kernel takes the problem's experts.
 ExpertOrder expert_order(const ExpertGemm::Problem& problem, const TileKernel& kernel);
-// All configurations of the tile kernels for a problem, each with its cost or its refusal. No policy changes them.
+// All configurations of the tile kernels for a problem, each with its cost or its refusal. Independent of any policy.
 std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device);
 
-// Size of the rows of tokens in order, bf16[rows, width].
+// Bytes of the ordered rows of tokens, bf16[rows, width].
 size_t ordered_bytes(const ExpertGemm::Problem& problem);
 
 }  // namespace sluice::cuda

@@ -1,10 +1,11 @@
-// Expert GEMM for what the tensor core kernels refuse: any layout, any types, any width. A warp has one feature of up to eight
-// rows of an expert. Its lanes divide the width among them, decode each weight at the address that the layout's functions
-// give, and add up in a fixed order.
+// Expert GEMM for problems that the tensor core kernels refuse: any layout, any types, any width. A warp computes one feature for up to
+// eight rows of an expert. Its lanes divide the width, decode each weight at the address that the layout's functions give, and add up
+// in a fixed order.
 //
-// Wins    f32 x, weights in the order of checkpoints or of the CPU's panels, widths that are no multiple of 8.
-// Loses   wherever another kernel accepts: it computes one product at a time and reads weights again for each eight rows.
-// Limits  none but the contract's. A row's bits do not depend on the batch.
+// Wins    problems that no other kernel accepts: f32 x, weights in the order of checkpoints or of the CPU's panels, widths that are not
+//         a multiple of 8.
+// Loses   wherever another kernel accepts: it computes one product at a time, and reads weights again for every eight rows.
+// Limits  none beyond the contract. A row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cards.h"
@@ -13,8 +14,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarps = 8, kRows = 8;   // of a CTA; of x in a tile
-constexpr int kFeatures = 4 * kWarps;  // of a tile
+constexpr int kWarps = 8, kRows = 8;   // per CTA; rows of x per tile
+constexpr int kFeatures = 4 * kWarps;  // per tile
 constexpr int kBlocksAnSm = 4;
 constexpr int kWidthStep = 32;  // lanes of a warp, and codes that share a scale
 static_assert(kWidthStep == kMxBlock);
@@ -27,7 +28,7 @@ Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
 
 // Not fitted: issue slots, and the time that a warp waits for loads.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  // Instructions of a lane for one weight and up to eight rows; a multiprocessor issues 128 lanes at about 1.7 GHz.
+  // Instructions of a lane for one weight and up to eight rows. An SM issues 128 lanes at about 1.7 GHz.
   constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
   const ExpertLoad load = expert_load(p);
   const double tiles = load.active * std::max(1.0, std::ceil(load.rows_each / kRows)) *
@@ -93,7 +94,7 @@ struct Weights {
   PanelShape panels;
   int64_t width;
 
-  // The weight, or the value of its code.
+  // The weight, or the value of its code without the scale.
   __device__ __forceinline__ float code(const Place& at, int64_t k) const {
     const auto* numbers = reinterpret_cast<const __nv_bfloat16*>(w);
     if constexpr (kLayout == WeightLayout::kFragments) {
@@ -114,7 +115,7 @@ struct Weights {
       return value(w[i / 2] >> (4 * (i % 2)) & 15);
     }
   }
-  // The weight's scale, for mxfp4.
+  // The scale of the weight, for mxfp4.
   __device__ __forceinline__ float scale(const Place& at, int64_t k) const {
     if constexpr (kLayout == WeightLayout::kFragments) {
       const FragmentRow r{at.block, at.row};
@@ -155,7 +156,7 @@ __device__ __forceinline__ float load_x(const Parameters& q, int64_t at) {
   return q.x_f32 ? reinterpret_cast<const float*>(q.p.x)[at] : __bfloat162float(q.p.x[at]);
 }
 
-// This lane's partial sums of kRows rows of x, which begin at from[], for one row of weights.
+// This lane's partial sums of one row of weights for kRows rows of x, which begin at from[].
 template <WeightLayout kLayout, DType kW>
 __device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
                                        const Weights<kLayout, kW>& w, const Place& at,
@@ -176,7 +177,7 @@ __device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
   }
 }
 
-// The sum over all lanes of sum[lane], of each row.
+// For each row, the sum over all lanes; a lane returns the row of its index.
 __device__ __forceinline__ float total(const float (&sum)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   float mine = 0;

@@ -1,4 +1,4 @@
-// Copies rows of tokens into the order of an expert GEMM's rows, for kernels that load them by TMA boxes.
+// Copies rows of tokens into the row order of an expert GEMM, for kernels that load them by TMA boxes.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tile_call.h"
 
@@ -18,8 +18,8 @@ struct OrderParameters {
   const int32_t *order, *row_begin, *row_count;
   uint4* to;
   int64_t x_stride, rows;
-  int chunks, slots, aligned;  // 16-byte chunks of a row; aligned: rows of x start at multiples of 16 bytes
-  int experts, splits;         // the list of each expert is split into as many ranges
+  int chunks, slots, aligned;  // 16-byte chunks per row; aligned: rows of x start at multiples of 16 bytes
+  int experts, splits;         // the list of each expert is split into `splits` ranges
 };
 
 constexpr int kThreads = 256, kInFlight = 4;
@@ -52,8 +52,8 @@ __device__ __forceinline__ void copy_row(const OrderParameters& p, int64_t r) {
   }
 }
 
-// A CTA copies one range of an expert's list; the first ranges of all experts come first. Tokens ascend in a
-// list, so a row of x is read for all its experts at about the same time, and comes from memory once.
+// A CTA copies one range of an expert's list; the first ranges of all experts come first. Tokens ascend in a list, so all experts read a
+// row of x at about the same time, and it comes from memory once.
 __global__ void __launch_bounds__(kThreads)
     expert_gemm_order_rows(const __grid_constant__ OrderParameters p) {
   tile::wait_for_previous();

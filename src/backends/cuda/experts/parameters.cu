@@ -1,4 +1,4 @@
-// Fills in a kernel's parameters from a problem and its tensors.
+// Converts a problem and its tensors to a kernel's parameters.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/parameters.cuh"
 

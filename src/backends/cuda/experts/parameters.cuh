@@ -1,5 +1,4 @@
-// What the expert GEMM kernels share: parameters, the list of tiles that a grid walks, tickets, and producers
-// that copy rows of x.
+// Shared by the expert GEMM kernels: parameters, the list of tiles that a grid loops over, tickets, and producers that copy rows of x.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -33,19 +32,19 @@ struct ExpertParameters {
   int y_wide = 0;  // the same for y, and features is a multiple of 8
   int bias_f32 = 0, y_f32 = 0;
   int settled = 0;
-  // Where several launches share the experts (tile_configs.cc), this one serves those with this many rows,
-  // both bounds included. follows: there is a previous launch of the same product.
+  // If several launches divide the experts (tile_configs.cc), this launch serves experts with a row count in this range, both bounds
+  // included. follows: there is a previous launch of the same product.
   int rows_least = 1, rows_most = INT32_MAX, follows = 0;
-  uint32_t* tickets = nullptr;  // of this launch: a zero, left zero
-  // 1 / tiles that the grid has at once, for which tail tiles are cut (TileSchedule); 0: they are not.
+  uint32_t* tickets = nullptr;  // the counter of this launch: zero before and after
+  // 1 / the number of tiles that run at once; used to cut the tail tiles (TileSchedule). 0: no tile is cut.
   float cut_for = 0;
   ExpertOrder expert_order = ExpertOrder::kGiven;
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };
 
-// Fills in everything for a problem whose layout is kFragments; for other layouts all but w_bytes and
-// scale_bytes. x may be f32: the kernel that takes it casts the pointer.
+// Sets all fields for a problem with layout kFragments; for other layouts all fields but w_bytes and scale_bytes. x may be f32: the
+// kernel that accepts f32 casts the pointer.
 ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
 
 #ifdef __CUDACC__
@@ -54,12 +53,12 @@ __device__ __forceinline__ int ceil_div(int n, int by) { return (n + by - 1) / b
 
 using tile::uniform;
 
-// Whether a launch serves an expert with this many rows.
+// True if a launch serves an expert with this many rows.
 __device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
   return rows > 0 && rows >= p.rows_least && rows <= p.rows_most;
 }
 
-// Whether a launch that follows another has any work; all threads of the CTA call it.
+// True if a launch that follows another has any work. All threads of the CTA call it.
 __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
   const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   int any = 0;
@@ -72,14 +71,13 @@ __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
 // One tile of the list: row blocks of one expert's weights x some of its rows.
 struct ExpertTile {
   int expert, first_block, row, rows;  // row: of y
-  int end_block = INT32_MAX;           // its row blocks end here, or where the expert's do
-  int index = 0;                       // its place in the list, where it is needed
+  int end_block = INT32_MAX;           // its row blocks end here, or at the expert's last
+  int index = 0;                       // its position in the list, if needed
 };
 
-// Tiles of all experts that a launch serves, expert after expert. Within an expert, tiles of the same weights
-// are neighbours.
+// The tiles of all experts that a launch serves, in expert order. Within an expert, tiles of the same weights are adjacent.
 struct PlainSchedule {
-  const int32_t* before = nullptr;  // shared memory: tiles before each expert, and of all, [experts + 1]
+  const int32_t* before = nullptr;  // shared memory: tiles before each expert, then in total, [experts + 1]
   int m_tiles = 0, blocks_each = 0, rows_most = 0;
   int unit = 8;  // all tiles of an expert but the last have a multiple of this many rows; divides rows_most
 
@@ -87,7 +85,7 @@ struct PlainSchedule {
     return serves(p, rows) ? ceil_div(rows, rows_most) * m_tiles : 0;
   }
   __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
-  // The tile `index` < tiles(). Whole warps call it.
+  // The tile at `index` < tiles(). Whole warps call it.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
     int low = 0, high = p.experts;  // before[low] <= index < before[high]
 #pragma unroll 1
@@ -104,7 +102,7 @@ struct PlainSchedule {
   }
 };
 
-// Fills `before`; all threads of the CTA call it. scratch: shared memory, one word a warp.
+// Fills `before`. All threads of the CTA call it. scratch: shared memory, one word per warp.
 __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const PlainSchedule& list,
                                                    int32_t* before, int32_t* scratch) {
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
@@ -132,16 +130,15 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
   __syncthreads();
 }
 
-// Hands out the tiles beyond the first of each CTA, in order: SMs differ in pace, tiles in width, and CTAs of
-// a launch that follows another start as that one leaves room. Each tile takes one ticket; whoever takes the
-// last one leaves the counter zero. kAll: hands out first tiles too, so that CTAs that run have the first ones.
+// Hands out the tiles beyond the first of each CTA, in order. SMs differ in speed and tiles in width, and the CTAs of a following launch
+// start only when the previous launch leaves room. Each tile takes one ticket; the warp that takes the last ticket resets the counter
+// to zero. kAll: hands out first tiles too, so that the CTAs that run have the first tiles.
 template <bool kAll = false>
 struct Tickets {
   uint32_t* counter;
-  int all;  // tiles
+  int all;  // number of tiles
 
-  // Called by a whole warp; without a branch, as is all code between copies. Only tile_of() waits for the
-  // result.
+  // A whole warp calls it. Branch-free, like all code between copies. Only tile_of() waits for the result.
   __device__ __forceinline__ uint32_t take() const {
     uint32_t ticket;
     asm volatile(
@@ -158,7 +155,7 @@ struct Tickets {
         : "memory");
     return ticket;
   }
-  // The tile of a ticket from take(); there is none if it is `all` or more.
+  // The tile of a ticket from take(); there is none if the result is `all` or more.
   __device__ __forceinline__ int tile_of(uint32_t taken) const {
     const int ticket = uniform(static_cast<int>(taken));
     asm volatile(
@@ -173,17 +170,16 @@ struct Tickets {
   }
 };
 
-// Copies rows of x at any address to swizzled tiles in shared memory (swizzle.cuh), 16 bytes a thread at a
-// time: kWarps warps, each four rows at once. kMost: rows of a tile. The addresses of a thread's rows stay in
-// registers.
+// Copies rows of x at any address to swizzled tiles in shared memory (swizzle.cuh), 16 bytes per thread at a time. kWarps warps, each with
+// four rows at once. kMost: rows of a tile. The addresses of a thread's rows stay in registers.
 template <int kMost, int kWarps>
 struct RowFetch {
-  static constexpr int kApart = 4 * kWarps;  // from one row of a thread to its next
+  static constexpr int kApart = 4 * kWarps;  // rows between two rows of a thread
   static constexpr int kEach = (kMost + kApart - 1) / kApart;
-  static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of a k block
+  static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // per k block
 
-  uint32_t place[kEach];  // in 16-byte chunks where rows of x are aligned, else in elements
-  uint32_t at[2];  // of the thread's first row in a tile, and of the one four rows below, less four rows
+  uint32_t place[kEach];  // in 16-byte chunks if rows of x are aligned, otherwise in elements
+  uint32_t at[2];         // offset of the thread's first row in a tile; of the row four below, less four rows
   int first, chunk, rows;
 
   // tid < 32 * kWarps
@@ -197,19 +193,19 @@ struct RowFetch {
   __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
     begin(p, t.rows, [&](int i) { return p.slots > 0 ? p.order[t.row + i] / p.slots : t.row + i; });
   }
-  // x_row(i): the row of x for the tile's i-th row.
+  // x_row(i): the row of x for the tile's row i.
   template <class XRow>
   __device__ __forceinline__ void begin(const ExpertParameters& p, int tile_rows, XRow x_row) {
     rows = tile_rows;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (i * kApart >= rows) break;
-      // Threads without a row copy the last one again: a branch for each thread would cost more.
+      // Threads without a row copy the last row again, because a branch per thread would cost more.
       const int64_t from = x_row(min(first + i * kApart, rows - 1));
       place[i] = static_cast<uint32_t>(from * (p.x_wide ? p.x_stride / 8 : p.x_stride));
     }
   }
-  // Copies k blocks k to k + kSteps - 1; zeros beyond the width.
+  // Copies k blocks k to k + kSteps - 1; zeros past the width.
   template <int kSteps>
   __device__ __forceinline__ void copy(const ExpertParameters& p, uint32_t to, int k) const {
     if (p.x_wide && (k + kSteps) * static_cast<int>(kFragmentWidth) <= p.width) {
@@ -230,14 +226,14 @@ struct RowFetch {
   }
 
  private:
-  // Whether the thread's i-th row is outside the tile.
+  // True if the thread's row i is outside the tile.
   __device__ __forceinline__ bool beyond(int i) const {
     return (i + 1) * kApart > kMost && first + i * kApart >= kMost;
   }
   __device__ __forceinline__ uint32_t row_at(uint32_t to, int i) const {
     return to + at[i * kApart / 4 % 2] + static_cast<uint32_t>(i * kApart * tile::kSwizzledRowBytes);
   }
-  // One k block that may reach beyond the width, or of rows that are not aligned.
+  // Copies one k block that may reach past the width, or whose rows are not aligned.
   __device__ __forceinline__ void copy_tail(const ExpertParameters& p, uint32_t to, int k) const {
     const int column = k * static_cast<int>(kFragmentWidth) + chunk * 8;
     const bool in = column < p.width;
@@ -258,7 +254,7 @@ struct RowFetch {
     }
   }
 };
-// Arrives for this thread once its copies to a stage are complete.
+// This thread arrives when its copies to a stage are complete.
 __device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint32_t barrier) {
   if (p.x_wide) {
     tile::arrive_after_copies(barrier);

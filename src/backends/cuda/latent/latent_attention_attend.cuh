@@ -1,4 +1,4 @@
-// The second launch of latent attention: one split of the keys of one row, for kHeads heads.
+// The second launch of latent_attention_splits_sm90: one split of the keys of one row, for kHeads heads.
 #pragma once
 #include <cstdint>
 
@@ -7,31 +7,32 @@
 
 namespace sluice::cuda::latent {
 
-constexpr int kHeads = 16, kKeys = 32;  // of a CTA; keys of a tile
-constexpr int kScalars = 3;  // of a partial result: the largest score, the sum of weights, the number of keys
+constexpr int kHeads = 16, kKeys = 32;  // heads of a CTA; keys of a tile
+// Scalars of a partial result: the largest score, the sum of weights, the number of keys.
+constexpr int kScalars = 3;
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kEach = kKeys / kWarps;  // keys of a warp
+constexpr int kEach = kKeys / kWarps;  // keys per warp
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
 struct Parameters {
   const void *q, *kv_b, *cache;
   const int32_t *page_table, *q_begin, *kv_len;
   void* y;
-  int64_t q_stride, y_stride;  // elements from row to row
-  int64_t first, rows;         // of this call
+  int64_t q_stride, y_stride;  // elements between rows
+  int64_t first, rows;         // rows of this call
   int64_t sequences, pages, page_size, pages_per_seq;
   int heads, rank, nope, rope, v_dim;
-  int padded;  // rank + rope, rounded up to whole pairs of a warp
+  int padded;  // rank + rope, rounded up to whole column pairs of a warp
   int64_t split_keys;
   int splits;
   float scale;
   float *queries, *latents,
       *scalars;     // [rows, heads, rank + rope], [rows, heads, splits, rank], [.., kScalars]
-  bool wide_cache;  // rows of 16-byte chunks
+  bool wide_cache;  // cache rows consist of 16-byte chunks
 };
 
-// The sequence of a row, -1 if it has none. All threads of the CTA call it.
+// The sequence of a row, or -1. All threads of the CTA call it.
 __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row, int64_t* slot) {
   if (threadIdx.x == 0) *slot = -1;
   __syncthreads();
@@ -53,17 +54,18 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-// Shared memory of attend(), beside queries [kHeads][padded] and the tile [kKeys][padded].
+// Shared memory of attend(), besides the queries [kHeads][padded] and the tile [kKeys][padded].
 struct Desk {
-  alignas(16) float weight[kKeys][kHeads + 4];  // scores first; rows apart in other banks
-  float factor[kHeads];                         // of what was summed before, once a larger score appears
+  // Scores, later weights; padded, so that rows start in different banks.
+  alignas(16) float weight[kKeys][kHeads + 4];
+  float factor[kHeads];  // rescales the previous sums when a larger score appears
   float largest[kHeads], sum[kHeads];
-  int64_t row[kKeys];  // of the cache; -1: absent
+  int64_t row[kKeys];  // cache row of each key; -1: absent
   int64_t sequence;
 };
 constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
 
-// Copies the rows of a tile, zeros for absent ones and behind each row.
+// Copies the rows of a tile. Zeros for absent rows and past the end of each row.
 template <class X>
 __device__ __forceinline__ void fetch(const Parameters& p, const Desk& desk, X* tile) {
   const int width = p.rank + p.rope;
@@ -88,7 +90,7 @@ __device__ __forceinline__ void fetch(const Parameters& p, const Desk& desk, X* 
   }
 }
 
-// Sums each of 4 * kStep values over lanes. Each step halves the sums that a lane has: of 64, lane l ends up with 2 l and the next.
+// Sums each of 4 * kStep values over the lanes. Each step halves the sums that a lane keeps; of 64 sums, lane l ends with 2 l and 2 l + 1.
 template <int kStep, int kCount>
 __device__ __forceinline__ void halve(float (&sum)[kCount], int lane) {
   constexpr int kLeft = 2 * kStep;
@@ -101,7 +103,7 @@ __device__ __forceinline__ void halve(float (&sum)[kCount], int lane) {
   if constexpr (kStep > 1) halve<kStep / 2>(sum, lane);
 }
 
-// Scores of the tile: a warp takes kEach keys and all heads, a lane pairs of columns.
+// Scores of the tile: a warp takes kEach keys and all heads, a lane takes pairs of columns.
 template <class X>
 __device__ __forceinline__ void score(const Parameters& p, Desk& desk, const float* queries, const X* tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, key = static_cast<int>(threadIdx.x) / kWarp * kEach;
@@ -128,7 +130,7 @@ __device__ __forceinline__ void score(const Parameters& p, Desk& desk, const flo
   }
 }
 
-// Scores become weights; a warp takes two heads, a lane a key. NaN stays NaN.
+// Turns scores into weights; a warp takes two heads, a lane takes a key. NaN stays NaN.
 __device__ __forceinline__ void weigh(Desk& desk, int* count) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const bool present = desk.row[lane] >= 0;
@@ -150,7 +152,7 @@ __device__ __forceinline__ void weigh(Desk& desk, int* count) {
   }
 }
 
-// One split of the keys of one row, for kHeads heads. kPairs: pairs of columns of a thread.
+// One split of the keys of one row, for kHeads heads. kPairs: pairs of columns per thread.
 template <int kPairs, class X>
 __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
     attend(const __grid_constant__ Parameters p) {
@@ -165,7 +167,8 @@ __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
   tile::wait_for_previous();
   const int64_t s = sequence_of(p, p.first + row, &desk.sequence);
   if (s < 0) return;
-  const int64_t behind = p.q_begin[s + 1] - (p.first + row);  // rows up to the sequence's last
+  // Rows between this row and the sequence's last row.
+  const int64_t behind = p.q_begin[s + 1] - (p.first + row);
   const int64_t keys = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
   const int64_t begin = split * p.split_keys, end = min(begin + p.split_keys, keys);
   for (int i = own; i < kHeads * p.padded; i += kThreads) {

@@ -1,12 +1,13 @@
 // The second launch of latent_attention_mma_sm90.cu: one split of the keys of one row, for 64 heads.
 //
-// A tile of 64 keys lies once in shared memory, in panels of 64 columns (swizzle.cuh). Its rows are the second operand of both products:
-// all columns for scores, the first `rank` for latents. Each of two warpgroups scores half of the keys, and sums half of the
-// columns over all keys. So they exchange the largest scores and the weights, which a thread passes to the one with its place in the
-// other warpgroup: accumulators of scores are operands of the second product (wgmma_registers.cuh).
+// A tile of 64 keys is stored once in shared memory, in panels of 64 columns (swizzle.cuh). Its rows are the second operand of both
+// products: all columns for the scores, the first `rank` columns for the latents. Each of the two warpgroups computes the scores of half
+// of the keys, and sums half of the columns over all keys. So the warpgroups exchange their largest scores and their weights. A thread
+// passes its weights to the thread with the same index in the other warpgroup, because the accumulators of the scores are operands of the
+// second product (wgmma_registers.cuh).
 //
-// Rows of absent keys are zeros in shared memory, and their scores are masked: whatever the cache holds there reaches nothing. All heads
-// of a row see the same keys.
+// Rows of absent keys are zeros in shared memory, and their scores are masked, so the contents of the cache there have no effect. All
+// heads of a row see the same keys.
 #pragma once
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/latent/latent_attention_mma_call.cuh"
@@ -19,29 +20,29 @@
 namespace sluice::cuda::latent_mma {
 
 constexpr int kAttendThreads = 256, kGroup = 128;  // threads of a warpgroup
-constexpr int kHalfKeys = kTileKeys / 2;           // that a warpgroup scores
+constexpr int kHalfKeys = kTileKeys / 2;           // keys that a warpgroup scores
 
-// Of a rank of 128 * kPanels: panels of columns that a warpgroup sums.
+// For a rank of 128 * kPanels; kPanels: panels of columns that a warpgroup sums.
 template <int kPanels>
 struct AttendShape {
   static constexpr int kRank = 2 * kPanels * kPanel, kAll = 2 * kPanels + 1;  // panels of a row
   static constexpr int kPanelBytes = kTileKeys * tile::kSwizzledRowBytes, kTileBytes = kAll * kPanelBytes;
   static constexpr int kWide = kPanels == 1 ? 64 : 128, kProducts = kPanels * kPanel / kWide;
-  static_assert(kHeads == kTileKeys);  // queries lie as a tile does
+  static_assert(kHeads == kTileKeys);  // queries have the layout of a tile
 };
 
-// Shared memory of attend(), behind the queries and two tiles.
+// Shared memory of attend(), after the queries and two tiles.
 struct AttendDesk {
   uint4 weights[2][2][kGroup];    // by warpgroup, 16 keys and thread
-  float of_heads[2][kHeads];      // by warpgroup
-  uint8_t present[2][kTileKeys];  // of each tile
+  float of_heads[2][kHeads];      // by warpgroup and head
+  uint8_t present[2][kTileKeys];  // by tile and key
   int64_t sequence;
 };
 template <int kPanels>
 constexpr size_t kAttendBytes = 3 * AttendShape<kPanels>::kTileBytes + sizeof(AttendDesk) +
-                                1024;  // aligned by hand
+                                1024;  // room to align the start by hand
 
-// The sequence of a row, -1 if it has none. All threads of the CTA call it.
+// The sequence of a row, or -1. All threads of the CTA call it.
 __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row, int64_t* found) {
   if (threadIdx.x == 0) *found = -1;
   __syncthreads();
@@ -51,7 +52,8 @@ __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row,
   return *found;
 }
 
-// Copies a row's 16-byte chunk of each panel to `to`, the chunk's place in the first one. Zeros unless `there`, and behind `rope`.
+// Copies one 16-byte chunk of each panel of a row. `to`: the address of the chunk in the first panel. Zeros if `there` is false, and past
+// `rope`.
 template <int kPanels>
 __device__ __forceinline__ void copy_chunks(uint32_t to, const Bf16* from, bool there, bool in_rope) {
   using Shape = AttendShape<kPanels>;
@@ -60,7 +62,7 @@ __device__ __forceinline__ void copy_chunks(uint32_t to, const Bf16* from, bool 
     tile::copy_16(to + i * Shape::kPanelBytes, from + i * kPanel, there && (i < Shape::kAll - 1 || in_rope));
 }
 
-// Copies the rows of keys. Eight threads share the rows of two keys, 32 apart.
+// Copies the rows of keys. Eight threads share the rows of two keys, which are 32 apart.
 template <int kPanels>
 class KeyReader {
  public:
@@ -71,7 +73,7 @@ class KeyReader {
         key_(static_cast<int>(threadIdx.x) / 8),
         chunk_(static_cast<int>(threadIdx.x) % 8) {}
 
-  // Reads the page numbers of the tile at position `at`. What fetch() copies then is that tile.
+  // Reads the page numbers of the tile at position `at`. The next fetch() copies that tile.
   __device__ __forceinline__ void look_up(int at) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -120,7 +122,7 @@ class HeadSums {
     }
   }
 
-  // A tile of keys that is in shared memory and visible to wgmma.
+  // Processes a tile of keys that is in shared memory and visible to wgmma.
   __device__ __forceinline__ void take(uint32_t keys, const uint8_t* present, float scale) {
     float score[kHalfKeys / 2];
     multiply_keys(score, keys);
@@ -176,7 +178,7 @@ class HeadSums {
     add_latents(keys, mine, other);
   }
 
-  // Writes the partial result of each head below `heads`; parts and latents: those of the first head, `splits` apart.
+  // Writes the partial result of each head below `heads`. parts and latents point at the first head; heads are `splits` apart.
   __device__ __forceinline__ void leave(Part* parts, Bf16* latents, int splits, int heads) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -212,7 +214,7 @@ class HeadSums {
   }
 
  private:
-  // The first of the thread's heads.
+  // The first of the thread's two heads.
   __device__ __forceinline__ int head() const { return thread_ / kWarp * 16 + thread_ % kWarp / 4; }
 
   __device__ __forceinline__ void multiply_keys(float (&score)[kHalfKeys / 2], uint32_t keys) const {
@@ -231,7 +233,7 @@ class HeadSums {
     tile::hold(score);
   }
 
-  // Adds the weighed rows of all keys: this warpgroup's weights first, then the other's.
+  // Adds the weighted rows of all keys: this warpgroup's weights first, then the other warpgroup's.
   __device__ __forceinline__ void add_latents(uint32_t keys, const uint32_t (&mine)[2][4],
                                               const uint32_t (&other)[2][4]) {
     const uint64_t columns =
@@ -263,7 +265,7 @@ class HeadSums {
   AttendDesk& desk_;
   uint32_t queries_;
   int group_, thread_;
-  bool any_ = false;  // of the thread's keys is present
+  bool any_ = false;  // true if any of the thread's keys is present
   float largest_[2] = {attention::kNothing, attention::kNothing}, sum_[2] = {};
   float value_[Shape::kProducts][Shape::kWide / 2];
 };
@@ -284,7 +286,8 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   const int64_t s = sequence_of(p, p.first + row, &desk.sequence);
   Span keys{0, 0};
   if (s >= 0) {
-    const int64_t behind = p.q_begin[s + 1] - (p.first + row);  // rows up to the sequence's last
+    // Rows between this row and the sequence's last row.
+    const int64_t behind = p.q_begin[s + 1] - (p.first + row);
     const int64_t count = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
     keys = keys_of_split(static_cast<int>(max(count, int64_t{0})), split, p.fewest_tiles);
   }
@@ -311,7 +314,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   for (int at = keys.begin; at < keys.end; at += kTileKeys, stage ^= 1) {
     tile::wait_copies<0>();
     tile::fence_for_async();
-    __syncthreads();  // the tile is there, and nobody reads the one before
+    __syncthreads();  // the tile has arrived, and all threads have read the previous one
     if (at + kTileKeys < keys.end) {
       reader.fetch(at + kTileKeys, tiles + (stage ^ 1) * Shape::kTileBytes, desk.present[stage ^ 1]);
       reader.look_up(at + 2 * kTileKeys);

@@ -1,4 +1,4 @@
-// What the three launches of latent_attention_mma_sm90.cu share: the call, the workspace, and how the keys of a row are split.
+// Shared by the three launches of latent_attention_mma_sm90.cu: the call, the workspace, and how the keys of a row are split.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -12,16 +12,16 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kWarp = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr int kPanel = 64;       // columns of a row of 128 bytes in shared memory
-constexpr int kHeads = 64;       // of a CTA that attends
-constexpr int kTileKeys = 64;    // keys of a tile
-constexpr int kMostSplits = 16;  // of a row
+constexpr int kPanel = 64;       // columns in a 128-byte row of shared memory
+constexpr int kHeads = 64;       // heads per CTA of attend()
+constexpr int kTileKeys = 64;    // keys per tile
+constexpr int kMostSplits = 16;  // splits per row
 constexpr int kMostRope =
-    kPanel;  // a row of the workspace has this many columns behind the rank; zeros behind `rope`
+    kPanel;  // a row of the workspace has this many columns after the rank; zeros past `rope`
 
-// One split of one head of one row, beside its latent, which is not written unless state is kSomeKeys.
+// One split of one head of one row, without its latent. The latent is written only if state is kSomeKeys.
 struct alignas(16) Part {
-  float largest, sum;  // the largest score, in base 2, and the sum of weights relative to it
+  float largest, sum;  // largest: the largest score, in base 2; sum: of the weights relative to it
   int state, unused;
 };
 constexpr int kNobody = -1, kNoKeys = 0, kSomeKeys = 1;
@@ -32,24 +32,24 @@ struct Parameters {
   const int32_t *page_table, *q_begin, *kv_len;
   Bf16* y;
   int64_t q_stride, y_stride;
-  int64_t first, rows;  // of this call
+  int64_t first, rows;  // rows of this call
   int64_t sequences, pages, pages_per_seq;
   tile::Divisor page_size;
   int heads, nope, rope, v_dim, splits;
-  int fewest_tiles;  // of a split, unless the row has fewer
-  float scale;       // with log2(e)
+  int fewest_tiles;  // fewest tiles of a split, unless the row has fewer
+  float scale;       // includes log2(e)
   Bf16* queries;     // [rows, heads, rank + kMostRope]
   Bf16* latents;     // [rows, heads, splits, rank], columns in the order of stored_column()
   Part* parts;       // [rows, heads, splits]
 };
 
-// Partial latents lie so that a thread stores 16 bytes of its accumulators: of 32 columns, chunk c holds columns 8 j + 2 c and the next,
-// for j from 0 to 3. The column of the first element of pair j of a chunk:
+// Partial latents are permuted so that a thread stores 16 bytes of its accumulators at once: among 32 columns, chunk c holds columns
+// 8 j + 2 c and 8 j + 2 c + 1, for j from 0 to 3. Returns the column of the first element of pair j of a chunk.
 __device__ __forceinline__ int stored_column(int chunk, int j) {
   return chunk / 4 * 32 + 8 * j + chunk % 4 * 2;
 }
 
-// The keys of a split. They depend on the row's own position and on the configuration, and on nothing else of the step.
+// The keys of a split. They depend only on the row's position and the configuration, not on the rest of the step.
 struct Span {
   int begin, end;
 };

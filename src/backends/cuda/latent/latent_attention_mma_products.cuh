@@ -1,5 +1,5 @@
-// The first and the third launch of latent_attention_mma_sm90.cu: products with a head's weights. Both ask for weights before they wait
-// for the previous launch.
+// The first and the third launch of latent_attention_mma_sm90.cu: products with a head's weights. Both load weights before they wait for
+// the previous launch.
 #pragma once
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/latent/latent_attention_mma_call.cuh"
@@ -10,17 +10,17 @@
 
 namespace sluice::cuda::latent_mma {
 
-constexpr int kAbsorbThreads = 128, kAbsorbColumns = 128, kAbsorbRows = 64;  // of a CTA
-constexpr int kTokens = 16;                                                  // of a product
+constexpr int kAbsorbThreads = 128, kAbsorbColumns = 128, kAbsorbRows = 64;  // per CTA
+constexpr int kTokens = 16;                                                  // tokens per product
 constexpr int kMostNope = 256;  // rows of K in shared memory: 64 KiB
 
-// Shared memory of absorb(): two panels of 64 columns of K, and a of kTokens rows, which end in 16 bytes of padding.
+// Shared memory of absorb(): two panels of 64 columns of K, and kTokens rows of a, each with 16 bytes of padding.
 constexpr size_t absorb_bytes(int64_t nope) {
   return static_cast<size_t>(nope) * 2 * tile::kSwizzledRowBytes +
          kTokens * (static_cast<size_t>(nope) + 8) * 2;
 }
 
-// a K_h, rounded to bf16. A CTA takes 128 columns of one head; with the first of them, b goes behind the last column.
+// Computes a K_h, rounded to bf16. A CTA takes 128 columns of one head; the CTA of the first columns also copies b after the last column.
 // Grid: heads along x, columns along y, rows along z.
 __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__ Parameters p, int rank) {
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
   for (int64_t first = begin; first < end; first += kTokens) {
     const int tokens = static_cast<int>(min(end - first, int64_t{kTokens}));
     const Bf16* const q = p.q + (p.first + first) * p.q_stride + head * (p.nope + p.rope);
-    __syncthreads();  // a is free
+    __syncthreads();  // a may be overwritten
     for (int t = warp; t < kTokens; t += kAbsorbThreads / kWarp) {
       Bf16* const a_row = reinterpret_cast<Bf16*>(shared + 2 * panel_bytes + t * pitch);
       for (int k = lane; k < p.nope; k += kWarp)
@@ -89,20 +89,20 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
   }
 }
 
-constexpr int kProjectThreads = 512, kProjectRows = 8, kValueRows = 128;  // rows of V_h of one pass
+constexpr int kProjectThreads = 512, kProjectRows = 8, kValueRows = 128;  // rows of V_h per pass
 constexpr int kPartsAtOnce = 8;
 
-// Shared memory of project(). Rows of latents lie 64 bytes apart in banks, rows of sums 16.
+// Shared memory of project(). The row pitch, modulo the 128 bytes of all banks, is 64 bytes for latents and 16 bytes for sums.
 template <int kRank>
 struct ProjectDesk {
-  Bf16 latent[2][kProjectRows][kRank + kPanel / 2];  // a latent is the sum of two terms
-  float sum[2][kProjectRows][kValueRows + 4];        // of half the rank each
-  float share[kProjectRows][kMostSplits];            // what a split's latent is multiplied by
+  Bf16 latent[2][kProjectRows][kRank + kPanel / 2];  // the sum of two bf16 terms
+  float sum[2][kProjectRows][kValueRows + 4];        // each over half of the rank
+  float share[kProjectRows][kMostSplits];            // the factor of a split's latent
   uint32_t some[kProjectRows];                       // splits that have keys
-  int owned[kProjectRows];                           // by a sequence
+  int owned[kProjectRows];                           // the row belongs to a sequence
 };
 
-// Weighs the splits of one row of one head. A warp calls it, lanes take splits.
+// Weighs the splits of one row of one head. A warp calls it; each lane takes a split.
 template <int kRank>
 __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, int head, int slot,
                                              ProjectDesk<kRank>& desk) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, i
   if (lane == 0) desk.some[slot] = with_keys, desk.owned[slot] = owned != 0;
 }
 
-// Joins the splits of all rows into latents, zeros where nothing is present.
+// Joins the splits of all rows into latents; zeros for rows without keys.
 template <int kRank>
 __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, int head,
                                             ProjectDesk<kRank>& desk) {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, 
   }
 }
 
-// Weights. Not ld.global.nc, which ptxas moves behind the wait for the previous launch.
+// Loads weights. Not by ld.global.nc, which ptxas moves after the wait for the previous launch.
 __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -174,11 +174,11 @@ __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   return v;
 }
 
-// V_h times the latents of 8 rows. A CTA takes one head and walks 128 rows of V_h at a time, a warp 16 of them and half of the rank.
+// V_h times the latents of 8 rows. A CTA takes one head and loops over V_h by 128 rows; a warp takes 16 of them and half of the rank.
 // Grid: heads along x, rows along y.
 template <int kPanels>
 __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_constant__ Parameters p) {
-  constexpr int kRank = 2 * kPanels * kPanel, kLoads = 2 * kPanels;  // of 32 columns of half a row
+  constexpr int kRank = 2 * kPanels * kPanel, kLoads = 2 * kPanels;  // loads of 32 columns for half of a row
   __shared__ __align__(16) ProjectDesk<kRank> desk;
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp, half = warp / 8;
   const int head = static_cast<int>(blockIdx.x), value_row = warp % 8 * 16 + lane / 4;
@@ -224,10 +224,10 @@ __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_const
       const int slot = i / kValueRows, d = i % kValueRows;
       if (!desk.owned[slot] || begin + d >= p.v_dim) continue;
       p.y[(p.first + first + slot) * p.y_stride + static_cast<int64_t>(head) * p.v_dim + begin + d] =
-          // Zero times an infinite weight is none.
+          // Without keys the result is zero, even where an infinite weight would give NaN.
           __float2bfloat16_rn(desk.some[slot] ? desk.sum[0][slot][d] + desk.sum[1][slot][d] : 0.f);
     }
-    __syncthreads();  // sums are free
+    __syncthreads();  // the sums may be overwritten
   }
 }
 

@@ -1,16 +1,17 @@
-// Latent attention on tensor cores, in three launches: queries times the key matrices, partial results of splits of the keys, and
-// their sum times the value matrices. A CTA of the second takes 64 heads of one row and a split of its keys
-// (latent_attention_mma_attend.cuh); the products with weights are those of latent_attention_mma_products.cuh.
+// Latent attention on tensor cores, in three launches: queries times the key matrices, partial results for splits of the keys, and the
+// sum of the partial results times the value matrices. A CTA of the second launch takes 64 heads of one row and one split of its keys
+// (latent_attention_mma_attend.cuh); latent_attention_mma_products.cuh has the products with weights.
 //
-// Wins    all that it serves: a latent comes once from memory for 64 heads, as key and as value, and wgmma multiplies it. By
-//         arithmetic a tile of 64 keys takes some 3500 clocks, 1700 of them for scores, where 64 x 32 products wait for operands.
-// Loses   fewer than 64 heads: the products are as long; prompts, whose rows share no tile. What it refuses:
-//         latent_attention_splits_sm90.cu.
+// Wins    wherever it accepts the problem: for 64 heads a latent comes from memory once, as key and as value, and wgmma multiplies it.
+//         Before it, one f32 kernel took 173 us for one row of DeepSeek V3 at context 1024; it takes 30 us
+//         (docs/lab/cuda-latent-attention.md).
+// Loses   with fewer than 64 heads part of each product is wasted; the rows of a prompt share no tile. By arithmetic a tile of 64 keys
+//         takes some 3500 clocks, 1700 of them for scores, because 64 x 32 products wait for operands.
 // Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace holds 96 MiB of rows at a time, so many rows are
 //         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table.
 //         a', weights and partial latents are rounded to bf16 once each; weights are summed before that.
-//         At a rank of 512: attend has 231056 bytes of shared memory and 191 registers, so 256 threads an SM; project 26624 bytes and
-//         128 registers, 512 threads an SM; absorb 37120 bytes (of a nope of 128) and 56 registers. Nothing spills.
+//         At a rank of 512: attend has 231056 bytes of shared memory and 191 registers, so 256 threads per SM; project 26624 bytes and
+//         128 registers, 512 threads per SM; absorb 37120 bytes (for a nope of 128) and 56 registers. Nothing spills.
 // Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/latent_attention.h.
 #include "backends/cuda/card.h"
 #include "ops/latent_attention.h"
@@ -20,15 +21,15 @@ namespace {
 
 using Problem = LatentAttention::Problem;
 
-// What the card knows of the kernels; checked against them below.
+// What the descriptor knows of the kernels; static_asserts below check it.
 constexpr int64_t kSplitsMost = 16, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
                   kPartBytes = 16;
-// Configurations: the fewest tiles of keys of a split.
+// Configurations: the fewest tiles of keys per split.
 constexpr int kFewestTiles[] = {4, 16, 64};
 
 struct Layout {
-  int64_t splits;           // of a row, at most
-  int64_t row_bytes, rows;  // workspace of a row, and rows of a call
+  int64_t splits;           // most splits of a row
+  int64_t row_bytes, rows;  // bytes of workspace per row; rows per call
 };
 Layout layout_of(const Problem& p, int fewest_tiles) {
   constexpr int64_t kBytes = int64_t{96} << 20, kBf16 = 2, kGridRows = 65535;
@@ -57,8 +58,8 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: rounds of splits, whose tiles take some 2.5 us, and partial results written and read once. All of a sequence's
-// room counts as keys.
+// A model, not fitted: rounds of splits, whose tiles take some 2.5 us, plus partial results written and read once. Counts the whole page
+// table of a sequence as keys.
 double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewest_tiles) {
   constexpr double kTileUs = 2.5;
   const auto parts = [](int64_t size, int64_t of) { return (size + of - 1) / of; };
@@ -122,7 +123,7 @@ namespace {
 using namespace latent_mma;
 
 static_assert(kSplitsMost == kMostSplits && kTile == kTileKeys && kGroupHeads == kHeads);
-// Shared memory that leaves no room for a second CTA on the SM (tile/dependent.cuh).
+// So much shared memory that no second CTA fits on the SM (tile/dependent.cuh).
 constexpr size_t kAloneBytes = size_t{116} << 10;
 
 static_assert(kRopeMost == kMostRope && kNopeMost == kMostNope && kPartBytes == sizeof(Part));
@@ -183,7 +184,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
                         .queries = queries,
                         .latents = latents,
                         .parts = reinterpret_cast<Part*>(latents + l.rows * p.heads * l.splits * p.rank)};
-  // Calls of about as many rows each.
+  // Calls of about equal numbers of rows.
   const int64_t calls = (p.tokens + l.rows - 1) / l.rows, each = (p.tokens + calls - 1) / calls;
   for (; parameters.first < p.tokens; parameters.first += each) {
     parameters.rows = std::min(each, p.tokens - parameters.first);

@@ -1,10 +1,10 @@
-// Latent attention in three launches: queries times the key matrices, partial results of fixed splits of the keys, and their sum
-// times the value matrices. A CTA of the second takes sixteen heads of one row, which share the latents of a tile of keys.
+// Latent attention in three launches: queries times the key matrices, partial results for fixed splits of the keys, and the sum of the
+// partial results times the value matrices. A CTA of the second launch takes sixteen heads of one row; the heads share a tile of latents.
 //
-// Wins    always so far; one row of 128 heads is a CTA for each SM from 4096 keys on.
-// Loses   long prompts to a kernel on tensor cores, once there is one whose sums stay within the contract.
-// Limits  none beyond the contract; 16-byte accesses where sizes and addresses allow them. The workspace holds 64 MiB of rows at
-//         a time, so many rows are several launches. Splits depend on the room of a sequence alone.
+// Wins    problems that latent_attention_mma_sm90 refuses. One row of 128 heads has 128 CTAs from 4096 keys on.
+// Loses   wherever latent_attention_mma_sm90 accepts, because all products are f32 FMAs.
+// Limits  none beyond the contract; 16-byte accesses if sizes and addresses allow them. The workspace holds 64 MiB of rows at a
+//         time, so many rows are several calls. The splits depend only on the number of keys that a sequence's pages hold.
 // Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/latent_attention.h.
 #include "backends/cuda/card.h"
 #include "ops/latent_attention.h"
@@ -16,11 +16,11 @@ using Problem = LatentAttention::Problem;
 
 constexpr int64_t kTile = 32;  // keys
 
-// How the keys of a sequence, and rows of the problem, are divided. A partial result is its latent, the largest score, the sum of
+// How the keys of a sequence and the rows of the problem are divided. A partial result is a latent, the largest score, the sum of
 // weights and the number of keys.
 struct Splits {
-  int64_t keys, count;       // keys of a split, and splits
-  int64_t row_floats, rows;  // workspace of a row, and rows at a time
+  int64_t keys, count;       // keys per split; splits per row
+  int64_t row_floats, rows;  // workspace per row; rows per call
 };
 constexpr int64_t kScalarsOfPart = 3;
 
@@ -42,7 +42,7 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: the second launch multiplies at some third of what the SMs could in f32.
+// A model, not fitted: the second launch multiplies at about a third of the SMs' f32 rate.
 double cost_us(const Problem& p, const DeviceInfo& d) {
   const double calls = std::ceil(static_cast<double>(p.tokens) / static_cast<double>(splits_of(p).rows));
   return calls * 3 * kRampUs + LatentAttention::bytes(p) / d.mem_bytes_per_us +
@@ -82,10 +82,10 @@ namespace {
 
 using namespace latent;
 
-constexpr int kRows = 4;  // that share loads of weights
+constexpr int kRows = 4;  // rows that share loads of weights
 
-// a K_h of kRows rows, and b next to it. A CTA takes one head; lanes of threads share the rows of K_h. N: adjacent columns.
-// Shared memory: a of the rows, then sums of all threads.
+// Computes a K_h for kRows rows, and copies b after it. A CTA takes one head; rows of threads share the rows of K_h. N: adjacent columns.
+// Shared memory: a of the rows, then the sums of all threads.
 template <int N, class X, class W>
 __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Param
   __syncthreads();
   const W* const keys =
       static_cast<const W*>(p.kv_b) + static_cast<int64_t>(head) * (p.nope + p.v_dim) * p.rank;
-  int columns = 1;  // threads side by side
+  int columns = 1;  // threads in a row, which take adjacent columns
   while (columns < groups && columns < kThreads) columns *= 2;
   const int lanes = kThreads / columns, lane = own / columns;
   for (int begin = 0; begin < groups; begin += columns) {
@@ -146,10 +146,10 @@ __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Param
   }
 }
 
-// Shared memory of finish(), beside latents [kRows][rank].
+// Shared memory of finish(), besides the latents [kRows][rank].
 struct Joined {
   int64_t sequence[kRows];
-  float total[kRows];  // sums of weights; 0 without keys
+  float total[kRows];  // sums of weights; 0 if there are no keys
 };
 
 // Sums the splits of kRows rows of one head; zeros for rows without a sequence.
@@ -179,7 +179,7 @@ __device__ __forceinline__ void join(const Parameters& p, int64_t first, int hea
   }
 }
 
-// V_h times the latents of kRows rows. A CTA takes one head, a warp a row of V_h. N: adjacent columns.
+// V_h times the latents of kRows rows. A CTA takes one head, a warp takes one row of V_h. N: adjacent columns.
 template <int N, class X, class W>
 __global__ void __launch_bounds__(kThreads, 2) finish(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];

@@ -1,11 +1,11 @@
-// What the kernels of dense layers share.
+// Shared by the kernels of dense layers.
 #pragma once
 #include "backends/cuda/card.h"
 #include "ops/linear.h"
 
 namespace sluice::cuda {
 
-// What tensor cores want of a dense layer, with TMA for the weights.
+// The operands that tensor cores need, with weights loaded by TMA.
 inline void need_linear_operands(Refusal& r, const Linear::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "operand of tensor cores");
@@ -28,15 +28,15 @@ inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) /
 
 namespace sluice::cuda {
 
-// An element of an f32 or bf16 array as it was loaded: nothing waits for it before value(). Written out, because the compiler waits for
-// a load in a branch where the branch ends. Each load has a register of its own: two into one register wait for each other, even where
-// a predicate lets only one of them run.
+// An element of an f32 or bf16 array, raw as loaded: nothing waits for the load before value(). Inline assembly, because for a
+// load inside a branch the compiler waits at the end of the branch. The two loads have separate registers: loads into the same register
+// wait for each other, even if a predicate lets only one of them run.
 struct RawElement {
-  uint32_t half = 0, word = 0;  // one of them stays zero
+  uint32_t half = 0, word = 0;  // at least one of them stays zero
 
   __device__ __forceinline__ float value() const { return __uint_as_float(half << 16 | word); }
 };
-// Zero unless `in`.
+// Zero if `in` is false.
 __device__ __forceinline__ RawElement load_raw(const void* array, int64_t at, bool f32, bool in) {
   RawElement raw;
   asm volatile(
@@ -52,7 +52,7 @@ __device__ __forceinline__ RawElement load_raw(const void* array, int64_t at, bo
       : "memory");
   return raw;
 }
-// Four adjacent elements, one aligned vector: four words of f32, or two of bf16 pairs.
+// Four adjacent elements, one aligned vector: four words of f32, or two words of bf16 pairs.
 __device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bool f32, bool in) {
   uint4 v = {};
   asm volatile(
@@ -68,7 +68,7 @@ __device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bo
       : "memory");
   return v;
 }
-// Two of them: two words of f32, or a pair of bf16 in the first.
+// Two adjacent elements: two words of f32, or a bf16 pair in the first word.
 __device__ __forceinline__ uint2 load_raw_two(const void* array, int64_t at, bool f32, bool in) {
   uint2 v = {};
   asm volatile(
@@ -95,18 +95,18 @@ __device__ __forceinline__ void add_raw_four(float (&to)[4], const uint4& raw, b
   to[3] += __uint_as_float(f32 ? raw.w : raw.y & 0xffff0000u);
 }
 
-// bias, residual and y: what comes after the sums.
+// bias, residual and y: the operands of the epilogue.
 struct LinearOutput {
-  const void *bias, *residual;  // null: none
+  const void *bias, *residual;  // may be null
   void* y;
-  int64_t residual_stride, y_stride;  // elements from row to row
+  int64_t residual_stride, y_stride;  // elements between rows
   int tokens, features;
-  bool bias_f32;  // else bf16
-  bool y_f32;     // y and the residual; else bf16
+  bool bias_f32;  // otherwise bf16
+  bool y_f32;     // type of y and of the residual; otherwise bf16
   bool
-      wide;  // four adjacent elements of y and of the residual, the first a multiple of four, are one aligned vector
+      wide;  // four adjacent elements of y and of the residual, from a multiple of four on, are one aligned vector
 
-  // A bias as tile::load_weight() gives it, of a kernel of tensor cores: those have biases in bf16, as their weights are.
+  // A raw bias, as tile::load_weight() returns it, for kernels on tensor cores: their biases are bf16, like their weights.
   __device__ __forceinline__ uint32_t raw_bias_of(int feature, bool in = true) const {
     return tile::load_weight(static_cast<const __nv_bfloat16*>(bias) + feature,
                              in && bias && feature < features);
@@ -130,7 +130,7 @@ struct LinearOutput {
     else
       static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(value);
   }
-  // Two or four adjacent features to y where they are one vector; the token and the features are there.
+  // Stores two or four adjacent features of y as one vector. The token and the features are in bounds.
   template <int N>
   __device__ __forceinline__ void store_together(int64_t token, int feature, const float (&value)[N]) const {
     const int64_t to = token * y_stride + feature;
@@ -139,15 +139,15 @@ struct LinearOutput {
     else
       tile::store(static_cast<__nv_bfloat16*>(y) + to, value);
   }
-  // sum + residual of four adjacent features to y, as far as they are there.
+  // Stores sum + residual of four adjacent features to y; skips features out of bounds.
   __device__ __forceinline__ void finish_four(int64_t token, int feature, const float (&sum)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) store(token, feature + i, sum[i] + residual_of(token, feature + i));
   }
 };
 
-// Biases of kCount features, kTogether adjacent ones and kApart from these to the next, asked for before a tile is multiplied, so that
-// nothing waits for them.
+// Biases of kCount features: groups of kTogether adjacent features, kApart between groups. They are loaded before the products of a
+// tile, so nothing waits for them.
 template <int kCount, int kApart, int kTogether = 1>
 struct RawBiases {
   uint32_t of[kCount];

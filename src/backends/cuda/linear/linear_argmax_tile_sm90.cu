@@ -1,10 +1,12 @@
-// The output layer of greedy decoding: tiles of logits (linear_tile.cuh) that never leave their CTAs. What leaves is the peak of each 64
-// logits of a row: the largest, its place, and the sum of exponentials beside it. A second launch makes the row's answer of its peaks.
+// The output layer of greedy decoding: tiles of logits (linear_tile.cuh) that never leave their CTAs. A CTA writes only a peak for each
+// 64 logits of a row: the largest logit, its index, and the sum of exponentials relative to it. A second launch reduces the peaks
+// of a row to its token.
 //
-// Wins    always so far: logits are neither written nor read, four bytes each.
-// Loses   nothing to Linear and Sample in turn, which draw rows that are not greedy.
-// Limits  see supports(). A sum runs from the first k to the last whatever the tile, as tile_sm90 of Linear has it.
-// Bytes   w once for each tile of rows; 16 for 64 features of a row, twice.
+// Wins    steps of greedy rows, because logits (four bytes each) are neither written nor read: a step of gpt-oss-20b on an H100 takes
+//         1598 us instead of 1607 at one sequence, 8962 instead of 9089 at 256 (docs/lab/cuda-step-launches.md).
+// Loses   rows that are not greedy: Linear and Sample process them as separate kernels.
+// Limits  see supports(). A sum runs from the first k to the last, whatever the tile, as in linear_tile_sm90.
+// Bytes   w once for each tile of rows; 16 bytes per 64 features of a row, written and read.
 // Source  original; the contract is ops/linear_argmax.h.
 #include <iterator>
 
@@ -18,7 +20,7 @@ using Problem = LinearArgmax::Problem;
 
 constexpr int64_t kPeakFeatures = 64, kPeakBytes = 16;
 
-// The tiles that are compiled, of kLinearTiles.
+// The compiled tiles, a subset of kLinearTiles.
 constexpr LinearTileKind kPeakTiles[] = {{2, 256}, {2, 192}, {2, 128}, {2, 64}, {1, 64}, {1, 32}, {1, 16}};
 constexpr int place_of_tile(const LinearTileKind& kind) {
   for (int i = 0; i < static_cast<int>(std::size(kPeakTiles)); ++i)
@@ -38,7 +40,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
-  // Not fitted: the second launch, and its peaks.
+  // Not fitted: the time of the second launch and its reads of peaks.
   const double answer_us = 1.5 + 2.0 * static_cast<double>(peaks_bytes(p)) / d.mem_bytes_per_us;
   std::vector<Config> out;
   for (Config& c : linear_tile_configs(LinearArgmax::linear(p), d)) {
@@ -88,8 +90,8 @@ namespace {
 
 using draw::kLog2E, draw::power_of_two;
 
-// Of some logits of a row: the largest, its place, the lowest of equals, and the sum of e^(logit - largest). A logit that is NaN or
-// does not exist is -inf and adds nothing.
+// The peak of some logits of a row: the largest logit, its index (the lowest among equals), and the sum of e^(logit - largest). A
+// logit that is NaN or does not exist counts as -inf and adds nothing.
 struct alignas(16) Peak {
   float largest;
   int at;
@@ -97,7 +99,7 @@ struct alignas(16) Peak {
 };
 static_assert(sizeof(Peak) == kPeakBytes);
 
-// e^(logit - largest), for a largest that may be -inf too.
+// e^(logit - largest), for a largest that may be -inf.
 __device__ __forceinline__ float beside(float logit, float largest) {
   return power_of_two((logit - fmaxf(largest, -FLT_MAX)) * kLog2E);
 }
@@ -107,7 +109,7 @@ __device__ __forceinline__ Peak peak_of(float first, int at, float second, int s
   const float largest = later ? second : first, other = later ? first : second;
   return {largest, later ? second_at : at, largest > -INFINITY ? 1.f + beside(other, largest) : 0.f};
 }
-// Symmetric to the bit: two lanes that exchange peaks have the same afterwards.
+// Symmetric in every bit: two lanes that exchange peaks get the same result.
 __device__ __forceinline__ Peak merged(const Peak& a, const Peak& b) {
   const bool takes_b = b.largest > a.largest || (b.largest == a.largest && b.at < a.at);
   const float largest = fmaxf(a.largest, b.largest), least = fminf(a.largest, b.largest);
@@ -119,8 +121,8 @@ __device__ __forceinline__ Peak exchanged(const Peak& p, int mask) {
           __shfl_xor_sync(~0u, p.sum, mask)};
 }
 
-// kCount rows' peaks of a lane become one row's peak of the eight lanes that differ in bits 2 to 4: each step of the exchange halves
-// the rows that a lane has left, so that lane l ends with row l / 4 of eight, or l / 8 of four.
+// Reduces kCount rows' peaks of a lane over the eight lanes that differ in bits 2 to 4. Each exchange step halves the rows that a lane
+// keeps, so lane l ends with row l / 4 of eight rows, or l / 8 of four.
 template <int kCount>
 __device__ __forceinline__ Peak fold(Peak (&peak)[kCount]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -143,12 +145,12 @@ __device__ __forceinline__ Peak fold(Peak (&peak)[kCount]) {
   return peak[0];
 }
 
-// The way from a warpgroup's sums to peaks, 32 rows at a time (16 of the narrowest tile).
+// Converts a warpgroup's sums to peaks, 32 rows at a time (16 for the narrowest tile).
 template <class C>
 struct PeakFinish {
   static constexpr int kOfLane = C::kN >= 32 ? 8 : 4, kRows = 4 * kOfLane, kRounds = C::kN / kRows;
   static_assert(C::kN % kRows == 0);
-  // Of the four warps of the group; rounds take turns.
+  // Peaks of the four warps of a warpgroup. Rounds alternate between two desks.
   struct Desk {
     float largest[4][kRows];
     int at[4][kRows];
@@ -175,7 +177,7 @@ struct PeakFinish {
       const int q = lane * kOfLane / 32, row = 8 * (q / 2) + 2 * (lane % 4) + q % 2;
       Desk& desk = desks[round % 2];
       desk.largest[warp][row] = own.largest, desk.at[warp][row] = own.at, desk.sum[warp][row] = own.sum;
-      // Whoever reads a desk has done so before it comes here again, and that desk's next turn is behind that.
+      // One barrier per round is enough: a thread reads a desk before it arrives here again, and the desk is reused only after that.
       tile::sync_threads<128>(barrier);
       const int token = to.token + round * kRows + lane;
       if (warp != round % 4 || lane >= kRows || token >= out.tokens) continue;
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   }
 }
 
-// A row's answer, of its peaks, which lie `tokens` apart: a CTA a row.
+// Reduces a row's peaks, which lie `tokens` apart, to its answer: one CTA per row.
 constexpr int kAnswerThreads = 512, kAnswerWarps = kAnswerThreads / 32, kAtOnce = 8;
 __global__ void __launch_bounds__(kAnswerThreads)
     answer_of_peaks(const Peak* peaks, int blocks, int tokens, int32_t* token, float* logprob) {
@@ -292,7 +294,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
   CUtensorMap w, x;
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));
-  LinearOutput out{};  // none of it but the sizes
+  LinearOutput out{};  // only the sizes are set
   out.tokens = static_cast<int>(p.tokens), out.features = static_cast<int>(p.features);
   const LinearTileParameters parameters = linear_tile_parameters(linear, tile, out);
   auto* const peaks = reinterpret_cast<Peak*>(workspace.data);

@@ -1,10 +1,10 @@
-// How tiles of 128 features x more than 64 rows become y where it is bf16 (linear_tile.cuh): by TMA, a box of 16 or 32 rows x 64 features at
-// a time.
+// How tiles of 128 features x more than 64 rows are stored to a bf16 y (linear_tile.cuh): by TMA, in boxes of 16 or 32 rows x 64
+// features.
 //
-// Each consumer warpgroup has a few boxes in shared memory and a warp that serves them, one of the producer's neighbours. That warp
-// fills a box with the residual's elements ahead of time, also for the next tile while this one is multiplied. The consumers add
-// their sums and biases in place. The warp then sends the box to y, and fills it anew once it has been read. So a consumer waits
-// for no memory between two tiles.
+// Each consumer warpgroup has a few boxes in shared memory, and a warp of the producer's warpgroup serves them. The serving warp loads
+// the residual into a box ahead of time, also for the next tile while this tile is multiplied. The consumers add their sums and
+// biases in place. Then the serving warp stores the box to y and refills it after the store has read it. So a consumer never waits for
+// memory between two tiles.
 #pragma once
 #include "backends/cuda/linear/linear_tile_shape.cuh"
 
@@ -21,10 +21,10 @@ template <class C>
 struct LinearBoxes {
   static constexpr int kRows = C::kKind.box_rows(), kBytes = kRows * 128, kAtOnce = C::kKind.boxes(),
                        kOfTile = C::kN / kRows,
-                       kSquares = kRows / 16;  // of 16 rows and features: what a warp adds at once
+                       kSquares = kRows / 16;  // squares of 16 rows x 16 features, which a warp adds at once
   static_assert(C::kN % kRows == 0 && kRows % 16 == 0);
 
-  uint32_t boxes, ready, staged;  // addresses: of the warpgroup's boxes, of the barriers of the first
+  uint32_t boxes, ready, staged;  // addresses of the warpgroup's boxes and of the barriers of its first box
 
   __device__ __forceinline__ LinearBoxes(const LinearTileShared& at, uint32_t base, int group)
       : boxes(base + at.staging + group * C::kStagingBytes),
@@ -36,7 +36,7 @@ struct LinearBoxes {
     tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.staged) + threadIdx.x, 4);
   }
 
-  // The boxes of a tile that a CTA finishes.
+  // The boxes of a tile that this CTA finishes.
   struct Own {
     int first, end;
     __device__ __forceinline__ explicit Own(const LinearEights<C>& own)
@@ -44,20 +44,20 @@ struct LinearBoxes {
   };
 
   using Biases = RawBiases<2, 8>;
-  // The first of a lane's two features in a tile of 64 from `first` on.
+  // The first of a lane's two features in a 64-feature tile that begins at `first`.
   static __device__ __forceinline__ int feature_of_lane(int first) {
     return first + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
   }
 
-  // A consumer warp: adds biases and what the boxes hold to the tile's sums, and leaves the results there. The order of registers:
-  // tile/wgmma.cuh. `place`: the next box.
+  // Called by a consumer warp: adds the biases and the contents of the boxes to the tile's sums, and leaves the results in the boxes.
+  // tile/wgmma.cuh has the order of the registers. `place`: the next box.
   __device__ __forceinline__ void add(const float (&d)[C::kN / 2], const LinearOutput& out,
                                       const Biases& biases, const LinearEights<C>& eights,
                                       tile::RingPlace& place) const {
     const Own own(eights);
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const float bias[2] = {biases.value(0), biases.value(1)};
-    // The row of a quarter of a square that the lane has the address of: quarters are two of features, of eight rows and the next eight.
+    // The address that this lane passes: a row in a quarter of a square. The quarters are two groups of 8 features x two of 8 rows.
     const uint32_t at = boxes + tile::swizzled(lane / 16 * 8 + lane % 8, (2 * warp + lane / 8 % 2) * 16);
 #pragma unroll
     for (int box = 0; box < kOfTile; ++box) {
@@ -84,7 +84,7 @@ struct LinearBoxes {
     }
   }
 
-  // The next box of a serving warp. Tiles whose features are beyond the last have none.
+  // The next box of a serving warp. Tiles past the last feature have no boxes.
   struct Next {
     int tile, box = 0, end = 0;
     LinearTilePlace to{};
@@ -112,7 +112,7 @@ struct LinearBoxes {
     }
   };
 
-  // The warp that serves the boxes of `group`.
+  // The warp that serves the boxes of warpgroup `group`.
   __device__ __forceinline__ void serve(const CUtensorMap& y, const CUtensorMap& residual,
                                         const LinearTileParameters& p, int group,
                                         const LinearTileShare& mine) const {

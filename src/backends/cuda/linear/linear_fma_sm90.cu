@@ -1,17 +1,17 @@
-// A dense layer for what tensor cores refuse: f32 operands, the CPU's panels, widths that are no multiple of 8, rows of x at any
-// address. A CTA has tiles of 64 features x 64 rows; both operands pass through shared memory as f32, and a thread has sums of
-// 4 x 4 elements.
+// A dense layer for problems that tensor cores refuse: f32 operands, the CPU's panels, widths that are not a multiple of 8, rows of x at
+// any address. A CTA computes tiles of 64 features x 64 rows. Both operands pass through shared memory as f32, and a thread has 4 x 4
+// sums.
 //
-// Wins    f32 x or weights, odd or short widths.
-// Loses   wherever another kernel accepts: it uses no tensor cores.
-// Limits  none but the contract's. A sum runs from the first k to the last, so a row's bits do not depend on the batch.
+// Wins    problems that no other kernel accepts: f32 x or weights, odd or short widths.
+// Loses   wherever another kernel accepts, because it uses no tensor cores.
+// Limits  none beyond the contract. A sum runs from the first k to the last, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/linear/linear.h"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kTile = 64, kStep = 16;  // features and rows of a tile; of k at a time
+constexpr int kTile = 64, kStep = 16;  // features and rows of a tile; values of k per step
 
 Refusal supports(const Linear::Problem&, const DeviceInfo& d) {
   Refusal r;
@@ -19,7 +19,7 @@ Refusal supports(const Linear::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Not fitted: half of the chip's rate, by whole rounds of tiles.
+// Not fitted: half of the GPU's FMA rate, in whole rounds of tiles.
 double cost_us(const Linear::Problem& p, const DeviceInfo& d) {
   constexpr double kShare = 0.5, kResident = 4;
   const auto tiles = static_cast<double>(linear_parts(std::max<int64_t>(p.tokens, 1), kTile)) *
@@ -63,11 +63,11 @@ struct Parameters {
   int width;
 };
 
-constexpr int kThreads = 256, kEach = 4;          // sums of a thread: 4 x 4
-constexpr int kPitch = kTile + 4;                 // floats; rows stay 16-byte aligned
-constexpr int kLoads = kTile * kStep / kThreads;  // elements of each operand that a thread copies in a step
+constexpr int kThreads = 256, kEach = 4;          // 4 x 4 sums per thread
+constexpr int kPitch = kTile + 4;                 // floats; the padding keeps rows 16-byte aligned
+constexpr int kLoads = kTile * kStep / kThreads;  // elements of each operand that a thread copies per step
 
-// Rows of one operand from global to shared memory, [k][row]. Zeros beyond the last row and the last k.
+// Copies rows of one operand from global to shared memory, as [k][row]. Zeros past the last row and the last k.
 template <class T>
 struct RowMajor {
   const T* at;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply_tile(const Parameters& p, const X& x, c
   fetch(next_w, w, first_feature, 0, p.width);
 #pragma unroll 1
   for (int k = 0; k < p.width; k += kStep) {
-    __syncthreads();  // the previous step has been read
+    __syncthreads();  // all threads have read the previous step
     put(xs, next_x);
     put(ws, next_w);
     __syncthreads();

@@ -1,17 +1,17 @@
-// A dense layer for up to 128 rows: each multiprocessor has one share of the features, 16 to 64 of them, and as many of its weights
-// as fit in shared memory before x is there.
+// A dense layer for up to 128 rows. Each SM owns a share of 16 to 64 features, and loads as many of its weights as fit in shared memory
+// before x is ready.
 //
-// Rows of x are the first operand of wgmma, 64 to a warpgroup, and features are its columns. So features can be shared out in
-// eights, one share a multiprocessor, where tiles of 64 features leave multiprocessors idle. Weights and x have rings of their own:
-// weights come from memory while the launches before still run, and x from the L2 once they have ended.
+// Rows of x are the first operand of wgmma, 64 per warpgroup, and features are its columns. So features can be divided in groups of
+// eight, one share per SM, where tiles of 64 features would leave SMs idle. Weights and x have separate rings: weights come from
+// memory while the previous launches still run, x comes from L2 after they have ended.
 //
-// End says where a share's weights are and what becomes of its sums:
+// End defines where a share's weights are and what happens to its sums:
 //
 //   Maps                          tensor maps of the weights; prefetch(maps)
-//   fetch<features>(policy, to, maps, k, share, full)   64 of k of a share's weights: rows of 128 bytes, swizzled
+//   fetch<features>(policy, to, maps, k, share, full)   64 values of k of a share's weights: rows of 128 bytes, swizzled
 //   Out                           a part of the launch's parameters
-//   Sums<eights>(out, row)        begins loads for which nothing waits after the products, and waits for the previous launch
-//   store(out, sums)              which all threads of a warpgroup call
+//   Sums<eights>(out, row)        starts the loads of the epilogue early, and waits for the previous launch
+//   store(out, sums)              all threads of a warpgroup call it
 #pragma once
 #include "backends/cuda/launch.h"
 #include "backends/cuda/linear/linear_shares.h"
@@ -25,16 +25,16 @@
 
 namespace sluice::cuda::shares {
 
-constexpr int kBlockBytes = kGroupRows * 128;  // 64 rows of x, 64 of k
+constexpr int kBlockBytes = kGroupRows * 128;  // 64 rows of x, 64 values of k
 
 template <class Out>
 struct Parameters {
-  int stages;  // of k
+  int stages;  // stages that cover k
   ShareMemory at;
   Out out;
 };
 
-// A thread has sums of the rows r and r + 8, and of two adjacent columns of each eight: where these begin.
+// A thread has sums of rows r and r + 8, and of two adjacent columns in each group of eight. Returns the first of the two columns.
 __device__ __forceinline__ int column_of_thread() { return static_cast<int>(threadIdx.x) % 4 * 2; }
 
 template <int kFeatures, int kGroups>
@@ -45,7 +45,7 @@ struct Shape {
   static_assert(kWeightBytes % (1024 * kBoxes) == 0);
 };
 
-// The warp of weights. Nothing here waits for the previous launch.
+// The producer warp of the weights. It never waits for the previous launch.
 template <class End, class C>
 __device__ __forceinline__ void fetch_weights(const typename End::Maps& w,
                                               const Parameters<typename End::Out>& p, uint32_t base) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void fetch_weights(const typename End::Maps& w,
     place.step(static_cast<uint32_t>(p.at.w_stages));
   }
 }
-// The warp of x.
+// The producer warp of x.
 template <class C, class Out>
 __device__ __forceinline__ void fetch_x(const CUtensorMap& x, const Parameters<Out>& p, uint32_t base) {
   tile::RingPlace place;
@@ -168,7 +168,7 @@ Kernel<End> kernel_for(int features, std::integer_sequence<int, kIndex...>) {
   return kAll[(features - kFeaturesLeast) / kFeaturesStep];
 }
 
-// Enqueues a problem that has tokens; rows of x are 16-byte aligned.
+// Enqueues a problem with at least one token; rows of x are 16-byte aligned.
 template <class End>
 Status launch_shares(std::string_view name, const Linear::Problem& p, const KernelLaunch& of,
                      const Tensor& rows, const typename End::Maps& w, const typename End::Out& out,

@@ -1,4 +1,4 @@
-// Dense layers whose multiprocessors have a share of the features each (linear_shares.cuh): what their cards share.
+// Dense layers whose SMs own a share of the features each (linear_shares.cuh): the common parts of their descriptors.
 #pragma once
 #include <algorithm>
 
@@ -6,35 +6,35 @@
 
 namespace sluice::cuda::shares {
 
-constexpr int64_t kStageK = 128;  // k of a stage: two boxes
+constexpr int64_t kStageK = 128;  // values of k per stage: two boxes
 constexpr int kGroupRows = 64, kRowsMost = 2 * kGroupRows, kFeaturesLeast = 16, kFeaturesMost = 64,
               kFeaturesStep = 8;
-constexpr int kXBytes[] = {96 << 10, 128 << 10};  // of the ring of x, by warpgroups
-constexpr int kStagesMost = 32;                   // of a ring
+constexpr int kXBytes[] = {96 << 10, 128 << 10};  // bytes of the ring of x, by number of warpgroups
+constexpr int kStagesMost = 32;                   // per ring
 constexpr int stages_of(int64_t width) { return static_cast<int>((width + kStageK - 1) / kStageK); }
 
-// A launch: features of a share, and warpgroups of 64 rows.
+// A launch: features per share, and warpgroups of 64 rows.
 struct Share {
   int features, groups;
 
   KernelLaunch packed() const { return {.value = {features, groups}}; }
   static Share of(const KernelLaunch& l) { return {l.value[0], l.value[1]}; }
 
-  constexpr int weight_bytes() const { return features * 2 * static_cast<int>(kStageK); }  // of a stage
+  constexpr int weight_bytes() const { return features * 2 * static_cast<int>(kStageK); }  // per stage
 };
-// Offsets in shared memory: x, weights, barriers. A stage of x has the rows that there are. wgmma reads 64 for each warpgroup, and so
-// what follows them in shared memory, to sums that nobody stores.
+// Offsets in shared memory: x, weights, barriers. A stage of x holds only the rows of the problem. wgmma reads 64 rows per warpgroup,
+// so it also reads the bytes that follow; those sums are never stored.
 struct ShareMemory {
-  int rows, x_bytes;  // of a stage of x: rows are a multiple of eight
+  int rows, x_bytes;  // per stage of x; rows are a multiple of eight
   int x_stages, w_stages, weights, x_full, x_empty, w_full, w_empty, bytes;
 };
 inline ShareMemory memory_of(const Linear::Problem& p, const Share& s) {
-  constexpr int kMost = (228 << 10) - (1 << 10), kBarriers = 1024;  // the system reserves 1 KB
+  constexpr int kMost = (228 << 10) - (1 << 10), kBarriers = 1024;  // the system reserves 1 KiB
   const int stages = stages_of(p.width);
   ShareMemory m{};
   m.rows = static_cast<int>(linear_parts(p.tokens, 8)) * 8;
   m.x_bytes = m.rows * 2 * static_cast<int>(kStageK);
-  // Bytes of x on their way hide the way from the L2: measured, docs/lab/cuda-engine.md.
+  // The bytes of x in flight hide the latency of L2 (measured: docs/lab/cuda-engine.md).
   m.x_stages = std::min({stages, kXBytes[s.groups - 1] / std::max(m.x_bytes, 1), kStagesMost});
   m.weights = std::max(m.x_stages * m.x_bytes, s.groups * kGroupRows * 2 * static_cast<int>(kStageK));
   m.w_stages = std::min({stages, (kMost - kBarriers - m.weights) / s.weight_bytes(), kStagesMost});
@@ -56,9 +56,10 @@ inline void need_shares(Refusal& r, const Linear::Problem& p, const DeviceInfo& 
          p.features);
 }
 
-// Not a time, but set for its place among the other kernels: what was fastest in steps of more than eight rows, where weights come before x,
-// and else alone (docs/lab/cuda-engine.md; tests/cuda/regret_test.cc). Of 5120 x 2880 it is 9 to 14% below what was measured alone, of
-// 2880 x 4096 up to 23% above.
+// Not a predicted time: the constants rank this kernel among the other kernels. They give the fastest choice in steps of more than
+// eight rows, where the weights arrive before x, and the fastest kernel in isolation below (docs/lab/cuda-engine.md;
+// tests/cuda/regret_test.cc). The result is 9 to 14% below the isolated measurement of 5120 x 2880 and up to 23% above it for
+// 2880 x 4096.
 inline double share_us(const Linear::Problem& p, const DeviceInfo& d, const Share& s) {
   constexpr double kFixedUs = 1.0, kStageUs = 0.34, kEarlyUs = 1.2, kEarlyRows = 8;
   const double row_us = s.groups == 1 ? 0.02 : 0.021, rows = static_cast<double>(p.tokens);
@@ -66,7 +67,7 @@ inline double share_us(const Linear::Problem& p, const DeviceInfo& d, const Shar
          std::max(Linear::bytes(p) / d.mem_bytes_per_us, kStageUs * stages_of(p.width));
 }
 
-// The one configuration of a problem, which takes `more_us` beyond what share_us() says.
+// The only configuration of a problem; its cost is share_us() plus `more_us`.
 inline std::vector<Config> configs_of(const Linear::Problem& p, const DeviceInfo& d, double more_us) {
   const auto least =
       static_cast<int>(linear_parts(linear_parts(p.features, d.cores), kFeaturesStep)) * kFeaturesStep;

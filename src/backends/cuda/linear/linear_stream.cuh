@@ -1,30 +1,31 @@
-// A dense layer for up to eight rows: weights pass once, and the rows of x stay in registers, a single one in shared memory.
+// A dense layer for up to eight rows: weights pass once; the rows of x stay in registers, or in shared memory if there is only one row.
 //
-// CTAs, one an SM, have equal shares of the features, counted in sixteens or in eights. A unit of work is a slab of 16 features, or of
-// the last eight of a share, and the whole width. A producer warp keeps a ring of stages full by TMA: 16 features
-// x 512 of k, eight boxes of 64, or eight features x 1024. Of each stage a consumer warp multiplies one box (two), the
-// weights as the 16-row operand of mma.sync and the rows of x as its 8 columns. So a warp needs every eighth box of x alone,
-// which it loads once, straight into the order of its operands, and keeps over all units where the width allows. After a unit the
-// warps' sums are added up through shared memory, in their order; thread t finishes row t % 16 of the unit for token t / 16.
+// There is one CTA per SM. CTAs own equal shares of the features, in multiples of sixteen or eight. A unit of work is a slab of
+// 16 features over the whole width; the last unit of a share may have eight. A producer warp keeps a ring of stages full by TMA
+// loads: 16 features x 512 values of k in eight boxes of 64, or eight features x 1024. A consumer warp multiplies one box of
+// each stage (two boxes of eight features): the weights are the 16-row operand of mma.sync, the rows of x its 8 columns. So a
+// warp needs only every eighth box of x. It loads them once, straight into the order of its operands, and keeps them over all
+// units if the width allows. After a unit the warps' sums are added in order through shared memory; thread t finishes row t %
+// 16 of the unit for token t / 16.
 //
-// The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM: SMs
-// that the previous launch leaves first would get two, and others none. The attention of a step that decodes has its shared memory
-// beside it, and its registers where this kernel has no more than 80: beside narrow tiles of attention nine stages, which are most of a
-// CTA's share of gpt-oss's projection back.
+// The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM:
+// otherwise the SMs that become free first would get two CTAs, and others none. A decoding attention kernel's shared memory fits beside
+// it, and so do its registers if this kernel has at most 80. Beside narrow tiles of attention there are nine stages, which hold most of a
+// CTA's share of gpt-oss's output projection.
 //
-// A single row stands in shared memory, behind the ring or in the place of the last stage. So threads have few registers, and one short
-// loop goes over the stages of a unit. More rows would have to be in shared memory as a whole before the first product, and would be
-// read there again and again.
+// A single row is in shared memory, after the ring or in place of the last stage. So threads need few registers, and one short loop
+// covers the stages of a unit. Several rows would have to be complete in shared memory before the first product, and would be read
+// from there for every unit.
 //
-// End says where a unit's weights are and what becomes of its sums:
+// End defines where a unit's weights are and what happens to its sums:
 //
 //   Maps                                  tensor maps of the weights; prefetch(maps)
-//   kEights                               whether shares may end with eight features
+//   kEights                               true if shares may end with eight features
 //   fetch(slab, policy, to, maps, k, feature, full)   a box of the unit of 16 (slab) or 8 features that begins at `feature`
 //   Out                                   a part of the launch's parameters
-//   Token(out)                            what a thread keeps of its token
-//   Unit(out, token, first, end)          of features [first, end), 16 at most: begins loads for which nothing waits before
-//   store(out, token, first, sum)         which all threads of the first four warps call, with the sum of their element
+//   Token(out)                            the data that a thread keeps for its token
+//   Unit(out, token, first, end)          features [first, end), at most 16: starts the loads of the epilogue early
+//   store(out, token, first, sum)         all threads of the first four warps call it, with the sum of their element
 #pragma once
 #include <type_traits>
 
@@ -67,7 +68,7 @@ __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows&
   }
 }
 
-// A consumer warp's boxes of x: lane (g, c) has of row g the eight values at 8 c of each half of a box. kBlocks at once.
+// A consumer warp's boxes of x, kBlocks at a time: lane (g, c) has the eight values at 8 c in each half of a box of row g.
 template <int kBlocks>
 struct RowsOfX {
   tile::Eight<B16> half[kBlocks][2];
@@ -85,26 +86,27 @@ struct RowsOfX {
   }
 };
 
-// Whether the operands of a sum have been loaded: always true, but evaluating it waits for them. An arrival that does not depend on
-// it may pass the loads (docs/lab/how-the-expert-gemms-work.md).
+// True once the operands of a sum have been loaded: always true, but the evaluation waits for the loads. An arrival that does not
+// depend on it may overtake the loads (docs/lab/how-the-expert-gemms-work.md).
 __device__ __forceinline__ uint32_t has_loaded(float sum) {
-  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: theirs is 0x7fffffff
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: mma gives 0x7fffffff
   return __float_as_uint(sum) != kNever;
 }
 
-// The same without waiting for the products: it depends on the bits that were loaded, by a mask that is zero, which the compiler does not
-// know. For a single row, whose next stage can then be loaded while this one is multiplied; more rows lack the registers (they spill, and
-// take 2% longer).
+// Releases a stage without a wait for the products: the arrival depends on the loaded bits through a mask that is always zero, but
+// unknown to the compiler. For a single row, whose next stage can then be loaded during the products of this one. Several rows
+// would spill registers and take 2% longer.
 struct Release {
   uint32_t zero, loaded = 0;
 
-  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one load brings all four
+  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one load brings all four words
   __device__ __forceinline__ void operator()(uint32_t barrier) const {
     tile::arrive_by_lane(barrier, (loaded & zero) == 0);
   }
 };
 
-// A lane's weights of a box of kFeatures. Four lanes cover 32 of k in 16 bytes each, so a half of a box is two steps of mma.sync (mma.cuh).
+// A lane's weights of a box of kFeatures. Four lanes cover 32 values of k with 16 bytes each, so half a box is two steps of
+// mma.sync (mma.cuh).
 template <int kFeatures>
 struct Box {
   uint4 low[2], high[2] = {};
@@ -123,7 +125,7 @@ struct Box {
       if constexpr (kFeatures == kSlab) release.after(high[h]);
     }
   }
-  // The product with both halves of x.
+  // The product with both halves of a box of x.
   __device__ __forceinline__ void multiply(float (&d)[2][4], const uint4& first, const uint4& second) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -136,12 +138,12 @@ struct Box {
   }
 };
 
-// The stages of a unit of kFeatures from chunk `first` on, as far as x is there.
+// The stages of a unit of kFeatures from chunk `first` on, as far as the loaded x reaches.
 template <class Place, int kFeatures, int kBlocks>
 __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p, uint32_t ring,
                                                 tile::RingPlace& place, const uint32_t (&at)[2],
                                                 const RowsOfX<kBlocks>& x, int first, int warp) {
-  constexpr int kChunks = kSlab / kFeatures, kBytes = kBoxBytes / kChunks;  // of a stage; of a box
+  constexpr int kChunks = kSlab / kFeatures, kBytes = kBoxBytes / kChunks;  // per stage; per box
   static_assert(kBlocks % kChunks == 0);
 #pragma unroll
   for (int i = 0; i < kBlocks; i += kChunks) {
@@ -159,12 +161,12 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
   }
 }
 
-// What a thread finishes of a unit.
+// The token of a unit's sum that this thread finishes.
 __device__ __forceinline__ int token_of_thread() { return static_cast<int>(threadIdx.x) / kSlab; }
 __device__ __forceinline__ int row_of_thread() { return static_cast<int>(threadIdx.x) % kSlab; }
 
-// A warp's sums of a unit, as mma() leaves them: four of each lane. Of a single row those of its column alone, which the threads of other
-// tokens then take for theirs; nobody stores what they have.
+// Stores a warp's sums of a unit as mma() leaves them, four per lane. For a single row, stores only its column; the threads of other
+// tokens then read the same values, and never store their results.
 template <class Place>
 __device__ __forceinline__ void leave_sums(float* sums, int warp, int lane, const float (&of_lane)[4]) {
   if constexpr (!Place::kSingle) {
@@ -186,9 +188,9 @@ __device__ __forceinline__ float sum_of_warps(const float* sums) {
   return total;
 }
 
-// The row x into shared memory, zeros behind its width: by each warp what it multiplies.
+// Copies the single row of x to shared memory, with zeros past its width. Each warp copies what it multiplies.
 __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, int lane) {
-  constexpr int kPieces = kBlock / 8, kAtOnce = 32 / kPieces;  // of 16 bytes, of a box; boxes
+  constexpr int kPieces = kBlock / 8, kAtOnce = 32 / kPieces;  // 16-byte pieces of a box; boxes per pass
   const int piece = lane % kPieces;
 #pragma unroll 2
   for (int box = warp + lane / kPieces * kWarps; box < p.k_blocks; box += kAtOnce * kWarps) {
@@ -200,7 +202,7 @@ __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, i
   __syncwarp();
 }
 
-// The stages of a unit of a single row.
+// The stages of a unit, for a single row.
 template <class Place>
 __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, uint32_t ring,
                                              tile::RingPlace& place, const uint32_t (&at)[2], bool slab,
@@ -236,7 +238,7 @@ __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, ui
   }
 }
 
-// kBlocks: chunks of x that a warp holds; 0: a single row, in shared memory. A wider x is loaded part by part, anew for each unit.
+// kBlocks: chunks of x that a warp holds; 0: a single row, in shared memory. A wider x is loaded in parts, again for each unit.
 template <class End, int kBlocks, class Place>
 __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
                                         int warp) {
@@ -272,7 +274,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
     float* const mine = reinterpret_cast<float*>(shared + Place::kSums) + turn * (Place::kSumBytes / 4);
     const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
     leave_sums<Place>(mine, warp, lane, of_lane);
-    // All have read the unit before the previous one by now, whose place the next one's sums take.
+    // By now all warps have read the sums of the unit before the previous one; the next unit's sums overwrite them.
     tile::sync_threads<kConsumers>(1);
     if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
       unit.store(out, token, feature, sum_of_warps<Place>(mine));
@@ -280,7 +282,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   }
 }
 
-// The fewest registers that spill nothing, or next to it: a CTA of attention then has room beside this one for longer.
+// The fewest registers with almost no spills: a CTA of attention then fits beside this CTA in more cases.
 constexpr int registers_of(int blocks) { return blocks == 0 ? 64 : blocks <= 6 ? 80 : 96; }
 
 template <class End, int kBlocks>
@@ -306,16 +308,16 @@ __global__ void __maxnreg__(registers_of(kBlocks))
   }
 }
 
-// `of`: what linear_stream_launch() made. x has 16-byte aligned rows.
+// `of`: the result of linear_stream_launch(). Rows of x are 16-byte aligned.
 template <class End>
 Status launch_stream(std::string_view name, const Linear::Problem& p, const KernelLaunch& of, const Tensor& x,
                      const typename End::Maps& w, const typename End::Out& out, Stream to) {
-  constexpr int kFew = 6, kMany = 8;  // chunks of x in registers: widths up to 3072 and 4096
+  constexpr int kFew = 6, kMany = 8;  // chunks of x in registers, for widths up to 3072 and 4096
   using Single = Layout<true>;
   using More = Layout<false>;
   const auto k_blocks = static_cast<int>(linear_parts(p.width, kBlock));
   const bool single = p.tokens == 1 && p.width <= kRowWidthMost;
-  // A row that does not fit behind the ring has the last stage's place.
+  // A row that does not fit after the ring takes the place of the last stage.
   const int stages = !single                                      ? More::kStages
                      : k_blocks * kBlock * 2 <= Single::kRowBytes ? Single::kStages
                                                                   : Single::kStages - 1;

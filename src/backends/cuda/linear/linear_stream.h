@@ -1,25 +1,25 @@
-// Dense layers whose weights stream past a few rows (linear_stream.cuh): what their cards share.
+// Dense layers that stream their weights past a few rows (linear_stream.cuh): the common parts of their descriptors.
 #pragma once
 #include "backends/cuda/linear/linear.h"
 
 namespace sluice::cuda {
 
-constexpr int kStreamEight = 8, kStreamSlab = 16;  // features that CTAs share out, and of a unit of work
+constexpr int kStreamEight = 8, kStreamSlab = 16;  // granularity of shares; features per unit of work
 constexpr int64_t kStreamRowsMost = 8;
 
 inline void need_stream_rows(Refusal& r, int64_t tokens) {
   r.need(tokens <= kStreamRowsMost, "tokens <= 8 (columns of mma.sync)", "tokens", tokens);
 }
 
-// Fitted to linear_candidates.csv of an H200 and an H100, behind a launch of its kind: an H100's memory is the limit, and on an H200
-// what its multiprocessors fetch in this way.
+// Fitted to linear_candidates.csv of an H200 and an H100, each launch after a launch of the same kernel. An H100 is limited by its
+// memory, an H200 by the rate at which its SMs load in this way.
 inline double linear_stream_us(const Linear::Problem& p, const DeviceInfo& d) {
   constexpr double kFixedUs = 0.4, kElementUs = 1.5e-5, kShare = 0.974, kCoreBytesPerUs = 31e3;
   return kFixedUs + kElementUs * static_cast<double>(p.tokens * p.width) +
          Linear::bytes(p) / std::min(kShare * d.mem_bytes_per_us, kCoreBytesPerUs * d.cores);
 }
 
-// A launch: CTAs, and the features that are shared out at a time.
+// A launch: the number of CTAs, and the granularity of their shares in features.
 inline KernelLaunch linear_stream_launch(const Linear::Problem& p, const DeviceInfo& d, int each) {
   return {.value = {static_cast<int32_t>(std::min<int64_t>(linear_parts(p.features, each), d.cores)), each}};
 }

@@ -1,4 +1,4 @@
-// How a CTA of linear_stream.cuh lies in shared memory, and its share of the features.
+// The shared memory of a CTA of linear_stream.cuh, and its share of the features.
 #pragma once
 #include <cstdint>
 
@@ -11,22 +11,24 @@ namespace sluice::cuda::stream {
 
 using B16 = __nv_bfloat16;
 
-constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // k of a box
+constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // values of k per box
 constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
-constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;  // of a box
+// Boxes of 8, 16 features.
+constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;
 constexpr int kStageBytes = kWarps * kBoxBytes;
-// Stages on their way while the ring fills for the first time: with more, what others wait for stands behind them.
+// Stages in flight while the ring fills for the first time. With more stages, the loads that other threads wait for queue behind them.
 constexpr int kInFlight = 3;
 static_assert(kStreamRowsMost * kSlab <= kConsumers);
 
-// Shared memory of a CTA. It has as many stages as fit beside narrow tiles of attention; a single row stands behind them, and has sums of
-// its own column alone.
+// Shared memory of a CTA. It has as many stages as fit beside narrow tiles of attention. A single row follows the stages, and its sums are
+// only its own column.
 template <bool kOneRow>
 struct Layout {
   static constexpr bool kSingle = kOneRow;
   static constexpr int kStages = 9, kRowBytes = kSingle ? kStageBytes / 2 : 0;
   static constexpr int kSumBytes =
-      kWarps * (kSingle ? kSlab * 4 : 32 * 16);  // of a unit; else four sums of each lane
+      // Per unit: 16 sums per warp for a single row, otherwise four sums per lane.
+      kWarps * (kSingle ? kSlab * 4 : 32 * 16);
   static constexpr int kSums = kStages * kStageBytes + kRowBytes, kFull = kSums + 2 * kSumBytes,
                        kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
   static_assert(2 * (kBytes + 1024) > 228 << 10, "one CTA on an SM");
@@ -37,13 +39,13 @@ struct Rows {
   const B16* x;
   int64_t x_stride;
   int tokens, width, k_blocks,
-      chunks;          // a chunk is a box for each consumer warp: a stage of a slab, half of one of eight
-  int each, shares;    // what is shared out: so many features, so many times
-  int stages, row_at;  // of the ring; where a single row stands
+      chunks;  // a chunk is one box for each consumer warp: a stage of 16 features, or half a stage of eight
+  int each, shares;    // granularity of the shares in features; how many such groups there are
+  int stages, row_at;  // stages of the ring; offset of a single row
   tile::Divisor ctas;
-  uint32_t zero;  // 0, which the compiler does not know
+  uint32_t zero;  // always 0, but unknown to the compiler
 
-  // Features [first, end) of this CTA.
+  // This CTA's features are [first, end).
   __device__ __forceinline__ int first() const { return share(static_cast<int>(blockIdx.x)); }
   __device__ __forceinline__ int end() const { return share(static_cast<int>(blockIdx.x) + 1); }
 

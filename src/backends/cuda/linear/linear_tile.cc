@@ -1,4 +1,4 @@
-// Configurations of the tile kernels of dense layers, and a model of their time.
+// Configurations of the tile kernels of dense layers, and their cost model.
 #include "backends/cuda/linear/linear_tile.h"
 
 #include <iterator>
@@ -6,27 +6,27 @@
 namespace sluice::cuda {
 namespace {
 
-// Fitted to the rows of bench/measured/h200/linear_candidates.csv, all of them at once; tests/cuda/regret_test.cc holds the choices
-// to these rows. Of a multiprocessor: bytes and clocks; tensor cores run at the clock that the power limit leaves them.
+// Fitted to all rows of bench/measured/h200/linear_candidates.csv together; tests/cuda/regret_test.cc checks the choices against these
+// rows. The units are bytes and clocks of one SM. Tensor cores run at the clock that the power limit allows.
 constexpr double kTensorClocksUs = 1.5e3, kClocksUs = 1.7e3, kIngestBytes = 71;
-constexpr double kStepClocks = 245;        // least clocks of a step, from one wait to the next
-constexpr double kL2BytesPerUs = 9.035e6;  // what all of them take from the L2
+constexpr double kStepClocks = 245;        // the fewest clocks of a step, from one wait to the next
+constexpr double kL2BytesPerUs = 9.035e6;  // the rate at which all SMs read from L2
 constexpr double kFixedUs = 0.075, kRoundUs = 1.17, kLatencyUs = 1.13, kMemoryShare = 1.21, kHidden = 0.66;
-// Of split sums: each time, and for a row of 64 features that is sent.
+// Split sums: fixed time, and time per sent row of 64 features.
 constexpr double kExchangeUs = 2.3, kExchangeRowUs = 0.0125;
-// A cluster stands on multiprocessors of one group of 16 or 18; as if of 14 it takes room.
+// A cluster runs on the SMs of one GPC, which has 16 or 18. The model places clusters as if a GPC had 14 SMs.
 constexpr double kGroupCores = 16.5, kGroupRoom = 14;
 
 struct Work {
   int64_t tiles;
-  double steps;  // of a tile, of 64 k
+  double steps;  // steps of 64 k per tile
 };
 Work work_of(const Linear::Problem& p, const LinearTileKind& kind, int splits) {
   return {linear_parts(std::max<int64_t>(p.tokens, 1), kind.n) * linear_parts(p.features, kind.features()),
           static_cast<double>(linear_parts(linear_parts(p.width, kLinearBlock), splits))};
 }
 
-// Whole rounds of tiles at the pace of what limits a step, and memory at the pace that bytes in flight allow. Neither hides all of
+// Whole rounds of tiles at the rate of a step's limiter, and memory at the rate that the bytes in flight allow. Neither hides all of
 // the other.
 double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKind& kind, int splits) {
   const Work work = work_of(p, kind, splits);
@@ -42,7 +42,7 @@ double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKi
   const double step_us = std::max(each_sm * std::max(tensor_us, ingest_us), rounds * kStepClocks / kClocksUs);
   const double sm_us = std::max(work.steps * step_us + rounds * kRoundUs,
                                 work.steps * ctas * kind.stage_bytes() / kL2BytesPerUs);
-  // Tiles of other rows read the same weights.
+  // Tiles with the same features and other rows read the same weights.
   const double of_weights = static_cast<double>(linear_parts(p.features, kind.features()) * splits);
   const double in_flight = std::min(of_weights, d.cores * resident) *
                            linear_tile_shared(kind, splits).stages * kind.weight_bytes();
@@ -61,9 +61,9 @@ std::string kind_name(const LinearTileKind& kind) {
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
-  const int turn_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // sums
+  const int turn_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // sums that a round stages
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
-  // What a CTA finishes: its sums from every CTA of the cluster.
+  // The sums that a CTA finishes, from every CTA of the cluster.
   const int inbox =
       splits > 1 ? splits * static_cast<int>(linear_parts(kind.turns(), splits)) * turn_bytes : 0;
   LinearTileShared s{};

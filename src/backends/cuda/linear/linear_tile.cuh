@@ -1,13 +1,13 @@
-// Device code of the tile kernels of dense layers (linear_tile.h says which there are).
+// Device code of the tile kernels of dense layers; linear_tile.h lists the kernels.
 //
-// A producer warp fills a ring of stages of 64 k by TMA: weights of the tile's features, and its rows of x. Each consumer
-// warpgroup multiplies 64 features by all rows of the tile: the weights are the 64-row operand of wgmma, both come from shared
-// memory. CTAs are persistent and take tiles in turn; a ring runs on over tiles.
+// A producer warp fills a ring of stages of 64 k by TMA loads: weights of the tile's features, and rows of x. Each consumer warpgroup
+// multiplies 64 features by all rows of the tile: the weights are the 64-row operand of wgmma, and both operands come from shared
+// memory. CTAs are persistent and process tiles one after another; the ring continues from tile to tile.
 //
-// Split sums: the CTAs of a cluster have the same tile and each a part of k, once. Each sends every other one its sums of the rows
-// that the other finishes, and adds up its own in the order of the parts.
+// Split sums: the CTAs of a cluster have the same tile and split k. Each CTA sends every other CTA its sums of the rows that the other
+// finishes, and adds up its own rows in the order of the parts.
 //
-// From sums to y: by TMA where linear_boxes.cuh serves the tile, else by each warpgroup (LinearFinish).
+// Sums are stored to y by TMA if linear_boxes.cuh serves the tile, otherwise by each warpgroup (LinearFinish).
 #pragma once
 #include "backends/cuda/linear/linear_tile.h"
 
@@ -26,7 +26,7 @@
 
 namespace sluice::cuda {
 
-// Launch one of kLinearTiles: below kLinearWide, and from there on.
+// Launch one of kLinearTiles: the entries below kLinearWide, and the entries from there on.
 Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                           const Linear::Args& a, Stream stream);
 Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
@@ -46,7 +46,7 @@ __device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, 
   }
 }
 
-// The producer warp. Weights of the first stages are asked for before the previous launch has ended.
+// The producer warp. It loads the weights of the first stages before the previous launch has ended.
 template <class C>
 __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUtensorMap& x,
                                                const LinearTileParameters& p, uint32_t base) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
                  b = tile::describe_tile(base + C::kWeightBytes);
   const uint32_t one = threadIdx.x % 32 == 0;
   uint32_t full = base + p.at.full, empty = base + p.at.empty, stages = p.at.stages, before = 0;
-  // Otherwise the compiler works these out anew in every step.
+  // Without this, the compiler recomputes these values in every step.
   asm volatile("" : "+r"(full), "+r"(empty), "+r"(stages));
 #pragma unroll
   for (float& sum : d) sum = 0;
@@ -115,14 +115,14 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
   tile::arrive_by_lane(empty + 8 * before, one);
 }
 
-// Sends the other CTAs of the cluster this one's sums of their rows, 16 bytes a thread and group of eight, and adds up those of its own,
-// in the order of the parts.
+// Sends the other CTAs of the cluster this CTA's sums of their rows, 16 bytes per thread and group of eight. Then adds up the sums of its
+// own rows, in the order of the parts.
 template <class C>
 __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const LinearTileParameters& p,
                                                 uint32_t base, int rank, int rows) {
   constexpr uint32_t kSumBytes = C::kConsumers * 16;
   const uint32_t inbox = base + p.at.inbox + threadIdx.x * 16, received = base + p.at.received;
-  const uint32_t room = LinearEights<C>::most(rows, p.splits);  // groups of eight of one part
+  const uint32_t room = LinearEights<C>::most(rows, p.splits);  // groups of eight rows in one part
   const LinearEights<C> own(rows, rank, p.splits);
   if (threadIdx.x == 0)
     tile::barrier_expect(reinterpret_cast<uint64_t*>(__cvta_shared_to_generic(received)),
@@ -161,8 +161,8 @@ __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const Lin
   }
 }
 
-// A warpgroup's way from sums to y, some rows of x at a time through shared memory: there the features of a row come together, so
-// that 16 lanes write 64 of them, four each.
+// Stores a warpgroup's sums to y, a few rows of x at a time, through shared memory. There the features of a row become contiguous, so 16
+// lanes write 64 features, four each.
 template <class C>
 struct LinearFinish {
   static constexpr int kPitch = LinearTileKind::kPitch, kTake = C::kStagedEights,
@@ -191,7 +191,7 @@ struct LinearFinish {
   __device__ __forceinline__ int64_t token(int round, int q) const {
     return to.token + (round * kTake + q) * 8 + row;
   }
-  // Sums of a round into buffer `buffer`; the order of registers: tile/wgmma.cuh.
+  // Stages the sums of a round in buffer `buffer`; for the order of registers see tile/wgmma.cuh.
   __device__ __forceinline__ void stage(const float (&d)[C::kN / 2], int round, int buffer) const {
 #pragma unroll
     for (int q = 0; q < kTake; ++q)
@@ -201,12 +201,12 @@ struct LinearFinish {
   }
 
   using Biases = RawBiases<4, 1>;
-  // The first of a thread's four features in a tile of 64 from `first` on.
+  // The first of a thread's four features in a 64-feature tile that begins at `first`.
   static __device__ __forceinline__ int feature_of_thread(int first) {
     return first + static_cast<int>(threadIdx.x) % 16 * 4;
   }
 
-  // All 64 features are there, and vectors of four of them are aligned. Rows of the residual are asked for one round ahead.
+  // For tiles with all 64 features in bounds and aligned vectors of four. The residual's rows are loaded one round ahead.
   __device__ __forceinline__ void vectors(const float (&d)[C::kN / 2], const Biases& bias) const {
     uint4 more[2][kTake];
     const auto ask = [&](int round) {
@@ -217,13 +217,13 @@ struct LinearFinish {
                           out.residual && has(round) && token(round, q) < out.tokens);
     };
     ask(0);
-    tile::sync_threads<128>(barrier);  // the previous tile's last rounds have been read
+    tile::sync_threads<128>(barrier);  // all threads have read the previous tile's last rounds
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (round + 1 < kRounds) ask(round + 1);
       if (!has(round)) continue;
       stage(d, round, round % 2);
-      tile::sync_threads<128>(barrier);  // and all have read the round before the previous one
+      tile::sync_threads<128>(barrier);  // and all threads have read the round before the previous one
 #pragma unroll
       for (int q = 0; q < kTake; ++q) {
         float sum[4];
@@ -235,12 +235,12 @@ struct LinearFinish {
       }
     }
   }
-  // Any features and addresses: a loop, so that its code is short.
+  // For any features and addresses. A loop, to keep the code short.
   __device__ __forceinline__ void elements(const float (&d)[C::kN / 2]) const {
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) {
       if (!has(round)) continue;
-      tile::sync_threads<128>(barrier);  // the previous round has been read
+      tile::sync_threads<128>(barrier);  // all threads have read the previous round
 #pragma unroll
       for (int r = 0; r < kRounds; ++r)
         if (r == round) stage(d, r, 0);
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
       linear_produce<C>(w, x, p, tile::shared_address(shared));
       if (clustered) tile::cluster_wait();
     } else {
-      // Now, not at its end: racecheck hangs where a warp waits for the cluster after others of its CTA have ended.
+      // Not at the end of the kernel: racecheck hangs if a warp waits for the cluster after other warps of its CTA have exited.
       if (clustered) tile::cluster_wait();
       if constexpr (C::kBoxed) {
         const int group = warp - kProducer - 1;
@@ -360,7 +360,7 @@ inline LinearTileParameters linear_tile_parameters(const Linear::Problem& p, con
           .out = out};
 }
 inline Launch linear_tile_how(const LinearTileLaunch& l, const LinearTileParameters& p) {
-  // Beyond, CTAs that share rows start too far apart (tile/dependent.cuh).
+  // Above this, CTAs that share rows start too far apart (tile/dependent.cuh).
   constexpr int kDependentRows = 4096;
   return {.grid = {static_cast<unsigned>(l.grid), 1, 1},
           .block = {static_cast<unsigned>(kLinearTiles[l.kind].threads()), 1, 1},
@@ -374,7 +374,7 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   const LinearTileKind& kind = kLinearTiles[l.kind];
   const auto mapped = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
   LinearTileParameters parameters = linear_tile_parameters(p, l, linear_output(p, a));
-  // Boxes end at whole 16 bytes: what a row has beyond its features, the next row of a wider matrix, is not ours.
+  // Boxes end at multiples of 16 bytes. The bytes past a row's features may belong to a wider matrix, so boxes must not write them.
   parameters.boxed = kind.boxed() && p.y == DType::kBF16 && p.features % 8 == 0 && mapped(a.y) &&
                      (!p.residual || mapped(a.residual));
   CUtensorMap w, x, y{}, residual{};

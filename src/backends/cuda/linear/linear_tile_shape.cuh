@@ -1,4 +1,4 @@
-// What the tile kernels of dense layers are told, and where their tiles lie (linear_tile.cuh).
+// Parameters of the tile kernels of dense layers, and the places of their tiles (linear_tile.cuh).
 #pragma once
 #include "backends/cuda/linear/linear.h"
 #include "backends/cuda/linear/linear_tile.h"
@@ -11,7 +11,7 @@ namespace sluice::cuda {
 struct LinearTileParameters {
   int steps, splits;  // k blocks; parts of a sum
   int tiles, token_tiles, feature_tiles;
-  int boxed;  // y leaves in boxes (linear_boxes.cuh)
+  int boxed;  // TMA stores y in boxes (linear_boxes.cuh)
   LinearTileShared at;
   LinearOutput out;
 };
@@ -30,16 +30,17 @@ struct LinearTiles {
   static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits(), kBoxed = kKind.boxed();
   static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
                        kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
-  // setmaxnreg: 168 registers a thread at launch.
+  // setmaxnreg: the launch allocates 168 registers per thread.
   static constexpr bool kMovesRegisters = kGroups > 1 && kN > 128;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 };
 
 struct LinearTilePlace {
-  int token, feature;  // first ones
+  int token, feature;  // the first token and the first feature
 };
 
-// Tile i. Tiles that run at the same time have some features and some rows in common: features in bands, row tiles of a band in turn.
+// The place of tile i. Tiles that run at the same time share some features and some rows: features form bands, and the tiles of a band go
+// row by row.
 template <class C>
 __device__ __forceinline__ LinearTilePlace linear_tile_place(const LinearTileParameters& p, int i) {
   constexpr int kBand = 16;
@@ -62,7 +63,8 @@ struct LinearTileShare {
   }
 };
 
-// Groups of eight rows of a tile that are finished by `rank`. A warpgroup finishes kStagedEights of them at once, so shares consist of so many.
+// The groups of eight rows of a tile that CTA `rank` finishes. A warpgroup finishes kStagedEights groups at once, so shares are multiples
+// of that.
 template <class C>
 struct LinearEights {
   static constexpr int kTake = C::kStagedEights;
@@ -71,7 +73,7 @@ struct LinearEights {
     low = rank * turns(rows) / splits * kTake, high = (rank + 1) * turns(rows) / splits * kTake;
   }
   static __device__ __forceinline__ int turns(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
-  // Of any share of a tile of so many rows.
+  // The largest share of a tile with this many rows.
   static __device__ __forceinline__ uint32_t most(int rows, int splits) {
     return static_cast<uint32_t>((turns(rows) + splits - 1) / splits * kTake);
   }

@@ -1,4 +1,4 @@
-// Where rows lie in a paged cache (ops/kv_write.h), and elements on their way there.
+// Addresses of rows in a paged cache (ops/kv_write.h), and copies of elements into it.
 #pragma once
 #include <type_traits>
 
@@ -6,14 +6,14 @@
 
 namespace sluice::cuda {
 
-// Where a token's row of one head lies in a cache, in elements. P has the sizes: page_size, kv_heads, head_dim.
+// The offset, in elements, of a token's row of one head in a cache. P has the sizes: page_size, kv_heads, head_dim.
 template <class P>
 __device__ __forceinline__ int64_t cache_row(const P& p, int64_t slot, int head) {
   const int64_t page = slot / p.page_size, place = slot - page * p.page_size;
   return ((page * p.kv_heads + head) * p.page_size + place) * p.head_dim;
 }
 
-// N elements from one tensor to another: 16 bytes, or one.
+// Copies N elements from one tensor to another: 16 bytes, or one element.
 template <int N, class X, class C>
 __device__ __forceinline__ void move(const X* from, C* to) {
   if constexpr (std::is_same_v<X, C>) {

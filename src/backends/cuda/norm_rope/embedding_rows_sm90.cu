@@ -1,7 +1,7 @@
-// Embedding: a CTA copies one row of the table, eight columns a thread.
+// Embedding: a CTA copies one row of the table, each thread eight columns.
 //
-// Wins    always so far: it moves its bytes once.
-// Loses   to a lookup inside the first norm, once there is one.
+// Wins    always: it is the only kernel of Embedding. It moves its bytes once.
+// Loses   one launch per step to a lookup fused with the first norm; there is no such kernel.
 // Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
 // Source  original; the contract is ops/embedding.h.
 #include "backends/cuda/card.h"
@@ -49,12 +49,12 @@ struct Parameters {
   const int32_t* ids;
   const void* table;
   void* y;
-  int64_t y_stride;  // elements from row to row
+  int64_t y_stride;  // elements between rows
   int64_t vocab;
   int hidden;
 };
 
-// N: adjacent columns of a thread.
+// N: adjacent columns per thread.
 template <int N, class W, class Y>
 __global__ void __launch_bounds__(kThreadsMost) embedding(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
@@ -83,7 +83,7 @@ Kernel kernel_for(const Embedding::Problem& p) {
   return p.table == DType::kBF16 ? kernel_for<N, __nv_bfloat16>(p.y) : kernel_for<N, float>(p.y);
 }
 
-// Whether each row is 16-byte aligned.
+// True if each row is 16-byte aligned.
 bool wide(const Tensor& t) {
   constexpr int64_t kBytes = 16;
   return reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 && bytes_of(t.dtype, t.stride[0]) % kBytes == 0;

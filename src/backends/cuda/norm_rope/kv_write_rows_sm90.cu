@@ -1,8 +1,8 @@
-// Writes keys and values into their pages: a thread copies one word of one token, 16 bytes where everything is aligned; or reads as
+// Writes keys and values into their pages. A thread copies one word of one token, 16 bytes if everything is aligned; or it reads as
 // much and rounds it to e4m3.
 //
-// Wins    always so far: it moves its bytes once.
-// Loses   to a write in the epilogue of the projection, once there is one.
+// Wins    always: it is the only kernel of KvWrite. It moves its bytes once.
+// Loses   one launch to the fused kernels of rope_kv_write, qk_norm_rope_kv_write and qkv_rope_kv_write, which also write the cache.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/kv_write.h.
 #include "backends/cuda/card.h"
@@ -46,7 +46,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// What a thread takes at once: a word that is copied,
+// The unit of a thread: a word that is copied,
 template <class Word>
 struct Copied {
   using From = Word;
@@ -69,17 +69,17 @@ struct Rounded {
   }
 };
 
-// Sizes and strides in units of what a thread takes.
+// Sizes and strides, counted in units of a thread.
 struct Parameters {
   const void *k, *v;
   void *k_cache, *v_cache;
   const int32_t* slot_of;
-  int64_t k_stride, v_stride;  // from row to row
+  int64_t k_stride, v_stride;  // between rows
   int64_t tokens, slots;
   int kv_heads, page_size, head_units;
 };
 
-// blockIdx.y: 0 keys, 1 values. threadIdx.y: which of the CTA's tokens.
+// blockIdx.y: 0 keys, 1 values. threadIdx.y: the token within the CTA.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads) kv_write(const __grid_constant__ Parameters p) {
   tile::release_next();
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) kv_write(const __grid_constant__ Par
   }
 }
 
-// Whether a tensor's address and rows are multiples of `bytes`.
+// True if a tensor's address and row stride are multiples of `bytes`.
 bool aligned(const Tensor& t, int64_t bytes) {
   return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0 &&
                           bytes_of(t.dtype, t.stride[0]) % bytes == 0);

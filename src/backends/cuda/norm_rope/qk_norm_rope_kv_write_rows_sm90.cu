@@ -1,10 +1,10 @@
-// A team of lanes, a power of two, for each head of a token: each lane has eight adjacent elements. The team sums its squares, norms,
-// fetches the other half of its pairs from its lanes, and writes: queries where they were, keys to their page. Values are copied to
-// theirs. The norm is rounded to the type of q before it turns, and squares add up in the order of cuda.rms_norm.rows_sm90: where that
-// has 16-byte rows of several heads, bits are those of the operations in turn.
+// A team of lanes, a power of two, owns a head of a token; each lane has eight adjacent elements. The team sums its squares and norms
+// its elements. It exchanges the other elements of its pairs between lanes, rotates, and writes queries in place and keys to their
+// page. Values are copied to their page. The normed elements are rounded to the type of q before the rotation. Squares add up in the
+// order of cuda.rms_norm.rows_sm90: for 16-byte rows of several heads the bits equal the bits of the unfused operations.
 //
-// Wins    always where it can run: one launch in place of two or three, and queries and keys are read once.
-// Loses   never so far.
+// Wins    where it accepts the problem: one launch in place of three per layer makes decode steps of Qwen3-30B-A3B 6% shorter at one
+//         sequence, 2% at 8, 1% at 64 (docs/lab/cuda-qwen3.md). Queries and keys are read once.
 // Limits  see supports().
 // Source  original; the contract is ops/qk_norm_rope_kv_write.h.
 #include "backends/cuda/card.h"
@@ -14,7 +14,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int64_t kEach = 8, kWarp = 32;  // elements of a lane
+constexpr int64_t kEach = 8, kWarp = 32;  // elements per lane
 
 Refusal supports(const QkNormRopeKvWrite::Problem& p, const DeviceInfo& d) {
   const Rope::Problem& rope = p.turn.rope;
@@ -67,7 +67,7 @@ namespace {
 constexpr int N = static_cast<int>(kEach), kThreads = 128;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Strides in elements, from row to row.
+// Strides are in elements, between rows.
 struct Parameters {
   const int32_t *positions, *slot_of;
   const float* table;
@@ -77,24 +77,24 @@ struct Parameters {
   int64_t q_stride, k_stride, v_stride;
   int64_t table_rows, slots;
   int heads, kv_heads, head_dim, page_size, half, first;
-  int team_bits;  // a head has two to the power of this lanes
+  int team_bits;  // log2 of the lanes per head
   float eps;
   int settled;
 };
 
-// Over the lanes of a team.
+// The sum over the lanes of a team.
 __device__ __forceinline__ float team_sum(float sum, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   return sum;
 }
 
-// The (cos, sin) of what a lane turns: of eight pairs where halves lie apart, of four where they are woven.
+// The (cos, sin) of a lane's elements: of eight pairs if pairs are halves of a head apart, of four if pairs are adjacent.
 template <RopePairs kPairs>
 struct Angles {
   static constexpr int kFloats = kPairs == RopePairs::kHalves ? 2 * N : N;
   float at[kFloats];
 
-  // place: of the lane's first element among those that turn.
+  // place: the index of the lane's first element among the rotated elements.
   __device__ __forceinline__ void load(const float* row, int place, int half) {
     if constexpr (kPairs == RopePairs::kHalves) {
       tile::load(at, row + 2 * (place < half ? place : place - half));
@@ -104,7 +104,7 @@ struct Angles {
   }
 };
 
-// Turns a lane's elements, if `turns`; every lane of the warp calls it.
+// Rotates a lane's elements if `turns`; every lane of the warp calls it.
 template <RopePairs kPairs>
 __device__ __forceinline__ void turn(float (&x)[N], const Angles<kPairs>& angles, int place, int half,
                                      bool turns) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void turn(float (&x)[N], const Angles<kPairs>& angles
   }
 }
 
-// C: elements of the caches. blockIdx.y counts the teams of a token in CTAs: queries, keys, values.
+// C: element type of the caches. blockIdx.y counts the CTAs of a token's teams: queries, then keys, then values.
 template <class X, class W, class C, RopePairs kPairs>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kv_write(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;

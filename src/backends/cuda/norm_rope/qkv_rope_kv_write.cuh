@@ -1,5 +1,5 @@
-// What the kernels that project to queries, keys and values, turn them and store them have in common: a token's position and slot, and
-// where elements of its heads go.
+// Shared by the kernels that project to queries, keys and values, rotate them and store them: a token's position and slot, and the
+// destinations of elements of its heads.
 #pragma once
 #include "backends/cuda/linear/linear.h"
 #include "backends/cuda/norm_rope/rope_pairs.cuh"
@@ -10,12 +10,12 @@
 
 namespace sluice::cuda {
 
-// C: elements of the caches. Heads turn as a whole, in halves.
+// C: element type of the caches. Whole heads are rotated, with pairs half a head apart.
 template <class C>
 struct TurnedOut {
   using B16 = __nv_bfloat16;
 
-  const B16* bias;  // null: none
+  const B16* bias;  // may be null
   const int32_t *positions, *slot_of;
   const float* table;
   B16* qkv;
@@ -26,7 +26,7 @@ struct TurnedOut {
   int settled;
 
   struct Token {
-    int position, slot;  // -1: none
+    int position, slot;  // -1: absent
 
     // Waits for the previous launch, unless positions and slots are settled.
     __device__ __forceinline__ Token(const TurnedOut& out, int token) : position(-1), slot(-1) {
@@ -41,14 +41,14 @@ struct TurnedOut {
   __device__ __forceinline__ bool turns(const Token& token, int head) const {
     return token.position >= 0 && head < heads + kv_heads;
   }
-  // Element `of_head` of a head, in rows of qkv, weights and biases.
+  // The index of element `of_head` of a head in rows of qkv, weights and biases.
   __device__ __forceinline__ int feature(int head, int of_head) const { return head * 2 * half + of_head; }
-  // (cos, sin) of a pair, in floats of the table; of position 0 if the head does not turn.
+  // The offset, in floats, of a pair's (cos, sin) in the table; of position 0 if the head is not rotated.
   __device__ __forceinline__ int64_t angle(const Token& token, int head, int pair) const {
     return (static_cast<int64_t>(turns(token, head) ? token.position : 0) * half + pair) * 2;
   }
 
-  // N adjacent elements of a head of one token: queries to qkv, keys and values to their slot, if there is one.
+  // Stores N adjacent elements of a head of one token: queries to qkv, keys and values to their slot, if there is one.
   template <int N>
   __device__ __forceinline__ void store(int row, const Token& token, int head, int of_head,
                                         const float (&value)[N]) const {

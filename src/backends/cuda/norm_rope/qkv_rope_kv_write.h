@@ -1,4 +1,4 @@
-// What the cards share of the kernels that project to queries, keys and values, turn them and store them.
+// Shared by the descriptors of the kernels that project to queries, keys and values, rotate them and store them.
 #pragma once
 #include "backends/cuda/linear/linear.h"
 #include "ops/bounds.h"
@@ -6,10 +6,10 @@
 
 namespace sluice::cuda {
 
-// Of the turn and the write in an epilogue. A guess: less than a launch of its own, and not measured apart.
+// Time of the rotation and the cache write in an epilogue. A guess: less than a launch, and not measured separately.
 constexpr double kTurnUs = 0.2;
 
-// Heads that turn as a whole, in halves, `features` of which are the least that is fetched at once.
+// Requires heads that are rotated as a whole, with pairs half a head apart. `features` is the granularity of weight loads.
 inline void need_turned_heads(Refusal& r, const QkvRopeKvWrite::Problem& p, int features,
                               const std::string& why) {
   const Rope::Problem& rope = p.rope.rope;

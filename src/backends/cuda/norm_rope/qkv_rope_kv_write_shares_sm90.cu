@@ -1,11 +1,12 @@
-// Queries, keys and values of up to 128 rows by the kernel whose multiprocessors have shares of the features (linear_shares.cuh). An eight
-// of a share has four features of a head and the four that turn with them, half a head further, so that two lanes of a warp have both.
-// Sums are rounded to bf16 as the projection alone does it, so a row's bits are those of the two operations in turn.
+// Queries, keys and values of up to 128 rows, by the kernel whose SMs own shares of the features (linear_shares.cuh). A group of eight
+// features of a share consists of four features of a head and their partners half a head further, so two lanes of a warp hold both
+// features of a pair. Sums are rounded to bf16 as in the separate projection, so a row has the bits of the unfused operations.
 //
-// Wins    9 to 128 rows: no launch between the projection and attention.
-// Loses   up to 8 rows to stream_sm90, more than it takes to the parts in turn.
-// Limits  bf16, heads that turn as a whole, in halves.
-// Bytes   w once, x once a multiprocessor from the L2.
+// Wins    9 to 128 rows, because no launch stands between the projection and attention: decode steps of gpt-oss-20b on an H100
+//         take 4143 us instead of 4177 at 16 sequences, 6613 instead of 6630 at 128 (docs/lab/cuda-step-launches.md).
+// Loses   up to 8 rows to stream_sm90, as the projection alone does. It refuses more than 128 rows.
+// Limits  bf16, heads that are rotated as a whole, with pairs half a head apart.
+// Bytes   w once; x once per SM, from L2.
 // Source  original; the contract is ops/qkv_rope_kv_write.h.
 #include "backends/cuda/linear/linear_shares.h"
 #include "backends/cuda/norm_rope/qkv_rope_kv_write.h"
@@ -13,8 +14,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kQuad = 4;     // pairs of an eight
-constexpr int kHeadOf = 32;  // features of a four of eights
+constexpr int kQuad = 4;     // pairs in a group of eight features
+constexpr int kHeadOf = 32;  // half of the features in four groups of eight
 
 Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -60,14 +61,14 @@ extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_shares_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// How the eights of a CTA are shared out: fours of them first, 16 features of half a head and the 16 that turn with them, then single
-// ones, four and four. So whole sectors of rows of qkv and of the caches are written at once where they can be.
+// How the groups of eight of a CTA are divided. Fours of groups come first: 16 features of half a head and their 16 partners. Then
+// come single groups: four features and four partners. So whole sectors of rows of qkv and of the caches are written where possible.
 template <int kEights>
 struct Parts {
   static constexpr int kFours = kEights / 4, kOnes = kEights % 4;
 
   static __device__ __forceinline__ int four(int cta, int i) { return cta * kFours + i; }
-  // Counted in single ones, behind the fours of all CTAs.
+  // The index of a single group; single groups follow the fours of all CTAs.
   static __device__ __forceinline__ int one(int cta, int ctas, int i) {
     return 4 * kFours * ctas + cta * kOnes + i;
   }
@@ -77,7 +78,7 @@ template <class C>
 struct TurnedEnd {
   struct Maps {
     CUtensorMap fours, ones;
-    tile::Divisor quads;  // of half a head
+    tile::Divisor quads;  // quads in half a head
   };
   struct Out : TurnedOut<C> {
     tile::Divisor quads;
@@ -105,7 +106,7 @@ struct TurnedEnd {
     }
   }
 
-  // N pairs of one head, adjacent ones, whose features are N of a thread's columns; their partners are those of lane c ^ 2.
+  // N adjacent pairs of one head. Their features are N of this thread's columns; lane c ^ 2 holds the partners.
   template <int N>
   struct Turn {
     int head, pair;
@@ -131,7 +132,7 @@ struct TurnedEnd {
     __device__ __forceinline__ bool there(const Out& out) const {
       return head < out.heads + 2 * out.kv_heads;
     }
-    // sums: of one row.
+    // sums: the sums of one row.
     __device__ __forceinline__ void store(const Out& out, const typename TurnedOut<C>::Token& token, int row,
                                           int half, const float (&sums)[N]) const {
       float value[N];
@@ -190,7 +191,7 @@ struct TurnedEnd {
   };
 
  private:
-  // Whether this thread's columns are features of the second half of a head.
+  // True if this thread's columns are features of the second half of a head.
   static __device__ __forceinline__ bool second() { return shares::column_of_thread() >= kQuad; }
 };
 

@@ -1,11 +1,11 @@
-// Queries, keys and values of up to eight rows by the kernel whose weights stream past (linear_stream.cuh). A unit of work is eight
-// features of a head and the eight that turn with them, half a head further: one box of TMA, and two lanes of a warp at the end. Sums
-// are rounded to bf16 as the projection alone does it, so a row's bits are those of the two operations in turn.
+// Queries, keys and values of up to eight rows, by the kernel that streams the weights (linear_stream.cuh). A unit of work is eight
+// features of a head and their partners half a head further: one TMA box, and two lanes of a warp in the epilogue. Sums are rounded
+// to bf16 as in the separate projection, so a row has the bits of the unfused operations.
 //
-// Wins    one to some rows: no launch between the projection and attention, which is a microsecond or two of a layer's fifty.
-// Loses   more rows than its registers hold: the parts in turn.
-// Limits  bf16, heads that turn as a whole, in halves.
-// Bytes   w once, x once a CTA.
+// Wins    one to eight rows: it saves a launch between the projection and attention, one or two of a layer's fifty microseconds.
+// Loses   nothing, but it refuses more rows than its registers hold.
+// Limits  bf16, heads that are rotated as a whole, with pairs half a head apart.
+// Bytes   w once; x once per CTA.
 // Source  original; the contract is ops/qkv_rope_kv_write.h.
 #include "backends/cuda/norm_rope/qkv_rope_kv_write.h"
 
@@ -62,12 +62,12 @@ extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_stream_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// Turns heads and stores keys and values.
+// Rotates heads, and stores queries, keys and values.
 template <class C>
 struct TurnedEnd {
   struct Maps {
     CUtensorMap halves;
-    tile::Divisor eights;  // of half a head
+    tile::Divisor eights;  // groups of eight features in half a head
   };
   static constexpr bool kEights = false;
   struct Out : TurnedOut<C> {
@@ -86,7 +86,7 @@ struct TurnedEnd {
         : TurnedOut<C>::Token(out, stream::token_of_thread()) {}
   };
 
-  // The element of this thread. Lanes r and r + 8 of a half-warp have the two features of a pair.
+  // The element of this thread. Lanes r and r + 8 of a half-warp hold the two features of a pair.
   struct Place {
     int head, pair;
     bool second;

@@ -1,8 +1,9 @@
-// RMS norm: a CTA owns one row and keeps it in registers between the sum and the scaling. Of rows of several heads a warp owns one head.
+// RMS norm: a CTA owns one row and keeps it in registers between the sum and the scaling. If a row has several heads, a warp owns one
+// head.
 //
-// Wins    always so far: it moves its bytes once.
-// Loses   to combine_norm and norm_router_route, where a sum stands before it or a router behind.
-// Limits  none beyond the contract. Rows past 32768 columns, and rows that are not 16-byte aligned, are read twice, the
+// Wins    always: it is the only kernel of RmsNorm. It moves its bytes once.
+// Loses   one launch to combine_norm if a combine comes before it, and to norm_router_route if a router follows.
+// Limits  none beyond the contract. Rows of more than 32768 columns and rows that are not 16-byte aligned are read twice, the
 //         second time from L2. Heads are read twice, the second time from L1.
 // Source  original; the contract is ops/rms_norm.h.
 #include "backends/cuda/card.h"
@@ -52,16 +53,16 @@ constexpr int kWide = 8, kWarp = 32, kThreadsMost = 1024, kHeadsOfCta = 8;
 struct Parameters {
   const void *x, *weight;
   void *residual, *y;
-  int64_t x_stride, residual_stride, y_stride;  // elements from row to row
+  int64_t x_stride, residual_stride, y_stride;  // elements between rows
   int hidden, heads;
   float eps;
 };
 
-// One row, or one head of it: loads h of the contract, stores its results.
+// One row, or one head of a row: loads h of the contract and stores its results.
 template <int N, class X, class W, class Y>
 struct Row {
   const X* x;
-  X* residual;  // null if there is none
+  X* residual;  // may be null
   const W* weight;
   Y* y;
 
@@ -82,8 +83,8 @@ struct Row {
   }
 };
 
-// A thread holds kHeld groups of N adjacent columns in registers. kHeld = 0: any number of groups, read twice. y may be x: a
-// thread reads an element before it writes it, and no other thread does either.
+// A thread holds kHeld groups of N adjacent columns in registers. kHeld = 0: any number of groups, read twice. y may alias x: a
+// thread reads an element before it writes it, and no other thread accesses that element.
 template <int N, int kHeld, class X, class W, class Y>
 __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
       for (int i = 0; i < kHeld; ++i)
         if (const int column = first + i * stride; column < p.hidden) f(i, column);
     };
-    // Registers do not suffice to prefetch more weights than this.
+    // There are not enough registers to prefetch more weights.
     if constexpr (kHeld == 1) for_mine([&](int i, int column) { tile::load(w[i], row.weight + column); });
     tile::wait_for_previous();
     for_mine([&](int i, int column) { row.load(h[i], column); });
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
   }
 }
 
-// A warp owns a head. y may be x: a lane reads an element before it writes it, and no other lane does either.
+// A warp owns a head. y may alias x: a lane reads an element before it writes it, and no other lane accesses that element.
 template <int N, class X, class W, class Y>
 __global__ void __launch_bounds__(kWarp* kHeadsOfCta) rms_norm_heads(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;

@@ -1,8 +1,9 @@
-// A CTA for each token's row: turns its queries in place, turns its keys on their way into their page, copies its values. A thread
-// takes a few adjacent pairs of one head, or 16 bytes of values. Caches of e4m3 get keys and values that are rounded once.
+// One CTA per token row: rotates queries in place, rotates keys while it writes them to their page, and copies values. A thread takes
+// a few adjacent pairs of one head, or 16 bytes of values. Keys and values of e4m3 caches are rounded once.
 //
-// Wins    always: one launch in place of two, and keys are read once.
-// Loses   to the epilogues of qkv_rope_kv_write, up to 128 rows.
+// Wins    always: it is the only kernel of RopeKvWrite. One launch in place of two, and keys are read once.
+// Loses   up to 128 rows to the epilogues of qkv_rope_kv_write, which save this launch: 17 to 41 us per step of gpt-oss-20b on an H100
+//         (docs/lab/cuda-step-launches.md).
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
 // Source  original; the contract is ops/rope_kv_write.h.
 #include "backends/cuda/card.h"
@@ -47,7 +48,7 @@ namespace {
 
 constexpr int kWarp = 32, kThreadsMost = 512;
 
-// Strides in elements, from row to row.
+// Strides are in elements, between rows.
 struct Parameters {
   const int32_t *positions, *slot_of;
   const float* table;
@@ -60,7 +61,7 @@ struct Parameters {
   int settled;
 };
 
-// C: elements of the caches.
+// C: element type of the caches.
 template <int N, class X, class C, RopePairs kPairs>
 __global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_constant__ Parameters p) {
   constexpr int kWord = N > 1 ? 16 / sizeof(X) : 1;
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_const
       move<kWord>(v + head * p.head_dim + at, values + cache_row(p, slot, head) + at);
     }
   }
-  // Elements of the keys that do not turn.
+  // Elements of the keys that are not rotated.
   const int rest = p.head_dim - 2 * p.half;
   for (int i = thread; i < (stored ? p.kv_heads * rest : 0); i += threads) {
     const int head = i / rest, of = i - head * rest, at = of < p.first ? of : of + 2 * p.half;
@@ -130,7 +131,7 @@ bool aligned(const RopeKvWrite::Args& a) {
          rows(a.v) && starts(a.k_cache) && starts(a.v_cache);
 }
 
-// Whether a thread's 8 elements of e4m3 begin at multiples of 8 bytes; 16 bytes of f32 are only four elements.
+// True if a thread's 8 elements of e4m3 begin at multiples of 8 bytes. For f32, 16 bytes are only four elements.
 bool stores_fit(const RopeKvWrite::Problem& p) {
   return p.cache == CacheType::kSame || (p.rope.head_dim % 8 == 0 && p.rope.first % 8 == 0);
 }

@@ -1,4 +1,4 @@
-// Pairs of elements of a head, turned by their position's angles (ops/rope.h): loads, the turn, stores.
+// Pairs of elements of a head (ops/rope.h): loads, rotation by the angles of their position, stores.
 #pragma once
 #include "ops/rope.h"
 
@@ -7,7 +7,7 @@
 
 namespace sluice::cuda {
 
-// N adjacent pairs of elements. One pair is aligned to its elements alone.
+// N adjacent pairs of elements. A single pair has only the alignment of its elements.
 template <int N, class T>
 __device__ __forceinline__ void load_pairs(float (&out)[2 * N], const T* p) {
   if constexpr (N == 1)
@@ -19,7 +19,7 @@ __device__ __forceinline__ void load_pairs(float (&out)[2 * N], const T* p) {
 // N adjacent pairs of one head, from pair i on.
 template <int N, class X, RopePairs kPairs>
 struct Pairs {
-  X* x;  // the elements of the head that turn
+  X* x;  // the rotated elements of the head
   int half, i;
 
   __device__ __forceinline__ void load(float (&a)[N], float (&b)[N]) const {
@@ -49,7 +49,7 @@ struct Pairs {
   }
 };
 
-// Turns N pairs by table[2 * i ...], the (cos, sin) of their position.
+// Rotates N pairs by table[2 * i ...], the (cos, sin) of their position.
 template <int N>
 __device__ __forceinline__ void turn_pairs(float (&a)[N], float (&b)[N], const float* table) {
   float turn[2 * N];
@@ -62,17 +62,17 @@ __device__ __forceinline__ void turn_pairs(float (&a)[N], float (&b)[N], const f
   }
 }
 
-// One element of a turned pair: `value` is it before the turn, `other` the pair's other one.
+// One rotated element of a pair: `value` is the element before the rotation, `other` its partner.
 __device__ __forceinline__ float turned(float value, float other, bool second, float cos, float sin) {
   return fmaf(value, cos, second ? other * sin : -(other * sin));
 }
 
-// How many pairs 16 bytes hold: eight elements of bf16 are as many pairs where their halves lie apart, half as many where they are
-// woven.
+// Pairs per 16-byte access. Eight bf16 elements belong to eight pairs if the elements of a pair are half a head apart, and to four
+// pairs if they are adjacent.
 inline constexpr int kPairsApart = 8, kPairsWoven = 4;
 
-// Pairs that a thread takes at once: as many as 16-byte accesses hold, where the sizes allow them and `aligned` says that addresses and
-// row strides do; else one.
+// Pairs that a thread processes together: as many as 16-byte accesses hold if the sizes allow it and addresses and row strides are
+// `aligned`, otherwise one.
 inline int pairs_each(const Rope::Problem& p, bool aligned) {
   constexpr int64_t kBytes = 16;
   const auto whole = [&](int64_t elements) { return bytes_of(p.x, elements) % kBytes == 0; };

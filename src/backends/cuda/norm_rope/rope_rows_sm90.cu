@@ -1,7 +1,8 @@
-// Rope: a CTA turns all pairs of one token's row, in place; a thread holds a few adjacent pairs of one head.
+// Rope: a CTA rotates all pairs of one token row in place; a thread holds a few adjacent pairs of one head.
 //
-// Wins    always so far: it moves its bytes once, and a token's part of the table is read from L1 by all heads but the first.
-// Loses   where keys go into a cache next: to rope_kv_write, which turns them on their way.
+// Wins    always: it is the only kernel of Rope. It moves its bytes once; all heads but the first read the token's part of
+//         the table from L1.
+// Loses   one launch to rope_kv_write if keys go to a cache next.
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
 // Source  original; the contract is ops/rope.h.
 #include "backends/cuda/card.h"
@@ -49,7 +50,7 @@ struct Parameters {
   const int32_t* positions;
   const float* table;
   void* x;
-  int64_t x_stride;  // elements from row to row
+  int64_t x_stride;  // elements between rows
   int64_t table_rows;
   int heads, head_dim, half, first;
 };

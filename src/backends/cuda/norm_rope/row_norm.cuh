@@ -1,10 +1,10 @@
-// The norm of a row in registers (ops/rms_norm.h): who adds the squares up is a kernel's choice.
+// The norm of a row in registers (ops/rms_norm.h). Each kernel decides which threads add up the squares.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda {
 
-// From this many CTAs on, a dependent launch costs a chain more than the microsecond that it hides: docs/lab/cuda-routing.md.
+// From this many CTAs on, a dependent launch costs a chain more than the microsecond that it hides (docs/lab/cuda-routing.md).
 inline constexpr int64_t kManyRows = 4096;
 
 template <int N>
@@ -15,7 +15,7 @@ __device__ __forceinline__ float squares(const float (&h)[N]) {
   return sum;
 }
 
-// Of the sum of the squares of `hidden` elements.
+// The inverse root for `sum`, the sum of the squares of `hidden` elements.
 __device__ __forceinline__ float inverse_root(float sum, int hidden, float eps) {
   return 1.f / sqrtf(sum / static_cast<float>(hidden) + eps);
 }

@@ -1,10 +1,12 @@
-// LoRA delta in one launch. A cluster owns a few tokens. Each of its CTAs takes an eighth of the columns for A x, reads
-// the partial sums of the other CTAs, and then takes an eighth of the features for B (A x).
+// LoRA delta in one launch. A cluster owns a few tokens. For A x, each of its CTAs takes an eighth of the columns and reads the
+// partial sums of the other CTAs. For B (A x), each takes an eighth of the features.
 //
-// Wins    few tokens: one launch, and A x never leaves the chip.
-// Loses   beyond 64 tokens, to mma_sm90, where that accepts the problem: 8192 of rank 16 take 183 us here.
-// Limits  none beyond the contract; 16-byte loads where hidden, row strides and addresses allow them. The split depends
-//         on hidden alone, so a row's bits do not depend on the batch.
+// Wins    8 to 64 tokens, and one token of rank 16 with hidden 2880 (lora.csv, four adapters): 4.1 us against 12.1 us of mma_sm90 at
+//         8 tokens of rank 16, 4.5 us against 6.5 us at 64. One launch, and A x stays in shared memory.
+// Loses   to mma_sm90 beyond 64 tokens if that accepts the problem (8192 tokens of rank 16: 183 us against 31 us), from 64 tokens on
+//         at rank 64 (9.8 us against 8.9 us), and at one token of rank 64 (7.9 us against 6.7 us).
+// Limits  none beyond the contract; 16-byte loads if hidden, row strides and addresses allow them. The split depends on hidden
+//         alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/lora_delta.h.
 #include "backends/cuda/card.h"
 #include "ops/lora_delta.h"
@@ -12,7 +14,7 @@
 namespace sluice::cuda {
 namespace {
 
-// Tokens that share loads of A, once there are enough clusters of one token.
+// Tokens that share loads of A if clusters of one token would fill the device anyway.
 int tokens_for(const LoraDelta::Problem& p) {
   constexpr int64_t kFewTokens = 64;
   return p.tokens > kFewTokens ? 8 : 1;
@@ -26,8 +28,8 @@ Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// H200, hidden 2880, features 128: 3.5 us for one token of rank 16, 4.4 for 64, 9.9 for 128, 183 for 8192; 6.3 and 457
-// for 1 and 8192 of rank 64.
+// H200, hidden 2880, features 128: rank 16 takes 3.5 us for one token, 4.4 for 64, 9.9 for 128, 183 for 8192; rank 64 takes
+// 6.3 for one token and 457 for 8192.
 double cost_us(const LoraDelta::Problem& p, const DeviceInfo&) {
   const double rank = static_cast<double>(p.rank), rows = static_cast<double>(p.hidden + p.features) / 3008;
   const double start = tokens_for(p) == 1 ? 2.6 + 0.055 * rank * rows : 6 + 0.2 * rank * rows;
@@ -70,12 +72,12 @@ struct Parameters {
   const float* scale;
   const int32_t* adapter;
   void* y;
-  int64_t x_stride, y_stride;  // elements from row to row
+  int64_t x_stride, y_stride;  // elements between rows
   int64_t tokens;
   int features, hidden, rank, adapters;
   int block_columns;  // columns of hidden per CTA, a multiple of 8
   bool y_bf16;
-  bool b_wide;  // rows of b are 16-byte chunks of eight elements
+  bool b_wide;  // rows of b consist of 16-byte chunks of eight elements
 };
 
 __device__ __forceinline__ float read_y(const Parameters& p, int64_t at) {
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
   __syncthreads();
 
   for (int leader = 0; leader < kTokens; ++leader) {
-    // All tokens of the leader's adapter share its loads of A; the first of them leads.
+    // All tokens with the leader's adapter share its loads of A; the leader is the first of them.
     const int adapter = adapters[leader];
     bool led = adapter < 0;
     for (int t = 0; t < leader; ++t) led |= adapters[t] == adapter;
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
       sum += tile::load_remote(tile::remote_address(tile::shared_address(part + i), j));
     inner[i] = sum;
   }
-  tile::cluster_publish();  // no CTA exits while a peer reads from it
+  tile::cluster_publish();  // no CTA exits while a peer CTA reads from it
   __syncthreads();
 
   const int each = (p.features + kBlocks - 1) / kBlocks;

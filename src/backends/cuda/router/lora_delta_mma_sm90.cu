@@ -1,15 +1,17 @@
 // LoRA delta on tensor cores, in one launch. A CTA, or a cluster of up to 8, owns a tile of 16 or 32 tokens.
 //
-// For each adapter of the tile's tokens, warps multiply the tile by A, each over its part of the columns, and keep the sums of
-// that adapter's tokens. They add these up in shared memory, CTAs of a cluster each other's, too. Then warps multiply A x, as
-// sums of three bf16 terms that are exact, by B, and add to y, each its part of the features. Operands of mma.sync come
-// straight from memory (tile/mma.cuh).
+// Warps multiply the tile by A for each adapter of its tokens, each warp over its part of the columns, and keep the sums of that
+// adapter's tokens. The warps of a CTA add up their sums in shared memory; then the CTAs of a cluster read each other's sums. A x
+// is split into three bf16 terms, which is exact. Each warp multiplies A x by its part of the features of B and adds to y.
+// Operands of mma.sync come straight from global memory (tile/mma.cuh).
 //
-// Wins    beyond 64 tokens; rank 64, from 64 on.
-// Loses   fewer tokens, to cluster_sm90: there each cluster has one token, and no warp multiplies rows of other adapters.
+// Wins    beyond 64 tokens, at rank 64 from 64 tokens on (lora.csv, hidden 2880, four adapters): 31 us against 183 us of cluster_sm90
+//         at 8192 tokens of rank 16, 8.9 us against 9.8 us at 64 tokens of rank 64.
+// Loses   to cluster_sm90 at 8 to 64 tokens of rank 16, by 2.0 to 8.1 us: there each cluster has one token, and no warp multiplies
+//         rows of other adapters.
 // Limits  see supports(). A tile's time grows with the number of its adapters. The split of a sum depends on the number of tokens,
-//         so it is not batch-invariant.
-// Bytes   reads x once for each adapter of a tile, A and B of an adapter once for each tile that has it.
+//         so the kernel is not batch-invariant.
+// Bytes   reads x once for each adapter of a tile, A and B of an adapter once for each tile that uses it.
 // Source  original; the contract is ops/lora_delta.h, the design is docs/lab/cuda-lora.md.
 #include "backends/cuda/card.h"
 #include "ops/lora_delta.h"
@@ -18,10 +20,10 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kUnit = 32;  // elements of a row that four lanes load at once
+constexpr int kUnit = 32;  // elements of a row that four lanes load together
 constexpr int kBlockMemory = 227 << 10;
 
-// Tokens of a tile, CTAs per cluster.
+// Tokens of a tile; CTAs per cluster.
 struct Tile {
   int tokens, blocks;
 };
@@ -29,8 +31,8 @@ constexpr Tile kTiles[] = {{16, 8}, {16, 4}, {16, 2}, {16, 1}, {32, 2}, {32, 1}}
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
 
-// Shared memory: sums of each warp, of the CTA, and of the cluster, each [tokens][pitch]. The padding puts the rows that half
-// a warp stores into different banks.
+// Shared memory: the sums of each warp, of the CTA, and of the cluster, each [tokens][pitch]. The padding puts the rows that half a
+// warp stores into different banks.
 int pitch_of(const LoraDelta::Problem& p) { return static_cast<int>(p.rank) + 8; }
 size_t shared_bytes(const LoraDelta::Problem& p, const Tile& t) {
   return sizeof(float) * static_cast<size_t>((kWarps + 2) * t.tokens * pitch_of(p));
@@ -52,12 +54,12 @@ Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
 
 // Fitted to measured times, within 12% (docs/lab/cuda-lora.md).
 struct Constants {
-  double launch_us = 3.4;        // with the exchange among warps, B and y
-  double cluster_us = 0.93;      // the exchange among CTAs
-  double block_per_us = 34.8e3;  // bytes that one CTA takes in
-  double sm_per_us = 20.2e3;     // and all CTAs of an SM
-  double rank_us = 0.31;         // of sums and products, per 8 of rank and tile of 16 tokens in a CTA
-  double adapter_us = 1.7;  // of each adapter in a tile after the first one, and its share per unit of rank
+  double launch_us = 3.4;        // includes the exchange between warps, B and y
+  double cluster_us = 0.93;      // the exchange between CTAs
+  double block_per_us = 34.8e3;  // bytes that one CTA reads
+  double sm_per_us = 20.2e3;     // bytes that all CTAs of an SM read
+  double rank_us = 0.31;         // sums and products, per 8 of rank and per tile of 16 tokens in a CTA
+  double adapter_us = 1.7;  // per adapter of a tile after the first one; adapter_rank_us: per unit of rank
   double adapter_rank_us = 0.016;
   double resident = 2;  // CTAs per SM
 };
@@ -74,7 +76,7 @@ double tile_us(const LoraDelta::Problem& p, const DeviceInfo& d, const Tile& t) 
   const double waves = std::max(1.0, blocks / (kCost.resident * d.cores));
   const double together = of_an_sm * (bytes / kCost.sm_per_us + sums);
   const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / d.mem_bytes_per_us;
-  // Adapters of a tile, where tokens of the same adapter are neighbours.
+  // The adapters of a tile, if tokens of the same adapter are adjacent.
   const double tokens = static_cast<double>(std::max<int64_t>(p.tokens, 1));
   const double more = std::min({static_cast<double>(p.adapters - 1), tokens - 1, t.tokens - 1.0,
                                 static_cast<double>(p.adapters - 1) * t.tokens / tokens});
@@ -139,16 +141,16 @@ struct Parameters {
   const float* scale;
   const int32_t* adapter;
   void* y;
-  int64_t x_stride, y_stride;  // elements from row to row
+  int64_t x_stride, y_stride;  // elements between rows
   int64_t tokens;
   int features, hidden, rank, adapters;
   int blocks, units;  // CTAs per cluster; units of a row for each of their warps
   int pitch;
-  uint32_t zero;  // 0, opaque to the compiler
+  uint32_t zero;  // always 0, but unknown to the compiler
   bool y_bf16, x_wide;
 };
 
-// The adapter of lane's token of a tile, -1 if it has none, and what the lanes have in common.
+// The adapter of this lane's token, -1 if it has none, and the groups of lanes with the same adapter.
 struct Adapters {
   int mine;
   uint32_t same;     // lanes of the same adapter
@@ -173,7 +175,7 @@ struct Adapters {
   }
 };
 
-// sums[token][r] = this warp's part of A x, for the tokens in `members`, all of one adapter. kColumns rows of A at a time.
+// sums[token][r] = this warp's part of A x, for the tokens in `members`, which share an adapter. kColumns rows of A at a time.
 template <int kTokens, int kColumns, int kFlight, bool kAnyRows>
 __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, int slice, int adapter,
                                            uint32_t members, float* sums) {
@@ -202,8 +204,8 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
         for (int m = 0; m < kRowGroups; ++m)
           tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !kAnyRows || p.x_wide);
       }
-      // This zero depends on all loads, so no product starts before the last load has been issued. Otherwise the compiler moves
-      // each load next to its use, which serialises them.
+      // This zero depends on all loads, so no product starts before the last load has been issued. Otherwise the compiler moves each load
+      // next to its use, which serialises the loads.
       uint32_t any = 0;
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
@@ -232,7 +234,7 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
 #pragma unroll
       for (int n = 0; n < kColumnGroups; ++n) {
         const float(&d)[4] = acc[m / 2][n];
-        const int r = r0 + 8 * n + 2 * c;  // the rank is a multiple of 8, so both are in or out
+        const int r = r0 + 8 * n + 2 * c;  // the rank is a multiple of 8, so both are inside or outside
         if ((members >> row & 1) && r < p.rank)
           *reinterpret_cast<float2*>(sums + row * p.pitch + r) =
               m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);
@@ -241,7 +243,7 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
   }
 }
 
-// Adds this warp's 8 features, from `feature` on, of scale * B u to y, for the tokens in `members` among 16.
+// Adds 8 features of scale * B u to y, from `feature` on, for the tokens in `members` among 16.
 __device__ __forceinline__ void multiply_b(const Parameters& p, int64_t first, int feature, int adapter,
                                            uint32_t members, const float* u) {
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
@@ -318,7 +320,7 @@ __global__ void __launch_bounds__(kThreads) lora_delta_mma(const __grid_constant
         inner[t * p.pitch + r] = sum;
       }
     }
-    tile::cluster_publish();  // no CTA exits while a peer reads from it
+    tile::cluster_publish();  // no CTA exits while a peer CTA reads from it
   }
   __syncthreads();
 
@@ -335,7 +337,7 @@ __global__ void __launch_bounds__(kThreads) lora_delta_mma(const __grid_constant
 
 template <int kTokens, bool kAnyRows>
 auto kernel_for(int64_t rank) {
-  // Units in flight of a warp: as many as leave two CTAs on an SM their registers.
+  // Units in flight per warp: as many as allow two CTAs per SM within the registers.
   return rank <= 16 ? lora_delta_mma < kTokens, 16, kTokens == 16 ? 4 : 3,
          kAnyRows > : rank <= 32 ? lora_delta_mma < kTokens, 32, kTokens == 16 ? 3 : 2,
          kAnyRows >              : lora_delta_mma < kTokens, 64, kTokens == 16 ? 2 : 1, kAnyRows > ;

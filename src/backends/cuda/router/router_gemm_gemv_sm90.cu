@@ -1,14 +1,15 @@
 // Router GEMM for one to four tokens: a CTA owns one or two experts. No cluster, no tile, one reduction.
 //
-// bf16 operands: rows are cut into slices, and slices stand where a tile has rows. A column of mma.sync is a slice of an expert's
-// row, a row of it a slice of a token. Products of different slices are thrown away: eight times the work, but two instructions
-// for 8 values of a thread and up to four tokens, where sums by thread take 24 and more. A launch runs them once, out of memory.
-// Others: a thread owns a few 16-byte chunks of the expert's row.
+// bf16 operands: rows are cut into slices, and a slice takes the place of a row in an mma.sync tile. A column of the tile is a
+// slice of an expert's row; a row of the tile is a slice of a token. Products of different slices are discarded. That is eight
+// times the work, but it needs two instructions for 8 values of a thread and up to four tokens, where FMAs need 24 or more. A
+// launch runs through its instructions once, from memory, so fewer instructions are faster. Other operands: a thread owns a few
+// 16-byte chunks of the expert's row.
 //
-// Wins    one token, and up to 4.
-// Loses   more tokens, to splitk_sm90: every CTA reads every token.
-// Limits  see supports(). The order of a sum depends on hidden and experts alone, so a row's bits do not depend on the
-//         batch.
+// Wins    one token of every gate, two tokens of most (router_candidates.csv, plain launches): at one token 0.1 to 0.7 us faster than
+//         splitk_sm90 with bf16 weights, 1.7 us with f32 weights. With f32 weights also at 4 tokens (3.5 us against 4.8 us).
+// Loses   to splitk_sm90 from 4 tokens on with bf16 weights, because every CTA reads every token.
+// Limits  see supports(). The order of a sum depends on hidden and experts alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
@@ -71,29 +72,29 @@ namespace {
 
 using B16 = __nv_bfloat16;
 
-// What loads need stands first: a launch finds its parameters in no cache, and reads them a line at a time.
+// The parameters of the loads come first: a launch finds no parameters in any cache and reads them line by line.
 struct SliceParameters {
   const B16 *w, *x;
   int hidden, experts, tokens;
-  uint32_t zero;     // 0, opaque to the compiler
-  int64_t x_stride;  // elements, as y_stride
+  uint32_t zero;     // always 0, but unknown to the compiler
+  int64_t x_stride;  // in elements, like y_stride
   const B16* bias;
   void* y;
   int64_t y_stride;
   bool y_bf16;
 };
 
-// kExperts: per CTA, 1 or 2. kTokens: 1, 2 or 4, at least as many as there are. kFlight: chunks of w that a thread has in flight;
-// kOnce: they are all that it has.
+// kExperts: per CTA, 1 or 2. kTokens: 1, 2 or 4, at least the number of tokens. kFlight: chunks of w that a thread has in flight;
+// kOnce: a thread has no more chunks than that.
 //
-// A CTA reads both operands in strides of 1024 elements, a warp in strides of kSlices * 32 of them: row g of an operand of
-// mma.sync is slice g % kSlices, of expert g / kSlices or of that token, four lanes with 8 elements each. So d[i, j] is a
-// part of a logit where i and j are the same slice.
+// A CTA reads both operands in strides of 1024 elements, a warp in strides of kSlices * 32 elements. Row g of an mma.sync operand
+// is slice g % kSlices of expert g / kSlices, or of that token; four lanes hold 8 elements each. So d[i, j] is part of a logit if i
+// and j are the same slice.
 template <int kExperts, int kTokens, int kFlight, bool kOnce>
 __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__ SliceParameters p) {
   constexpr int kWarps = 4 * kExperts, kSlices = 8 / kExperts, kStride = kWarps * kSlices * 32;
-  constexpr int kEach = 16 / kSlices, kSets = (kTokens + kEach - 1) / kEach;  // tokens of a product; products
-  constexpr int kHalves = kTokens > kEach / 2 ? 2 : 1;  // of an operand's 16 rows, that can have tokens
+  constexpr int kEach = 16 / kSlices, kSets = (kTokens + kEach - 1) / kEach;  // tokens per product; products
+  constexpr int kHalves = kTokens > kEach / 2 ? 2 : 1;  // halves of an operand's 16 rows that can have tokens
   __shared__ __align__(16) float parts[kWarps][kTokens][kExperts][kSlices];
   tile::release_next();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
@@ -136,15 +137,15 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
   const int token = threadIdx.x / kExperts, expert = first_expert + threadIdx.x % kExperts;
   const bool stores = token < min(kTokens, p.tokens) && expert < p.experts;
   const uint32_t bias = tile::load_weight(p.bias + expert, p.bias && stores);
-  // Independent sums, which keep a product from waiting for the one before; as many for any number of tokens, whose bits are to be
-  // the same.
+  // Independent sums, so that a product does not wait for the previous one. Their number is the same for any number of tokens, so that
+  // the bits are the same.
   constexpr int kChains = 2 * kExperts;
   float acc[kSets][kChains][4];
 #pragma unroll 1
   for (bool begun = false;; begun = true) {
     uint32_t any = 0;
-    // No sum starts before the last load has been issued: this zero depends on all of them. Otherwise the compiler moves each
-    // load next to its use, which serialises them.
+    // This zero depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
+    // next to its use, which serialises the loads.
 #pragma unroll
     for (int i = 0; i < kFlight; ++i) {
       any |= kOnce ? 0 : wv[i].word[0].x;
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
         tile::mma(acc[q][(2 * i + 1) % kChains], a1, b1);
       }
     left -= kFlight * kStride;
-    if (kOnce || left + begin <= 0) break;  // the same for all threads
+    if (kOnce || left + begin <= 0) break;  // uniform over all threads
     w += kFlight * kStride;
 #pragma unroll
     for (int q = 0; q < kSets; ++q)
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
     for (int chain = 1; chain < kChains; ++chain)
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[q][0][i] += acc[q][chain][i];
-  // Of row g a lane has columns 2c and 2c + 1: of the same slice in one lane for each expert.
+  // A lane has columns 2c and 2c + 1 of row g. For each expert, one lane has the column of row g's own slice.
   if (c % (kSlices / 2) == slice / 2)
 #pragma unroll
     for (int q = 0; q < kSets; ++q)
@@ -252,7 +253,7 @@ auto slices_for(int64_t tokens, int64_t hidden) {
 }
 
 Status launch_slices(const RouterGemm::Problem& p, const RouterParameters& r, Stream stream) {
-  // Two experts share what a CTA reads of x, once there are enough of them for all SMs.
+  // With enough experts for all SMs, two experts share the reads of x in a CTA.
   constexpr int64_t kTwoFrom = 192;
   const int experts = p.experts >= kTwoFrom ? 2 : 1;
   const SliceParameters parameters{.w = static_cast<const B16*>(r.w),
@@ -272,8 +273,8 @@ Status launch_slices(const RouterGemm::Problem& p, const RouterParameters& r, St
   return launch(router_gemm_gemv_sm90.name, kernel, how, stream, parameters);
 }
 
-// kTokens: tokens per CTA. kChunks: chunks of eight elements in flight per thread and row. kAnyRows: rows of x may start at
-// any address. The code is short because a launch runs through it once, and instruction fetch is part of its time.
+// kTokens: tokens per CTA. kChunks: chunks of eight elements in flight per thread and row. kAnyRows: rows of x may start at any
+// address. The code is short, because a launch runs through it once and instruction fetch is part of its time.
 template <class X, class W, int kTokens, int kChunks, bool kAnyRows>
 __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ RouterParameters p) {
   __shared__ float parts[kTokens][kWarpsMost];
@@ -344,8 +345,9 @@ struct Shape {
   int threads, chunks;
 };
 Shape shape_for(int64_t chunks) {
-  constexpr int64_t kFewest = 128;    // the final reduction needs one warp for each of four tokens
-  constexpr int64_t kOneChunk = 256;  // up to this many threads, more threads are faster than two chunks each
+  constexpr int64_t kFewest = 128;  // the final reduction needs one warp for each of four tokens
+  // Up to this many threads, more threads are faster than two chunks per thread.
+  constexpr int64_t kOneChunk = 256;
   const int in_flight = chunks <= kOneChunk ? 1 : 2;
   const int64_t threads = (chunks + 32 * in_flight - 1) / (32 * in_flight) * 32;
   return {static_cast<int>(std::clamp<int64_t>(threads, kFewest, kThreadsMost)), in_flight};
@@ -379,11 +381,11 @@ Status launch_gemv(const RouterParameters& parameters, DType x, DType w, int tok
 Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   const RouterParameters parameters = router_parameters(p, a);
-  // Shorter sums may miss their bound on tensor cores.
+  // On tensor cores, shorter sums may exceed their error bound.
   constexpr int64_t kShortestForProducts = 128;
   if (p.x == DType::kBF16 && p.w == DType::kBF16 && parameters.x_wide && p.hidden >= kShortestForProducts)
     return launch_slices(p, parameters, stream);
-  // One token per CTA as long as all CTAs start at once.
+  // One token per CTA while all CTAs can start at once.
   constexpr int64_t kBlocksAtOnce = 256;
   const int tokens = p.tokens == 1 || p.tokens * p.experts <= kBlocksAtOnce ? 1 : p.tokens <= 2 ? 2 : 4;
   return launch_gemv(parameters, p.x, p.w, tokens, shape_for(p.hidden / 8), stream);

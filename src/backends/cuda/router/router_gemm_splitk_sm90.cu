@@ -1,12 +1,13 @@
-// Router GEMM for few tokens: one tile of tokens x experts per cluster, k split over its CTAs and their warps.
+// Router GEMM for few tokens: a cluster computes one tile of tokens x experts; k is split over its CTAs and their warps.
 //
-// A warp loads its part of the rows straight into operands of mma.sync (tile/mma.cuh). All its loads are in flight at
-// once, weights first and before the wait for the previous launch. Warps reduce in shared memory; CTAs push their sums into
-// the shared memory of the CTA that owns the logits. One launch, no workspace.
+// A warp loads its part of the rows straight into operands of mma.sync (tile/mma.cuh). All its loads are in flight at once, weights
+// first and before the wait for the previous launch. Warps reduce in shared memory. Then CTAs push their sums into the shared
+// memory of the CTA that owns the logits. One launch, no workspace.
 //
-// Wins    2 to about 128 tokens.
-// Loses   one token, to gemv_sm90 (no cluster); more tokens, to kernels whose warps share what they load: here each tile
-//         loads its rows again, and an SM takes in 40 to 60 bytes per clock.
+// Wins    4 to 192 tokens of 128 experts or fewer, 4 to 96 of 4096 x 256, 4 to 32 of the larger gates (router_candidates.csv, plain
+//         launches): 2.4 us against 4.1 us of tile_sm90 for 8 tokens of 2880 x 128.
+// Loses   one token, to gemv_sm90 (no cluster), by 0.1 to 0.7 us with bf16 weights. More tokens, to kernels whose warps share their
+//         loads: here each tile loads its rows again, and an SM reads 40 to 60 bytes per clock.
 // Limits  see supports(). The order of a sum depends on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h. docs/lab/cuda-router.md has what was measured and dropped.
 #include "backends/cuda/card.h"
@@ -16,21 +17,21 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kUnit = 32;                          // elements of a row that four lanes load at once
+constexpr int kUnit = 32;                          // elements of a row that four lanes load together
 constexpr int kBlocks = 8;                         // CTAs per cluster
 constexpr int kWarps = 4, kThreads = 32 * kWarps;  // per CTA
 
-// How k is split: into units, divided equally among the CTAs, then equally among the warps.
+// The split of k into units, which are divided equally among the CTAs, then among the warps of a CTA.
 struct Split {
   int units, block_units, warp_units;
-  uint32_t zero;  // 0, opaque to the compiler
+  uint32_t zero;  // always 0, but unknown to the compiler
 };
 
-// Tokens and experts per cluster, units of a warp in flight, CTAs per SM.
+// Tokens and experts per cluster; units in flight per warp; CTAs per SM.
 struct Tile {
   int tokens, experts, flight, resident;
 };
-// For f32 operands, as sums of bf16 terms, and for unaligned rows.
+// For f32 operands, which become sums of bf16 terms, and for unaligned rows.
 constexpr Tile kAnyTile = {16, 16, 2, 2};
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
@@ -42,13 +43,13 @@ Split split_of(int64_t hidden) {
   return s;
 }
 
-// Fitted to an H200 so that the tile of least cost is within some percent of the fastest, over 8 shapes and 1 to 256
-// tokens. Clusters of 8 do not fit everywhere on the chip: 15 are resident if an SM takes one of their CTAs.
+// Fitted to an H200, over 8 shapes and 1 to 256 tokens: the tile of least cost is within a few percent of the fastest tile. Clusters
+// of 8 do not fit everywhere on the GPU: 15 are resident if an SM takes one of their CTAs.
 double tile_us(const Tile& t, const Split& s, int64_t tokens, int64_t experts) {
   constexpr double kClusters = 15.4, kBaseUs = 1.9, kKilobyteUs = 0.0093, kPassUs = 0.77;
   constexpr double kWaveUs = 1.1, kBlockUs = 0.155, kLogitUs = 0.068 / 1024;
-  // Rows of x are loaded after the wait for the previous launch. In a chain they weigh more than those of w, and few of them
-  // per CTA are better than many.
+  // Rows of x are loaded after the wait for the previous launch. In a chain they cost more than rows of w, and few rows of x per CTA
+  // are better than many.
   constexpr double kLateShare = 1.5, kTallUs = 0.45;
   constexpr int kTallTokens = 32;
   const double clusters = static_cast<double>(parts(tokens, t.tokens)) * parts(experts, t.experts);
@@ -72,8 +73,8 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Cold weights, which all tiles share, plus tile_us(). f32 operands take several products each, and a tile that is not chosen
-// for the problem. H200: within 15% of most of 120 readings up to 128 tokens.
+// bf16 operands: measured. f32 operands: tile_us() of kAnyTile, times a factor for their several products, plus the time to load
+// cold weights, which all tiles share. H200: within 15% of most of 120 measurements up to 128 tokens.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.splitk_sm90", p, d);
   const Split split = split_of(p.hidden);
@@ -113,14 +114,14 @@ extern const Candidate<RouterGemm> router_gemm_splitk_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens; kRows tokens (8 or a multiple of 16) and
-// kColumns experts per tile. kFlight units of a warp are in flight at once. kOnce: a warp has no more units than that, and
-// the code is short, because a launch runs through it once and instruction fetch is part of its time. kResident CTAs fit an
-// SM. kAnyRows: rows of x may start at any address.
+// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. A tile has kRows tokens (8 or a multiple of 16) and
+// kColumns experts. A warp has kFlight units in flight at once. kOnce: a warp has no more units than that, and the code is short,
+// because a launch runs through it once and instruction fetch is part of its time. kResident CTAs fit an SM. kAnyRows: rows of x
+// may start at any address.
 //
-// A logit's place in a tile is (pair, 0 or 1): pair = ((row / 8) * kColumns / 8 + column / 8) * 32 + lane, as the lanes
-// of an mma hold them. Shared memory: partial sums of each warp [warps][pairs], then of each CTA, for the pairs that this CTA
-// owns [CTAs][pairs / CTAs].
+// The place of a logit in a tile is (pair, 0 or 1), where pair = ((row / 8) * kColumns / 8 + column / 8) * 32 + lane, as the lanes
+// of an mma hold it. Shared memory: the partial sums of each warp [warps][pairs], then the partial sums of each CTA for the pairs
+// that this CTA owns [CTAs][pairs / CTAs].
 template <class X, class W, int kRows, int kColumns, int kFlight, int kResident, bool kOnce, bool kAnyRows>
 __global__ void __launch_bounds__(kThreads, kResident)
     splitk(const __grid_constant__ RouterParameters p, const __grid_constant__ Split split) {
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
 
   const int begin = rank * split.block_units + warp * split.warp_units;
   const int end = min(begin + split.warp_units, min((rank + 1) * split.block_units, split.units));
-  const int first = begin * kUnit + 8 * c;  // of this lane's elements in a row
+  const int first = begin * kUnit + 8 * c;  // this lane's first element in a row
   const W* w[kColumnGroups];
   const X* x[kRowGroups];
 #pragma unroll
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   for (int m = 0; m < kRowGroups; ++m)
     x[m] = static_cast<const X*>(p.x) + (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first);
 
-  int left = min((end - begin) * kUnit, p.hidden - first);  // elements of a row from here on
+  int left = min((end - begin) * kUnit, p.hidden - first);  // elements of a row that remain
   tile::Eight<W> wv[kFlight][kColumnGroups];
   const auto load_w = [&] {
 #pragma unroll
@@ -183,8 +184,8 @@ __global__ void __launch_bounds__(kThreads, kResident)
       for (int m = 0; m < kRowGroups; ++m)
         tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !kAnyRows || p.x_wide);
     }
-    // No sum starts before the last load has been issued: this zero depends on all loads. Otherwise the compiler moves each load
-    // next to its use, which serialises them.
+    // This zero depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
+    // next to its use, which serialises the loads.
     uint32_t any = 0;
 #pragma unroll
     for (int i = 0; i < kFlight; ++i) {
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   if (token < p.tokens) store_logits(p, token, expert, total);
 }
 
-enum class Units { kOnce, kMany };  // units of a warp: as many as are in flight at once, or any number
+enum class Units { kOnce, kMany };  // kOnce: a warp has all its units in flight at once
 
 struct Instance {
   Tile tile;
@@ -271,7 +272,7 @@ constexpr Instance instance() {
           splitk<X, W, kRows, kColumns, kFlight, kResident, kOnce, kAnyRows>};
 }
 
-// bf16, 16-byte aligned rows of x. Up to 3 units per warp: hidden up to 3072; 4: 4096; 7: 7168.
+// bf16, with 16-byte aligned rows of x. Up to 3 units per warp serve hidden up to 3072, 4 units 4096, 7 units 7168.
 const Instance kInstances[] = {
     instance<8, 8, 3, 4, Units::kOnce>(),   instance<8, 16, 3, 4, Units::kOnce>(),
     instance<8, 24, 3, 4, Units::kOnce>(),  instance<8, 32, 3, 4, Units::kOnce>(),

@@ -19,14 +19,14 @@ int ceil_div(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by)
 
 // Fitted to 1900 measurements of 72 problems on an H200, weighted towards the fastest plans of each; 7% off on average.
 constexpr double kLaunchUs = 0.83;       // includes the first and the last bytes
-constexpr double kClusterUs = 1.25;      // extra where CTAs of a cluster wait for each other
+constexpr double kClusterUs = 1.25;      // extra if CTAs of a cluster wait for each other
 constexpr double kWaveUs = 5.1;          // per further wave of CTAs
 constexpr double kStepUs = 0.141;        // per stage, of any size
 constexpr double kWeightsPerUs = 112e3;  // bytes of w that one CTA loads
-constexpr double kTokensPerUs = 88e3;    // bytes of x
-constexpr double kMemoryPerUs = 3.8e6;   // bytes of x, once, from L2 or memory
+constexpr double kTokensPerUs = 88e3;    // bytes of x that one CTA loads
+constexpr double kMemoryPerUs = 3.8e6;   // bytes of x, counted once, from L2 or memory
 constexpr double kTensorPerUs = 1256;    // tensor core clocks of an SM under load
-constexpr double kExchangeUs = 0.59;     // of partial sums: fixed, and bytes between one CTA and its peers
+constexpr double kExchangeUs = 0.59;  // of partial sums: fixed time; bytes between one CTA and its peer CTAs
 constexpr double kExchangePerUs = 15.9e3;
 
 double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
@@ -47,7 +47,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
          waves * (std::max(steps * std::max({kStepUs, fill, tensor}), memory) + exchange);
 }
 
-// Rows of w in a stage: those of the problem, but enough that every warpgroup reads within the stage.
+// Rows of w in a stage: the problem's rows, but at least so many that every warpgroup reads within the stage.
 int weight_rows(const RouterGemm::Problem& p, const RouterTile& t) {
   constexpr int kRows = 32;
   return std::min(t.experts(), kRows * ceil_div(std::max<int64_t>(p.experts, t.experts() - t.tokens), kRows));
@@ -65,11 +65,11 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
   const int steps = ceil_div(p.hidden, kRouterStep), part = ceil_div(steps, plan.splits),
             most = std::min(kMostStages, part);
   RouterTileMemory m;
-  // f32 weights are read row by row, without need of rows that are not there.
+  // f32 weights are read row by row, so rows past the last expert need no memory.
   const int rows = p.w == DType::kF32 ? t.experts() : weight_rows(p, t);
   m.weight_bytes = router_boxes(p.w) * rows * kRowBytes;
   m.stage_bytes = m.weight_bytes + t.tokens * kRowBytes;
-  const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // one token's sums
+  const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // the sums of one token
   const int sums = t.tokens * row, inbox = (plan.splits - 1) * ceil_div(t.tokens, plan.splits) * row;
   const int barrier_bytes = (2 * kMostStages + 1) * static_cast<int>(sizeof(uint64_t));
   const int limit = kBlockMemory - barrier_bytes - inbox;
@@ -88,7 +88,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
 
 namespace {
 
-// A measured problem for the model: what the model gives for its plan there, and the sizes as logarithms.
+// A measured problem: the model's time for its fastest plan, and the logarithms of its sizes.
 struct Near {
   double model_us, hidden, experts, tokens;
   double octaves_to(const Near& o) const {
@@ -113,22 +113,23 @@ std::array<Near, kMeasured> measured() {
 
 }  // namespace
 
-// The model alone picks plans that are 7% slower than the fastest: it does not know what CTAs save each other when they read
-// the same lines at the same time. So it only extrapolates measurements: a plan that was the fastest of a nearby problem gets
-// its time there, times the ratio of the model's times for the two problems. The farther that problem, the less it is
-// trusted; if the tokens differ, so may those of a tile. Leaving out each measured problem in turn, the choice from the others
-// is 1.4% slower than that problem's fastest plan on average.
+// The model alone picks plans that are 7% slower than the fastest, because it does not know how much time CTAs save by reading the
+// same lines at the same time. So the model only extrapolates measurements. It takes the fastest
+// plans of nearby measured problems. The cost of such a plan is its measured time, times the ratio of the model's times here and
+// there. A penalty grows with the distance of the measured problem. If the token counts differ, tiles of other widths are candidates
+// too. Leave-one-out over the measured problems: the choice is 1.4% slower than the fastest plan on average.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
   constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
-  constexpr int64_t kFewestTokens = 192;  // fewest tokens measured; smaller problems take the plans of these
+  // Fewest tokens measured; smaller problems use the plans of 192 tokens.
+  constexpr int64_t kFewestTokens = 192;
   const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
   const Near here = near(p, 0);
   double nearest = problems[0].octaves_to(here);
   for (const Near& n : problems) nearest = std::min(nearest, n.octaves_to(here));
   struct Offer {
     RouterTilePlan plan;
-    double us;  // more than the model says, as far as it is not trusted
+    double us;  // expected time, with the penalty
   };
   std::vector<Offer> offers;
   const auto consider = [&](const RouterTilePlan& plan, double us, double doubt) {
@@ -165,7 +166,7 @@ std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, doubl
   return out;
 }
 
-// "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and of tokens in a cluster.
+// "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and tiles of tokens in a cluster.
 std::string router_tile_name(const RouterTilePlan& plan) {
   return std::to_string(plan.tile.experts()) + "x" + std::to_string(plan.tile.tokens) + "-k" +
          std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" +

@@ -1,5 +1,5 @@
-// Device code of the tile kernels of the router GEMM: the place of a CTA in the problem, and the producer warps that fill its
-// ring. W: type of the weights. A step of f32 weights is two boxes, one after the other.
+// Device code of the router GEMM's tile kernels: the place of a CTA in the problem, and the producer warps that fill its ring. W is
+// the type of the weights. A step of f32 weights is two boxes, one after the other.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -15,15 +15,15 @@ namespace sluice::cuda {
 
 constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
 constexpr int kGroupExperts = 64, kGroupBytes = kGroupExperts * tile::kSwizzledRowBytes;
-constexpr int kPlainWarps = 4;  // producer warps that load x where TMA cannot
+constexpr int kPlainWarps = 4;  // producer warps that load x if TMA cannot
 
 // How x is loaded.
 enum class RouterSource {
   kCopies,  // TMA
-  kLoads,   // plain loads by four warps, if its rows are not 16-byte aligned
+  kLoads,   // plain loads by four warps, if rows of x are not 16-byte aligned
 };
 
-// Multicast of an operand: each CTA that needs a tile of it copies `bytes` of each box of the tile to all of them.
+// Multicast of an operand: each CTA that needs a tile copies `bytes` of each box of the tile to all CTAs that need it.
 struct RouterShare {
   int bytes;
   uint32_t blocks;  // mask of their ranks, relative to the first; 0: each CTA loads for itself
@@ -31,29 +31,29 @@ struct RouterShare {
 
 struct RouterTileParameters {
   const __nv_bfloat16* x;
-  const void* bias;  // of the type of w
+  const void* bias;  // has the type of w
   void* y;
-  int64_t x_stride, y_stride;  // elements
+  int64_t x_stride, y_stride;  // in elements
   int tokens, experts, hidden, splits, beside, behind, stages;
-  int ahead;  // stages whose weights are loaded before the previous launch has ended
-  // Steps of k per split, and tokens of the tile that each split finishes; the first `more` splits take one more.
+  int ahead;  // number of stages whose weights are loaded before the previous launch has ended
+  // Steps of k per split, and tokens of the tile that each split finishes. The first `more` splits take one step or token more.
   int steps_each, steps_more, tokens_each, tokens_more;
   int weight_bytes, stage_bytes, inbox_offset, barriers_offset;
   RouterShare share_w, share_x;
   bool by_stores;      // RouterExchange::kStores
-  bool y_f32, y_wide;  // four adjacent logits are one aligned vector
+  bool y_f32, y_wide;  // y_wide: four adjacent logits are one aligned vector
 
   __device__ int rank(int part, int across, int along) const {
     return part + splits * (across + beside * along);
   }
   __device__ bool shared() const { return beside * behind > 1; }  // some CTAs multicast
-  // CTAs that read what one of them loads.
+  // The number of CTAs that read what one CTA loads.
   __device__ int readers() const { return beside + behind - 1; }
 };
 
 // The grid: splits of k x tiles of experts x tiles of tokens.
 struct RouterTilePlace {
-  int split, across, along;  // in the cluster
+  int split, across, along;  // position in the cluster
   int first_expert, first_token, first_step, steps;
 
   __device__ RouterTilePlace(const RouterTileParameters& p, int tile_experts, int tile_tokens)
@@ -72,7 +72,7 @@ struct RouterCopy {
   uint32_t blocks;
   int offset, first_row;
 
-  // first: first row of the tile. mine: which share this CTA copies. rank: of the CTA that copies the first share.
+  // first: the first row of the tile. mine: the share that this CTA copies. rank: the rank of the CTA that copies the first share.
   __device__ RouterCopy(const RouterShare& share, int first, int mine, int rank)
       : blocks(share.blocks << rank),
         offset(kShared ? mine * share.bytes : 0),
@@ -90,7 +90,7 @@ template <int kGroups, int kTokens, RouterSource kSource, class W>
 struct RouterFetch {
   static constexpr int kExperts = kGroupExperts * kGroups;
   static constexpr int kBoxes = router_boxes(sizeof(W)),
-                       kBoxColumns = kRouterStep / kBoxes;  // of w in a step
+                       kBoxColumns = kRouterStep / kBoxes;  // columns of w per box
   static constexpr int kTokenBytes = kTokens * tile::kSwizzledRowBytes;
   static constexpr int kWarps = kGroups * kGroupWarps;                                       // consumer warps
   static constexpr int kProducerWarps = kSource == RouterSource::kCopies ? 1 : kPlainWarps;  // producer warps
@@ -99,9 +99,9 @@ struct RouterFetch {
   using Parameters = RouterTileParameters;
   using Place = RouterTilePlace;
 
-  // The producer warp: fills the ring by TMA. With multicast, every CTA expects all bytes of its stage, whichever CTA copies
-  // them. One instance for each way to share: without branches a step is some 30 instructions, all warp-uniform; with tiles of
-  // 64 x 64 a step has 200 clocks.
+  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage, whichever CTA copies
+  // them. There is one instance for each way to share operands. Without branches a step is about 30 warp-uniform instructions; with
+  // tiles of 64 x 64 a step has 200 clocks.
   template <bool kShareW, bool kShareX>
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                                  const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {

@@ -1,5 +1,5 @@
-// What a tile kernel of the router GEMM is beside its mainloop: barriers, the producer warps' start, the exchange of partial sums
-// and the logits; and its launch.
+// The parts of a router GEMM tile kernel around its mainloop: barriers, the start of the producer warps, the exchange of partial sums,
+// the store of the logits, and the launch.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -31,17 +31,17 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
   using Place = RouterTilePlace;
   using Sums = float[kTokens / 2];
 
-  // The tile of sums in shared memory, over the ring: a row per token, its experts contiguous, plus 16 bytes of padding so that a
+  // The tile of sums in shared memory, over the ring: a row per token with contiguous experts, plus 16 bytes of padding so that a
   // warp's stores have no bank conflicts.
   static constexpr int kPitch = kExperts + 4;
 
-  // row: the one of a warp's first 8 experts whose sums this lane holds first.
+  // row: among a warp's first 8 experts, the one whose sums come first in this lane's registers.
   static __device__ void put_sums(const Sums& sums, float* tile_sums, int row) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     const int expert = warp / kGroupWarps * kGroupExperts + warp % kGroupWarps * 16 + row;
     float* const at = tile_sums + 2 * (lane % 4) * kPitch + expert;
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i)  // the order of registers: tile/wgmma.cuh
+    for (int i = 0; i < kTokens / 2; ++i)  // for the order of registers see tile/wgmma.cuh
       at[(i / 4 * 8 + i % 2) * kPitch + i / 2 % 2 * 8] = sums[i];
   }
 
@@ -58,8 +58,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   };
 
-  // Sends the other splits' CTAs the sums of their tokens, by one warp. Each CTA begins with the split after its own, so that no
-  // CTA is sent everything at once. An inbox has room for one message from each other split, in their order.
+  // One warp sends the CTAs of the other splits the sums of their tokens. Each CTA begins with the split after its own, so that no CTA
+  // receives all messages at once. An inbox has room for one message from each other split, in the order of the splits.
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                     const float* inbox, uint64_t* all_here) {
     int part = at.split;
@@ -82,7 +82,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
   }
 
-  // The same messages as send_parts, by stores of all consumer threads.
+  // Sends the messages of send_parts() by stores of all consumer threads.
   static __device__ void store_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                      const float* inbox, uint64_t* all_here) {
     const int expert = threadIdx.x % kQuads * 4;
@@ -132,8 +132,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   }
 
-  // Four logits of each of kBatch tokens, kRows apart, of which `rows` remain: the splits in their order, then the bias. own,
-  // theirs: at the first token. The loop over a split's loads has no early exit, so that the loads are issued together.
+  // Four logits of each of kBatch tokens, kRows apart, of which `rows` remain. Adds the splits in order, then the bias. own and theirs
+  // point at the first token. The loop over a split's loads has no early exit, so that the loads are issued together.
   template <int kBatch>
   static __device__ void add_parts(const Parameters& p, const Place& at, const float* own,
                                    const float* theirs, int message, int rows, float4 bias,
@@ -186,8 +186,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
   }
 
   // The whole kernel. Mainloop has
-  //   static void multiply_all(Sums&, const Parameters&, const Place&, ring, full, empty)   a consumer warpgroup's sums
-  //   static int arrivals(const Parameters&)   of each warpgroup, that release a stage
+  //   static void multiply_all(Sums&, const Parameters&, const Place&, ring, full, empty)   the sums of a consumer warpgroup
+  //   static int arrivals(const Parameters&)   arrivals per warpgroup that release a stage
   //   static int row_of(int lane)              see put_sums()
   template <class Mainloop>
   static __device__ void run(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
@@ -204,7 +204,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       tile::prefetch_map(w);
       if constexpr (kByCopies) tile::prefetch_map(x);
     }
-    // Initialising a barrier takes some 30 clocks, so each warp initialises some of them.
+    // To initialise a barrier takes about 30 clocks, so each warp initialises some of them.
 #pragma unroll 1
     for (int i = warp; i < p.stages; i += kThreads / kWarp) {
       tile::barrier_init_by_warp(full + i, 1 + (kByCopies ? 0 : kPlainWarps));
@@ -213,8 +213,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     if (warp == 0) tile::barrier_init_by_warp(all_here, 1);
     tile::barrier_visible();
     __syncthreads();
-    // No CTA may send to a peer whose barriers are not initialised. Consumers send nothing before the end, so they wait for the
-    // cluster only where they wait for the first stage anyway.
+    // No CTA may send to a peer CTA whose barriers are not initialised. Consumers send nothing before the end, so they wait for the
+    // cluster only when they wait for the first stage anyway.
     if (in_cluster) tile::cluster_arrive();
     if (warp >= kWarps) {
       if (p.shared()) tile::cluster_wait();
@@ -251,29 +251,29 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       }
       finish(p, at, tile_sums, inbox, bias);
     }
-    // No CTA exits before its peers have received what it sent.
+    // No CTA exits before its peer CTAs have received its messages.
     if (p.splits > 1) tile::cluster_wait();
   }
 };
 
-// Whether CTAs without a cluster read the same rows of x at the same time. Placed in order, they share them in cache; out of
-// order, up to 30% of a launch was lost.
+// True if CTAs without a cluster read the same rows of x at the same time. If the hardware places them in order, the rows are shared
+// in cache. Out of order, up to 30% of a launch was lost.
 inline bool reads_x_in_step(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   return plan.blocks() == 1 && p.experts > plan.tile.experts();
 }
 
-// Whether tensor maps can describe the rows of x.
+// True if tensor maps can describe the rows of x.
 inline bool router_x_is_mapped(const RouterGemm::Args& a) {
   return bytes_of(a.x.dtype, a.x.stride[0]) % tile::kMapStrideBytes == 0;
 }
 
-// Launches `kernel` of `threads` threads on a plan that fits (tile_memory()).
+// Launches `kernel` with `threads` threads and a plan that fits (tile_memory()).
 inline Status launch_router_tile(std::string_view name,
                                  void (*kernel)(CUtensorMap, CUtensorMap, RouterTileParameters), int threads,
                                  const RouterGemm::Problem& p, const RouterGemm::Args& a,
                                  const RouterTilePlan& plan, Stream stream) {
   constexpr int kWideBytes = 16;
-  // Bytes of weights loaded before the previous launch has ended. More would delay x, which queues after them.
+  // Bytes of weights that are loaded before the previous launch has ended. More bytes would delay x, which queues behind them.
   constexpr int kAheadBytes = 32 << 10;
   const auto ceil_div = [](int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); };
   const int steps = ceil_div(p.hidden, kRouterStep);
@@ -332,7 +332,7 @@ inline Status launch_router_tile(std::string_view name,
   return launch(name, kernel, how, stream, w, x, parameters);
 }
 
-// The plan for rows of x that no tensor map can describe.
+// The plan if no tensor map can describe the rows of x.
 inline RouterTilePlan router_plain_plan(const RouterGemm::Problem& p, const RouterTile& tile) {
   constexpr int kSplits = 4;
   const int steps = static_cast<int>((p.hidden + kRouterStep - 1) / kRouterStep);
@@ -346,7 +346,7 @@ struct RouterTileInstance {
   int threads;
 };
 
-// Launches the kernel of `wanted`, or `plain` where no tensor map can describe x.
+// Launches the kernel of `wanted`, or `plain` if no tensor map can describe x.
 inline Status launch_router_tile(std::string_view name, std::span<const RouterTileInstance> instances,
                                  const RouterTileInstance& plain, const RouterGemm::Problem& p,
                                  const RouterGemm::Args& a, const RouterTilePlan& wanted, Stream stream) {

@@ -1,18 +1,19 @@
-// Router GEMM for many tokens: experts x tokens tiles by wgmma, k split over a cluster.
+// Router GEMM for many tokens: tiles of experts x tokens by wgmma; k is split over a cluster.
 //
-// A CTA keeps a ring of stages of 64 values of k each: its experts' weights and its tokens' activations. One producer warp
-// fills it by TMA. Consumer warpgroups multiply, with the experts as the 64-row operand, so that a tile may have any multiple
-// of 16 tokens and the tiles of a problem just fill the SMs. The CTAs of a cluster have the same tokens, the same experts or
-// different splits of k. CTAs of the same tokens or experts share them by multicast: each loads some rows for all, and a stage
-// is filled again once all have released it. Each split sends every other split its partial sums of the tokens that the other
+// A CTA keeps a ring of stages of 64 values of k each: its experts' weights and its tokens' activations. One producer warp fills the
+// ring by TMA loads. In the products of the consumer warpgroups the experts are the 64-row operand. So a tile may have any multiple
+// of 16 tokens, and the tiles of a problem just fill the SMs. The CTAs of a cluster have the same tokens, the same experts or
+// different splits of k. CTAs with the same tokens or experts share them by multicast: each loads some rows for all, and a stage is
+// refilled after all have released it. Each split sends every other split its partial sums of the tokens that the other split
 // finishes. A CTA adds up its own tokens in the order of the splits.
 //
-// A launch is short and runs most of its code once, out of an instruction cache that has to be filled first: loops here
-// are not unrolled unless their bodies are a few instructions. Unrolled ones cost up to 3 us.
+// A launch is short and runs most of its code once, from a cold instruction cache. So loops here are not unrolled unless their
+// bodies are a few instructions; unrolled loops cost up to 3 us.
 //
-// Wins    from about 192 tokens on.
-// Loses   few tokens, to kernels with smaller tiles.
-// Limits  see supports(). The tiling depends on the number of tokens, so it is not batch-invariant.
+// Wins    from 256 tokens of 128 experts on, from 96 or 128 tokens of 256 or 384, from 64 of 512 (router_candidates.csv, plain
+//         launches): 5.6 us against 10.4 us of wide_sm90 at 1024 tokens of 2880 x 128.
+// Loses   few tokens, to kernels with smaller tiles: 4.1 us against 2.4 us of splitk_sm90 at 8 tokens of 2880 x 128.
+// Limits  see supports(). The tiling depends on the number of tokens, so the kernel is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/lab/cuda-router.md.
 #include "backends/cuda/card.h"
@@ -75,8 +76,8 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
   using Frame = RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16>;
   using typename Frame::Sums;
 
-  // The barrier at which this thread releases stages that its warpgroup has read. The first threads of a warpgroup release, one
-  // per CTA that loads for this CTA, each at that CTA's barriers. 0: this thread releases none.
+  // The barrier at which this thread releases stages that its warpgroup has read, or 0. The first threads of a warpgroup release, one
+  // thread per CTA that loads for this CTA; each arrives at that CTA's barriers.
   static __device__ uint32_t release_barrier_of_this_thread(const Parameters& p, const Place& at,
                                                             const uint64_t* empty) {
     const int i = threadIdx.x % kGroupThreads;
@@ -86,13 +87,13 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
     int across = at.across, along = i;
     if (i >= p.behind) {
       across = i - p.behind, along = at.along;
-      if (across >= at.across) ++across;  // this CTA itself is already served above
+      if (across >= at.across) ++across;  // this CTA is already served above
     }
     return tile::remote_address(here, p.rank(at.split, across, along));
   }
 
-  // A consumer warpgroup's share of the tile, over this CTA's split of k. If there are fewer experts than operand rows, the
-  // excess rows are whatever lies in shared memory, and so are their sums, which nothing reads.
+  // A consumer warpgroup's share of the tile, over this CTA's split of k. If there are fewer experts than operand rows, the excess rows
+  // and their sums have arbitrary values, which nothing reads.
   static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
                                       uint64_t* full, uint64_t* empty) {
     const int group = uniform(threadIdx.x / kGroupThreads);
@@ -103,7 +104,7 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
     tile::RingPlace place;
     int steps = at.steps, awaited = steps - p.stages, stages = p.stages, shared = p.shared();
     uint32_t barriers = tile::shared_address(full);
-    // Otherwise the compiler recomputes these in every step, from slow registers.
+    // Without this, the compiler recomputes these values in every step, from slow registers.
     asm volatile("" : "+r"(steps), "+r"(awaited), "+r"(stages), "+r"(shared), "+r"(barriers));
     constexpr uint32_t kBarrier = sizeof(uint64_t);
     uint32_t before = 0;
@@ -116,10 +117,10 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
       for (int k = 0; k < kRouterStep / 16; ++k)
         tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, k > 0 ? 1 : i);
       tile::commit_group();
-      // Everything the next step needs is computed while this step's wgmma runs. With one warpgroup and a small tile this
-      // decides: what stands between wait_groups and the next multiply is not hidden.
+      // Everything that the next step needs is computed while this step's wgmma runs. With one warpgroup and a small tile this matters
+      // most: instructions between wait_groups and the next multiply are not hidden.
       const uint32_t release = release_barriers + before * kBarrier;
-      // Releases the previous step's stage, and only if a producer waits for it: a CTA that has loaded everything may have exited.
+      // Releases the previous step's stage, but only if a producer waits for it: a CTA that has loaded everything may have exited.
       const bool releases = release_barriers != 0 && i > 0 && i <= awaited;
       before = place.stage;
       a += stage, b += stage;

@@ -1,13 +1,14 @@
-// Router GEMM for dozens of tokens and more: one tile of 64 or 128 tokens x 32 to 128 experts per cluster, k split over its
+// Router GEMM for dozens of tokens and more: a cluster computes one tile of 64 or 128 tokens x 32 to 128 experts; k is split over its
 // CTAs.
 //
-// All threads of a CTA copy 16-byte chunks of its part of the rows into shared memory by cp.async, stages of 64 values of k
-// ahead, swizzled for wgmma. As much as fits there is in flight. A CTA's sums go to the CTAs that own the logits in one bulk
-// copy each. There are no producer warps and no tensor maps.
+// All threads of a CTA copy 16-byte chunks of the CTA's part of the rows into shared memory by cp.async, swizzled for wgmma. A stage
+// has 64 values of k, and as many stages are in flight as fit. A CTA sends its sums to each CTA that owns logits in one bulk copy.
+// There are no producer warps and no tensor maps.
 //
-// Wins    about 48 to 96 tokens of a wide gate.
-// Loses   fewer tokens, to splitk_sm90 (operands bypass shared memory); more, to tile_sm90, whose copies are larger.
-// Limits  see supports(). How k is split depends on the number of tokens, so it is not batch-invariant.
+// Wins    64 tokens of 256 experts with hidden 7168 and of 384 experts (router_candidates.csv, plain launches): 6.0 us against 6.3
+//         us of tile_sm90 and 6.4 us of splitk_sm90 for 7168 x 256; 128 tokens of 7168 x 384.
+// Loses   fewer tokens, to splitk_sm90 (operands bypass shared memory); more tokens, to tile_sm90, whose copies are larger.
+// Limits  see supports(). The split of k depends on the number of tokens, so the kernel is not batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include <algorithm>
 #include "backends/cuda/card.h"
@@ -65,17 +66,17 @@ extern const Candidate<RouterGemm> router_gemm_wide_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-constexpr int kGroupThreads = 128, kGroupTokens = 64;  // of a warpgroup
+constexpr int kGroupThreads = 128, kGroupTokens = 64;  // per warpgroup
 constexpr int kStep = 64;                              // values of k in a stage
-constexpr int kChunk = 8, kChunks = kStep / kChunk;    // elements per chunk, chunks of a row in a stage
+constexpr int kChunk = 8, kChunks = kStep / kChunk;    // elements per chunk; chunks of a row in a stage
 constexpr int kRowBytes = tile::kSwizzledRowBytes;
-constexpr int kAlignment = 1024;  // of a stage, as swizzle.cuh needs
+constexpr int kAlignment = 1024;  // of a stage, required by swizzle.cuh
 
 template <int kGroups, int kExperts>
 constexpr int kStageBytes = (kGroups * kGroupTokens + kExperts) * kRowBytes;
 
-// Copies the chunks of kRows rows to a stage, from element `numbers` of each row on; zeros past rows and `hidden`.
-// from: where this thread's first row starts; its next one is kThreads / kChunks rows on.
+// Copies the chunks of kRows rows to a stage, from element `numbers` of each row on; writes zeros past rows and `hidden`. from: the
+// start of this thread's first row; its next row is kThreads / kChunks rows further.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void copy_rows(uint32_t stage, const __nv_bfloat16* from, int64_t stride, int rows,
                                           int numbers, int hidden) {
@@ -117,9 +118,9 @@ __device__ __forceinline__ void copy_rows_plainly(uint32_t stage, const __nv_bfl
   }
 }
 
-// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. Shared memory: the stages; then the partial sums
-// that all CTAs send for the logits of this CTA, [CTAs][share] pairs. A tile's pairs of logits are numbered
-// i * threads + thread, where i counts those that a thread holds (wgmma.cuh).
+// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. Shared memory: the stages; later, for the logits of this
+// CTA, the partial sums of all CTAs, [CTAs][share] pairs. The pairs of logits of a tile are numbered i * threads + thread, where i
+// counts the pairs of a thread (wgmma.cuh).
 template <int kGroups, int kExperts, int kStages>
 __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_constant__ RouterParameters p) {
   constexpr int kThreads = kGroups * kGroupThreads, kTokens = kGroups * kGroupTokens;
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
   for (int s = 0; s < steps; ++s) {
     tile::wait_copies<kAhead - 1>();
     tile::fence_for_async();
-    __syncthreads();  // this stage has loaded for all threads, and all have released the stage before
+    __syncthreads();  // this stage has loaded for all threads, and all threads have released the previous stage
     load_w(s + kAhead);
     load_x(s + kAhead);
     tile::end_copies();
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
   tile::wait_copies<0>();
   __syncthreads();
 
-  // Sends sums to their owners, staged in the ring's memory.
+  // Sends sums to their owners, staged in the memory of the ring.
   auto* staged = reinterpret_cast<float2*>(stages);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i)
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   for (int to = 1 + warp; to < blocks; to += kThreads / 32) {
-    const int owner = (rank + to) % blocks;  // staggered, so that not all CTAs send to the same one
+    const int owner = (rank + to) % blocks;  // staggered, so that the CTAs do not all send to the same owner
     tile::send_by_warp(
         tile::remote_address(tile::shared_address(&received[rank * share]), static_cast<uint32_t>(owner)),
         &staged[owner * share], static_cast<uint32_t>(share * sizeof(float2)),
@@ -273,9 +274,9 @@ constexpr int kHalfOfAnSM = 113 << 10;
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
 
-// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the cut of least cost is the fastest one, or within 1.1 of it. A cluster is
-// placed where a part of the chip has room for all its CTAs: of CTAs that fill an SM, 66 clusters of 2, 30 of 4, 15 of 8 or
-// 7 of 16; one more is a second wave. CTAs of half an SM go two to an SM as soon as there are more than 66.
+// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the cut of least cost is the fastest one, or at most 1.1 times as slow. A
+// cluster needs a part of the GPU with room for all its CTAs. If a CTA fills an SM, 66 clusters of 2 fit, 30 of 4, 15 of 8 or 7 of 16;
+// one more cluster is a second wave. CTAs that fill half an SM are placed two to an SM as soon as there are more than 66 of them.
 double cut_us(const Cut& cut, const RouterGemm::Problem& p) {
   constexpr double kBaseUs = 2.39, kWaveUs = 0.97, kKilobyteUs = 0.0172, kStepUs = 0.043,
                    kLogitUs = 0.207 / 1024;

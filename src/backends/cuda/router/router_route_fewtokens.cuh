@@ -1,13 +1,13 @@
-// Router GEMM and routing of few tokens in one launch: some CTAs compute partial logits; one CTA per token adds them up and
-// chooses (tile/few_tokens.cuh).
+// Router GEMM and routing of few tokens in one launch. Some CTAs compute partial logits; one CTA per token adds them up and chooses
+// the experts (tile/few_tokens.cuh).
 //
-// A partial logit is a word of Queue::grid_words, where zero means not yet published. The choosing CTA polls words, not
-// counters, so the path from the sums to the choice is one store and one load. Partial logits are added in the order of k, and
-// the words are reset to zero. CTAs that wait must not keep out the CTAs they wait for: they are the last of the grid, at most
-// 64, and less than one per SM. Up to 32 experts a cluster does the same in shared memory.
+// A partial logit is a word of Queue::grid_words; zero means not yet published. The choosing CTA polls words, not counters, so the
+// path from the sums to the choice is one store and one load. It adds the partial logits in the order of k and resets the words to
+// zero. Waiting CTAs must not keep out the CTAs they wait for: they are the last CTAs of the grid, at most 64, and fewer than one per
+// SM. For up to 32 experts, a cluster does the same in shared memory.
 //
-// A norm in front costs no launch: the inverse root of a row is a factor of its logits, so that its sum of squares travels with the partial
-// logits, and the threads of the choosing CTA that have no expert write the normed row.
+// A norm before the router costs no launch. The inverse root of a row is a factor of its logits, so the row's sum of squares travels
+// with the partial logits. The threads of the choosing CTA that have no expert write the normed row.
 #pragma once
 #include "backends/cuda/launch.h"
 #include "backends/cuda/router.h"
@@ -24,22 +24,22 @@ namespace sluice::cuda::few {
 
 using Bf16 = __nv_bfloat16;
 
-// With a norm, rows of x count as normed: products take x times the norm's weight, and a row's inverse root comes last.
+// With a norm, x counts as normed: products take x times the norm's weight, and the row's inverse root is multiplied in at the end.
 enum class Input : uint8_t { kAnyRows, kWideRows, kNormed };
 
 struct Norm {
   const Bf16* weight;
   Bf16* normed;
-  int64_t stride;  // elements from row to row of normed
+  int64_t stride;  // elements between rows of normed
   float eps;
 };
 
 struct Few {
   RouterParameters gate;
-  const float* bias;     // bias of the choice
+  const float* bias;     // bias of the choice, not of the logits
   uint32_t* grid_words;  // [tokens, splits, experts]: partial logits
   int adders;            // CTAs that compute partial logits; the choosing CTAs follow
-  uint32_t zero;         // 0, opaque to the compiler
+  uint32_t zero;         // always 0, but unknown to the compiler
   uint32_t top_k;
   tile::SharedSlots shared;
   float scale;
@@ -56,7 +56,7 @@ struct KnownCut {
   static constexpr int kThreads = 32 * kWarps, kPairs = kRows * kColumns * 32;
 };
 
-// Makes a published part nonzero: +0 becomes -0, which the sum of parts cannot tell from +0.
+// Makes a published part nonzero: +0 becomes -0, which gives the same sum of parts.
 __device__ __forceinline__ uint32_t word_of(float part) {
   const uint32_t bits = __float_as_uint(part);
   return bits == 0 ? 0x80000000u : bits;
@@ -73,7 +73,8 @@ __device__ __forceinline__ uint32_t load_word(const uint32_t* word) {
 }
 
 // Computes one CTA's partial logits of a tile. Calls send(token of the tile, expert of the tile, partial logits of two adjacent
-// experts), and with a norm send_squares(token of the tile, partial sum of squares); all threads call sync() before. All loads are in flight at once, weights first and before the wait for the previous
+// experts), and with a norm send_squares(token of the tile, partial sum of squares). All threads call sync() before that. All loads
+// are in flight at once, weights first and before the wait for the previous launch.
 // launch.
 template <class C, Input kInput, class Sync, class Send, class SendSquares>
 __device__ __forceinline__ void add_up(const Few& few, int split, int first_token, int first_expert,
@@ -84,7 +85,7 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
   __shared__ float squares[kNormed ? C::kWarps : 1][8 * C::kRows];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int first =
-      (split * C::kWarps + warp) * C::kFlight * kUnit + 8 * c;  // of this lane's elements in a row
+      (split * C::kWarps + warp) * C::kFlight * kUnit + 8 * c;  // this lane's first element in a row
   const int left = p.hidden - first;
   tile::Eight<Bf16> w[C::kFlight][C::kColumns], x[C::kFlight][C::kRows], scale[C::kFlight];
 #pragma unroll
@@ -109,8 +110,8 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
                             (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first + i * kUnit),
                         i * kUnit < left, kInput != Input::kAnyRows || p.x_wide);
   }
-  // No sum starts before the last load has been issued: this zero depends on all loads. Otherwise the compiler moves each load
-  // next to its use, which serialises them.
+  // This zero depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
+  // next to its use, which serialises the loads.
   uint32_t any = 0;
 #pragma unroll
   for (int i = 0; i < C::kFlight; ++i) {
@@ -152,7 +153,7 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
       }
     }
   }
-  // A pair's place in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma hold them.
+  // The place of a pair in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma hold it.
 #pragma unroll
   for (int m = 0; m < C::kRows; ++m) {
 #pragma unroll
@@ -189,7 +190,7 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
   }
 }
 
-// What thread e of a team loads before the wait for the previous launch.
+// The values that thread e of a team loads before the wait for the previous launch.
 struct Biases {
   uint32_t gate = 0;
   float choice = 0;
@@ -202,7 +203,7 @@ __device__ __forceinline__ Biases load_biases(const Few& p, uint32_t e) {
   return out;
 }
 
-// A logit from its partial sums, in their order; with a norm, times the row's inverse root.
+// A logit from its partial sums, added in order; with a norm, times the row's inverse root.
 template <Input kInput, int kSplit>
 __device__ __forceinline__ float logit_of(const Biases& bias, const float (&part)[kSplit], float inverse) {
   const float gate = tile::weight_value<Bf16>(bias.gate);
@@ -212,7 +213,7 @@ __device__ __forceinline__ float logit_of(const Biases& bias, const float (&part
   return kInput == Input::kNormed ? fmaf(sum, inverse, gate) : sum;
 }
 
-// Thread e of a team has its expert's logit. The team chooses and stores the result. Called after clear_team().
+// Thread e of a team passes its expert's logit. The team chooses and stores the result. Call it after clear_team().
 template <int kExperts, int kList, tile::TeamKind kKind>
 __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, kList>& m, int token,
                                        uint32_t e, float sum, float bias) {
@@ -244,8 +245,8 @@ __device__ __forceinline__ float inverse_of(const Few& p, const float (&part)[kS
   return 1.f / sqrtf(sum / static_cast<float>(p.gate.hidden) + p.norm.eps);
 }
 
-// Normed rows by the threads of a CTA that do not choose: thread `first` of `kThreads`, eight columns at a time. x is loaded here, before
-// the sums of squares are there; write() is called with the inverse root.
+// The threads of a CTA that do not choose write the normed row: thread `first` of `kThreads`, eight columns at a time. x is loaded
+// here, before the sums of squares arrive; write() is called with the inverse root.
 template <int kThreads, int64_t kHiddenMost>
 class NormedRow {
  public:
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   constexpr bool kNormed = kInput == Input::kNormed;
   constexpr int kTiles = kExperts / (8 * C::kColumns), kNorming = C::kThreads - kExperts;
   const int token = static_cast<int>(blockIdx.x) - p.adders;
-  // Of a token, [splits, kSquareWords], behind the logits of all.
+  // The squares of a token, [splits, kSquareWords], follow the partial logits of all tokens.
   uint32_t* const squares = p.grid_words + p.gate.tokens * C::kSplit * kExperts;
   if (token < 0) {
     const int split = blockIdx.x % C::kSplit, tile = blockIdx.x / C::kSplit;
@@ -334,7 +335,7 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
       float part[C::kSplit];
       wait_for_words(part, of_row + 1, kSquareWords);
       row.write(inverse_of(p, part));
-      tile::sync_threads<kNorming>(2);  // all have read the words
+      tile::sync_threads<kNorming>(2);  // all threads have read the words
       if (e == kExperts) forget_words<C::kSplit>(of_row + 1, kSquareWords);
     }
     return;
@@ -352,11 +353,12 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   }
   choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
   forget_words<C::kSplit>(words, kExperts);
-  if (kNormed && e == 0) forget_words<C::kSplit>(of_row, kSquareWords);  // choose() has brought all together
+  // choose() has synchronised all threads.
+  if (kNormed && e == 0) forget_words<C::kSplit>(of_row, kSquareWords);
 }
 
-// One cluster for all experts and each tile of tokens: CTA r computes split r of all sums, and chooses for token r of the
-// tile. Grid: kSplit, tiles of tokens.
+// One cluster computes all experts of a tile of tokens: CTA r computes split r of all sums and chooses for token r of the tile.
+// Grid: kSplit, tiles of tokens.
 template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput>
 __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ Few p) {
   static_assert(kExperts == 8 * C::kColumns && kExperts <= C::kThreads && 8 * C::kRows <= C::kSplit);
@@ -408,7 +410,7 @@ __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ 
   choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
 }
 
-// Of kInstances[kIndex].
+// The kernel of kInstances[kIndex].
 template <size_t kIndex, Input kInput>
 constexpr auto kernel_of() {
   constexpr Instance i = kInstances[kIndex];

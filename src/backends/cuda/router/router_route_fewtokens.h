@@ -1,4 +1,5 @@
-// Router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh): the compiled kernels, and what their cards share.
+// Router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh): the compiled kernels, and the common parts of their
+// descriptors.
 #pragma once
 #include <algorithm>
 #include <iterator>
@@ -10,9 +11,9 @@
 
 namespace sluice::cuda::few {
 
-constexpr int kUnit = 32;  // elements of a row that four lanes load at once
+constexpr int kUnit = 32;  // elements of a row that four lanes load together
 
-// k is split over `split` CTAs and their `warps` warps; each warp has `flight` units of a row in flight. A CTA's tile is
+// k is split over `split` CTAs and their `warps` warps; each warp has `flight` units of a row in flight. The tile of a CTA has
 // 8 * rows tokens and 8 * columns experts.
 struct Cut {
   int rows, columns, split, warps, flight;
@@ -20,9 +21,9 @@ struct Cut {
 };
 enum class Blocks { kCluster, kGrid };
 
-constexpr int64_t kTokensMost = 64;  // of any instance
-// Words in Queue::grid_words beside partial logits: of each split of a token its sum of squares, for those that choose and for those that
-// norm.
+constexpr int64_t kTokensMost = 64;  // the most tokens of any instance
+// Words in Queue::grid_words for squares: each split of a token publishes its sum of squares twice, for the threads that choose and for
+// the threads that norm.
 constexpr int kSquareWords = 2;
 
 // The compiled kernels, and the problems that each of them accepts. Costs: H200, plain launches, weights not in L2.
@@ -38,12 +39,12 @@ struct Instance {
     return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_most() &&
            p.route.tokens <= tokens;
   }
-  // Words behind kGridWordsBytes of Queue::grid_words.
+  // Words of Queue::grid_words after kGridWordsBytes.
   constexpr int64_t words() const { return tokens * int64_t{cut.split} * (experts + kSquareWords); }
 };
 
-// Instances of the same kind and number of experts split k in the same way, whatever their tiles, so the bits do not depend
-// on the number of tokens.
+// Instances of the same kind and number of experts split k in the same way, whatever their tiles. So the bits do not depend on the
+// number of tokens.
 constexpr Instance kInstances[] = {
     {32, 4, tile::kSoftmaxOfChosen, Blocks::kCluster, {1, 4, 16, 6, 1}, kTokensMost, 2.40, 0.006},
     {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.84, 0.017},
@@ -82,7 +83,7 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   }
   Refusal team;
   tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
-  const bool known = tokens > 0 || !team.accepted();  // else the reason is this operation's own
+  const bool known = tokens > 0 || !team.accepted();  // otherwise the reason is this operation's own
   r.append(team);
   r.need(known, "a rule and experts that have a kernel from the gate on",
          "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));

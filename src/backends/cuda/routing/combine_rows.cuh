@@ -1,4 +1,4 @@
-// What a token's row is summed up from, for the kernels that end in it: combine_rows_sm90.cu, combine_norm_rows_sm90.cu.
+// Sums up a token's row: shared by combine_rows_sm90.cu and combine_norm_rows_sm90.cu.
 #pragma once
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
@@ -7,7 +7,7 @@
 
 namespace sluice::cuda::combining {
 
-constexpr int kWide = 8;  // columns of 16-byte accesses
+constexpr int kWide = 8;  // columns per 16-byte access of bf16
 constexpr int kSlotsMost = 64;
 
 struct Parameters {
@@ -15,20 +15,20 @@ struct Parameters {
   void* y;
   const int32_t *position, *ids;
   const float* weights;
-  int64_t g_stride, shared_stride, residual_stride, y_stride;  // elements from row to row
+  int64_t g_stride, shared_stride, residual_stride, y_stride;  // elements between rows
   int hidden, slots;
   int64_t rows, experts;
   float scale;
-  int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` holds ids
+  int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` holds expert ids
 };
 
-// A slot's row; row < 0: the slot is empty.
+// The row of a slot; row < 0: the slot is empty.
 struct Slot {
   int64_t row, expert;
   float weight;
 };
 
-// The slots of a token, for all threads of a CTA, and the wait for the previous launch.
+// Finds the slots of a token for all threads of a CTA, and waits for the previous launch.
 __device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, Slot (&slots)[kSlotsMost]) {
   if (!p.settled) tile::wait_for_previous();
   if (threadIdx.x < p.slots) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, S
   __syncthreads();
 }
 
-// y of N adjacent columns of a token. kAtOnce: slots whose loads are in flight together.
+// Computes N adjacent columns of a token's y. kAtOnce: number of slots whose loads are in flight together.
 template <int N, int kAtOnce, class G, class B, class Y>
 __device__ __forceinline__ void sum_slots(const Parameters& p, int64_t token, const Slot (&slots)[kSlotsMost],
                                           int column, float (&sum)[N]) {

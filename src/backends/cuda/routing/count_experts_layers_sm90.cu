@@ -1,7 +1,7 @@
-// Tokens of each expert: a CTA a layer, which counts in shared memory and adds that to what stood there.
+// Counts the tokens of each expert: one CTA per layer counts in shared memory and adds the counts to the previous counts.
 //
-// Wins    always: one small launch a step for all layers. Its ids are those that routing wrote for the experts anyway.
-// Loses   to routing that counts as it writes, by one launch a step.
+// Wins    always: it is the only kernel of CountExperts. One small launch per step for all layers. Routing has already written the ids.
+// Loses   one launch per step to a routing kernel that would count while it writes.
 // Limits  tokens * top_k < 2^32: a CTA counts in 32 bits.
 // Source  original; the contract is ops/count_experts.h.
 #include "backends/cuda/card.h"
@@ -46,11 +46,11 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kExpertsMax = 1024;  // as the contract has it
+constexpr int kExpertsMax = 1024;  // the contract's limit
 constexpr int kAtOnce = 4;         // ids that a thread loads before it counts the first of them
 
 __global__ void __launch_bounds__(kThreads)
-    count_experts(const int32_t* ids,  // [layers, slots], `stride` ids from one layer to the next
+    count_experts(const int32_t* ids,  // [layers, slots], `stride` ids between layers
                   int64_t* counts,     // [layers, experts]
                   int64_t stride, int64_t slots, int experts) {
   __shared__ unsigned count[kExpertsMax];
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   int64_t* const to = counts + int64_t{blockIdx.x} * experts;
-  for (int e = threadIdx.x; e < experts; e += kThreads) to[e] += count[e];  // the layer is this CTA's alone
+  for (int e = threadIdx.x; e < experts; e += kThreads) to[e] += count[e];  // only this CTA writes this layer
 }
 
 Status Launcher::enqueue(const CountExperts::Problem& p, const CountExperts::Args& a, Workspace,

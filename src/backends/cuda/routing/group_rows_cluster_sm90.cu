@@ -1,7 +1,8 @@
-// Groups rows by expert: CTAs of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two above.
+// Groups rows by expert: the CTAs of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two launches above.
 //
-// Wins    always so far.
-// Loses   to kernels of route_group, which have the ids before they are written.
+// Wins    always: it is the only kernel of GroupRows.
+// Loses   to the kernels of RouteGroup where routing comes first: route_topk and group_rows in a chain take 1.01 to 1.4 times
+//         as long (docs/lab/cuda-routing.md).
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
@@ -20,8 +21,8 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to 128 experts, 4 slots and tiles of 64 on an H200, 1 to 16384 tokens; what more experts cost, to chains of 256 and 384 at one
-// token: docs/lab/cuda-routing.md.
+// Fitted on an H200 to 128 experts, 4 slots and tiles of 64, for 1 to 16384 tokens. The cost of more experts is fitted to chains
+// with 256 and 384 experts at one token: docs/lab/cuda-routing.md.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double slots = static_cast<double>(p.tokens * p.slots);
   const double experts = 3.7e-3 * static_cast<double>(std::max<int64_t>(p.experts - 128, 0));
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 1) group_rows(const __grid_constant_
   __syncthreads();
   const int32_t* ids = g.ids + static_cast<int64_t>(tile::first_token(g)) * g.slots;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) tile::place(g, m, i, ids[i]);
-  // Not at the start: CTAs of the next launch would crowd the SMs that become free first.
+  // Not released at the start: CTAs of the next launch would crowd the SMs that become free first.
   tile::release_next();
   tile::end_groups(g, m);
 }

@@ -1,10 +1,10 @@
-// Packs experts into fragments and back. A CTA owns one row block of one expert and reads it as stored, 32 bytes of eight
-// rows per warp instruction.
+// Packs experts into fragments and unpacks them. A CTA owns one row block of one expert. It reads the block in checkpoint order,
+// 32 bytes of eight rows per warp instruction.
 //
-// Wins    always so far: bytes are moved once; four lanes exchange what they have read by shuffles.
-// Loses   half of the bandwidth in e2m1 to moving bits (2.2 TB/s of bytes read and written, where bf16 moves 3.6), and more
-//         where one small expert is packed alone. CTAs of 128 and 512 threads were slower.
-// Limits  none beyond the contract. Rows of bf16 that are not 16-byte aligned go element by element.
+// Wins    always: it is the only kernel of PackExperts. It moves bytes once; four lanes exchange what they have read by shuffles.
+// Loses   half of the bandwidth in e2m1 to bit permutations (2.2 TB/s of bytes read and written; bf16 moves 3.6 TB/s), and more
+//         if one small expert is packed alone. CTAs of 128 and 512 threads were slower.
+// Limits  none beyond the contract. Rows of bf16 that are not 16-byte aligned are moved element by element.
 // Source  original; the contract is ops/pack_experts.h, the layout ops/fragment_layout.h.
 #include "backends/cuda/card.h"
 #include "ops/pack_experts.h"
@@ -49,10 +49,10 @@ namespace {
 constexpr int kGroupThreads = static_cast<int>(kFragmentThreads);  // threads that pack one block of 64 x 64
 constexpr int kThreads = 256, kGroups = kThreads / kGroupThreads;
 constexpr int kRows = static_cast<int>(kFragmentRows);
-// Staged scales: kTileBlocks k blocks at a time, kTileWords words of one, kTileStride bytes from one to the next. One word of
-// padding, so that the same byte of adjacent k blocks lies in different banks.
+// Staged scales: kTileBlocks k blocks at a time, kTileWords words per k block, kTileStride bytes between k blocks. The stride has
+// one word of padding, so that the same byte of adjacent k blocks lies in different banks.
 constexpr int kTileBlocks = 32, kTileWords = kRows / 2, kTileStride = 4 * kTileWords + 4;
-constexpr int kAhead = 4;  // k blocks that a thread reads before it writes the first
+constexpr int kAhead = 4;  // k blocks that a thread reads before it writes the first of them
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Parameters {
@@ -62,7 +62,7 @@ struct Parameters {
   int blocks;  // scales per row
 };
 
-// Several CTAs (gridDim.z) may share a row block: their threads interleave.
+// Several CTAs (gridDim.z) may share a row block; their threads interleave.
 __device__ __forceinline__ int first_of(int threads) { return blockIdx.z * threads + threadIdx.x; }
 __device__ __forceinline__ int stride_of(int items) { return gridDim.z * items; }
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ int stride_of(int items) { return gridDim.z * items; 
 struct RowBlock {
   FragmentShape shape;
   int64_t block;
-  uint8_t *rows, *row_scales;     // of the expert, as in the checkpoint
+  uint8_t *rows, *row_scales;     // of the expert, in checkpoint order
   uint8_t *codes, *scales, *top;  // of the row block, packed
 };
 __device__ __forceinline__ RowBlock row_block(const Parameters& p, bool fp4) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ RowBlock row_block(const Parameters& p, bool fp4) {
           scales + shape.top_begin() + block * kFragmentRows};
 }
 
-// The checkpoint's rows of the row block, or -1; for each its largest scale and whether one of its scales is NaN.
+// For each row of the row block: its row in the checkpoint or -1, its largest scale, and whether one of its scales is NaN.
 struct Shared {
   int row[kRows];
   uint8_t top[kRows];
@@ -122,15 +122,15 @@ __device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* share
     shared->top[row] = static_cast<uint8_t>(top), shared->nan[row] = nan != 0;
     if (blockIdx.z == 0) at.top[row] = static_cast<uint8_t>(top);
   }
-  // Clears what follows the tops of the last row block.
+  // Clears the bytes that follow the largest scales of the last row block.
   const int64_t used = at.shape.top_begin() + at.shape.row_blocks * kFragmentRows;
   if (blockIdx.z == 0 && at.block + 1 == at.shape.row_blocks && threadIdx.x < at.shape.scale_bytes() - used)
     at.top[kFragmentRows + threadIdx.x] = 0;
   __syncthreads();
 }
 
-// Moves the scales through shared memory, `kTileBlocks` k blocks at a time, stored there as in the layout. So accesses to
-// global memory are adjacent bytes of a row on one side and whole words on the other.
+// Moves the scales through shared memory, kTileBlocks k blocks at a time, staged in packed order. So global accesses are adjacent
+// bytes of a row on one side and whole words on the other.
 template <bool kUnpack>
 __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* shared) {
   const int k_blocks = static_cast<int>(at.shape.k_blocks);
@@ -141,7 +141,7 @@ __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* sha
         f(reinterpret_cast<uint32_t*>(at.scales) + first * kTileWords + i,
           reinterpret_cast<uint32_t*>(shared->tile + i / kTileWords * kTileStride) + i % kTileWords);
     };
-    // f(byte of the tile, row, its source or null)
+    // Calls f(byte of the tile, row, its source or null) for each byte.
     const auto bytes = [&](auto f) {
       for (int i = threadIdx.x; i < kRows * 2 * kTileBlocks; i += kThreads) {
         const int row = i / (2 * kTileBlocks), group = i % (2 * kTileBlocks), b = 2 * first + group;
@@ -171,7 +171,7 @@ __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* sha
   }
 }
 
-// Transposes bytes 0 to 3 of four registers: register i gets byte i of each.
+// Transposes bytes 0 to 3 of four registers: register i gets byte i of each register.
 __device__ __forceinline__ void turn_bytes(uint32_t (&v)[4]) {
   const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
   const uint32_t c = __byte_perm(v[0], v[1], 0x7362), d = __byte_perm(v[2], v[3], 0x7362);
@@ -179,7 +179,7 @@ __device__ __forceinline__ void turn_bytes(uint32_t (&v)[4]) {
   v[2] = __byte_perm(c, d, 0x5410), v[3] = __byte_perm(c, d, 0x7632);
 }
 
-// Transposes registers over four adjacent lanes: lane i gets register i of each, in the order of lanes.
+// Transposes registers over four adjacent lanes: lane i gets register i of each lane, in lane order.
 __device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
@@ -187,7 +187,7 @@ __device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (i & bit) continue;
-      const bool upper = (lane & bit) != 0;  // keeps v[i + bit], sends v[i]
+      const bool upper = (lane & bit) != 0;  // keeps v[i + bit] and sends v[i]
       const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? v[i] : v[i + bit], bit);
       if (upper) {
         v[i] = got;
@@ -198,8 +198,8 @@ __device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
   }
 }
 
-// A word holds four bytes of a checkpoint, one of each of its pairs. Both directions are linear over xor, and given by the
-// images of single bits.
+// A packed word holds four checkpoint bytes, one from each of its pairs. Packing and unpacking are linear over xor, so the images
+// of single bits define them.
 struct WordOfBytes {
   __host__ __device__ static constexpr uint32_t image(int bit) {
     const uint32_t code = 1u << bit % 4;
@@ -216,7 +216,7 @@ struct BytesOfWord {
     return out;
   }
 };
-// The bits whose source is `distance` bits lower.
+// The bits whose source bit is `distance` positions lower.
 template <class Map>
 __host__ __device__ constexpr uint32_t moved_by(int distance) {
   uint32_t out = 0;
@@ -224,7 +224,7 @@ __host__ __device__ constexpr uint32_t moved_by(int distance) {
     if (bit + distance >= 0 && bit + distance < 32) out |= Map::image(bit) & 1u << (bit + distance);
   return out;
 }
-// Applies the map as shifts: one for each distance that occurs, for all bits that move that far.
+// Applies the map as shifts: one shift for each distance that occurs, for all bits that move that far.
 template <class Map, int kDistance = -31>
 __device__ __forceinline__ uint32_t mapped(uint32_t in) {
   if constexpr (kDistance > 31) {
@@ -240,12 +240,12 @@ __device__ __forceinline__ uint32_t mapped(uint32_t in) {
 __device__ __forceinline__ uint32_t word_of_bytes(uint32_t bytes) { return mapped<WordOfBytes>(bytes); }
 __device__ __forceinline__ uint32_t bytes_of_word(uint32_t word) { return mapped<BytesOfWord>(word); }
 
-// One thread's part of a row pair: 8 bytes (16 codes of the width) of row r and of row r + 8. Lane i of four has step i of a k
-// block. What it holds of both rows goes, byte by byte, to the four lanes' words of that step.
+// One thread's part of a row pair: 8 bytes (16 codes of the width) of row r and of row r + 8. Lane i of four holds step i of a k
+// block. The bytes of both rows go to the words of that step in all four lanes.
 struct Thread {
   int low;        // row in the row block; the other row is low + 8
   int step;       // one of the four steps of a k block
-  int64_t at[2];  // the rows' first byte, or -1
+  int64_t at[2];  // byte offset of each row, or -1
 };
 __device__ __forceinline__ Thread thread_of(const Parameters& p, const Shared& shared) {
   const int t = threadIdx.x % kGroupThreads, low = t / 32 * 16 + t % 32 / 4;
@@ -261,7 +261,7 @@ __device__ void pack_codes(const Parameters& p, const RowBlock& at, const Shared
   uint4* to = reinterpret_cast<uint4*>(at.codes) + threadIdx.x % kGroupThreads;
   const int k_blocks = static_cast<int>(at.shape.k_blocks), stride = stride_of(kGroups);
   const auto byte_of = [&](int kb) { return static_cast<int64_t>(kb) * 32 + me.step * 8; };
-  // All lanes of a warp are at the same k block, because they exchange bytes.
+  // All lanes of a warp process the same k block, because they exchange bytes.
   for (int first = first_of(kThreads) / kGroupThreads; first < k_blocks; first += kAhead * stride) {
     uint2 part[kAhead][2] = {};
 #pragma unroll
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kThreads, 1) pack_fp4(const __grid_constant__ 
   }
 }
 
-// Chunk: the unit of a move. Eight bf16 if rows are 16-byte aligned and consist of whole chunks, else one.
+// Chunk: the unit of a move. Eight bf16 if rows are 16-byte aligned and consist of whole chunks, otherwise one.
 template <bool kUnpack, class Chunk>
 __global__ void __launch_bounds__(kThreads, 1) pack_bf16(const __grid_constant__ Parameters p) {
   __shared__ Shared shared;

@@ -1,10 +1,11 @@
-// From logits to rows for few tokens. A team of threads chooses for a token, one thread per expert (tile/few_tokens.cuh). A
-// CTA has up to four teams, a cluster up to 16 CTAs. Each token's ids go to every CTA in one 16-byte chunk, so each CTA counts
-// all of them for itself and writes what belongs to its own tokens.
+// Routes few tokens, from logits to grouped rows. A team of threads chooses the experts of a token, one thread per expert
+// (tile/few_tokens.cuh). A CTA has up to four teams, a cluster up to 16 CTAs. Each token's ids go to every CTA in one 16-byte
+// chunk. So each CTA counts all ids for itself and writes the outputs of its own tokens.
 //
-// Wins    up to 48 tokens of 256 experts, 32 of 384, 64 of fewer: docs/lab/cuda-routing.md.
-// Loses   above, where teams of a CTA compete for issue slots: route_group_lanes_sm90.cu.
-// Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
+// Wins    up to 32 tokens of 256 and 384 experts and 64 tokens of 128 (routing_candidates.csv): 1.3 to 2.2 us faster than
+//         route_group_lanes_sm90 at one token, 0.6 to 1.1 us at 32.
+// Loses   to route_group_lanes_sm90 by 0.3 to 0.5 us at 64 tokens of 256 experts: the teams of a CTA compete for issue slots.
+// Limits  the requirements of need_team() (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/tile/team.h"
@@ -17,7 +18,7 @@ using Problem = RouteGroup::Problem;
 using Args = RouteGroup::Args;
 constexpr int kTokensMost = 64, kSlotsMost = 8;
 constexpr unsigned kClusterMost = 16;
-constexpr int kTokenBytes = 16;  // ids of a token
+constexpr int kTokenBytes = 16;  // ids of one token
 
 constexpr int teams_most(int64_t experts) { return experts <= 256 ? 4 : 2; }
 
@@ -29,7 +30,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// CTAs per cluster. 1: all teams in one CTA. Measured: several teams in a CTA cost more than the exchange, unless they are small.
+// CTAs per cluster; 1: all teams are in one CTA. Measured: several teams in a CTA cost more than the exchange, except small teams.
 unsigned blocks_of(const RouteTopk::Problem& p) {
   const auto tokens = static_cast<unsigned>(p.tokens);
   unsigned blocks = 1;
@@ -38,7 +39,7 @@ unsigned blocks_of(const RouteTopk::Problem& p) {
   return blocks;
 }
 
-// Fitted to an H200: costs of one token, of the exchange, and of each further team of a CTA.
+// Fitted to an H200: the cost of one token, of the exchange, and of each further team of a CTA.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double experts = static_cast<double>(p.route.experts);
   const unsigned blocks = blocks_of(p.route);
@@ -98,10 +99,10 @@ struct Few {
 template <int kExperts, int kList>
 struct alignas(16) Memory {
   static constexpr int kWarps = kExperts / 32;
-  uint64_t arrived;                                // mbarrier: the ids of all tokens have arrived
-  alignas(16) uint16_t id[kTokensMost][8];         // of all tokens
-  alignas(16) uint2 tokens[kExperts];              // per expert, a bit for each of its tokens
-  alignas(16) uint32_t before[kExperts];           // rows | tiles << 16 before an expert, within 32 experts
+  uint64_t arrived;                         // mbarrier: the ids of all tokens have arrived
+  alignas(16) uint16_t id[kTokensMost][8];  // ids of all tokens
+  alignas(16) uint2 tokens[kExperts];       // per expert: a bit for each of its tokens
+  alignas(16) uint32_t before[kExperts];    // rows | tiles << 16 before an expert, among its 32 experts
   alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // rows | tiles << 16 of each 32 experts
   tile::TeamMemory<kExperts, kList> team[teams_most(kExperts)];
 };
@@ -109,7 +110,7 @@ struct alignas(16) Memory {
 template <int kWarps>
 struct Sums {
   uint32_t of[(kWarps + 3) / 4 * 4];
-  // Rows and tiles before the 32 experts of `warp`, 0 to kWarps.
+  // Rows and tiles before the 32 experts of `warp`, for warp 0 to kWarps.
   __device__ __forceinline__ uint32_t before(uint32_t warp) const {
     uint32_t out = 0;
 #pragma unroll
@@ -118,8 +119,8 @@ struct Sums {
   }
 };
 
-// kAlone: a grid of one CTA, a token for each team. kShared: there are shared slots; only the last lines differ, but one kernel
-// for both made the compiler schedule all that comes before differently, 0.03 to 0.07 us slower for one token.
+// kAlone: a grid of one CTA with one team per token. kShared: there are shared slots. Only the last lines differ, but with one
+// kernel for both cases the compiler scheduled the earlier code differently, and one token took 0.03 to 0.07 us more.
 template <int kExperts, int kList, tile::TeamKind kKind, bool kAlone, bool kShared>
 __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     route_few(const __grid_constant__ Few p) {
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
 #pragma unroll
   for (int w = 0; w < kWarps; w += 4)
     *reinterpret_cast<uint4*>(sums.of + w) = *reinterpret_cast<const uint4*>(m.sum + w);
-  const uint32_t all = sums.before(kWarps);  // of all chosen experts
+  const uint32_t all = sums.before(kWarps);  // rows | tiles << 16 of all chosen experts
   const uint32_t tiles = (all >> 16) + (kShared ? p.shared_tiles : 0);
   if (holds) {
     const auto id = static_cast<uint32_t>(of_slot.expert);
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   }
   const uint32_t rest = tiles + own * kExperts + e;  // there are at least as many threads
   if (rest < p.tiles_max) reinterpret_cast<int2*>(p.tiles)[rest] = int2{-1, -1};
-  // By the team's last warp, because the first one has chosen slots to write.
+  // The team's last warp writes these, because the first warp has chosen slots to write.
   if (kShared && real && e / 32 == uint32_t{kWarps - 1})
     tile::put_shared_row(p, token, lane, all & 0xffff, all >> 16);
 }

@@ -1,10 +1,11 @@
-// From logits to rows for many tokens, in one launch. A few lanes of a warp choose for a token (tile/lane_choice.cuh). Each CTA
-// counts its own tokens' experts. CTAs of one cluster send each other their counts. Those of a larger grid write them to
-// global memory and synchronise by a grid barrier (tile/grid_barrier.cuh). Then each CTA knows the rows of its slots.
+// Routes many tokens, from logits to grouped rows, in one launch. A few lanes of a warp choose the experts of a token
+// (tile/lane_choice.cuh). Each CTA counts its own tokens' experts. The CTAs of a cluster send each other their counts. The CTAs of
+// a larger grid write them to global memory and synchronise by a grid barrier (tile/grid_barrier.cuh). Then each CTA knows the
+// rows of its slots.
 //
-// Wins    from 49 tokens of 256 experts, 33 of 384, 65 of fewer: docs/lab/cuda-routing.md.
-// Loses   below, where one thread per expert finishes sooner.
-// Limits  what need_team() asks for (tile/few_tokens.cuh), row_align of 1, and for a grid 128 SMs.
+// Wins    at 64 tokens of 256 and 384 experts and more, at 96 tokens of 128 and more (routing_candidates.csv).
+// Loses   to route_group_fewtokens_sm90 below, by 1.3 to 2.2 us at one token: one thread per expert finishes sooner.
+// Limits  the requirements of need_team() (tile/few_tokens.cuh), row_align of 1, and 128 SMs if the CTAs form a grid.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/tile/team.h"
@@ -24,11 +25,11 @@ enum class Blocks { kCluster, kGrid };
 struct Shares {
   Blocks blocks = Blocks::kCluster;
   int lanes = 32;
-  uint32_t count = kClusterBlocks, tokens = 1;  // CTAs, and tokens per CTA
+  uint32_t count = kClusterBlocks, tokens = 1;  // number of CTAs; tokens per CTA
   int threads = 256;
 };
 
-// Measured: few lanes per token cost the fewest instructions, many finish sooner, and a grid barrier costs about as much as
+// Measured: few lanes per token need the fewest instructions, many lanes finish sooner, and a grid barrier costs about as much as
 // four times the tokens in each CTA (docs/lab/cuda-routing.md).
 Shares shares_of(const RouteTopk::Problem& p) {
   const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
@@ -62,10 +63,10 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to an H200, 1 to 32640 tokens; sigmoids of 384 experts are between those of 256 and softplus.
+// Fitted to an H200, 1 to 32640 tokens. Sigmoids of 384 experts cost more than sigmoids of 256 and less than sqrt(softplus).
 double cost_us(const Problem& p, const DeviceInfo&) {
   struct Fit {
-    double cluster, cluster_token, grid, grid_token;  // per token of a CTA
+    double cluster, cluster_token, grid, grid_token;  // *_token: per token of a CTA
   };
   const bool softplus = p.route.method == RoutingMethod::kSqrtSoftplus, many = p.route.experts > 256;
   const Fit f = !RouteTopk::chooses_by_score(p.route)
@@ -116,8 +117,8 @@ namespace {
 using Args = RouteGroup::Args;
 // Count vectors that a CTA adds up: one per CTA of the cluster, or one per group of CTAs of the grid.
 constexpr int kSums = 16;
-// Shared memory that leaves no room for a second CTA on the SM: with dependent launches, two to four CTAs of a grid crowded
-// onto the SMs that became free first, and others stayed empty; 2 to 4 us.
+// So much shared memory that no second CTA fits on the SM. With dependent launches, two to four CTAs of a grid crowded onto the SMs
+// that became free first while other SMs stayed empty, which cost 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
 struct Lanes {
   tile::TokenRule rule;
@@ -133,7 +134,7 @@ struct Lanes {
   int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
   float* weights;
   uint8_t* counts;       // [CTAs, experts] of a grid
-  uint32_t* grid_words;  // a zero word, left zero
+  uint32_t* grid_words;  // a zero word, left zero at the end
 };
 
 template <int kExperts, int kList, int kLanes>
@@ -161,7 +162,7 @@ size_t shared_bytes(const Lanes& p, int threads) {
          rows * M::Shape::template kRowBytes<4>;
 }
 
-// How many of this CTA's tokens chose an expert.
+// The number of this CTA's tokens that chose an expert.
 __device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t words, uint32_t expert) {
   uint32_t count = __popc(mask[expert * words]);
 #pragma unroll 1
@@ -169,7 +170,7 @@ __device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t wo
   return count;
 }
 
-// Sends this CTA's counts, in m.part, to all CTAs of the cluster. A warp serves some of the CTAs, a lane 8 experts.
+// Sends this CTA's counts, in m.part, to all CTAs of the cluster. A warp serves some of the CTAs; a lane sends 8 experts.
 template <class M>
 __device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, uint32_t warps) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t);
@@ -184,8 +185,8 @@ __device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, 
   }
 }
 
-// Adds up, byte by byte, those of kRows rows of 16 bytes for which take(row) is true, into 16 numbers. small: no sum of 4
-// rows makes 256 in a byte.
+// Adds up rows of 16 bytes, byte by byte, into 16 numbers: the rows among kRows for which take(row) is true. small: no byte sum
+// of 4 rows reaches 256.
 template <int kRows, class Take>
 __device__ __forceinline__ void add_bytes(uint16_t* to, const uint4 (&row)[kRows], bool small, Take take) {
   uint32_t even[4] = {}, odd[4] = {}, bytes[4] = {};
@@ -209,8 +210,8 @@ __device__ __forceinline__ void add_bytes(uint16_t* to, const uint4 (&row)[kRows
   }
 }
 
-// Reads the counts of all CTAs of the grid: kSums groups of adjacent CTAs, each added up, and in `part` the counts of the CTAs
-// before this one in its group. Returns the number of this CTA's group.
+// Reads the counts of all CTAs of the grid. Adds them up in kSums groups of adjacent CTAs, and sets `part` to the counts of the
+// CTAs before this one in its group. Returns the number of this CTA's group.
 template <class M>
 __device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t tid) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t), kColumns = kExperts / 16;
@@ -233,7 +234,7 @@ __device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t
   return mine;
 }
 
-// kGrid: the CTAs form a grid; else a cluster.
+// kGrid: the CTAs form a grid, otherwise a cluster.
 template <int kExperts, int kList, tile::TeamKind kKind, int kLanes, bool kGrid>
 __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_constant__ Lanes p) {
   extern __shared__ uint4 shared[];
@@ -241,13 +242,14 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   using Shape = typename M::Shape;
   auto& m = *reinterpret_cast<M*>(shared);
   const uint32_t tid = threadIdx.x, threads = blockDim.x, lane = tid % 32, warps = threads / 32;
-  const uint32_t warp = __shfl_sync(tile::kAllLanes, tid / 32, 0);  // warp-uniform, as the compiler now knows
+  // The shuffle tells the compiler that this is warp-uniform.
+  const uint32_t warp = __shfl_sync(tile::kAllLanes, tid / 32, 0);
   const uint32_t sub = lane % kLanes, top_k = static_cast<uint32_t>(p.rule.top_k);
   const uint32_t first = blockIdx.x * p.tokens_per_block;
   const uint32_t here = first < p.tokens ? min(p.tokens_per_block, p.tokens - first) : 0;
   const uint32_t slots = here * kList, slots_most = p.tokens_per_block * kList;
   auto* mask = reinterpret_cast<uint32_t*>(&m + 1);
-  uint32_t* slot = mask + kExperts * p.words;  // expert, later with its rank << 16
+  uint32_t* slot = mask + kExperts * p.words;  // the expert, later with its rank << 16
   auto* weight = reinterpret_cast<float*>(slot + slots_most);
   std::byte* rows = reinterpret_cast<std::byte*>(slot + (slots_most * 2 + 3) / 4 * 4);
   constexpr uint32_t kRowBytes = Shape::template kRowBytes<4>;
@@ -263,7 +265,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     tile::cluster_arrive();
   }
   tile::wait_for_previous();
-  // The tokens of a pass, Shape::kTokens per warp. Surplus ones repeat the last token and are not written.
+  // The tokens of a pass, Shape::kTokens per warp. Surplus lanes repeat the last token and do not write.
   const uint32_t a_pass = warps * Shape::kTokens;
   const auto rows_of = [&](uint32_t pass) {
     return rows + (pass % 2 * a_pass + warp * Shape::kTokens) * kRowBytes;
@@ -307,7 +309,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     }
   }
   __syncthreads();
-  // Not at the start: CTAs of the next launch would crowd the SMs that become free first.
+  // Not released at the start: CTAs of the next launch would crowd the SMs that become free first.
   tile::release_next();
   if (tid < kExperts) {
     const uint32_t count = count_bits(mask, p.words, tid);
@@ -325,7 +327,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     if (tid == 0) tile::barrier_expect(&m.arrived, sizeof m.count);
     send_counts(m, lane, warp, warps);
   }
-  // While the counts are in flight: work that needs none of the other CTAs' counts.
+  // While the counts are in flight: work that does not depend on the other CTAs.
 #pragma unroll 1
   for (uint32_t i = tid; i < slots; i += threads) {
     const uint32_t t = i / kList, k = i % kList, at = (first + t) * p.shared.all + k;

@@ -1,7 +1,8 @@
-// Top-k routing, one warp per token: scores stay in registers, top_k rounds of a warp-wide maximum by redux.sync.
+// Top-k routing with one warp per token: scores stay in registers; each of top_k rounds is a warp-wide maximum by redux.sync.
 //
-// Wins    always: no second pass, one launch.
-// Loses   to kernels of route_group, where the ids are grouped next.
+// Wins    above 132 tokens, and where no other kernel of RouteTopk accepts the rule.
+// Loses   up to 128 tokens to route_topk_fewtokens_sm90, by 0.14 to 1.1 us behind the same router GEMM (plain launches,
+//         router_candidates.csv), and to the kernels of RouteGroup if the ids are grouped next.
 // Limits  none beyond the contract.
 // Source  original; the contract, ties included, is ops/route_topk.h.
 #include "backends/cuda/card.h"
@@ -16,7 +17,7 @@ Refusal supports(const RouteTopk::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to chains of an H200 with four models' routing from 1 to 16384 tokens, less the grouping behind it (docs/lab/cuda-routing.md).
+// Fitted on an H200 to chains with four models' routing, 1 to 16384 tokens, less the time of grouping (docs/lab/cuda-routing.md).
 double cost_us(const RouteTopk::Problem& p, const DeviceInfo& d) {
   const double experts = static_cast<double>(p.experts), top_k = static_cast<double>(p.top_k);
   const double one = 1.6 + 0.04 * top_k;

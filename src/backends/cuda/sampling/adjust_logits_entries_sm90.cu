@@ -1,9 +1,8 @@
-// Penalties and biases: a thread an entry.
+// Penalties and biases: one thread per entry.
 //
-// Wins    always: entries lie anywhere in their rows, and there are a few thousand.
-// Loses   never.
+// Wins    always: it is the only kernel of AdjustLogits. Entries lie anywhere in their rows, so threads share no loads.
 // Limits  none beyond the contract.
-// Bytes   each logit costs a sector of 32 bytes, read and written.
+// Bytes   each entry reads and writes a sector of 32 bytes.
 // Source  original; the contract is ops/adjust_logits.h.
 #include "backends/cuda/card.h"
 #include "ops/adjust_logits.h"
@@ -51,7 +50,7 @@ struct Parameters {
   const float *logit_bias, *repetition, *frequency, *presence;
   float* raw;
   float* logits;
-  int64_t stride;  // elements from row to row
+  int64_t stride;  // elements between rows
   int entries, rows, vocab;
 };
 

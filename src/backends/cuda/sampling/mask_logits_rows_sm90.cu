@@ -1,7 +1,6 @@
-// Masks: a warp a word of bits, a thread a logit.
+// Masks logits: one warp per word of bits, one thread per logit.
 //
-// Wins    always: it moves bytes, and a warp's are side by side.
-// Loses   never.
+// Wins    always: it is the only kernel of MaskLogits. It moves bytes, and the accesses of a warp are adjacent.
 // Limits  none beyond the contract.
 // Bytes   each logit is read once and written twice.
 // Source  original; the contract is ops/mask_logits.h.
@@ -44,18 +43,18 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kOfBlock = 4 * kThreads;  // logits of one block
+constexpr int kOfBlock = 4 * kThreads;  // logits per CTA
 
 struct Parameters {
   const int32_t* row;
   const uint32_t* allowed;
   float* raw;
   float* logits;
-  int64_t stride;  // elements from row to row
+  int64_t stride;  // elements between rows
   int rows, vocab, words;
 };
 
-// Grid: a row's logits in x; in y the masks, which take turns where there are more than a grid has.
+// Grid: x covers the logits of a row, y the masks. If there are more masks than grid.y, a CTA loops over masks.
 template <MaskWay kWay>
 __global__ void __launch_bounds__(kThreads)
     mask_logits(const __grid_constant__ Parameters p, const __grid_constant__ int masks) {

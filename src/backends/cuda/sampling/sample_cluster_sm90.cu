@@ -1,11 +1,12 @@
-// Sampling: a cluster of eight CTAs draws for one row. It holds the row in its shared memory, so logits are read once.
+// Sampling: a cluster of eight CTAs samples one row. It holds the row in its shared memory, so logits are read once.
 //
-// A row is passed over for its largest logit (while it is fetched), for sums of e^x, and, unless it is greedy, for a histogram of
-// weights over depth (sample_find.cuh) down to where nothing matters any more, and once for each cut: top_k, top_p, the draw.
+// The passes over a row: one for its largest logit (while the row is loaded), one for the sums of e^x. A row that is not greedy
+// also has a pass for a histogram of weights over depth (sample_find.cuh), as deep as weights matter, and one pass for each cut:
+// top_k, top_p, the sample.
 //
-// Wins    always so far.
+// Wins    always: it is the only kernel of Sample.
 // Loses   steps whose rows are all greedy, to linear_argmax_tile_sm90.
-// Limits  rows beyond what eight CTAs hold (some 420000 logits in f32) are read once for each pass.
+// Limits  rows that exceed the shared memory of eight CTAs (about 420000 logits in f32) are read once per pass.
 // Source  original; the contract is ops/sample.h.
 #include "backends/cuda/card.h"
 #include "ops/sample.h"
@@ -22,7 +23,7 @@ Refusal supports(const Sample::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: a row's passes at once, then as many rows at a time as there are clusters of two CTAs on each SM.
+// A model, not fitted: the passes of a row, times the number of waves. A wave has clusters of two CTAs on each SM.
 double cost_us(const Sample::Problem& p, const DeviceInfo& d) {
   const double waves = std::ceil(static_cast<double>(p.rows) * kBlocksOfRow / (2.0 * d.cores));
   const double passes = 4e-5 * static_cast<double>(p.vocab);
@@ -61,18 +62,18 @@ using namespace draw;
 
 struct Parameters {
   const void* logits;
-  int64_t stride;                            // elements from row to row
-  const float *temperature, *top_p, *min_p;  // null, and so the others: every row is greedy
+  int64_t stride;                            // elements between rows
+  const float *temperature, *top_p, *min_p;  // if null, like the other parameters: every row is greedy
   const int32_t* top_k;
   const int64_t *seed, *step;
   int32_t* token;
   float* logprob;
   int vocab;
-  int slice;  // of a CTA, a multiple of 16 bytes
+  int slice;  // logits per CTA, a multiple of 16 bytes
   int wide;   // rows begin at multiples of 16 bytes
 };
 
-// A row's parameters as they are given, so that they may be loaded before the row and looked at behind it.
+// A row's parameters as given. They can be loaded before the row and examined after it.
 struct Given {
   float temperature, top_p, min_p;
   int top_k;
@@ -83,12 +84,12 @@ __device__ __forceinline__ Given given_to(const Parameters& p, int64_t row) {
   return {p.temperature[row], p.top_p[row], p.min_p[row], p.top_k[row], p.seed[row], p.step[row]};
 }
 
-// How one row is drawn from.
+// The parameters that sample one row.
 struct Draw {
   float temperature, top_p, min_p;
   int top_k;  // 0: off
   double u;
-  bool by_order;  // the first in order wins, whatever it weighs
+  bool by_order;  // the first token in order is sampled, whatever its weight
 };
 __device__ __forceinline__ Draw draw_of(const Given& g, int vocab) {
   return {.temperature = g.temperature,
@@ -99,13 +100,13 @@ __device__ __forceinline__ Draw draw_of(const Given& g, int vocab) {
           .by_order = !(g.temperature > 0) || g.top_k == 1 || g.top_p <= 0};
 }
 
-// What a row's passes add up to.
+// The sums of a pass over a row.
 struct Sums {
-  double plain, tempered;  // of e^(logit - largest), and of weights
-  uint64_t first;          // the place of the first in order; only if it is drawn
+  double plain, tempered;  // of e^(logit - largest); of weights
+  uint64_t first;          // the place of the first token in order; set only if that token is sampled
 };
 
-enum class Adds : uint8_t { kPlain, kWeights, kBoth };  // kPlain: and looks for the first
+enum class Adds : uint8_t { kPlain, kWeights, kBoth };  // kPlain also looks for the first token
 template <Adds kAdds, class Row>
 __device__ __forceinline__ Sums sums_of(const Row& row, const Temper& t, float largest) {
   Sums s{.plain = 0, .tempered = 0, .first = ~uint64_t{0}};
@@ -133,8 +134,8 @@ __device__ __forceinline__ Sums sums_of(const Row& row, const Temper& t, float l
   return s;
 }
 
-// Counts the largest logits of threads by octave: as many tokens at least lie above an octave's end. Sets desk.reach to the octaves
-// that hold the first `top_k` tokens, or to `most`.
+// Counts the largest logits of the threads by octave. At least as many tokens lie above an octave's end. Sets desk.reach to the
+// octaves that hold the first `top_k` tokens, or to `most`.
 __device__ __forceinline__ void reach_of_count(Desk& desk, int rank, int top_k, float depth_of_most,
                                                int most) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp;
@@ -160,21 +161,21 @@ __device__ __forceinline__ void reach_of_count(Desk& desk, int rank, int top_k, 
   have_read_last();
 }
 
-// Octaves beyond which the `vocab` tokens weigh less than half of what lies between the target and the total.
+// The octaves that matter: beyond them, all `vocab` tokens together weigh less than half of the distance from target to total.
 __device__ __forceinline__ int reach_of_mass(double target, double total, int vocab, int most) {
   const double beyond = fmax(total - target, total * 0x1p-30);
   const float octaves = ceilf(log2f(static_cast<float>(2 * static_cast<double>(vocab) / beyond)) + 0.01f);
   return max(1, min(static_cast<int>(octaves), most));
 }
 
-// The cuts of one row, one after the other; sets desk.place[desk.chosen] to the token drawn.
+// Applies the cuts of one row in order; sets desk.place[desk.chosen] to the sampled token.
 template <class Row>
 __device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank, const Temper& t,
                                            const Draw& d, double total, int reach) {
   const DepthBins bins{.reach = static_cast<float>(reach), .per_octave = kBins / reach};
   const float shared_depth = d.min_p > 0 ? -log2f(d.min_p) : -1.f;
-  double mass = total;  // of what is left
-  bool stale = true;    // the histogram is of other bins
+  double mass = total;  // of the remaining tokens
+  bool stale = true;    // the histogram has other bins
   int listed = 0, listed_bin = -1;
   uint32_t count_above = 0;
   enum Cut { kTopK, kTopP, kDraw, kCuts };
@@ -194,7 +195,7 @@ __device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank,
       meet();
       stale = false;
     }
-    // The draw ends with the first token at least, and before the end of what is left.
+    // The sampled token is at least the first token and lies before the end of the remaining tokens.
     if (cut == kDraw && d.min_p > 0) mass = fmax(fmin(mass, sum_of(desk.shared_mass)), 1.0);
     const double target = cut == kTopK   ? static_cast<double>(d.top_k - 1)
                           : cut == kTopP ? static_cast<double>(d.top_p) * mass
@@ -218,7 +219,7 @@ __device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank,
   }
 }
 
-// The token of a row that has a number above -inf; only the first thread's is the answer.
+// Samples a row that has a logit above -inf. Only the first thread's result is valid.
 template <class Row>
 __device__ __forceinline__ uint64_t answer(const Row& row, Desk& desk, int rank, const Draw& d, float largest,
                                            float most, int vocab, double* plain) {
@@ -257,7 +258,7 @@ __device__ __forceinline__ uint64_t answer(const Row& row, Desk& desk, int rank,
     reach_of_count(desk, rank, d.top_k, depth_of(t, most), octaves);
     reach = desk.reach;
   } else {
-    // What min_p leaves has to be added up, however early the draw ends.
+    // min_p needs the mass of all tokens that it keeps, however early the sample is found.
     reach = d.min_p > 0 ? min(octaves, 1 + static_cast<int>(fminf(fmaxf(-log2f(d.min_p), 0.f), kFar)))
                         : reach_of_mass((d.top_p < 1 ? static_cast<double>(d.top_p) : d.u) * total, total,
                                         vocab, octaves);
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Pa
     p.logprob[row] = any && largest < INFINITY ? static_cast<float>(above - log(plain)) : NAN;
   }
   __syncthreads();
-  peers_have_read();  // no CTA ends while a peer reads from it
+  peers_have_read();  // no CTA exits while a peer CTA reads from it
 }
 
 Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace, Stream stream) {
@@ -314,7 +315,7 @@ Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Worksp
   static_assert(kBlocksOfRow == kBlocks);
   constexpr int64_t kBytes = 16;
   constexpr size_t kMost = size_t{227} << 10,
-                   kAlone = size_t{120} << 10;  // of a CTA, and what no other fits beside
+                   kAlone = size_t{120} << 10;  // per CTA: no second CTA fits beside it
   constexpr int64_t kFewRows = 16;
   const int64_t each = kBytes * 8 / bits_of(p.logits), groups = (p.vocab + each - 1) / each;
   const int64_t slice = (groups + kBlocks - 1) / kBlocks * each;

@@ -1,8 +1,9 @@
-// Where a running sum of weights, or a count of tokens, in the order of a draw reaches a target: by a histogram over depth, then by
-// putting the tokens of one bin in order. A bin of too many tokens (equal logits, say) is divided by place again and again.
+// Finds where a running sum of weights, or a count of tokens, reaches a target. The tokens are in sampling order. A histogram over
+// depth finds the bin; then the tokens of that bin are sorted. A bin of too many tokens (of equal logits, for example) is split by
+// place, repeatedly.
 //
-// Bins descend as the order does: depth never falls as logits fall. Counts and units are whole numbers, so atomic additions give
-// the same bits in any order; sums of bins are added in a fixed one.
+// Bins descend in sampling order: depth never decreases as logits decrease. Counts and units are integers, so atomic additions
+// give the same bits in any order. Sums of bins are added in a fixed order.
 #pragma once
 #include "backends/cuda/sampling/sample_row.cuh"
 #include "backends/cuda/tile/warp.cuh"
@@ -41,7 +42,7 @@ __device__ __forceinline__ double mass_of(uint64_t high, uint64_t low, double un
   return static_cast<double>((high << kHalfBits) + low) * unit;
 }
 
-// Counts the slice's tokens into bins and tells all CTAs the sums of its groups. also(depth, units) sees each token.
+// Counts the slice's tokens into bins and sends the sums of its groups to all CTAs. Calls also(depth, units) for each token.
 template <class Row, class Bins, class F>
 __device__ __forceinline__ void count_bins(const Row& row, Desk& desk, int rank, const Temper& t,
                                            const Bins& bins, F also) {
@@ -73,8 +74,8 @@ __device__ __forceinline__ void count_bins(const Row& row, Desk& desk, int rank,
   }
 }
 
-// The first lane up to which the sum exceeds the target, or else the last that has tokens. Adds what lies before it to what lies
-// above.
+// The first lane at which the running sum exceeds the target; if none does, the last lane that has tokens. Adds the sum of the
+// lanes before it to the sum above.
 __device__ __forceinline__ int crossing(By by, double target, double mass, uint32_t count, Found* found) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   double mass_upto = mass;
@@ -91,8 +92,8 @@ __device__ __forceinline__ int crossing(By by, double target, double mass, uint3
   return at;
 }
 
-// Sets desk.found: the bin in which the target is reached. `from` says what lies above all bins. Reads the peers' histograms, so
-// no arrival is pending.
+// Sets desk.found: the bin in which the target is reached. `from`: the sums above all bins. Reads the histograms of peer CTAs, so
+// no cluster arrival is pending.
 template <class Bins>
 __device__ __forceinline__ void find(Desk& desk, const Bins& bins, By by, double target, Found from) {
   if (threadIdx.x < kWarp) {
@@ -123,7 +124,7 @@ __device__ __forceinline__ void find(Desk& desk, const Bins& bins, By by, double
   __syncthreads();
 }
 
-// Puts the listed places in order and sums their weights.
+// Sorts the listed places and sums their weights.
 __device__ __forceinline__ void order(Desk& desk, const Temper& t, int listed, double mass_above) {
   constexpr int kParts = kThreads / kList;
   const int own = static_cast<int>(threadIdx.x), entry = own % kList, lane = own % kWarp;
@@ -154,7 +155,7 @@ __device__ __forceinline__ void order(Desk& desk, const Temper& t, int listed, d
   __syncthreads();
 }
 
-// Lists the tokens of one bin, or of all (kEverything), in order, in every CTA; there are at most kList. Returns how many.
+// Every CTA lists the tokens of one bin, or all tokens (kEverything), in order. There are at most kList. Returns their number.
 template <class Row, class Bins>
 __device__ __forceinline__ int gather(const Row& row, Desk& desk, int rank, const Temper& t, const Bins& bins,
                                       int wanted, double mass_above) {
@@ -224,7 +225,7 @@ __device__ __forceinline__ PlaceBins span_of(const Row& row, Desk& desk, int ran
   return span;
 }
 
-// As gather(), for a bin of more tokens than a list holds: of those in which the target is reached. Overwrites the histogram.
+// gather() for a bin of more tokens than a list holds: lists only the part of the bin that reaches the target. Overwrites the histogram.
 template <class Row>
 __device__ __forceinline__ int gather_part(const Row& row, Desk& desk, int rank, const Temper& t,
                                            const DepthBins& bins, By by, double target, Found* found) {
@@ -246,10 +247,10 @@ __device__ __forceinline__ int gather_part(const Row& row, Desk& desk, int rank,
   return gather(row, desk, rank, t, span, kEverything, found->mass_above);
 }
 
-// Sets desk.chosen: where in the list the target is reached; the last, if nowhere.
+// Sets desk.chosen to the list entry at which the target is reached, or to the last entry if it is not reached.
 __device__ __forceinline__ void choose(Desk& desk, By by, double target, int listed, uint32_t count_above) {
   const int own = static_cast<int>(threadIdx.x);
-  __syncthreads();  // the choice before may still be read
+  __syncthreads();  // the previous choice may still be read
   if (own < listed) {
     const bool first = own == 0, last = own == listed - 1;
     const double count = static_cast<double>(count_above) + own + 1;

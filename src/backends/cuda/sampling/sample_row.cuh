@@ -1,4 +1,4 @@
-// A CTA's slice of a row of logits, and what the CTAs of a row's cluster share.
+// A CTA's slice of a row of logits, and the data that the CTAs of a row's cluster exchange.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +9,12 @@
 namespace sluice::cuda::draw {
 
 constexpr int kBlocks = 8, kThreads = 512, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kGroups = kWarps, kBins = kGroups * kWarp;  // a warp adds up a group of bins
-constexpr int kList = 256;                                // tokens that are put in order
+constexpr int kGroups = kWarps, kBins = kGroups * kWarp;  // one warp adds up a group of bins
+constexpr int kList = 256;                                // tokens that a list can sort
 constexpr int kOctaves = 64;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
-// What has been found in the sums of a histogram.
+// The bin that the sums of a histogram have found.
 struct Found {
   int bin;  // kEverything: the histogram counts no more tokens than a list holds
   uint32_t count, count_above;
@@ -22,17 +22,17 @@ struct Found {
 };
 constexpr int kEverything = -2;
 
-// Shared memory of a CTA. Arrays of kBlocks are written by the peers, each its own element.
+// Shared memory of a CTA. Peer CTAs write the arrays of kBlocks, each CTA its own element.
 struct Desk {
   uint32_t count[kBins], high[kBins], low[kBins];  // of tokens, and of halves of their units
-  uint64_t mine[kList];                            // places of this CTA's tokens, in any order
+  uint64_t mine[kList];                            // places of this CTA's tokens, unordered
   union {
-    uint64_t place[kList];                // those of all CTAs, then in order
-    uint32_t octaves[kBlocks][kOctaves];  // before any place is known
+    uint64_t place[kList];                // places of all CTAs' tokens, ordered at the end
+    uint32_t octaves[kBlocks][kOctaves];  // used before any place is known
   };
   union {
     double running[kList];  // sums of weights up to each place
-    uint32_t rank[kList];   // before that
+    uint32_t rank[kList];   // used before that
   };
   double group_mass[kBlocks][kGroups];
   uint32_t group_count[kBlocks][kGroups];
@@ -48,7 +48,7 @@ struct Desk {
 };
 constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
 
-// Stores 4 bytes into the same place of each CTA of the cluster; lanes 0 to 7 of one warp call it, lane r for CTA r.
+// Stores 4 bytes at the same address in each CTA of the cluster. Lanes 0 to 7 of one warp call it, lane r for CTA r.
 template <class T>
 __device__ __forceinline__ void tell(const T* place, T value, int peer) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -74,11 +74,11 @@ __device__ __forceinline__ T ask(const T* place, int peer) {
 //
 //   peers_have_read()  ...  writes that peers see  ...  meet()  ...  reads  ...  have_read() or have_read_last()
 //
-// so an arrival is always pending between stages. have_read() releases: a peer's next write to what was read comes after the reads
-// only if the arrival orders them. Where nobody writes there before another have_read(), the arrival need not, and waits for nothing;
-// so does the first one of all, which says that this CTA runs.
+// so an arrival is always pending between stages. have_read() is a releasing arrival: it orders this CTA's reads before a peer's
+// next write to the same data. have_read_last() is relaxed and waits for nothing. It serves if no CTA writes that data before
+// another have_read(), and as the first arrival of all, which says that this CTA runs.
 __device__ __forceinline__ void have_read() {
-  __syncwarp();  // the barrier is for whole warps
+  __syncwarp();  // the barrier counts whole warps
   tile::cluster_publish();
 }
 __device__ __forceinline__ void have_read_last() {
@@ -96,12 +96,12 @@ __device__ __forceinline__ void meet() {
 
 enum class Where : uint8_t { kShared, kGlobal };
 
-// kShared: `data` lies in shared memory, without NaN, and -inf fills the last group. kGlobal: as the caller wrote it.
+// kShared: `data` is in shared memory, without NaN, and -inf fills the last group. kGlobal: `data` is the caller's row.
 template <class T, Where kWhere>
 struct Slice {
-  static constexpr int kEach = 16 / static_cast<int>(sizeof(T));  // logits of a 16-byte access
+  static constexpr int kEach = 16 / static_cast<int>(sizeof(T));  // logits per 16-byte access
   const T* data;
-  int first, count;  // ids; may be empty
+  int first, count;  // token ids; count may be 0
   bool wide;         // kGlobal: groups begin at multiples of 16 bytes
 
   __device__ __forceinline__ void load(float (&v)[kEach], int i) const {
@@ -118,7 +118,7 @@ struct Slice {
       for (int j = 0; j < kEach; ++j) v[j] = fmaxf(v[j], -INFINITY);
     }
   }
-  // f(logits, id of the first), by groups; all logits of a group are there or -inf.
+  // Calls f(logits, id of the first) for each group; missing logits of a group are -inf.
   template <class F>
   __device__ __forceinline__ void for_groups(F f) const {
     for (int i = static_cast<int>(threadIdx.x) * kEach; i < count; i += kThreads * kEach) {
@@ -136,7 +136,7 @@ struct Slice {
   }
 };
 
-// Copies a slice to shared memory, NaN as -inf, and returns the largest logit that the thread has seen.
+// Copies a slice to shared memory, NaN as -inf, and returns the largest logit that the thread has copied.
 template <class T>
 __device__ __forceinline__ float take(T* to, const Slice<T, Where::kGlobal>& from) {
   constexpr int kEach = Slice<T, Where::kGlobal>::kEach, kAtOnce = 6, kStep = kThreads * kEach;
@@ -168,7 +168,7 @@ __device__ __forceinline__ float take(T* to, const Slice<T, Where::kGlobal>& fro
   return most;
 }
 
-// The sum over the CTA, the same bits in every thread of the first warp.
+// The sum over the CTA, with the same bits in every thread of the first warp.
 __device__ __forceinline__ double block_sum(double value, double* of_warp) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll

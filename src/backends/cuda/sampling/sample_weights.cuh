@@ -1,24 +1,24 @@
 // Weights of a row's tokens, relative to the largest: e^((logit - largest) / temperature) = 2^-depth.
 //
-// Accuracy of a weight, relative: a depth is a sum of two floats, so what it loses is below 2^-40 of it; ex2 loses up to 2^-22,
-// rounding to units 2^-22. A running sum's share of the mass loses half of that at most (errors above and below it would have to
-// differ), well within the 2^-20 of ops/sample.h.
+// Relative error of a weight: a depth is a sum of two floats with an error below 2^-40 of the depth; ex2 adds up to 2^-22,
+// rounding to units 2^-22. A running sum's share of the mass has at most half of that error, because errors above and below the
+// target would have to differ. That is well within the 2^-20 of ops/sample.h.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda::draw {
 
 constexpr float kLog2E = 1.44269502f, kLn2 = .693147182f;
-constexpr float kFar = 100.f;  // a depth from here on weighs nothing, whatever else a row holds
+constexpr float kFar = 100.f;  // a token of at least this depth has weight 0, whatever else the row holds
 
 struct Temper {
-  float scale;         // a power of two that brings logits and the factor into range
+  float scale;         // a power of two that scales logits and the factor into range
   float top;           // the largest logit times scale
-  float factor, rest;  // their sum: log2(e) / temperature / scale
+  float factor, rest;  // the sum factor + rest is log2(e) / temperature / scale
 };
 
-// Differences of scaled logits neither overflow nor vanish: a temperature so small that they could is one at which only logits
-// near zero, or equal ones, share the mass.
+// Differences of scaled logits neither overflow nor underflow. A temperature small enough to cause that leaves mass only to logits
+// near zero or to equal logits.
 __device__ __forceinline__ Temper temper_of(float largest, float temperature) {
   constexpr double kLog2EFull = 1.4426950408889634, kSteep = 0x1p60, kSteepest = 0x1p120;
   const double per_nat = kLog2EFull / static_cast<double>(temperature);
@@ -31,12 +31,12 @@ __device__ __forceinline__ Temper temper_of(float largest, float temperature) {
           .rest = static_cast<float>(factor - static_cast<double>(high))};
 }
 
-// The depth without its small part: never falls as logits fall. -inf is infinitely deep, or NaN: not below anything.
+// The depth without its low-order part. It never decreases as logits decrease. -inf has infinite depth; NaN compares false.
 __device__ __forceinline__ float depth_of(const Temper& t, float logit) {
   return __fmul_rn(__fsub_rn(t.top, __fmul_rn(logit, t.scale)), t.factor);
 }
 
-// What depth_of() lost by rounding; only where the depth is below kFar.
+// The rounding error of depth_of(); valid only for depths below kFar.
 __device__ __forceinline__ float rest_of_depth(const Temper& t, float logit, float depth) {
   const float x = __fmul_rn(logit, t.scale), d = __fsub_rn(t.top, x), back = __fsub_rn(d, t.top);
   const float lost = __fsub_rn(__fsub_rn(t.top, __fsub_rn(d, back)), __fadd_rn(x, back));
@@ -49,25 +49,25 @@ __device__ __forceinline__ float power_of_two(float x) {
   return out;
 }
 
-// 2^(octave - depth); octave is a whole number.
+// 2^(octave - depth); octave is an integer.
 __device__ __forceinline__ float weight_of(const Temper& t, float logit, float depth, float octave) {
   const float weight = power_of_two(__fsub_rn(octave, depth));
   return fmaf(weight, rest_of_depth(t, logit, depth) * -kLn2, weight);
 }
 
-// Weights as whole numbers, which sum to the same bits in any order. Two sums of halves of kHalfBits hold 2^21 of them.
+// Weights as integers, which sum to the same bits in any order. Two sums of halves of kHalfBits bits hold 2^21 weights.
 constexpr int kHalfBits = 11;
 constexpr float kUnits = 0x1p22f - 0x1p12f;
 __device__ __forceinline__ uint32_t units_of(const Temper& t, float logit, float depth) {
   return __float2uint_rn(weight_of(t, logit, depth, floorf(depth)) * kUnits);
 }
-// What a unit weighs in this octave, from 0 to kFar.
+// The weight of a unit in this octave, from 0 to kFar.
 __device__ __forceinline__ double unit_at(int octave) {
   constexpr double kUnit = 1 / static_cast<double>(kUnits);
   return static_cast<double>(__uint_as_float(static_cast<uint32_t>(127 - octave) << 23)) * kUnit;
 }
 
-// The order of a draw as one ascending number: the larger logit first, then the lower id; -0 equals +0.
+// The sampling order as one ascending number: the larger logit first, then the lower id; -0 equals +0.
 __device__ __forceinline__ uint64_t place_of(float logit, int id) {
   const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.f));
   const uint32_t ascending = bits ^ (bits >> 31 ? ~0u : 1u << 31);

@@ -1,7 +1,7 @@
-// Tokens of the step before among known ones: a thread an id.
+// Replaces references to tokens of the previous step by their ids: one thread per id.
 //
-// Wins    always: one small launch at the head of a step.
-// Loses   to an embedding that looks the token up itself, by one launch a step.
+// Wins    always: it is the only kernel of TakeTokens. One small launch at the start of a step.
+// Loses   one launch per step to an embedding that would look the token up itself.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/take_tokens.h.
 #include "backends/cuda/card.h"
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   tile::release_next();
   tile::wait_for_previous();
   if (t >= tokens) return;
-  const int id = ids[t], row = -1 - id;  // of the least i32: the largest
+  const int id = ids[t], row = -1 - id;  // -1 - id cannot overflow: the least i32 gives the largest
   y[t] = id >= 0 ? id : row < rows ? drawn[row] : -1;
 }
 

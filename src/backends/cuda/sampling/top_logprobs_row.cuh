@@ -1,8 +1,8 @@
 // A CTA's passes over a row of logits for top_logprobs_row_sm90.cu.
 //
-// Accuracy of the sum: a thread keeps it relative to a base that follows its largest logit no closer than kRoom, so the sum is rescaled
-// rarely, and each time what it held shrinks by e^kRoom with all its errors. Four terms are added in f32, the rest in double; ex2 and
-// its argument lose up to 2^-20 of a term.
+// Accuracy of the sum: a thread keeps its sum relative to a base. The base follows the thread's largest logit no closer than kRoom,
+// so the sum is rescaled rarely, and each rescaling shrinks the old sum with all its errors by e^kRoom. Four terms are added in
+// f32, everything else in double. ex2 and its argument lose up to 2^-20 of a term.
 #pragma once
 #include <cstdint>
 
@@ -11,13 +11,13 @@
 namespace sluice::cuda::logprobs {
 
 constexpr int kThreads = 1024, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kEach = 4;  // logits of an access
+constexpr int kEach = 4;  // logits per access
 constexpr int kAtOnce = 4;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr uint64_t kNowhere = ~uint64_t{0};  // behind every place
+constexpr uint64_t kNowhere = ~uint64_t{0};  // after every place
 constexpr float kRoom = 8.f;
 
-// Logits that one thread sees at most.
+// The most logits that one thread reads.
 constexpr int64_t share_of(int64_t vocab) {
   constexpr int64_t kStep = int64_t{kThreads} * kEach;
   return (vocab + kStep - 1) / kStep * kEach;
@@ -28,7 +28,7 @@ struct Row {
   int vocab;
   bool wide;  // x is a multiple of 16 bytes
 
-  // Logits i to i + 3, NaN and what lies beyond the row as -inf.
+  // Loads logits i to i + 3. NaN and logits past the end of the row become -inf.
   __device__ __forceinline__ void load(float (&v)[kEach], int i) const {
     if (wide && i + kEach <= vocab) {
       const float4 four = *reinterpret_cast<const float4*>(x + i);
@@ -40,7 +40,7 @@ struct Row {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) v[j] = fmaxf(v[j], -INFINITY);
   }
-  // f(logits, id of the first), by groups, ids ascending.
+  // Calls f(logits, id of the first) for each group, with ascending ids.
   template <class F>
   __device__ __forceinline__ void for_groups(F f) const {
     constexpr int kStep = kThreads * kEach;
@@ -55,13 +55,13 @@ struct Row {
   }
 };
 
-// What one thread has seen of a row.
+// What one thread has found in a row.
 struct Seen {
-  float base;   // -inf: no number above that
+  float base;   // -inf: no finite logit yet
   double sum;   // of e^(x - base)
-  int before;   // tokens before the drawn one
+  int before;   // tokens that rank before the sampled one
   float best;   // the largest logit
-  int best_id;  // the lowest id that has it; -1: the thread has seen none
+  int best_id;  // the lowest id with that logit; -1: the thread has read none
 };
 
 __device__ __forceinline__ Seen pass(const Row& row, int token, float logit) {
@@ -91,11 +91,11 @@ __device__ __forceinline__ Seen pass(const Row& row, int token, float logit) {
 
 struct Totals {
   float largest;
-  double sum;  // of e^(x - largest); meaningless unless that is finite
+  double sum;  // of e^(x - largest); meaningless unless the largest is finite
   int before;
 };
 
-// Shared memory of a CTA in front of its list of places.
+// Shared memory of a CTA, before its list of places.
 struct Desk {
   float largest[kWarps];
   double sum[kWarps];
@@ -104,7 +104,7 @@ struct Desk {
 };
 constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
 
-// Over all threads; the first thread's is the answer, the same bits in every run.
+// Totals over all threads. The first thread's result is valid; it has the same bits in every run.
 __device__ __forceinline__ Totals totals_of(const Seen& seen, Desk& desk) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   float largest = seen.best;
@@ -130,10 +130,9 @@ __device__ __forceinline__ Totals totals_of(const Seen& seen, Desk& desk) {
   return {.largest = largest, .sum = sum, .before = before};
 }
 
-// The place at or before which `top` threads have theirs, exactly that many; fewer have one: a place behind all of them. All threads
-// call it.
+// The `top`-th smallest of the threads' places. If fewer threads have a place, the result is after all places. All threads call it.
 __device__ __forceinline__ uint64_t threshold_of(uint64_t own, int top) {
-  uint64_t least = 0;  // the answer lies at or behind it
+  uint64_t least = 0;  // the result is at least this
   for (int bit = 63; bit >= 0; --bit) {
     const uint64_t trial = least | ((uint64_t{1} << bit) - 1);
     if (__syncthreads_count(own <= trial) < top) least |= uint64_t{1} << bit;
@@ -141,13 +140,13 @@ __device__ __forceinline__ uint64_t threshold_of(uint64_t own, int top) {
   return least;
 }
 
-// Lists places in any order, among which are the first `top` of the row, or all if it has fewer; returns how many. The list holds
-// min(vocab, top * share_of(vocab)). `listed` is 0, and all threads know.
+// Lists places in any order, among them the first `top` places of the row, or all places if the row has fewer. Returns their number.
+// The list holds min(vocab, top * share_of(vocab)) places. On entry `listed` is 0 and visible to all threads.
 __device__ __forceinline__ int list_first(const Row& row, const Seen& seen, int top, uint64_t* list,
                                           uint32_t* listed) {
   const uint64_t own = seen.best_id < 0 ? kNowhere : draw::place_of(seen.best, seen.best_id);
   const uint64_t last = threshold_of(own, top);
-  // `top` threads have a place up to it, so no place behind it is among the first `top`; and no other thread has one before it.
+  // `top` threads have a place up to `last`, so no place after it is among the first `top`, and no other thread has a place before it.
   if (own <= last && own != kNowhere)
     row.for_groups([&](const float(&v)[kEach], int id) {
 #pragma unroll

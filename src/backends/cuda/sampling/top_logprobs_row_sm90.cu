@@ -1,10 +1,11 @@
-// Log probabilities: a CTA of 1024 threads passes over a row once, for the sum of e^x, the tokens before the drawn one, and the first
-// in order of what each thread has seen. The first `top` tokens of the row lie within the threads whose own first one is among the
-// `top` first of all threads: those, `top` at most, pass over their share once more and list what can belong to the answer.
+// Log probabilities: a CTA of 1024 threads reads a row once. It computes the sum of e^x, the number of tokens before the sampled
+// one, and for each thread its first token in order. The first `top` tokens of the row belong to the threads whose first token is
+// among the `top` first tokens of all threads. Those threads, at most `top`, read their logits again and list the candidates.
 //
-// Wins    always so far: rows lie in L2, where the product that makes the logits left them, and the second pass is a few tokens' wide.
-// Loses   to a cluster of CTAs a row, for few rows: one SM draws some 100 GB/s out of L2.
-// Limits  vocab <= 2^19: the list holds `top` shares of a row, should all of them belong to it.
+// Wins    always: it is the only kernel of TopLogprobs. Rows are still in L2 after the product that wrote the logits, and few threads make
+//         the second pass.
+// Loses   few rows, to a cluster of CTAs per row: one SM reads only about 100 GB/s from L2.
+// Limits  vocab <= 2^19: the list must hold all logits of `top` threads.
 // Source  original; the contract is ops/top_logprobs.h.
 #include "backends/cuda/card.h"
 #include "ops/top_logprobs.h"
@@ -21,7 +22,7 @@ Refusal supports(const TopLogprobs::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: a row's pass at what one SM draws from L2, then as many rows at a time as there are SMs.
+// A model, not fitted: the time in which one SM reads a row from L2, times the number of waves of one row per SM.
 double cost_us(const TopLogprobs::Problem& p, const DeviceInfo& d) {
   const double waves = std::ceil(static_cast<double>(p.rows) / d.cores);
   return kRampUs + 6 + waves * 4e-5 * static_cast<double>(p.vocab) +
@@ -59,7 +60,7 @@ using namespace logprobs;
 
 struct Parameters {
   const float* logits;
-  int64_t stride;  // elements from row to row
+  int64_t stride;  // elements between rows
   const int32_t *token, *row;
   float* logprob;
   int32_t *rank, *top_id;
@@ -68,7 +69,7 @@ struct Parameters {
   int wide;  // rows begin at multiples of 16 bytes
 };
 
-// A row that does not exist.
+// Writes the answer for a row that does not exist.
 __device__ __forceinline__ void answer_nothing(const Parameters& p, int64_t question) {
   const int own = static_cast<int>(threadIdx.x);
   if (own == 0) p.logprob[question] = NAN, p.rank[question] = 0;
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1) top_logprobs(const __grid_constan
   const Row row{.x = p.logits + which * p.stride, .vocab = p.vocab, .wide = p.wide != 0};
   const int token = p.token[which];
   const bool known = token >= 0 && token < p.vocab;
-  const float logit = known ? fmaxf(row.x[token], -INFINITY) : -INFINITY;  // NaN as -inf
+  const float logit = known ? fmaxf(row.x[token], -INFINITY) : -INFINITY;  // NaN becomes -inf
   const Seen seen = pass(row, known ? token : -1, logit);
   const Totals totals = totals_of(seen, desk);
   const double log_sum = isfinite(totals.largest) ? static_cast<double>(totals.largest) + log(totals.sum)

@@ -11,16 +11,16 @@ struct ActivationValues {
   float alpha = 1, beta = 0, limit = 0;
 };
 
-// e^x. The rounding error of x * log2(e), which grows with x, is added back.
+// e^x. Adds back the rounding error of x * log2(e), which grows with x.
 __device__ __forceinline__ float exp_of(float x) {
   constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596303e-8f, kLn2 = 0.693147181f;
   float e, high;
-  // Inline assembly: where x is a negated product, the compiler would otherwise compute both high and -high.
+  // Inline assembly, because the compiler would otherwise compute both high and -high if x is a negated product.
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(high) : "f"(x), "f"(kLog2E));
   const float low = fmaf(x, kLog2E, -high) + x * kLog2ERest;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(high));
   const float more = e * kLn2 * low;
-  return fabsf(high) < 126.f ? e + more : e;  // beyond, low may be inf - inf
+  return fabsf(high) < 126.f ? e + more : e;  // above 126, low may be inf - inf
 }
 // x / (1 + e^(-alpha x)); -0 at -infinity.
 __device__ __forceinline__ float swish(float x, float alpha) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ float swish(float x, float alpha) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(sigmoid) : "f"(1.f + exp_of(-alpha * finite)));
   return finite * sigmoid;
 }
-// Clamps that let NaN through.
+// Clamps that propagate NaN.
 __device__ __forceinline__ float at_most(float x, float limit) {
   float out;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(limit));
@@ -54,7 +54,7 @@ __device__ __forceinline__ void for_each(float (&x)[N], F f) {
   for (int i = 0; i < N; ++i) x[i] = f(x[i], i);
 }
 
-// x = act(x), or act(x, u) of a gated layer. All threads of a warp pass the same activation.
+// x = act(x), or act(x, u) for a gated layer. All threads of a warp pass the same activation.
 template <int N>
 __device__ __forceinline__ void activate_gated(const ActivationValues& a, float (&x)[N],
                                                const float (&u)[N]) {

@@ -7,7 +7,7 @@
 namespace sluice::cuda::tile {
 
 // Copies `bytes`, a multiple of 16, and counts them at an mbarrier of this CTA. Addresses are 16-byte aligned. All lanes of a
-// converged warp call it with the same arguments; one lane issues. tensor_copy.cuh says why the election is inside the
+// converged warp call it with the same arguments; one lane issues the copy. tensor_copy.cuh says why the election is inside the
 // assembly.
 __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, 
       : "memory");
 }
 
-// The same with a policy of l2_policy.cuh.
+// copy_bulk with a policy of l2_policy.cuh.
 __device__ __forceinline__ void copy_bulk_by(uint64_t policy, uint32_t to_shared, const void* from,
                                              uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy_bulk_by(uint64_t policy, uint32_t to_shared
       : "memory");
 }
 
-// Two bulk copies under one election: an election costs more than a copy.
+// Two bulk copies under one election, because an election costs more than a copy.
 __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uint32_t bytes, uint32_t to_too,
                                               const void* from_too, uint32_t bytes_too, uint32_t barrier) {
   asm volatile(
@@ -49,8 +49,8 @@ __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uin
       : "memory");
 }
 
-// copy_bulk into every CTA of the cluster whose rank has a bit in `blocks`, to the same offset in each, counted at the same
-// mbarrier in each (tensor_copy.cuh: copy_box_to).
+// Multicast of copy_bulk to every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in each CTA, counted at
+// the same mbarrier in each (tensor_copy.cuh: copy_box_to).
 __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared, const void* from,
                                              uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -64,9 +64,9 @@ __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared
       : "memory");
 }
 
-// For any lanes, each with its own arguments: the compiler makes a loop over lanes.
+// Any lanes may call the functions below, each with its own arguments. The compiler makes a loop over lanes.
 
-// copy_bulk of this lane.
+// copy_bulk by the calling lane.
 __device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void* from, uint32_t bytes,
                                                   uint32_t barrier) {
   asm volatile(
@@ -76,8 +76,8 @@ __device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void
       : "memory");
 }
 
-// Copies from shared memory what bulk copies wrote, or what the lane wrote and fenced (fence_for_async). Sizes and addresses as
-// above. The lane may reuse shared memory after stores_have_read(); its stores are complete after stores_are_done().
+// Copies from shared memory. The source was written by bulk copies, or by this lane, which then called fence_for_async(). Sizes
+// and addresses as above. The lane may reuse the source after stores_have_read(); its stores are complete after stores_are_done().
 __device__ __forceinline__ void store_bulk_of_lane(void* to, uint32_t from_shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from_shared),
                "r"(bytes)

@@ -12,10 +12,10 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Barrier over all threads of the cluster, in two halves. Every thread calls both, whole warps at a time. A peer CTA must be
-// known to run before anyone stores into it, so one round of this barrier comes before the first remote store. The arrival is
-// relaxed: what peers are to see needs a fence of its own before it (barrier_visible()), because a releasing arrival waits
-// for all memory of the thread, about half a microsecond where loads or stores are in flight.
+// Barrier over all threads of the cluster, in two halves. Every thread calls both, whole warps at a time. A CTA must not store
+// into a peer CTA before the peer is known to run, so one round of this barrier comes before the first remote store. The arrival
+// is relaxed: data for peers needs its own fence before it (barrier_visible()). A releasing arrival would wait for all memory
+// operations of the thread, about half a microsecond if loads or stores are in flight.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -23,15 +23,15 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The address of the same shared memory offset in the CTA of this rank in the cluster.
+// The address of the same shared memory offset in the CTA of the given rank.
 __device__ __forceinline__ uint32_t remote_address(uint32_t shared, uint32_t rank) {
   uint32_t out;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(shared), "r"(rank));
   return out;
 }
 
-// A releasing arrival: what the thread wrote before is visible to all threads after their wait. It also tells the peers that
-// the thread has finished its reads from them.
+// A releasing arrival: all threads of the cluster see this thread's earlier writes after their wait. It also tells the peers that
+// this thread has finished its reads from them.
 __device__ __forceinline__ void cluster_publish() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -43,7 +43,7 @@ __device__ __forceinline__ float load_remote(uint32_t address) {
   return value;
 }
 
-// The same for four floats, 16-byte aligned.
+// load_remote of four floats, 16-byte aligned.
 __device__ __forceinline__ float4 load_remote_four(uint32_t address) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -53,8 +53,8 @@ __device__ __forceinline__ float4 load_remote_four(uint32_t address) {
   return v;
 }
 
-// Stores 8 bytes into a peer CTA and counts them at an mbarrier there (tile/mbarrier.cuh). Asynchronous; the data is visible
-// to waiters of that mbarrier. The receiver must not exit before all expected bytes have arrived; the sender may exit.
+// Stores 8 bytes into a peer CTA and counts them at an mbarrier there (tile/mbarrier.cuh). The store is asynchronous; waiters of
+// that mbarrier see the data. The receiver must not exit before all expected bytes have arrived; the sender may exit.
 __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
@@ -83,9 +83,9 @@ __device__ __forceinline__ void store_remote(uint32_t address, uint32_t value) {
 }
 
 // Copies `bytes`, a multiple of 16, from this CTA into a peer CTA and counts them at an mbarrier there. Addresses are 16-byte
-// aligned. All lanes of a converged warp call it; one lane issues. Threads that wrote the source have fenced
-// (fence_for_async). The copy reads until it has arrived, so the sender must not exit before the receiver has all bytes. Long
-// copies move 16 bytes per clock and more; 16-byte stores (above) move less than one store per clock.
+// aligned. All lanes of a converged warp call it; one lane issues the copy. Threads that wrote the source have called
+// fence_for_async(). The copy reads its source until it completes, so the sender must not exit before the receiver has all bytes.
+// Long copies move at least 16 bytes per clock; 16-byte stores (above) are issued at less than one per clock.
 __device__ __forceinline__ void send_by_warp(uint32_t address, const void* from, uint32_t bytes,
                                              uint32_t barrier) {
   asm volatile(

@@ -1,10 +1,10 @@
-// Division by a number that a launch knows and a kernel does not: a product and a shift in place of some forty instructions.
+// Division by a launch constant: a multiplication and a shift in place of some forty instructions.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda::tile {
 
-// From 1 to 65536. Reads as the number itself.
+// From 1 to 65536. Converts to the number itself.
 class Divisor {
  public:
   Divisor() = default;

@@ -1,4 +1,4 @@
-// Numbers of e4m3 (base/dtype.h) in registers. Every one of them is a number of f16 and of bf16, NaN stays NaN.
+// e4m3 values (base/dtype.h) in registers. f16 and bf16 represent every e4m3 value exactly. NaN stays NaN.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -7,7 +7,7 @@
 
 namespace sluice::cuda::tile {
 
-// The four numbers of a word, in its order, as two pairs of f16.
+// The four values of a word, in order, as two pairs of f16.
 __device__ __forceinline__ void f16_of_e4m3(uint32_t word, uint32_t& low, uint32_t& high) {
   asm("{\n"
       ".reg .b16 a, b;\n"
@@ -21,7 +21,7 @@ __device__ __forceinline__ void f16_of_e4m3(uint32_t word, uint32_t& low, uint32
 __device__ __forceinline__ float2 f32_of_f16(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
-// The same as two pairs of bf16, by way of f32.
+// The four values of a word, in order, as two pairs of bf16, converted through f32.
 __device__ __forceinline__ void bf16_of_e4m3(uint32_t word, uint32_t& low, uint32_t& high) {
   uint32_t pair[2];
   f16_of_e4m3(word, pair[0], pair[1]);
@@ -32,19 +32,20 @@ __device__ __forceinline__ void bf16_of_e4m3(uint32_t word, uint32_t& low, uint3
   }
 }
 
-// Whether one of four numbers is NaN: a sum of bytes that does not carry.
+// True if one of the four values is NaN. The addition does not carry from byte to byte.
 __device__ __forceinline__ bool any_nan_of_e4m3(uint32_t word) {
   return (((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
 }
-// 16 numbers as bf16, in their order. The bits of a number, moved to those of bf16, are the number times 2^-120; products of bf16
-// are exact below the normal numbers, too. NaN would become 480: where there is one, numbers are converted.
+// 16 values as bf16, in order. The bits of an e4m3 value, moved to the fields of bf16, represent the value times 2^-120. The
+// multiplication by 2^120 is exact, also for subnormal numbers. A NaN would become 480, so words with a NaN go through f32.
 __device__ __forceinline__ void bf16_of_e4m3(const uint4& bytes, uint4 (&out)[2]) {
   constexpr uint32_t kScale = 0x7b807b80;  // 2^120, twice
   const uint32_t from[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
   uint32_t to[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const uint32_t two = __byte_perm(from[i / 2], 0, i % 2 ? 0x3424 : 0x1404);  // in the upper bytes
+    // Each value in the upper byte of a 16-bit half.
+    const uint32_t two = __byte_perm(from[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
     const uint32_t moved = (two & 0x80008000u) | (two >> 4 & 0x07f007f0u);
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(to[i]) : "r"(moved), "r"(kScale));
   }
@@ -58,7 +59,7 @@ __device__ __forceinline__ void bf16_of_e4m3(const uint4& bytes, uint4 (&out)[2]
   out[0] = make_uint4(to[0], to[1], to[2], to[3]), out[1] = make_uint4(to[4], to[5], to[6], to[7]);
 }
 
-// Two numbers as f16 in a word, the first in its low half.
+// Two values as f16 in a word, the first in the low half.
 __device__ __forceinline__ uint32_t f16_pair(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);

@@ -1,11 +1,11 @@
-// A team of threads chooses the experts of one token and computes their weights, one thread per expert. For few tokens, where
-// the dependent instructions of one warp bound the time of a token (docs/lab/cuda-routing.md): each thread computes one
-// score, and ranks come from counting, without rounds. The contract is ops/route_topk.h.
+// A team of threads chooses the experts of one token and computes their weights, one thread per expert. For few tokens, where the
+// dependent instructions of one warp limit the time of a token (docs/lab/cuda-routing.md). Each thread computes one score and
+// counts its rank, so there are no rounds. The contract is ops/route_topk.h.
 //
-// A key's rank in its warp is the number of the warp's keys before it. Only the first kList of a warp can be among the
-// top_k. Each warp lists them; a key's slot is its rank plus the number of keys before it in the other lists.
+// The rank of a key in its warp is the number of the warp's keys that come before it. Only the first kList keys of a warp can be
+// among the top_k. Each warp lists them. The slot of a key is its rank plus the number of keys before it in the other lists.
 //
-//   choose_by_team<kExperts, kList, kKind>(...)   the thread whose expert is chosen gets its slot, the others kList
+//   choose_by_team<kExperts, kList, kKind>(...)   the thread of a chosen expert gets its slot, the other threads get kList
 //   weigh_by_team<...>(...)                       lane k < top_k of a warp gets the k-th expert and its weight
 #pragma once
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -23,17 +23,17 @@ struct alignas(16) TeamMemory {
   static constexpr int kWarps = kExperts / 32;
   uint32_t key[kExperts];
   uint32_t list[kWarps * kList];  // the first kList keys of each warp, in order
-  uint16_t id[8];                 // per slot; 16 bytes, sent as one chunk; kNoExpert beyond top_k
-  float x[8];                     // per slot: the weight's input
-  float sum[kWarps];              // per warp: sum of its exponentials
+  uint16_t id[8];                 // per slot; 16 bytes, sent as one chunk; kNoExpert from top_k on
+  float x[8];                     // per slot: the input of the weight
+  float sum[kWarps];              // per warp: the sum of its exponentials
 };
 
-// before + (key > ~bound). Two instructions: the carry of key + bound, and its addition. From a comparison the compiler makes
-// three, each dependent on the previous one.
+// before += key > ~bound, in two instructions: the carry of key + bound, and an addition with carry. From a comparison the
+// compiler makes three instructions, each dependent on the previous one.
 __device__ __forceinline__ void count_above(uint32_t& before, uint32_t key, uint32_t bound) {
   asm("{ .reg .u32 sum; add.cc.u32 sum, %1, %2; addc.u32 %0, %0, 0; }" : "+r"(before) : "r"(key), "r"(bound));
 }
-// A count of keys in four independent parts.
+// A count of keys in four independent parts, to shorten the chain of dependent additions.
 struct KeyCount {
   uint32_t part[4] = {};
   __device__ __forceinline__ void above(uint4 keys, uint32_t bound) {
@@ -44,7 +44,7 @@ struct KeyCount {
   }
   __device__ __forceinline__ uint32_t all() const { return part[0] + part[1] + (part[2] + part[3]); }
 };
-// The bound for count_above() that counts the keys above `mine`, or those not below it. No key is 0.
+// The bound that makes count_above() count the keys above `mine`, or the keys not below `mine`. No key is 0.
 __device__ __forceinline__ uint32_t bound_of(uint32_t mine, bool not_below) {
   return ~mine + static_cast<uint32_t>(not_below);
 }
@@ -55,13 +55,13 @@ __device__ __forceinline__ uint32_t rank_in_warp(const uint32_t* keys, uint32_t 
   KeyCount before;
 #pragma unroll
   for (uint32_t i = 0; i < 8; ++i) before.above(four[i], bound_of(mine, i < lane / 4));
-  const uint4 near = four[lane / 4];  // within these, only lower lanes win a tie
+  const uint4 near = four[lane / 4];  // within these four keys, only lower lanes win a tie
   const uint32_t at = lane % 4;
   const int ties = (at > 0 && near.x == mine) + (at > 1 && near.y == mine) + (at > 2 && near.z == mine);
   return before.all() + static_cast<uint32_t>(ties);
 }
 
-// A bit for each group that is kept. All lanes call it. lists: of kTeamGroups warps.
+// A bit for each group that is kept. All lanes call it. `lists`: the lists of kTeamGroups warps.
 template <int kList>
 __device__ __forceinline__ uint32_t groups_kept(const uint32_t* lists, uint32_t lane) {
   const uint32_t group = lane % kTeamGroups;
@@ -93,11 +93,12 @@ __device__ __forceinline__ float load_logit(const void* logits, int64_t at, int 
 
 struct TeamChoice {
   int slot;  // >= kList: not chosen
-  float x;   // the weight's input of this thread's expert: its score where scores choose, else its logit
-  RowSoftmax row;  // only `most`, and only where the weights are a softmax over all experts
+  // The input of the weight of this thread's expert: its score if the rule chooses by scores, otherwise its logit.
+  float x;
+  RowSoftmax row;  // only `most` is set, and only if the weights are a softmax over all experts
 };
 
-// The slot of expert `e`, this thread's expert. All threads of the team call it, after clear_team(). sync() is the team's
+// The slot of expert `e`, which this thread owns. All threads of the team call it, after clear_team(). sync() is the team's
 // barrier.
 template <int kExperts, int kList, TeamKind kKind, class Sync>
 __device__ __forceinline__ TeamChoice choose_by_team(TeamMemory<kExperts, kList>& m, float logit, float bias,
@@ -149,7 +150,7 @@ __device__ __forceinline__ void clear_team(TeamMemory<kExperts, kList>& m, uint3
   if (e < 8) m.id[e] = kNoExpert;
 }
 
-// The thread whose expert was chosen stores it for weigh_by_team().
+// The thread of a chosen expert stores the expert for weigh_by_team().
 template <int kExperts, int kList>
 __device__ __forceinline__ void leave_choice(TeamMemory<kExperts, kList>& m, const TeamChoice& mine,
                                              uint32_t e) {
@@ -157,7 +158,7 @@ __device__ __forceinline__ void leave_choice(TeamMemory<kExperts, kList>& m, con
   m.x[mine.slot] = mine.x;
 }
 
-// The sum over kList adjacent lanes, in all of them.
+// The sum over kList adjacent lanes; every lane gets it.
 template <int kList>
 __device__ __forceinline__ float sum_of_list(float v) {
 #pragma unroll
@@ -165,8 +166,8 @@ __device__ __forceinline__ float sum_of_list(float v) {
   return v;
 }
 
-// The weight, before scaling, of a slot with input x. kList adjacent lanes hold a token's slots. first: the x of slot 0.
-// most, sum: of the softmax over all experts.
+// The weight, before scaling, of a slot with input x. kList adjacent lanes hold a token's slots. first: the x of slot 0. most and
+// sum: maximum and sum of the softmax over all experts.
 template <int kList, TeamKind kKind>
 __device__ __forceinline__ float weigh_slot(float x, float first, float most, float sum, bool real) {
   using Score = RoutingRule::Score;
@@ -184,8 +185,8 @@ __device__ __forceinline__ float weigh_slot(float x, float first, float most, fl
   return w;
 }
 
-// Lane k < top_k gets the k-th expert and its weight before scaling. A whole warp of the team calls it, after the barrier
-// that follows leave_choice().
+// Lane k < top_k gets the k-th expert and its weight before scaling. A whole warp of the team calls it, after leave_choice() and
+// a barrier of the team.
 template <int kExperts, int kList, TeamKind kKind>
 __device__ __forceinline__ Chosen weigh_by_team(const TeamMemory<kExperts, kList>& m, uint32_t top_k,
                                                 float most, uint32_t lane) {

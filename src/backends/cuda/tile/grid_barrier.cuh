@@ -1,6 +1,6 @@
 // Grid barrier on a counter in global memory that is 0 before and after. All CTAs must be co-resident (Launch::cooperative);
-// otherwise they deadlock. One thread of each CTA calls it, between CTA barriers: what the CTA wrote before its arrival
-// is visible to every CTA after the wait, if read past the L1 (__ldcg).
+// otherwise they deadlock. One thread of each CTA calls it, between CTA barriers. After the wait, every CTA sees what any CTA
+// wrote before its arrival, if it reads past the L1 (__ldcg).
 #pragma once
 #include <cstdint>
 
@@ -20,8 +20,8 @@ __device__ __forceinline__ void leave_grid_barrier(uint32_t* counter, uint32_t b
   if (atomicAdd(counter, 1u << 16) >> 16 == blocks - 1) *counter = 0;
 }
 
-// Counters of published data in global memory: a thread that has read a count sees everything written before it was added.
-// Where TMA writes or reads the data, fence_global_for_async() goes before the addition and after the read.
+// Counters of published data in global memory. A thread that has read a count sees everything written before that count was
+// added. If TMA writes or reads the data, call fence_global_for_async() before the addition and after the read.
 __device__ __forceinline__ void add_written(uint32_t* counter, uint32_t n) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
 }

@@ -1,10 +1,10 @@
-// The computation of ops/group_rows.h by the CTAs of a grid. A CTA owns the slots of some adjacent tokens, a cluster those of
-// its CTAs.
+// Computes ops/group_rows.h with the CTAs of a grid. A CTA owns the slots of some adjacent tokens; a cluster owns the slots of its
+// CTAs.
 //
-// A mask in shared memory has a bit for each (expert, slot). The number of an expert's bits before a slot is the slot's rank in
-// that expert, so nothing is sorted and the order is stable. CTAs of a cluster send each other their counts. A grid of one
-// cluster then has all it needs. In a larger grid each cluster writes its counts and its local ranks to global memory, and a
-// second launch turns them into rows.
+// A mask in shared memory has a bit for each (expert, slot). The rank of a slot in its expert is the number of the expert's bits
+// before it, so nothing is sorted and the order is stable. The CTAs of a cluster send each other their counts. If the grid is one
+// cluster, that is enough. In a larger grid each cluster writes its counts and its local ranks to global memory, and a second
+// launch converts them to rows.
 //
 // A kernel calls, in this order: begin_groups, wait_for_previous, place() for each slot, end_groups.
 #pragma once
@@ -56,14 +56,14 @@ inline Grouping grouping(const GroupRows::Problem& p, const GroupRows::Args& a, 
 
 // Layout of a CTA's dynamic shared memory.
 struct GroupMemory {
-  uint64_t* arrived;    // mbarrier: counts of the cluster's CTAs have arrived
+  uint64_t* arrived;    // mbarrier: the counts of the cluster's CTAs have arrived
   uint32_t* mask;       // [padded experts, words]
   uint16_t* count;      // [CTAs per cluster, padded experts]
-  int32_t* first;       // [experts] row of this CTA's first slot
-  int32_t* begin;       // [experts] first row
+  int32_t* first;       // [experts] the row of this CTA's first slot
+  int32_t* begin;       // [experts] the first row
   int32_t* total;       // [experts]
-  int32_t* tile_begin;  // [experts] first tile
-  int32_t* slot;        // [tokens per CTA, slots] expert, or -1
+  int32_t* tile_begin;  // [experts] the first tile
+  int32_t* slot;        // [tokens per CTA, slots] the expert, or -1
   int32_t* warp_sum;    // [2, 32]
   uint32_t* end;
 };
@@ -94,8 +94,8 @@ __device__ __forceinline__ int tokens_here(const Grouping& g) {
   return max(min(g.grid.tokens_per_block, g.tokens - first_token(g)), 0);
 }
 
-// Clears the mask and tells the cluster that this CTA runs. Touches no global memory. The caller puts a CTA barrier between
-// this and place().
+// Clears the mask and arrives at the cluster barrier. Touches no global memory. The caller puts a CTA barrier between this
+// function and place().
 __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemory& m) {
   const int words = g.padded * g.grid.words;
 #pragma unroll 1
@@ -110,7 +110,7 @@ __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemor
   }
 }
 
-// Places the CTA's slot `slot` with expert `id`, or nowhere if `id` is no expert.
+// Assigns slot `slot` of the CTA to expert `id`. Does nothing if `id` is no expert.
 __device__ __forceinline__ void place(const Grouping& g, const GroupMemory& m, int slot, int id) {
   const bool grouped = id >= 0 && id < g.experts;
   m.slot[slot] = grouped ? id : -1;
@@ -125,7 +125,7 @@ __device__ __forceinline__ int rank_in_block(const Grouping& g, const GroupMemor
   return rank;
 }
 
-// How often this CTA placed expert e.
+// The number of this CTA's slots with expert e.
 __device__ __forceinline__ uint32_t count_here(const Grouping& g, const GroupMemory& m, int e) {
   const uint32_t* mask = m.mask + e * g.grid.words;
   uint32_t count = __popc(mask[0]);
@@ -134,12 +134,12 @@ __device__ __forceinline__ uint32_t count_here(const Grouping& g, const GroupMem
   return count;
 }
 
-// Sends this CTA's counts to every CTA of the cluster. Each warp serves some of the CTAs; a lane sends 8 of 256 experts.
+// Sends this CTA's counts to every CTA of the cluster. Each warp serves some of the CTAs; each lane sends 8 of 256 experts.
 __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory& m) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32);
-  // With several mask words, one thread per expert adds up the count. The counts are staged where totals will stand; those
-  // are written after a CTA barrier.
+  // If an expert has several mask words, one thread per expert adds up its count. The counts are staged in the memory of the totals;
+  // the totals are written after a CTA barrier.
   auto* summed = reinterpret_cast<uint16_t*>(m.total);
   if (g.grid.words > 1) {
 #pragma unroll 1
@@ -171,14 +171,14 @@ __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory
 }
 
 struct ExpertRows {
-  int total, before;  // slots of an expert; how many of them come before the caller's
+  int total, before;  // slots of an expert; how many of them come before the caller's slots
 };
 struct SlotRank {
-  int id, rank;  // expert, or -1; slots of it before this one that ExpertRows::before does not count
+  int id, rank;  // expert, or -1; the expert's slots before this one that ExpertRows::before does not count
 };
 
-// Writes the rows of all experts, and of `count` slots from `first` on. Part `part` of `parts` writes its share of the outputs
-// that belong to no slot; part 0 writes the counts. Whole CTAs call it.
+// Writes the rows of all experts, and the rows of `count` slots from `first` on. Part `part` of `parts` writes its share of the
+// outputs that belong to no slot; part 0 writes the counts. Whole CTAs call it.
 template <class Rows, class Slot>
 __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory& m, int part, int parts,
                                             Rows rows_of, int first, int count, Slot slot_at) {
@@ -248,7 +248,7 @@ __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory
     reinterpret_cast<int2*>(g.tiles)[i] = int2{-1, -1};
 }
 
-// Turns ranks within clusters into rows: parts p, p + parts, ... of all. Each cluster's slots are split into `split` parts.
+// Converts ranks within clusters to rows, for parts p, p + parts, ... of all parts. Each cluster's slots are split into `split` parts.
 __device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemory& m, int part, int parts,
                                               int split) {
   const int64_t slots = static_cast<int64_t>(g.tokens) * g.slots;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemo
   }
 }
 
-// After all place(): gives the CTA's slots their rows, or in a grid of several clusters their ranks.
+// Call it after all place(). Writes the rows of the CTA's slots, or in a grid of several clusters their ranks.
 __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory& m) {
   const int blocks = g.grid.cluster, me = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   __syncthreads();
@@ -308,7 +308,8 @@ __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory&
     return id < 0 ? SlotRank{-1, 0} : SlotRank{id, rank_in_block(g, m, id, i)};
   };
   if (g.grid.clusters == 1) return assign_rows(g, m, me, blocks, rows_of, first, count, slot_at);
-  const int cluster = static_cast<int>(blockIdx.x) >> (31 - __clz(blocks));  // a power of two
+  // CTAs per cluster are a power of two.
+  const int cluster = static_cast<int>(blockIdx.x) >> (31 - __clz(blocks));
 #pragma unroll 1
   for (int e = static_cast<int>(threadIdx.x); e < g.experts; e += static_cast<int>(blockDim.x)) {
     const ExpertRows r = rows_of(e);

@@ -1,11 +1,11 @@
-// What the L2 does with the lines that a copy brings.
+// L2 eviction policies of copies.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda::tile {
 
-// For weights that one launch reads once, or for several rows at about the same time: their lines go first, so that the code of the next
-// kernels, activations and what several CTAs read stay.
+// For weights that one launch reads once, or several times within a short span. The L2 evicts their lines first, which keeps
+// activations, lines that several CTAs read, and the code of the next kernels.
 __device__ __forceinline__ uint64_t read_once() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -1,11 +1,11 @@
 // A few adjacent lanes of a warp choose the experts of one token and compute their weights: lane s of kLanes holds experts
-// s * N to s * N + N - 1. For many tokens, where the instruction count bounds the time of a token: with 8 lanes, a warp's
-// instructions serve 4 tokens at once. The contract is ops/route_topk.h.
+// s * N to s * N + N - 1. For many tokens, where the instruction count limits the time of a token: with 8 lanes per token, each
+// instruction of a warp serves 4 tokens. The contract is ops/route_topk.h.
 //
-// Each lane sorts its c by networks of minima and maxima and keeps the kList best. Lanes merge their lists until all hold the
-// token's list. Every c not below its last entry was chosen: each lane lists its own experts, then one lane takes one entry
-// and finds its slot by counting. Floats are compared. So a row with NaN, or with more equal values around the last slot than
-// there are lanes, takes another path: one token at a time by the whole warp (tile/topk.cuh), exact whatever the row holds.
+// Each lane sorts its values c by networks of minima and maxima and keeps the kList best. Lanes merge their lists until all hold
+// the token's list. Every c that is not below the list's last entry is chosen. Each lane lists its own chosen experts; then each
+// lane takes one entry and counts its slot. The networks compare floats. So a row with NaN, or with more values equal to the last
+// slot's than there are lanes, takes another path: the whole warp processes one token (tile/topk.cuh), exact for any row.
 #pragma once
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
@@ -19,8 +19,8 @@ struct LaneShape {
   static constexpr int kPerLane = kExperts / kLanes;
   static constexpr int kTokens = 32 / kLanes;                   // tokens per warp
   static constexpr uint32_t kMost = kLanes < 16 ? kLanes : 16;  // entries in a token's list
-  // Bytes from one lane's part of a row in shared memory to the next lane's part, for elements of kElement bytes. Where a part
-  // consists of 16-byte chunks, the stride is an odd number of chunks, so that 16-byte reads by adjacent lanes have no bank conflict.
+  // Bytes between the parts of adjacent lanes in a row in shared memory, for elements of kElement bytes. If a part consists of
+  // 16-byte chunks, the stride is an odd number of chunks, so that 16-byte reads of adjacent lanes have no bank conflicts.
   template <int kElement>
   static constexpr int kPitch = kPerLane* kElement % 16 ? kPerLane* kElement
                                                         : (kPerLane* kElement / 16 | 1) * 16;
@@ -28,17 +28,17 @@ struct LaneShape {
   static constexpr int kRowBytes = kLanes* kPitch<kElement>;
 };
 
-// Shared memory of one warp, besides its rows.
+// Shared memory of one warp, except its rows.
 template <int kTokens>
 struct LaneMemory {
-  uint16_t list[32];  // [tokens, kLanes]: experts not below the last slot
+  uint16_t list[32];  // [tokens, kLanes]: the experts not below the last slot
   struct {
-    float x[8];  // per slot: the weight's input
+    float x[8];  // per slot: the input of the weight
     uint16_t id[8];
   } slot[kTokens];
 };
 
-// A row in shared memory. Its elements are bf16 or f32.
+// A row of bf16 or f32 in shared memory.
 template <class Shape>
 struct LaneRow {
   std::byte* start;
@@ -87,7 +87,7 @@ struct LaneRow {
   }
 };
 
-// Issues the copies of a row to shared memory, by its kLanes lanes; commits no group. `whole`: the row is 16-byte aligned.
+// Issues the copies of a row to shared memory, from its kLanes lanes. Does not commit a group. `whole`: the row is 16-byte aligned.
 template <class Shape, int kLanes, class T>
 __device__ __forceinline__ void fetch_row(std::byte* to, const T* row, int whole, uint32_t lane) {
   constexpr int kElement = sizeof(T), kPart = Shape::kPerLane * kElement;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void merge_best(float (&v)[kList], const float (&othe
       }
 }
 
-// The best of a lane's c, the largest first, then -inf.
+// The best values of a lane's c, the largest first, then -inf.
 template <int kList, int N>
 __device__ __forceinline__ void best_of_lane(float (&v)[kList], const float (&c)[N]) {
 #pragma unroll
@@ -140,7 +140,7 @@ __device__ __forceinline__ void best_of_lane(float (&v)[kList], const float (&c)
     }
   }
 }
-// Merges with the lane at distance `far`; both get the same list.
+// Merges with the list of the lane at distance `far`; both lanes get the same list.
 template <int kList>
 __device__ __forceinline__ void merge_lanes(float (&v)[kList], int far) {
   float other[kList];
@@ -149,7 +149,7 @@ __device__ __forceinline__ void merge_lanes(float (&v)[kList], int far) {
   merge_best(v, other);
 }
 
-// Whether this lane's group is kept. kEach lanes hold a group; `first` and `second` are its two best values.
+// True if this lane's group is kept. kEach lanes hold a group; `first` and `second` are its two best values.
 template <int kEach>
 __device__ __forceinline__ bool group_stays(float first, float second, uint32_t lane, bool* odd) {
   const float sum = __fadd_rn(first, second);
@@ -164,14 +164,14 @@ __device__ __forceinline__ bool group_stays(float first, float second, uint32_t 
   return before[0] + before[1] < kTeamGroupsKept;
 }
 
-// c of an expert, from its weight's input.
+// c of an expert, from the input of its weight.
 template <TeamKind kKind, class Shape>
 __device__ __forceinline__ float choice_of(float x, const LaneRow<Shape>& bias, uint32_t expert) {
   if constexpr (kTeamRules[kKind].by_score) return __fadd_rn(x, bias[expert]);
   return x;
 }
 
-// The slots of one token by the whole warp, whatever its row of x holds. Not inlined, as it is rarely called.
+// The whole warp computes the slots of one token, whatever its row of x holds. Not inlined, because it is rarely called.
 template <int kExperts, TeamKind kKind, class Shape, class Slots>
 __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape> row, LaneRow<Shape> bias,
                                             Slots* slots) {
@@ -191,8 +191,8 @@ __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape
   slots->x[lane] = row[static_cast<uint32_t>(taken.expert)];
 }
 
-// rows: logits of the warp's tokens in shared memory, kRowBytes<4> apart. Where scores choose, the function overwrites them
-// with scores. Lane s < top_k of a token's lanes gets its slot s. All lanes call it.
+// rows: logits of the warp's tokens in shared memory, kRowBytes<4> apart. If the rule chooses by scores, the function overwrites
+// the logits with scores. Lane s < top_k of a token's lanes gets slot s. All lanes call it.
 template <int kExperts, int kList, int kLanes, TeamKind kKind>
 __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::byte* rows, int bf16,
                                                   float* bias_row, LaneMemory<32 / kLanes>& m) {
@@ -213,7 +213,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
       made[i] = kRule.score == Score::kSigmoid ? score_sigmoid(c[i]) : score_sqrt_softplus(c[i]);
       c[i] = __fadd_rn(made[i], b[i]);
     }
-    __syncwarp();  // all lanes have read their logits, which may be shorter
+    __syncwarp();  // all lanes have read their logits, which may be narrower than the scores
     row.bf16 = 0;
     row.store(made, sub);
   }

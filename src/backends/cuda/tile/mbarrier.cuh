@@ -1,7 +1,7 @@
 // mbarriers: barriers in shared memory that count arrivals and bytes.
 //
-// A phase completes when as many threads as the barrier was initialised for have arrived and all expected bytes have been
-// written. A waiter may lag by one phase and no more, so a parity names the phase.
+// A phase completes when all threads that the barrier was initialised for have arrived and all expected bytes have been written.
+// A waiter may lag by at most one phase, so a parity names the phase.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +9,12 @@
 
 namespace sluice::cuda::tile {
 
-// Called by one thread. Then barrier_visible(), and a CTA or cluster barrier before any other thread uses it.
+// One thread calls it, then barrier_visible(). A CTA or cluster barrier follows before any other thread uses the mbarrier.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
-// barrier_init by one lane of a converged warp. All its lanes call it.
+// barrier_init by one lane of a converged warp. All lanes call it.
 __device__ __forceinline__ void barrier_init_by_warp(uint64_t* barrier, uint32_t arrivals) {
   asm volatile(
       "{\n"
@@ -29,15 +29,15 @@ __device__ __forceinline__ void barrier_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// One arrival that also adds to the bytes expected in this phase.
+// One arrival that also adds to the expected bytes of this phase.
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
 
-// barrier_expect by one lane of a converged warp. All its lanes call it. Bytes may arrive before they are expected, but not
-// before the previous phase has completed. Fewer than 2^20 bytes per phase.
+// barrier_expect by one lane of a converged warp. All lanes call it. Bytes may arrive before they are expected, but not before
+// the previous phase has completed. Fewer than 2^20 bytes per phase.
 __device__ __forceinline__ void barrier_expect_by_warp(uint32_t barrier, uint32_t bytes) {
   asm volatile(
       "{\n"
@@ -52,15 +52,15 @@ __device__ __forceinline__ void barrier_expect_by_warp(uint64_t* barrier, uint32
   barrier_expect_by_warp(shared_address(barrier), bytes);
 }
 
-// One arrival by the calling thread. It orders the thread's earlier accesses within the CTA. In cluster scope each arrival
-// would fence all memory of the GPU, which takes most of a microsecond.
+// One arrival by the calling thread. It orders the thread's earlier accesses within the CTA. In cluster scope each arrival would
+// fence all memory of the GPU, which takes most of a microsecond.
 __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// One arrival at a barrier given by its address, here or in a peer CTA (tile/cluster.cuh: remote_address). An arrival at a
-// peer releases what the thread has read (by wgmma that it has waited for); it never publishes writes. So it needs no fence
-// of wider scope.
+// One arrival at a barrier given by its address, here or in a peer CTA (tile/cluster.cuh: remote_address). An arrival at a peer
+// releases what the thread has read (by wgmma that it has waited for); it never publishes writes. So it needs no fence of wider
+// scope.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival by one lane of a converged warp, for what all its lanes have done before. Without a branch.
+// One arrival by one lane of a converged warp, on behalf of all its lanes. Branch-free.
 __device__ __forceinline__ void arrive_by_warp(uint32_t barrier) {
   asm volatile(
       "{\n"
@@ -80,9 +80,9 @@ __device__ __forceinline__ void arrive_by_warp(uint32_t barrier) {
       : "memory");
 }
 
-// One arrival at each of two barriers, here and in a peer CTA (barrier_arrive_remote), by one lane of a converged warp, for
-// what all its lanes have done before; none if `predicate` is 0. Predicated instead of branched: ptxas accepts no branches
-// between a wgmma and its wait.
+// One lane of a converged warp arrives at two barriers, here and in a peer CTA (barrier_arrive_remote), on behalf of all its
+// lanes. It does not arrive if `predicate` is 0. Predicated instead of branched, because ptxas accepts no branches between a wgmma
+// and its wait.
 __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
@@ -98,7 +98,7 @@ __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t the
       : "memory");
 }
 
-// The arrival at the peer CTA alone.
+// arrive_twice_by_warp at the peer CTA alone.
 __device__ __forceinline__ void arrive_at_peer_by_warp(uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
@@ -113,10 +113,10 @@ __device__ __forceinline__ void arrive_at_peer_by_warp(uint32_t there, uint32_t 
       : "memory");
 }
 
-// One arrival by the calling thread, predicated: none if `predicate` is 0. For rings that lanes read by loads: racecheck
-// considers the reads of all lanes but one unordered with an arrival by one lane for its warp. 128 arrivals per stage are as
-// fast as four (docs/lab/cuda-mxfp4.md, "Checked"). A load from shared memory may not have completed by the arrival if
-// nothing before it needs the value (same note): make `predicate` depend on a result of the loads.
+// One arrival by the calling thread, or none if `predicate` is 0. For rings that lanes read by loads: racecheck does not see that
+// one lane's arrival for its warp orders the reads of the other lanes. 128 arrivals per stage are as fast as four
+// (docs/lab/cuda-mxfp4.md, "Checked"). A load from shared memory may not have completed at the arrival if nothing before it needs
+// the value (same note), so make `predicate` depend on a result of the loads.
 __device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
@@ -128,7 +128,7 @@ __device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t predic
       : "memory");
 }
 
-// Writes 16 bytes to shared memory and arrives, by one lane of a converged warp, without a branch.
+// One lane of a converged warp writes 16 bytes to shared memory and arrives. Branch-free.
 __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 value, uint32_t barrier) {
   asm volatile(
       "{\n"
@@ -141,7 +141,7 @@ __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 valu
       : "memory");
 }
 
-// Returns once the phase of this parity (0 first) is complete; the bytes counted by it are then visible.
+// Returns when the phase of this parity (0 first) is complete. The caller then sees the bytes that the phase counted.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -157,7 +157,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
   barrier_wait(shared_address(barrier), parity);
 }
 
-// Whether the phase of this parity is complete; parity as in barrier_wait().
+// True if the phase of this parity is complete; parity as in barrier_wait().
 __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
   int done;
   asm volatile(
@@ -172,7 +172,7 @@ __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
   return done;
 }
 
-// barrier_wait for a whole warp, which reconverges: code after it may elect a lane without an active mask.
+// barrier_wait for a whole warp. The warp reconverges, so code after it may elect a lane without an active mask.
 __device__ __forceinline__ void barrier_wait_by_warp(uint32_t barrier, uint32_t parity) {
   barrier_wait(barrier, parity);
   __syncwarp();
@@ -194,7 +194,7 @@ struct RingPlace {
   }
 };
 
-// Named barrier `number` (1 to 15; 0 is __syncthreads) over kThreads threads of the CTA, whole warps.
+// Named barrier `number` (1 to 15; 0 is __syncthreads) over kThreads threads of the CTA, in whole warps.
 template <int kThreads>
 __device__ __forceinline__ void sync_threads(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");

@@ -8,8 +8,9 @@
 
 namespace sluice::cuda::tile {
 
-// The scales of one 32-group, of this thread's row (low half) and the row 8 below it, as bf16, from the thread's word of a
-// scale block. The scale byte is the exponent field. 255 gives infinity, which times the zero codes stored there is NaN.
+// The scales of a 32-group as bf16: of this thread's row (low half) and of the row 8 below it (high half). They come from the
+// thread's word of a scale block. The scale byte is the exponent field. 255 gives infinity; the codes stored there are zero, so
+// the product is NaN.
 template <int kGroup>
 __device__ __forceinline__ __nv_bfloat162 scale_pair(uint32_t word) {
   const uint32_t bits = __byte_perm(word, 0, kGroup == 0 ? 0x4140 : 0x4342) << 7;
@@ -21,7 +22,7 @@ __device__ __forceinline__ uint32_t scaled(uint32_t codes, __nv_bfloat162 scale)
   return *reinterpret_cast<const uint32_t*>(&out);
 }
 
-// 8 codes, of two rows and four k, to the A operand of one k16 step.
+// Decodes 8 codes, of two rows and four k, to the A operand of one k16 step.
 __device__ __forceinline__ void decode_fragment(uint32_t (&a)[4], uint32_t word, __nv_bfloat162 scale) {
   const __nv_bfloat162 upper = __low2bfloat162(scale), lower = __high2bfloat162(scale);
   a[0] = scaled(fragment_pair(word, 0), upper);

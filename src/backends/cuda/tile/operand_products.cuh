@@ -1,4 +1,4 @@
-// Products of operands that came straight from memory (operand.cuh), on tensor cores.
+// Products of operands loaded straight from global memory (operand.cuh), on tensor cores.
 #pragma once
 #include <cstdint>
 
@@ -7,8 +7,9 @@
 
 namespace sluice::cuda::tile {
 
-// acc += x * w^T over 32 values of k: kRows (8 or a multiple of 16) rows of x by kColumns rows of w, a lane holding 8 values of
-// every eighth row (mma.cuh), by products of bf16 terms; those of 2^-24 of the largest and less are left out.
+// acc += x * w^T over 32 values of k: kRows (8 or a multiple of 16) rows of x by kColumns rows of w. A lane holds 8 values of
+// every eighth row (mma.cuh). f32 operands are sums of bf16 terms, and each pair of terms is a product. Products of 2^-24 of
+// the largest and below are omitted.
 template <class X, class W, int kRows, int kColumns>
 __device__ __forceinline__ void multiply_terms(float (&acc)[(kRows + 8) / 16][kColumns / 8][4],
                                                const Eight<X> (&x)[kRows / 8],

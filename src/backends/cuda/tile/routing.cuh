@@ -1,5 +1,4 @@
-// The computation of ops/route_topk.h for one token, by one warp: from logits, a hash table or given ids to ids, weights and
-// `captured`.
+// One warp computes ops/route_topk.h for one token: from logits, a hash table or given ids to ids, weights and `captured`.
 #pragma once
 #include "backends/cuda/tile/shared_slots.cuh"
 #include "backends/cuda/tile/topk.cuh"
@@ -12,9 +11,9 @@ struct Routing {
   TokenRule rule;
   RoutingInput input = RoutingInput::kLogits;
   ExpertScope scope = ExpertScope::kAll;
-  int by_logits = 0;  // the choice is by logits, not by a table and not given
+  int by_logits = 0;  // logits choose the experts, not a table or given ids
   int bf16 = 0;
-  int wide = 0;  // a lane's logits allow 8- or 16-byte loads
+  int wide = 0;  // a lane may load its logits by 8 or 16 bytes
   int tokens = 0, vocab = 0, shared_slots = 0, slots = 0;
   int expert_begin = 0, expert_count = 0, first_shared = 0;
   float scale = 1, shared_weight = 1;
@@ -62,15 +61,15 @@ inline Routing routing(const RouteTopk::Problem& p, const RouteTopk::Args& a) {
           .weights = a.weights.as<float>()};
 }
 
-// The kernel instance that serves a problem: kLogit also where the choice is given.
+// The kernel instance that serves a problem. A given choice uses kLogit.
 inline RoutingRule::Score score_kind(const RouteTopk::Problem& p) {
   using Score = RoutingRule::Score;
   const Score score = routing_rule(p.method).score;
   return p.input != RoutingInput::kLogits || score == Score::kSoftmaxAll ? Score::kLogit : score;
 }
 
-// A lane's part of a row of logits, raw as in memory; if the row is not `wide`, already widened to f32. Unpacked only when
-// needed, because an instruction that reads it waits for the load.
+// A lane's part of a row of logits, raw as in memory. If the row is not `wide`, already widened to f32. Unpacked only when needed,
+// because an instruction that reads it waits for the load.
 template <int N>
 struct RawLogits {
   alignas(16) uint32_t word[N] = {};
@@ -126,7 +125,7 @@ __device__ __forceinline__ void take_apart(float (&logit)[N], const Routing& r, 
   }
 }
 
-// The bias of a lane's experts; zeros where there is none. The bias is a weight, so it may be read before the wait.
+// The biases of a lane's experts, or zeros without a bias. A bias is a weight, so it may be read before the wait.
 template <int N>
 __device__ __forceinline__ void load_bias(float (&bias)[N], const Routing& r) {
   const int first = static_cast<int>(threadIdx.x % 32) * N;
@@ -140,15 +139,15 @@ __device__ __forceinline__ float logit_at(const Routing& r, int token, int exper
                 : static_cast<const float*>(r.logits)[at];
 }
 
-// The case of most layers: logits in aligned rows of 32 N experts, no padding, nothing captured, ids unmapped, no shared
-// slots. Each kernel has an instance for it, kPlain, and one for all other cases.
+// The case of most layers: logits in aligned rows of 32 N experts, no padding, nothing captured, ids unmapped, no shared slots.
+// Each kernel has an instance for this case, kPlain, and one for all other cases.
 inline bool is_plain(const Routing& r) {
   return r.by_logits && r.wide && r.rule.experts == 32 * experts_per_lane(r.rule.experts) &&
          r.scope == ExpertScope::kAll && !r.tokens_valid && !r.captured && r.shared_slots == 0 &&
          r.rule.scratch_words == 0;
 }
 
-// A given choice, or one by a table.
+// A choice that is given, or that a table makes.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ Chosen choose_given(const Routing& r, int token, int lane) {
   const int64_t at = static_cast<int64_t>(token) * r.rule.top_k + lane;
@@ -173,7 +172,7 @@ __device__ __forceinline__ Chosen choose_given(const Routing& r, int token, int 
   return {expert, weigh<kScore>(r.rule, x, expert < 0, {})};
 }
 
-// An expert's id as written to the output.
+// The id of an expert as written to the output.
 __device__ __forceinline__ int scoped(const Routing& r, int expert) {
   if (expert < 0 || r.scope == ExpertScope::kAll) return expert;
   if (r.scope == ExpertScope::kMap) return max(r.expert_map[expert], -1);
@@ -181,7 +180,7 @@ __device__ __forceinline__ int scoped(const Routing& r, int expert) {
   return local >= 0 && local < r.expert_count ? local : -1;
 }
 
-// The choice for a token that is not padding. raw: from load_logits, if r.by_logits.
+// Chooses the experts of a token that is not padding. raw: from load_logits, if r.by_logits.
 template <int N, RoutingRule::Score kScore, bool kPlain>
 __device__ __forceinline__ Chosen choose_token(const Routing& r, int token, const RawLogits<N>& raw,
                                                const float (&bias)[N], uint32_t* scratch) {
@@ -192,8 +191,7 @@ __device__ __forceinline__ Chosen choose_token(const Routing& r, int token, cons
                                            [&](int expert) { return logit_at(r, token, expert); });
 }
 
-// Calls put(slot, id, weight) for each slot of a token, on one lane each, and writes `captured`. `real`: the token is not
-// padding.
+// Calls put(slot, id, weight) for each slot of a token, on one lane each, and writes `captured`. `real`: the token is not padding.
 template <bool kPlain, class Put>
 __device__ __forceinline__ void put_token(const Routing& r, int token, bool real, Chosen chosen, Put put) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -205,8 +203,8 @@ __device__ __forceinline__ void put_token(const Routing& r, int token, bool real
     put(r.rule.top_k + lane, real ? r.first_shared + lane : -1, real ? r.shared_weight : 0.f);
 }
 
-// Writes a token's ids, weights and `captured`, and calls place(slot, id) for each slot, on one lane each. All lanes call
-// it, after the wait.
+// Writes a token's ids, weights and `captured`, and calls place(slot, id) for each slot, on one lane each. All lanes call it,
+// after wait_for_previous().
 template <bool kPlain = false, class Place>
 __device__ __forceinline__ void emit_token(const Routing& r, int token, bool real, Chosen chosen,
                                            Place place) {

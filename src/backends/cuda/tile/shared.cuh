@@ -30,8 +30,8 @@ __device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
-// A count in shared memory that one warp adds to and others poll, without a barrier between them; one lane each. Both
-// accesses are atomic, so that racecheck accepts the race.
+// A counter in shared memory without a barrier: one lane of one warp adds, one lane of each other warp polls. Both accesses are
+// atomic, so that racecheck accepts them.
 __device__ __forceinline__ void add_shared_count(uint32_t address, uint32_t n) {
   asm volatile("red.relaxed.cta.shared.add.u32 [%0], %1;" ::"r"(address), "r"(n) : "memory");
 }
@@ -46,15 +46,15 @@ __device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
   return v;
 }
 
-// stmatrix: four 8 x 8 squares of bf16, by a whole warp. In pairs[m] lane l holds elements (l / 4, 2 * (l % 4)) and the next of square m.
-// Lane 8 m + r passes the address of the square's row r, 16 bytes.
+// stmatrix: a whole warp stores four 8 x 8 matrices of bf16. In pairs[m] lane l holds elements 2 * (l % 4) and 2 * (l % 4) + 1 of
+// row l / 4 of matrix m. Lane 8 m + r passes the address of row r (16 bytes) of matrix m.
 __device__ __forceinline__ void store_squares(uint32_t address, const uint32_t (&pairs)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
                : "memory");
 }
-// stmatrix.trans: four 8 x 8 squares of bf16, transposed, by a whole warp. In pairs[m] lane l holds elements
-// (l / 4, 2 * (l % 4)) and the next of square m. Lane 8 m + r passes the address of the square's column r, 16 bytes.
+// stmatrix.trans: a whole warp stores four 8 x 8 matrices of bf16, transposed. In pairs[m] lane l holds elements 2 * (l % 4) and
+// 2 * (l % 4) + 1 of row l / 4 of matrix m. Lane 8 m + r passes the address of column r (16 bytes) of matrix m.
 __device__ __forceinline__ void store_squares_transposed(uint32_t address, const uint32_t (&pairs)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])

@@ -1,5 +1,5 @@
-// Slots of shared experts (ops/route_topk.h): they follow the chosen slots of every token, with ids and weights known before
-// the launch. For choices without padding, so every token has them, and their rows follow from the number of tokens.
+// Slots of shared experts (ops/route_topk.h). They follow the chosen slots of every token; their ids and weights are known before
+// the launch. Only for choices without padding: every token then has these slots, so their rows follow from the token count.
 #pragma once
 #include "ops/route_group.h"
 
@@ -7,7 +7,7 @@ namespace sluice::cuda::tile {
 
 // A kernel parameter.
 struct SharedSlots {
-  uint32_t count = 0, all = 0;  // slots per token: of shared experts, and in all
+  uint32_t count = 0, all = 0;  // slots per token: shared only; shared and chosen
   int first_id = 0;
   float weight = 1;
 };
@@ -24,7 +24,7 @@ inline uint32_t shared_tiles(const RouteGroup::Problem& p) {
   return static_cast<uint32_t>(each * p.route.shared_slots);
 }
 
-// Thread `which` < count writes the id and weight of a token's shared slot `which`; other threads write nothing.
+// Thread `which` < count writes the id and weight of shared slot `which` of a token; other threads write nothing.
 __device__ __forceinline__ void put_shared(const SharedSlots& s, int32_t* ids, float* weights, uint32_t token,
                                            uint32_t which) {
   if (which >= s.count) return;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void put_shared(const SharedSlots& s, int32_t* ids, f
   weights[slot] = s.weight;
 }
 
-// put_shared(), and the slot's row. p: a kernel's parameters. first_row, first_tile: those after all chosen experts.
+// put_shared(), and writes the slot's row. p: a kernel's parameters. first_row, first_tile: the first ones after all chosen experts.
 template <class Parameters>
 __device__ __forceinline__ void put_shared_row(const Parameters& p, uint32_t token, uint32_t which,
                                                uint32_t first_row, uint32_t first_tile) {

@@ -1,5 +1,5 @@
-// f32 values from shared memory as sums of bf16 terms (operand.cuh: Terms), two adjacent values at a time, for wgmma operands in
-// registers.
+// Splits f32 values from shared memory into sums of bf16 terms (operand.cuh: Terms), two adjacent values at a time, for wgmma
+// operands in registers.
 #pragma once
 #include <cstdint>
 
@@ -15,10 +15,10 @@ __device__ __forceinline__ float2 load_shared_pair(uint32_t address) {
   return v;
 }
 
-// The largest terms first, v.x in the low half of each word.
+// term[0] is the largest term; v.x goes to the low half of each word.
 __device__ __forceinline__ void split_terms(uint32_t (&term)[kTermsOfF32], float2 v) {
   const auto pack = [](float2 f) { return __byte_perm(__float_as_uint(f.x), __float_as_uint(f.y), 0x7632); };
-  // What is left of a remainder needs no check for infinity.
+  // A remainder is never infinite, so its own remainder needs no check for infinity.
   const auto left = [](float f) { return f - __uint_as_float(__float_as_uint(f) & 0xffff0000u); };
   term[0] = pack(v);
   v = make_float2(remainder_of(v.x), remainder_of(v.y));

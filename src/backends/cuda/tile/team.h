@@ -1,4 +1,4 @@
-// The routing problems that tile/few_tokens.cuh and tile/lane_choice.cuh have kernels for. Plain C++, for cards.
+// The routing problems that tile/few_tokens.cuh and tile/lane_choice.cuh have kernels for. Plain C++, for kernel descriptors.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace sluice::cuda::tile {
 
-// A routing rule as a compile-time value. A rule that chooses by scores also takes the weights from them, so a sigmoid of
-// unbiased logits is not one of these. If grouped: 8 groups of 32 experts, of which 4 are kept, by the sum of their two best.
+// A routing rule as a compile-time value. A rule that chooses by scores also computes the weights from the scores, so a sigmoid of
+// unbiased logits is not among these rules. If grouped: 8 groups of 32 experts, of which 4 are kept, by the sum of their two best.
 struct TeamRule {
   RoutingRule::Score score = RoutingRule::Score::kLogit;
   RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
@@ -39,7 +39,7 @@ inline constexpr TeamRule kTeamRules[] = {
     {.score = RoutingRule::Score::kSqrtSoftplus, .weigh = RoutingRule::Weigh::kRenormalize, .by_score = true},
 };
 
-// X(experts, largest top_k, kind): the choices that have kernels.
+// X(experts, largest top_k, kind): the instantiated kernels.
 #define SLUICE_TEAM_KERNELS(X)    \
   X(32, 4, kSoftmaxOfChosen)      \
   X(128, 4, kSoftmaxOfChosen)     \
@@ -52,7 +52,7 @@ inline constexpr TeamRule kTeamRules[] = {
   X(384, 8, kBiasedSigmoid)       \
   X(384, 8, kBiasedSoftplus)
 
-// Whether the kernel of such a choice serves the problem.
+// True if the kernel with these parameters serves the problem.
 inline bool team_serves(const RouteTopk::Problem& p, int experts, int list, TeamKind kind) {
   const RoutingRule rule = routing_rule(p.method);
   const TeamRule wanted{.score = rule.score,

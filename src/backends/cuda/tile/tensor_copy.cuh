@@ -1,10 +1,10 @@
-// TMA: copies boxes of a 2-D tensor into shared memory, along a tensor map from tensor_map.h.
+// TMA loads and stores of boxes of a tensor, along a tensor map from tensor_map.h.
 //
-// Each copy counts its whole box at an mbarrier, out-of-bounds rows and columns included: those are filled with zeros. Every
-// lane of a converged warp calls it with the same arguments; one lane issues. The election is inside the assembly because a
-// copy under `if (lane == 0)` compiles to a loop that costs several times as much. The destination is aligned to 1024
-// bytes for maps that swizzle. Before a stage is filled again, its readers must have released it at a barrier that the
-// calling warp has waited for.
+// A load counts its whole box at an mbarrier. This includes out-of-bounds rows and columns, which are filled with zeros. Every
+// lane of a converged warp calls it with the same arguments; one lane issues it. The election is inside the assembly, because a
+// copy under `if (lane == 0)` compiles to a loop that costs several times as much. The destination is aligned to 1024 bytes for
+// maps that swizzle. Before a stage is refilled, its readers must have released it at a barrier that the calling warp has waited
+// for.
 #pragma once
 #include <cuda.h>
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& 
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
-// The same with a policy of l2_policy.cuh.
+// copy_box with a policy of l2_policy.cuh.
 __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                             int column, int row, uint32_t barrier) {
   asm volatile(
@@ -49,8 +49,8 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
   copy_box(shared_address(to), map, column, row, shared_address(barrier));
 }
 
-// Stores a box of a tensor from shared memory, without what is out of bounds, as a bulk group of its own (bulk_copy.cuh: stores_have_read,
-// stores_are_done). Who wrote the box has fenced (fence_for_async).
+// Stores the in-bounds part of a box from shared memory, as a bulk group of its own (bulk_copy.cuh: stores_have_read,
+// stores_are_done). The threads that wrote the box have called fence_for_async().
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int column, int row, uint32_t from_shared) {
   asm volatile(
       "{\n"
@@ -77,7 +77,7 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       : "memory");
 }
 
-// copy_box_by of a map of map_halves(): k, which box of a head, which head.
+// copy_box_by with a map of map_halves(). Coordinates: k, box in the head, head.
 __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                             int k, int box, int head, uint32_t barrier) {
   asm volatile(
@@ -91,7 +91,7 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       : "memory");
 }
 
-// copy_box_by of a map of map_pairs(): k, and half of the first row.
+// copy_box_by with a map of map_pairs(). Coordinates: k, half of the first row's index.
 __device__ __forceinline__ void copy_box_of_pairs(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                                   int k, int half_row, uint32_t barrier) {
   asm volatile(
@@ -105,8 +105,8 @@ __device__ __forceinline__ void copy_box_of_pairs(uint64_t policy, uint32_t to_s
       : "memory");
 }
 
-// Multicast of copy_box into every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in each, counted at the
-// same mbarrier in each. So all of them have the same shared memory layout, run, and have released what the box overwrites.
+// Multicast of copy_box to every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in each CTA, counted at
+// the same mbarrier in each. So all of them run, have the same shared memory layout and have released what the box overwrites.
 __device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared, const CUtensorMap& map,
                                             int column, int row, uint32_t barrier) {
   asm volatile(

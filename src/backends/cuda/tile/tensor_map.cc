@@ -9,7 +9,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Taken from the driver that the runtime has loaded, so no driver library is linked. Null if the driver lacks it.
+// The driver's encoder, found through the runtime, so that no driver library is linked. Null if the driver has no tensor maps.
 Encode find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -53,11 +53,11 @@ Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows) {
 
 namespace {
 
-constexpr cuuint32_t kColumns = 64;  // of bf16, 128 bytes
+constexpr cuuint32_t kColumns = 64;  // bf16 columns, 128 bytes
 
 cuuint64_t size_of(int64_t n) { return static_cast<cuuint64_t>(n); }
 
-// A map of rows of bf16 in five dimensions; `rows`: sizes and strides of the last four, in rows.
+// A 5-D map of bf16 rows. `rows`: sizes and strides of the last four dimensions, in rows.
 struct RowsOf {
   int64_t size, stride;
   cuuint32_t box;
@@ -98,7 +98,7 @@ Status map_slabs(CUtensorMap& codes, CUtensorMap& scales, const Tensor& w, const
                  const FragmentShape& shape, int64_t experts, int box_blocks) {
   SLUICE_TRY(needs_encoder());
   constexpr int64_t kWord = 4, kSlabs = 4;
-  // Sizes and strides in bytes, innermost first: words of a block, k blocks, row blocks, experts.
+  // Dimensions, innermost first: words of a block, k blocks, row blocks, experts. Strides are in bytes.
   const auto make = [&](CUtensorMap& map, const Tensor& tensor, int64_t block_bytes, int64_t expert_bytes) {
     const auto unsigned_of = [](int64_t n) { return static_cast<cuuint64_t>(n); };
     const cuuint64_t sizes[4] = {unsigned_of(block_bytes / kWord), unsigned_of(shape.k_blocks),

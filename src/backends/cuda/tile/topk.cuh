@@ -1,9 +1,9 @@
-// One warp chooses the experts of one token and computes their weights, logits in registers: lane l holds experts l * N to
-// l * N + N - 1, so that of equal scores the lower lane has the lower expert. The contract is ops/route_topk.h.
+// One warp chooses the experts of one token and computes their weights, with the logits in registers. Lane l holds experts l * N to
+// l * N + N - 1, so among equal scores the lower lane has the lower expert. The contract is ops/route_topk.h.
 //
-//   choose_experts<N, kScore>(rule, logit, bias, scratch, logit_of)   lane k < top_k gets the k-th expert, its weight
+//   choose_experts<N, kScore>(rule, logit, bias, scratch, logit_of)   lane k < top_k gets the k-th expert and its weight
 //
-// kScore is the method's score, with kLogit for kSoftmaxAll too; N is experts_per_lane(experts).
+// kScore is the method's score, and kLogit also for kSoftmaxAll. N is experts_per_lane(experts).
 #pragma once
 #include <cstdint>
 #include <utility>
@@ -18,15 +18,15 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // The parameters of a token's choice and weights, as a kernel parameter.
 struct TokenRule {
   int experts = 0, top_k = 0, groups = 1, topk_groups = 1;
-  int scratch_words = 0;  // of shared memory per warp
-  int group_lanes = 0;    // lanes per group, a power of two; 0: groups do not end at lane boundaries
-  int group_shift = 0;    // its logarithm
+  int scratch_words = 0;  // shared memory words per warp
+  int group_lanes = 0;    // lanes per group, a power of two; 0: group boundaries are not lane boundaries
+  int group_shift = 0;    // log2 of group_lanes
   RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
   int softmax_all = 0, by_score = 0,
       sum_of_two = 0;  // booleans as whole words, which a kernel reads in one instruction
 };
 
-// N, so that 32 * N experts fit.
+// The N for which 32 * N experts fit.
 inline int experts_per_lane(int64_t experts) {
   for (int n : {1, 4, 8, 12, 16})
     if (experts <= 32 * n) return n;
@@ -54,11 +54,11 @@ inline TokenRule token_rule(const RouteTopk::Problem& p) {
   return out;
 }
 
-// Keys order as the contract orders scores: floats by their bits, made monotone; then NaN; then no expert.
+// Keys have the order of the contract: floats by their bits, made monotone; below them NaN; below NaN the key of no expert.
 constexpr uint32_t kNoKey = 0, kNanKey = 1;
 
 __device__ __forceinline__ uint32_t key_of(float c) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0: -0 and +0 are equal
+  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0, so -0 and +0 get equal keys
   const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
   return c != c ? kNanKey : key;
 }
@@ -68,8 +68,8 @@ __device__ __forceinline__ float score_of(uint32_t key) {
   return key == kNanKey ? __uint_as_float(0x7fffffffu) : c;
 }
 
-// The exchanges of Batcher's merge exchange. If N is not a power of two: those of the next power of two, without the ones that
-// reach past N.
+// The exchanges of Batcher's merge exchange. If N is not a power of two: the exchanges of the next power of two that do not reach
+// past N.
 template <int N>
 struct SortNetwork {
   int count = 0, low[N * N] = {}, high[N * N] = {};
@@ -87,7 +87,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return max(
 __device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) { return min(a, b); }
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float smaller(float a, float b) { return fminf(a, b); }
-// The larger of the two goes to kLow.
+// The larger value goes to kLow.
 template <int kLow, int kHigh, class T, int N>
 __device__ __forceinline__ void exchange(T (&v)[N]) {
   const T most = larger(v[kLow], v[kHigh]);
@@ -98,7 +98,7 @@ template <class T, int N, size_t... kI>
 __device__ __forceinline__ void exchange_all(T (&v)[N], std::index_sequence<kI...>) {
   (exchange<kSortNetwork<N>.low[kI], kSortNetwork<N>.high[kI]>(v), ...);
 }
-// Sorts, the largest first. Floats must not be NaN. No branches, and constant indices, so all stays in registers.
+// Sorts in descending order. Floats must not be NaN. Without branches and with constant indices, so all values stay in registers.
 template <class T, int N>
 __device__ __forceinline__ void sort_descending(T (&v)[N]) {
   exchange_all(v, std::make_index_sequence<static_cast<size_t>(kSortNetwork<N>.count)>());
@@ -108,7 +108,7 @@ __device__ __forceinline__ uint32_t group_rank(uint32_t first, uint32_t second, 
   return sum_of_two ? key_of(__fadd_rn(score_of(first), score_of(second))) : first;
 }
 
-// Whether this lane's group is kept, if groups are whole lanes. `stack` is sorted.
+// True if this lane's group is kept, for groups of whole lanes. `stack` is sorted.
 template <int N>
 __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (&stack)[N], int lane) {
   uint32_t first = stack[0], second = N > 1 ? stack[N > 1 ? 1 : 0] : kNoKey;
@@ -122,7 +122,7 @@ __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (
   const uint32_t rank = group_rank(first, second, r.sum_of_two);
   const int mine = lane >> r.group_shift;
   int before = 0;
-  constexpr int kUsual = 8;  // groups whose shuffles are all in flight at once
+  constexpr int kUsual = 8;  // shuffles of this many groups are in flight at once
   const auto compare = [&](int g) {
     const uint32_t other = __shfl_sync(kAllLanes, rank, g << r.group_shift);
     before +=
@@ -138,7 +138,7 @@ __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (
   return before < r.topk_groups;
 }
 
-// Drops the experts of groups that are not kept, for any group boundaries. scratch: rule.scratch_words, this warp's own.
+// Drops the experts of groups that are not kept, for any group boundaries. scratch: rule.scratch_words words of this warp.
 template <int N>
 __device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[N], uint32_t* scratch,
                                             int lane) {
@@ -181,9 +181,9 @@ __device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[
   }
 }
 
-// Resolves ties: the slots of lanes that shared the best key of a round. Lane r holds round r: its key, and in `tied` the
-// lanes that had it. Afterwards lane k holds slot k: its key, the bit of its owner, and how many equal keys of that owner
-// come before. Equal keys go by lane, then by their order in the lane.
+// Resolves ties: assigns slots to lanes that shared the best key of a round. Lane r holds round r: its key, and in `tied` the
+// lanes that had it. On return lane k holds slot k: its key, the bit of the owner lane, and how many equal keys of that owner come
+// before. Equal keys are ordered by lane, then by their order in the lane.
 __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, uint32_t& tied, int& skip) {
   uint32_t my_key = kNoKey, my_owner = 1;
 #pragma unroll 1
@@ -212,12 +212,10 @@ __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, 
   key = my_key, tied = my_owner;
 }
 
-// Lane k < count gets the k-th best key and its expert. `stack` holds the keys of this lane sorted, or none of them; it is
-// consumed.
+// Lane k < count gets the k-th best key and its expert. `stack` holds this lane's keys, sorted, or no keys; it is consumed.
 //
-// A round takes the best of the lanes' best, from all lanes that have it: a vote on which lane takes it would cost a third
-// more. settle_ties() assigns the slots after the rounds, only if there were ties. Then lane k looks for its key among those
-// of its owner lane.
+// A round takes the best key of all lanes, from every lane that has it: a vote on one lane would cost a third more. After the
+// rounds, settle_ties() assigns the slots if there were ties. Then lane k looks for its key among the keys of its owner lane.
 template <int N>
 __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&stack)[N], int count, int lane,
                                          uint32_t* taken) {
@@ -235,13 +233,13 @@ __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&st
 #pragma unroll 1
   for (int k = 0; k < count; k += 2) {
     round(k);
-    round(k + 1);  // one round too many does no harm
+    round(k + 1);  // one extra round is harmless
   }
   int skip = 0;
   if (__any_sync(kAllLanes, lane < count && (tied & (tied - 1)))) {
     settle_ties(count, lane, mine, tied, skip);
   } else if constexpr (N > 1) {
-    // Equal keys of one lane were taken one after another: `skip` of them come before this one.
+    // Equal keys of one lane were taken in successive rounds: `skip` of them come before this one.
     const uint32_t last = __shfl_up_sync(kAllLanes, mine, 1), last_owner = __shfl_up_sync(kAllLanes, tied, 1);
     const bool again = lane > 0 && lane < count && last == mine && last_owner == tied;
     const uint32_t repeats = __ballot_sync(kAllLanes, again);
@@ -263,7 +261,7 @@ __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&st
   }
 }
 
-// The sum over lanes 0 to count - 1, in all of them; the other lanes hold 0.
+// The sum over lanes 0 to count - 1; all lanes get it. The other lanes hold 0.
 __device__ __forceinline__ float sum_of_lanes(float v, int count) {
 #pragma unroll
   for (int far = 1; far < 32; far *= 2)
@@ -271,7 +269,7 @@ __device__ __forceinline__ float sum_of_lanes(float v, int count) {
   return v;
 }
 
-// The softmax over all logits of a row: its maximum, and the sum of exponentials.
+// The softmax over all logits of a row: the maximum and the sum of exponentials.
 struct RowSoftmax {
   float most, sum;
 };
@@ -279,7 +277,7 @@ template <int N>
 __device__ __forceinline__ RowSoftmax row_softmax(const float (&logit)[N], uint32_t best) {
   RowSoftmax s{.most = score_of(best), .sum = 0};
 #pragma unroll
-  for (int i = 0; i < N; ++i) s.sum += expf(logit[i] - s.most);  // exp(-inf) = 0 past the last expert
+  for (int i = 0; i < N; ++i) s.sum += expf(logit[i] - s.most);  // expf(-inf) = 0 past the last expert
   s.sum = sum_of_lanes(s.sum, 32);
   return s;
 }
@@ -296,7 +294,7 @@ __device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, R
   } else if (r.softmax_all) {
     w = expf(x - row.most) * score::reciprocal(row.sum);
   } else if (r.weigh == Weigh::kSoftmaxChosen) {
-    const float most = __shfl_sync(kAllLanes, x, 0);  // of the first chosen expert
+    const float most = __shfl_sync(kAllLanes, x, 0);  // x of the first chosen expert
     w = none ? 0.f : expf(x - most);
     w *= score::reciprocal(sum_of_lanes(w, r.top_k));
   } else if (r.weigh == Weigh::kSigmoid) {
@@ -308,7 +306,7 @@ __device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, R
 }
 
 struct Chosen {
-  int expert;  // of lane k < top_k; the other lanes hold -1
+  int expert;  // in lane k < top_k; -1 in the other lanes
   float weight;
 };
 
@@ -317,7 +315,7 @@ __device__ __forceinline__ float biased_score(float logit, float bias) {
   return __fadd_rn(kScore == RoutingRule::Score::kSigmoid ? score_sigmoid(logit) : score_sqrt_softplus(logit),
                    bias);
 }
-// The c of the contract, which ranks experts. bias: 0 if the method has none.
+// The contract's c, which ranks experts. bias: 0 if the method has no bias.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ float choice_score(const TokenRule& r, float logit, float bias) {
   if constexpr (kScore != RoutingRule::Score::kLogit)
@@ -325,13 +323,13 @@ __device__ __forceinline__ float choice_score(const TokenRule& r, float logit, f
   return logit;
 }
 
-// What lane k < top_k takes: the k-th expert by c, and its c; and the softmax over all c, if the rule needs it.
+// What lane k < top_k gets: the k-th expert by c and its c. Also the softmax over all c, if the rule needs it.
 struct Taken {
   int expert;
   float c;
   RowSoftmax row;
 };
-// All lanes call it. c: of this lane's experts, then -inf. kFull: there are 32 N experts and no scratch_words.
+// All lanes call it. c: of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
 template <int N, bool kFull = false>
 __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&c)[N], uint32_t* scratch) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -357,8 +355,8 @@ __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&
   return {lane < r.top_k ? expert : -1, score_of(taken), row};
 }
 
-// Computes the weights of what was taken. logit_of(expert) returns a logit of this row; it is called if the choice went by
-// something else.
+// Computes the weights of the chosen experts. logit_of(expert) returns a logit of this row; it is called if the choice was not made
+// by logits.
 template <RoutingRule::Score kScore, class LogitOf>
 __device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& taken, LogitOf logit_of) {
   float x = taken.c;
@@ -367,7 +365,7 @@ __device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& t
   return {taken.expert, weigh<kScore>(r, x, taken.expert < 0, taken.row)};
 }
 
-// Chooses and computes weights. logit: -inf past the last expert. kFull: as above.
+// Chooses experts and computes their weights. logit: -inf past the last expert. kFull: as in take_experts.
 template <int N, RoutingRule::Score kScore, bool kFull = false, class LogitOf>
 __device__ __forceinline__ Chosen choose_experts(const TokenRule& r, const float (&logit)[N],
                                                  const float (&bias)[N], uint32_t* scratch,

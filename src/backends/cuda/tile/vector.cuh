@@ -31,7 +31,7 @@ __device__ __forceinline__ T from_f32(float value) {
   }
 }
 
-// N elements in as few accesses of at most 16 bytes as possible; p is aligned to N elements, or to 16 bytes if that is less.
+// Accesses N elements by as few accesses of at most 16 bytes as possible. p is aligned to N elements, or to 16 bytes if that is less.
 template <int N, class T>
 __device__ __forceinline__ void load(float (&out)[N], const T* p) {
   constexpr int kBytes = N * static_cast<int>(sizeof(T)), kWord = kBytes < 16 ? kBytes : 16;

@@ -1,14 +1,14 @@
-// What the lanes of a warp do together.
+// Operations of the lanes of a warp.
 #pragma once
 
 namespace sluice::cuda::tile {
 
-// Returns v, which is equal in all lanes, in a form that the compiler knows to be uniform. Arguments of TMA,
-// bulk copies and wgmma in other registers cost a loop over lanes, or registers of each lane.
+// Returns v, which is equal in all lanes, in a form that the compiler knows to be uniform. Other arguments of TMA, bulk copies and
+// wgmma cost a loop over lanes, or a register in each lane.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
-// Adds to each value those of the lanes before, `lane` being this one's place among kWidth adjacent lanes.
-// Sums of lanes up to kReach are complete.
+// Adds to each value the values of the lanes before it; `lane` is this lane's index among kWidth adjacent lanes. Sums are
+// complete in the first kReach lanes.
 template <int kReach = 32, int kWidth = 32, class... T>
 __device__ __forceinline__ void add_lanes_before(int lane, T&... values) {
   const auto add = [lane](auto& value, int far) {

@@ -6,10 +6,9 @@
 //   (row, column), (row, column + 1), (row + 8, column), (row + 8, column + 1)
 //   where row = 16 * (t / 32) + t % 32 / 4 and column = 8 * j + 2 * (t % 4).
 //
-// Call order: fence_operands() before the first multiply after any other access to registers of d; any number of
-// multiply(); commit_group(); wait_groups<n>() until at most n groups are in flight. Until its group has been waited for,
-// nothing may touch d or overwrite what a and b point to. hold() keeps the compiler from moving reads of d above the
-// wait.
+// Call order: fence_operands() before the first multiply that follows any other access to the registers of d; any number of
+// multiply(); commit_group(); wait_groups<n>() until at most n groups are in flight. Before its group has been waited for, nothing
+// may access d or overwrite the data of a and b. hold() keeps the compiler from moving reads of d above the wait.
 #pragma once
 #include <cstdint>
 
@@ -31,8 +30,8 @@ __device__ __forceinline__ void hold(float (&d)[kRegisters]) {
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The descriptor of a tile of 128-byte rows, swizzled as in swizzle.cuh: 64 values of k per row. 16 values further along k:
-// + kNext16. A tile `bytes` further: + bytes / kDescribed.
+// The descriptor of a tile of 128-byte rows, swizzled as in swizzle.cuh: 64 values of k per row. Add kNext16 to advance 16 values
+// of k; add bytes / kDescribed to advance `bytes`.
 __device__ __forceinline__ uint64_t describe_tile(uint32_t shared) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupsOf8Rows = uint64_t{1024 / 16} << 32;
   return kSwizzle128 | kGroupsOf8Rows | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
@@ -43,7 +42,7 @@ __device__ __forceinline__ uint64_t describe_tile(const void* shared) {
 constexpr uint32_t kDescribed = 16;
 constexpr uint64_t kNext16 = 32 / kDescribed;
 
-// multiply<N>(d, a, b, add): add == 0 overwrites d. N: multiples of 8, but not 72.
+// multiply<N>(d, a, b, add): add == 0 overwrites d. N is a multiple of 8, but not 72.
 template <int N>
 struct Multiply;
 
@@ -111,7 +110,7 @@ struct Multiply<8> {
         : "l"(a), "l"(b), "r"(add));
   }
 };
-// N columns in `groups` = N / 16 groups of 8 registers; a, b and add are operands N / 2 and on.
+// N columns in `groups` = N / 16 groups of 8 registers; a, b and add are the operands from N / 2 on.
 #define SLUICE_MULTIPLY(N, groups, a_operand, b_operand, add_operand)                                \
   template <>                                                                                        \
   struct Multiply<N> {                                                                               \

@@ -12,48 +12,49 @@ namespace {
 double larger(double a, double b, double power) {
   return std::pow(std::pow(a, power) + std::pow(b, power), 1 / power);
 }
-// The same with power 8, which products and copies of a tile have.
+// The same with power 8, for products and copies of a tile.
 double larger(double a, double b) {
   const auto eighth = [](double x) { return x *= x, x *= x, x * x; };
   return std::sqrt(std::sqrt(std::sqrt(eighth(a) + eighth(b))));
 }
 
 constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
-constexpr double kRowBytes = 128;  // of a row of x in a k block
+constexpr double kRowBytes = 128;  // per row of x and k block
 
-// Single CTAs of mxfp4 may cut the tiles of the last round in parts of one warpgroup or two.
+// Single mxfp4 CTAs may cut the tiles of the last round into parts of one or two warpgroups.
 bool cuts_last_round(DType w, const TileKernel& k) { return w == DType::kE2M1 && k.ctas() == 1; }
 // Bytes that a gather warp copies at a time (the kernels' kGatherRows x kGatherBlocks).
 double gather_item_bytes(DType w, const TileKernel& k) {
   return kRowBytes * (w == DType::kE2M1 ? 8 * 5 : k.shares == PairShares::kWeights ? 4 * 8 : 8 * 12);
 }
-constexpr double kGatherWarps = 2;  // of a CTA
+constexpr double kGatherWarps = 2;  // per CTA
 
-// One expert's tiles: how many, of how many weight rows, and microseconds of a whole one.
+// The tiles of one expert: how many, and microseconds of a whole tile.
 struct TileWork {
-  double tiles = 0;                      // along rows of x
-  double along_m = 0, along_m_time = 0;  // along the weight rows, and in times of a whole tile
+  double tiles = 0;  // along rows of x
+  // Tiles along the weight rows; the same in units of a whole tile's time.
+  double along_m = 0, along_m_time = 0;
   double us = 0;
 };
 TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, int kernel, double rows) {
   const auto index = static_cast<size_t>(kernel);
   const TileKernel& k = tile_kernels(w)[index];
   const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
-  // Tiles have equally many steps, to one. Their mean, of one CTA.
+  // Step counts of tiles differ by at most one. The mean width of a tile, per CTA.
   const double columns =
       std::clamp(std::ceil(rows / k.n_step - 1e-9) * k.n_step / tiles / (k.rows_of_x() / k.n_most),
                  static_cast<double>(k.n_least), static_cast<double>(k.n_most));
   const FragmentShape shape = ExpertGemm::fragments(p);
   const auto k_blocks = static_cast<double>(shape.k_blocks),
              row_blocks = static_cast<double>(shape.row_blocks);
-  // Counts row blocks by the warpgroups that have any: the last tile of an expert may have fewer.
+  // Counts row blocks in warpgroups with work: the last tile of an expert may have fewer.
   const double groups = w == DType::kE2M1 ? 3 : 2, blocks = k.tile_m / kBlockRows;
   const double of_group = blocks / groups * (k.shares == PairShares::kRowsOfX ? 2 : 1);
   const double group_tiles = std::ceil(row_blocks / of_group) / groups, whole = std::floor(group_tiles),
                rest = group_tiles - whole;
   const double products = blocks * kFragmentsOfBlock * c.pace[index] *
                           larger(c.fragment_ns + c.fragment_column_ns * columns, c.column_ns * columns);
-  // What is shared by a pair, each CTA fetches half of.
+  // Each CTA of a pair loads half of the shared operand.
   const double weights = blocks * kBlockRows * kBlockRows * (w == DType::kE2M1 ? 17.0 / 32 : 2) *
                          (k.shares == PairShares::kWeights ? 0.5 : 1);
   const double rows_of_x = columns * (k.shares == PairShares::kRowsOfX ? 0.5 : 1);
@@ -64,16 +65,16 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, 
   const double threads = k.x == XSource::kThreads ? columns * c.thread_row_ns : 0;
   const double us = k_blocks * larger(products, std::max(fill, threads)) / 1e3 + c.end_us +
                     c.end_row_us * columns * blocks + c.short_us / k_blocks;
-  // Threads copy as many rows for a tile of few row blocks.
+  // A tile with fewer row blocks has as many rows of x for threads to copy.
   const double of_rest = rest == 0 ? 0 : std::max(std::pow(rest, c.partial), k_blocks * threads / 1e3 / us);
   return {tiles, whole + (rest > 0), whole + of_rest, us};
 }
 
-// What the tiles of the last round, a share of the grid's places, take beyond that share, in tiles.
+// The idle time in the last round, in tiles: the round takes longer than its share of the grid.
 double idle_in_last_round(bool cuts, double rounds) {
   const double share = rounds - std::floor(rounds + 1e-9);
   if (share < 1e-6) return 0;
-  // Parts of one warpgroup take about half of a tile's time, of two three fourths (schedule.cuh).
+  // Parts of one warpgroup take about half of a tile's time, parts of two about three quarters (schedule.cuh).
   const double takes = !cuts ? 1 : share <= 1.0 / 3 ? 0.5 : share <= 2.0 / 3 ? 0.75 : 1;
   return std::max(0.0, takes - share);
 }
@@ -82,8 +83,8 @@ double moved_bytes(const ExpertGemm::Problem& p) {
   return ExpertGemm::expected_rows(p) * static_cast<double>(sluice::bytes_of(DType::kBF16, p.width));
 }
 
-// Bytes that must pass memory: weights of experts that have rows, x and y. A token's row stays in the L2 for
-// its further experts; rows that were brought into order are written, or read, once more.
+// Bytes that must pass through memory: weights of experts with rows, x and y. A token's row stays in L2 for its further experts. Rows that
+// are copied into order are written or read once more.
 double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows, bool orders) {
   double experts = 0;
   for (const RowKind& kind : rows) experts += kind.experts;
@@ -100,8 +101,8 @@ double start_us(const Constants& c, const ExpertGemm::Problem& p) {
   return c.start_us - (p.settled ? c.settled_us : 0) + (p.slots > 0 ? c.by_position_us : 0);
 }
 
-// Constants are those of an H200. Where memory is slower, streams come nearer to its rate than tiles of few rows do: set by hand, so that
-// steps of gpt-oss on an H100 take the fastest kernels (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
+// The constants are for an H200. With slower memory, stream kernels come nearer to the memory rate than tiles of few rows do. Set by hand,
+// so that steps of gpt-oss on an H100 use the fastest kernels (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
 double slow_memory(const DeviceInfo& d, double rows_each) {
   constexpr double kFittedBytesPerUs = 4.6e6, kSlow = 0.46, kSlowRow = 0.06;
   return 1 + std::max(0.0, 1 - d.mem_bytes_per_us / kFittedBytesPerUs) *
@@ -146,7 +147,7 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
     launches = launches.subspan(1);
   }
   us += c.follow_us * static_cast<double>(launches.size() - 1);
-  // `all`: of one SM. The last launch: its tiles, and their time.
+  // `all`: per SM. last_*: the tiles of the last launch, and their time.
   double all = 0, longest = 0, last_tiles = 0, last_us = 0, drawn = 0, experts = 0;
   for (const RowKind& kind : rows)
     for (size_t i = 0; i < launches.size(); ++i) {
@@ -197,9 +198,9 @@ double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, 
     return tile_cost_us(c, of, d, uniform_profile(of), zipf_profile(of), {&launch, 1});
   };
   const ExpertGemm::Problem up = GroupedMlp::up(p), down = GroupedMlp::down(p);
-  // Set by hand, so that over the best kernels in turn it is what was measured of layers of gpt-oss and DeepSeek V4 Flash
-  // at 4 to 1024 tokens on an H200 (bench/measured/h200/mxfp4_candidates.csv): one start and one end less, and rows of h by
-  // threads where a kernel of down alone has boxes.
+  // Set by hand to match measured layers of gpt-oss and DeepSeek V4 Flash at 4 to 1024 tokens on an H200
+  // (bench/measured/h200/mxfp4_candidates.csv), relative to the best unfused kernels: one start and one end less, but threads load rows of
+  // h, where a separate kernel of down uses boxes.
   constexpr double kSavedUs = 4.3, kByThreads = 0.035, kRows = 8;
   const double products = part(up) + part(down) - start_us(c, down) - c.in_layer_us[1],
                rows = expert_load(up).rows_each;
@@ -223,7 +224,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
   const double start = start_us(c, p);
   const double memory = bytes_of(p, rows, false) / (c.memory_share * d.mem_bytes_per_us);
   if (p.w == DType::kBF16 && launch.short_sums) {
-    // Teams keep rows of x: with few columns there are more units, with many each has more instructions.
+    // Teams keep rows of x. Few columns make more units; many columns make more instructions per unit.
     double all = 0;
     for (const RowKind& kind : rows)
       all += kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks *
@@ -231,7 +232,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
     return start + std::max(all / d.cores, memory);
   }
   if (p.w == DType::kBF16) {
-    // Row blocks, and CTAs that have one or two of them.
+    // Row blocks, and CTAs with one or two of them.
     const double of_cta = launch.small ? 1 : 2;
     double blocks = 0, ctas = 0;
     for (const RowKind& kind : rows) {
@@ -239,7 +240,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
       blocks += columns * row_blocks, ctas += columns * std::ceil(row_blocks / of_cta);
     }
     const double all = blocks * k_blocks * c.block_us[0];
-    // Few CTAs do not reach the memory's rate, however short each is: whole rounds of what one streams.
+    // Few CTAs do not reach the memory rate, however short each is: they take whole rounds at the rate of one CTA.
     const double weights = k_blocks * kBlockRows * kBlockRows * 2 * of_cta,
                  rounds = std::min(ctas, std::ceil(ctas / d.cores));
     constexpr double kBlend = 4;

@@ -11,12 +11,12 @@ constexpr int kShares = 24;
 constexpr double kQuantiles[kShares / 2] = {0.0522, 0.1573, 0.2641, 0.3741, 0.4888, 0.6103,
                                             0.7416, 0.8871, 1.0545, 1.2582, 1.5341, 2.0368};
 
-// What routing draws: each token takes `slots` of `routed` experts.
+// The assumed routing: each token takes `slots` of `routed` experts.
 struct Draws {
   double tokens = 0, slots = 0, routed = 0;
 };
 Draws draws_of(const ExpertGemm::Problem& p) {
-  constexpr double kDefaultSlots = 6;  // of a token, where rows are not gathered from tokens
+  constexpr double kDefaultSlots = 6;  // per token, if rows are not gathered from tokens
   const double experts = static_cast<double>(p.experts),
                routed = static_cast<double>(std::max(p.experts, p.experts_routed)),
                rows = ExpertGemm::expected_rows(p) * routed / experts,  // of all ranks
@@ -52,7 +52,7 @@ RowProfile uniform_profile(const ExpertGemm::Problem& p) {
 RowProfile zipf_profile(const ExpertGemm::Problem& p) {
   const Draws draws = draws_of(p);
   const double experts = static_cast<double>(p.experts), routed = draws.routed;
-  // Ranks in bins that widen.
+  // Ranks in bins of increasing width.
   struct Bin {
     double rank, ranks;
   };
@@ -77,7 +77,7 @@ RowProfile zipf_profile(const ExpertGemm::Problem& p) {
     const Bin& bin = bins[static_cast<size_t>(i)];
     const double taken = -std::expm1(-high / bin.rank), rows = draws.tokens * taken,
                  active = taken < 1 ? -std::expm1(draws.tokens * std::log1p(-taken)) : 1;
-    // Of few rows many experts get none, and the others more than the mean.
+    // If rows are few, many experts get none, and the others get more than the mean.
     if (active > 0) out.add(rows / active, bin.ranks * experts / routed * active);
   }
   return out;

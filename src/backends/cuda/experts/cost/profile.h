@@ -1,5 +1,4 @@
-// The number of rows that experts have, as the cost models see it: kinds of experts, and how many experts of
-// each kind.
+// The distribution of row counts that the cost models assume: kinds of experts, and the number of experts of each kind.
 #pragma once
 #include <array>
 
@@ -21,9 +20,9 @@ struct RowProfile {
   }
 };
 
-// Each token takes `slots` different experts, all equally likely: binomial counts, for experts that have rows.
+// Each token takes `slots` different experts, all equally likely. Binomial counts, only of experts with rows.
 RowProfile uniform_profile(const ExpertGemm::Problem& problem);
-// An expert's chance falls with the inverse of its rank (Zipf 1.0). A token takes an expert at most once.
+// An expert's probability is the inverse of its rank (Zipf 1.0). A token takes an expert at most once.
 RowProfile zipf_profile(const ExpertGemm::Problem& problem);
 
 }  // namespace sluice::cuda

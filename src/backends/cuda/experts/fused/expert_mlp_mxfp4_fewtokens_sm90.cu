@@ -1,9 +1,11 @@
 // The experts of few tokens, mxfp4 weights: both products in one launch (fused_fewtokens.cuh).
 //
-// Wins    few rows: one ramp in place of two, no launch that groups rows.
-// Loses   to its stages where a warp cannot group the rows by expert: expert_gemm_mxfp4_stream_sm90.
+// Wins    2 to 8 tokens of gpt-oss, up to 4 of DeepSeek V4 Flash (mxfp4_candidates.csv): 34.9 us against 39.7 us of mxfp4_stream_sm90 for
+//         2 tokens of gpt-oss-120b, 96.2 us against 100.3 us for 8. One ramp in place of two, no launch that groups rows.
+// Loses   one token, to expert_mlp_mxfp4_slices_sm90: 23.4 us against 22.0 us. More slots than a warp can group by expert go to the
+//         unfused kernels (expert_gemm_mxfp4_stream_sm90); it refuses those.
 // Limits  32 slots, 64 for small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not
-//         depend on it.
+//         depend on the batch.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
 
@@ -17,8 +19,8 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 10 tokens on an H200,
-// within 9% at one token of V4 Flash, 6% otherwise.
+// Fitted at 1 to 10 tokens on an H200 to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro. Within 9% for
+// one token of V4 Flash, within 6% otherwise.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 11.9, .memory_share = 0.936});
 }

@@ -1,10 +1,11 @@
 // The experts of very few tokens, mxfp4 weights: both products and the sums of y in one launch (fused_slices.cuh).
 //
-// Wins    so few slots that h and the sums fit into shared memory next to the weights: no combine launch, and all warps have
-//         the same share of the second product.
-// Loses   more slots, which it does not take: expert_mlp_mxfp4_fewtokens_sm90.
-// Limits  16 slots of all tokens; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend
-//         on it.
+// Wins    one token: 22.0 us against 23.4 us of expert_mlp_mxfp4_fewtokens_sm90 for gpt-oss-120b, and two tokens of DeepSeek V4
+//         Flash, 45.6 us against 47.0 us (mxfp4_candidates.csv). h and the sums fit into shared memory next to the weights, so
+//         there is no combine launch, and all warps have the same share of the second product.
+// Loses   two tokens of gpt-oss-120b, to expert_mlp_mxfp4_fewtokens_sm90: 35.4 us against 34.9 us. It refuses more slots.
+// Limits  16 slots of all tokens; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the
+//         batch.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/between.h"
 #include "backends/cuda/experts/cards.h"
@@ -32,7 +33,7 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to gpt-oss-120b and DeepSeek V4 Flash at 1 and 2 tokens and a tensor-parallel part of V4 Pro at one on an H200, within
+// Fitted on an H200 to gpt-oss-120b and DeepSeek V4 Flash at 1 and 2 tokens and to a tensor-parallel part of V4 Pro at one token. Within
 // 4%.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 9.7, .memory_share = 0.92});

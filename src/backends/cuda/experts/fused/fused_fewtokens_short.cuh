@@ -1,7 +1,7 @@
-// The second product of fused_fewtokens.cuh when a row block has few k blocks: the overhead of a unit would take as many
-// instructions as so short a sum. A team has consecutive row blocks of one expert, as in stream_short.cuh. All rows of h are
-// in shared memory, in the part of the ring's stages that held rows of x. So a stage brings weights alone, and a row block
-// takes one stage or two.
+// The second product of fused_fewtokens.cuh for row blocks of few k blocks, where the overhead of a unit would take as many
+// instructions as the short sum. A team has consecutive row blocks of one expert, as in stream_short.cuh. All rows of h are in
+// shared memory, in the part of the ring's stages that held rows of x. So a stage brings only weights, and a row block takes
+// one or two stages.
 #pragma once
 #include "backends/cuda/experts/fused/fused_fewtokens_work.cuh"
 #include "backends/cuda/experts/stream/stream_short.cuh"
@@ -23,12 +23,12 @@ struct ShortSecond {
     const int each = kRowsBytes / row_bytes();
     return tile::shared_address(work.m.stream.stage) + slot / each * S::kBytes + slot % each * row_bytes();
   }
-  // k blocks of the first stage of a row block.
+  // k blocks in the first stage of a row block.
   __device__ __forceinline__ int first_steps() const {
     return q().k_blocks <= S::kSteps ? q().k_blocks : (q().k_blocks + 1) / 2;
   }
 
-  // The producer warps. The last team's waits at the grid barrier for the whole CTA, once its ring is full.
+  // The producer warps. The last team's producer waits at the grid barrier for the whole CTA after its ring is full.
   __device__ __forceinline__ void fetch(int team) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     auto& m = work.m;
@@ -91,7 +91,7 @@ struct ShortSecond {
     if (grid_pending) wait_for_grid();
   }
 
-  // Rows of h of every slot that has an expert, zeros beyond the width.
+  // Rows of h of every slot that has an expert; zeros past the width.
   __device__ __forceinline__ void fetch_h(int thread) const {
     const int chunks = q().k_blocks * 8, all = work.p.tokens_slots * chunks;
     const auto chunk = [&](int index) {
@@ -120,7 +120,7 @@ struct ShortSecond {
     }
   }
 
-  // The consumer warps, once the first product has no more units. place: the stage that published this.
+  // The consumer warps, after the units of the first product. place: the stage that published the end of those units.
   __device__ __forceinline__ void multiply(int team, int slab, tile::RingPlace place) const {
     auto& m = work.m;
     const int lane = static_cast<int>(threadIdx.x % 32);

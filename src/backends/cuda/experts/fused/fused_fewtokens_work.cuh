@@ -1,5 +1,5 @@
 // The Work of a team of fused_fewtokens.cuh and fused_slices.cuh: the slots of each expert, the team's units of both products,
-// and how teams add up the sum of a unit that several of them share.
+// and the sum of a unit that several teams share.
 #pragma once
 #include "backends/cuda/experts/stream/stream.cuh"
 #include "backends/cuda/queue.h"
@@ -39,12 +39,12 @@ __device__ __forceinline__ int rank_of(int team) {
 
 // The slots grouped by expert. An entry has up to kColumns slots of one expert.
 struct Slots {
-  uint32_t have[2];                           // bit mask of the slots that have an expert, where kTwo
-  int expert[kSlotsMost], count[kSlotsMost];  // of an entry
+  uint32_t have[2];                           // bit mask of the slots that have an expert; both words if kTwo
+  int expert[kSlotsMost], count[kSlotsMost];  // per entry
   uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
-  uint8_t token[kSlotsMost][kColumns];        // and their tokens
+  uint8_t token[kSlotsMost][kColumns];        // tokens of these slots
 
-  // Whole warps call it, with one slot a lane, or two (kTwo). Returns the number of entries.
+  // Whole warps call it, with one slot per lane, or two (kTwo). Returns the number of entries.
   template <bool kTwo>
   __device__ __forceinline__ int make(const Parameters& p) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -52,7 +52,7 @@ struct Slots {
     const bool two = kTwo && p.tokens_slots > 32;
     int id[2];
     bool has[2];
-    // Masks of slots with the same expert: in the slot's own half, in the other half.
+    // Masks of slots with the same expert: in the slot's own half; in the other half.
     uint32_t same[2], other[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -72,7 +72,7 @@ struct Slots {
       }
     }
     int nth[2], all[2];
-    // Masks of the first slots of entries, and of slots that have an expert.
+    // Masks of the first slots of entries; of slots that have an expert.
     uint32_t heads[2] = {}, slots_with[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -108,7 +108,7 @@ struct alignas(128) Memory {
   StreamMemory<kColumns, kTeams, Weights> stream;
   Slots slots[kTeams];
   int arrived;                  // consumer warps that have written their rows of h
-  uint64_t grid_ready, h_full;  // for short sums
+  uint64_t grid_ready, h_full;  // the second product may read h; rows of h are in shared memory
 };
 
 template <class Weights, bool kGated, bool kCut, bool kEarly = kCut>
@@ -116,8 +116,8 @@ struct Work {
   static constexpr bool kCuts = kCut, kLoadsEarly = kEarly;
   const Parameters& p;
   Memory<Weights>& m;
-  Slots& slots;  // of the team
-  int rank;      // of the team
+  Slots& slots;  // this team's slots
+  int rank;      // rank of this team
 
   __device__ __forceinline__ const ExpertParameters& parameters(int product) const {
     return p.product[product];
@@ -132,8 +132,8 @@ struct Work {
     return kCuts && product == 0 ? p.splits.steps : cuda::split_steps(p.product[product]);
   }
 
-  // Partial sums that a team publishes to another are grid words. Zero means not yet published; the reader resets them to zero.
-  // [slots, row blocks, splits but the first][64 rows, a lane's two side by side].
+  // A team publishes partial sums to another team in grid words. Zero means not yet published; the reader resets the words to
+  // zero. Layout: [slots, row blocks, splits after the first][64 rows, with a lane's two rows adjacent].
   static constexpr int kPartialWords = static_cast<int>(kFragmentRows);
   // Partial sums of a lane's two rows in its column `c` of two, which must exist.
   __device__ __forceinline__ uint32_t* sums(const StreamUnit& unit, int slab, int c, int split) const {
@@ -154,7 +154,7 @@ struct Work {
       for (int i = 0; i < 2; ++i) {
         word[i] = __float_as_uint(sum[i * 2 + c]);
         if (word[i] == 0)
-          word[i] = 0x80000000u;  // -0: what it is added to is never -0, so the sum does not change
+          word[i] = 0x80000000u;  // -0: it is added to a sum that is never -0, so the sum does not change
       }
       asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(sums(unit, slab, c, split)),
                    "r"(word[0]), "r"(word[1])
@@ -164,8 +164,8 @@ struct Work {
   __device__ __forceinline__ bool has_partials(const StreamUnit& unit) const {
     return unit.end() < p.splits.count;
   }
-  // Partial sums of the splits after a partial unit, for one column of the lane: of all there can be, or, without early loads,
-  // of as many as fit into registers.
+  // Partial sums of the splits after a partial unit, for one column of the lane: all possible splits, or, without early loads,
+  // as many as fit into registers. of as many as fit into registers.
   static constexpr int kAtOnce = kLoadsEarly ? kSplitsMost - 1 : 4;
   struct Partials {
     uint32_t word[kAtOnce][2];
@@ -226,8 +226,8 @@ struct Work {
     __syncwarp();
     arrive(1);
   }
-  // `warps` more consumer warps of this CTA are done with the first product; the last arrives at the grid barrier. What each
-  // warp wrote is ordered before its arrival here, and this before the arrival at the grid barrier.
+  // `warps` more consumer warps of this CTA have finished the first product; the last one arrives at the grid barrier. The
+  // counter orders each warp's writes before its own arrival here, and so before the arrival at the grid barrier.
   __device__ __forceinline__ void arrive(int warps) const {
     if (threadIdx.x % 32 != 0) return;
     int before;
@@ -245,8 +245,8 @@ struct ChunkOfH {
   uint32_t to;
   int there;  // bytes to read; 0: write zeros; negative: no such chunk
 };
-// All consumer threads call it. Each copies chunks `first`, first + kApart, ... of `all`. The addresses, `chunk(i)`, are known
-// before the rows of h are written.
+// All consumer threads call it. Each copies chunks `first`, first + kApart, ... of `all`. The addresses, `chunk(i)`, are known before the
+// rows of h are written.
 template <int kApart, class Weights, class ChunkOf>
 __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int all, const ChunkOf& chunk) {
   constexpr int kAhead = 4;
@@ -270,11 +270,11 @@ __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int
   tile::barrier_wait_by_warp(&m.h_full, 0);
 }
 
-// Each product has its own code, so that its parameters are constants: the code before the first weight copies runs once, and
-// its instructions come from memory. Both functions return whether the team had any unit.
+// Each product has its own code, so that its parameters are constants: the code before the first weight copies runs once, and its
+// instructions come from memory. Both functions return true if the team had a unit.
 //
-// The first product, with split sums: all teams have the same number of splits. A team begins with the partial sums that it
-// publishes to another team, and needs those of other teams at its end.
+// The first product, with split sums: all teams have the same number of splits. A team starts with partial sums that it
+// publishes to another team, and needs the partial sums of other teams at its end.
 template <class W, class Fetch>
 __device__ __forceinline__ bool fetch_splits(const W& work, Fetch& fetch, int listed) {
   const Slots& slots = work.slots;
@@ -300,7 +300,7 @@ __device__ __forceinline__ bool fetch_splits(const W& work, Fetch& fetch, int li
   return true;
 }
 
-// Without split sums, and for the second product: in each round every team of the grid has one unit. If few units are left
+// Without split sums, and for the second product: in each round every team of the grid takes one unit. If few units are left
 // over, the teams of an SM share each of them.
 template <int kProduct, class W, class Fetch>
 __device__ __forceinline__ bool fetch_units(const W& work, Fetch& fetch, int listed) {

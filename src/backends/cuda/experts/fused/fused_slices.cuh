@@ -1,16 +1,16 @@
-// The experts of very few tokens: both products and the weighted sums after them in one launch.
+// The experts of very few tokens: both products and the weighted sums in one launch.
 //
-// The first product is that of fused_fewtokens.cuh. In the second a CTA pair (a cluster of two) owns slices of y: 16 features
-// of all tokens each. The pair has a slice's sums of every slot, so that biases, router weights and the sum over slots need no
-// global memory in between and no next launch.
+// The first product is as in fused_fewtokens.cuh. In the second a CTA pair (a cluster of two) owns slices of y: 16 features of all tokens
+// each. The pair has a slice's sums of every slot. So biases, router weights and the sum over slots need no global memory and no further
+// launch.
 //
-// Units      One slice of one expert's weights, with the whole sum or the CTA's half of it. The four consumer warps of a team
-//            form one group or two. A group takes one unit at a time, and each of its warps some k blocks of it (Cut). A stage
-//            of the team's ring holds one box of k blocks for each group.
+// Units      One slice of one expert's weights, with the whole sum or the CTA's half of it. The four consumer warps of a team form
+//            one group or two. A group takes one unit at a time, and each of its warps takes some k blocks of it (Cut). A stage of the
+//            team's ring holds one box of k blocks for each group.
 // h          Stays in shared memory, in the part of the ring's stages that held rows of x. The consumer warps copy it.
-// Sums       A unit's sum is cut into segments, one a warp, by the shape alone. Each partial sum goes to the CTA that writes
-//            its features, eight of a slice's 16. That CTA adds them up in the order of segments and then of slots, so the bits
-//            depend neither on which warp computed what nor on the rest of the batch.
+// Sums       A unit's sum is cut into segments, one per warp, by the shape alone. Each partial sum goes to the CTA that writes its
+//            features, eight of a slice's 16. That CTA adds them up in the order of segments and then of slots. So the bits depend
+//            neither on which warp computed which part nor on the rest of the batch.
 #pragma once
 #include "backends/cuda/experts/fused/fused_fewtokens.cuh"
 #include "backends/cuda/tile/cluster.cuh"
@@ -25,7 +25,7 @@ namespace slices {
 using fewtokens::kColumns;
 using fewtokens::kThreads;
 
-// How the experts' results are combined into y, as ops/combine.h defines it.
+// The combination of the experts' results into y, as ops/combine.h defines it.
 struct Combined {
   const float* weights = nullptr;  // null: all 1
   const void *shared = nullptr, *residual = nullptr;
@@ -39,14 +39,14 @@ struct Parameters {
   CUtensorMap codes, scales;  // of the second product (tile/tensor_map.h: map_slabs)
   fewtokens::Parameters two;
   Combined combined;
-  int tokens = 0, slots = 0;    // slots: of a token
+  int tokens = 0, slots = 0;    // slots: per token
   uint32_t tokens_inverse = 0;  // 2^16 over tokens, rounded up
   int lanes_log = 0;            // log2 of the smallest power of two >= slots
   int parts = 0;                // of a slot's row of h, 4 k blocks each
   uint32_t parts_inverse = 0;   // 2^16 over parts, rounded up
   // As in Cut.
   int groups = 0, boxes = 0, split = 0;
-  int slices_whole = 0, slices_over = 0;  // slices of every cluster, and how many clusters have one more
+  int slices_whole = 0, slices_over = 0;  // slices of every cluster; number of clusters with one more slice
 };
 
 using Weights = Mxfp4Weights;
@@ -54,16 +54,17 @@ using S = Stage<kColumns, Weights>;
 static_assert(kRowBlocks == S::kXBytes * S::kSteps / tile::kSwizzledRowBytes && kRingStages == S::kStages);
 constexpr int kSlabCodes = Weights::kCodeBytes / 4, kSlabScales = Weights::kScaleBytes / 4;
 constexpr int kGroupCodes = S::kSteps * Weights::kCodeBytes / 2,
-              kGroupScales = S::kSteps * Weights::kScaleBytes / 2;  // in a stage, for each of two groups
+              kGroupScales = S::kSteps * Weights::kScaleBytes / 2;  // per stage, for each of two groups
 
 struct alignas(128) Memory {
-  fewtokens::Memory<Weights> few;  // in the second product its `sums` hold the segments' partial sums
+  fewtokens::Memory<Weights> few;  // the second product keeps the segments' partial sums in its `sums`
   uint64_t sums_full;
 };
 static_assert(kSums == sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float));
 
 template <bool kGated, bool kCut>
-struct Work : fewtokens::Work<Weights, kGated, kCut, false> {  // one token: no partial sum is published early
+// With one token no partial sum is published early.
+struct Work : fewtokens::Work<Weights, kGated, kCut, false> {
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return this->p.product[0]; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
   __device__ __forceinline__ int64_t x_row(int, int row) const { return this->slots.token[0][row]; }
@@ -78,10 +79,10 @@ struct Share {
     from_last = clusters - 1 - static_cast<int>(blockIdx.x) / 2;
     slices = p.slices_whole + (from_last < p.slices_over);
   }
-  // Counted from the last cluster: the CTAs with the lowest numbers have most of the first product.
+  // Counted from the last cluster, because the CTAs with the lowest indices have most of the first product.
   __device__ __forceinline__ int slice(int i) const { return from_last + i * clusters; }
 };
-// Iterates over a group's units: slices, and in each the experts of the list.
+// Iterates over a group's units: slices, and for each slice the experts of the list.
 struct Unit {
   int slice, entry, listed, apart;
 
@@ -100,12 +101,12 @@ struct Unit {
   }
 };
 
-// An epilogue thread of y: one row of a slice, one slot. It loads what it needs besides the sums in the prologue.
+// A thread of y's epilogue: one row of a slice, one slot. In the prologue it loads all operands except the sums.
 struct EpilogueThread {
-  int slice, row, token, slot;  // slot: of the token
+  int slice, row, token, slot;  // slot: index within the token
   int feature;                  // may be in the padding
   bool any = false;
-  bool has = false;  // an expert
+  bool has = false;  // the slot has an expert
   float factor = 0, bias = 0, weight = 1, shared = 0, residual = 0;
 
   __device__ __forceinline__ EpilogueThread(const Parameters& p, const Share& s) {
@@ -144,21 +145,21 @@ struct Kernel {
   __device__ __forceinline__ Work<kGated, kCut> work(int team) const {
     return {{p.two, m.few, m.few.slots[team], fewtokens::rank_of(team)}};
   }
-  // A row of h in each stage, where the first product had rows of x.
+  // Each stage holds a row of h, in the memory of the first product's rows of x.
   __device__ __forceinline__ uint32_t h_at(int slot) const {
     return tile::shared_address(m.few.stream.stage) + slot * S::kBytes;
   }
   __device__ __forceinline__ int group_warps() const { return p.groups == 1 ? 4 : 2; }
-  // k blocks of a unit, which are also those of each slot's h that the CTA holds, and the first of them.
+  // k blocks of a unit, which are also the k blocks of each slot's h that the CTA holds; the first of them.
   __device__ __forceinline__ int blocks() const { return group_warps() * p.boxes * kBox; }
   __device__ __forceinline__ int first_block(const Share& share) const {
     return p.split ? share.rank * blocks() : 0;
   }
   __device__ __forceinline__ int segments() const { return p.split ? 2 * group_warps() : group_warps(); }
-  // Stride of the partial sums between one slot's rows.
+  // Stride of the partial sums between a slot's rows.
   __device__ __forceinline__ int sums_apart() const { return segments() | 1; }
 
-  // The producer warps. The last team's waits at the grid barrier for the whole CTA, once its ring is full.
+  // The producer warps. The last team's producer waits at the grid barrier for the whole CTA after its ring is full.
   __device__ __forceinline__ void fetch(int team) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const auto mine = work(team);
@@ -192,8 +193,8 @@ struct Kernel {
     }
   }
 
-  // A team without units of the first product loads little of the second while the other teams are still busy: bytes that
-  // arrive for it delay theirs.
+  // A team without units of the first product loads little of the second while the other teams are still busy: its bytes would delay the
+  // bytes of the other teams.
   __device__ __forceinline__ void wait_for_another_team() const {
     const volatile int* arrived = &m.few.arrived;
     while (*arrived < 2 * 4) {
@@ -201,8 +202,8 @@ struct Kernel {
     __syncwarp();
   }
 
-  // Loads one TMA box of codes and one of scales for each group. The first stage also publishes that the first product has no
-  // more units, the number of listed experts, and the mask of slots that have one.
+  // Loads one TMA box of codes and one of scales for each group. The first stage also publishes the end of the first product's units, the
+  // number of listed experts, and the mask of slots that have an expert.
   template <class Fetch>
   __device__ __forceinline__ void stage(Fetch& fetch, const Share& share, Unit unit, int box, int n,
                                         uint32_t have) const {
@@ -232,7 +233,7 @@ struct Kernel {
     fetch.place.step(S::kStages);
   }
 
-  // Copies the CTA's k blocks of the rows of h, for every slot that has an expert; zeros beyond the width.
+  // Copies the CTA's k blocks of the rows of h for every slot that has an expert; zeros past the width.
   __device__ __forceinline__ void fetch_h(const Share& share, uint32_t have, int warp) const {
     const ExpertParameters& q = p.two.product[1];
     const int lane = static_cast<int>(threadIdx.x % 32), first = first_block(share) * 64 + lane * 8;
@@ -249,7 +250,7 @@ struct Kernel {
     fewtokens::copy_h_chunks<kWarps>(m.few, warp, p.two.tokens_slots * p.parts, chunk);
   }
 
-  // Writes y once all partial sums have arrived: a lane adds up the segments of a slot, then the slots of a row.
+  // Writes y after all partial sums have arrived: a lane adds up the segments of a slot, then the slots of a row.
   __device__ __forceinline__ void epilogue(const EpilogueThread& o) const {
     if (!__any_sync(0xffffffffu, o.any)) return;
     tile::barrier_wait_by_warp(&m.sums_full, 0);

@@ -1,14 +1,13 @@
-// Both products of rows grouped by expert, in one launch of tiles (tiles.cuh): first all tiles of gate and up, then all of
-// down. CTAs take them by tickets in this order, so none idles where the first product ends, and weights of the second are
-// on their way while the last rows of h are written.
+// Both products of rows grouped by expert, in one launch of tiles (experts/tile/tiles.cuh): first all tiles of gate and up, then all tiles
+// of down. CTAs take them by tickets in this order. So no CTA idles where the first product ends, and weights of the second product are in
+// flight while the last rows of h are written.
 //
-// A tile of down waits until all rows of h of its expert are written: consumer warpgroups count the row blocks that they have
-// written, expert by expert, and the warps that fetch rows of h wait for the count. All tiles of gate and up have earlier
-// tickets, so CTAs that run have them, and these wait for nobody: the grid need not be resident as a whole. The last warp to
-// leave the grid zeroes the counts.
+// A tile of down waits until all rows of h of its expert are written. Consumer warpgroups count the row blocks that they have written, per
+// expert, and the warps that load rows of h wait for the count. All tiles of gate and up have earlier tickets, so running CTAs own
+// them, and these tiles wait for nothing. So the grid need not be co-resident. The last warp to leave the grid resets the counts to zero.
 //
-// Rows of h are fetched as those of tokens are, by threads: a stage then looks the same for both products, and so does the
-// mainloop.
+// Threads load rows of h in the same way as rows of tokens. So a stage has the same layout for both products, and the mainloop
+// is the same.
 #pragma once
 #include "backends/cuda/experts/tile/tiles.cuh"
 #include "backends/cuda/grid_words.h"
@@ -19,13 +18,13 @@ namespace sluice::cuda {
 
 namespace grouped {
 
-// Queue::grid_words: tickets, then warps that have left, then what is written of each expert.
+// Queue::grid_words: tickets, then the number of warps that have left, then the written row blocks of each expert.
 constexpr int kTickets = 0, kLeft = kTicketsApart, kWritten = 2 * kTicketsApart;
 static_assert((kWritten + GroupedLaunch::kExpertsMost) * sizeof(uint32_t) <= kGridWordsBytes);
 
 template <TileKernel kOf>
 struct Tiles : ExpertTiles<Mxfp4Blocks, kOf> {
-  static constexpr bool kKeepsIndex = true;  // index of a published tile: 0 gate and up, 1 down
+  static constexpr bool kKeepsIndex = true;  // `index` of a published tile: 0 gate and up, 1 down
   static constexpr bool kBothProducts = true;
   static_assert(kOf.x == XSource::kThreads && kOf.ctas() == 1 &&
                 GroupedLaunch::kExpertsMost <= ExpertTiles<Mxfp4Blocks, kOf>::kThreads);
@@ -48,12 +47,12 @@ __device__ __forceinline__ T pick(bool second, const T& a, const T& b) {
   return second ? b : a;
 }
 
-// The tiles of both products, for the warps that fetch weights and rows.
+// The tiles of both products, for the warps that load weights and rows.
 template <class C>
 struct BothProducts {
   const Parameters& p;
   const TileSchedule<C>&first, &second;
-  uint32_t ticket;  // the CTA's first
+  uint32_t ticket;  // the CTA's first ticket
 
   __device__ __forceinline__ int tiles() const { return first.all + second.all; }
   __device__ __forceinline__ uint32_t* tickets() const { return p.words + kTickets; }
@@ -61,7 +60,7 @@ struct BothProducts {
   __device__ __forceinline__ int first_tile(const Tickets<true>& tickets) const {
     return tickets.tile_of(ticket);
   }
-  // What differs between the products, chosen without branches.
+  // The parameters that differ between the products, selected without branches.
   __device__ __forceinline__ ExpertParameters of(bool down) const {
     const ExpertParameters &a = p.product[0], &b = p.product[1];
     ExpertParameters out;
@@ -100,7 +99,7 @@ struct BothProducts {
   }
 };
 
-// Rows of y of one product from a warpgroup's sums.
+// Converts a warpgroup's sums to rows of y, for one product.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void write_rows(const ExpertParameters& p, const ExpertTile& t,
                                            float (&d)[C::kBlocks][N / 2],
@@ -156,8 +155,8 @@ __device__ __forceinline__ void multiply_rows(const Parameters& p, const ExpertT
   multiply_tile<N, C>(p, t, ring);
 }
 
-// Called by each warp that waits for rows, once it waits for no more. The last one of the grid zeroes what was counted: all
-// that was written has been waited for.
+// Each warp that waits for rows calls it after its last wait. The last warp of the grid resets the counts: by then every wait
+// for a count has ended.
 __device__ __forceinline__ void leave(const Parameters& p) {
   uint32_t left = 0;
   if (threadIdx.x % 32 == 0) left = tile::take_turn(p.words + kLeft);
@@ -183,8 +182,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   auto* scratch = reinterpret_cast<int32_t*>(base + C::kWeights);
   TileSchedule<C> first, second;
   uint32_t ticket = 0;
-  // The list is made twice: before the wait of one row an expert, because some 500 instructions that run for the first time come from
-  // memory.
+  // The list is built twice. The first round, before the wait, uses one row per expert: it brings some 500 instructions from memory, which
+  // would otherwise be fetched after the wait.
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
     const int e = static_cast<int>(threadIdx.x);
@@ -197,7 +196,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     first = TileSchedule<C>{before, listed};
     second = TileSchedule<C>{before + experts + 1, listed};
     const typename TileSchedule<C>::Counted counted = first.count(p.product[0], rows, scratch);
-    first.lay(p.product[0], counted, 0, scratch);  // it cuts nothing
+    first.lay(p.product[0], counted, 0, scratch);  // this launch cuts no tiles
     second.listed = first.listed;
     second.lay(p.product[1], counted, first.all, scratch);
     __syncthreads();

@@ -1,16 +1,18 @@
-// Expert GEMM for few rows per expert, bf16 weights: tiles of 128 or 64 weight rows x up to 32 rows of x, with the whole sum
-// (tiles.cuh), so that many SMs share few experts and no sum crosses SMs.
+// Expert GEMM for few rows per expert, bf16 weights: tiles of 128 or 64 weight rows x up to 32 rows of x, each with the whole sum
+// (experts/tile/tiles.cuh). So many SMs share few experts, and no sum crosses SMs.
 //
-// wgmma reads both operands from shared memory. 8 columns of a 64 x 64 block of weights take it a sixth of the time that the
-// block needs to arrive from memory, in four instructions a warp.
+// wgmma reads both operands from shared memory. For 8 columns of a 64 x 64 block of weights it takes a sixth of the time in which the
+// block arrives from memory, with four instructions per warp.
 //
-// For short sums, of at most four k blocks and not gated, such a tile would be all prologue and epilogue. There teams take
-// consecutive row blocks of one expert, with mma.sync (stream_short.cuh).
+// With short sums, of at most four k blocks and not gated, such a tile would be all prologue and epilogue. There a team takes
+// consecutive row blocks of one expert and uses mma.sync (stream_short.cuh).
 //
-// Wins    up to about 26 rows per expert: weights arrive at the rate of a plain stream.
-// Loses   more rows: weights are loaded again for each 32 of them. See bf16_tile_sm90.
+// Wins    up to about 26 rows per expert: weights arrive at the rate of a plain stream. 512 tokens of Nemotron 3 Nano (24 rows per
+//         expert) take 611 us a layer against 616 us of bf16_tile_sm90 (bf16_candidates.csv).
+// Loses   more rows, to bf16_tile_sm90: weights are loaded again for every 32 rows. 512 tokens of Qwen3-30B-A3B (32 rows per expert)
+//         take 323 us against 309 us. One to four tokens, to expert_mlp_bf16_fewtokens_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
-// Source  original; the contract is ops/expert_gemm.h. Cost: from the rate of memory.
+// Source  original; the contract is ops/expert_gemm.h. Cost: from the memory rate.
 #include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/config.h"
 #include "backends/cuda/experts/cost/cost.h"
@@ -18,9 +20,9 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kShortMost = 32;       // rows of x of a unit of short sums
-constexpr int kRowsMost = 32;        // of x in a tile
-constexpr int64_t kShortBlocks = 4;  // k blocks of short sums, at most
+constexpr int kShortMost = 32;       // rows of x per unit of short sums
+constexpr int kRowsMost = 32;        // rows of x per tile
+constexpr int64_t kShortBlocks = 4;  // the most k blocks of short sums
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -29,20 +31,20 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Whether the kernel for short sums runs (stream_short.cuh). Its sums have different bits, so this must depend on the shape
-// alone, not on the number of rows.
+// True if the kernel for short sums runs (stream_short.cuh). Its sums have different bits, so this must depend on the shape alone, not
+// on the number of rows.
 bool has_short_sums(const ExpertGemm::Problem& p) {
   return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks &&
          p.experts <= kListExpertsMost;
 }
 
-// For short sums one configuration for each number of columns (rows of x of a unit); otherwise one for each CTA size.
+// For short sums there is one configuration for each number of columns (rows of x per unit), otherwise one for each CTA size.
 std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   const auto add = [&](StreamLaunch launch) {
     const int64_t threads = launch.small ? 256 : 384;
     if (p.experts > threads || p.rows / kRowsMost + p.experts > UINT16_MAX)
-      launch.order = ExpertOrder::kLong;  // more than a CTA counts at once
+      launch.order = ExpertOrder::kLong;  // more than a CTA can count at once
     out.push_back({.name = launch.name(p.w),
                    .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
                    .launches = {launch.launch()}});
@@ -84,7 +86,7 @@ namespace sluice::cuda {
 namespace {
 
 static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
-// Two warpgroups with a row block each; or one, with two CTAs per SM: twice as many tiles, for few experts.
+// Two warpgroups with one row block each, or one warpgroup and two CTAs per SM: twice as many tiles, for few experts.
 using TwoGroups = ExpertTiles<Bf16Blocks, TileKernel{128, 16, 16, 32, 2, XSource::kThreads}>;
 using OneGroup = ExpertTiles<Bf16Blocks, TileKernel{64, 16, 16, 32, 2, XSource::kThreads}, 2>;
 

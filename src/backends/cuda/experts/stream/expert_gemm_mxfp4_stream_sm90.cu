@@ -1,15 +1,16 @@
-// Expert GEMM for few rows per expert, mxfp4 weights. A unit of work is one row block of one expert's weights with the whole
-// sum (stream.cuh), so that many SMs share few experts and no sum crosses SMs.
+// Expert GEMM for few rows per expert, mxfp4 weights. A unit of work is one row block of one expert's weights with the whole sum
+// (stream.cuh). So many SMs share few experts, and no sum crosses SMs.
 //
-// For short sums, of at most eight k blocks (six with 16 columns), a team takes consecutive row blocks of one expert
-// (stream_short.cuh). That kernel is issue-bound, and gains from every instruction that it does not repeat.
+// With short sums, of at most eight k blocks (six with 16 columns), a team takes consecutive row blocks of one expert
+// (stream_short.cuh). That kernel is issue-bound and gains from every instruction that it does not repeat.
 //
-// stream_list.cuh defines the grid. The teams of a CTA share the units that are left over at the end, at most one per CTA.
+// stream_list.cuh defines the grid. The teams of a CTA share the leftover units at the end, at most one unit per CTA.
 //
-// Wins    up to one or two rows per expert, with short sums up to eight: weights arrive at the rate of a plain stream.
-// Loses   more rows, also where only popular experts have them: an SM loads x again for each 64 rows of weights. See
-//         mxfp4_tile_sm90. Few rows in all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
-// Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
+// Wins    up to 2 rows per expert of gpt-oss-120b (64 tokens: 351 us a layer against 357 us of grouped_mlp_mxfp4_both_sm90), up to 4
+//         of gpt-oss-20b (32 tokens: 111 us against 116 us; mxfp4_candidates.csv). Weights arrive at the rate of a plain stream.
+// Loses   more rows, to mxfp4_tile_sm90 and grouped_mlp_mxfp4_both_sm90, also if only popular experts have them: an SM loads x again for
+//         every 64 rows of weights. Up to 8 tokens of gpt-oss, to expert_mlp_mxfp4_fewtokens_sm90, by 4 to 5 us: two launches.
+// Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/config.h"
@@ -18,7 +19,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int64_t kShortOf8 = 8, kShortOf16 = 6;  // k blocks of short sums, at most
+constexpr int64_t kShortOf8 = 8, kShortOf16 = 6;  // the most k blocks of short sums
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -30,16 +31,16 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Columns of a unit: rows of x.
+// Columns of a unit are rows of x.
 constexpr int kColumns[] = {8, 16};
 
-// Whether the kernel for short sums takes the problem.
+// True if the kernel for short sums accepts the problem.
 bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
   const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
   return !is_gated(p.act) && k_blocks <= (columns == 8 ? kShortOf8 : kShortOf16);
 }
 
-// One configuration for each number of columns: with a few rows per expert on average, hardly any expert has more than 8.
+// One configuration for each number of columns. With a few rows per expert on average, hardly any expert has more than 8.
 std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   for (const int columns : kColumns) {
@@ -83,7 +84,7 @@ static_assert(is_short<16, Mxfp4Weights>(kShortOf16) && !is_short<16, Mxfp4Weigh
 
 constexpr int kSharedRounds = 1;  // units per CTA, at most, that its teams share at the end
 
-// In each round every team of the grid has one unit. If few units are left over, the teams of a CTA share each of them.
+// In each round every team of the grid takes one unit. If few units are left over, the teams of a CTA share each of them.
 template <int N, class W>
 __device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTeams>& m, int team) {
   const ExpertParameters& p = work.p;

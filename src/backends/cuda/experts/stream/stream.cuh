@@ -1,24 +1,24 @@
-// Shared code of the kernels for few rows per expert (expert_gemm_mxfp4_stream_sm90, fused_fewtokens.cuh). A unit of work is
-// one row block of one expert's weights: 64 rows and the whole sum.
+// Shared code of the kernels for few rows per expert (expert_gemm_mxfp4_stream_sm90, fused_fewtokens.cuh). A unit of work is one row
+// block of one expert's weights: 64 rows and the whole sum.
 //
-// A CTA has teams. A team is one producer warp and four consumer warps of 16 weight rows each. The producer warp loads codes
-// and scales of a few k blocks with one bulk copy each, and rows of x with 16 bytes per lane. A team has its own ring and
-// takes its own sequence of units, which its producer warp publishes. Teams of a CTA may share a unit: each has a part of
-// the sum, and they add these up through shared memory in a fixed order. Consumer warps use mma.sync: for so few columns it is as
-// fast as wgmma, and no warp waits for another.
+// A CTA has teams. A team is one producer warp and four consumer warps of 16 weight rows each. The producer warp loads the codes and
+// scales of a few k blocks with one bulk copy each, and rows of x with 16 bytes per lane. A team has its own ring and takes its own
+// sequence of units, which its producer warp publishes. The teams of a CTA may share a unit: each has a part of the sum, and they add
+// the parts through shared memory in a fixed order. Consumer warps use mma.sync: for so few columns it is as fast as wgmma, and no
+// warp waits for another.
 //
-// The weight format is a type (stream_weights.cuh). A kernel's Work describes what it multiplies:
+// The weight format is a type (stream_weights.cuh). A kernel's Work describes the products:
 //   parameters(product), gated(product)   one or several products, computed one after the other
 //   x_row(product, row), order(row)       for a row of the list sorted by expert: its row of x, and its slot
 //   y_row(unit, row)                      and its row of y
 //   wait_for_x(product)                   waits until the rows of x are written; a producer warp calls it once per product
-//   end(product)                          called when a consumer warp has written its last y
-//   kCuts, split_steps(product)           whether splits of one unit may go to teams of all CTAs, and the k blocks of a split
-//   publish_partial(unit, slab, split,    for a partial unit that does not hold the first split: publishes the partial sum of
-//                   sum)                  one split
-//   has_partials(unit), kLoadsEarly,      for a partial unit that holds the first split: whether other teams hold the later
-//   Partials, load_partials(unit, slab),  ones. Their partial sums may be loaded before the unit's own last split, and are
-//   add_partials(..., sum)                added in order
+//   end(product)                          a consumer warp calls it when it has written its last y
+//   kCuts, split_steps(product)           whether splits of a unit may go to teams of all CTAs; k blocks per split
+//   publish_partial(unit, slab, split,    for a partial unit without the first split: publishes the partial sum of one split
+//                   sum)
+//   has_partials(unit), kLoadsEarly,      for a partial unit with the first split: whether other teams hold later splits. Their
+//   Partials, load_partials(unit, slab),  partial sums may be loaded before the unit's own last split, and are added in order
+//   add_partials(..., sum)
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/stream/stream_weights.cuh"
@@ -31,14 +31,15 @@
 namespace sluice::cuda {
 
 constexpr int kTeamWarps = 4 + 1;
-constexpr int kTeamLanes = 4 * 32;  // consumer lanes; each releases stages for itself
+constexpr int kTeamLanes = 4 * 32;  // consumer lanes; each lane releases stages for itself
 
 template <int N, class Weights>
 struct Stage {
-  static constexpr int kSteps = Weights::steps(N);             // k blocks
-  static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // of one step
+  static constexpr int kSteps = Weights::steps(N);             // k blocks per stage
+  static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // per step
   static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * Weights::kCodeBytes;
-  static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;  // in the first stage of a unit
+  // Offset of the published unit, in the first stage of a unit.
+  static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;
   static constexpr int kBytes = kUnit + 128;
   static constexpr int kStages = Weights::ring_bytes(N) / kBytes;
   static_assert(kSplitSteps % kSteps == 0 && kBytes % 128 == 0);
@@ -48,11 +49,11 @@ template <int N, int kTeams, class Weights = Mxfp4Weights>
 struct alignas(128) StreamMemory {
   using S = Stage<N, Weights>;
   uint8_t stage[kTeams][S::kStages][S::kBytes];
-  // Partial sums of shared units, of all teams but the last. Double buffered.
+  // Partial sums of shared units, of all teams but the last. Double-buffered.
   float sums[2][kTeams - 1][N / 2][128];
   uint64_t full[kTeams][S::kStages], empty[kTeams][S::kStages];
 
-  // Called by the first kTeams warps of a CTA, before __syncthreads().
+  // The first kTeams warps of a CTA call it, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
     for (int s = 0; s < S::kStages; ++s) {
@@ -65,14 +66,14 @@ struct alignas(128) StreamMemory {
 
 // The next unit of a team, as its producer warp publishes it to the consumer warps.
 struct alignas(16) StreamUnit {
-  int expert, block, row;  // row: the first, in the list sorted by expert
+  int expert, block, row;  // row: the unit's first row in the list sorted by expert
   int what;                // rows, and the flags below; 0: no more units
 
-  static constexpr int kShared = 1;  // each team of the CTA has a part of the sum, and they add these up
+  static constexpr int kShared = 1;  // each team of the CTA has a part of the sum, and they add the parts
   static constexpr int kEnds = 2;    // the team's last unit of this product
-  static constexpr int kSecond = 4;  // belongs to the second product
+  static constexpr int kSecond = 4;  // the unit belongs to the second product
   static constexpr int kRow = 8, kRowsMost = 64;
-  // A partial unit: splits `first` to `end` - 1 of the sum.
+  // A partial unit holds splits `first` to `end` - 1 of the sum.
   static constexpr int kPartial = kRow * kRowsMost, kFirst = 2 * kPartial, kEnd = 16 * kFirst;
 
   __device__ __forceinline__ int rows() const { return what / kRow % kRowsMost; }
@@ -86,11 +87,11 @@ struct Range {
   int begin, end;
 };
 
-// k blocks of a split; the last splits may have fewer, or none.
+// k blocks per split; the last splits may have fewer, or none.
 __device__ __forceinline__ int split_steps(const ExpertParameters& p) {
   return ceil_div(p.k_blocks, kSplits * kSplitSteps) * kSplitSteps;
 }
-// Whether no split is empty.
+// True if no split is empty.
 __device__ __forceinline__ bool may_share(const ExpertParameters& p) {
   return p.k_blocks > (kSplits - 1) * split_steps(p);
 }
@@ -142,7 +143,7 @@ struct StreamFetch {
       tile::copy_bulk_by(tile::read_once(), at + S::kScales, scales,
                          static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
-  // Unit number `within` of `expert`, which has `all_rows` rows from row `begin` of the list.
+  // Unit number `within` of `expert`, whose `all_rows` rows begin at row `begin` of the list.
   __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,
                                        bool early) {
     int chunk = 0, chunks = 1, block = within;
@@ -156,11 +157,11 @@ struct StreamFetch {
     });
   }
   struct Rows {
-    int first, count;  // of the list
+    int first, count;  // rows of the list
   };
   // The same for row block `first_block`. rows_of() returns the rows; it is called after the first weight copies are issued.
-  // early: x may not be written yet, so the warp issues as many weight copies as the ring holds before it waits for x. what:
-  // as in StreamUnit, without the rows.
+  // early: x may not be written yet, so the warp issues as many weight copies as the ring holds before it waits for x. what: as
+  // in StreamUnit, without the rows.
   template <class RowsOf>
   __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
     const int product = what / StreamUnit::kSecond % 2;
@@ -224,7 +225,7 @@ struct StreamFetch {
 struct OperandsAt {
   uint32_t codes, scales, x[2];
 };
-// kCount k blocks of the stage at offset `stage` bytes. The operands of the next k block load while the current one is multiplied.
+// kCount k blocks of the stage at byte offset `stage`. The operands of the next k block are loaded during the products of this one.
 template <int N, class Weights, int kCount>
 __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const OperandsAt& at,
                                                uint32_t stage) {
@@ -243,15 +244,15 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const Op
   }
 }
 
-// Whether the operands of a sum have been loaded: the predicate of the arrival that releases their stage. It is always true,
-// but evaluating it waits for the loads. ptxas may move an arrival above operand loads (ldmatrix) that no instruction before
-// it needs, and then a copy that hits the L2 overwrote the stage before they had read it.
+// True once the operands of a sum have been loaded: the predicate of the arrival that releases their stage. It is always true, but its
+// evaluation waits for the loads. ptxas may move an arrival above operand loads (ldmatrix) if no instruction before the arrival needs
+// their result. Then a copy that hits L2 overwrote the stage before the loads had read it.
 __device__ __forceinline__ uint32_t has_loaded(float sum) {
-  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: theirs is 0x7fffffff
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: mma gives 0x7fffffff
   return __float_as_uint(sum) != kNever;
 }
-// The same for the sums of whole k blocks. With mxfp4 weights the last products need every operand but the codes, and decoding
-// the codes waits for these.
+// has_loaded() for the sums of whole k blocks. With mxfp4 weights the last products need every operand but the codes, and decoding waits
+// for the codes.
 template <class Weights, int N>
 __device__ __forceinline__ uint32_t have_loaded(const float (&d)[2][N][4]) {
   uint32_t loaded = 1;
@@ -260,8 +261,8 @@ __device__ __forceinline__ uint32_t have_loaded(const float (&d)[2][N][4]) {
   return loaded;
 }
 
-// The two weight rows of a lane's sums (mma.cuh): a gate and its up, or two features. Their factors and biases are loaded when
-// a unit begins and used in its epilogue.
+// The two weight rows of a lane's sums (mma.cuh): gate and up of a feature, or two features. Their factors and biases are loaded at the
+// start of a unit and used in its epilogue.
 struct LaneRows {
   int feature[2];
   uint32_t top[2], bias[2];
@@ -328,8 +329,8 @@ struct LaneRows {
   }
 };
 
-// A consumer warp: one of the four slabs of a row block. Returns the ring place of the stage that published the end of the
-// units, which is full and not released.
+// A consumer warp, for one of the four slabs of a row block. Returns the ring place of the stage that published the end of the units; that
+// stage is full and not released.
 template <int N, int kTeams, class Work, class Weights>
 __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
                                                            StreamMemory<N, kTeams, Weights>& m, int team,
@@ -357,7 +358,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     const int steps = work.split_steps(product);
     LaneRows epilogue;
     if (has_epilogue) epilogue.template load<Weights>(p, work.gated(product), unit, slab);
-    float sum[N / 2] = {}, last[N / 2] = {};  // of all splits but the last, and of the last
+    float sum[N / 2] = {}, last[N / 2] = {};  // of all splits but the last; of the last split
     const Range range = range_of<kTeams>(work, p, unit.what, team);
     int k = range.begin, split = unit.first();
     bool has_partials = false;
@@ -399,7 +400,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     if (shared) {
       float* sums = &m.sums[turn][0][0][slab * 32 + lane];
       turn ^= 1;
-      if (!has_epilogue) {  // the first of two teams has summed its splits in order; of four, each has only one
+      if (!has_epilogue) {  // the first of two teams has summed its splits in order; each of four teams has only one split
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i] + last[i];
       }

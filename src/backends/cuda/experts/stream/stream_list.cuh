@@ -1,8 +1,8 @@
-// Shared by the stream kernels that walk all experts of one product (expert_gemm_mxfp4_stream_sm90, and
-// expert_gemm_bf16_stream_sm90 for short sums): the list of units, and the grid.
+// The list of units and the grid of the stream kernels that walk all experts of one product (expert_gemm_mxfp4_stream_sm90, and
+// expert_gemm_bf16_stream_sm90 for short sums).
 //
-// An SM holds two CTAs of two teams each. When the first of them exits, a CTA of the next launch can take its place. If the
-// groups of that launch are settled, it looks up its units and fills its rings with weights before this launch has ended.
+// An SM holds two CTAs of two teams each. When the first of them exits, a CTA of the next launch can take its place. If the groups of
+// that launch are settled, it looks up its units and fills its rings with weights before this launch has ended.
 #pragma once
 #include <string_view>
 
@@ -13,7 +13,7 @@
 namespace sluice::cuda {
 
 constexpr int kListTeams = 2, kListThreads = kListTeams * kTeamWarps * 32;
-// CTAs per SM: when the first exits, a CTA of the next launch can take its place.
+// CTAs per SM. Two, so that a CTA of the next launch can start when the first of them exits.
 constexpr int kListBlocksEach = 2;
 constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
 
@@ -21,7 +21,7 @@ constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
 template <int N>
 struct UnitList {
   const ExpertParameters& p;
-  int each, lane_before, all;  // lane_before: units of the experts before this lane's
+  int each, lane_before, all;  // lane_before: units of the experts before this lane's experts
 
   __device__ __forceinline__ int units_of(int rows) const {
     return serves(p, rows) ? ceil_div(rows, N) * p.row_blocks : 0;
@@ -48,9 +48,9 @@ struct UnitList {
   }
 
   struct Found {
-    int expert, rows, within;  // rows: of the expert; within: which of its units
+    int expert, rows, within;  // rows: of the expert; within: the index of the unit in the expert
   };
-  // Unit `index` < all.
+  // Finds unit `index` < all.
   __device__ __forceinline__ Found find(int index) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int owner = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, lane_before <= index)));

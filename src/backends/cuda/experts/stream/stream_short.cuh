@@ -1,18 +1,18 @@
-// The stream kernel for short sums (teams and units as in stream.cuh). When a row block has few k blocks, the overhead of a
-// unit takes more time than its products.
+// The stream kernel for short sums (teams and units as in stream.cuh). If a row block has few k blocks, the overhead of a unit takes more
+// time than its products.
 //
-// So each team has a contiguous range of the list of units, and takes it run by run: consecutive row blocks of one expert
-// for the same rows of x. The producer warp looks up and publishes a run once, and its rows of x stay in shared memory with their
-// whole width. Weights stream through the ring. A stage holds a whole row block of codes with its largest scales, so that
-// there are few waits, or one k block of bf16, which is bound by bytes. A lane computes its addresses in y once per run.
+// So each team has a contiguous range of the list of units and takes it run by run. A run is consecutive row blocks of one expert for the
+// same rows of x. The producer warp looks up and publishes a run once, and its rows of x stay in shared memory with their whole width.
+// Weights stream through the ring. A stage holds a whole row block of codes with its largest scales, so that there are few waits. For
+// bf16, which is limited by bytes, a stage holds one k block. A lane computes its addresses in y once per run.
 #pragma once
 #include "backends/cuda/experts/stream/stream_list.cuh"
 
 namespace sluice::cuda {
 
-constexpr int kShortStagesMost = 8;    // of a team's ring
-constexpr int kShortBytes = 450 << 7;  // of a team: rows of x of two runs, and its ring
-constexpr int kRunChunked = 4;         // row blocks of a run where an expert has more rows than a run
+constexpr int kShortStagesMost = 8;    // per team
+constexpr int kShortBytes = 450 << 7;  // per team: rows of x of two runs, and the ring
+constexpr int kRunChunked = 4;         // the most row blocks of a run if the expert has more rows than a run
 
 // A stage: codes, scales and largest scales of a row block, in this order; or one k block of bf16.
 template <class Weights>
@@ -26,8 +26,7 @@ __host__ __device__ constexpr int short_stages(int k_blocks) {
   const int stages = ring / short_stage_bytes<Weights>(k_blocks);
   return stages < kShortStagesMost ? stages : kShortStagesMost;
 }
-// Whether the ring has room for one stage in flight while another is multiplied; for bf16, for as many bytes in flight as the
-// memory needs.
+// True if the ring has room for one stage in flight during the products of another; for bf16, for as many bytes in flight as memory needs.
 template <int N, class Weights>
 constexpr bool is_short(int64_t k_blocks) {
   return k_blocks <= kSplits * kSplitSteps &&
@@ -37,11 +36,11 @@ constexpr bool is_short(int64_t k_blocks) {
 template <int N, int kTeams>
 struct alignas(128) ShortMemory {
   uint8_t bytes[kTeams][kShortBytes];
-  uint4 run[kTeams][2];  // ShortRun of the rows of x in the same buffer
+  uint4 run[kTeams][2];  // the ShortRun of the rows of x in the same buffer
   uint64_t full[kTeams][kShortStagesMost], empty[kTeams][kShortStagesMost];
   uint64_t x_full[kTeams][2], x_empty[kTeams][2];
 
-  // Called by the first kTeams warps of a CTA, before __syncthreads().
+  // The first kTeams warps of a CTA call it, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
     for (int s = 0; s < kShortStagesMost; ++s) {
@@ -62,9 +61,9 @@ struct ShortRun {
   int expert, block, blocks, row, rows;
   static constexpr int kBlock = 64;  // rows + kBlock * blocks in one word; 0: no more runs
 
-  // `within`: number of a unit of the expert, which has row_blocks units for each chunk of up to N of its all_rows rows. The
-  // run has at most `most` units. With several chunks of rows a run covers at most kRunChunked row blocks, so that the next
-  // chunk finds its weights in the L2.
+  // `within`: index of a unit of the expert, which has row_blocks units for each chunk of up to N of its all_rows rows. The run
+  // has at most `most` units. If there are several chunks, a run covers at most kRunChunked row blocks, so that the next chunk
+  // finds its weights in L2.
   template <int N>
   static __device__ __forceinline__ ShortRun of(const ExpertParameters& p, int expert, int all_rows,
                                                 int begin, int within, int most) {
@@ -80,11 +79,11 @@ struct ShortRun {
 // A team's producer warp.
 template <int N, int kTeams, class Work, class Weights>
 struct ShortFetch {
-  static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // of a k block
+  static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // per k block
   const Work& work;
   const ExpertParameters& p;
   ShortMemory<N, kTeams>& m;
-  const int team, stages, code_bytes, scale_bytes;  // of a stage
+  const int team, stages, code_bytes, scale_bytes;  // sizes per stage
   const uint32_t at, ring;
   RowFetch<N, 1> rows;
   tile::RingPlace place, buffer;
@@ -101,7 +100,7 @@ struct ShortFetch {
         ring(at + 2 * p.k_blocks * kXBytes),
         rows(static_cast<int>(threadIdx.x % 32)) {}
 
-  // Where the next stage's weights are.
+  // The address of the next stage's weights.
   struct From {
     const uint8_t *codes, *scales, *tops;
   };
@@ -160,7 +159,7 @@ struct ShortFetch {
     buffer.step(2);
     issue(w, count - ahead);
   }
-  // Units [index, end) of the list. find(index): the expert, its rows, and the unit's number in the expert.
+  // Units [index, end) of the list. find(index): the expert, its rows, and the index of the unit in the expert.
   template <class Find>
   __device__ __forceinline__ void all(int index, int end, Find find) {
     bool first = true;
@@ -182,12 +181,12 @@ struct ShortFetch {
 // Makes the compiler keep a value in a register and not recompute it at each use.
 __device__ __forceinline__ void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
-// Epilogue of a run: a lane writes its N / 4 columns of y (mma.cuh), two features each, one row block after the other.
+// Epilogue of a run: a lane writes its N / 4 columns of y (mma.cuh), two features per column, one row block after the other.
 template <int N>
 struct ShortRows {
   static constexpr int kColumns = N / 4;
-  std::byte* y[kColumns];  // the lane's first feature of a row block
-  int features[kColumns];  // of y; 0: the column does not exist
+  std::byte* y[kColumns];  // address of the lane's first feature of a row block
+  int features[kColumns];  // features of y; 0: the column does not exist
   float weight[kColumns];  // input weight of the column
   int feature, expert;     // the first feature
 
@@ -215,7 +214,7 @@ struct ShortRows {
                           : __ldg(static_cast<const uint16_t*>(p.bias) + at);
     }
   }
-  // Writes the sums of the row block, and advances to the next.
+  // Writes the sums of the row block, and advances to the next row block.
   template <class Weights>
   __device__ __forceinline__ void write(const ExpertParameters& p, const float (&sum)[N / 2],
                                         const uint32_t (&top)[2], const uint32_t (&raw)[2]) {
@@ -287,8 +286,8 @@ __device__ __forceinline__ void multiply_row_block(float (&sum)[N / 2], Operands
   }
 }
 
-// Waits for the stages of a team's ring in turn, and releases them: the address of the current stage, its full barrier, and
-// the phase.
+// Waits for the stages of a team's ring in order, and releases them. Holds the address of the current stage, its full barrier, and the
+// phase.
 template <int N, int kTeams, class Weights>
 struct ShortStages {
   uint32_t stage, full, parity = 0;
@@ -310,7 +309,7 @@ struct ShortStages {
   }
 };
 
-// A consumer warp: one of the four slabs of a row block.
+// A consumer warp, for one of the four slabs of a row block.
 template <class Weights, int N, int kTeams, class Work>
 __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, kTeams>& m, int team,
                                                int slab) {
@@ -398,7 +397,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
   }
 }
 
-// For problems whose sums are short and not gated.
+// For problems with short sums that are not gated.
 template <int N, class Weights>
 Status launch_short(std::string_view name, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);

@@ -1,5 +1,5 @@
-// The weight formats of stream.cuh: k blocks of 64 weight rows in the layout `fragments`, as a stage holds them, and how a
-// consumer warp loads one slab (16 rows) of one k block and multiplies it by N rows of x.
+// The weight formats of stream.cuh: how a stage stores k blocks of 64 weight rows in the layout `fragments`, and how a consumer warp loads
+// one slab (16 rows) of one k block and multiplies it by N rows of x.
 #pragma once
 #include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
@@ -32,8 +32,8 @@ struct ColumnsOfX {
 struct Mxfp4Weights {
   static constexpr bool kScaled = true;  // a sum is multiplied by its row's factor
   static constexpr int kCodeBytes = static_cast<int>(kFragmentCodeBytes),
-                       kScaleBytes = static_cast<int>(kFragmentScaleBytes);  // of a k block
-  // k blocks of a stage, and bytes of a team's ring: two CTAs of two teams, with their other shared memory, fill an SM.
+                       kScaleBytes = static_cast<int>(kFragmentScaleBytes);  // per k block
+  // k blocks per stage, and bytes of a team's ring: two CTAs of two teams, with their other shared memory, fill an SM.
   static constexpr int steps(int n) { return n == 8 ? 4 : 2; }
   static constexpr int ring_bytes(int n) { return (n == 8 ? 105 : 88) << 9; }
 

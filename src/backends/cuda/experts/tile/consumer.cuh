@@ -1,5 +1,4 @@
-// The mainloops of the tile kernels (tiles.cuh): a warpgroup's row blocks times a tile's rows of x, from the
-// stages of the ring.
+// Mainloops of the tile kernels (tiles.cuh): multiply a warpgroup's row blocks by a tile's rows of x, from the stages of the ring.
 #pragma once
 #include <cstdint>
 
@@ -13,10 +12,9 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Mainloop of one tile, mxfp4: threads decode codes in registers while the tensor cores multiply what was
-// decoded before. Returns the last stage, which the caller releases once its products are done. A branch
-// between k blocks would keep the compiler from moving loads and decodes of one k block between the products
-// of another, so only the last stage may have fewer k blocks.
+// Mainloop of one tile, mxfp4: threads decode codes in registers while the tensor cores multiply the codes decoded before. Returns the
+// last stage; the caller releases it when its products are done. A branch between k blocks would keep the compiler from moving loads and
+// decodes of one k block between the products of another. So only the last stage may have fewer k blocks.
 struct Mxfp4Blocks {
   template <int N, class C>
   static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2], int k_blocks,
@@ -28,8 +26,8 @@ struct Mxfp4Blocks {
     uint32_t words = C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + tid * 16;
     uint32_t scales =
         C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + (warp * 8 + lane / 4) * 4;
-    asm volatile("" : "+r"(words), "+r"(scales));  // otherwise computed again in each stage
-    uint32_t previous = 0;                         // stage
+    asm volatile("" : "+r"(words), "+r"(scales));  // otherwise recomputed in each stage
+    uint32_t previous = 0;                         // the previous stage
     int left = k_blocks;
 #pragma unroll 1
     for (; left >= C::kSteps; left -= C::kSteps) {
@@ -68,15 +66,13 @@ struct Mxfp4Blocks {
     return static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
   }
 
-  // Multiplies kSteps k blocks from `first` on. If `releases`, releases stage `previous` once its products
-  // are done.
+  // Multiplies kSteps k blocks from `first` on. If `releases`, releases stage `previous` when its products are done.
   template <int kSteps, int N, class C>
   static __device__ __forceinline__ void multiply_steps(float (&d)[C::kBlocks][N / 2],
                                                         const TileRing<C>& ring, const Step& first,
                                                         uint32_t previous, bool releases) {
-    // With two row blocks, a wgmma group is two of the four k16 steps, decoded while the previous group is in
-    // flight: the fewest waits that leave ptxas enough registers. With one row block, a group is one step,
-    // and a second group is in flight.
+    // With two row blocks, a wgmma group is two of the four k16 steps, decoded while the previous group is in flight: the
+    // fewest waits that leave ptxas enough registers. With one row block, a group is one step, and two groups are in flight.
     constexpr bool kTwoInFlight = C::kBlocks == 1;
     constexpr int kEach = kTwoInFlight || kSteps == 1 ? 1 : 2, kGroupsOfStep = 4 / kEach;
     uint32_t a[2][kEach][C::kBlocks][4];
@@ -123,15 +119,14 @@ struct Mxfp4Blocks {
   }
 };
 
-// Mainloop of one tile, bf16: products of a k block wait only for those before them. d: sums of N rows or
-// more.
+// Mainloop of one tile, bf16: the products of a k block wait only for the previous products. d: sums of at least N rows.
 struct Bf16Blocks {
   template <int N, class C, int kSums>
   static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][kSums], int k_blocks,
                                                       TileRing<C>& ring) {
     const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const auto stages = static_cast<uint32_t>(ring.at.stages);
-    uint32_t previous = 0;  // stage
+    uint32_t previous = 0;  // the previous stage
 #pragma unroll 1
     for (int k = 0; k < k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, k_blocks - k);

@@ -1,8 +1,8 @@
-// Epilogue of an expert GEMM: from the sums of a warpgroup to rows of y.
+// Epilogue of an expert GEMM: converts the sums of a warpgroup to rows of y.
 //
-// A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). If gated, these are gate and up of one feature, so bias and
-// activation are applied in registers. The bf16 results are then transposed in squares of 8 features x 8 columns: in the common
-// case through shared memory, from where the warpgroup writes row segments of y; otherwise within the warp.
+// A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). If gated, these are gate and up of one feature, so bias and activation
+// are applied in registers. Then the bf16 results are transposed in squares of 8 features x 8 columns. In the common case they pass
+// through shared memory, from where the warpgroup writes row segments of y; otherwise the transpose is within the warp.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/tile/activation.cuh"
@@ -13,14 +13,14 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Transposes an 8 x 8 square of bf16: lane l holds elements (l / 4, 2 * (l % 4)) and the next. Whole warps call it.
+// Transposes an 8 x 8 square of bf16: lane l holds elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4. Whole warps call it.
 __device__ __forceinline__ uint32_t transposed(uint32_t two) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(two));
   return out;
 }
 
-// kEach sums of row block b from index kEach * c on; zeros beyond N. A switch, so that the code after it exists only once.
+// kEach sums of row block b from index kEach * c on; zeros from N on. A switch, so that the code after it exists only once.
 template <int N, int kBlocks, int kEach>
 __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int b, int c,
                                           float (&out)[kEach]) {
@@ -93,7 +93,7 @@ __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int 
 // General epilogue of a lane's two rows of a row block.
 template <bool kGated>
 struct EpilogueRows {
-  // Columns per step: four results a thread. With more, registers run short next to the sums.
+  // Columns per step: four results per thread. With more results, registers run short next to the sums.
   static constexpr int kColumns = kGated ? 16 : 8;
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
 
@@ -104,7 +104,7 @@ struct EpilogueRows {
   __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
                                         const ExpertTile& t, int column, const float (&sums)[kSums]) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    // For column 8 g + 2 (lane % 4) + i: if gated x[2 g + i] and u[2 g + i], else x[4 g + i] and x[4 g + 2 + i].
+    // For column 8 g + 2 (lane % 4) + i: if gated x[2 g + i] and u[2 g + i], otherwise x[4 g + i] and x[4 g + 2 + i].
     float x[kOuts], u[kGated ? kOuts : 1];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
@@ -167,7 +167,7 @@ struct EpilogueRows {
   }
 };
 
-// Index of a feature's bias in the biases of all experts. A feature of the padding has the last feature's.
+// Index of a feature's bias in the biases of all experts. A padding feature has the bias of the last feature.
 template <bool kGated>
 __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int expert, int feature, bool up) {
   const int real = min(feature, p.features - 1);
@@ -175,17 +175,16 @@ __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int exp
          (kGated ? gated_row(p.gate_order, p.features, real, up) : real);
 }
 
-// Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. Registers do not work:
-// ptxas moves some of them to other registers before the mainloop, and waits for memory there, 1500 to 3000 clocks of a tile.
-// The four lanes that share two rows copy 4 bytes each of what both rows need. A row block that does not exist reads the last
-// one's values.
+// Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. Registers do not work: ptxas moves
+// some of them before the mainloop and waits for memory there, which costs 1500 to 3000 clocks per tile. Four lanes share two rows, and
+// each copies 4 of the 16 bytes that both rows need. A row block that does not exist reads the values of the last one.
 template <int kBlocks, bool kGated>
 struct EpilogueRowsAhead {
-  static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // of a warpgroup
+  static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // per warpgroup
 
-  uint32_t to;  // shared address of this warpgroup's kBytes
+  uint32_t to;  // shared memory address of this warpgroup's kBytes
 
-  // shared: kBytes of this warpgroup's own, aligned to 16.
+  // shared: kBytes of this warpgroup, aligned to 16.
   __device__ __forceinline__ explicit EpilogueRowsAhead(uint32_t shared) : to(shared) {}
   // Issues the copies. tops: the largest scales of the expert's rows.
   __device__ __forceinline__ void ask(const ExpertParameters& p, int expert, int first_block,
@@ -220,7 +219,7 @@ struct EpilogueRowsAhead {
       rows[b].feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // A bias of two bytes is one half of its word: the parity of its index says which.
+        // A 2-byte bias is one half of its word; the parity of its index selects the half.
         const auto at =
             static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p.bias) / 2) +
             static_cast<uint32_t>(bias_index<kGated>(p, expert, feature_of(first_block + b, row, i), i == 1));
@@ -232,7 +231,7 @@ struct EpilogueRowsAhead {
   }
 
  private:
-  // The upper one of the lane's two rows of a row block, which are 8 apart.
+  // The upper of the lane's two rows of a row block, which are 8 apart.
   static __device__ __forceinline__ int row_of_lane() {
     return static_cast<int>(threadIdx.x % 128) / 32 * 16 + static_cast<int>(threadIdx.x % 32) / 4;
   }
@@ -244,7 +243,7 @@ struct EpilogueRowsAhead {
   }
 };
 
-// The same for rows without factors, where shared memory has no room: biases only, read after the mainloop.
+// The same for rows without factors, if shared memory has no room: biases only, read after the mainloop.
 template <int kBlocks, bool kGated>
 __device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                           int expert, int first_block, int warp) {
@@ -263,9 +262,8 @@ __device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks],
   }
 }
 
-// Whether StraightEpilogue applies, the common case in straight-line code: no input weights, y in bf16 with aligned rows, and
-// the activations below. In the general epilogue loops over registers become switches, and their branches took longer than
-// the sums'.
+// True if StraightEpilogue applies, the common case in straight-line code: no input weights, y in bf16 with aligned rows, and the
+// activations below. In the general epilogue, loops over registers become switches, and their branches took longer than the sums'.
 template <bool kGated>
 __device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
                                                       const tile::ActivationValues& act) {
@@ -274,27 +272,27 @@ __device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
   return known && !p.weights && !p.y_f32 && p.y_wide;
 }
 
-// One 16-byte store, which the compiler splits where the values were in registers for long.
+// One 16-byte store; the compiler would split it if the values had been in registers for long.
 __device__ __forceinline__ void store_16(void* to, const uint4& v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
 
-// Goes through shared memory, so that stores to a row of y cover whole segments of 64 or 128 bytes. Directly from registers a
-// warp's store touched eight rows with 16 bytes each, and the epilogue of the second product took as long as its stores.
+// Stages y in shared memory, so that stores to a row of y cover whole segments of 64 or 128 bytes. Directly from registers, a warp's store
+// touched eight rows with 16 bytes each, and the epilogue of the second product was limited by its stores.
 template <bool kGated>
 struct StraightEpilogue {
   static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
-  static constexpr int kColumns = kGated ? 32 : 16;  // of a subtile: one stmatrix of each warp
+  static constexpr int kColumns = kGated ? 32 : 16;  // per subtile: one stmatrix per warp
   static constexpr int kRowBytes = 2 * kFeatures, kChunks = kRowBytes / 16;
-  static constexpr int kSubtileBytes = kColumns * kRowBytes;  // 16 bytes of each thread
+  static constexpr int kSubtileBytes = kColumns * kRowBytes;  // 16 bytes per thread
   static constexpr int kStagingBytes = 2 * kSubtileBytes;
 
-  uint32_t to, from;  // in the first subtile
+  uint32_t to, from;  // addresses in the first subtile
   int row, chunk;     // the 16-byte chunk that the thread writes to y
   int barrier;        // named barrier of the warpgroup
 
-  // staging: kStagingBytes of shared memory of this warpgroup, aligned to 128. group: index of the warpgroup, from 0.
+  // staging: kStagingBytes of shared memory of this warpgroup, aligned to 128. group: index of the warpgroup.
   __device__ __forceinline__ StraightEpilogue(uint32_t staging, int group) : barrier(1 + group) {
     const int tid = static_cast<int>(threadIdx.x % 128), warp = tid / 32, lane = tid % 32;
     row = tid / kChunks, chunk = tid % kChunks;
@@ -302,28 +300,28 @@ struct StraightEpilogue {
     // Lanes 8 m to 8 m + 7 hold the addresses of the rows of square m.
     to = staging + (kGated ? place(lane, warp) : place(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   }
-  // Swizzle of 16-byte chunks: chunks with the same index in eight rows touch all banks, as do the chunks of two rows (gated)
-  // or of one.
+  // Swizzle of 16-byte chunks. Chunks with the same index in eight rows touch all banks; so do the chunks of two rows (gated)
+  // or of one row.
   static __device__ __forceinline__ uint32_t place(int row, int chunk) {
     const int turned = kGated ? chunk ^ (row / 2 % 4) : chunk ^ (row % 8);
     return static_cast<uint32_t>(row * kRowBytes + turned * 16);
   }
   __device__ __forceinline__ void sync() const { tile::sync_threads<128>(barrier); }
 
-  // The sums of one row block. `subtile` counts on over the row blocks of a tile. All threads of the warpgroup call it.
-  // kSquares: max(x, 0)^2 in place of x, if not gated.
+  // Writes the sums of one row block. `subtile` counts over all row blocks of a tile. All threads of the warpgroup call it. kSquares:
+  // max(x, 0)^2 in place of x, if not gated.
   template <int N, bool kSquares>
   __device__ __forceinline__ void write(const float (&d)[N / 2], const ExpertParameters& p,
                                         const tile::ActivationValues& act, const ExpertTile& t, int block,
                                         const EpilogueRows<kGated>& at, int subtile) const {
     const int feature = block * kFeatures + chunk * 8, rows = feature < p.features ? t.rows - row : 0;
     auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + feature;
-    // Of the previous subtile: stored after the load of the next one is issued, so that the store does not wait.
+    // Data of the previous subtile. It is stored after the load of the next subtile is issued, so that the store does not wait.
     uint4 mine = {};
 #pragma unroll
     for (int c = 0; c * kColumns < N; ++c, ++subtile) {
-      // Also keeps each subtile's instructions together. Otherwise all exponentials come first and all reciprocals last, and
-      // warps in lockstep wait for the one unit that computes them.
+      // The branch also keeps each subtile's instructions together. Otherwise all exponentials come first and all reciprocals
+      // last, and warps in lockstep wait for the unit that computes both.
       if (c * kColumns >= t.rows) break;
       uint32_t out[4] = {};
 #pragma unroll
@@ -348,7 +346,7 @@ struct StraightEpilogue {
       }
       const uint32_t buffer = subtile % 2 * kSubtileBytes;
       tile::store_squares_transposed(to + buffer, out);
-      sync();  // after it all threads have read the previous subtile, whose buffer the next one takes
+      sync();  // all threads have read the previous subtile; the next subtile overwrites its buffer
       const uint4 next = tile::load_shared(from + buffer);
       if (c > 0) {
         if ((c - 1) * kColumns < rows) store_16(y, mine);
@@ -364,8 +362,8 @@ struct StraightEpilogue {
   }
 };
 
-// General epilogue of a warpgroup's share of a tile: the expert's row blocks first_block to first_block + kBlocks - 1, as far
-// as they exist. at: one for each.
+// General epilogue of a warpgroup's share of a tile: the expert's row blocks from first_block to first_block + kBlocks - 1 that exist. at:
+// one entry per row block.
 template <int N, int kBlocks, bool kGated>
 __device__ __forceinline__ void epilogue_general(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
                                                  const tile::ActivationValues& act, const ExpertTile& t,
@@ -383,8 +381,8 @@ __device__ __forceinline__ void epilogue_general(const float (&d)[kBlocks][N / 2
     }
   }
 }
-// The same if has_straight_epilogue(), through shared memory: StraightEpilogue<kGated>::kStagingBytes of this warpgroup, which
-// its threads may still be reading when they get here.
+// epilogue_general() through shared memory, if has_straight_epilogue(). Uses StraightEpilogue<kGated>::kStagingBytes of this warpgroup;
+// threads of the warpgroup may still read that memory when others get here.
 template <int N, int kBlocks, bool kGated>
 __device__ __forceinline__ void epilogue_straight(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
                                                   const tile::ActivationValues& act, const ExpertTile& t,

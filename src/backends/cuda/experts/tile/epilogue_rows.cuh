@@ -1,7 +1,7 @@
-// Epilogue of an expert GEMM through shared memory, one subtile of some columns at a time: a subtile brings the features of all
-// warps together, so that a lane writes 16 bytes of y, and a warp whole lines of it.
+// Epilogue of an expert GEMM through shared memory, one subtile of some columns at a time. A subtile combines the features of
+// all warps, so that a lane writes 16 bytes of y, and a warp writes whole lines.
 //
-// For CTAs with spare shared memory for larger subtiles than StraightEpilogue has. epilogue.cuh handles all other cases.
+// For CTAs with enough shared memory for larger subtiles than StraightEpilogue has. epilogue.cuh handles all other cases.
 #pragma once
 #include "backends/cuda/experts/tile/epilogue.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -13,12 +13,11 @@ namespace sluice::cuda {
 // The staging memory of a warpgroup's subtiles.
 struct StagedRows {
   uint32_t address;  // in shared memory, aligned to 128
-  int warp;          // 0..3 of the warpgroup
-  int barrier;       // its own named barrier, for 128 threads
+  int warp;          // 0 to 3
+  int barrier;       // named barrier of this warpgroup's 128 threads
 };
 
-// Whether this epilogue applies: no input weights, y in bf16 with aligned rows, a row block without padding, and one of
-// three activations.
+// True if this epilogue applies: no input weights, y in bf16 with aligned rows, a row block without padding, and one of three activations.
 template <bool kGated>
 __device__ __forceinline__ bool has_epilogue_by_rows(const ExpertParameters& p,
                                                      const tile::ActivationValues& act, int block) {
@@ -28,7 +27,7 @@ __device__ __forceinline__ bool has_epilogue_by_rows(const ExpertParameters& p,
   return known && !p.weights && !p.y_f32 && p.y_wide && (block + 1) * kFeatures <= p.features;
 }
 
-// Bias, activation and rounding of the sums from `column` on, two columns a register: 32 columns if gated, else 16 of both
+// Bias, activation and rounding of the sums from `column` on, two columns per register: 32 columns if gated, otherwise 16 columns of both
 // rows. Zeros from column N on.
 template <int N, Activation kAct>
 __device__ __forceinline__ void epilogue_squares(const float (&d)[N / 2], int column, const float (&bias)[2],
@@ -59,10 +58,9 @@ __device__ __forceinline__ void epilogue_squares(const float (&d)[N / 2], int co
   }
 }
 
-// Writes row block `block` of a tile of up to N columns, N a multiple of 16. Columns that the tile does not have cost nothing,
-// so one copy of this code serves tiles of all widths (copies for four widths do not fit the instruction cache). bias: that of
-// EpilogueRows. A subtile has kBytes / 128 columns of 64 features, or twice as many of 32. The bits are those of
-// StraightEpilogue with factors of 1.
+// Writes row block `block` of a tile of up to N columns, N a multiple of 16. Columns that the tile does not have cost nothing, so one copy
+// of this code serves tiles of all widths; copies for four widths do not fit the instruction cache. bias: as in EpilogueRows. A subtile
+// has kBytes / 128 columns of 64 features, or twice as many columns of 32. The bits equal StraightEpilogue's with factors of 1.
 template <int N, Activation kAct, int kBytes>
 __device__ __forceinline__ void epilogue_by_rows(const float (&d)[N / 2], const ExpertParameters& p,
                                                  const ExpertTile& t, int block, const float (&bias)[2],
@@ -70,7 +68,7 @@ __device__ __forceinline__ void epilogue_by_rows(const float (&d)[N / 2], const 
   constexpr bool kGated = kAct == Activation::kSwiGlu;
   constexpr int kRowBytes = kGated ? 64 : 128, kColumns = kBytes / kRowBytes, kFeatures = kRowBytes / 2;
   constexpr int kTake = kGated ? 32 : 16;  // columns of four squares
-  // Lanes that share a row, and rows that the warpgroup writes at once.
+  // Lanes that share a row; rows that the warpgroup writes at once.
   constexpr uint32_t kLanes = kRowBytes / 16, kRows = 128 / kLanes;
   static_assert(kColumns % kTake == 0 && kColumns % kRows == 0);
   const uint32_t lane = threadIdx.x % 32, warp = static_cast<uint32_t>(at.warp);
@@ -80,14 +78,14 @@ __device__ __forceinline__ void epilogue_by_rows(const float (&d)[N / 2], const 
                            : (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
   const uint32_t row = warp * (32 / kLanes) + lane / kLanes, place = lane % kLanes;
   uint32_t from = at.address + row * kRowBytes + (place ^ (kGated ? row % 8 / 2 : row % 8)) * 16;
-  asm volatile("" : "+r"(to), "+r"(from));  // computed once, not for each subtile
+  asm volatile("" : "+r"(to), "+r"(from));  // computed once and not per subtile
   auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + block * kFeatures + place * 8;
   const int64_t next = kRows * p.y_stride;
   const int rows = t.rows - static_cast<int>(row);
 #pragma unroll
   for (int first = 0; first < N; first += kColumns) {
     if (first >= t.rows) break;
-    tile::sync_threads<128>(at.barrier);  // the previous subtile has been read
+    tile::sync_threads<128>(at.barrier);  // all threads have read the previous subtile
 #pragma unroll
     for (int j = 0; j < kColumns; j += kTake) {
       if (first + j >= N) break;

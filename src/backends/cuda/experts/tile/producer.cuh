@@ -1,4 +1,4 @@
-// The producer warps of tiles.cuh: one warp or three for weights, one or three for rows of x.
+// Producer warps of tiles.cuh: one or three for weights, one or three for rows of x.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/tile/producer_boxes.cuh"
@@ -14,7 +14,7 @@
 
 namespace sluice::cuda {
 
-// TMA maps of x, by the heights of their boxes.
+// TMA maps of x, one per box height.
 template <class C>
 struct ExpertMaps {
   CUtensorMap of[C::kMaps];
@@ -22,7 +22,7 @@ struct ExpertMaps {
 
 #ifdef __CUDACC__
 
-// The half of a tile that the CTA `rank` of a pair has: row blocks if the pair shares rows of x, else rows.
+// The half of a tile that CTA `rank` of a pair owns: row blocks if the pair shares rows of x, otherwise rows.
 template <class C>
 __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   if constexpr (C::kSharesX) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   return t;
 }
 
-// The tiles of a launch that computes one product, for the warps that fetch weights and rows.
+// The tiles of a launch with one product, for the warps that load weights and rows.
 template <class C>
 struct OneProduct {
   const ExpertParameters& p;
@@ -54,14 +54,13 @@ struct OneProduct {
     return t;
   }
   __device__ __forceinline__ const ExpertParameters& of(const ExpertTile&) const { return p; }
-  // Waits until rows of x for the tile are written, beyond what is waited for at the start.
+  // Waits until rows of x for the tile are written, if the wait at the start does not cover them.
   __device__ __forceinline__ void wait_for_rows(const ExpertTile&) const {}
 };
 
-// Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: one
-// warp alone would take as long for the copies of a tile as the tensor cores for its products. If a pair
-// shares weights, each CTA copies every second row block into both. The first warp (in a pair, of the first
-// CTA) finds the tiles and publishes them.
+// Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: a single warp would take as long for
+// the copies of a tile as the tensor cores for its products. If a pair shares weights, each CTA copies every second row block into both.
+// The first warp (in a pair, of the first CTA) finds the tiles and publishes them.
 template <class C, class Work>
 __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring, int warp) {
   constexpr int kCopiers = C::kSharesWeights ? 2 : C::kWeightWarps;
@@ -88,7 +87,7 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
     if (ring.ends(t)) break;
     uint32_t ticket = 0;
     const auto& p = work.of(t);
-    // The ticket is taken a little before the tile's last stage, so that nobody waits for it.
+    // Takes the ticket a little before the tile's last stage, so that the result is there when it is needed.
     const int take_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
     const int blocks = t.end_block - t.first_block;
     const int own = (blocks - copier + kCopiers - 1) / kCopiers;
@@ -133,7 +132,7 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
   }
 }
 
-// Copies rows of x of all tiles of this CTA, 16 bytes a thread: kXWarps warps.
+// Copies rows of x of all tiles of this CTA, 16 bytes per thread, by kXWarps warps.
 template <class C, class Work>
 __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
@@ -155,13 +154,13 @@ __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
   }
 }
 
-// Copies rows of x that are in order, or will be: one warp, by TMA. If a pair shares them, each CTA copies
-// one half into both.
+// Copies ordered rows of x by TMA, from one warp; gathered rows count as ordered once they have arrived. If a pair shares the rows, each
+// CTA copies one half into both.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
                                             const PairGather& g, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  int waves = 0;  // waves of the grid that this CTA has begun
+  int waves = 0;  // waves of the grid that this CTA has started
 #pragma unroll 1
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.wait_tile(count);
@@ -207,7 +206,7 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
   }
 }
 
-// Copies rows of x from their tokens, one TMA box each: kXWarps warps of each CTA of a pair.
+// Copies rows of x from their tokens, one TMA box per row, by kXWarps warps of each CTA of a pair.
 template <class C>
 __device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, const CUtensorMap& of_x,
                                                   TileRing<C> ring, int warp) {

@@ -1,5 +1,5 @@
-// Rows of tokens, one TMA box each, multicast to both CTAs of a pair. They land where one box of all rows
-// would put them, because TMA swizzles by address bits.
+// Rows of tokens, one TMA box per row, multicast to both CTAs of a pair. They land where one box of all rows would put them, because TMA
+// swizzles by address bits.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
@@ -8,7 +8,7 @@
 namespace sluice::cuda {
 
 constexpr int kXWarps =
-    3;  // that copy rows one by one; one warp would issue copies more slowly than the tensor cores multiply
+    3;  // these warps copy rows one by one; a single warp would issue copies more slowly than the tensor cores multiply
 
 #ifdef __CUDACC__
 
@@ -21,23 +21,23 @@ __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map
   return *reinterpret_cast<const CUtensorMap*>(static_cast<uint64_t>(high) << 32 | low);
 }
 
-// The boxes of one warp. Each CTA of the pair has half of a tile's rows, in units of 8; its warps take turns.
-// kMost: rows of a tile.
+// The boxes of one warp. Each CTA of the pair has half of a tile's rows, in units of 8, which its warps take in rotation. kMost: rows of a
+// tile.
 template <int kMost>
 struct TokenBoxes {
   static constexpr int kUnit = 8, kUnitBytes = kUnit * tile::kSwizzledRowBytes;
-  static constexpr int kOwn = (kMost / kUnit / 2 + kXWarps - 1) / kXWarps;  // units of a warp
-  static constexpr int kEach = (kOwn * kUnit + 31) / 32;                    // rows of a lane
+  static constexpr int kOwn = (kMost / kUnit / 2 + kXWarps - 1) / kXWarps;  // units per warp
+  static constexpr int kEach = (kOwn * kUnit + 31) / 32;                    // rows per lane
   static_assert(kMost % (2 * kUnit) == 0);
 
-  int all, first, count;  // units of the tile; this CTA's first unit and its number of units
-  // Rows of x: lane l of warp `warp` holds row l % 8 of the warp's units l / 8, 4 + l / 8 and so on.
+  int all, first, count;  // units of the tile; this CTA's first unit and number of units
+  // Rows of x: lane l holds row l % 8 of this warp's units l / 8, 4 + l / 8 and so on.
   int rows[kEach];
 
-  // Looks up the rows by loads, on which the copies depend.
+  // Looks up the rows by loads; the copies depend on them.
   __device__ __forceinline__ void find(const ExpertParameters& p, const ExpertTile& t, uint32_t rank,
                                        int warp) {
-    constexpr int kNone = -1;  // no row of the map's tensor: TMA writes zeros
+    constexpr int kNone = -1;  // a row outside the map's tensor: TMA writes zeros
     const int lane = static_cast<int>(threadIdx.x % 32);
     all = ceil_div(t.rows, kUnit);
     const int half = ceil_div(all, 2);
@@ -50,10 +50,10 @@ struct TokenBoxes {
     }
   }
 
-  // Bytes of one k block, of both CTAs.
+  // Bytes of one k block, for both CTAs.
   __device__ __forceinline__ uint32_t bytes() const { return static_cast<uint32_t>(all * kUnitBytes); }
 
-  // Copies the warp's rows of the k block that starts at `column`. `to`: the tile's first row.
+  // Copies the warp's rows of the k block at `column`. `to`: the address of the tile's first row.
   __device__ __forceinline__ void copy(const CUtensorMap& x, uint32_t to, int column, uint32_t full,
                                        int warp) const {
     const uint32_t own = to + static_cast<uint32_t>((first + warp) * kUnitBytes);

@@ -1,18 +1,16 @@
-// CTA pairs (tiles.cuh) gather rows of tokens into the order of an expert GEMM's rows while they
-// multiply. Two warps of each CTA move rows by bulk copies to shared memory and from there to a workspace.
-// From there whole TMA boxes are loaded, as if an earlier kernel had gathered the rows. The tensor cores are
-// the bound, so memory has time for this.
+// CTA pairs (tiles.cuh) gather rows of tokens into the row order of an expert GEMM while they multiply. Two warps of each CTA move rows by
+// bulk copies to shared memory and from there to a workspace. From the workspace whole TMA boxes are loaded, as if an earlier kernel had
+// gathered the rows. The tensor cores are the limit, so memory has time for this.
 //
-// Work is in waves: the experts whose first tile is among the grid's first tiles, among its second ones, and
-// so on. Within a wave it is in segments of k, so that the first tiles wait for little. Each item has its
-// place in a fixed order and so its warp: all CTAs must run at once (Launch::cooperative). A wave is copied
-// when the CTA loads tiles a few waves before it, not earlier, so that its rows are still in the L2 when they
-// are needed.
+// Work is divided into waves: the experts whose first tile is among the grid's first tiles, among its second tiles, and so on. A wave is
+// divided into segments of k, so that the first tiles wait for little. The items have a fixed order, which assigns each item to a warp, so
+// all CTAs must run at once (Launch::cooperative). A CTA copies a wave when it loads tiles a few waves before it, not earlier, so that
+// the rows are still in L2 when they are needed.
 //
-// There is no deadlock. A warp publishes what it has written before it waits for a wave of its CTA to begin.
-// A tile waits for rows of its own wave, and these wait for the start of an earlier tile, so some warp can
-// always proceed. That also holds if tiles are taken by tickets, because a tile's wave follows from its place
-// in the list: of all tiles that wait, the rows of the first one wait for none.
+// There is no deadlock. A warp publishes what it has written before it waits for its CTA to start a wave. A tile waits for rows of its own
+// wave, and these rows wait for the start of an earlier tile, so some warp can always proceed. This also holds if tiles are taken by
+// tickets, because the wave of a tile follows from its position in the list: among all waiting tiles, the rows of the first tile wait
+// for no tile.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -24,7 +22,7 @@
 
 namespace sluice::cuda {
 
-// The gather as a kernel's parameter. kWarps: gather warps of a CTA.
+// The gather as a kernel's parameter. kWarps: gather warps per CTA.
 struct PairGather {
   static constexpr int kWarps = 2;
   static constexpr int kSegmentsMost = 32;  // one lane each
@@ -32,14 +30,14 @@ struct PairGather {
   const uint4* from = nullptr;           // rows of tokens
   uint4* to = nullptr;                   // rows in order, `chunks` each
   int64_t from_stride = 0;               // in chunks
-  int chunks = 0;                        // of a row: 16-byte chunks
-  int segments = 0, segment_blocks = 0;  // of k; k blocks in a segment
+  int chunks = 0;                        // 16-byte chunks per row
+  int segments = 0, segment_blocks = 0;  // segments of k; k blocks per segment
   int ahead = 1;                         // waves that a CTA may copy beyond the tile that it loads
-  // Zero before and after: CTAs that need no more rows, and rows that have arrived, [experts, segments].
+  // Zero before and after the launch: CTAs that need no more rows; rows that have arrived, [experts, segments].
   uint32_t *ctas_done = nullptr, *rows_arrived = nullptr;
 };
 
-// How k is divided: k blocks in a segment, all segments equal but the last. C::kGatherBlocks: the most.
+// How k is divided into segments of equally many k blocks; the last may be shorter. C::kGatherBlocks: the most k blocks per segment.
 template <class C>
 constexpr int pair_segment_blocks(int k_blocks) {
   const int segments = (k_blocks + C::kGatherBlocks - 1) / C::kGatherBlocks;
@@ -51,9 +49,9 @@ constexpr int pair_segments(int k_blocks) {
   return (k_blocks + each - 1) / each;
 }
 
-// The words before these counts are tickets of the same launches.
+// The words before these counters are the tickets of the same launches.
 constexpr size_t kGatherWordsAt = 1024;
-// Whether a kernel can gather for this many experts and columns of x, or fewer.
+// True if a kernel can gather for this many experts and columns of x, or fewer.
 template <class C>
 constexpr bool pair_gather_fits(int experts, int width) {
   return width <= PairGather::kSegmentsMost * C::kGatherBlocks * static_cast<int>(kFragmentWidth) &&
@@ -61,8 +59,8 @@ constexpr bool pair_gather_fits(int experts, int width) {
              kGridWordsBytes;
 }
 
-// `to`: workspace for the rows in order, bf16[rows, width]. clusters: CTA pairs of the grid. tile_rows,
-// tile_row_blocks: of a pair's tile.
+// `to`: workspace for the ordered rows, bf16[rows, width]. clusters: CTA pairs of the grid. tile_rows and tile_row_blocks: per tile of a
+// pair.
 template <class C>
 PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, void* to, int clusters,
                        int tile_rows, int tile_row_blocks, uint32_t* grid_words) {
@@ -72,7 +70,7 @@ PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, 
   g.from = a.x.as<const uint4>(), g.to = static_cast<uint4*>(to);
   g.from_stride = a.x.stride[0] / 8, g.chunks = static_cast<int>(p.width / 8);
   g.segments = pair_segments<C>(k_blocks), g.segment_blocks = pair_segment_blocks<C>(k_blocks);
-  // As many waves as may wait in the L2.
+  // As many waves as may wait in L2.
   constexpr double kBytes = 32e6;
   constexpr int kLeast = 2, kMost = 4;
   const double tiles = std::ceil(static_cast<double>(shape.row_blocks) / tile_row_blocks);
@@ -84,8 +82,8 @@ PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, 
 
 #ifdef __CUDACC__
 
-// Shared memory of a gather warp, by address: the staging of rows, the barrier that counts their bytes, and
-// the word that counts the waves that the CTA has begun (first zero).
+// Shared memory addresses of a gather warp: the staging of rows, the mbarrier that counts their bytes, and the word that counts the waves
+// that the CTA has started (zero at first).
 struct PairGatherPlace {
   uint32_t rows, barrier, waves_begun;
 
@@ -95,24 +93,23 @@ struct PairGatherPlace {
     return uniform(static_cast<int>(all)) >= waves;
   }
 };
-// The CTA has begun to load tiles of `waves` more waves: called by the warp that loads x.
+// The CTA has started to load tiles of `waves` more waves. The warp that loads x calls it.
 __device__ __forceinline__ void begin_waves(uint32_t waves_begun, int waves) {
   if (threadIdx.x % 32 == 0) tile::add_shared_count(waves_begun, static_cast<uint32_t>(waves));
   __syncwarp();
 }
 
-// What a warp copies at once: rows of an expert, one segment of each.
+// An item: rows of an expert that a warp copies at once, one segment of each.
 struct GatherItem {
   int expert = 0, segment = 0, wave = 0;
-  int row = 0, rows = 0;  // row: of y; rows == 0: the end
+  int row = 0, rows = 0;  // row: of y; rows == 0: no more items
 };
 
-// The items of one warp, in order. List: experts in the order of their tiles (`expert`, `listed` of them) and
-// how many tiles are before each (`before`). In this form ptxas has enough registers beside wgmma; with more
-// nested loops it had not.
+// The items of one warp, in order. List: experts in the order of their tiles (`expert`, `listed` of them), and the number of tiles before
+// each (`before`). In this form ptxas has enough registers next to wgmma; with more nested loops it had not.
 template <class C, class List>
 struct GatherItems {
-  // index: of the next item, in the wave; begin, end: experts of the wave; groups: of rows that they have.
+  // index: of the next item in the wave; begin, end: experts of the wave; groups: groups of rows of these experts.
   int index, begin = 0, end = 0, groups = 0, wave = -1;
 
   __device__ __forceinline__ GatherItem next(const ExpertParameters& p, const PairGather& g,
@@ -160,7 +157,7 @@ __device__ __forceinline__ void gather_pair_rows(const ExpertParameters& p, cons
     const int flat = lane < item.rows ? __ldg(p.order + item.row + lane) : -1;
     return flat < 0 ? -1 : flat / p.slots;
   };
-  // Items whose rows are being written to memory, one a lane: their words of rows_arrived and rows.
+  // Items whose rows are being written to memory, one per lane: their index in rows_arrived and their number of rows.
   int unpublished = 0, item_rows = 0;
   uint32_t* word = nullptr;
   const auto publish = [&] {
@@ -204,12 +201,12 @@ __device__ __forceinline__ void gather_pair_rows(const ExpertParameters& p, cons
   publish();
 }
 
-// Which segments of an expert's rows have arrived, for the warp that loads them.
+// The segments of an expert's rows that have arrived, for the warp that loads them.
 struct PairArrived {
   uint32_t count = 0, wanted = 0;  // of the lane's segment
   const uint32_t* rows_arrived = nullptr;
 
-  // Starts the load; nobody waits for its result here.
+  // Starts the load; the result is not needed yet.
   __device__ __forceinline__ void read(const ExpertParameters& p, const PairGather& g, int expert) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     wanted = lane < g.segments ? __ldg(p.row_count + expert) : 0;
@@ -218,7 +215,7 @@ struct PairArrived {
   }
   __device__ __forceinline__ void read_again() { count = tile::read_written(rows_arrived); }
   __device__ __forceinline__ uint32_t mask() const { return __ballot_sync(0xffffffffu, count >= wanted); }
-  // Waits for `segment`.
+  // Waits for `segment` to arrive.
   __device__ __forceinline__ void wait(int segment) {
     while (!(mask() >> segment & 1)) read_again();
     tile::fence_global_for_async();
@@ -226,7 +223,7 @@ struct PairArrived {
   }
 };
 
-// Called by the warp that has waited for all rows that this CTA loads. The last CTA leaves zeros.
+// Called by the warp that has waited for all rows that this CTA loads. The last CTA resets the counters to zero.
 __device__ __forceinline__ void finish_gather(const ExpertParameters& p, const PairGather& g) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint32_t before = lane == 0 ? tile::take_turn(g.ctas_done) : 0;

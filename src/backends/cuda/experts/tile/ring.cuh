@@ -1,4 +1,4 @@
-// The ring of stages of tiles.cuh, and how a producer warp publishes tiles to the other warps.
+// The ring of stages of tiles.cuh, and the publication of tiles by a producer warp to the other warps.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/tile/producer_gather.cuh"
@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-// Tiles that one warp has begun to load and another has not begun to multiply: never more than stages.
+// The most tiles that one warp has started to load and another has not started to multiply; never more than stages.
 constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory. Stages come first, aligned to 1024.
@@ -23,15 +23,15 @@ struct TileShared {
 template <class C>
 struct TileRing {
   static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
-  // A tile that is published with its place in the list has fewer rows than this.
+  // A tile that is published with its list position has fewer rows than this.
   static constexpr uint32_t kRowsLimit = C::kTileN < 256 ? 1 << 8 : 1 << 9;
   uint32_t base;  // aligned to 1024
   TileShared at;
   tile::RingPlace place;
-  // CTA pairs: this CTA's rank, and the base of the peer CTA.
+  // CTA pairs: this CTA's rank, and the base address in the peer CTA.
   uint32_t rank = 0, peer = 0;
 
-  // Initialises the barriers; all threads of the CTA call it, and make them visible afterwards. shared: where `base` points.
+  // Initialises the barriers. All threads of the CTA call it and make the barriers visible afterwards. shared: the memory at `base`.
   __device__ __forceinline__ void init(uint8_t* shared) const {
     if (threadIdx.x < static_cast<unsigned>(at.stages)) {
       tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.full) + threadIdx.x, C::kFullArrivals);
@@ -45,8 +45,8 @@ struct TileRing {
   }
   __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
   __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
-  // Whether a published tile is the end of the list. One CTA of a pair that shares weights may have no rows
-  // of a tile.
+  // True if a published tile marks the end of the list. A CTA of a pair that shares weights may have no rows of a tile, so
+  // `rows` alone does not tell.
   static __device__ __forceinline__ bool ends(const ExpertTile& t) {
     return C::kSharesWeights ? t.end_block == 0 : t.rows == 0;
   }
@@ -80,9 +80,8 @@ struct TileRing {
   __device__ __forceinline__ void wait_empty() const {
     tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
   }
-  // Each consumer warp releases a stage that has been read, in both CTAs of a pair; not if `predicate` is 0.
-  // Every lane arrives for itself (tile::arrive_by_lane) where lanes read codes by loads or rows of y pass
-  // through the last stage.
+  // Each consumer warp releases a stage that it has read, in both CTAs of a pair; not if `predicate` is 0. If lanes read codes
+  // by loads, or rows of y pass through the last stage, every lane arrives for itself (tile::arrive_by_lane).
   __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
     if constexpr (C::kReleasedByLanes) {
       tile::arrive_by_lane(empty(stage), predicate);
@@ -96,7 +95,7 @@ struct TileRing {
     return {base + at.gathered + static_cast<uint32_t>(warp * C::kGatherBytes),
             base + at.gather_full + static_cast<uint32_t>(warp * 8), base + at.waves_begun};
   }
-  // Releases the stages of a tile of which this warpgroup has nothing.
+  // Releases the stages of a tile in which this warpgroup has no work.
   __device__ __forceinline__ void skip(int k_blocks) {
 #pragma unroll 1
     for (int k = 0; k < k_blocks; k += C::kSteps) {

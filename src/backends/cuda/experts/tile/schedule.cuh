@@ -6,32 +6,31 @@
 
 namespace sluice::cuda {
 
-// Bytes of shared memory of a TileSchedule, and of the scratch that kThreads threads need to make it.
+// Bytes of shared memory of a TileSchedule, and of the scratch that kThreads threads need to build it.
 constexpr int expert_list_bytes(int experts) { return (experts + 1) * 4 + (experts + 1) / 2 * 4; }
 template <int kThreads>
 constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
 
 #ifdef __CUDACC__
 
-// Tiles of all experts that a launch serves, divided as in PlainSchedule; of a CTA pair, both halves are one
-// tile. Tiles after the last full round of the grid (the tail) are cut into tiles of fewer row blocks if those
-// still fit one round: the row blocks of one warpgroup or of two, which take about half or three fourths of a
-// tile's time. Two tiles make three cuts of two warpgroups, so even a tail of two thirds of a round saves a
-// fourth of one. bf16 tiles are not cut: it saved nothing.
+// The tiles of all experts that a launch serves, divided as in PlainSchedule; for a CTA pair, both halves are one tile. The
+// tail, the tiles after the last full round of the grid, is cut into tiles of fewer row blocks if those still fit one round:
+// the row blocks of one or two warpgroups, which take about half or three quarters of a tile's time. Two tiles make three cut
+// tiles of two warpgroups, so even a tail of two thirds of a round saves a quarter of a round. bf16 tiles are not cut, because
+// it saved nothing.
 template <class C>
 struct TileSchedule {
-  // Shared memory: tiles before the i-th listed expert, and of all, [experts + 1]; and which expert that is.
-  // Cut tiles count too.
+  // Shared memory: the number of tiles, cut tiles included, before the i-th listed expert, and in total, [experts + 1]; then which expert
+  // that is.
   int32_t* before = nullptr;
   uint16_t* expert = nullptr;
-  int listed = 0, all = 0;  // experts; tiles, cut ones included
-  // In experts after the cut_expert-th, tiles have tail_blocks row blocks. In that expert, so do those after
-  // cut_m_tile whole tiles of the same rows of x.
+  int listed = 0, all = 0;  // experts; tiles, cut tiles included
+  // Experts after the cut_expert-th have tiles of tail_blocks row blocks. In that expert itself, so have the tiles after cut_m_tile whole
+  // tiles of the same rows of x.
   int cut_expert = INT32_MAX, cut_m_tile = 0, tail_blocks = C::kTileBlocks;
 
   static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kRowsMost); }
-  // The height class of an expert with rows: 0 is the widest. Where there are more heights than classes, some
-  // share one.
+  // The height class of an expert with rows; 0 is the widest. If there are more heights than classes, some heights share a class.
   static constexpr int kClasses = std::min(C::kHeights, 4);  // each has 16 bits of a word
   static __device__ __forceinline__ int height_class(int rows) {
     const int units = ceil_div(ceil_div(rows, C::kStepN), tiles_of(rows));
@@ -41,8 +40,7 @@ struct TileSchedule {
     return height;
   }
 
-  // Makes the list; all threads of the CTA call it. sums: shared memory, kExpertListScratchBytes, aligned to
-  // 16.
+  // Builds the list. All threads of the CTA call it. sums: shared memory, kExpertListScratchBytes, aligned to 16.
   __device__ __forceinline__ void make(const ExpertParameters& p, int32_t* sums) {
     if (p.expert_order == ExpertOrder::kLong) {
       make_long(p, sums);
@@ -53,21 +51,21 @@ struct TileSchedule {
     __syncthreads();
   }
 
-  // What count() says of a thread's expert: its place in the list, and tiles of the same weights, before it, its own and
-  // of all.
+  // The result of count() for a thread's expert: its position in the list, and numbers of tiles of the same weights: before it,
+  // its own, and in total.
   struct Counted {
     int at, first, own, columns;
-    bool mine;  // the launch serves it
+    bool mine;  // the launch serves the expert
   };
-  // First step of make(): orders the experts. rows: of the expert with the thread's number; 0 beyond the last one.
+  // First step of make(): orders the experts. rows: of the expert with this thread's index; 0 past the last expert.
   __device__ __forceinline__ Counted count(const ExpertParameters& p, int rows, int32_t* sums) {
     const uint32_t scratch = tile::shared_address(sums);
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const bool mine = serves(p, rows);
     const int own = mine ? tiles_of(rows) : 0;
     const int height = !mine ? 4 : p.expert_order == ExpertOrder::kByWidth ? height_class(rows) : 0;
-    // Experts of each height class, and their tiles of the same weights, before this one: first in the warp,
-    // then in the CTA. Loops over the warps' sums would take as long as all the rest.
+    // Experts of each height class, and their tiles of the same weights, before this expert: first within the warp, then within
+    // the CTA. Loops over the warps' sums would take as long as everything else.
     int at = 0;
     uint64_t experts = 0, tiles = static_cast<uint64_t>(own) << (16 * (height % 4));
 #pragma unroll
@@ -105,8 +103,8 @@ struct TileSchedule {
     if (mine) expert[at] = static_cast<uint16_t>(tid);
     return {at, first, own, columns, mine};
   }
-  // Second step: counts tiles of all weight rows, and cuts the tail of a launch that has `ahead` tiles before these. A CTA barrier
-  // follows, before the list is read and before another one that cuts.
+  // Second step: counts tiles over all weight rows, and cuts the tail of a launch that has `ahead` tiles before these. A CTA
+  // barrier follows before the list is read, and before another call that cuts.
   __device__ __forceinline__ void lay(const ExpertParameters& p, const Counted& counted, int ahead,
                                       int32_t* sums) {
     constexpr int kWarps = C::kThreads / 32;
@@ -118,8 +116,8 @@ struct TileSchedule {
     const int tail_tiles =
         max(0, min(all, together - __float2int_rd(__int2float_rn(together) * p.cut_for) * grid));
     if (C::kCuts > 1) {
-      // At small tile_n memory is the bound: while SMs idle in the last round, weights of the next product
-      // arrive, and cut tiles that fill more than half of a round gain nothing. Unless there is no next product.
+      // At small tile_n memory is the limit. While SMs idle in the last round, weights of the next product arrive, so cut tiles
+      // that fill more than half of a round gain nothing. That does not hold without a next product.
       constexpr int kOfGroup = C::kTileBlocks / C::kCuts,
                     kTwoThirds = C::kTileN <= 32 && !C::kBothProducts ? 4 : 3;
       if (p.cut_for > 0 && tail_tiles > 0)
@@ -148,8 +146,8 @@ struct TileSchedule {
     if (threadIdx.x == 0) before[listed] = all;
   }
 
-  // The tile `index` < all, whole or cut. Whole warps call it. Copies wait while a warp finds a tile, so this
-  // has no avoidable divisions and no branches.
+  // The tile at `index` < all, whole or cut. Whole warps call it. Copies wait while a warp finds a tile, so this has no
+  // avoidable divisions and no branches.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     int low = 0, far = listed;  // before[low] <= index < before[low + far]
@@ -176,7 +174,7 @@ struct TileSchedule {
   }
 
  private:
-  // For more experts than the CTA has threads, or very many tiles: in the experts' order, and no tile is cut.
+  // For more experts than the CTA has threads, or very many tiles: in expert order, and no tile is cut.
   __device__ __forceinline__ void make_long(const ExpertParameters& p, int32_t* sums) {
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const int m_tiles = ceil_div(p.row_blocks, C::kTileBlocks);

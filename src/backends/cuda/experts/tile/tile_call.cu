@@ -1,4 +1,4 @@
-// Enqueues configurations of tile kernels from a table of all compiled kernels. It decides nothing.
+// Enqueues the launches of a configuration, from a table of all compiled kernels. It decides nothing.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tile_call.h"
 
@@ -19,7 +19,7 @@ constexpr auto kLaunchers =
 Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
                      std::span<const KernelLaunch> launches, const ExpertGemm::Args& a, Workspace w,
                      Stream stream) {
-  // Rows of no tokens are nobody's, and there is no x to map.
+  // Without tokens no row has an owner, and there is no x to map.
   if (p.rows == 0 || ExpertGemm::tokens_of(p) == 0) return {};
   ExpertGemm::Args args = a;
   for (const KernelLaunch& one : launches) {

@@ -1,4 +1,4 @@
-// What the host tells a launch of a tile kernel.
+// The host's parameters of a tile kernel launch.
 #pragma once
 #include <array>
 #include <string_view>
@@ -14,10 +14,10 @@ struct TileCall {
   const ExpertGemm::Args& args;
   Stream stream;
   TileLaunch launch;
-  void* ordered;  // workspace for rows of tokens in order, ordered_bytes()
+  void* ordered;  // workspace for ordered rows of tokens, ordered_bytes()
 };
 
-// Launches kernel kRow of tile_kernels(kWeights). Each is compiled in one of experts/tiles_*.cu.
+// Launches kernel kRow of tile_kernels(kWeights). Each is compiled in one of experts/tile/tiles_*.cu.
 template <DType kWeights, int kRow>
 Status launch_tile(const TileCall& call);
 
@@ -26,9 +26,8 @@ Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& problem,
                      std::span<const KernelLaunch> launches, const ExpertGemm::Args& args,
                      Workspace workspace, Stream stream);
 
-// Enqueues a copy under the name `name`: row r of `to` = row order[r] / slots of args.x, if order[r] >= 0.
-// Needs slots > 0, x in bf16, width % 8 == 0 and `to` aligned to 16 bytes; rows of x may start at any
-// address.
+// Enqueues a copy under the name `name`: row r of `to` = row order[r] / slots of args.x, if order[r] >= 0. Needs slots > 0, x in bf16,
+// width % 8 == 0 and `to` aligned to 16 bytes; rows of x may start at any address.
 Status order_rows(std::string_view name, const ExpertGemm::Problem& problem, const ExpertGemm::Args& args,
                   void* to, Stream stream);
 

@@ -1,5 +1,4 @@
-// The configurations of the tile kernels for a problem: which launches there may be, and which experts each
-// launch serves.
+// The configurations of the tile kernels for a problem: the possible launches, and the experts that each launch serves.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,20 +8,18 @@
 namespace sluice::cuda {
 namespace {
 
-// How the launches of a configuration get rows of x, and the suffix of the configuration's name.
+// The source of rows of x for the launches of a configuration, and the suffix of the configuration's name.
 enum class Rows { kAsTheyAre, kOrdered, kThreads, kBoxes, kGathered };
 constexpr std::string_view kSuffixes[] = {"", ".ordered", ".threads", ".boxes", ".gathered"};
 
-// Kernels that share the experts by their number of rows, in ascending order. Each serves experts of up to
-// its own tile_n; the last one serves all others too. A kernel is named by its tile_n; a negative one means
-// CTA pairs. `first` is launched first: it serves the mean. After it come the kernels for more rows, the most
-// rows first, then those for fewer.
+// Kernels that divide the experts by their number of rows, in ascending order. Each serves experts of up to its own tile_n; the
+// last one also serves all larger experts. A kernel is named by its tile_n; a negative name means CTA pairs. `first` serves the
+// mean and is launched first. Then come the kernels for more rows, in descending order, then the kernels for fewer rows.
 struct Ladder {
   std::array<int, 4> n{};
   int first = 0;
-  // Experts with fewer rows than the mean minus this many standard deviations go to the kernels before
-  // `first`. Those nearer to the mean stay, because a launch that serves few of them still pays for its start
-  // and its end.
+  // Experts with fewer rows than the mean minus this many standard deviations go to the kernels before `first`. Experts nearer to the mean
+  // stay, because a launch that serves few experts still pays for its start and its end.
   double deviations = 3;
 
   int size() const {
@@ -61,7 +58,7 @@ constexpr Ladder kPairsInOrder[] = {{{-160}}, {{80, -160}, 1}, {{80, -192, -160}
 constexpr Ladder kPairsOfTokens[] = {
     {{-160}}, {{-112, -160}, 1}, {{48, -112, -160}, 2}, {{48, -112, -192, -160}, 3, kAll}};
 
-// The row of tile_kernels() for tile_n `n` and this source of rows; -1: none was compiled.
+// The row of tile_kernels() for tile_n `n` and this source of rows, or -1 if none was compiled.
 int kernel_of(DType w, int n, Rows rows, bool first) {
   const bool pair = n < 0;
   const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
@@ -85,18 +82,17 @@ double mean_rows(const ExpertGemm::Problem& p) {
   return active > 0 ? rows / active : 0;
 }
 
-// kByWidth needs one thread of a CTA for each expert, and tiles that a CTA can count in 16 bits.
+// kByWidth needs one thread of a CTA per expert, and tiles that a CTA can count in 16 bits.
 ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
   const int64_t threads = p.w == DType::kE2M1 ? 512 : 384;
   if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
-  // With few tiles per SM their order matters. With many mxfp4 tiles, memory traffic and products mix better
-  // in the given order.
+  // With few tiles per SM their order matters. With many mxfp4 tiles, memory traffic and products mix better in the given order.
   constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
   if (p.w == DType::kBF16) return k.ctas() == 2 ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
   return tiles < kFewTiles && mean > kRowsOfOrder ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
 }
 
-// Tiles of the problem if every expert has the mean number of rows.
+// The number of tiles if every expert has the mean number of rows.
 double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) {
   const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
   return active * std::max(1.0, std::ceil(mean / k.rows_of_x())) *
@@ -104,7 +100,7 @@ double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) 
                    static_cast<double>(k.rows_of_weights()));
 }
 
-// The launches of a ladder; none if one of its kernels was not compiled for this source of rows.
+// The launches of a ladder, or none if one of its kernels was not compiled for this source of rows.
 std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceInfo& d, const Ladder& ladder,
                                     Rows rows) {
   const double mean = mean_rows(p), deviation = std::sqrt(mean);
@@ -118,14 +114,14 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
     double most = k.n_most;
     if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
-      // Experts just above its rows are worth another launch if they make a round of its tiles.
+      // Experts slightly above its rows are worth another launch if they fill a round of its tiles.
       const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
       const double beyond = active * std::erfc((most + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
       constexpr double kRowBlocks = 3;
       if (beyond * static_cast<double>(ExpertGemm::fragments(p).row_blocks) < d.cores * kRowBlocks)
         most = std::max(most, mean + 3 * deviation);
     }
-    // In multiples of 8, so that a table of plans has few steps.
+    // A multiple of 8, so that a table of plans has few steps.
     const int rows_most =
         i + 1 == count ? INT32_MAX : static_cast<int>(std::clamp(std::floor(most / 8) * 8, 0.0, 1e9));
     TileLaunch& step = steps[static_cast<size_t>(i)];
@@ -150,13 +146,13 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   return out;
 }
 
-// Whether CTA pairs can gather: the lists of experts must leave room in shared memory, one warp looks at all
-// of k at once, and a tile's place in the list must fit beside its rows where it is published.
+// The conditions under which CTA pairs can gather: shared memory has room for the lists of experts, one warp covers all of k at
+// once, and a published tile has room for its list position beside its rows.
 void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   const bool fp4 = p.w == DType::kE2M1;
   const int64_t experts = fp4 ? 512 : 256, width = fp4 ? 10240 : 16384;
   constexpr int64_t kTilesMost = 1 << 22;
-  // Measured: a gather takes about 375 / weight rows of the time that the tiles after it take.
+  // Measured: relative to the tiles after it, a gather takes about 375 / weight rows of the time.
   constexpr int64_t kWeightRows = 1024;
   r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
          "at least 1024 weight rows (each row of x that is copied serves them)", "weight rows",
@@ -169,12 +165,12 @@ void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   r.need(tiles <= kTilesMost, "at most 2^22 tiles (a tile's place is published in 23 bits)", "tiles", tiles);
 }
 
-// Whether rows of this problem have this source, or would if they started at multiples of 16 bytes.
+// True if rows of this problem have this source, or would have it if they were 16-byte aligned.
 bool applies(const ExpertGemm::Problem& p, Rows rows) {
   return rows == Rows::kThreads || (rows == Rows::kAsTheyAre) == (p.slots == 0);
 }
 
-// Why this source of rows is not possible.
+// The reasons why this source of rows is impossible.
 Refusal refusal_of(const ExpertGemm::Problem& p, Rows rows) {
   Refusal r;
   if (rows == Rows::kAsTheyAre || rows == Rows::kBoxes || rows == Rows::kGathered)
@@ -251,7 +247,7 @@ std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo&
   for (size_t i = 0; i < std::size(kBf16Tiles); ++i) {
     const TileKernel& k = kBf16Tiles[i];
     const int kernel = static_cast<int>(i);
-    // Of two kernels that differ only in the step of tile_n, the finer one says so.
+    // If two kernels differ only in the step of tile_n, the finer kernel has a suffix.
     const std::string_view finer = k.x == XSource::kRowBoxes && k.n_step == 8 ? "/8" : "";
     switch (k.x) {
       case XSource::kInOrder:

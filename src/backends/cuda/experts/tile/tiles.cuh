@@ -1,19 +1,19 @@
-// The tile kernel of the expert GEMMs: a tile is tile_m weight rows x up to kTileN rows of x. A persistent
-// grid takes one tile after the other.
+// The tile kernel of the expert GEMMs: a tile is tile_m weight rows x up to kTileN rows of x. A persistent grid takes one tile after the
+// other.
 //
-// Consumers: one to three warpgroups, each with one or two row blocks of 64. x is swizzled in shared memory.
-// wgmma reads bf16 weights from shared memory too; mxfp4 codes are decoded in registers. Each warpgroup
-// advances at its own pace, as far ahead as the ring of stages allows.
+// Consumers: one to three warpgroups, each with one or two row blocks of 64. x is swizzled in shared memory. wgmma reads bf16 weights from
+// shared memory too; mxfp4 codes are decoded in registers. Each warpgroup advances at its own pace, as far ahead as the ring of stages
+// allows.
 //
-// Producers: warps of one more warpgroup (producer.cuh). If rows of x are at any address, one warp copies
-// weights by bulk copies, and three copy rows of x, 16 bytes a thread. If rows of x are in y's order, at
-// multiples of 16 bytes, one warp copies a tile's rows in one TMA box, and three copy weights.
+// Producers: the warps of one more warpgroup (producer.cuh). If rows of x are at any address, one warp copies weights by bulk copies, and
+// three warps copy rows of x, 16 bytes per thread. If rows of x are in y's order, at multiples of 16 bytes, one warp copies a tile's rows
+// in one TMA box, and three warps copy weights.
 //
-// CTA pairs: a pair is a cluster of two CTAs on two SMs. What both multiply comes from the L2 once: each CTA
-// copies half of it into both. If they share rows of x, each has half of a tile's row blocks, and rows come in
-// one TMA box if they are in order or two more warps gather them into order (producer_gather.cuh), else in one
-// box a row (producer_boxes.cuh). If they share weights, each has half of a tile's rows. A stage is empty when
-// both CTAs have read it, so consumer warps release it in both.
+// CTA pairs: a pair is a cluster of two CTAs on two SMs. The operand that both multiply comes from L2 once: each CTA copies
+// half of it into both. If the pair shares rows of x, each CTA has half of a tile's row blocks. The rows come in one TMA box if
+// they are in order or if two more warps gather them into order (producer_gather.cuh), otherwise in one box per row
+// (producer_boxes.cuh). If the pair shares weights, each CTA has half of a tile's rows. A stage is empty when both CTAs have
+// read it, so consumer warps release it in both.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -53,7 +53,7 @@ constexpr bool bf16_blocks_are_swizzled() {
 }
 static_assert(bf16_blocks_are_swizzled());
 
-// What a kernel is compiled for, from its row of config.h.
+// Constants of a compiled kernel, from its row of config.h.
 template <class Weights_, TileKernel kOf, int kResident_ = 1>
 struct ExpertTiles {
   using Weights = Weights_;
@@ -61,23 +61,22 @@ struct ExpertTiles {
   static constexpr XSource kRows = kOf.x;
   static constexpr bool kSharesX = kOf.shares == PairShares::kRowsOfX,
                         kSharesWeights = kOf.shares == PairShares::kWeights, kPair = kOf.ctas() == 2;
-  static constexpr int kCtas = kOf.ctas();                              // of a tile
+  static constexpr int kCtas = kOf.ctas();                              // per tile
   static constexpr int kGroups = kMxfp4 ? 3 : kOf.tile_m > 64 ? 2 : 1;  // consumer warpgroups
   static constexpr int kBlocks =
-      kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks of each
-  // tile_n, which wgmma calls N: there is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas
-  // serialises wgmma in a kernel with five such loops that each have an epilogue, and with fewer loops if they
-  // use more registers.
+      kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks per warpgroup
+  // tile_n, which wgmma calls N: there is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas serialises wgmma in a kernel
+  // with five such loops that each have an epilogue, and with fewer loops if they use more registers.
   static constexpr int kTileN = kOf.n_most, kStepN = kOf.n_step, kLeastN = kOf.n_least;
-  static constexpr int kRowsMost = kOf.rows_of_x();  // rows of x of a tile
-  static constexpr int kSteps = kOf.k_steps;         // k blocks in a stage
-  static constexpr int kResident = kResident_;       // CTAs on an SM
+  static constexpr int kRowsMost = kOf.rows_of_x();  // rows of x per tile
+  static constexpr int kSteps = kOf.k_steps;         // k blocks per stage
+  static constexpr int kResident = kResident_;       // CTAs per SM
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kGathers = kRows == XSource::kGathered;
   static constexpr bool kKeepsIndex = kGathers;  // a tile is published with its `index`
-  static constexpr bool kBothProducts = false;   // a launch has tiles of both
+  static constexpr bool kBothProducts = false;   // a launch has tiles of both products
   static constexpr bool kWholeBoxes =
-      kRows == XSource::kInOrder || kGathers;  // one TMA box holds all rows of the tile, or half
+      kRows == XSource::kInOrder || kGathers;  // one TMA box holds all rows of the tile, or half of them
   static constexpr bool kBoxes = kRows != XSource::kThreads;  // x arrives by TMA
   static_assert(kPair || (!kGathers && kRows != XSource::kRowBoxes));
   static_assert(!kSharesX || kBoxes, "only TMA reaches both CTAs");
@@ -85,34 +84,33 @@ struct ExpertTiles {
                 "a TMA box a row is too slow for all rows of a CTA");
   // Row blocks of a CTA and of a tile; then the layout of a stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = (kSharesX ? 2 : 1) * kRowBlocks;
-  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // most cuts of a tail tile
+  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // the most parts of a cut tail tile
   static constexpr int kBlockBytes =
       static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
   static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
   static_assert(!kSharesWeights || kScaleBytes == 0, "scales are copied to one CTA");
-  static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // of one k block
+  static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // per k block
   static constexpr int kWeights = kSteps * kXBytes;                 // offset in the stage
   static constexpr int kScales = kWeights + kRowBlocks * kSteps * kBlockBytes;
   static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
-  // wgmma reads tiles in the order of swizzle.cuh, so they start at multiples of 1024.
+  // wgmma reads tiles with the swizzle of swizzle.cuh, so they start at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
-  // Staging of a warpgroup's rows of y. bf16 pairs have shared memory to spare for it, so one epilogue serves
-  // all tile_n, and nothing but wgmma reads a stage. The others stage y through their last stage.
+  // Staging of a warpgroup's rows of y. bf16 pairs have enough shared memory for it, so one epilogue serves all tile_n, and
+  // only wgmma reads a stage. The other kernels stage y in their last stage.
   static constexpr int kStagedBytes = kMxfp4 || !kPair ? 0 : kBlocks == 1 && !kGathers ? 8192 : 4096;
   static constexpr bool kReleasedByLanes = kStagedBytes == 0;
-  // For epilogues: that staging, or scales of rows and biases of a tile (EpilogueRowsAhead), of all warpgroups.
+  // Shared memory of epilogues: that staging, or the row scales and biases of a tile (EpilogueRowsAhead), for all warpgroups.
   static constexpr int kEpilogueBytes = kMxfp4 ? kRowBlocks * 512 : kGroups * kStagedBytes;
   // Heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
   static constexpr int kHeights = (kTileN - kLeastN) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
   static_assert((kTileN - kLeastN) % kStepN == 0 && kLeastN % 8 == 0 && kStepN % 8 == 0);
   static_assert(!kSharesWeights || kTileN % kStepN == 0);  // half_of() takes whole steps
-  // Warps that share the copies of weights, and the arrivals that complete a stage's full barrier, besides
-  // the bytes.
+  // Warps that divide the copies of weights, and the arrivals that complete a stage's full barrier, besides the bytes.
   static constexpr int kWeightWarps = kWholeBoxes && !kPair ? 3 : 1,
                        kFullArrivals = kWeightWarps + (kBoxes ? 1 : 32 * kXWarps);
   // Arrivals that release a stage (TileRing::release).
   static constexpr int kEmptyArrivals = kGroups * (kReleasedByLanes ? 128 + (kPair ? 4 : 0) : 8);
-  // For a gather warp: rows in flight, k blocks of each, at most, and items that it publishes together.
+  // Per gather warp: rows in flight, the most k blocks of each row, and items that it publishes together.
   static constexpr int kGatherRows = kSharesWeights ? 4 : 8,
                        kGatherBlocks = kMxfp4           ? 5
                                        : kSharesWeights ? 8
@@ -120,7 +118,7 @@ struct ExpertTiles {
                        kGatherBatch = kMxfp4 ? 2 : 4;
   static constexpr int kGatherRowBytes = kGatherBlocks * tile::kSwizzledRowBytes;
   static constexpr int kGatherBytes = kGathers ? kGatherRows * kGatherRowBytes : 0;
-  // setmaxnreg divides the CTA's registers anew between producer and consumer warps.
+  // setmaxnreg redistributes the CTA's registers between producer and consumer warps.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
   static constexpr int kProducerRegisters = kGathers || (kPair && !kBoxes)     ? 56
                                             : kPair && !kMxfp4 && !kWholeBoxes ? 40
@@ -132,13 +130,13 @@ struct ExpertTiles {
       std::min(240, (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8);
 };
 
-constexpr int kTicketsApart = 32;  // in words: launches that overlap count on separate cache lines
+constexpr int kTicketsApart = 32;  // in words: launches that overlap use counters on separate cache lines
 
-// Takes as many stages as fit beside `list_bytes`.
+// As many stages as fit beside `list_bytes`.
 template <class C>
 constexpr TileShared tile_shared(int list_bytes) {
   constexpr int kStagesMost = 8,
-                kMost = (228 << 10) / C::kResident - 1024;  // the system reserves 1 KB of each CTA
+                kMost = (228 << 10) / C::kResident - 1024;  // the system reserves 1 KiB per CTA
   TileShared s;
   for (s.stages = kStagesMost;; --s.stages) {
     s.epilogue = s.stages * C::kStageBytes;
@@ -171,7 +169,7 @@ __device__ __forceinline__ void wait_for_sums(float (&d)[kBlocks][kSums]) {
   for (int b = 0; b < kBlocks; ++b) tile::hold(d[b]);
 }
 
-// Where a warpgroup stages y: the weights that it had in the last stage, which nobody else reads.
+// A warpgroup stages y over its weights in the last stage, which no other warpgroup reads.
 template <class C, bool kGated>
 __device__ __forceinline__ uint32_t staging_in_stage(const TileRing<C>& ring, uint32_t last, int group) {
   static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<kGated>::kStagingBytes);
@@ -185,8 +183,8 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
                                               TileRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
   const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
-  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // largest scales, for codes
-  // Loads start here, so that the epilogue does not wait for them.
+  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // largest scales, for e2m1
+  // The loads start here, so that the epilogue does not wait for them.
   using Ahead = EpilogueRowsAhead<C::kBlocks, kGated>;
   static_assert(!C::kMxfp4 || C::kGroups * Ahead::kBytes == C::kEpilogueBytes);
   const Ahead ahead(ring.base + ring.at.epilogue + group * Ahead::kBytes);
@@ -213,14 +211,14 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   ring.release(last);
 }
 
-// Multiplies one tile, with the least N between kLeast and kMost that holds its rows, by bisection: a chain of
-// that many branches takes long where sums are short. Returns the last stage.
+// Multiplies one tile with the least N between kLeast and kMost that holds its rows. Chooses N by bisection, because a chain of that many
+// branches takes long if sums are short. Returns the last stage.
 template <int kLeast, int kMost, class C>
 __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::kTileN / 2],
                                                      const ExpertParameters& p, int rows, TileRing<C>& ring) {
   if constexpr (kLeast == kMost) {
     const uint32_t last = C::Weights::template multiply<kMost>(d, p.k_blocks, ring);
-    wait_for_sums(d);  // here: behind branches that join, ptxas serialises wgmma
+    wait_for_sums(d);  // must be here: if branches join before it, ptxas serialises wgmma
     return last;
   } else {
     constexpr int kMiddle = kLeast + (kMost - kLeast) / C::kStepN / 2 * C::kStepN;
@@ -229,7 +227,7 @@ __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::k
   }
 }
 
-// As multiply_tile, with one epilogue for all N, through staging of its own.
+// multiply_tile() with one epilogue for all N, through separate staging.
 template <class C, bool kGated>
 __device__ __forceinline__ void multiply_staged(const ExpertParameters& p, const ExpertTile& t,
                                                 TileRing<C>& ring) {
@@ -284,9 +282,9 @@ __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const E
   }
 }
 
-// A launch that follows another launch of the same product starts once all CTAs of that one have waited and
-// released. By then all that it reads is there, so it does not wait. Only its CTA 0 waits before it ends:
-// whoever waits for this launch has then waited for both (tile/dependent.cuh).
+// A launch that follows another launch of the same product starts after all CTAs of that launch have waited and released. By then
+// everything that it reads is written, so it does not wait. Only its CTA 0 waits before it ends, so a launch that waits for this launch
+// has then waited for both (tile/dependent.cuh).
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
     expert_gemm_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ TileShared at,
@@ -298,7 +296,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       return;
     }
   }
-  // Shared memory must start aligned: with 1 KB of padding some rings would lose their last stage.
+  // Shared memory must start aligned: with 1 KiB of padding some rings would lose their last stage.
   extern __shared__ __align__(1024) uint8_t base[];
   if (tile::shared_address(base) % 1024 != 0) __trap();
   TileRing<C> ring{tile::shared_address(base), at, {}};
@@ -317,15 +315,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   TileSchedule<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
-  // Scratch: the epilogue's staging, or the weights of a stage that is still empty. A peer CTA that shares
-  // weights may already copy into stages.
+  // Scratch: the epilogue's staging, or the weights of a stage that is still empty. Not other stages, because a peer CTA that
+  // shares weights may already copy into them.
   static_assert((C::kStagedBytes > 0 ? C::kStagedBytes : C::kStageBytes - C::kWeights) >=
                 kExpertListScratchBytes<C::kThreads>);
   static_assert(C::kStagedBytes > 0 || !C::kSharesWeights);
   list.make(p, reinterpret_cast<int32_t*>(base + (C::kStagedBytes > 0 ? at.epilogue : C::kWeights)));
   if constexpr (C::kPair) tile::cluster_wait();  // the peer CTA runs, and its barriers are initialised
-  // Uniform: otherwise the compiler expects divergent lanes below, and each copy takes three times as many
-  // instructions.
+  // Uniform: otherwise the compiler expects divergent lanes below, and each copy takes three times as many instructions.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
     if constexpr (C::kGroups > 1) tile::keep_registers<C::kProducerRegisters>();
@@ -363,15 +360,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       }
     }
   }
-  if constexpr (C::kPair) {  // no CTA leaves while its peer may still arrive or copy here
+  if constexpr (C::kPair) {  // no CTA exits while its peer may still arrive or copy here
     __syncwarp();
     tile::cluster_publish();
     tile::cluster_wait();
   }
 }
 
-// Enqueues one launch. args.x lies as C::kRows says. call.ordered: workspace for rows in order,
-// ordered_bytes(), if the kernel gathers.
+// Enqueues one launch. The source of args.x is C::kRows. call.ordered: workspace for ordered rows, ordered_bytes(), if the kernel
+// gathers.
 template <class C>
 Status launch_tiles(const TileCall& call) {
   const ExpertGemm::Problem& p = call.problem;

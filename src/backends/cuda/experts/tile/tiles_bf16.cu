@@ -1,4 +1,4 @@
-// Tiles of one CTA, and CTA pairs that share rows of x at small tile_n.
+// Tiles of single CTAs, and CTA pairs that share rows of x at small tile_n.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

@@ -1,4 +1,4 @@
-// Tiles of 48 to 160 rows of x in order.
+// Tiles of 48 to 160 ordered rows of x.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

@@ -1,4 +1,4 @@
-// Tiles of 16 to 40 rows of x in order.
+// Tiles of 16 to 40 ordered rows of x.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

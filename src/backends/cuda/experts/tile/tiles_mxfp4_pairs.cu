@@ -1,4 +1,4 @@
-// CTA pairs, which share rows of x.
+// CTA pairs that share rows of x.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 
