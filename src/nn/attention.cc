@@ -3,7 +3,7 @@
 namespace sluice {
 namespace {
 
-// In place, in the columns of the projection's rows that hold these heads.
+// Normalizes in place the columns of the projection that hold these heads.
 void norm_heads(Graph* graph, const char* name, const AttentionConfig& c, int64_t heads, const Bind& x,
                 const Bind& weight) {
   using N = RmsNorm::Args;
@@ -37,7 +37,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
     norm_heads(&g, "attention.q_norm", c, c.heads, qkv, g.held("attention.q_norm"));
     norm_heads(&g, "attention.k_norm", c, c.kv_heads, Bind(qkv, queries), g.held("attention.k_norm"));
   }
-  // Queries and keys lie side by side, and turn alike.
+  // Queries and keys are adjacent and rotated alike, so one launch rotates both.
   using R = Rope::Args;
   g.add<Rope>("attention.rope",
               {.tokens = 0,
@@ -76,7 +76,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                                .q = c.x,
                                .cache = c.cache,
                                .sinks = c.sinks,
-                               .settled = true};  // the tables of a step come from the host
+                               .settled = true};  // the host copies a step's tables before its first launch
   if (decodes) attention.rows_max = 1;
   using A = Attention::Args;
   g.add<Attention>(c.window > 0 ? "attention.sliding" : "attention.full", attention,

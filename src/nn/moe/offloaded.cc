@@ -32,7 +32,7 @@ Status MoeApart::forward(const MoeIo& io, const MoeWeights& weights, KernelRuns*
   MoeIo here = io, there;
   const auto given = io_slots(moe_->config(), tokens, &here);
   const auto lent = io_slots(moe_->config(), tokens, &there);
-  // The device's own tensors are contiguous, so a copy is one piece only if the host's is too.
+  // The device's tensors are contiguous, so a copy is a single piece only if the host's tensor is contiguous too.
   for (auto [spec, tensor] : given) {
     spec.rows = Rows::kPacked, spec.row_align = 1;
     Status status = check_slot(spec, *tensor, Backend::kCpu, 1);
