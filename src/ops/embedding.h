@@ -3,7 +3,7 @@
 
 namespace sluice {
 
-// Looks tokens up.
+// Looks up the rows of tokens in a table.
 //
 //   y[t, :] = table[ids[t], :]; zeros when ids[t] is outside [0, vocab)
 //

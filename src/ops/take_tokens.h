@@ -3,15 +3,15 @@
 
 namespace sluice {
 
-// Puts tokens that the step before has drawn among those that the host knows, so that a step can be enqueued before anybody
-// has read what the one before it drew.
+// Combines tokens sampled by the previous step with tokens known to the host, so that a step can be enqueued before the host has read the
+// previous step's samples.
 //
 //   y[t] = ids[t]              ids[t] >= 0
-//          drawn[-1 - ids[t]]  ids[t] < 0, and there is such a row
-//          -1                  else: no token (ops/embedding.h gives zeros)
+//           drawn[-1 - ids[t]]  ids[t] < 0, if that row exists
+//           -1                  otherwise: no token (ops/embedding.h gives zeros)
 //
 // Shapes     ids, y i32[tokens]; drawn i32[rows]. tokens >= 0; rows from 1 to 2^31 - 1.
-// Bytes      reads ids and as many drawn tokens at most, writes y.
+// Bytes      reads ids and at most as many sampled tokens, writes y.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.
 // Source     original.
