@@ -7,15 +7,15 @@
 
 namespace sluice::test {
 
-// e8m0 scales and the size of x that goes with them. A fill of the extremes has one number a row of x and the
-// rest zero, so that an error in one scale cannot hide in the bound of a long sum.
+// The range of e8m0 scales; x is scaled to match. At the extremes each row of x has a single nonzero
+// number, so that an error in one scale cannot hide in the bound of a long sum.
 struct ScaleRange {
   int64_t low = 118, high = 127;
 };
 inline ScaleRange scale_range(Fill fill) {
   if (fill == Fill::kTiny) return {0, 6};
   if (fill == Fill::kHuge) return {248, 254};
-  if (fill == Fill::kAllEqual) return {60, 200};  // further apart than a number has exponents
+  if (fill == Fill::kAllEqual) return {60, 200};  // further apart than f32 has exponents
   return {};
 }
 
@@ -40,7 +40,7 @@ class ExpertFill {
   }
 
  private:
-  // Experts one after the other as ops/group_rows.h puts them, with gaps as far as `rows` has room for them.
+  // Experts in order, as ops/group_rows.h places them, with gaps as far as `rows` has room.
   void rows() {
     const int64_t flat_slots = p_.slots > 0 ? p_.tokens * p_.slots : p_.rows;
     const int64_t assigned = fill_ == Fill::kEmpty ? 0 : std::min(p_.rows, flat_slots);
@@ -75,12 +75,12 @@ class ExpertFill {
       });
       return;
     }
-    // Sums of about twice the clamp, so that both of its sides are met. MXFP4 has its NaN in scales alone.
+    // Sums reach about twice the clamp, so that both of its sides occur. In MXFP4 only scales can be NaN.
     const double weight = p_.w == DType::kE2M1 ? 0.12 : 0.05;
     const double aim = p_.limit > 0 && p_.limit < 100 ? 1.5 * p_.limit : 3;
     const double size = aim / (weight * std::sqrt(static_cast<double>(p_.width)));
     if (fill_ != Fill::kSomeNan || p_.w != DType::kE2M1) return fill_rarely(a_.x, fill_, random_, size);
-    // The scales hold the NaN here; in x it would hide them, so one row has it.
+    // Here the scales hold the NaN; NaN throughout x would hide them, so a single row has one.
     fill_floats(a_.x, Fill::kNormal, random_, size);
     set_first_nan();
   }
@@ -101,7 +101,7 @@ class ExpertFill {
                   static_cast<size_t>(p_.experts * ExpertGemm::packed_scale_bytes(p_)));
   }
 
-  // The feature of a checkpoint row, and whether it is its up.
+  // The feature of a checkpoint row, and whether the row is its up.
   std::pair<int64_t, bool> feature_of(int64_t row) const {
     if (!is_gated(p_.act)) return {row, false};
     const int64_t i = p_.gate_order == GateOrder::kInterleaved ? row / 2 : row % p_.features;
@@ -150,7 +150,7 @@ class ExpertFill {
     }
   }
 
-  // As packing leaves it: scales relative to the row's largest one, zeros under a NaN scale.
+  // The packed form: scales relative to the row's largest, zeros under a NaN scale.
   void fragment_fp4_row(int64_t e, int64_t row, const std::vector<uint8_t>& codes,
                         const std::vector<uint8_t>& scales) {
     const FragmentShape s = ExpertGemm::fragments(p_);
@@ -203,7 +203,7 @@ struct Suite<ExpertGemm> {
   static constexpr WeightLayout kLayouts[] = {WeightLayout::kPanels16, WeightLayout::kRowMajor,
                                               WeightLayout::kFragments};
 
-  // gpt-oss's first layer, at sizes to taste.
+  // gpt-oss's first product at a given size.
   static P gate_up(int64_t tokens, int64_t experts, int64_t features, int64_t width) {
     return {.rows = tokens * 4,
             .experts = experts,
@@ -217,7 +217,7 @@ struct Suite<ExpertGemm> {
             .limit = 7,
             .bias = true};
   }
-  // Rows that are there already, one activation, MXFP4 panels.
+  // Rows that are already gathered, with a given activation, in MXFP4 panels.
   static P rows_of(int64_t rows, Activation act) {
     return {.rows = rows, .experts = 3, .features = 18, .width = 64, .act = act, .limit = 2};
   }
@@ -235,7 +235,7 @@ struct Suite<ExpertGemm> {
 
   static std::vector<Case<ExpertGemm>> cases() {
     std::vector<Case<ExpertGemm>> out;
-    // Every case but the few that name a layout runs in all of them.
+    // Every case runs in all layouts, except a few that name their layout.
     const auto each = [&](P p, const char* why, Fill fill = Fill::kNormal,
                           Spread spread = Spread::kContiguous) {
       for (WeightLayout layout : kLayouts) {
@@ -278,7 +278,7 @@ struct Suite<ExpertGemm> {
           .w = kB,
           .act = Activation::kRelu2},
          "Nemotron: relu squared, no gate");
-    // silu falls to -0.278 and no further: only a small limit tells a clamp on both sides from the one above.
+    // silu never falls below -0.278, so only a small limit distinguishes a two-sided clamp from a clamp above.
     each(with(rows_of(40, Activation::kSwiGluStep), [](P& p) { p.limit = 0.1, p.y = kF; }),
          "the step form's gate has no clamp below");
     for (int a = 0; a <= static_cast<int>(Activation::kGeGluTanh); ++a) {
@@ -334,8 +334,8 @@ struct Suite<ExpertGemm> {
           .gate_order = GateOrder::kUpFirst,
           .act = Activation::kSwiGlu},
          "bf16 in blocks of 64 x 64, half of one left over");
-    // One expert has all rows, so that each width of the tensor cores' instruction, and of the tiles that rows_expected
-    // asks for, has its turn; sums of one block and of more than a ring holds, all with a tail or a last block less.
+    // One expert has all rows, so that every width of the tensor cores' instruction and of the tiles for
+    // rows_expected occurs. Sums have one block or more than a ring holds, all with a tail or without the last block.
     for (const auto& [rows, expected, features, width] :
          {Sizes{5, 0, 300, 1000},   Sizes{12, 0, 130, 72},     Sizes{30, 60, 64, 64},
           Sizes{40, 60, 264, 712},  Sizes{60, 60, 72, 640},    Sizes{50, 160, 40, 328},
@@ -358,8 +358,8 @@ struct Suite<ExpertGemm> {
                        "bf16 in tiles, one expert with all rows",
                        Fill::kSkewed});
     }
-    // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide. Rows of tokens
-    // are fetched by pairs of blocks, or one by one.
+    // rows_expected selects launches with several kinds of tiles; the actual rows decide which experts
+    // belong to which. Rows of tokens are fetched by pairs of blocks, or one by one.
     for (const auto& [slots, features, width] :
          {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 96}})
       for (const int64_t rows : {40, 80, 150, 200})
@@ -378,8 +378,8 @@ struct Suite<ExpertGemm> {
                         .bias = true},
                        "experts with fewer rows than expected, in tiles that fit them",
                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: gathered before where weights have many rows, or fetched by CTA pairs, of which one CTA has
-    // a row block more than the other or all, in whole tiles and in parts of the last ones.
+    // Rows of tokens: gathered first if weights have many rows, or fetched by CTA pairs of which one CTA
+    // has a row block more than the other or all of them; whole tiles, and parts of the last tiles.
     for (const auto& [rows, expected, features, width] :
          {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
           Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
@@ -398,7 +398,7 @@ struct Suite<ExpertGemm> {
                      "mxfp4 in tiles, rows of tokens",
                      rows == 420 ? Fill::kSkewed : Fill::kNormal,
                      rows == 700 ? Spread::kStridedRows : Spread::kContiguous});
-    // Short sums: more units than a grid has teams, so that a team has several, of several chunks of an expert's rows too.
+    // Short sums: more units than the grid has teams, so that a team computes several, also several chunks of one expert's rows.
     for (const auto& [rows, expected, features, width] :
          {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{34, 0, 9000, 352}, Sizes{20, 4, 9000, 320}})
       out.push_back({{.rows = rows,
@@ -415,7 +415,7 @@ struct Suite<ExpertGemm> {
                       .weighted = width == 352},
                      "short sums, row block after row block",
                      width == 96 ? Fill::kSkewed : Fill::kNormal});
-    // The same in bf16, in units of 8, 16 and 32 rows; 70 rows of one expert are several.
+    // The same in bf16, in units of 8, 16 and 32 rows; the 70 rows of one expert take several units.
     for (const auto& [rows, expected, features, width] :
          {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{20, 16, 9000, 256}, Sizes{70, 0, 9000, 200}})
       out.push_back({{.rows = rows,
@@ -433,7 +433,7 @@ struct Suite<ExpertGemm> {
                       .weighted = width == 256},
                      "short sums in bf16, row block after row block",
                      width == 32 ? Fill::kNormal : Fill::kSkewed});
-    // 210 tiles for 132 SMs: the last 78 are cut into three parts of two, those of the widest first.
+    // 210 tiles for 132 SMs: the last 78 are cut, two tiles into three cuts of two warpgroups, widest first.
     out.push_back({{.rows = 36,
                     .rows_expected = 120,
                     .experts = 3,
@@ -442,8 +442,8 @@ struct Suite<ExpertGemm> {
                     .layout = WeightLayout::kFragments,
                     .act = Activation::kRelu2},
                    "mxfp4 in tiles, two thirds of a last round"});
-    // Rows of tokens: a copy for each, in columns by 16 or by 8, or brought into order by the kernel where weights have many
-    // rows: in tiles that share weights or rows of x, in chunks of the sum, for tiles of the grid's later turns.
+    // Rows of tokens: one copy per row, in columns by 16 or by 8; or ordered by the kernel if weights have many
+    // rows, in tiles that share weights or rows of x, in chunks of the sum, for tiles of later rounds of the grid.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
           Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{60, 600, 3000, 520},
@@ -460,7 +460,7 @@ struct Suite<ExpertGemm> {
                       .act = Activation::kRelu2},
                      "bf16 in tiles, rows of tokens",
                      rows == 420 ? Fill::kSkewed : Fill::kNormal});
-    // Columns of tiles where sums are short and rows are many.
+    // Columns of tiles, for short sums and many rows.
     out.push_back({{.rows = 400,
                     .rows_expected = 1000,
                     .experts = 2,
@@ -469,7 +469,7 @@ struct Suite<ExpertGemm> {
                     .w = kB,
                     .layout = WeightLayout::kFragments},
                    "bf16 in tiles, short sums of many rows"});
-    // Rows that lie apart begin anywhere; aligned ones that lie apart are the fuzzer's.
+    // Strided rows begin anywhere; the fuzzer covers strided rows that are aligned.
     for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
     return out;
   }
