@@ -73,8 +73,7 @@ Status Field::set(std::string_view value) const {
 
 std::string nearest(std::string_view word, std::span<const std::string> names) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // larger distances do not help the
-                                                                        // reader
+  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // larger distances are no help
   for (const std::string& name : names) {
     const size_t distance = edit_distance(word, name, best_distance);
     if (distance < best_distance) best = name, best_distance = distance;

@@ -72,12 +72,9 @@ sluice_status guarded(sluice_text* error, Body body) {
   try {
     return report(body(), error);
   } catch (const std::bad_alloc&) {
-    if (error && error->data && error->capacity > 0)
-      error->data[0] = '\0';  // there is no memory for a
-                              // message either
+    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // not even memory for a message
     return SLUICE_OUT_OF_MEMORY;
-  } catch (const std::exception& other) {  // from the standard library, for example if a thread could not
-                                           // start
+  } catch (const std::exception& other) {  // for example if a thread could not start
     write_text(other.what(), error);
     return SLUICE_DEVICE;
   } catch (...) {

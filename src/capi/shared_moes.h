@@ -43,8 +43,7 @@ class SharedMoes {
   }
   std::mutex mutex_;
   std::vector<Made> made_;
-  std::shared_ptr<const Moe> latest_;  // kept, so that a caller who measures before creating does not plan
-                                       // twice
+  std::shared_ptr<const Moe> latest_;  // lets a caller measure, then create, with one planning
 };
 
 }  // namespace sluice::capi

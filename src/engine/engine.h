@@ -15,9 +15,9 @@
 namespace sluice {
 
 constexpr int64_t kStepTokensMax = 16384;  // the largest token count that every operation of a layer accepts
-// By default, decode steps of at most this many sequences are captured and replayed. Replaying 256
-// sequences of gpt-oss-20b takes 1.6% less time than launching (8.33 and 8.46 ms on an H200). Capturing
-// each new sequence count costs some milliseconds once, and larger batches meet more different counts.
+// By default, decode steps of at most this many sequences are captured and replayed. Replaying 256 sequences
+// of gpt-oss-20b takes 1.6% less time than launching (8.33 and 8.46 ms on an H200). Each sequence count costs
+// some milliseconds when it is first captured, so a larger limit costs more captures and saves less per step.
 constexpr int64_t kRecordedSequences = 256;
 
 struct EngineOptions {
@@ -32,8 +32,8 @@ struct EngineOptions {
   // it. 0: only the free memory limits the cache, and a cache that does not fit is an error.
   double memory_utilization = 0;
   // Reuses cached pages of requests that begin with the same tokens. After a prefix cache hit only the
-  // remaining tokens are computed, and in other chunks than the whole prompt would be. So without
-  // policy.batch_invariant other kernels may run, and the last bits of an answer may depend on the hit.
+  // remaining tokens are computed, so their chunks differ from an uncached prompt's. Without
+  // policy.batch_invariant other kernels may then run, and the last bits of an answer may depend on the hit.
   bool prefix_cache = true;
   Policy policy = {};
   MoeSite experts = {};

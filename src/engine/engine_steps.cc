@@ -189,8 +189,7 @@ Status Engine::begin_steps() {
     std::vector<Chunk> chunks = scheduler_.next();
     if (chunks.empty()) return {};
     if (const Status status = begin(std::move(chunks)); !status.ok())
-      return in_flight_.empty() ? status : Status{};  // the steps in flight are good; the next call tries
-                                                      // again
+      return in_flight_.empty() ? status : Status{};  // the steps in flight are good; the next call retries
   }
   return {};
 }
@@ -226,8 +225,7 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
 }
 
 void Engine::take_back_all() {
-  (void)device_.wait(device_.stream());  // an error of this wait is ignored; the first error is already being
-                                         // reported
+  (void)device_.wait(device_.stream());  // an error here is ignored: the first one is being reported
   if (experts_) experts_->take_back();
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }

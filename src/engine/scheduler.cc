@@ -129,8 +129,7 @@ void Scheduler::take_prefix(Sequence* s) {
   if (!options_.prefix_cache || s->needs_scores()) return;
   const PrefixTree& tree = pool_.prefixes();
   const size_t groups = options_.windows.size();
-  std::vector<int64_t> chain, unbroken(groups);  // prefixes; for each group, the pages without a gap up to
-                                                 // the last
+  std::vector<int64_t> chain, unbroken(groups);  // prefixes; by group, last pages without a gap
   for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
     const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
     if (!next) break;
@@ -201,8 +200,7 @@ int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length
 
 std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
-  int64_t budget = bounds_.tokens, prompts = budget;  // tokens that the step can still take, and prompt
-                                                      // tokens among them
+  int64_t budget = bounds_.tokens, prompts = budget;  // tokens that the step can still take; of prompts
   const int64_t preempted_before = preemptions_;
   for (const Owned& s : running_) release_passed(s.get());
   // Older sequences may take pages from younger ones, never the reverse, so the oldest always makes progress.

@@ -31,8 +31,7 @@ struct Value {
   // overrides it with its own stride. 0: rows are packed, as the slots describe them.
   int64_t row = 0;
   bool kept = false;       // the caller reads it after the step
-  bool unaligned = false;  // of a caller's value: rows may begin at any element, not only at multiples of 16
-                           // bytes
+  bool unaligned = false;  // of a caller's value: rows need not begin at multiples of 16 bytes
   bool fresh = false;      // of a caller's value: the launch before the step may still write it
   bool scratch = false;    // of a caller's value: a fused kernel may leave columns of it unfinished
 };

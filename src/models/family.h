@@ -24,8 +24,7 @@ struct GenerationDefaults {
   double top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
-  int64_t max_new_tokens = 0, max_length = 0;  // tokens of the answer; tokens of prompt and answer; 0: not
-                                               // given
+  int64_t max_new_tokens = 0, max_length = 0;  // of the answer; with its prompt; 0: not given
 };
 
 struct ModelConfig {

@@ -62,7 +62,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   return {};
 }
 
-// Which layers have a dense MLP: layers in mlp_only_layers, and of the others all but every decoder_sparse_step-th.
+// Which layers have a dense MLP: the layers of mlp_only_layers, and layer i unless decoder_sparse_step divides i + 1.
 Result<std::vector<bool>> read_dense_layers(const JsonAt& config, int64_t layers) {
   std::vector<bool> dense(static_cast<size_t>(layers));
   const auto step = config.integer("decoder_sparse_step", 1, 1000, 1);

@@ -16,8 +16,7 @@ struct CacheLayout {
   std::vector<int64_t> windows;     // of each group, ascending; a group that sees all positions (0) is first
   std::vector<size_t> group;        // of each layer
   std::vector<size_t> tensor;       // of each layer: index of its tensor of keys and of its tensor of values
-  std::vector<int64_t> page_bytes;  // of each tensor of keys: bytes of one page; the tensor of values has
-                                    // equal pages
+  std::vector<int64_t> page_bytes;  // bytes of a page of each tensor of keys, and of its tensor of values
   int64_t page_bytes_of_all() const;
 };
 

@@ -57,7 +57,7 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool 
     if (!experts_apart) normed = g.between("normed");
     add_norm(&g, name, c, out.stream, g.held(weight), normed);
   };
-  bool is_normed = false;  // by the offloaded experts of the layer before
+  bool is_normed = false;  // whether the previous layer's offloaded experts normed the stream
   int32_t with_experts = 0;
   for (int32_t layer = 0; layer < static_cast<int32_t>(c.layers.size()); ++layer) {
     const auto at = static_cast<size_t>(layer);

@@ -8,8 +8,7 @@ namespace sluice {
 struct LatentAttentionConfig {
   int64_t hidden = 7168, heads = 128;
   int64_t q_rank = 1536, rank = 512;           // of the query latent, of the key-value latent
-  int64_t nope = 128, rope = 64, v_dim = 128;  // elements of a head: without position, with position, of the
-                                               // values
+  int64_t nope = 128, rope = 64, v_dim = 128;  // elements of a head: without position, with it, of values
   double eps = 1e-6;                           // of the norms of both latents
   DType x = DType::kBF16;                      // activations and cache; weights are bf16
   WeightLayout layout = WeightLayout::kPanels16;

@@ -47,8 +47,8 @@ struct MtpHeld {
 // The inputs of one step, in device memory; 0 <= rows <= bounds.sequences.
 struct MtpIn {
   Tensor
-      token_ids;  // i32[tokens]: for each row the token after its own; -1 embeds as zeros, as some engines do
-                  // at position 0
+      token_ids;  // i32[tokens]: for each row the token after its own; -1 (some engines at position 0) embeds
+                  // as zeros
   Tensor hidden;  // [tokens, hidden]: from the main model, or MtpOut::hidden of the previous step
   StepTables tables;
   Tensor logit_rows;  // i32[rows]: the rows whose logits are needed

@@ -22,8 +22,8 @@ struct EnumWords<AdjustWay> {
 //     x = x - frequency * count[e] - presence        count[e] > 0
 //   with the parameters of row[e]; a NaN parameter switches its step off. restore: x = raw[e]. Arithmetic is IEEE: -inf stays
 //   -inf, NaN stays NaN. An entry whose row or id does not exist is skipped: nothing is read or written for it. If two entries
-//   name one logit, that logit and both raw values are what some order of the reads and writes gives. Other logits do not
-//   change: a row without entries costs nothing.
+//   name one logit, that logit and both raw values depend on the order of reads and writes, which is unspecified. Other logits
+//   do not change: a row without entries costs nothing.
 //
 // Shapes     row, id, count i32[entries]; in_prompt u8[entries]; logit_bias, raw f32[entries]; repetition, frequency,
 //            presence f32[rows]; logits f32[rows, vocab], rows may be strided. entries, rows >= 0; vocab from 1 to 2^24.

@@ -7,8 +7,8 @@ namespace sluice {
 // Causal grouped-query attention over a paged cache, with sinks and a sliding window.
 //
 // Sequence s owns the query rows q_begin[s] .. q_begin[s + 1] - 1. Its last row is the token at position
-// kv_len[s] - 1, whose key is already in the cache. A query at position p attends to the positions j <= p,
-// and to j > p - window only if window > 0. Position j of sequence s lies in page page_table[s, j / page_size].
+// kv_len[s] - 1, whose key is already in the cache. A query at position p attends to the positions j <= p;
+// if window > 0, only to j > p - window. Position j of sequence s lies in page page_table[s, j / page_size].
 //
 //   score_j = scale * q . k_j        (head h of q reads kv head h / (heads / kv_heads))
 //   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest score or sink

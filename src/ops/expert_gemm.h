@@ -39,8 +39,8 @@ namespace sluice {
 //            a dependent launch may read them, and load weights, before the previous launch has ended.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by
 //            ops/group_rows.h.
-// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, (|in| + 1) times for each term, the loss
-//            from counting numbers below the smallest normal as zero: |x||w| if |x| < 2^-126 or
+// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus for each term (|in| + 1) times the loss from
+//            counting numbers below the smallest normal as zero. That loss is |x||w| if |x| < 2^-126 or
 //            |w| < 2^-126 or |w| <= 6 * 2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a
 //            partial sum; s_row is the row's largest scale, and kernels may sum relative to it. The bound then
 //            passes through the activation by its slope (ops/activation.h), plus half an ulp of y. If the sum of
@@ -132,10 +132,9 @@ struct ExpertGemm {
   // Expected rows of local experts in a batch of the bound's size: rows_expected, or if that is 0, the
   // experts' share of `rows`.
   static double expected_rows(const Problem& p);
-  static double bytes(const Problem& p);  // of the experts that expected_rows() rows activate under uniform
-                                          // routing
+  static double bytes(const Problem& p);  // with the experts active under uniform routing
   static double flops(const Problem& p);  // of expected_rows()
-  // gathered: n tokens, keeping rows - tokens * slots; else n rows
+  // If rows are gathered: n tokens with the same rows - tokens * slots. Otherwise: n rows.
   static Problem at_tokens(Problem p, int64_t n);
   static int64_t tokens_of(const Problem& p) { return p.slots > 0 ? p.tokens : p.rows; }
 };

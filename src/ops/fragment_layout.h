@@ -31,8 +31,7 @@ constexpr int64_t kFragmentCodeBytes = 2048;                // per block in e2m1
 constexpr int64_t kFragmentScaleBytes = 128;                // per block in e2m1
 constexpr int64_t kFragmentBf16Elements = 64 * 64;          // per block in bf16
 constexpr int64_t kFragmentAlignment = 128;  // an expert's scales are padded to a multiple of this
-constexpr uint8_t kFragmentUnscaled = 254, kFragmentNan = 255;  // stored bytes: a scale equal to `top`, and a
-                                                                // NaN scale
+constexpr uint8_t kFragmentUnscaled = 254, kFragmentNan = 255;  // stored bytes: a scale equal to `top`; NaN
 
 // Sizes of one expert's matrix.
 struct FragmentShape {
@@ -120,8 +119,7 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_word(uint32_t bits, int pair) {
     case 2:
       return bits >> 10 | bits << 22;
     default: {
-      uint32_t chain = bits >> 6 & 0x02020202;  // extraction combines each of these bits with the next higher
-                                                // one
+      uint32_t chain = bits >> 6 & 0x02020202;  // extraction combines each with the next higher one
       chain ^= chain >> 8;
       chain ^= chain >> 16;
       return chain | (bits >> 6 & 0x00010001) | (bits << 2 & 0x04000400);

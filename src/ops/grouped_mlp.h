@@ -22,8 +22,7 @@ struct GroupedMlp {
   static constexpr std::string_view kSummary =
       "both matrix products of each expert, for rows that are grouped by expert";
   struct Problem {
-    ExpertMlp::Problem mlp;  // the operation that contains this one; its fields about summing the outputs are
-                             // ignored
+    ExpertMlp::Problem mlp;  // the operation around this one; fields about summing outputs are ignored
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {

@@ -25,9 +25,7 @@ Expectations reference(const Linear::Problem& p, const Linear::Args& a) {
       for (int64_t k = 0; k < p.width; ++k) {
         const double x = load2(a.x, t, k), v = w[static_cast<size_t>(k)];
         sum += x * v;
-        if (!std::isfinite(x * v))
-          continue;  // then the sum is not finite either, and rounding cannot change
-                     // it
+        if (!std::isfinite(x * v)) continue;  // the sum is not finite either; rounding cannot change it
         magnitude += std::abs(x * v);
         flushed += kFlush * (std::abs(x) + std::abs(v) + 1);
       }

@@ -19,7 +19,7 @@ struct EnumWords<MaskWay> {
 //     raw[m, i] = x
 //     x = -inf    bit i % 32 of allowed[m, i / 32] is 0
 //   restore: x = raw[m, i]. Bits are copied unchanged, NaN included. A mask whose row does not exist is skipped: nothing is read or
-//   written for it. If two masks name one row, that row and both raw rows are what some order of the reads and writes gives.
+//   written for it. If two masks name one row, that row and both raw rows depend on the order of reads and writes, which is unspecified.
 //   Other rows do not change.
 //
 // Shapes     row i32[masks]; allowed i32[masks, ceil(vocab / 32)]; raw f32[masks, vocab]; logits f32[rows, vocab], rows may be

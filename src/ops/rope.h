@@ -73,8 +73,7 @@ struct RopeScaling {
   double factor = 1;               // context extension; gpt-oss 32
   double original_context = 4096;  // tokens the model was trained on before extension
   double beta_fast = 32;  // pairs that rotate more often than this over original_context keep their speed
-  double beta_slow = 1;   // pairs that rotate less often are slowed by `factor`; between both the blend is
-                          // linear
+  double beta_slow = 1;   // pairs that rotate less often are slowed by `factor`; linear blend between
   double attention_factor = 0;  // multiplies cos and sin; 0: 0.1 ln(factor) + 1
   enum class Truncate : uint8_t {
     kNo,

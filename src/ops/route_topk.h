@@ -40,7 +40,7 @@ struct EnumWords<RoutingInput> {
 enum class ExpertScope : uint8_t {
   kAll,    // ids are unchanged
   kRange,  // expert-parallel: id - expert_begin inside [expert_begin, expert_begin + expert_count), else -1
-  kMap,    // expert_map[id]; a negative entry means an expert of another rank, -1
+  kMap,    // expert_map[id]; if that is negative, the expert is on another rank: -1
 };
 template <>
 struct EnumWords<ExpertScope> {

@@ -434,8 +434,7 @@ Status unpack_matrix(const PackedMatrix& m, const PackedWeights& from, const Row
       const auto [span, row] = row_of(m, rows, group, lane);
       if (!span) continue;
       const auto at = static_cast<size_t>(lane);
-      codes[at] = const_cast<std::byte*>(span->w) + row * span->stride;  // points into `to`, which may be
-                                                                         // written
+      codes[at] = const_cast<std::byte*>(span->w) + row * span->stride;  // points into `to`, so not const
       if (is_fp4(m)) scales[at] = const_cast<std::byte*>(span->scales) + row * span->scale_stride;
     }
     unpack_group(m, place_of(m, from, group), codes, scales);

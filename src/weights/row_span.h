@@ -20,8 +20,7 @@ enum class RowForm : uint8_t {
 // spans. Pointers need no alignment.
 struct RowSpan {
   RowForm form = RowForm::kRows;
-  StoredType type = StoredType::kBF16;  // type of the numbers (weights/numbers.h): kF32 and kF16 are read as
-                                        // bf16
+  StoredType type = StoredType::kBF16;  // type of numbers (weights/numbers.h); kF32 and kF16 are read as bf16
   int64_t rows = 0;
   const std::byte* w = nullptr;  // element 0 of row 0
   int64_t stride = 0;            // bytes from one row to the next

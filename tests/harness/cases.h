@@ -108,7 +108,7 @@ inline int64_t one_of(Random& random, std::initializer_list<int64_t> values) {
   return one_of(random, std::span<const int64_t>(values.begin(), values.size()));
 }
 
-// Repeats the cases with strided rows, with rows that begin at any element.
+// Adds a copy of each case with strided rows; in the copy, rows may begin at any element.
 template <class Op>
 void add_unaligned(std::vector<Case<Op>>* cases) {
   const size_t count = cases->size();

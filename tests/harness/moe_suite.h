@@ -285,8 +285,7 @@ TYPED_TEST_P(MoeOn, ARecordingFollowsItsInputsAndHasTheBitsOfACall) {
     const auto recording = run.record(tokens, loaded->weights());
     ASSERT_TRUE(recording.ok()) << recording.status().message;
     std::vector<uint16_t> before;
-    for (uint64_t seed : {11, 12, 13, 11}) {  // other inputs have other routings; the first inputs are
-                                              // repeated
+    for (uint64_t seed : {11, 12, 13, 11}) {  // other inputs have other routings; the first is repeated
       const auto rows = random_rows(tokens, loaded->config().hidden, seed);
       const auto eager = run.eager(rows, loaded->weights());
       EXPECT_TRUE(run.replayed(*recording.value(), rows) == eager) << tokens << " tokens, seed " << seed;

@@ -1,4 +1,4 @@
-// Integers of a tensor, for comparison with written lists.
+// Integers of a tensor, for comparison with lists written in a test.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -30,8 +30,7 @@ class ExpertUpload {
   };
   // Callbacks that receive a job's number.
   struct Watch {
-    std::function<void(size_t job)> read = [](size_t) {};  // on any thread: all rows of the job have been
-                                                           // read
+    std::function<void(size_t job)> read = [](size_t) {};  // on any thread: the job's rows have been read
     // on the caller's thread, in order: the job has been enqueued
     std::function<void(size_t job)> sent = [](size_t) {};
   };

@@ -23,8 +23,7 @@ enum class MoeNaming : uint8_t {
   kMiniMaxM3,      // language_model.model.layers.L.block_sparse_moe.experts.E.w1.weight, with a shared expert
   kMistralLarge3,  // layers.L.experts.E.w1.weight
   kPlain,          // Sluice's own, for a single layer: experts.up, with gate and up in the config's order
-  kDenseMlp,  // model.layers.L.mlp.gate_proj.weight: dense layers (MoeConfig::dense) of a model with any of
-              // these namings
+  kDenseMlp,       // model.layers.L.mlp.gate_proj.weight: dense layers beside experts of any naming
 };
 template <>
 struct EnumWords<MoeNaming> {

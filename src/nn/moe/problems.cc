@@ -131,7 +131,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   if (c.latent > 0) p.up.x_unaligned = false;
   p.up.slots = slots_of(c);
   if (c.scope == ExpertScope::kRange) {
-    // All rows of shared slots stay on this rank, so the share of rows that stay exceeds the share of experts.
+    // Every rank keeps all rows of shared slots, so it keeps a larger share of rows than of experts.
     const double rows = static_cast<double>(c.top_k * local_experts(c)) / static_cast<double>(c.experts) +
                         static_cast<double>(shared);
     p.up.experts_routed =
