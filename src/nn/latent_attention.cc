@@ -1,6 +1,24 @@
 #include "nn/latent_attention.h"
 
 namespace sluice {
+namespace {
+
+LatentAttention::Problem attention_problem(const LatentAttentionConfig& c, const StepBounds& b) {
+  return {.tokens = 0,
+          .sequences = b.sequences,
+          .heads = c.heads,
+          .rank = c.rank,
+          .nope = c.nope,
+          .rope = c.rope,
+          .v_dim = c.v_dim,
+          .pages = b.pages,
+          .page_size = b.page_size,
+          .pages_per_seq = b.pages_per_seq(),
+          .scale = c.scale,
+          .q = c.x};
+}
+
+}  // namespace
 
 void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const StepBounds& b,
                              const NamedValues& v) {
@@ -61,19 +79,7 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                   .values = false},
                  {{&W::k, latent}, {&W::slot_of, v("slot_of")}, {&W::k_cache, cache}});
   using A = LatentAttention::Args;
-  g.add<LatentAttention>("attention.latent",
-                         {.tokens = 0,
-                          .sequences = b.sequences,
-                          .heads = c.heads,
-                          .rank = c.rank,
-                          .nope = c.nope,
-                          .rope = c.rope,
-                          .v_dim = c.v_dim,
-                          .pages = b.pages,
-                          .page_size = b.page_size,
-                          .pages_per_seq = b.pages_per_seq(),
-                          .scale = c.scale,
-                          .q = c.x},
+  g.add<LatentAttention>("attention.latent", attention_problem(c, b),
                          {{&A::q, q},
                           {&A::kv_b, g.held("attention.kv_b")},
                           {&A::cache, cache},
