@@ -31,22 +31,37 @@ struct Suite<ExpertMlp> {
     return p;
   }
 
+  static P nemotron(int64_t tokens) {
+    P p = gpt_oss(tokens, 5, 64, 96);
+    p.act = Activation::kRelu2, p.up_bias = false, p.limit = 0;
+    return p;
+  }
+
+  // Adds a case in each of `layouts`.
+  struct InLayouts {
+    std::vector<Case<ExpertMlp>>* out;
+    std::vector<WeightLayout> layouts;
+    void operator()(P p, const char* why, Fill fill = Fill::kNormal,
+                    Spread spread = Spread::kContiguous) const {
+      for (const WeightLayout layout : layouts) {
+        p.layout = layout;
+        out->push_back({p, why, fill, spread});
+      }
+    }
+  };
+
   static std::vector<Case<ExpertMlp>> cases() {
     std::vector<Case<ExpertMlp>> out;
-    const auto each = [&](P p, const char* why, Fill fill = Fill::kNormal,
-                          Spread spread = Spread::kContiguous) {
-      for (const WeightLayout layout :
-           {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}) {
-        p.layout = layout;
-        out.push_back({p, why, fill, spread});
-      }
-    };
-    // For few-token kernels, which read only fragments.
-    const auto few = [&](P p, const char* why, Fill fill = Fill::kNormal,
-                         Spread spread = Spread::kContiguous) {
-      p.layout = WeightLayout::kFragments;
-      out.push_back({p, why, fill, spread});
-    };
+    // Kernels of few tokens read only fragments.
+    const InLayouts few{&out, {WeightLayout::kFragments}};
+    add_models({&out, {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}});
+    add_few_tokens(few);
+    add_few_token_slices(few);
+    // Strided rows begin anywhere; the fuzzer covers strided rows that are aligned.
+    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
+    return out;
+  }
+  static void add_models(const InLayouts& each) {
     each(gpt_oss(1, 6, 160, 96), "gpt-oss: one token");
     each(deepseek(3, 9, 128, 64), "DeepSeek V4: a shared expert, a scale, gates first");
     P all = deepseek(2, 5, 96, 64);
@@ -58,9 +73,7 @@ struct Suite<ExpertMlp> {
     P whole = deepseek(3, 5, 96, 64);
     whole.w = kB;
     each(whole, "bf16 weights");
-    P relu = gpt_oss(6, 5, 64, 96);
-    relu.act = Activation::kRelu2, relu.up_bias = false, relu.limit = 0;
-    each(relu, "Nemotron: relu squared, no gate");
+    each(nemotron(6), "Nemotron: relu squared, no gate");
     P floats = gpt_oss(4, 3, 64, 32);
     floats.x = floats.g = floats.y = floats.b = kF;
     each(floats, "all in f32");
@@ -88,6 +101,8 @@ struct Suite<ExpertMlp> {
     each(tiny, "scales from 0", Fill::kTiny);
     each(tiny, "scales to 254", Fill::kHuge);
     each(tiny, "scales far apart in a row", Fill::kAllEqual);
+  }
+  static void add_few_tokens(const InLayouts& few) {
     // Sums that end inside a block of 64; experts with one row up to more than a tile; and token counts
     // around the limits of the few-token kernels.
     for (const int64_t tokens : {1, 2, 8, 16, 17, 64, 65})
@@ -106,6 +121,8 @@ struct Suite<ExpertMlp> {
     few(deepseek(64, 16, 320, 160), "DeepSeek V4: 64 tokens", Fill::kNormal, Spread::kStridedRows);
     few(gpt_oss(1, 4, 2880, 160), "gpt-oss's width");
     few(gpt_oss(1, 4, 160, 2880), "gpt-oss's intermediate width");
+  }
+  static void add_few_token_slices(const InLayouts& few) {
     // Row blocks of which some teams have one, while others share one or have two.
     few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two of each expert's rows");
     few(deepseek(1, 3, 4160, 1056), "one token whose experts come twice, a tail of a row block");
@@ -140,8 +157,8 @@ struct Suite<ExpertMlp> {
     few(ups, "ups first, f32 biases");
     ups.up_bias = false, ups.y = kF;
     few(ups, "a bias of down alone, y in f32");
-    P plain = relu;
-    plain.tokens = 2, plain.up_bias = true;
+    P plain = nemotron(2);
+    plain.up_bias = true;
     few(plain, "no gate, few tokens");
     P weighed = gpt_oss(2, 5, 96, 64);
     weighed.weight_on_input = true, weighed.shared = weighed.residual = true, weighed.scale = -0.5;
@@ -149,9 +166,6 @@ struct Suite<ExpertMlp> {
     P most = gpt_oss(2, 7, 64, 32);
     most.slots = 64;
     few(most, "64 slots, most of them of an expert that the token has already");
-    // Strided rows begin anywhere; the fuzzer covers strided rows that are aligned.
-    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
-    return out;
   }
 
   static void fill(const P& p, Fill fill, HostArgs<ExpertMlp>& host, Random& random) {
