@@ -27,7 +27,7 @@ namespace sluice {
 //            DeepSeek-V3 MoE.forward (routed scale, shared experts).
 struct Combine {
   static constexpr std::string_view kName = "combine";
-  static constexpr std::string_view kSummary = "sums the experts' answers of each token, with its weights";
+  static constexpr std::string_view kSummary = "sums the experts' outputs of each token, with their weights";
   struct Problem {
     int64_t tokens = 1, slots = 4, rows = 4, hidden = 2880, experts = 32;
     DType g = DType::kBF16, b = DType::kBF16, y = DType::kBF16;

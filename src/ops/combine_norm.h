@@ -20,7 +20,7 @@ namespace sluice {
 struct CombineNorm {
   static constexpr std::string_view kName = "combine_norm";
   static constexpr std::string_view kSummary =
-      "sums the experts' answers of each token, and norms the sum for the layer that follows";
+      "sums the experts' outputs of each token, and norms the sum for the next layer";
   struct Problem {
     Combine::Problem combine;
     double eps = 1e-5;

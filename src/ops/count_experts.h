@@ -17,7 +17,7 @@ namespace sluice {
 // Source     original.
 struct CountExperts {
   static constexpr std::string_view kName = "count_experts";
-  static constexpr std::string_view kSummary = "counts the tokens that each expert of each layer got";
+  static constexpr std::string_view kSummary = "counts the tokens that each expert of each layer gets";
   struct Problem {
     int64_t layers = 36, tokens = 1, top_k = 4, experts = 128;
     bool operator==(const Problem&) const = default;

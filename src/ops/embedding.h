@@ -16,7 +16,7 @@ namespace sluice {
 // Source     torch.nn.Embedding.
 struct Embedding {
   static constexpr std::string_view kName = "embedding";
-  static constexpr std::string_view kSummary = "looks tokens up in a table";
+  static constexpr std::string_view kSummary = "looks up the rows of tokens in a table";
   struct Problem {
     int64_t tokens = 1, vocab = 201088, hidden = 2880;
     DType table = DType::kBF16, y = DType::kBF16;

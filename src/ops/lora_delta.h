@@ -20,7 +20,7 @@ namespace sluice {
 // Source     Hu et al., "LoRA" (2021), equation 3, on the router: y = base(x) + scale * B(A x).
 struct LoraDelta {
   static constexpr std::string_view kName = "lora_delta";
-  static constexpr std::string_view kSummary = "adds a low-rank update to what a linear layer has computed";
+  static constexpr std::string_view kSummary = "adds a low-rank update to the output of a linear layer";
   struct Problem {
     int64_t tokens = 1, features = 128, hidden = 2880, rank = 16, adapters = 1;
     DType x = DType::kBF16, w = DType::kBF16, y = DType::kF32;

@@ -30,7 +30,8 @@ struct EnumWords<MaskWay> {
 // Source     original; bits as in the token bitmasks of vLLM and SGLang.
 struct MaskLogits {
   static constexpr std::string_view kName = "mask_logits";
-  static constexpr std::string_view kSummary = "tokens that may not be drawn, out of a few rows of logits";
+  static constexpr std::string_view kSummary =
+      "removes tokens that are not allowed from a few rows of logits, and restores them";
   struct Problem {
     int64_t masks = 1, rows = 1, vocab = 201088;
     MaskWay way = MaskWay::kApply;

@@ -20,7 +20,8 @@ namespace sluice {
 // Source     the contracts; the norm of a row is a factor of its logits.
 struct NormRouterRoute {
   static constexpr std::string_view kName = "norm_router_route";
-  static constexpr std::string_view kSummary = "norms each token, scores every expert for it, and chooses";
+  static constexpr std::string_view kSummary =
+      "norms each token, scores every expert for it, and chooses experts";
   struct Problem {
     RouterRoute::Problem router;
     double eps = 1e-5;

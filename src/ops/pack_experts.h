@@ -21,7 +21,7 @@ namespace sluice {
 struct PackExperts {
   static constexpr std::string_view kName = "pack_experts";
   static constexpr std::string_view kSummary =
-      "brings experts' weights from a checkpoint's order into fragments, or back";
+      "converts experts' weights from a checkpoint's order into fragments, or back";
   struct Problem {
     int64_t experts = 1, features = 2880, width = 2880;
     bool gated = true;

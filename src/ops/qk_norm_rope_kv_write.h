@@ -26,7 +26,7 @@ namespace sluice {
 struct QkNormRopeKvWrite {
   static constexpr std::string_view kName = "qk_norm_rope_kv_write";
   static constexpr std::string_view kSummary =
-      "norms and turns queries and keys, and stores new keys and values in the paged cache";
+      "norms and rotates queries and keys, and stores new keys and values in the paged cache";
   struct Problem {
     RopeKvWrite::Problem turn;
     double eps = 1e-6;

@@ -25,7 +25,8 @@ namespace sluice {
 struct QkvRopeKvWrite {
   static constexpr std::string_view kName = "qkv_rope_kv_write";
   static constexpr std::string_view kSummary =
-      "projects to queries, keys and values, turns them, and stores keys and values in the paged cache";
+      "projects to queries, keys and values, rotates queries and keys, and stores keys and values in the "
+      "paged cache";
   struct Problem {
     RopeKvWrite::Problem rope;  // its tokens and type also apply to x
     int64_t width = 2880;

@@ -27,7 +27,7 @@ namespace sluice {
 struct RmsNorm {
   static constexpr std::string_view kName = "rms_norm";
   static constexpr std::string_view kSummary =
-      "scales each row to unit mean square, joined to the residual stream";
+      "scales each row to unit mean square, optionally after adding it to the residual stream";
   struct Problem {
     int64_t tokens = 1, hidden = 2880;
     double eps = 1e-5;

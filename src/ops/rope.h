@@ -31,7 +31,8 @@ struct EnumWords<RopePairs> {
 // Source     Su et al., "RoFormer" (2021); openai/gpt-oss gpt_oss/torch/model.py, RotaryEmbedding.
 struct Rope {
   static constexpr std::string_view kName = "rope";
-  static constexpr std::string_view kSummary = "turns pairs of elements by angles of their position";
+  static constexpr std::string_view kSummary =
+      "rotates pairs of elements by angles that grow with the position";
   struct Problem {
     int64_t tokens = 1, heads = 64, head_dim = 64, rotary = 64, first = 0, table_rows = 4096;
     RopePairs pairs = RopePairs::kHalves;

@@ -24,7 +24,7 @@ namespace sluice {
 struct RopeKvWrite {
   static constexpr std::string_view kName = "rope_kv_write";
   static constexpr std::string_view kSummary =
-      "turns queries and keys, and stores new keys and values in the paged cache";
+      "rotates queries and keys, and stores new keys and values in the paged cache";
   struct Problem {
     Rope::Problem rope;  // of the queries; its tokens, head_dim and type also apply to keys and values
     int64_t kv_heads = 8, pages = 64, page_size = 16;

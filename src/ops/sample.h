@@ -28,7 +28,7 @@ namespace sluice {
 // Source     Holtzman et al. (2020) for top-p; Hugging Face generation/logits_process.py for the order.
 struct Sample {
   static constexpr std::string_view kName = "sample";
-  static constexpr std::string_view kSummary = "draws one token for each row of logits";
+  static constexpr std::string_view kSummary = "samples one token from each row of logits";
   struct Problem {
     int64_t rows = 1, vocab = 201088;
     DType logits = DType::kF32;

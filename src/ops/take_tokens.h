@@ -18,7 +18,7 @@ namespace sluice {
 struct TakeTokens {
   static constexpr std::string_view kName = "take_tokens";
   static constexpr std::string_view kSummary =
-      "puts the tokens of the step before among those that are known";
+      "inserts tokens that the previous step sampled among the known tokens";
   struct Problem {
     int64_t tokens = 1, rows = 256;
     bool operator==(const Problem&) const = default;

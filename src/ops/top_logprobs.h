@@ -26,7 +26,8 @@ namespace sluice {
 // Source     vLLM, vllm/v1/sample/sampler.py, gather_logprobs; its rank also counts all equal tokens.
 struct TopLogprobs {
   static constexpr std::string_view kName = "top_logprobs";
-  static constexpr std::string_view kSummary = "log probabilities of drawn tokens and of the likeliest ones";
+  static constexpr std::string_view kSummary =
+      "log probabilities of given tokens and of the likeliest tokens";
   struct Problem {
     int64_t rows = 1, logit_rows = 1, vocab = 201088, top = 20;
     bool operator==(const Problem&) const = default;
