@@ -132,10 +132,10 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   return one;
 }
 
-// Finds the changes of a step function of the token count from `first` on. Samples all counts up to 64,
-// then counts that grow by a thirty-second each. Calls same(a, b) for neighboring samples, which returns
+// Finds the changes of a step function of the token count from `first` on. Examines all counts up to 64,
+// then counts that grow by a thirty-second each. Calls same(a, b) for neighboring counts, which returns
 // whether they agree. If not, finds by bisection the first count after a that differs from a, calls
-// change(count), and continues from there. Between two samples that agree, no change is assumed.
+// change(count), and continues from there. Between two counts that agree, no change is assumed.
 template <class Same, class Change>
 Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t first = 0) {
   constexpr int64_t kAll = 64, kShare = 32;
@@ -272,7 +272,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
     return {};
   };
   SLUICE_TRY(for_each_change(tokens_max, same, change, tokens_min));
-  // The workspace of a candidate with one configuration may rise and fall between the sampled counts.
+  // The workspace of a candidate with one configuration may rise and fall between the examined counts.
   for (size_t i = 0; i < out.steps_.size(); ++i) {
     Plan<Op>& plan = out.steps_[i].plan;
     if (!plan.kernel_->workspace_bytes) continue;

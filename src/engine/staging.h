@@ -15,8 +15,8 @@ struct StepTensors {
   TakeTokens::Args take;  // if the step takes tokens of the previous step
   Sample::Args sample;    // logits are set by the caller
   TopLogprobs::Args top;  // for the rows that list logprobs; logits are set by the caller
-  // Tokens whose logits score the next token (Chunk::scores), in slices of as many as there are rows of
-  // logits: their rows in the step, and the arguments that rate their logits. The caller sets the logits.
+  // A slice of the tokens whose logits score the next token (Chunk::scores): at most as many tokens as there are
+  // rows of logits. Holds their rows in the step, and the arguments of TopLogprobs, whose logits the caller sets.
   struct Scores {
     Tensor logit_rows;
     TopLogprobs::Args top;

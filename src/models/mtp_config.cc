@@ -13,8 +13,8 @@ namespace {
 const std::string kModels = "DeepSeek V3";
 
 // Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters. Also
-// sets the scale of the scores: YaRN multiplies cos and sin by the ratio of the factors of mscale and
-// mscale_all_dim, and the scores by the factor of mscale_all_dim squared.
+// sets the scale of the scores. With m(s) = yarn_stretch(factor, s), YaRN multiplies cos and sin by
+// m(mscale) / m(mscale_all_dim), and the scores by m(mscale_all_dim)^2.
 Status read_rope(const JsonAt& config, MtpConfig* c) {
   RopeScaling& rope = c->rope;
   double& scale = c->attention.scale;

@@ -16,7 +16,7 @@ struct Suite<RouteGroup> {
     for (const auto& c : Suite<RouteTopk>::cases()) {
       const auto [align, tile] = kHow[out.size() % std::size(kHow)];
       Problem p{.route = c.problem, .row_align = align, .tile_rows = tile};
-      if (p.route.scope == ExpertScope::kMap) p.mapped_experts = 70;  // the map has ids beyond `experts`
+      if (p.route.scope == ExpertScope::kMap) p.mapped_experts = 70;  // the map also names ids from 70 on
       if (RouteGroup::experts(p) > 0) out.push_back({p, c.why, c.fill, c.spread});
     }
     const RouteTopk::Problem v3{.tokens = 64,
