@@ -1,6 +1,6 @@
-// Which kernels an H200 would run for the experts of gpt-oss-120b, and why, asked from C++ without a GPU.
+// Prints which kernels an H200 would run for the experts of gpt-oss-120b, and why, without a GPU.
 //
-// Shows how little stands between C++ and the C ABI: a handle is a unique_ptr, an error becomes an exception.
+// Also shows how to wrap the C ABI in C++: a handle is a unique_ptr, an error becomes an exception.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -16,7 +16,7 @@ struct Close {
 };
 using Device = std::unique_ptr<sluice_device, Close>;
 
-// Calls f(error) and throws what it says.
+// Calls f(error) and throws its message on failure.
 template <class F>
 void check(F f) {
   char message[4096] = "";
@@ -33,7 +33,7 @@ Device open_cpu() {
 
 std::string explain(const sluice_question& question) {
   sluice_text size = {nullptr, 0, 0};
-  sluice_explain(&question, &size, nullptr);  // says how much room the answer takes
+  sluice_explain(&question, &size, nullptr);  // sets the size that the answer takes
   std::string out(size.needed, '\0');
   sluice_text text = {&out[0], out.size(), 0};
   check([&](sluice_text* error) { return sluice_explain(&question, &text, error); });

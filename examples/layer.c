@@ -1,12 +1,12 @@
-/* One MoE layer of gpt-oss from outside: weights handed over as a checkpoint has them, run on a stream of this program's own, and
- * replayed from a graph that this program captured.
+/* One MoE layer of gpt-oss in a program of its own: passes weights in checkpoint form, runs the layer on the program's own stream, and
+ * replays it from a graph that the program captured.
  *
  *   layer [--device cpu|cuda] [--index N] [--model gpt-oss-120b|gpt-oss-20b] [--tokens 1,8,64] [--ep RANK/SIZE] [--weights host|device]
  *
- * The numbers are made up by a formula that `sluice moe MODEL --digest` knows, too: for the same device both print the same digests
- * of the layer's output. With --ep this is one rank of an expert-parallel layer, which needs a part of the memory.
+ * A formula generates the numbers. `sluice moe MODEL --digest` uses the same formula, so both print the same digests of the layer's
+ * output for the same device. With --ep this is one rank of an expert-parallel layer and takes only a part of the memory.
  *
- * Built with WITH_CUDA it links the CUDA runtime by itself, as an engine does; without it --device cuda is refused. */
+ * With WITH_CUDA the program links the CUDA runtime itself, as an engine would; without it, --device cuda is refused. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void check(sluice_status status) {
   if (status != SLUICE_OK) fail(sluice_status_text(status), message);
 }
 
-/* ---- What a program of its own has: memory, a stream, graphs. On the CPU Sluice's own stand in for them. ---- */
+/* ---- The program's own memory, stream and graphs; on the CPU Sluice provides all three. ---- */
 
 typedef struct {
   int on_cuda;
@@ -95,7 +95,7 @@ static void give_back(machine* m, void* memory) {
   sluice_release(m->device, memory);
 }
 
-/* Between the host and this machine's memory, and done when it returns. */
+/* Copies between the host and this machine's memory, and waits for the copy. */
 static void copy(machine* m, void* to, const void* from, size_t bytes) {
 #ifdef WITH_CUDA
   if (m->on_cuda) {
@@ -118,7 +118,7 @@ static sluice_status enqueue(void* context) {
   return sluice_layer_run(s->layer, s->launch, &error);
 }
 
-/* Captures the step, without running it, and then runs what was captured. */
+/* Captures the step without running it, then runs the captured graph. */
 static void run_captured(machine* m, step* s) {
   sluice_recording* recording = NULL;
 #ifdef WITH_CUDA
@@ -142,7 +142,7 @@ static void run_captured(machine* m, step* s) {
   sluice_recording_destroy(recording);
 }
 
-/* ---- Made-up numbers: word i of tensor k is SplitMix64(k * 2^40 + i), and then what the type wants of its bits ---- */
+/* ---- Generated numbers: word i of tensor k is SplitMix64(k * 2^40 + i), adapted to the type ---- */
 
 enum kind { CODES, SCALES, ROUTER, BIAS, UNIT };
 
@@ -153,7 +153,7 @@ static uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/* bf16 of one size: sign and mantissa at random, one exponent. */
+/* bf16 numbers of similar size: random sign and mantissa, fixed exponent. */
 static uint64_t four_bf16(uint64_t bits, uint64_t exponent) {
   return (bits & 0x807F807F807F807Fu) | exponent * 0x0080008000800080u;
 }
@@ -183,7 +183,7 @@ static void fill(enum kind kind, uint64_t k, uint64_t first, size_t bytes, unsig
   }
 }
 
-/* ---- The layer's weights: shapes as the checkpoint of gpt-oss has them ---- */
+/* ---- The layer's weights, in the shapes of gpt-oss's checkpoint ---- */
 
 enum { HIDDEN = 2880, WIDTH = 2880, TENSORS = 8, RANK_MAX = 4 };
 
@@ -191,7 +191,7 @@ typedef struct {
   const char* name;
   const char* type;
   enum kind kind;
-  int of_experts; /* not 0: its first size counts experts, and a rank brings its own */
+  int of_experts; /* not 0: the first size counts experts, and a rank passes only its own */
   int rank;
   int64_t shape[RANK_MAX];
 } tensor_kind;
@@ -212,7 +212,7 @@ typedef struct {
   int64_t experts, ep_rank, ep_size;
 } layer_kind;
 
-/* Makes the tensors in memory of the host or of the machine, hands them over, and lets them go. */
+/* Makes the tensors in memory of the host or of the machine, loads them into the layer, and frees them. */
 static void load(machine* m, sluice_layer* layer, const layer_kind* kind, int on_machine) {
   const int64_t begin = kind->experts * kind->ep_rank / kind->ep_size;
   const int64_t end = kind->experts * (kind->ep_rank + 1) / kind->ep_size;
@@ -224,7 +224,7 @@ static void load(machine* m, sluice_layer* layer, const layer_kind* kind, int on
   for (i = 0; i < TENSORS; ++i) {
     const tensor_kind* t = &kinds[i];
     const int64_t first = t->of_experts ? begin : 0, count = t->of_experts ? end - begin : kind->experts;
-    size_t each = t->type[0] == 'B' ? 2 : 1; /* bytes of an expert or a row */
+    size_t each = t->type[0] == 'B' ? 2 : 1; /* bytes per expert or row */
     unsigned char* host;
     for (d = 0; d < t->rank; ++d) shapes[i][d] = d == 0 ? count : t->shape[d];
     for (d = 1; d < t->rank; ++d) each *= (size_t)t->shape[d];
@@ -247,8 +247,8 @@ static void load(machine* m, sluice_layer* layer, const layer_kind* kind, int on
   }
   weights.tensors = list;
   weights.count = TENSORS;
-  weights.naming = NULL; /* the names say it */
-  weights.layer = -1;    /* there is one */
+  weights.naming = NULL; /* detected from the names */
+  weights.layer = -1;    /* the names contain a single layer */
   check(sluice_layer_load(layer, &weights, &error));
   for (i = 0; i < TENSORS; ++i) on_machine ? give_back(m, memory[i]) : free(memory[i]);
 }
@@ -261,7 +261,7 @@ static uint64_t digest_of(const unsigned char* bytes, size_t count) {
   return hash;
 }
 
-/* Of bf16 numbers, which must be numbers, and not all of them zero. */
+/* Digest of bf16 numbers. Fails if one is not finite, or if all are zero. */
 static uint64_t digest_on(machine* m, const void* y, size_t bytes) {
   unsigned char* host = malloc(bytes);
   uint64_t out;

@@ -1,7 +1,7 @@
-/* The gate of gpt-oss-120b for one token: 2880 numbers in, a score for each of 128 experts out.
+/* The router of gpt-oss-120b for one token: 2880 numbers in, a score for each of 128 experts out.
  *
- * Opens the CPU, asks for a plan, runs it, and prints which kernel was chosen and which expert scored best.
- * The weights here are made up so that expert 42 must win: its row is the token itself. */
+ * Opens the CPU, creates a plan, runs it, and prints which kernel was chosen and which expert scored best.
+ * The weights are made up so that expert 42 must win: its row equals the token. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,14 @@ enum { HIDDEN = 2880, EXPERTS = 128 };
 static char message[4096];
 static sluice_text error = {message, sizeof message, 0};
 
-/* Every call either works or leaves a message that says what was wanted and what was found. */
+/* Every call either succeeds or leaves a message that says what was wanted and what was found. */
 static void check(sluice_status status) {
   if (status == SLUICE_OK) return;
   fprintf(stderr, "%s: %s\n", sluice_status_text(status), message);
   exit(1);
 }
 
-/* bf16 is the upper half of a float; this cuts the rest off, which is exact for the numbers used here. */
+/* bf16 is the upper half of a float. This truncates, which is exact for the numbers used here. */
 static uint16_t to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -40,14 +40,14 @@ static void fill(uint16_t* x, uint16_t* w, uint16_t* bias) {
 
 int main(void) {
   sluice_device* device = NULL;
-  check(sluice_open(NULL, &device, &error)); /* NULL: the CPU, all of its threads */
+  check(sluice_open(NULL, &device, &error)); /* NULL: the CPU with all its threads */
 
   /* A plan is the choice of a kernel for one problem, made once. */
   sluice_plan* plan = NULL;
   check(sluice_plan_create(device, "router_gemm", "tokens=1 experts=128 hidden=2880 bias=1", NULL, &plan,
                            &error));
 
-  /* Memory may come from anywhere; what the device allocates is aligned for every kernel. */
+  /* Memory may come from anywhere; memory allocated by the device is aligned for every kernel. */
   void *x, *w, *bias, *y, *workspace;
   check(sluice_allocate(device, HIDDEN * 2, &x, &error));
   check(sluice_allocate(device, EXPERTS * HIDDEN * 2, &w, &error));
@@ -56,7 +56,7 @@ int main(void) {
   check(sluice_allocate(device, sluice_plan_workspace_bytes(plan), &workspace, &error));
   fill(x, w, bias);
 
-  /* Tensors travel by name, in any order; this operation knows x, w, bias and y. */
+  /* Tensors are passed by name, in any order; this operation has x, w, bias and y. */
   const int64_t x_shape[] = {1, HIDDEN}, w_shape[] = {EXPERTS, HIDDEN}, bias_shape[] = {EXPERTS},
                 y_shape[] = {1, EXPERTS};
   sluice_arg args[4];

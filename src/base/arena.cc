@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kGuardBytes = Arena::kAlignment;
 constexpr int kGuardPattern = 0xA5;
-constexpr int kPoison = 0xFF;  // every float type reads NaN, every index type reads -1
+constexpr int kPoison = 0xFF;  // floats read as NaN, indices as -1
 
 size_t rounded(size_t bytes) {
   return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;

@@ -1,4 +1,4 @@
-// One block of memory, allocated from the start on and freed all at once.
+// Allocates from one block of memory in order, and frees everything at once.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace sluice {
 
 enum class ArenaCheck : uint8_t {
   kOff,
-  kGuard,  // fills each loan with NaN patterns and checks the bytes after it when it comes back
+  kGuard,  // fills each loan with NaN patterns, and checks the bytes after it at reset()
 };
 
-// Lends from a block it does not own. Not thread-safe: one arena a stream.
+// Lends memory of a block that it does not own. Not thread-safe: use one arena per stream.
 class Arena {
  public:
   static constexpr size_t kAlignment = 256;  // bytes; enough for any vector or bulk copy
@@ -24,9 +24,9 @@ class Arena {
 
   // kOutOfMemory names the bytes wanted and the bytes left.
   Result<Workspace> lend(size_t bytes);
-  // Frees everything. Under kGuard: kDevice if the bytes after a loan were written, naming the loan.
+  // Frees everything. With kGuard: kDevice if the bytes after a loan were overwritten; the message names the loan.
   Status reset();
-  // What a loan of `bytes` takes out of the block, so that callers can size it.
+  // Bytes of the block that a loan of `bytes` takes, so that callers can size the block.
   static size_t footprint(size_t bytes, ArenaCheck check = ArenaCheck::kOff);
 
  private:
@@ -34,7 +34,7 @@ class Arena {
   size_t bytes_;
   size_t used_ = 0;
   ArenaCheck check_;
-  std::vector<Workspace> loans_;  // filled under kGuard only
+  std::vector<Workspace> loans_;  // filled only with kGuard
 };
 
 }  // namespace sluice

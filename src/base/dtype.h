@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-// kE2M1 is packed two to a byte, the even element in the low nibble. kE8M0 is a power of two, 2^(byte - 127),
-// 255 is NaN. Source: OCP Microscaling Formats (MX) v1.0, sections 5.3 and 5.4. kE4M3 has a bias of 7 and no infinities;
-// 0x7f and 0xff are NaN. Source: OCP 8-bit Floating Point Specification (OFP8) v1.0, section 5.2.
+// kE2M1 is packed two per byte, the even element in the low nibble. kE8M0 is a power of two, 2^(byte - 127);
+// 255 is NaN. Source: OCP Microscaling Formats (MX) v1.0, sections 5.3 and 5.4. kE4M3 has a bias of 7 and no
+// infinities; 0x7f and 0xff are NaN. Source: OCP 8-bit Floating Point Specification (OFP8) v1.0, section 5.2.
 enum class DType : uint8_t { kF32, kBF16, kE2M1, kE8M0, kI32, kI64, kI16, kU8, kE4M3 };
 
 const char* text(DType dtype);
@@ -64,13 +64,13 @@ inline constexpr float kE4M3Max = 448;
 inline float to_float(E4M3 value) {
   const uint32_t code = value.bits & 0x7fu, sign = static_cast<uint32_t>(value.bits & 0x80u) << 24;
   if (code == 0x7f) return std::bit_cast<float>(0x7fc00000u | sign);
-  // Codes below 8 are multiples of 2^-9; the others have the exponent of f32 but for the bias.
+  // Codes below 8 are multiples of 2^-9; all others use f32's exponent with a different bias.
   const float magnitude =
       code < 8 ? static_cast<float>(code) * 0x1p-9f : std::bit_cast<float>((code + (120u << 3)) << 20);
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-// Round to nearest, ties to even; beyond 448, infinity too, is 448; NaN stays NaN.
+// Round to nearest, ties to even. Numbers beyond 448, and infinity, become 448; NaN stays NaN.
 inline E4M3 to_e4m3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffu;
   const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80u);
@@ -78,7 +78,7 @@ inline E4M3 to_e4m3(float value) {
   if (magnitude > 0x7f800000u) return coded(0x7f);
   const float size = std::bit_cast<float>(magnitude);
   if (size >= kE4M3Max) return coded(0x7e);
-  // Added to 2^14, whose last place is 2^-9, a number below the smallest normal is rounded to multiples of 2^-9.
+  // Adding 2^14, whose last place is 2^-9, rounds a number below the smallest normal to a multiple of 2^-9.
   if (size < 0x1p-6f)
     return coded(std::bit_cast<uint32_t>(size + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f));
   return coded(((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3));

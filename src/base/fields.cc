@@ -22,7 +22,7 @@ Status bad_value(const Field& field, const std::string& wanted, std::string_view
   return invalid(std::string(field.name) + ": wanted " + wanted + ", found '" + std::string(found) + "'");
 }
 
-// The distance, or `most` if it is that or more.
+// The edit distance, or `most` if it is at least that large.
 size_t edit_distance(std::string_view a, std::string_view b, size_t most) {
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= most) return most;
   std::vector<size_t> row(b.size() + 1);
@@ -36,7 +36,7 @@ size_t edit_distance(std::string_view a, std::string_view b, size_t most) {
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
       least = std::min(least, row[j]);
     }
-    if (least >= most) return most;  // it only grows
+    if (least >= most) return most;  // later rows cannot get smaller
   }
   return std::min(row[b.size()], most);
 }
@@ -73,13 +73,14 @@ Status Field::set(std::string_view value) const {
 
 std::string nearest(std::string_view word, std::span<const std::string> names) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // farther than this is no help
+  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // larger distances are no help
   for (const std::string& name : names) {
     const size_t distance = edit_distance(word, name, best_distance);
     if (distance < best_distance) best = name, best_distance = distance;
   }
   if (best_distance <= 1) return best;
-  // Half a name is a better hint than another one of its length: --temp means --temperature, not --help.
+  // A name that `word` begins is a better hint than a similar name of equal length: --temp means
+  // --temperature, not --help.
   constexpr size_t kBeginning = 4;
   if (word.size() < kBeginning) return best;
   const std::string* longer = nullptr;

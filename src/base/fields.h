@@ -1,4 +1,4 @@
-// A Problem lists its fields once; printing, parsing, JSON, the C ABI and the fuzzer all read that list.
+// A Problem lists its fields once. Printing, parsing, JSON, the C ABI and the fuzzer all read that list.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// Words of an enum: specialise with `static constexpr std::string_view words[]`, indexed by the value.
+// Words of an enum: specialize with `static constexpr std::string_view words[]`, indexed by the enum's value.
 template <class E>
 struct EnumWords;
 
@@ -31,7 +31,7 @@ std::string_view word(E value) {
   return EnumWords<E>::words[static_cast<size_t>(value)];
 }
 
-// One field, by reference, with its type erased to one of three kinds.
+// One field, by reference; its type is erased to one of three kinds.
 struct Field {
   enum class Kind : uint8_t { kInt, kReal, kWord };
   std::string_view name;
@@ -40,17 +40,17 @@ struct Field {
   int64_t* integer = nullptr;
   double* real = nullptr;
   uint8_t* choice = nullptr;                     // kWord: the enum's storage
-  std::span<const std::string_view> words = {};  // kWord: its spellings
+  std::span<const std::string_view> words = {};  // kWord: the accepted words
 
   std::string value_text() const;
-  // kInvalidArgument says what the field accepts.
+  // kInvalidArgument lists the values that the field accepts.
   Status set(std::string_view value) const;
 };
 
-// Whether the field is a bool, which a command line writes as a flag.
+// Whether the field is a bool, which is a flag on a command line.
 inline bool is_switch(const Field& field) { return field.words.data() == EnumWords<bool>::words; }
 
-// Passed to Problem::fields(); collects Field values. Enums and bools must be one byte wide.
+// Passed to Problem::fields() to collect Field values. Enums and bools must be one byte wide.
 template <class Visit>
 class FieldVisitor {
  public:
@@ -94,20 +94,20 @@ std::string fields_text(const Problem& problem) {
   return out;
 }
 
-// The name among `names` nearest to `word` by edit distance; empty when none is near.
+// The name nearest to `word` by edit distance; empty if none is near.
 std::string nearest(std::string_view word, std::span<const std::string> names);
 
-// Sets one field by name. An unknown name is an error that names the nearest one.
+// Sets one field by name. For an unknown name the error names the nearest field.
 template <class Problem>
 Status set_field(Problem& problem, std::string_view name, std::string_view value);
 
-// Reads "name=value name=value"; fields that are not named keep their defaults.
+// Reads "name=value name=value"; fields that are not named keep their values.
 template <class Problem>
 Status parse_fields(std::string_view line, Problem* problem);
 
-// kInvalidArgument: "unknown <what> '<name>'", with the nearest of `known`, or all of them when none is near.
+// kInvalidArgument: "unknown <what> '<name>'" with the nearest of `known`, or with all of them if none is near.
 Status unknown_name(std::string_view what, std::string_view name, std::span<const std::string> known);
-// Splits at spaces into name and value; `rest` advances. False at the end of the line.
+// Splits off the next name and value; words are separated by spaces. `rest` advances. Returns false at the end of the line.
 bool next_assignment(std::string_view* rest, std::string_view* name, std::string_view* value);
 
 template <class Problem>

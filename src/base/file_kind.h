@@ -1,10 +1,10 @@
-// What stands in a file's place by mistake, for errors.
+// Recognizes files that are often given by mistake, for error messages.
 #pragma once
 #include <string_view>
 
 namespace sluice {
 
-// Of its first bytes, as an error goes on behind "found "; empty: nothing that is known.
+// Describes a file by its first bytes, as a phrase that continues "found "; empty if the kind is unknown.
 std::string_view file_kind(std::string_view begin);
 
 }  // namespace sluice

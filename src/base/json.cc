@@ -25,7 +25,7 @@ Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)
 
 constexpr size_t kShownMax = 60;  // bytes of a value in an error
 
-// A value as an error shows it: short, whatever it holds.
+// Formats a value for an error message; always short.
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array of " + std::to_string(value.size());
@@ -36,7 +36,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-constexpr int kNumberTooLarge = 406;  // the library's id of that error
+constexpr int kNumberTooLarge = 406;  // the library's number of that error
 
 std::string syntax_error(size_t byte, std::string_view text) {
   const size_t text_bytes = text.size();
@@ -45,7 +45,7 @@ std::string syntax_error(size_t byte, std::string_view text) {
   if (byte > text_bytes)
     return "wanted JSON, found that it ends too early, after " + std::to_string(text_bytes) +
            (text_bytes == 1 ? " byte" : " bytes");
-  // Python writes these, and reads them.
+  // Python reads and writes these words.
   for (const std::string_view word : {"Infinity", "NaN"})
     if (byte > 0 && text.substr(byte - 1).starts_with(word))
       return "wanted JSON, found " + std::string(word) + " at byte " + std::to_string(byte) +
@@ -58,7 +58,7 @@ std::string syntax_error(size_t byte, std::string_view text) {
   return why;
 }
 
-// Members whose keys come in any order: null, or one that stands twice.
+// Members in any order: returns a key that appears twice, or null.
 const std::string* twice_in(const OrderedJson::object_t& object) {
   std::vector<const std::string*> keys;
   keys.reserve(object.size());
@@ -70,9 +70,9 @@ const std::string* twice_in(const OrderedJson::object_t& object) {
   return twice == keys.end() ? nullptr : *twice;
 }
 
-// Builds the document from the library's events. Its own builders look at every earlier member of an array after each
-// object in it, or at every earlier key of an ordered object, which is quadratic; and neither nesting without end nor a
-// key that stands twice troubles them.
+// Builds the document from the library's events. The library's own builders are quadratic, because they
+// visit every earlier member of an array after each object in it, or every earlier key of an ordered
+// object. They also accept unlimited nesting and duplicate keys.
 template <class AnyJson>
 class Builder final : public nlohmann::json_sax<AnyJson> {
  public:
@@ -87,7 +87,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
   bool number_unsigned(uint64_t value) override { return add(value) != nullptr; }
   bool number_float(double value, const std::string&) override { return add(value) != nullptr; }
   bool string(std::string& value) override { return add(std::move(value)) != nullptr; }
-  bool binary(typename AnyJson::binary_t&) override { return false; }  // JSON has none
+  bool binary(typename AnyJson::binary_t&) override { return false; }  // JSON has no binary values
   bool start_object(size_t) override { return open(AnyJson::object()); }
   bool start_array(size_t) override { return open(AnyJson::array()); }
   bool end_object() override { return close(); }
@@ -108,7 +108,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
 
   bool add_key(std::string name) {
     auto& object = open_.back()->template get_ref<typename AnyJson::object_t&>();
-    if constexpr (kOrdered) {  // appended without a look at the others, which close() compares
+    if constexpr (kOrdered) {  // appended unchecked; close() looks for duplicate keys
       using Members = typename AnyJson::object_t::Container;
       slot_ = &static_cast<Members&>(object).emplace_back(std::move(name), nullptr).second;
       return true;
@@ -122,7 +122,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
     trouble = "wanted each key once, found " + shown(Json(name)) + " twice in one object";
     return false;
   }
-  // A container is the last member of the one around it for as long as it is open, so its address stays.
+  // An open container is the last member of its parent, so its address does not change.
   AnyJson* add(AnyJson value) {
     if (skips_) return &skipped_value_;
     if (open_.empty()) return &(root = std::move(value));
@@ -156,9 +156,9 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
   std::string_view text_;
   std::optional<std::string_view> only_;
   std::vector<AnyJson*> open_;
-  AnyJson* slot_ = nullptr;  // of the key read last
-  bool skips_ = false;       // within a member of the outermost object that is not wanted
-  size_t skipped_ = 0;       // containers of it that are open
+  AnyJson* slot_ = nullptr;  // slot of the key read last
+  bool skips_ = false;       // inside an unwanted member of the outermost object
+  size_t skipped_ = 0;       // open containers of that member
   AnyJson skipped_value_;
 };
 
@@ -188,7 +188,7 @@ Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view w
 }
 
 Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
-  // Not blocking: opening a pipe must not wait for a writer.
+  // Non-blocking, because opening a pipe must not wait for a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return Status{Code::kIo, path + ": cannot be opened: " + std::strerror(errno)};
   const auto close = [](std::FILE* f) { std::fclose(f); };
@@ -231,7 +231,7 @@ bool JsonAt::has(const std::string& key) const {
 Result<JsonAt> JsonAt::at(const std::string& key) const {
   SLUICE_TRY(need_object());
   const auto found = value_->find(key);
-  // A document's own place ends in no key: "config.json: hidden_size"; below it: "config.json: a.b".
+  // The document itself has no key: "config.json: hidden_size", but below it "config.json: a.b".
   const std::string place = where_ + (where_.find(": ") == std::string::npos ? ": " : ".") + key;
   if (found == value_->end()) return corrupt(place + ": wanted a value, found no such key");
   return JsonAt(*found, place);

@@ -1,4 +1,4 @@
-// JSON from outside: parsed without trust, and read with errors that name the file and the key.
+// Untrusted JSON: strict parsing, and reading with errors that name the file and the key.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -13,40 +13,42 @@
 namespace sluice {
 
 using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;  // members stay in the order in which they were written
+using OrderedJson = nlohmann::ordered_json;  // keeps members in the order of the text
 
-// kCorrupt names `what` (a file), the place and the reason: syntax, invalid UTF-8, more than 64 levels of nesting, a key
-// that stands twice in one object.
+// kCorrupt names `what` (a file), the place and the reason: syntax, invalid UTF-8, more than 64 levels of
+// nesting, or a duplicate key in an object.
 Result<Json> parse_json(std::string_view text, std::string_view what);
-// The same, with the members of every object in the order of the text. `only`: of the outermost object this member alone, or null.
-// The library's own parser of OrderedJson compares each key with all before it; text from outside comes through here.
+// Does the same and keeps the members of every object in the order of the text. `only`: returns only this
+// member of the outermost object, or null. Use this for untrusted text, because the library's own
+// OrderedJson parser compares each key with all earlier keys.
 Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view what,
                                        std::optional<std::string_view> only = {});
-// kIo if the file cannot be read, kCorrupt if it is larger than `bytes_max` or parse_json refuses it.
+// kIo: the file cannot be read. kCorrupt: it is larger than `bytes_max`, or parse_json refuses it.
 Result<Json> read_json(const std::string& path, int64_t bytes_max);
-// The whole of a file, at most bytes_max; errors as above.
+// Returns the whole file, at most bytes_max bytes; errors as above.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
 
-// An integer that 64 bits do not hold: as a Json it is the nearest double, which is another number.
+// An integer that does not fit into 64 bits. As a Json it would silently become the nearest double.
 struct WideInteger {
   std::string place;  // "a.b[2].c"
   std::string text;
 };
-// The first one of `text`, which is JSON, within the member that `path` leads to: names, and places in arrays as digits. A bound of a
-// JSON schema, such as "maximum", may be one that a double is written as: programs that have doubles alone write it so.
+// Finds the first such integer of the JSON `text` within the member at `path` (names, and array indices as
+// digits). Exception: a bound in a JSON schema, such as "maximum", may be written like a double, because
+// programs that only have doubles write it so.
 std::optional<WideInteger> wide_integer(std::string_view text, std::span<const std::string> path = {});
 
-// A value and where it stands ("config.json: rope_scaling.factor"). A view: the document must outlive it.
-// Every reader says kCorrupt with that place, what was wanted and what was found.
+// A value and its place ("config.json: rope_scaling.factor"). A view: the document must outlive it. Every
+// reader returns kCorrupt with that place, what was wanted and what was found.
 class JsonAt {
  public:
   JsonAt(const Json& value, std::string where) : value_(&value), where_(std::move(where)) {}
   const Json& value() const { return *value_; }
   const std::string& where() const { return where_; }
 
-  bool has(const std::string& key) const;  // a member that is there and not null
+  bool has(const std::string& key) const;  // the member exists and is not null
   Result<JsonAt> at(const std::string& key) const;
-  Result<std::vector<JsonAt>> items() const;  // of an array
+  Result<std::vector<JsonAt>> items() const;  // elements of an array
   Status need_object() const;
 
   Result<int64_t> integer(int64_t least, int64_t most) const;
@@ -54,7 +56,7 @@ class JsonAt {
   Result<bool> boolean() const;
   Result<std::string> string() const;
 
-  // Members by key. With a default: what counts when the key is missing or null.
+  // Members by key. `otherwise` replaces a member that is missing or null.
   Result<int64_t> integer(const std::string& key, int64_t least, int64_t most) const;
   Result<int64_t> integer(const std::string& key, int64_t least, int64_t most, int64_t otherwise) const;
   Result<double> number(const std::string& key) const;

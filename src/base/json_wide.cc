@@ -1,4 +1,4 @@
-// Integers of a JSON text that would be rounded.
+// Finds integers of a JSON text that parsing would round.
 #include <algorithm>
 
 #include "base/json.h"
@@ -7,9 +7,9 @@
 namespace sluice {
 namespace {
 
-// Most texts have no such run, and no need to be read.
+// A quick check that lets most texts skip the reader.
 bool has_long_run_of_digits(std::string_view text) {
-  constexpr int kDigits = 19;  // of 2^63
+  constexpr int kDigits = 19;  // number of digits of 2^63
   int run = 0;
   for (const char c : text) {
     run = c >= '0' && c <= '9' ? run + 1 : 0;
@@ -24,7 +24,7 @@ bool is_bound(const std::string& name) {
   return std::find(std::begin(kBounds), std::end(kBounds), name) != std::end(kBounds);
 }
 
-// Whether it is what a double is written as: 18446744073709552000, but not 18446744073709551616.
+// Whether the text is how a double is printed: true for 18446744073709552000, but not for 18446744073709551616.
 bool is_written_double(double value, const std::string& text) {
   const auto digits = [](std::string number) {
     number.resize(std::min(number.find('e'), number.size()));
@@ -45,7 +45,7 @@ class WideReader final : public nlohmann::json_sax<Json> {
   bool number_integer(int64_t) override { return next(); }
   bool number_unsigned(uint64_t) override { return next(); }
   bool number_float(double value, const std::string& text) override {
-    // The library reads an integer as a double where nothing else holds it.
+    // The library reads an integer as a double if no integer type holds it.
     const bool is_integer = text.find_first_not_of("-0123456789") == std::string::npos;
     const bool holds = !open_.empty() && is_bound(open_.back().name) && is_written_double(value, text);
     if (is_integer && !holds && is_within()) {
@@ -67,7 +67,7 @@ class WideReader final : public nlohmann::json_sax<Json> {
   bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
 
  private:
-  // A container, and which of its members is read.
+  // An open container, and the member being read.
   struct Level {
     bool is_array;
     size_t index = 0;

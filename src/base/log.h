@@ -1,4 +1,4 @@
-// The library never prints: it hands lines to the callback that was set.
+// The library never prints. It passes lines to the caller's callback.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@ namespace sluice {
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 
-// A caller's sink. The default one drops everything.
+// The caller's callback. By default lines are dropped.
 struct Log {
   void (*sink)(void* context, LogLevel level, const char* line) = nullptr;
   void* context = nullptr;

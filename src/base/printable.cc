@@ -24,7 +24,7 @@ std::string printable(std::string_view text, Lines lines) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if (byte == 0xc2 && next >= 0x80 && next <= 0x9f) {  // U+0080 to U+009F: a terminal's 8-bit commands
+    if (byte == 0xc2 && next >= 0x80 && next <= 0x9f) {  // U+0080 to U+009F: 8-bit terminal commands
       escape(next, &out);
       ++i;
     } else if (lines == Lines::kMany && (byte == '\n' || byte == '\t')) {

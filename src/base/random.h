@@ -27,7 +27,7 @@ constexpr double uniform(uint64_t seed, uint64_t counter) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-// A stream of numbers for data and tests.
+// A stream of random numbers for data and tests.
 class Random {
  public:
   explicit Random(uint64_t seed) : seed_(seed) {}

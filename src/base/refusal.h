@@ -1,4 +1,4 @@
-// Why something cannot be done: every reason, each with the value that was found.
+// Why something is refused: every reason, each with the value that was found.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-// Empty: accepted. Reasons are text only once they apply, so a predicate that accepts costs nothing.
+// Empty means accepted. Reasons are formatted only if they apply, so accepting costs nothing.
 class Refusal {
  public:
-  // `what` states the condition and its cause in brackets; `found` is what stands in its way.
+  // `what` states the condition, with its cause in parentheses; `found` is the value that violates it.
   Refusal& need(bool ok, std::string_view what, std::string_view found) {
     if (!ok) add(what, std::string(found));
     return *this;
@@ -19,11 +19,11 @@ class Refusal {
     if (!ok) add(what, std::string(name) + "=" + std::to_string(value));
     return *this;
   }
-  // Adds the reasons of `other` that are not here yet.
+  // Adds the reasons of `other` that are not in the list yet.
   Refusal& append(const Refusal& other);
   bool accepted() const { return reasons_.empty(); }
   const std::vector<std::string>& reasons() const { return reasons_; }
-  // All reasons in one line, separated by "; and ".
+  // All reasons on one line, separated by "; and ".
   std::string line() const;
 
  private:

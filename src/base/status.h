@@ -1,4 +1,4 @@
-// Errors are values: nothing below apps/ throws, aborts or prints.
+// Errors are values: code below apps/ never throws, aborts or prints.
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -14,13 +14,13 @@ enum class Code : uint8_t {
   kUnsupported,      // the request is legal, but nothing here can do it
   kOutOfMemory,
   kIo,
-  kCorrupt,  // data from outside lies about itself
+  kCorrupt,  // input data contradicts itself
   kDevice,   // a fault that a device reported
 };
 
 const char* text(Code code);
 
-// Says what was wanted, what was found, and where.
+// The message says what was wanted, what was found, and where.
 struct [[nodiscard]] Status {
   Code code = Code::kOk;
   std::string message;
@@ -31,16 +31,16 @@ inline Status invalid(std::string message) { return {Code::kInvalidArgument, std
 inline Status unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }
 inline Status out_of_memory(std::string message) { return {Code::kOutOfMemory, std::move(message)}; }
 
-// Either a T or the error that explains why there is none: a Status, or another type that says more.
+// Either a T or the error that explains its absence: a Status, or a more detailed type.
 template <class T, class E = Status>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}  // NOLINT: a value is a result
-  Result(E error) : error_(std::move(error)) {}  // NOLINT: so is the reason for having none
+  Result(E error) : error_(std::move(error)) {}  // NOLINT: an error is a result too
   bool ok() const { return value_.has_value(); }
   const E& error() const { return error_; }
   const Status& status() const requires std::same_as<E, Status> { return error_; }
-  // Legal only after ok().
+  // Allowed only if ok().
   T& value() & { return *value_; }
   const T& value() const& { return *value_; }
   T&& value() && { return *std::move(value_); }

@@ -1,4 +1,4 @@
-// A view of memory that another object owns.
+// A view of memory owned by another object.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -29,16 +29,16 @@ struct Tensor {
   T* as() const {
     return static_cast<T*>(data);
   }
-  // First element of the row `i` of a tensor whose elements are whole bytes.
+  // Pointer to the first element of row `i`; elements must be whole bytes.
   template <class T>
   T* row(int64_t i) const {
     return static_cast<T*>(data) + i * stride[0];
   }
 };
 
-// Elements, by shape; 1 for rank 0.
+// Number of elements by shape; 1 for rank 0.
 int64_t elements_of(const Tensor& tensor);
-// "bf16[128, 2880]"; strides are shown where they are not the contiguous ones.
+// "bf16[128, 2880]"; strides are printed if the tensor is not contiguous.
 std::string text(const Tensor& tensor);
 std::string shape_text(const int64_t* shape, int rank);
 
@@ -52,9 +52,9 @@ struct Workspace {
   size_t bytes = 0;
 };
 
-// What a backend enqueues on. The rest of it is the backend's own.
+// The queue that a backend enqueues on. Backends derive from it.
 struct DeviceQueue {
-  int device = 0;  // which of the backend's devices
+  int device = 0;  // index among the backend's devices
 };
 struct Stream {
   Backend where = Backend::kCpu;

@@ -5,8 +5,8 @@ namespace {
 
 constexpr char32_t kReplacement = 0xfffd;
 
-// How a code point that starts with a byte goes on: its length, the bits of the first byte, and the range of the second,
-// which is where overlong forms, surrogates and values above U+10FFFF are refused.
+// What a first byte implies: the length of the code point, the bits of the first byte, and the range of the
+// second byte. The range excludes overlong forms, surrogates and values above U+10FFFF.
 struct Lead {
   int bytes;
   char32_t bits;

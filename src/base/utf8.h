@@ -1,4 +1,4 @@
-// UTF-8 from outside: what is valid, and how bytes become text that is.
+// Untrusted UTF-8: validation, and conversion of bytes to valid text.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,36 +6,36 @@
 
 namespace sluice {
 
-// One code point at the front of `text`, or how many bytes there cannot be part of one.
+// The code point at the front of `text`, or the number of invalid bytes there.
 struct Utf8Step {
   char32_t code_point = 0;
-  int64_t bytes = 0;  // of the code point; or, when it is not valid, of the bytes that one U+FFFD stands for
+  int64_t bytes = 0;  // of the code point; if invalid, the bytes that one U+FFFD replaces
   bool valid = false;
-  bool truncated = false;  // not valid yet: a prefix of a code point, and the text ends there
+  bool truncated = false;  // not valid yet: the text ends inside a code point
 };
 
-// `text` is not empty. Overlong forms, surrogates and values above U+10FFFF are not valid. An invalid step is as long as
-// the longest prefix of a code point found, at least one byte: the practice of the Unicode Standard, section 3.9, which is
-// what Python's errors="replace" does.
+// `text` must not be empty. Overlong forms, surrogates and values above U+10FFFF are invalid. An invalid
+// step covers the longest prefix of a code point found, at least one byte, as the Unicode Standard
+// recommends in section 3.9 and Python's errors="replace" does.
 Utf8Step utf8_step(std::string_view text);
 
 void append_utf8(char32_t code_point, std::string* out);
 
-// Makes valid UTF-8 of bytes that come in pieces: a code point cut between two pieces is held back until it is whole, and
-// invalid bytes become U+FFFD. What push() and finish() returned, joined, does not depend on where the pieces were cut.
+// Makes valid UTF-8 from bytes that arrive in pieces: a code point that is split between pieces is held back until it
+// is complete, and invalid bytes become U+FFFD. The concatenated results do not depend on how the input was split.
 class Utf8Stream {
  public:
   std::string push(std::string_view bytes);
-  std::string finish();  // what was held back, as U+FFFD; the stream can be used again
+  std::string finish();  // returns held bytes as U+FFFD; the stream can be reused
 
  private:
   std::string held_;  // at most 3 bytes
 };
 
-// How many bytes stand before the first that is not part of a code point; all of them in valid UTF-8.
+// Number of bytes before the first invalid byte; all of them if the text is valid.
 size_t valid_utf8_bytes(std::string_view text);
 inline bool is_utf8(std::string_view text) { return valid_utf8_bytes(text) == text.size(); }
-// As Utf8Stream, for bytes in one piece.
+// Like Utf8Stream, for bytes in one piece.
 std::string valid_utf8(std::string_view bytes);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Threads that take no signals.
+// Threads that do not handle signals.
 #pragma once
 #include <csignal>
 #include <thread>
@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// Blocks the calling thread's signals for as long as it lives; threads that start meanwhile inherit that. Signals that say that a thread
-// itself went wrong stay, and a profiler's.
+// Blocks signals on the calling thread during its lifetime, so that threads started meanwhile inherit the
+// mask. Signals about faults of the thread itself, and the profiler's signals, stay unblocked.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -19,12 +19,12 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// A std::thread for work beside the program's own threads. The system gives a signal to any thread that does not block it: a handler that
-// uses what one of the program's threads is using must not run on a worker meanwhile.
+// A std::thread for library work. The system delivers a signal to any thread that does not block it, and a
+// handler must not run on a worker while one of the program's own threads uses the same data.
 class WorkerThread {
  public:
   WorkerThread() = default;
-  // std::system_error as std::thread throws it: the system has no more threads.
+  // Throws std::system_error like std::thread if the system has no more threads.
   template <class Work>
   explicit WorkerThread(Work work) {
     const SignalsBlocked while_it_starts;

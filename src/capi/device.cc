@@ -1,7 +1,7 @@
 #include "backends/backends.h"
 #include "capi/handles.h"
 
-using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice;        // NOLINT: the C boundary names every type of the library
 using namespace sluice::capi;  // NOLINT
 
 namespace {
@@ -11,7 +11,7 @@ void forward(void* context, LogLevel level, const char* line) {
   if (device->log) device->log(device->log_context, static_cast<int>(level), line);
 }
 
-// The caller's stream, if it may be one of the device.
+// Reads the caller's stream; it must belong to a device of the same backend.
 Status read_stream_of(const sluice_device& device, sluice_stream from, Stream* to) {
   SLUICE_TRY(need_pointer(from.native, "stream"));
   SLUICE_TRY(read_stream(from, to));
@@ -24,7 +24,7 @@ sluice_stream to_c(Stream stream) {
   return {stream.where == Backend::kCuda ? SLUICE_CUDA : SLUICE_CPU, stream.native};
 }
 
-// The caller's callback, whose exceptions must not pass through a device that is recording.
+// Calls the caller's callback. Its exceptions must not unwind through a device that is recording.
 Status call(sluice_enqueue enqueue, void* context) {
   try {
     return callback_status("record", static_cast<int32_t>(enqueue(context)));

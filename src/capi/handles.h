@@ -1,4 +1,4 @@
-// What the opaque types of sluice.h are, and how calls cross the border.
+// The opaque types of sluice.h, and helpers of calls across the C boundary.
 #pragma once
 #include <cstring>
 #include <exception>
@@ -19,11 +19,11 @@ struct sluice_device {
   void* log_context = nullptr;
   std::unique_ptr<sluice::Device> device;
   std::string text;
-  mutable sluice::capi::SharedMoes moes;  // they end before the device
+  mutable sluice::capi::SharedMoes moes;  // its layers must be destroyed before the device
 };
 struct sluice_plan {
   std::unique_ptr<sluice::AnyPlan> plan;
-  std::string kernel;  // ends in a NUL, as a view need not
+  std::string kernel;  // ends in a NUL, unlike the plan's view
 };
 struct sluice_table {
   std::unique_ptr<sluice::AnyTable> table;
@@ -31,7 +31,7 @@ struct sluice_table {
 };
 struct sluice_layer {
   std::shared_ptr<const sluice::Moe> moe;
-  std::unique_ptr<sluice::LoadedMoe> weights;  // memory, also before they are loaded
+  std::unique_ptr<sluice::LoadedMoe> weights;  // allocated before weights are loaded
   const sluice::Device* device = nullptr;
   int64_t tokens_max = 0;
   bool has_weights = false;
@@ -43,7 +43,7 @@ struct sluice_recording {
 
 namespace sluice::capi {
 
-// Writes `from` as sluice_text promises.
+// Writes `from` as sluice_text specifies.
 inline void write_text(std::string_view from, sluice_text* to) {
   if (!to) return;
   to->needed = from.size() + 1;
@@ -53,7 +53,7 @@ inline void write_text(std::string_view from, sluice_text* to) {
   to->data[kept] = '\0';
 }
 
-// The same for an answer, which must be whole.
+// Like write_text, for results that must not be truncated.
 inline Status write_whole(std::string_view from, sluice_text* to) {
   write_text(from, to);
   if (to->data && to->needed <= to->capacity) return {};
@@ -62,20 +62,19 @@ inline Status write_whole(std::string_view from, sluice_text* to) {
 }
 
 inline sluice_status report(const Status& status, sluice_text* error) {
-  if (!status.ok())
-    write_text(printable(status.message), error);  // names of tensors and files come from outside
+  if (!status.ok()) write_text(printable(status.message), error);  // tensor and file names are untrusted
   return static_cast<sluice_status>(status.code);
 }
 
-// Every function that can fail runs its body through this: no exception leaves the library.
+// Every function that can fail runs its body through this, so that no exception leaves the library.
 template <class Body>
 sluice_status guarded(sluice_text* error, Body body) {
   try {
     return report(body(), error);
   } catch (const std::bad_alloc&) {
-    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // no memory for words either
+    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // not even memory for a message
     return SLUICE_OUT_OF_MEMORY;
-  } catch (const std::exception& other) {  // the standard library's: a thread that could not start, say
+  } catch (const std::exception& other) {  // for example if a thread could not start
     write_text(other.what(), error);
     return SLUICE_DEVICE;
   } catch (...) {
@@ -88,10 +87,10 @@ inline Status need_pointer(const void* pointer, const char* name) {
   return pointer ? Status{} : invalid(std::string(name) + ": wanted a pointer, found null");
 }
 
-// A struct that grows (sluice.h: Growth), as the caller's header knew it. `least`: its size in the first version that had it.
+// Reads a struct that grows (sluice.h: Growth), in the size of the caller's header. `least`: its size in its first version.
 template <class T>
 Status read_growing(const char* name, const T* from, size_t least, T* to) {
-  constexpr size_t kMost = 4096;  // no version will need more; what says so is not a size
+  constexpr size_t kMost = 4096;  // far above any version; a larger value is not a size
   SLUICE_TRY(need_pointer(from, name));
   if (from->size < least || from->size > kMost)
     return invalid(std::string(name) + ".size: wanted the size of the struct, from " + std::to_string(least) +
@@ -114,7 +113,7 @@ inline Policy policy_of(const sluice_policy* policy) {
   return {.force = policy->force ? policy->force : "", .batch_invariant = policy->batch_invariant != 0};
 }
 
-// A stream in the library's own words.
+// Converts a stream to the library's type.
 inline Status read_stream(sluice_stream from, Stream* to) {
   if (from.backend != SLUICE_CPU && from.backend != SLUICE_CUDA)
     return invalid("stream: backend: wanted a sluice_backend, found " + std::to_string(from.backend));
@@ -123,20 +122,21 @@ inline Status read_stream(sluice_stream from, Stream* to) {
   return {};
 }
 
-// A tensor in the library's own words. Allocates only when it fails, with `name` in the message.
+// Converts a tensor to the library's type. Allocates only on failure, for a message that contains `name`.
 Status read_tensor(const char* name, const sluice_tensor& from, Tensor* to);
 
-// Calls visit for what a field or a tensor is.
+// Calls visit with the description of a field or a tensor.
 void visit_field(const Field& field, sluice_field_visitor visit, void* context);
 void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context);
 
-// What a callback of the caller's returned, all of its bits: a number that is no sluice_status is a failure, too.
+// Converts the value that a caller's callback returned, all bits of it: a number that is not a
+// sluice_status is a failure.
 Status callback_status(const char* what, int32_t returned);
 
-// The device that a question is about: an open one, or one that is known by name.
+// The device of a question: an open device, or a device known by name.
 Result<DeviceInfo> asked_device(const sluice_device* device, const char* device_name);
 
-// The problem of an operation, both by name.
+// Parses a problem; the operation is given by name.
 Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* problem);
 
 }  // namespace sluice::capi

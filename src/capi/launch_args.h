@@ -1,4 +1,4 @@
-// What the caller hands to a launch.
+// The arguments of a launch.
 #pragma once
 #include <span>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace sluice::capi {
 
-// The tensors of a launch in the library's own words, without allocating.
+// Converts the tensors of a launch to the library's types without allocating.
 class LaunchArgs {
  public:
   Status read(const sluice_launch* launch) {
@@ -29,7 +29,7 @@ class LaunchArgs {
   Stream stream() const { return stream_; }
 
  private:
-  static constexpr uintptr_t kWorkspaceAlignment = 256;  // as sluice.h says of sluice_launch
+  static constexpr uintptr_t kWorkspaceAlignment = 256;  // documented at sluice_launch
   Status read_one(const sluice_arg& from) {
     if (!from.name) return invalid("args[" + std::to_string(count_) + "].name: wanted a name, found null");
     NamedTensor& to = args_[count_];

@@ -3,7 +3,7 @@
 #include "capi/layer_options.h"
 #include "nn/moe/problems.h"
 
-using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice;        // NOLINT: the C boundary names every type of the library
 using namespace sluice::capi;  // NOLINT
 
 namespace {
@@ -13,13 +13,13 @@ Status need_weights(const sluice_layer& layer) {
   return invalid("layer: wanted weights (sluice_layer_load or sluice_layer_read_packed), found none");
 }
 
-// All but a fault of the device is found before weights are touched that are there.
+// Every error but a device fault is found before existing weights are overwritten.
 Status loaded(sluice_layer* layer, Status status) {
   layer->has_weights = status.ok() || (layer->has_weights && status.code != Code::kDevice);
   return status;
 }
 
-// The caller's tensors by name, and which layer of which naming they are.
+// The caller's tensors by name, with their naming and layer.
 struct CallersWeights {
   std::unique_ptr<Checkpoint> tensors;
   MoeNaming naming;
@@ -60,7 +60,7 @@ Result<MoeNaming> naming_of(const char* wanted, const Checkpoint& tensors) {
   if (!wanted) return detect(tensors);
   std::string known;
   for (size_t i = 0; i < std::size(EnumWords<MoeNaming>::words); ++i) {
-    if (static_cast<MoeNaming>(i) == MoeNaming::kDenseMlp) continue;  // no experts
+    if (static_cast<MoeNaming>(i) == MoeNaming::kDenseMlp) continue;  // it has no experts
     if (EnumWords<MoeNaming>::words[i] == wanted) return static_cast<MoeNaming>(i);
     known += (i ? ", " : "") + std::string(EnumWords<MoeNaming>::words[i]);
   }
@@ -99,7 +99,7 @@ Result<CallersWeights> weights_of(const sluice_weights* from) {
   return CallersWeights{std::move(named).value(), naming.value(), layer.value()};
 }
 
-// Tensors of a run, by name.
+// Binds the tensors of a run by name.
 Status bind(std::span<const NamedTensor> args, const MoeConfig& config, MoeIo* io, int64_t* tokens) {
   for (const NamedTensor& arg : args) {
     Tensor* to = nullptr;
@@ -132,7 +132,7 @@ Result<std::shared_ptr<const Moe>> planned_for(const sluice_device& device, cons
   return device.moes.get(*device.device, o.local, o.tokens_max, o.policy, o.backend);
 }
 
-// A line for each stage, and one for its problem; of stages that one kernel computes "router+route".
+// Two lines per stage: its kernel and its problem. Stages of a fused kernel appear as "router+route".
 std::string explain_at(int64_t tokens, const Step& step) {
   std::string out = "tokens   " + std::to_string(tokens) + "\n";
   const std::vector<StageKernel> kernels = step.kernels(tokens);
@@ -218,7 +218,7 @@ sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weigh
     SLUICE_TRY(need_pointer(layer, "layer"));
     const auto from = weights_of(weights);
     if (!from.ok()) return from.status();
-    // What would spoil weights that are there is looked for first.
+    // Checks before writing if there are weights that a late error would destroy.
     const CheckFirst check = layer->has_weights ? CheckFirst::kYes : CheckFirst::kNo;
     return loaded(layer, layer->weights->replace(*from.value().tensors, from.value().naming,
                                                  from.value().layer, check));

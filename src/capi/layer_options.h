@@ -1,4 +1,4 @@
-// What sluice_layer_options say, checked.
+// Reads and checks sluice_layer_options.
 #pragma once
 #include "capi/handles.h"
 

@@ -1,7 +1,7 @@
 #include "capi/handles.h"
 #include "capi/launch_args.h"
 
-using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice;        // NOLINT: the C boundary names every type of the library
 using namespace sluice::capi;  // NOLINT
 
 namespace sluice::capi {
@@ -49,7 +49,7 @@ sluice_tensor sluice_contiguous(void* data, sluice_dtype dtype, int32_t rank, co
   for (int32_t i = out.rank - 1; i >= 0; --i) {
     out.shape[i] = shape[i];
     out.stride[i] = stride;
-    if (__builtin_mul_overflow(stride, shape[i], &stride)) stride = INT64_MAX;  // which no call takes
+    if (__builtin_mul_overflow(stride, shape[i], &stride)) stride = INT64_MAX;  // no call accepts this stride
   }
   return out;
 }

@@ -1,5 +1,5 @@
-// The planned layers of a device. A model's layers are alike, and planning one for thousands of tokens takes tenths of a second: layers
-// of the same options share one Moe, which never changes by running.
+// The planned layers of a device. The layers of a model are alike, and planning one for thousands of tokens
+// takes tenths of a second. So layers with equal options share one Moe, which running never changes.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -43,7 +43,7 @@ class SharedMoes {
   }
   std::mutex mutex_;
   std::vector<Made> made_;
-  std::shared_ptr<const Moe> latest_;  // so that who measures or asks before it creates does not plan twice
+  std::shared_ptr<const Moe> latest_;  // lets a caller measure, then create, with one planning
 };
 
 }  // namespace sluice::capi

@@ -2,7 +2,7 @@
 
 #include "capi/handles.h"
 
-using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice;        // NOLINT: the C boundary names every type of the library
 using namespace sluice::capi;  // NOLINT
 
 namespace {

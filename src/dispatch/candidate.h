@@ -1,4 +1,4 @@
-// A kernel as dispatch sees it: a card of plain functions. No state.
+// A kernel descriptor: what dispatch knows of a kernel, as plain functions without state.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-// What a CPU can do, as bits of DeviceInfo::cpu_features.
+// Features of a CPU, as bits of DeviceInfo::cpu_features.
 enum CpuFeature : uint32_t {
   kAvx2 = 1u << 0,        // with FMA, BMI2 and F16C
   kAvx512 = 1u << 1,      // F, BW, CD, DQ, VL
@@ -29,27 +29,28 @@ std::string features_text(uint32_t features);
 struct DeviceInfo {
   std::string name;
   Backend backend = Backend::kCpu;
-  int index = 0;  // which of the backend's devices: a plan runs on streams of that one
+  int index = 0;  // index among the backend's devices: a plan runs only on streams of this device
   int sm = 0;     // CUDA: compute capability times ten; 0 on a CPU
   int cores = 1;  // CUDA: multiprocessors; CPU: threads of the pool
   uint32_t cpu_features = 0;
   double mem_bytes_per_us = 0;   // read bandwidth of the whole device
   double bf16_flops_per_us = 0;  // sustained, dense
   double f32_flops_per_us = 0;
-  double launch_us = 0;                           // what one more kernel costs in a recorded chain
-  WeightLayout layout = WeightLayout::kPanels16;  // in which its dense kernels want weights
+  double launch_us = 0;                           // cost of an additional kernel in a captured chain
+  WeightLayout layout = WeightLayout::kPanels16;  // layout of the weights of dense kernels
 };
 // "h200 (sm90, 132 SMs)", "cpu (2 threads; avx2 avx512 ...)"
 std::string text(const DeviceInfo& device);
 
 struct Policy {
-  // The only kernels allowed: NAME or NAME:CONFIG, several parted by commas, at most one for each operation. A name belongs to
-  // the operation in its middle (cuda.expert_gemm.mxfp4_tile_sm90). What is refused is an error, never a fallback.
+  // The only kernels allowed: NAME or NAME:CONFIG, separated by commas, at most one per operation. The
+  // middle part of a name is its operation (cuda.expert_gemm.mxfp4_tile_sm90). If a forced kernel is
+  // refused, planning fails without a fallback.
   std::string force = {};
   bool batch_invariant = false;  // only kernels whose rows do not depend on each other
 };
 
-// One launch of a plan, in plain numbers that only the candidate that listed them reads.
+// One launch of a plan, as numbers that only the candidate that listed it interprets.
 struct KernelLaunch {
   std::array<int32_t, 6> value{};
   bool operator==(const KernelLaunch&) const = default;
@@ -58,8 +59,8 @@ using LaunchList = std::vector<KernelLaunch>;
 
 // One way in which a candidate computes a problem.
 struct Config {
-  std::string name = {};  // unique among the candidate's; empty where there is only one
-  Refusal refusal = {};   // why it cannot compute this problem
+  std::string name = {};  // unique within the candidate; empty if it has a single configuration
+  Refusal refusal = {};   // why the configuration cannot compute this problem
   double cost_us = 0;
   size_t workspace_bytes = 0;
   LaunchList launches = {};
@@ -69,37 +70,38 @@ template <class Op>
 struct Candidate {
   std::string_view name;  // "cuda.router_gemm.splitk_sm90": backend.op.variant
   Backend backend = Backend::kCpu;
-  // Must refuse every problem that the kernel gets wrong, with every reason. Sees only problems that
-  // Op::validate accepts.
+  // Must refuse every problem that the kernel would compute wrongly, with every reason. Only called with
+  // problems that Op::validate accepts.
   Refusal (*supports)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
 
-  // Of a candidate with one configuration. cost_us is a model: nothing is timed at run time. enqueue() enqueues and returns. It
-  // does not allocate, synchronise or read device memory, so it can be recorded.
+  // For a candidate with a single configuration. cost_us is a model: nothing is timed at run time.
+  // enqueue() must not allocate, synchronize or read device memory, so that it can be captured.
   double (*cost_us)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
   size_t (*workspace_bytes)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
   Status (*enqueue)(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) = nullptr;
 
-  // Of a candidate with several, in place of those: all configurations of a problem that supports() accepts, in a fixed order,
-  // each with its cost or its refusal; and what enqueues the launches of one of them, and chooses nothing.
+  // For a candidate with several configurations, instead of the above. configs() lists all configurations
+  // of a problem that supports() accepts, in a fixed order, each with its cost or refusal. enqueue_config()
+  // enqueues the launches of one configuration and decides nothing.
   std::vector<Config> (*configs)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
   Status (*enqueue_config)(const typename Op::Problem&, std::span<const KernelLaunch>,
                            const typename Op::Args&, Workspace, Stream) = nullptr;
-  // One launch in words, for explain.
+  // Describes one launch, for explain.
   std::string (*launch_text)(const typename Op::Problem&, const KernelLaunch&) = nullptr;
 
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
-  // Only runs of the same configuration agree to the bit. Otherwise all configurations give the same bits.
+  // Only runs of the same configuration agree bit for bit. Otherwise all configurations give the same bits.
   bool config_decides_bits = false;
-  int alignment_bytes = 1;  // of every tensor's first element, beyond its own type's
-  bool planned = false;     // a card without a kernel: explain shows it and says so, nothing runs it
+  int alignment_bytes = 1;  // of every tensor's first element, if stricter than its type's
+  bool planned = false;     // a descriptor without a kernel: explain shows it as planned, and it cannot run
 };
 
-// The variant of "cuda.router_gemm.splitk_sm90": splitk_sm90.
+// The variant in "cuda.router_gemm.splitk_sm90" is splitk_sm90.
 inline std::string_view variant_of(std::string_view candidate) {
   return candidate.substr(candidate.rfind('.') + 1);
 }
 
-// The configurations of any candidate: at least one.
+// All configurations of any candidate; at least one.
 template <class Op>
 std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Problem& problem,
                                const DeviceInfo& device) {
@@ -108,7 +110,7 @@ std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Proble
       Config{.cost_us = c.cost_us(problem, device), .workspace_bytes = c.workspace_bytes(problem, device)}};
 }
 
-// The accepted configuration that costs least, the first of equals; -1: all are refused.
+// The accepted configuration with the least cost, the first among equals; -1: all are refused.
 inline int cheapest(const std::vector<Config>& configs) {
   int best = -1;
   for (size_t i = 0; i < configs.size(); ++i)
@@ -118,7 +120,7 @@ inline int cheapest(const std::vector<Config>& configs) {
   return best;
 }
 
-// Of a problem that the candidate takes.
+// The cheapest configuration for a problem that the candidate accepts.
 template <class Op>
 Config best_config(const Candidate<Op>& c, const typename Op::Problem& problem, const DeviceInfo& device) {
   std::vector<Config> configs = configs_of(c, problem, device);

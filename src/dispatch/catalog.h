@@ -1,4 +1,4 @@
-// The tables of candidates, one per operation.
+// The tables of candidates, one table per operation.
 #pragma once
 #include <span>
 #include <tuple>
@@ -34,7 +34,7 @@ class Catalog {
   void add(const Candidate<Op>& candidate) {
     std::get<std::vector<const Candidate<Op>*>>(tables_).push_back(&candidate);
   }
-  // Adds all of `other`, after the entries that are there.
+  // Appends all entries of `other`.
   void append(const Catalog& other) {
     for_each_op([&]<class Op>() {
       for (const Candidate<Op>* c : other.table<Op>()) add(*c);

@@ -1,4 +1,4 @@
-// The one function that decides. make_plan() obeys it and explain prints it, so they cannot differ.
+// The one function that decides. make_plan() uses it and explain prints it, so the two cannot disagree.
 #pragma once
 #include <span>
 #include <string>
@@ -12,28 +12,28 @@ namespace sluice {
 struct Verdict {
   std::string_view candidate;
   Refusal refusal = {};
-  double cost_us = 0;  // of the configuration that costs least, as is workspace_bytes
+  double cost_us = 0;  // of the cheapest configuration, like workspace_bytes
   size_t workspace_bytes = 0;
   bool planned = false;                 // Candidate::planned
-  std::vector<Config> configs = {};     // of an accepted candidate: at least one
-  int config = -1;                      // index of the one that costs least
-  std::vector<std::string> texts = {};  // its launches in words, as decide_in_words() fills them in
+  std::vector<Config> configs = {};     // if accepted: at least one
+  int config = -1;                      // index of the cheapest configuration
+  std::vector<std::string> texts = {};  // descriptions of its launches, set by decide_in_words()
 };
 
 struct Decision {
-  Refusal contract;               // what the operation itself refuses, before any kernel is asked
+  Refusal contract;               // the operation's own refusal, before any kernel is asked
   std::vector<Verdict> verdicts;  // in table order
   int chosen = -1;                // index into verdicts; -1: all refuse
   Status status() const;          // ok, or every reason of every candidate
-  // Of a decision with chosen >= 0.
+  // Valid only if chosen >= 0.
   const Verdict& choice() const { return verdicts[static_cast<size_t>(chosen)]; }
   const Config& config() const { return choice().configs[static_cast<size_t>(choice().config)]; }
 };
 
-// Every reason that all refused configurations have in common, or those of each by its name.
+// The reasons shared by all refused configurations, or else each configuration's reasons under its name.
 Refusal refusal_of(const std::vector<Config>& configs);
 
-// Pure: depends on nothing but its arguments. Least cost wins; ties go to the first in the table.
+// Pure: depends only on its arguments. The least cost wins; among ties the first in the table.
 template <class Op>
 Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
                 std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {
@@ -43,7 +43,7 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
   out.contract.append(force.refusal);
   for (const Candidate<Op>* c : table) {
     Verdict v{.candidate = c->name, .planned = c->planned};
-    // The words are built only for what applies: a PlanTable asks this hundreds of times.
+    // Reasons are formatted only if they apply, because a PlanTable calls this hundreds of times.
     if (c->backend != device.backend) {
       v.refusal.need(false, "its own backend", "the device is " + text(device));
     } else if (out.contract.accepted()) {
@@ -73,7 +73,7 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
   return out;
 }
 
-// The same with words on the launches of each candidate's best configuration.
+// Does the same and describes the launches of each candidate's cheapest configuration.
 template <class Op>
 Decision decide_in_words(const typename Op::Problem& problem, const DeviceInfo& device,
                          std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {

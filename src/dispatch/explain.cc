@@ -42,7 +42,7 @@ Refusal refusal_of(const std::vector<Config>& configs) {
 
 namespace {
 
-// The configurations of a candidate, the cheapest marked, with its launches; each with its cost or why not.
+// The configurations of a candidate, each with its cost or its refusal; the cheapest is marked and shows its launches.
 std::string configs_text(const Verdict& v) {
   std::string out;
   if (v.configs.size() == 1 && v.configs[0].name.empty()) {

@@ -1,4 +1,4 @@
-// Decisions as text and as data.
+// Formats decisions as text and as data.
 #pragma once
 #include <string>
 
@@ -17,8 +17,8 @@ std::string explain(const typename Op::Problem& problem, const DeviceInfo& devic
                       decide_in_words<Op>(problem, device, catalog.table<Op>(), policy));
 }
 
-// Devices that Sluice knows without having one: data sheets and our own measurements.
-// kInvalidArgument lists the names.
+// Devices that Sluice knows from data sheets and its own measurements, so that none needs to be present.
+// kInvalidArgument lists the known names.
 Result<DeviceInfo> known_device(std::string_view name);
 std::span<const DeviceInfo> known_devices();
 std::string known_device_names();

@@ -1,4 +1,4 @@
-// What Policy::force asks of one operation.
+// Interprets Policy::force for one operation.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,23 +10,23 @@
 
 namespace sluice {
 
-// One word of it.
+// One word of Policy::force.
 struct ForceWord {
-  std::string_view name, config;  // config: empty, any
-  std::string_view op() const;    // the middle of the name; empty where it has none
+  std::string_view name, config;  // empty config: any
+  std::string_view op() const;    // the middle of the name; empty if there is none
   std::string text() const { return std::string(name) + (config.empty() ? "" : ":" + std::string(config)); }
 };
-// They refer into `force`.
+// Splits `force` into words, which refer into it.
 std::vector<ForceWord> force_words(std::string_view force);
 
-// What it asks of an operation whose candidates are called `names`.
+// The consequence of `force` for an operation whose candidates are called `names`.
 struct Force {
   std::optional<ForceWord> own = {};  // the only candidate allowed
-  Refusal refusal = {};               // a word that no candidate here matches, or two words
+  Refusal refusal = {};               // a word that matches no candidate, or two words
 };
 Force force_of(std::string_view force, const std::vector<std::string_view>& names);
 
-// The same for a table.
+// The same for a table of candidates.
 template <class Op>
 Force force_of(std::string_view force, std::span<const Candidate<Op>* const> table) {
   if (force.empty()) return {};
@@ -35,7 +35,7 @@ Force force_of(std::string_view force, std::span<const Candidate<Op>* const> tab
   return force_of(force, names);
 }
 
-// The policy with the words alone for which `keeps` answers true.
+// Returns the policy with only the words for which `keeps` returns true.
 template <class Keeps>
 Policy with_words(const Policy& policy, Keeps keeps) {
   Policy out = policy;
@@ -44,11 +44,11 @@ Policy with_words(const Policy& policy, Keeps keeps) {
     if (keeps(word)) out.force += (out.force.empty() ? "" : ",") + word.text();
   return out;
 }
-// That of one of several operations under one policy.
+// Returns the policy with only the words that apply to one operation.
 inline Policy policy_for(const Policy& policy, std::string_view op) {
   return with_words(policy, [&](const ForceWord& word) { return word.op() == op; });
 }
-// kInvalidArgument: a word of Policy::force that speaks of none of these operations.
+// kInvalidArgument: a word of Policy::force names none of these operations.
 Status check_force(const Policy& policy, const std::vector<std::string_view>& ops);
 
 }  // namespace sluice

@@ -3,9 +3,9 @@
 namespace sluice {
 namespace {
 
-// h200: measured on the card with CUDA 13.0 (read-only stream over 8 GiB, cuBLAS bf16 8192^3 on random data,
-// an empty kernel in a replayed graph). The others: the vendors' data sheets, scaled by the share of its data
-// sheet that the H200 reaches; h100 is the SXM5 card.
+// h200: measured with CUDA 13.0 (read-only stream over 8 GiB, cuBLAS bf16 8192^3 on random data, an empty
+// kernel in a replayed graph). Other GPUs: vendors' data sheets, scaled by the fraction of its data sheet
+// that the H200 reaches; h100 is the SXM5 card.
 const DeviceInfo kKnown[] = {
     {.name = "h200",
      .backend = Backend::kCuda,
@@ -34,7 +34,7 @@ const DeviceInfo kKnown[] = {
      .f32_flops_per_us = 19e6,
      .launch_us = 0.51,
      .layout = WeightLayout::kRowMajor},
-    // CPUs of two threads, by what they can do: for goldens that do not depend on the machine at hand.
+    // CPUs with two threads, by feature set: for golden tests that must not depend on the local machine.
     {.name = "cpu-avx2",
      .backend = Backend::kCpu,
      .cores = 2,

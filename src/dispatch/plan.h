@@ -1,4 +1,4 @@
-// A plan is a decision made once. Nothing is chosen after plan().
+// A plan is a decision made once. Running a plan chooses nothing.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Immutable; made once, run many times, from any thread (on different streams and workspaces).
+// Immutable: make it once and run it many times, from any thread (with different streams and workspaces).
 template <class Op>
 class Plan {
  public:
@@ -20,15 +20,15 @@ class Plan {
   size_t workspace_bytes() const { return config_.workspace_bytes; }
   std::string_view kernel() const { return kernel_->name; }
   const Config& config() const { return config_; }
-  // "NAME" or "NAME:CONFIG", as Policy::force takes it.
+  // "NAME" or "NAME:CONFIG", in the form of Policy::force.
   std::string choice() const {
     return std::string(kernel_->name) + (config_.name.empty() ? "" : ":" + config_.name);
   }
   double cost_us() const { return config_.cost_us; }
   const typename Op::Problem& problem() const { return problem_; }
 
-  // Checks the tensors against the problem (host data only) and enqueues. kInvalidArgument names the tensor,
-  // what was wanted and what was found, and enqueues nothing.
+  // Checks the tensors against the problem (host data only) and enqueues. kInvalidArgument names the
+  // tensor, what was wanted and what was found; nothing is enqueued then.
   Status run(const typename Op::Args& args, Workspace workspace, Stream stream) const {
     return run_as(problem_, args, workspace, stream);
   }
@@ -65,7 +65,7 @@ const Candidate<Op>* chosen(const Decision& decision, std::span<const Candidate<
   return decision.chosen < 0 ? nullptr : table[static_cast<size_t>(decision.chosen)];
 }
 
-// kInvalidArgument if the contract refuses the problem, kUnsupported if no kernel takes it: every reason.
+// kInvalidArgument: the contract refuses the problem. kUnsupported: no kernel accepts it. Both give every reason.
 template <class Op>
 Result<Plan<Op>> make_plan(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                            const typename Op::Problem& problem, const Policy& policy = {}) {
@@ -82,10 +82,11 @@ Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& pro
   return make_plan<Op>(device.info(), device.catalog().table<Op>(), problem, policy);
 }
 
-// Policy::batch_invariant for a problem of any number of tokens: one kernel for all counts, because two that each keep a
-// row's bits need not have the same ones (and one configuration, where that decides the bits). Answers the policy that forces
-// it: of those that take 1, 2, 4 ... and tokens_max tokens, the one whose cost, over the least cost at a count, is lowest on
-// average. kUnsupported: none does.
+// Implements Policy::batch_invariant for all token counts of a problem. One kernel must serve all counts,
+// because two batch-invariant kernels may give different bits (and it must use one configuration, if the
+// configuration decides the bits). Returns a policy that forces this kernel: among the kernels that accept
+// 1, 2, 4, ... and tokens_max tokens, the kernel with the lowest average ratio of its cost to the least
+// cost at a count. kUnsupported: there is no such kernel.
 template <class Op>
 Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
@@ -105,7 +106,7 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   };
   for (int64_t tokens = 1;; tokens = std::min(2 * tokens, tokens_max), ++counts) {
     const Decision decision = decide<Op>(Op::at_tokens(problem, tokens), device, table, policy);
-    if (!decision.contract.accepted()) return policy;  // whose refusal the plan answers
+    if (!decision.contract.accepted()) return policy;  // planning then reports the contract's refusal
     const double least = decision.chosen < 0 ? 1 : decision.choice().cost_us;
     for (size_t i = 0; i < table.size(); ++i) {
       const Verdict& v = decision.verdicts[i];
@@ -131,9 +132,10 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   return one;
 }
 
-// The counts from `first` on at which a step function of the tokens is looked at: all up to 64, then each a thirty-second beyond the one
-// before. Calls same(a, b) for neighbours: whether they agree; where not, finds by bisection the first count after a that
-// does not agree with a, calls change(count), and goes on from there. Between two counts that agree nothing is taken to change.
+// Finds the changes of a step function of the token count from `first` on. Examines all counts up to 64,
+// then counts that grow by a thirty-second each. Calls same(a, b) for neighboring counts, which returns
+// whether they agree. If not, finds by bisection the first count after a that differs from a, calls
+// change(count), and continues from there. Between two counts that agree, no change is assumed.
 template <class Same, class Change>
 Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t first = 0) {
   constexpr int64_t kAll = 64, kShare = 32;
@@ -145,7 +147,7 @@ Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t fir
       at = next;
       continue;
     }
-    int64_t low = at, high = next;  // low agrees with `at`, high does not
+    int64_t low = at, high = next;  // `low` agrees with `at`, `high` does not
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
       (same(at, middle) ? low : high) = middle;
@@ -156,7 +158,7 @@ Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t fir
   return {};
 }
 
-// The largest bound of a table: what a kernel asks for is looked at for each count.
+// The largest bound of a table, because the workspace is evaluated for every single count.
 constexpr int64_t kTableTokensMax = int64_t{1} << 24;
 
 inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t tokens_max) {
@@ -169,39 +171,39 @@ inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t toke
   return {};
 }
 
-// kInvalidArgument: a count that a plan from `first` to `last` tokens does not serve.
+// kInvalidArgument: the plan serves `first` to `last` tokens, but not this count.
 inline Status check_count(std::string_view op, int64_t tokens, int64_t first, int64_t last) {
   if (tokens >= first && tokens <= last) return {};
   return invalid(std::string(op) + ": wanted " + std::to_string(first) + " to " + std::to_string(last) +
                  " tokens (the plan's bound), found " + std::to_string(tokens));
 }
 
-// decide() at the counts from 0, or tokens_min, to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
-// Policy::batch_invariant where a kernel has one list of launches, and one for no tokens where its kernel takes none). What
-// takes two counts takes all between them, and of several configurations none asks for less workspace at more tokens: candidates
-// promise that
-// (tests/cuda/cards_test.cc). Per call it is one lookup, inside the operation, so that neither a compiler nor a recording can
-// freeze a wrong branch.
+// The results of decide() for token counts from tokens_min to a maximum, stored as the steps of a step
+// function (for_each_change). With Policy::batch_invariant there is one step if the kernel has a single
+// list of launches, and another for zero tokens if the kernel does not accept them. Candidates guarantee
+// (tests/cuda/cards_test.cc) that a kernel that accepts two counts accepts all counts between them, and
+// that a kernel with several configurations never needs less workspace for more tokens. A call is a single
+// lookup, made inside the operation, so that neither a compiler nor a recording can freeze a wrong branch.
 template <class Op>
 class PlanTable {
  public:
   struct Step {
-    int64_t first;  // tokens from which this plan serves, up to the next step's
-    Plan<Op> plan;  // its problem is the one at `first`; its workspace covers the whole step
+    int64_t first;  // first token count of this plan, up to the next step
+    Plan<Op> plan;  // its problem is for `first` tokens; its workspace covers the whole step
   };
 
   static Result<PlanTable> make(const Device& device, const typename Op::Problem& problem, int64_t tokens_max,
                                 const Policy& policy = {}) {
     return make(device.info(), device.catalog().table<Op>(), problem, tokens_max, policy);
   }
-  // The same from data alone, for a device that is not here.
+  // Makes the table from data alone, for a device that may be absent.
   static Result<PlanTable> make(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
                                 const Policy& policy = {}, int64_t tokens_min = 0);
 
   int64_t tokens_max() const { return tokens_max_; }
   const std::vector<Step>& steps() const { return steps_; }
-  // Enough for every count.
+  // Enough for every token count.
   size_t workspace_bytes() const {
     size_t most = 0;
     for (const Step& s : steps_) most = std::max(most, s.plan.workspace_bytes());
@@ -212,7 +214,7 @@ class PlanTable {
     while (i > 0 && steps_[i].first > tokens) --i;
     return steps_[i].plan;
   }
-  // What the model says of the configuration that serves `tokens` tokens.
+  // The modeled cost of the configuration that serves `tokens` tokens.
   double cost_us(int64_t tokens, const DeviceInfo& device) const {
     const Plan<Op>& plan = at(tokens);
     const std::vector<Config> configs =
@@ -238,7 +240,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           const typename Op::Problem& problem, int64_t tokens_max,
                                           const Policy& policy, int64_t tokens_min) {
   SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
-  // A bound beyond the contract's is refused before the counts up to it are looked at.
+  // Refuses a bound beyond the contract before evaluating the counts up to it.
   const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
   if (const Refusal contract = Op::validate(most); !contract.accepted())
     return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
@@ -249,7 +251,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
   const auto plan_at = [&](int64_t tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);
     Result<Plan<Op>> made = make_plan<Op>(device, table, at, for_all.value());
-    // Without tokens there are no bits that another kernel could change.
+    // Zero tokens produce no bits, so another kernel may serve them.
     return made.ok() || tokens > 0 ? made : make_plan<Op>(device, table, at, policy);
   };
   const auto same = [&](int64_t, int64_t tokens) {
@@ -270,7 +272,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
     return {};
   };
   SLUICE_TRY(for_each_change(tokens_max, same, change, tokens_min));
-  // What a candidate with one configuration asks for may rise and fall between the counts that were looked at.
+  // The workspace of a candidate with one configuration may rise and fall between the examined counts.
   for (size_t i = 0; i < out.steps_.size(); ++i) {
     Plan<Op>& plan = out.steps_[i].plan;
     if (!plan.kernel_->workspace_bytes) continue;

@@ -1,4 +1,5 @@
-// Tokens of one sequence whose logits penalties and biases change (ops/adjust_logits.h): a list that grows with the sequence.
+// The tokens of one sequence whose logits are changed by penalties and biases (ops/adjust_logits.h). The
+// list grows with the sequence.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -10,22 +11,22 @@ namespace sluice {
 
 struct AdjustedToken {
   int32_t id = 0;
-  int32_t count = 0;  // occurrences in the answer
+  int32_t count = 0;  // occurrences in the generated tokens
   float bias = 0;
   bool in_prompt = false;
 };
 
 class AdjustedTokens {
  public:
-  // Takes in those of `tokens` (prompt and answer) that are new since the last call. Each token is listed once.
+  // Adds the tokens of `tokens` (prompt and generated) that are new since the last call. The list holds each token once.
   const std::vector<AdjustedToken>& update(const std::vector<int32_t>& tokens, int64_t prompt_tokens,
                                            const SamplingParams& sampling);
 
  private:
   AdjustedToken& of(int32_t id);
   std::vector<AdjustedToken> list_;
-  std::unordered_map<int32_t, size_t> place_;  // of a token in the list
-  size_t seen_ = 0;                            // tokens that have been taken in
+  std::unordered_map<int32_t, size_t> place_;  // token to index in list_
+  size_t seen_ = 0;                            // tokens processed so far
   bool begun_ = false;
 };
 

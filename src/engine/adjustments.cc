@@ -47,7 +47,7 @@ LogitAdjustments::Layout LogitAdjustments::layout(int64_t entries) const {
 
 Status LogitAdjustments::reserve(size_t bytes) {
   if (bytes <= bytes_) return {};
-  const size_t wanted = std::max(bytes, 2 * bytes_);  // lists grow by a token a step
+  const size_t wanted = std::max(bytes, 2 * bytes_);  // each sequence adds at most one token per step
   bytes_ = 0;
   SLUICE_TRY(memory_.replace(wanted, wanted));
   bytes_ = wanted;
@@ -56,7 +56,7 @@ Status LogitAdjustments::reserve(size_t bytes) {
 
 void LogitAdjustments::write(const Layout& l, const std::vector<Chunk>& chunks) const {
   std::byte* const host = memory_.host();
-  // Rows without entries are not read; the copy takes their parameters along.
+  // Rows without entries are never read, but the copy includes their parameters, so those must be initialized.
   std::fill_n(at<float>(host, l.repetition), bounds_.sequences, 1.f);
   std::fill_n(at<float>(host, l.frequency), bounds_.sequences, 0.f);
   std::fill_n(at<float>(host, l.presence), bounds_.sequences, 0.f);

@@ -1,4 +1,4 @@
-// Penalties and biases of one step: lists of tokens on the way to the device, and the two launches around the draw.
+// Penalties and biases of one step: copies the token lists to the device and launches the operations before and after sampling.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,15 +18,16 @@ class LogitAdjustments {
                                                         int64_t vocab, const Policy& policy);
 
   size_t workspace_bytes() const;
-  // Lists the tokens of the rows that `chunks` draw and enqueues their copy. The step before must be done: this writes what it reads,
-  // and takes more memory where a list has outgrown it. kOutOfMemory says how much.
+  // Lists the tokens of the rows that `chunks` sample and enqueues their copy. The previous step must have
+  // finished, because this overwrites what that step reads and reallocates memory if a list has outgrown
+  // it. kOutOfMemory gives the bytes wanted.
   Status fill(const std::vector<Chunk>& chunks);
-  // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].
+  // Run before and after sampling in the step that was filled last; `logits` f32 [bounds.sequences, vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
  private:
-  // Where things lie in the block; raw is the device's alone.
+  // Offsets in the block; `raw` exists only on the device.
   struct Layout {
     size_t repetition, frequency, presence, row, id, count, logit_bias, in_prompt, raw, end;
   };
@@ -41,7 +42,7 @@ class LogitAdjustments {
   StepBounds bounds_;
   std::optional<PlanTable<AdjustLogits>> apply_, restore_;
   UploadBlock memory_;
-  size_t bytes_ = 0;  // of each
+  size_t bytes_ = 0;  // of the host block and of the device block, each
   int64_t entries_ = 0;
 };
 

@@ -12,13 +12,13 @@
 namespace sluice {
 namespace {
 
-// Of sequences as long as they may be, in any chunks.
+// Pages for `sequences` sequences of the maximum length, whatever the chunks.
 int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
   return pages_needed(layout.windows, b.page_size,
                       {.sequences = sequences, .tokens = b.positions, .step_tokens = b.tokens});
 }
 
-// What the pages hold of such sequences while they decode, in whole pages and as parts of a sequence.
+// Tokens that the cache holds of such sequences during decode: whole pages, plus a fraction for the last sequence.
 int64_t tokens_held(const CacheLayout& layout, const StepBounds& b) {
   const int64_t of_one = pages_needed(layout.windows, b.page_size, {.tokens = b.positions});
   const int64_t tokens = b.pages_per_seq() * b.page_size;
@@ -30,7 +30,7 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
     if (value >= 1) return {};
     return invalid(std::string(name) + ": wanted at least 1, found " + std::to_string(value));
   };
-  // Before anything is planned: a plan looks at the counts of tokens, up to the largest.
+  // Checked before planning, because plans cover every token count up to the largest.
   const auto tokens = [](const char* name, int64_t value) -> Status {
     if (value >= 1 && value <= kStepTokensMax) return {};
     return invalid(std::string(name) + ": wanted 1 to " + std::to_string(kStepTokensMax) + ", found " +
@@ -61,7 +61,7 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   return b;
 }
 
-// 0 to `most`; none: `there` on a device with memory of its own, 0 on another one.
+// Returns the wanted value, which must be 0 to `most`. Default: `there` on a device with its own memory, 0 on any other device.
 Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted, int64_t there, int64_t most,
                           const Device& device) {
   const int64_t value = wanted.value_or(device.shares_host_memory() ? 0 : std::min(there, most));
@@ -70,7 +70,7 @@ Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted
                  std::to_string(value));
 }
 
-// What steps need beside weights and cache.
+// Memory of a step besides weights and cache, in bytes.
 struct StepBytes {
   int64_t workspace = 0, logits = 0, rope = 0;
   int64_t sum() const { return workspace + logits + rope; }
@@ -79,16 +79,16 @@ struct StepBytes {
 StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, size_t other_workspace) {
   const DecoderConfig& c = decoder.config();
   const StepBounds& b = decoder.bounds();
-  // Prompts are scored beside what the decoder keeps in its workspace.
+  // Prompts are scored while the decoder's workspace still holds its results, so both need space at once.
   const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + top.workspace_bytes();
   return {.workspace = static_cast<int64_t>(std::max(scoring, other_workspace)),
-          // A greedy step has no logits, and other use for the memory.
+          // A greedy step has no logits and uses this memory as workspace.
           .logits = std::max(bytes_of(DType::kF32, b.sequences * c.vocab),
                              static_cast<int64_t>(decoder.greedy_workspace_bytes())),
           .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary)};
 }
 
-// As many pages as fit below the share of the device's memory, at most those that were planned.
+// Reduces the cache to the pages that fit below the given share of device memory, at most the planned number of pages.
 Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& beside, Decoder* decoder) {
   if (o.memory_utilization == 0 || o.kv_cache_bytes > 0) return {};
   const StepBounds& b = decoder->bounds();
@@ -132,7 +132,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   SLUICE_TRY(check_range("memory_utilization", options.memory_utilization, 0, 1));
   const auto ahead = choice_of("steps_ahead", options.steps_ahead, 1, 1, device);
   if (!ahead.ok()) return ahead.status();
-  // Experts apart can be part of no recording.
+  // Offloaded experts cannot be captured in a graph.
   const auto recorded = choice_of("recorded_sequences", options.recorded_sequences, kRecordedSequences,
                                   options.experts.device ? 0 : bounds.sequences, device);
   if (!recorded.ok()) return recorded.status();
@@ -193,7 +193,7 @@ Status Engine::take_memory(size_t other_workspace) {
              .workspace_bytes = bytes.workspace,
              .pages = bounds_.pages,
              .tokens = tokens_held(decoder_->cache_layout(), bounds_)};
-  // Before the first page is touched: systems lend what they do not have.
+  // Checked before the first page is touched, because the operating system overcommits memory.
   const int64_t wanted = memory_.kv_cache_bytes + memory_.workspace_bytes, free = device_.free_bytes();
   if (wanted > free)
     return out_of_memory("engine: wanted " + std::to_string(memory_.kv_cache_bytes) + " bytes of cache (" +

@@ -1,4 +1,5 @@
-// Several requests at once over one decoder: prompts in chunks, then a token a step for each, from a paged cache.
+// Serves concurrent requests with one decoder and a paged cache: prefills prompts in chunks, then decodes
+// one token per step for each request.
 #pragma once
 #include <deque>
 #include <memory>
@@ -13,35 +14,38 @@
 
 namespace sluice {
 
-constexpr int64_t kStepTokensMax = 16384;  // what every operation of a layer takes
-// Steps that decode at most so many sequences are recorded where nobody says otherwise. Replays of 256 sequences of gpt-oss-20b take
-// 1.6% less than launches (8.33 and 8.46 ms on an H200); the first step of a count costs some milliseconds more, and longer steps
-// meet more counts.
+constexpr int64_t kStepTokensMax = 16384;  // the largest token count that every operation of a layer accepts
+// By default, decode steps of at most this many sequences are captured and replayed. Replaying 256 sequences
+// of gpt-oss-20b takes 1.6% less time than launching (8.33 and 8.46 ms on an H200). Each sequence count costs
+// some milliseconds when it is first captured, so a larger limit costs more captures and saves less per step.
 constexpr int64_t kRecordedSequences = 256;
 
 struct EngineOptions {
-  int64_t max_model_len = 4096;          // tokens of one sequence, prompt and answer
+  int64_t max_model_len = 4096;          // tokens of one sequence, prompt and generated
   int64_t max_num_seqs = 8;              // sequences of one step: at most kStepTokensMax
   int64_t max_num_batched_tokens = 512;  // tokens of one step: at most kStepTokensMax
-  int64_t mixed_prefill_tokens = 0;      // SchedulerOptions
+  int64_t mixed_prefill_tokens = 0;      // see SchedulerOptions
   int64_t page_size = 16;                // tokens
-  // Bytes of the cache; 0: enough for max_num_seqs sequences of max_model_len. At least one such sequence must fit.
+  // Bytes of the KV cache; 0: enough for max_num_seqs sequences of max_model_len. At least one such sequence must fit.
   int64_t kv_cache_bytes = 0;
-  // Share of the device's memory that all may take together, weights included: the cache gets less where it does not fit. 0: no
-  // bound but the free memory, and a cache that does not fit is an error.
+  // Upper bound of the process's share of device memory, weights included; the cache shrinks to fit below
+  // it. 0: only the free memory limits the cache, and a cache that does not fit is an error.
   double memory_utilization = 0;
-  // Pages are found again by their tokens. Only what stands behind a prefix that was found is computed, in other chunks than the
-  // whole would be: without policy.batch_invariant other kernels may run, and an answer's last bits then depend on what was found.
+  // Reuses cached pages of requests that begin with the same tokens. After a prefix cache hit only the
+  // remaining tokens are computed, so their chunks differ from an uncached prompt's. Without
+  // policy.batch_invariant other kernels may then run, and the last bits of an answer may depend on the hit.
   bool prefix_cache = true;
   Policy policy = {};
   MoeSite experts = {};
-  // 1: a step is enqueued before the host knows what the one before it draws; the drawn tokens stay on the device as its input.
-  // 0: it is not. None: 1 on a device with memory of its own. While a request has penalties, biases or a filter, 0.
+  // 1: a step is enqueued before the host has read the tokens that the previous step samples; those tokens
+  // stay on the device as the next step's input. 0: the host reads them first. Default: 1 on a device with
+  // its own memory, else 0. Steps run as with 0 while any request has penalties, biases or a filter.
   std::optional<int64_t> steps_ahead = {};
-  // A step that decodes one token each of at most so many sequences is recorded when such a number first comes, and replayed from
-  // then on. 0: every kernel is launched. None: kRecordedSequences on a device with memory of its own.
+  // Decode steps (one token per sequence) of at most this many sequences are captured at the first step of
+  // that size and replayed from then on. 0: every kernel is launched. Default: kRecordedSequences on a
+  // device with its own memory, else 0.
   std::optional<int64_t> recorded_sequences = {};
-  // Counts the tokens that each expert of each layer gets: one launch a step.
+  // Counts the tokens that each expert of each layer gets; costs one launch per step.
   bool count_experts = false;
   // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
   bool keep_chosen_experts = false;
@@ -49,7 +53,8 @@ struct EngineOptions {
 
 struct EngineMemory {
   int64_t kv_cache_bytes = 0, workspace_bytes = 0, pages = 0;
-  int64_t tokens = 0;  // that the cache holds of sequences of max_model_len, at most max_num_seqs of them
+  // Tokens that fit into the cache, in sequences of max_model_len tokens, at most max_num_seqs sequences.
+  int64_t tokens = 0;
 };
 
 class LogitAdjustments;
@@ -60,30 +65,34 @@ struct StepTensors;
 
 class Engine {
  public:
-  // Plans for `config` and takes the memory that steps need. The weights must outlive the engine. kInvalidArgument: options
-  // that contradict each other; kOutOfMemory: the bytes wanted and the bytes free.
+  // Plans for `config` and allocates the memory of the steps. The weights must outlive the engine.
+  // kInvalidArgument: an option is out of range or contradicts another; kOutOfMemory: gives the bytes
+  // wanted and the bytes free.
   static Result<std::unique_ptr<Engine>> make(Device& device, const DecoderConfig& config,
                                               const NamedWeights& weights, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // kInvalidArgument besides Scheduler::add's: a token outside the vocabulary, a sampling parameter outside its range.
+  // Returns the request's number. kInvalidArgument, in addition to the errors of Scheduler::add: a token
+  // outside the vocabulary or a sampling parameter outside its range.
   Result<int64_t> add(Request request);
   void cancel(int64_t request) { scheduler_.cancel(request); }
   bool idle() const { return scheduler_.idle(); }
-  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request. The masks of
-  // filters are made on other threads: a step waits for its own no longer than kMaskWait, and goes on without the sequences whose mask
-  // is late. Where there is no other work it waits as long for one of them, and gives no token. kDevice
-  // names the step and the request whose logits are no finite numbers: weights or a kernel are broken, and no token would mean
-  // anything. After an error the steps in flight count as never made, and no keys and values are trusted: every request goes on from
-  // its tokens with the next call.
+  // Enqueues as many steps as the options allow, waits for the oldest, and returns its sampled tokens, at most one per request.
+  // Worker threads compute the masks of filters. A step waits at most kMaskWait for its masks and then
+  // continues without the sequences whose mask is late. If only such sequences are left, step() waits that
+  // long for one of their masks and returns no token.
+  // kDevice names the step and the request whose logits are not finite: the weights or a kernel are broken,
+  // so no token would be meaningful. After an error the steps in flight are discarded, and so are all
+  // cached keys and values: the next call recomputes every request from its tokens.
   Result<std::vector<GeneratedToken>> step();
-  // Requests that the steps since the last call have ended, since their filter failed or left no token.
+  // Returns the requests that have ended since the last call because their filter failed or allowed no token.
   std::vector<FailedRequest> take_failed() { return std::exchange(failed_, {}); }
 
-  // The logits of `tokens` at some of its positions (ascending), f32 [positions, vocab], computed as one request would be,
-  // in chunks that end there. Neither reads nor fills the prefix cache, which may lose pages to it. The engine must be idle.
+  // Returns the logits of `tokens` at the given positions (ascending), f32 [positions, vocab], computed as
+  // for a single request, with chunks that end at those positions. Neither reads nor fills the prefix
+  // cache, but may evict pages from it. The engine must be idle.
   Result<std::vector<float>> logits(const std::vector<int32_t>& tokens,
                                     const std::vector<int64_t>& positions);
 
@@ -91,40 +100,41 @@ class Engine {
   const Decoder& decoder() const { return *decoder_; }
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
-  int64_t steps() const { return steps_; }  // that have been enqueued so far
+  int64_t steps() const { return steps_; }  // enqueued so far
   MaskCounts mask_counts() const { return {.steps_sat_out = steps_sat_out_, .times = mask_workers_.times()}; }
-  int64_t recordings() const;  // steps that have been recorded so far
-  // What the steps have run that were enqueued so far, replayed ones included.
+  int64_t recordings() const;  // steps captured so far
+  // Kernels of all steps enqueued so far, replayed steps included.
   const KernelRuns& kernel_runs() const { return kernel_runs_; }
-  // With count_experts: the next step that is enqueued also brings the counts, which are there when it is finished; of an idle
-  // engine at once, after what is still in flight. Without it: nothing.
+  // With count_experts: the next enqueued step also copies the counts to the host, where they are available
+  // when the step has finished. An idle engine copies them at once, after the work in flight. Without
+  // count_experts: does nothing.
   Status ask_expert_counts();
-  // Those that came last, zeros at first; null without count_experts. They count what was computed: a token that is computed
-  // again, after a preemption or an error, counts again, and so does one that was computed for nobody, behind a stop token.
+  // The counts copied last, initially zeros; null without count_experts. They count computed tokens: a token that
+  // is recomputed after a preemption or an error counts again, and so does a token computed past a stop token.
   std::shared_ptr<const ExpertCounts> expert_counts() const {
     return counts_experts_ ? experts_->counts() : nullptr;
   }
-  // With keep_chosen_experts or count_experts: waits for all that is enqueued and returns the experts that the tokens of the
-  // step enqueued last chose; no tokens before the first step. Empty without either option.
+  // With keep_chosen_experts or count_experts: waits for all enqueued work and returns the experts chosen
+  // by the tokens of the step enqueued last; no tokens before the first step. Empty without either option.
   Result<ChosenExperts> chosen_experts();
 
  private:
   struct InFlight {
     std::vector<Chunk> chunks;
-    int64_t number = 0, rows = 0;  // of the step, counted from 1; tokens that it draws
-    bool greedy = false;           // its rows draw their largest logits, and nothing else is wanted of these
-    size_t block = 0;              // of the staging
+    int64_t number = 0, rows = 0;  // of the step, counted from 1; rows that it samples
+    bool greedy = false;  // every row samples its largest logit, and no other use is made of the logits
+    size_t block = 0;     // index of its staging block
   };
   struct RecordedStep {
     std::unique_ptr<Recording> recording;
-    KernelRuns runs;  // of a replay
+    KernelRuns runs;  // what one replay runs
   };
   struct RecordedSteps {
     RecordedStep greedy, drawn;
   };
   Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
          const SchedulerOptions& options);
-  Status take_memory(size_t other_workspace);  // than the decoder's
+  Status take_memory(size_t other_workspace);  // workspace of all operations but the decoder
   Status write_rope_table();
   // engine_steps.cc
   Status begin_steps();
@@ -161,21 +171,21 @@ class Engine {
   std::optional<PlanTable<TopLogprobs>> top_;
   std::unique_ptr<LogitAdjustments> adjustments_;
   std::unique_ptr<LogitMasks> masks_;
-  std::unique_ptr<ExpertCounter> experts_;  // with count_experts or keep_chosen_experts
+  std::unique_ptr<ExpertCounter> experts_;  // set with count_experts or keep_chosen_experts
   bool counts_experts_ = false;
-  int64_t chosen_tokens_ = 0;  // of the step that was enqueued last
+  int64_t chosen_tokens_ = 0;  // of the step enqueued last
   std::unique_ptr<StepStaging> staging_;
   DecoderHeld held_;  // weights and caches, as the decoder's steps read them
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
   EngineMemory memory_;
   size_t logits_bytes_ = 0;
   size_t steps_ahead_ = 0;
-  std::vector<RecordedSteps> recordings_;  // of steps that decode 1, 2, ... sequences
+  std::vector<RecordedSteps> recordings_;  // by the number of decoding sequences, from 1
   KernelRuns kernel_runs_;
   std::deque<InFlight> in_flight_;  // oldest first
   int64_t steps_ = 0, steps_sat_out_ = 0;
   std::vector<FailedRequest> failed_;
-  MaskWorkers mask_workers_;  // last: it waits for filters that are being asked
+  MaskWorkers mask_workers_;  // last: its destructor waits for filters that are running
 };
 
 }  // namespace sluice

@@ -1,13 +1,13 @@
-// What Engine does with the masks of filters, which workers make.
+// The part of Engine that handles masks of filters, which worker threads compute.
 #include <algorithm>
 
 #include "engine/engine.h"
 
 namespace sluice {
 
-// Of masks that are made: requests whose filter failed end, and sequences that sat out come back. Of tokens that have become known:
-// workers begin with the masks behind them. An answer is the same whether or not a sequence sits out steps, since what it draws
-// depends on its own tokens alone (Scheduler).
+// Handles masks that are finished: requests whose filter failed end, and sequences that sat out return to
+// the batch. Then starts the workers on masks whose preceding tokens have become known. Sitting out steps
+// never changes an answer, because a sample depends only on the sequence's own tokens (Scheduler).
 void Engine::begin_masks() {
   std::vector<std::shared_ptr<TokenMask>> wanted;
   for (const auto& s : scheduler_.filtered()) {
@@ -24,7 +24,7 @@ void Engine::begin_masks() {
   mask_workers_.start(wanted);
 }
 
-// The time is one for all masks of the step.
+// All masks of the step share one deadline.
 void Engine::await_masks(InFlight* step) {
   const auto until = std::chrono::steady_clock::now() + kMaskWait;
   for (Chunk& chunk : step->chunks)
@@ -34,7 +34,8 @@ void Engine::await_masks(InFlight* step) {
     }
 }
 
-// While nothing else is to be done. Not for long, since the caller may have requests or cancellations for the next step.
+// Called when there is no other work. The wait is short, since the caller may have requests or
+// cancellations for the next step.
 void Engine::await_any_mask() {
   std::vector<std::shared_ptr<TokenMask>> late;
   for (const auto& s : scheduler_.filtered())
@@ -42,7 +43,7 @@ void Engine::await_any_mask() {
   if (!late.empty()) mask_workers_.wait_for_any(late, std::chrono::steady_clock::now() + kMaskWait);
 }
 
-// After a step: those whose draw it dropped, and those that it left out.
+// Called after a step; counts the sequences whose sample it dropped and the sequences that it left out.
 void Engine::count_sitting_out() {
   for (const auto& s : scheduler_.filtered()) steps_sat_out_ += s->sits_out ? 1 : 0;
 }

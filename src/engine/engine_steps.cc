@@ -1,4 +1,4 @@
-// What Engine does with steps; engine.cc makes an engine.
+// The part of Engine that runs steps; engine.cc creates engines.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// One token each, and every one of them draws the next.
+// Whether every chunk is one token and samples the next.
 bool decodes(const std::vector<Chunk>& chunks) {
   return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == 1 && c.drawn; });
 }
@@ -50,16 +50,17 @@ int64_t Engine::recordings() const {
   return count;
 }
 
-// A token of each drawn row. Logprobs are of the logits as the model made them, and the draw is of adjusted ones. So adjustments touch
-// the listed tokens alone, remember what stood there, and go back once the drawn token is known: then one pass gives its logprob,
-// its rank and the list. Masks do the same with whole rows. A list made before would know neither.
+// Samples a token for each sampled row. Logprobs refer to the model's own logits, but sampling uses the
+// adjusted logits. Therefore adjustments change only the listed tokens, save the original values, and restore
+// them after sampling; masks do the same with whole rows. One pass over the restored logits then gives the
+// sampled token's logprob, its rank and the top list. A pass before sampling would not know the sampled token.
 Status Engine::draw(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   if (step->rows == 0 || step->greedy) return {};
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
   if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream, runs));
-  // Only now, while the device computes the logits.
+  // As late as possible: the device computes the logits in the meantime.
   await_masks(step);
   if (masked(step->chunks)) {
     SLUICE_TRY(masks_->fill(step->chunks));
@@ -97,7 +98,7 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
   return draw(step, t, runs);
 }
 
-// Scores first: a draw overwrites what the layers gave, and wants the logits of its own rows.
+// Scores come first: sampling overwrites the layers' results, and needs the logits of its own rows at the end.
 Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   const Stream stream = device_.stream();
   const int64_t vocab = decoder_->config().vocab;
@@ -117,8 +118,9 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   return decoder_->logits_of(t.in.logit_rows, held_, t.sample.logits, workspace(), stream, false, runs);
 }
 
-// Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments, masks or lists have
-// launches of their own, whose sizes differ from step to step, so they are not.
+// Enqueues everything of a step but its two copies. If a step of this many sequences has been captured,
+// that is one replay. Steps with adjustments, masks or top lists are not captured, because the sizes of
+// their launches differ from step to step.
 Status Engine::enqueue(InFlight* step) {
   const Stream stream = device_.stream();
   const bool recorded =
@@ -135,7 +137,7 @@ Status Engine::enqueue(InFlight* step) {
   const int64_t rotary = c.layers.front().attention.rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
-  t.in.every_row = step->rows == t.in.token_ids.shape[0];  // each chunk is one token, and draws
+  t.in.every_row = step->rows == t.in.token_ids.shape[0];  // then each chunk is one token, and samples
   chosen_tokens_ = t.in.token_ids.shape[0];
   if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
@@ -156,7 +158,7 @@ Status Engine::enqueue(InFlight* step) {
 Status Engine::begin(std::vector<Chunk> chunks) {
   InFlight step{.chunks = std::move(chunks), .number = ++steps_};
   step.rows = drawn_rows(step.chunks);
-  // Where the host can read the logits it looks at all of them, so they are written.
+  // Where the host can read the logits, check_logits examines them, so they must be written.
   step.greedy = step.rows > 0 && all_greedy(step.chunks) && !lists(step.chunks) && !scores(step.chunks) &&
                 !logits_are_readable();
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
@@ -166,10 +168,10 @@ Status Engine::begin(std::vector<Chunk> chunks) {
     if (status.ok() && experts_) status = experts_->fetch(step.number);
     if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   } catch (const std::bad_alloc&) {
-    status = {Code::kOutOfMemory, {}};  // no memory for words either
+    status = {Code::kOutOfMemory, {}};  // there may be no memory for a message either
   }
   if (!status.ok()) {
-    // What was enqueued of it still reads its block.
+    // The part already enqueued still reads its block.
     (void)device_.wait(device_.stream());
     if (experts_) experts_->take_back();
     scheduler_.take_back(step.chunks);
@@ -182,18 +184,18 @@ Status Engine::begin(std::vector<Chunk> chunks) {
 
 Status Engine::begin_steps() {
   while (in_flight_.size() <= steps_ahead_) {
-    // Penalties and filters look at the tokens of the step before, which the host must have read.
+    // Penalties and filters need the tokens of the previous step, so the host must have read them.
     if (!in_flight_.empty() && scheduler_.needs_all_tokens()) return {};
     std::vector<Chunk> chunks = scheduler_.next();
     if (chunks.empty()) return {};
     if (const Status status = begin(std::move(chunks)); !status.ok())
-      return in_flight_.empty() ? status : Status{};  // what is in flight is good; the next call tries again
+      return in_flight_.empty() ? status : Status{};  // the steps in flight are good; the next call retries
   }
   return {};
 }
 
-// Where the host cannot read the logits, or they are a later step's already, the draw tells: a row with an infinity or without a
-// number has no logprob.
+// If the host cannot read the logits, or a later step has already overwritten them, the sample shows
+// whether they were finite: a row with an infinity or with NaN alone has no logprob.
 Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
                             const std::vector<TokenScore>& scores) const {
   const int64_t vocab = decoder_->config().vocab;
@@ -223,7 +225,7 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
 }
 
 void Engine::take_back_all() {
-  (void)device_.wait(device_.stream());  // whose error, if any, is the one that is being reported
+  (void)device_.wait(device_.stream());  // an error here is ignored: the first one is being reported
   if (experts_) experts_->take_back();
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }
@@ -244,14 +246,14 @@ Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
   return tokens;
 }
 
-// Steps that compute for nobody any more.
+// Discards steps in flight whose sequences have all ended.
 void Engine::drop_ended_steps() {
   while (!in_flight_.empty()) {
     const InFlight& step = in_flight_.front();
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };
     if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
     const auto drawn = staging_->drawn(step.block, step.chunks);
-    // Others may go on from what it computed. An error that lasts is still there for the next step.
+    // Other sequences may use pages that it computed. A persistent error recurs in the next step.
     if (!drawn.ok()) return take_back_all();
     (void)scheduler_.accept(step.chunks, drawn.value(), staging_->scores(step.block, step.chunks));
     if (experts_) experts_->finish(step.number);
@@ -313,7 +315,7 @@ Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequenc
       return invalid("logits: wanted ascending positions below " + std::to_string(n) + ", found " +
                      std::to_string(position));
     last = position;
-    // Tokens beyond a chunk stay unknown to it: each chunk ends where logits may be asked for.
+    // Each chunk ends at a position whose logits are asked for, because a chunk does not see the tokens after it.
     while (s->computed <= position) {
       const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
       scheduler_.take_pages(s.get(), s->computed + count);

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Layers begin where buffers do, so that they can choose in place (Moe::ids_stand_in).
+// Each layer's ids begin at an aligned address, so that the layer can write them there directly (Moe::ids_stand_in).
 ExpertCounter::ExpertCounter(Device& device, const CountExperts::Problem& most, std::vector<int32_t> layers)
     : device_(device),
       most_(most),

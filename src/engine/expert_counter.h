@@ -1,4 +1,4 @@
-// How many tokens each expert of each layer got, counted on the device, and the counts' way to the host behind a step.
+// Counts on the device how many tokens each expert of each layer gets, and copies the counts to the host after a step.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,7 +11,7 @@
 namespace sluice {
 
 struct ExpertCounts {
-  std::vector<int32_t> layers = {};  // those with experts, by their numbers in the model
+  std::vector<int32_t> layers = {};  // layers with experts, by their numbers in the model
   int64_t experts = 0;
   std::vector<int64_t> tokens = {};  // [layers, experts]
 };
@@ -20,36 +20,36 @@ struct ExpertCounts {
 struct ChosenExperts {
   int64_t layers = 0, tokens = 0, top_k = 0;
   std::vector<int32_t> ids = {};  // [layers, tokens, top_k]
-  // How many different ones a layer's tokens chose.
+  // Number of different experts that the tokens of a layer chose.
   int64_t distinct(int64_t layer) const;
 };
 
 class ExpertCounter {
  public:
-  // Of steps of at most `tokens` tokens. Takes memory on `device`, with counts of zero.
+  // For steps of at most `tokens` tokens. Allocates memory on `device`; all counts begin at zero.
   static Result<std::unique_ptr<ExpertCounter>> make(Device& device, const MoeConfig& moe,
                                                      std::vector<int32_t> layers, int64_t tokens,
                                                      const Policy& policy);
 
   size_t workspace_bytes() const { return plans_->workspace_bytes(); }
-  // Where the layers of a step put the experts that its tokens choose (StepIn::captured); at one place for all steps.
+  // Where the layers of a step write the experts that its tokens choose (StepIn::captured); the address is the same for all steps.
   Tensor captured(int64_t tokens) const;
-  // What a step of so many tokens left there, once all that is enqueued is done.
+  // Returns what a step of `tokens` tokens left there. Waits for all enqueued work.
   Result<ChosenExperts> chosen(int64_t tokens) const;
-  // Counts them. Recordable.
+  // Enqueues the counting of a step. May be captured.
   Status count(int64_t tokens, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
-  // The next fetch() shall bring the counts, once those that are under way have come.
+  // The next fetch() copies the counts, once any copy under way has finished.
   void ask() { asked_ = true; }
-  // Behind all that step `step` has enqueued, in front of its mark. Enqueues nothing unless somebody has asked.
+  // Call it after all other work of step `step` is enqueued, before the step's mark. Enqueues nothing unless ask() was called.
   Status fetch(int64_t step);
-  // Step `step` is done: what it brought is read.
+  // Call it when step `step` has finished; reads the counts that it copied.
   void finish(int64_t step);
-  // Steps under way count as never made, and nothing runs any more: the next one brings what they should have.
+  // Discards the steps under way; call it when the device is idle. The next fetch() copies the counts in their place.
   void take_back();
-  // Enqueues the copy and waits for all that the device has to do.
+  // Enqueues the copy and waits for the whole stream.
   Status read_now();
-  // As read last.
+  // The counts read last.
   std::shared_ptr<const ExpertCounts> counts() const { return counts_; }
 
  private:
@@ -61,13 +61,13 @@ class ExpertCounter {
   void read();
 
   Device& device_;
-  CountExperts::Problem most_;   // of a step
-  std::vector<int32_t> layers_;  // their numbers
-  int64_t layer_stride_ = 0;     // ids from one layer's to the next one's
+  CountExperts::Problem most_;   // of one step
+  std::vector<int32_t> layers_;  // numbers of the layers in the model
+  int64_t layer_stride_ = 0;     // distance between the ids of two layers
   std::optional<PlanTable<CountExperts>> plans_;
-  UploadBlock memory_;  // counts on both sides; behind them, on the device, what the layers captured
+  UploadBlock memory_;  // counts on both sides; on the device the captured ids follow them
   bool asked_ = false;
-  std::optional<int64_t> under_way_;  // the step that brings the counts
+  std::optional<int64_t> under_way_;  // the step that copies the counts
   std::shared_ptr<const ExpertCounts> counts_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Steps have the others; at least one of either kind.
+// Half of the processors, which leaves the others to the steps; at least two, one of either kind.
 int threads_wanted() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 16u));
 }
@@ -68,7 +68,7 @@ Status MaskWorkers::open() {
   const int wanted = threads_wanted();
   under_way_.resize(static_cast<size_t>(wanted));
   try {
-    // The first ones take all, so that any number of threads does all there is to do.
+    // The threads created first take all filters, so that the work gets done even if the system grants fewer threads.
     for (int i = 0; i < wanted; ++i)
       threads_.emplace_back([this, i, takes = i < (wanted + 1) / 2 ? Takes::kAll : Takes::kQuick] {
         work(static_cast<size_t>(i), takes);
@@ -113,7 +113,7 @@ MaskTimes MaskWorkers::times() const {
   return times_;
 }
 
-// Null: nothing that it takes.
+// Null: no job for this kind of thread.
 std::deque<MaskWorkers::Job>* MaskWorkers::queue_for(Takes takes) {
   if (takes == Takes::kQuick || slow_.empty()) return quick_.empty() ? nullptr : &quick_;
   if (quick_.empty()) return &slow_;
@@ -137,7 +137,7 @@ void MaskWorkers::work(size_t thread, Takes takes) {
     mask->made_.store(true, std::memory_order_release);
     if (awaits_any_ || awaited_ == mask.get()) made_.notify_one();
     lock.unlock();
-    mask.reset();  // where the sequence is gone its filter ends here, which may take a while
+    mask.reset();  // the last reference may destroy the filter here, which may take a while
     lock.lock();
   }
 }

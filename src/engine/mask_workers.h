@@ -1,4 +1,4 @@
-// Threads that ask filters which tokens may come, beside the steps of the engine.
+// Threads that ask filters for the allowed tokens while the engine runs steps.
 #pragma once
 #include <array>
 #include <atomic>
@@ -16,21 +16,22 @@
 
 namespace sluice {
 
-// What an engine's thread waits for the masks of one step, all together.
+// The time that the engine's thread waits for all masks of one step together.
 constexpr std::chrono::milliseconds kMaskWait{5};
 
-// The filter of one sequence, and its mask: the tokens that may come next.
+// The filter of one sequence, and its mask: the tokens allowed next.
 class TokenMask {
  public:
-  // The filter hears of the tokens behind the first `heard`, which are the prompt.
+  // The filter receives the tokens after the first `heard` tokens, which are the prompt.
   TokenMask(std::shared_ptr<TokenFilter> filter, int64_t heard) : filter_(std::move(filter)), heard_(heard) {}
 
-  // Whether the mask behind these tokens has yet to be made: then it is what MaskWorkers::start() takes. The one before must be made.
+  // Returns whether the mask for these tokens has yet to be made; if so, pass this object to
+  // MaskWorkers::start(). The previous mask must be made.
   bool begin(std::span<const int32_t> tokens);
   bool made() const { return made_.load(std::memory_order_acquire); }
-  // Nobody waits for it any more.
+  // The result is no longer needed.
   void stop() { stop_.request_stop(); }
-  // Of a mask that is made: bits() if the status is good, of which at least one is set.
+  // Valid when the mask is made. If the status is ok, at least one of bits() is set.
   const Status& status() const { return status_; }
   std::span<const uint32_t> bits() const { return bits_; }
 
@@ -43,45 +44,46 @@ class TokenMask {
   std::shared_ptr<TokenFilter> filter_;
   std::stop_source stop_;
   int64_t heard_,
-      behind_ = -1;  // tokens of the sequence: that the filter has heard of, and that the mask is for
+      behind_ = -1;  // tokens of the sequence: passed to the filter, and covered by the mask
   std::vector<int32_t> unheard_;
   std::vector<uint32_t> bits_;
   Status status_;
-  std::chrono::steady_clock::duration spent_{0}, last_{0};  // on all of its masks, and on the last
+  std::chrono::steady_clock::duration spent_{0}, last_{0};  // on all masks so far, and on the last one
   int64_t made_count_ = 0;
   std::atomic<bool> made_ = false;
 };
 
-// How long masks took to make.
+// Histogram of the time that masks took.
 struct MaskTimes {
   static constexpr std::array<double, 12> kBounds = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005,
                                                      0.01,   0.02,   0.05,   0.1,   0.2,   0.5};  // seconds
   std::array<int64_t, kBounds.size() + 1> counts =
-      {};  // by the first bound that is not exceeded, and those above all
+      {};  // by the first bound not exceeded; the last counts the rest
   double seconds = 0;
 };
 
-// What an engine has counted so far.
+// Counts since the engine was created.
 struct MaskCounts {
-  int64_t steps_sat_out = 0;  // once for each sequence and step: its mask was late
+  int64_t steps_sat_out = 0;  // once per sequence and step in which its mask was late
   MaskTimes times = {};
 };
 
-// Half of the threads leave filters alone that are slow on average, so that any number of those cannot hold up the quick ones; the
-// other half takes what has waited longest. start(), wait() and wait_for_any() are of one thread.
+// Half of the threads take only filters that are quick on average, so that slow filters cannot delay the
+// quick ones however many there are; the other threads take the job that has waited longest. Call start(),
+// wait() and wait_for_any() from one thread.
 class MaskWorkers {
  public:
   explicit MaskWorkers(int64_t vocab) : vocab_(vocab) {}
-  ~MaskWorkers();  // stops all masks, and waits for those under way
+  ~MaskWorkers();  // stops all masks and waits for the running ones
   MaskWorkers(const MaskWorkers&) = delete;
   MaskWorkers& operator=(const MaskWorkers&) = delete;
 
-  // Makes the threads, the first time. kOutOfMemory: the system has none left.
+  // Creates the threads at the first call. kOutOfMemory: the system has no thread left.
   Status open();
   void start(std::span<const std::shared_ptr<TokenMask>> masks);
-  // Whether it is made, after waiting no longer than that.
+  // Returns whether the mask is made, after waiting at most until `until`.
   bool wait(const TokenMask& mask, std::chrono::steady_clock::time_point until);
-  // Until one of them is made, no longer than that.
+  // Waits until one of the masks is made, at most until `until`.
   void wait_for_any(std::span<const std::shared_ptr<TokenMask>> masks,
                     std::chrono::steady_clock::time_point until);
   MaskTimes times() const;
@@ -101,12 +103,12 @@ class MaskWorkers {
   std::condition_variable wake_, made_;
   // Guarded by the mutex.
   std::deque<Job> quick_, slow_;
-  std::vector<std::shared_ptr<TokenMask>> under_way_;  // of each thread
+  std::vector<std::shared_ptr<TokenMask>> under_way_;  // the job of each thread
   const TokenMask* awaited_ = nullptr;
   bool awaits_any_ = false, end_ = false;
   int64_t started_ = 0;
   MaskTimes times_;
-  std::vector<WorkerThread> threads_;  // the caller's
+  std::vector<WorkerThread> threads_;  // started by open(), on the caller's thread
 };
 
 }  // namespace sluice

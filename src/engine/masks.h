@@ -1,4 +1,4 @@
-// The tokens that filters leave in one step: bits on the way to the device, and the two launches around the draw.
+// The filters' masks of one step: copies the allowed bits to the device and launches the operations before and after sampling.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,15 +18,16 @@ class LogitMasks {
                                                   const Policy& policy);
 
   size_t workspace_bytes() const;
-  // Enqueues the copy of the bits of the rows that `chunks` draw, whose masks are made. The step before must be done: this writes
-  // what it reads, and takes more memory for more masks than ever, of which each keeps a row of logits. kOutOfMemory says how much.
+  // Enqueues the copy of the bits of the rows that `chunks` sample; their masks must be made. The previous
+  // step must have finished, because this overwrites what that step reads. If there are more masks than
+  // ever before, it reallocates memory, a row of logits for each mask. kOutOfMemory gives the bytes wanted.
   Status fill(const std::vector<Chunk>& chunks);
-  // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].
+  // Run before and after sampling in the step that was filled last; `logits` f32 [bounds.sequences, vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
  private:
-  // Where things lie in the block; raw is the device's alone.
+  // Offsets in the block; `raw` exists only on the device.
   struct Layout {
     size_t row, allowed, raw, end;
   };
@@ -42,7 +43,7 @@ class LogitMasks {
   int64_t vocab_;
   std::optional<PlanTable<MaskLogits>> apply_, restore_;
   UploadBlock memory_;
-  int64_t masks_max_ = 0, masks_ = 0;  // that fit; of the last step
+  int64_t masks_max_ = 0, masks_ = 0;  // that fit into the block; of the last step
 };
 
 }  // namespace sluice

@@ -10,7 +10,7 @@ PagePool::PagePool(int64_t pages, PageHash hash, const std::vector<int64_t>& win
       whole_context_(windows.front() == 0),
       prefixes_(groups_, hash) {}
 
-// Its keys and values are found no more; one that nobody uses is free.
+// Prefix lookups no longer find this page; if no sequence uses it, it becomes free.
 void PagePool::unpublish(int32_t page) {
   Page& p = at(page);
   prefixes_.set_page(std::exchange(p.prefix, kNoPrefix), p.group, kNoPage);

@@ -1,4 +1,5 @@
-// The pages of the cache: how many sequences use each of them, and whose keys and values the full ones hold. Host data only.
+// The pages of the cache: how many sequences use each page, and which tokens' keys and values the full
+// pages hold. Host data only.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,34 +11,35 @@
 
 namespace sluice {
 
-// What a page that its last user releases is good for.
+// Whether a page is worth keeping after its last user releases it.
 enum class Reuse : uint8_t {
-  kUnlikely,  // no sequence is expected to begin behind it
+  kUnlikely,  // no sequence is expected to begin after it
   kLikely,
 };
 
-// A full page may be published: from then on it is found by the prefix that ends with its tokens. A published page that nobody
-// uses stays until another one is wanted: those whose reuse is unlikely are taken first, and of equals those used least recently.
+// A full page may be published: lookups then find it by the prefix that ends with its tokens. A published
+// page without users stays cached until a page is needed. Pages whose reuse is unlikely are evicted first,
+// and among equals the least recently used.
 //
-// Groups of layers take pages of one pool. A sequence goes on from pages of all of them, from those of a group that sees the
-// whole context as far back as to its first. Who uses such a page uses those before it and releases its last page first, so they are
-// evicted from the ends of their prefixes. With it the other groups' pages of its prefix stop being published: without
-// it nobody can go on from them.
+// All groups of layers share one pool. A sequence continues from pages of all groups; from a group that sees the
+// whole context it needs every page back to the first. A user of such a page also uses all pages before it and
+// releases the last page first, so prefixes are evicted from their ends. Evicting such a page also unpublishes
+// the other groups' pages of the same prefix, because no sequence can continue from them without it.
 class PagePool {
  public:
-  // windows: CacheLayout.
+  // windows: see CacheLayout.
   PagePool(int64_t pages, PageHash hash, const std::vector<int64_t>& windows = {0});
 
-  int64_t available() const {  // used by nobody
+  int64_t available() const {  // pages without users
     return pages_max_ - std::ssize(pages_) + std::ssize(free_) + std::ssize(unused_[0]) +
            std::ssize(unused_[1]);
   }
   int64_t published() const { return published_; }
-  int64_t evictions() const { return evictions_; }  // published pages that were lost to other tokens
+  int64_t evictions() const { return evictions_; }  // published pages that were evicted
 
-  int32_t take();                           // a page for one user; available() > 0
-  void acquire(int32_t page);               // of a published page: one user more
-  void release(int32_t page, Reuse reuse);  // one user less
+  int32_t take();                           // returns a page with one user; requires available() > 0
+  void acquire(int32_t page);               // adds a user to a published page
+  void release(int32_t page, Reuse reuse);  // removes a user
 
   const PrefixTree& prefixes() const { return prefixes_; }
   int64_t hold_prefix(int64_t parent, std::span<const int32_t> tokens) {
@@ -45,16 +47,16 @@ class PagePool {
   }
   void hold_prefix(int64_t prefix) { prefixes_.hold(prefix); }
   void release_prefix(int64_t prefix) { prefixes_.release(prefix); }
-  // `page` is used and not published, and `prefix` has no page of this group.
+  // `page` must be in use and unpublished, and `prefix` must have no page of this group.
   void publish(int32_t page, int64_t prefix, size_t group);
-  void forget_all();  // nothing is published any more; no prefix is held
+  void forget_all();  // unpublishes all pages; no prefix may be held
 
  private:
   struct Page {
     int64_t users = 0, prefix = kNoPrefix;  // kNoPrefix: not published
     size_t group = 0;                       // of a published page
-    Reuse reuse = Reuse::kLikely;           // of one without users besides
-    std::list<int32_t>::iterator unused;    // and its place there
+    Reuse reuse = Reuse::kLikely;           // valid while the page has no users
+    std::list<int32_t>::iterator unused;    // its position in the list of that reuse
   };
   Page& at(int32_t page) { return pages_[static_cast<size_t>(page)]; }
   std::list<int32_t>& unused(Reuse reuse) { return unused_[static_cast<size_t>(reuse)]; }
@@ -63,11 +65,11 @@ class PagePool {
 
   int64_t pages_max_;
   size_t groups_;
-  bool whole_context_;  // group 0 sees it
+  bool whole_context_;  // whether group 0 sees the whole context
   PrefixTree prefixes_;
-  std::vector<Page> pages_;                   // as many as were ever taken
+  std::vector<Page> pages_;                   // grows to the number of pages ever taken
   std::vector<int32_t> free_;                 // neither used nor published; taken from the back
-  std::array<std::list<int32_t>, 2> unused_;  // published and used by nobody, the least recently used first
+  std::array<std::list<int32_t>, 2> unused_;  // published and unused, least recently used first
   int64_t published_ = 0, evictions_ = 0;
 };
 

@@ -1,10 +1,10 @@
-// Tensors one behind the other in a block of memory.
+// Lays out tensors one after the other in a block of memory.
 #pragma once
 #include "base/arena.h"
 
 namespace sluice {
 
-// Hands out offsets.
+// Assigns offsets, in bytes.
 struct Places {
   size_t used = 0;
   size_t take(DType dtype, int64_t elements) {

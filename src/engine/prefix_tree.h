@@ -1,4 +1,4 @@
-// Prefixes of sequences in whole pages of tokens, and the pages of the cache that hold their keys and values. Host data only.
+// Prefixes of sequences in whole pages of tokens, and the cache pages that hold their keys and values. Host data only.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -8,42 +8,42 @@
 
 namespace sluice {
 
-// Of the tokens of one page behind prefix `parent`.
+// Hash of one page of tokens that follows prefix `parent`.
 using PageHash = uint64_t (*)(int64_t parent, std::span<const int32_t> tokens);
 uint64_t page_hash(int64_t parent, std::span<const int32_t> tokens);  // XXH3
 
-constexpr int64_t kNoPrefix = 0;  // that of no tokens
+constexpr int64_t kNoPrefix = 0;  // the empty prefix
 constexpr int32_t kNoPage = -1;
 
-// A prefix is another one and a page of tokens more. It has a number that never comes again, and tokens are compared: a collision
-// of hashes finds nothing wrong. Each group of layers may have a page for its last tokens, or none. A prefix is there as
-// long as it has a page, is held, or is part of a longer one.
+// A prefix is its parent prefix plus one page of tokens. Its number is never reused. Lookups compare the
+// tokens, so a hash collision never finds a wrong prefix. Each group of layers may have a page for the
+// prefix's last tokens. A prefix exists as long as it has a page, is held, or is part of a longer prefix.
 class PrefixTree {
  public:
   PrefixTree(size_t groups, PageHash hash) : groups_(groups), hash_(hash) {}
 
   std::optional<int64_t> find(int64_t parent, std::span<const int32_t> tokens) const;
-  // Finds or makes it, and holds it. `parent` is there.
+  // Finds or creates the prefix and holds it. `parent` must exist.
   int64_t hold(int64_t parent, std::span<const int32_t> tokens);
-  void hold(int64_t prefix);     // once more; kNoPrefix: nothing
-  void release(int64_t prefix);  // once less; likewise
+  void hold(int64_t prefix);     // adds a hold; kNoPrefix: does nothing
+  void release(int64_t prefix);  // drops a hold; kNoPrefix: does nothing
   int32_t page(int64_t prefix, size_t group) const;
-  // In place of none, or none (kNoPage) in place of one.
+  // Sets a page where there is none, or removes it (kNoPage).
   void set_page(int64_t prefix, size_t group, int32_t page);
-  void clear();  // nothing is held
+  void clear();  // nothing may be held
   int64_t size() const { return std::ssize(nodes_); }
 
  private:
   struct Node {
-    int64_t parent = kNoPrefix, references = 0;  // pages, holders and longer prefixes
+    int64_t parent = kNoPrefix, references = 0;  // pages, holds and longer prefixes
     uint64_t hash = 0;
     std::vector<int32_t> tokens, pages;
   };
 
   size_t groups_;
   PageHash hash_;
-  std::unordered_map<int64_t, Node> nodes_;             // by number
-  std::unordered_multimap<uint64_t, int64_t> of_hash_;  // numbers
+  std::unordered_map<int64_t, Node> nodes_;             // by prefix number
+  std::unordered_multimap<uint64_t, int64_t> of_hash_;  // prefix numbers by hash
   int64_t last_number_ = kNoPrefix;
 };
 

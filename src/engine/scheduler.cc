@@ -78,7 +78,8 @@ void Scheduler::drop_pages(Sequence* s) {
   s->published = s->computed = 0;
 }
 
-// The first page that tokens from `first` on see, all of whose page count: those before are passed.
+// The first page that tokens from `first` on can see. Positions are rounded down to the page boundary
+// before `first`, as scheduler.h explains; earlier pages have left the window.
 int64_t Scheduler::first_page(size_t group, int64_t first) const {
   const int64_t window = options_.windows[group], size = bounds_.page_size;
   return window == 0 ? 0 : std::max<int64_t>(0, first / size * size - window + 1) / size;
@@ -90,7 +91,7 @@ Reuse Scheduler::reuse_of(const Sequence& s, size_t group, int64_t page) const {
   return Reuse::kUnlikely;
 }
 
-// What no token behind the computed ones sees.
+// Releases the pages that no token after the computed tokens can see.
 void Scheduler::release_passed(Sequence* s) {
   for (size_t group = 0; group < s->pages.size(); ++group) {
     GroupPages& own = s->pages[group];
@@ -100,7 +101,7 @@ void Scheduler::release_passed(Sequence* s) {
   }
 }
 
-// Pages for `tokens` tokens in all; false when there are not enough, and then none is taken.
+// Takes pages until the sequence has enough for `tokens` tokens in all. If there are too few, returns false and takes none.
 bool Scheduler::reserve(Sequence* s, int64_t tokens) {
   s->pages.resize(options_.windows.size());
   const int64_t need = pages_of(tokens) - std::ssize(s->pages.front().page);
@@ -110,7 +111,7 @@ bool Scheduler::reserve(Sequence* s, int64_t tokens) {
   return true;
 }
 
-// It begins again later, from its tokens.
+// Preempts the youngest sequence; it is recomputed later from its tokens.
 void Scheduler::stop_youngest() {
   drop_pages(running_.back().get());
   waiting_.push_front(std::move(running_.back()));
@@ -122,12 +123,13 @@ std::span<const int32_t> Scheduler::page_tokens(const Sequence& s, int64_t page)
   return std::span(s.tokens).subspan(static_cast<size_t>(page) * size, size);
 }
 
-// The longest prefix from which it can go on, of a sequence that has no pages and whose tokens are all known.
+// Takes the longest cached prefix from which the sequence can continue. The sequence must have no pages,
+// and all its tokens must be known.
 void Scheduler::take_prefix(Sequence* s) {
   if (!options_.prefix_cache || s->needs_scores()) return;
   const PrefixTree& tree = pool_.prefixes();
   const size_t groups = options_.windows.size();
-  std::vector<int64_t> chain, unbroken(groups);  // prefixes; pages of each group without a gap up to the last
+  std::vector<int64_t> chain, unbroken(groups);  // prefixes; by group, last pages without a gap
   for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
     const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
     if (!next) break;
@@ -156,7 +158,7 @@ void Scheduler::take_prefix(Sequence* s) {
   }
 }
 
-// Whether a page is published in place of one of its own, behind those that it has published.
+// Whether another published page holds the same tokens as the first page that `s` has not published.
 bool Scheduler::has_twin(const Sequence& s) const {
   const auto prefix = pool_.prefixes().find(s.prefix, page_tokens(s, s.published));
   if (!prefix) return false;
@@ -165,10 +167,10 @@ bool Scheduler::has_twin(const Sequence& s) const {
   return false;
 }
 
-// Its full pages whose tokens are known, one behind the other. Of two pages with the same tokens one is published.
+// Publishes the full pages whose tokens are known, in order. Of two pages with the same tokens only one is published.
 void Scheduler::publish(Sequence* s, Twin twin) {
   if (!options_.prefix_cache) return;
-  // Of a sequence with a filter the last token may have to be computed once more.
+  // The last token of a sequence with a filter may have to be recomputed.
   const int64_t settled = std::ssize(s->tokens) - (s->mask ? 1 : 0);
   const int64_t full = std::min(s->computed, settled) / bounds_.page_size;
   for (; s->published < full; ++s->published) {
@@ -191,17 +193,17 @@ void Scheduler::publish(Sequence* s, Twin twin) {
 
 namespace {
 
-// A sequence whose last token a step in flight draws has nothing left to compute.
+// A sequence whose last token is being sampled by a step in flight has nothing left to compute.
 int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length() - s.computed : 0; }
 
 }  // namespace
 
 std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
-  int64_t budget = bounds_.tokens, prompts = budget;  // what the step still takes, and of prompts
+  int64_t budget = bounds_.tokens, prompts = budget;  // tokens that the step can still take; of prompts
   const int64_t preempted_before = preemptions_;
   for (const Owned& s : running_) release_passed(s.get());
-  // Older sequences may take pages from younger ones, never the other way round, so the oldest always makes progress.
+  // Older sequences may take pages from younger ones, never the reverse, so the oldest always makes progress.
   const auto take = [&](Owned s, int64_t most) -> int64_t {
     const int64_t count = std::min(left_of(*s), most);
     while (!reserve(s.get(), s->computed + count)) {
@@ -227,16 +229,17 @@ std::vector<Chunk> Scheduler::next() {
                                     [](const Owned& s) { return s->length() < s->tokens_max; });
   int64_t rows = 0;
   for (Chunk& chunk : chunks) start(&chunk, &rows);
-  // A sequence that has just lost its pages would take them again.
+  // After a preemption nothing is admitted, since a sequence that has just lost its pages would take them again.
   if (preemptions_ == preempted_before)
     admit({.tokens = std::min(budget, prompts), .sequences = bounds_.sequences - active, .rows = rows},
           &chunks);
-  // Not with another's page in place of its own: this step may write both, and two would write the same one.
+  // The sequence keeps its own page even if another holds the same tokens: this step may write both, and
+  // two sequences must not write one page.
   for (const Chunk& chunk : chunks) publish(chunk.sequence.get(), Twin::kKeepsOwn);
   return chunks;
 }
 
-// Whether a chunk computes the page behind those that `s` has found.
+// Whether a chunk of this step computes the page that follows the pages found for `s`.
 bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
   const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
   if (!options_.prefix_cache || s.needs_scores() || end >= s.tokens.size()) return false;
@@ -251,7 +254,7 @@ bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Seque
 void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
   for (auto at = waiting_.begin(); at != waiting_.end() && room.tokens > 0 && room.sequences > 0;) {
     const Owned s = *at;
-    if (s->ahead > 0) return;  // it lost its pages before the host knew its last token
+    if (s->ahead > 0) return;  // it was preempted before the host knew its last token
     take_prefix(s.get());
     if (computes_next_page(*chunks, *s)) {
       drop_pages(s.get());
@@ -272,12 +275,12 @@ void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
 void Scheduler::count_query(Sequence* s) {
   if (!options_.prefix_cache || s->cached_tokens) return;
   s->cached_tokens = s->computed;
-  if (s->needs_scores()) return;  // it looks for nothing
+  if (s->needs_scores()) return;  // it makes no lookup
   queries_ += s->length();
   hits_ += s->computed;
 }
 
-// From here on the chunk is in flight, behind `rows` chunks of its step that draw.
+// Puts the chunk in flight; `rows` counts the sampling chunks before it in the step.
 void Scheduler::start(Chunk* chunk, int64_t* rows) {
   Sequence& s = *chunk->sequence;
   if (s.needs_scores())
@@ -290,7 +293,7 @@ void Scheduler::start(Chunk* chunk, int64_t* rows) {
   ++s.ahead;
 }
 
-// A sequence that lost its pages computes tokens again whose scores it has.
+// A preempted sequence recomputes tokens that already have scores; those are skipped.
 void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
   Sequence& s = *chunk.sequence;
   for (int64_t i = std::max<int64_t>(0, s.scored - chunk.first); i < chunk.scores; ++i, ++s.scored)
@@ -319,7 +322,7 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
     token.cached_tokens = s.cached_tokens.value_or(0);
     token.prompt = std::exchange(s.scores, {});
     s.tokens.push_back(token.id);
-    // Steps in flight have their tables, so only later ones read another's page in place of its own.
+    // Steps in flight already have their page tables, so only later steps read another page in place of the sequence's own.
     publish(&s, Twin::kTakesOther);
     const auto& stops = s.sampling.stop_token_ids;
     if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {

@@ -1,4 +1,4 @@
-// Which tokens the next step computes, and in which pages their keys and values lie. Host data only.
+// Chooses which tokens the next step computes, and in which pages their keys and values lie. Host data only.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -17,31 +17,32 @@
 
 namespace sluice {
 
-// The pages of a sequence for one group of layers (CacheLayout), in the order of its tokens.
+// The pages of a sequence for one group of layers (CacheLayout), in token order.
 struct GroupPages {
   std::vector<int32_t> page;  // kNoPage: released, since no later token sees it
-  int64_t first = 0;          // those before are kNoPage
+  int64_t first = 0;          // first page still held; those before it are kNoPage
 };
 
 struct Sequence {
   int64_t id = 0;
-  std::vector<int32_t> tokens;  // prompt and what was generated, as far as the host knows it
+  std::vector<int32_t> tokens;  // prompt and generated tokens that the host knows
   int64_t prompt_tokens = 0;
   int64_t tokens_max = 0;  // prompt and generated
-  int64_t ahead = 0;       // tokens behind those, which steps in flight draw
-  int64_t drawn_row = 0;   // of the last of them among the tokens of its step
-  int64_t computed = 0;    // tokens whose keys and values are in the cache once the steps in flight are done
-  bool ended = false;      // nobody waits for what steps in flight draw for it
-  std::vector<GroupPages> pages;              // of each group; equally many
-  int64_t published = 0;                      // the first so many of its pages are in the prefix cache,
-  int64_t prefix = kNoPrefix;                 // and this is what stands in them; held
-  int64_t known = 0;                          // pages of its longest prefix that was there when it began
-  std::optional<int64_t> cached_tokens = {};  // of the prompt: found there when it first began
+  int64_t ahead = 0;       // tokens after those that steps in flight sample
+  int64_t drawn_row = 0;   // row of the last of these among the tokens of its step
+  int64_t computed = 0;    // tokens whose keys and values are in the cache when the steps in flight are done
+  bool ended = false;      // samples of steps in flight are dropped
+  std::vector<GroupPages> pages;              // by group; all of equal length
+  int64_t published = 0;                      // number of its first pages that are in the prefix cache
+  int64_t prefix = kNoPrefix;                 // the prefix of those pages; held
+  int64_t known = 0;                          // pages of the longest cached prefix found when it began
+  std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the cache when it first began
   SamplingParams sampling;
-  AdjustedTokens adjusted;          // where sampling.adjusts()
-  std::shared_ptr<TokenMask> mask;  // where the request has a filter
-  bool sits_out = false;            // its mask was late: it decodes in no step before the mask is made
-  // With sampling.prompt_logprobs, of the prompt's tokens from the second on: so many have a score; the scores, until a token is drawn.
+  AdjustedTokens adjusted;          // used if sampling.adjusts()
+  std::shared_ptr<TokenMask> mask;  // set if the request has a filter
+  bool sits_out = false;            // its mask was late: no step decodes it until the mask is made
+  // With sampling.prompt_logprobs, for the prompt's tokens from the second on: the number of tokens with a
+  // score, and the scores, kept until a token is sampled.
   int64_t scored = 0;
   std::vector<TokenScore> scores;
   bool needs_all_tokens() const { return sampling.adjusts() || mask; }
@@ -53,93 +54,100 @@ struct Sequence {
 struct Chunk {
   std::shared_ptr<Sequence> sequence;
   int64_t first = 0, count = 0;
-  // Where the host does not know its last token: the row of it among those that the step before draws.
+  // If the host does not know the last token of the chunk: its row among the tokens that the previous step samples.
   std::optional<int64_t> taken = {};
-  // Its row among the tokens that this step draws; none where later tokens of the sequence are known.
+  // The chunk's row among the tokens that this step samples; empty if the sequence has later known tokens.
   std::optional<int64_t> drawn = {};
-  int64_t number = 0;  // of the drawn token in its answer, counted from 0
-  int64_t scores = 0;  // of its first so many tokens the logits score the token of the prompt that comes next
-  // What it draws is nobody's: the mask was late, or could not be made. Its last token is computed once more.
+  int64_t number = 0;  // of the sampled token in its answer, counted from 0
+  int64_t scores = 0;  // number of its first tokens whose logits score the next prompt token
+  // The sample is discarded because the mask was late or could not be made. The chunk's last token is recomputed later.
   bool dropped = false;
 
-  // Whether penalties or biases change the logits that it draws from.
+  // Whether penalties or biases change the logits before sampling.
   bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
-  // Whether a filter takes tokens out of them.
+  // Whether a filter removes tokens from the logits.
   bool masked() const { return drawn && !dropped && sequence->mask; }
-  // Whether TopLogprobs looks at them: for the request; and where they change, since Sample then knows the changed ones alone.
+  // Whether TopLogprobs reads the logits: because the request asks for it, or because the logits are
+  // changed, in which case Sample only knows the changed ones.
   bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || sequence->needs_all_tokens()); }
 };
 
 struct SchedulerOptions {
   bool prefix_cache = true;
-  // Tokens of all prompts together in a step in which sequences decode, which last as long as the step. 0: no bound but the step's.
+  // Upper bound of prompt tokens in a step that also decodes, since the decoding sequences wait for the
+  // whole step. 0: only the step's own bound applies.
   int64_t mixed_prefill_tokens = 0;
   PageHash hash = page_hash;
-  std::vector<int64_t> windows = {0};  // CacheLayout
+  std::vector<int64_t> windows = {0};  // see CacheLayout
 };
 
-// In tokens, of requests that begin; not of those that come back after they have lost their pages.
+// In tokens, counted when a request first begins; a request that resumes after a preemption is not counted again.
 struct PrefixCacheCounts {
-  int64_t queries = 0, hits = 0;  // looked for, and found
+  int64_t queries = 0, hits = 0;  // looked up, and found
   int64_t evictions = 0;          // pages
 };
 
-// Decodes first, then prompts in chunks, oldest first, up to bounds.tokens a step and bounds.sequences at once. In a step that
-// decodes, prompts may have a bound of their own (options.mixed_prefill_tokens). When pages run out, the youngest sequence loses
-// its pages and is recomputed later from its tokens, as a prompt is. Its samples stay the same, since a sample depends on the
-// seed and the number of the token alone.
+// Order: decodes first, then prompts in chunks, oldest first, up to bounds.tokens per step and
+// bounds.sequences at once. A step that decodes may have a separate limit for prompt tokens
+// (options.mixed_prefill_tokens). When pages run out, the youngest sequence is preempted: it loses its
+// pages and is recomputed later from its tokens, like a prompt. Its samples do not change, because a sample
+// depends only on the seed and the number of the token.
 //
-// A step may be chosen before the tokens of the step before are known, of one step and no more: a sequence goes on with the
-// token that it will have drawn. If that token ends it, the row was computed for nothing, and what it draws is dropped. Steps run
-// in the order in which they were chosen, so pages change hands as soon as a step is chosen.
+// Steps ahead: a step may be chosen before the tokens of the previous step are known, but at most one such
+// step. A sequence then continues with the token that it will have sampled. If that token ends the
+// sequence, the row was computed in vain and its sample is dropped. Steps run in the order in which they
+// were chosen, so a page may change owners as soon as a step is chosen.
 //
-// Groups of layers with a window release the pages that it has passed before the next step is chosen; a chunk needs pages for
-// the window before it and for all of itself. The page boundary before the chunk counts as its beginning, so that what a sequence
-// leaves is enough to begin at its last full page.
+// Windows: groups of layers with a window release pages that have left the window before the next step is
+// chosen. A chunk needs pages for the window before it and for all of itself. The window is measured from the
+// page boundary before the chunk, so that a sequence always leaves enough pages to begin at its last full page.
 //
-// Prefix cache: a full page is published once a step that computes it is chosen and its tokens are known. A sequence begins behind
-// the longest prefix of which all pages are published that the windows at its end see, but computes its last token in any case,
-// because the logits are wanted; and all of its prompt, where scores of that are wanted. Pages are found from the next step on, since
-// attention may read keys and values of earlier steps before this one has written its own (settled in ops/attention.h); so a sequence
-// that could go on from pages that this step computes waits for the next one.
+// Prefix cache: a full page is published once the step that computes it is chosen and its tokens are known.
+// A sequence begins after the longest prefix for which all pages visible through the windows at its end are
+// published. It always computes its last token, because it needs the logits, and its whole prompt if prompt
+// scores are requested. Pages can be used from the next step on, because attention may read keys and values
+// of earlier steps before this step has written its own ("settled" in ops/attention.h). So a sequence that
+// could continue from pages that this step computes waits for the next step.
 //
-// A sequence whose mask is late goes back by the token that it would have drawn behind, sits out steps until its owner says that the
-// mask is made (Sequence::sits_out), and computes that token's keys and values once more. So the page in which they lie is not
-// published before a token behind them is known: others may read published pages at any time.
+// Late masks: a sequence whose mask is late steps back by the token whose logits it would have sampled
+// from. It sits out steps until the engine reports that the mask is made (Sequence::sits_out), and then
+// computes that token's keys and values once more. So the page that holds them is not published before a
+// following token is known, because other sequences may read published pages at any time.
 //
-// Passed pages are evicted first, but for those of the windows at two places: the end of the prompt, since a chat goes on there
-// when reasoning is left out of it; and the end of the longest prefix that was known, where sequences have begun to differ.
+// Eviction: pages that have left the window are evicted first, except those in the windows at two
+// positions: the end of the prompt, since a chat continues there when its reasoning is left out; and the
+// end of the longest known prefix, where sequences have begun to differ.
 class Scheduler {
  public:
   explicit Scheduler(const StepBounds& bounds, const SchedulerOptions& options = {});
 
-  // kInvalidArgument: an empty prompt, or one that leaves no room for a token in bounds.positions or in the whole cache.
+  // kInvalidArgument: the prompt is empty, or leaves no room for a token in bounds.positions or in the whole cache.
   Result<int64_t> add(Request request);
-  void cancel(int64_t id);  // of a request that is finished or unknown: nothing
+  void cancel(int64_t id);  // does nothing if the request is finished or unknown
   bool idle() const { return waiting_.empty() && running_.empty(); }
-  // Whether a request draws by all tokens before the drawn one: no step may be chosen before those are accepted.
+  // Whether any request needs all previous tokens before it samples: then accept() must come before the next step is chosen.
   bool needs_all_tokens() const;
-  // Those that have a filter.
+  // The sequences that have a filter.
   std::vector<std::shared_ptr<Sequence>> filtered() const;
 
-  // The chunks of the next step; empty when there is nothing to do, or nothing before the steps in flight are accepted. Pages
-  // for them are taken.
+  // Returns the chunks of the next step and takes pages for them. Empty if there is nothing to do, or
+  // nothing before the steps in flight are accepted.
   std::vector<Chunk> next();
-  // Takes what the oldest step in flight computed: a token for each chunk that draws, in order, and Chunk::scores of each. Finished
-  // sequences leave.
+  // Takes the results of the oldest step in flight: a token for each sampling chunk, in order, and
+  // Chunk::scores scores of each chunk. Finished sequences are removed.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
                                      const std::vector<GeneratedToken>& drawn,
                                      std::vector<TokenScore> scores = {});
-  // The youngest step in flight has failed, or never began. What it has written is unknown, and others may have found pages of
-  // it: every sequence is computed again from its tokens, and the prefix cache is empty.
+  // Call it if the youngest step in flight has failed or never began. What that step wrote is unknown, and other sequences
+  // may have found its pages, so all sequences are recomputed from their tokens and the prefix cache is emptied.
   void take_back(const std::vector<Chunk>& chunks);
 
-  // Pages for `tokens` tokens in all of a sequence of no request, at most bounds.tokens more than are computed, while the scheduler is
-  // idle; tokens <= bounds.positions.
+  // Takes pages for `tokens` tokens in all of a sequence outside any request, at most bounds.tokens more
+  // than are computed, while the scheduler is idle; requires tokens <= bounds.positions.
   void take_pages(Sequence* sequence, int64_t tokens);
   void release_pages(Sequence* sequence) { drop_pages(sequence); }
 
-  // Used by no sequence; some of them may be in the prefix cache.
+  // Pages that no sequence uses; the prefix cache may hold some of them.
   int64_t free_pages() const { return pool_.available(); }
   const PagePool& pool() const { return pool_; }
   int64_t preemptions() const { return preemptions_; }
@@ -147,9 +155,9 @@ class Scheduler {
 
  private:
   using Owned = std::shared_ptr<Sequence>;
-  // What a sequence does where another page holds the same tokens as its own.
+  // What a sequence does if another page holds the same tokens as its own.
   enum class Twin : uint8_t { kKeepsOwn, kTakesOther };
-  // What a step still takes; rows: tokens that it draws so far.
+  // What a step can still take; rows: tokens that it samples so far.
   struct Room {
     int64_t tokens = 0, sequences = 0, rows = 0;
   };
@@ -174,7 +182,7 @@ class Scheduler {
   StepBounds bounds_;
   SchedulerOptions options_;
   PagePool pool_;
-  int64_t room_;  // tokens of a sequence that fits into the cache alone
+  int64_t room_;  // tokens of the longest sequence that fits into the cache alone
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;  // oldest first
   int64_t next_id_ = 0, preemptions_ = 0, queries_ = 0, hits_ = 0;

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// The first `wanted` of a row of TopLogprobs.
+// The first `wanted` entries of a row of TopLogprobs.
 std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs, int64_t wanted) {
   std::vector<TokenLogprob> out;
   for (int64_t i = 0; i < wanted && ids[i] >= 0; ++i) out.push_back({ids[i], logprobs[i]});
@@ -52,7 +52,7 @@ Result<std::unique_ptr<StepStaging>> StepStaging::make(Device& device, const Ste
     one.done = std::move(mark).value();
     std::memset(one.host, 0, out->ids_at_);
   }
-  // What a copy takes along between two tensors has been written once.
+  // Initializes the gaps between tensors once, because copies include them.
   SLUICE_TRY(device.copy(out->block_, out->blocks_.front().host, out->ids_at_, device.stream()));
   SLUICE_TRY(device.wait(device.stream()));
   return out;
@@ -106,11 +106,10 @@ StepStaging::Layout StepStaging::layout(const Counts& counts) const {
   at.step = places.take(DType::kI64, rows);
   at.listed = places.take(DType::kI32, listed);
   at.score_row = places.take(DType::kI32, scores);
-  // Whole slices: TopLogprobs has a token for every row of logits.
+  // Rounded up to whole slices: TopLogprobs reads a token for every row of logits.
   at.scored_token = places.take(DType::kI32, scores > 0 ? scores + bounds_.sequences : 0);
   at.scored_row = places.take(DType::kI32, std::min(scores, bounds_.sequences));
-  // Rows of sequences that a step does not have are neither written nor copied: what stands in their place belongs to other
-  // tensors, and nothing reads it.
+  // Rows of absent sequences are neither written nor copied: other tensors occupy their place, and nothing reads those rows.
   for (size_t group = 0; group < groups_; ++group)
     at.page_table.push_back(places.take(DType::kI32, sequences * bounds_.pages_per_seq()));
   at.end = places.used;
@@ -209,7 +208,7 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
     if (chunk.lists()) at<int32_t>(host, l.listed)[listed++] = static_cast<int32_t>(drawn);
     ++drawn;
   }
-  // Sequences that this step does not have own no rows.
+  // Absent sequences own no rows.
   std::fill(kv_len + sequence, kv_len + bounds_.sequences, 0);
   std::fill(q_begin + sequence, q_begin + bounds_.sequences + 1, static_cast<int32_t>(row));
 }
@@ -225,14 +224,14 @@ void StepStaging::write_scores(std::byte* host, const Layout& l, const std::vect
     row += chunk.count;
   }
   if (score == 0) return;
-  // A slice's logits have rows of their own; no row names a token behind the last.
+  // Each slice's logits begin at row 0; no row refers to a token past the last.
   std::iota(at<int32_t>(host, l.scored_row),
             at<int32_t>(host, l.scored_row) + std::min(score, bounds_.sequences), 0);
   std::fill_n(at<int32_t>(host, l.scored_token) + score, bounds_.sequences, 0);
 }
 
-// No query sees a page that the window has passed, so that page's entry of the table may be any. It is that of a page which is
-// there: a kernel may pack the positions that are, and without others would add up in another order.
+// No query sees a page that has left the window, so its table entry may be any page. It must be a valid
+// page: a kernel may pack the positions that exist, and missing pages would change its order of summation.
 void StepStaging::write_pages(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
   for (size_t group = 0; group < groups_; ++group) {
     auto* slot = at<int32_t>(host, l.slot_of[group]);
@@ -270,7 +269,7 @@ Status StepStaging::fetch(size_t block, const std::vector<Chunk>& chunks) {
   const Block& to = blocks_[block];
   const Counts n = counts(chunks);
   const Answers from = answers(n);
-  // In one copy: what lies between tensors is not much.
+  // One copy includes the gaps between tensors, which are small.
   const size_t end =
       n.listed + n.scores > 0 ? from.end : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));
   if (n.rows + n.scores > 0) SLUICE_TRY(device_.copy(to.host, block_, end, stream));

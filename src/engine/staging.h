@@ -1,5 +1,5 @@
-// What a step reads besides weights and caches: written on the host into one block, and sent by one copy; what it draws comes
-// back by another one.
+// The inputs of a step besides weights and caches: the host writes them into one block and sends it with
+// one copy. The step's results come back with a second copy.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,14 +9,14 @@
 
 namespace sluice {
 
-// The tensors of one step, in the device's memory. Steps of as many tokens and drawn rows have them at the same addresses.
+// The tensors of one step, in device memory. Steps with equal numbers of tokens and sampled rows use the same addresses.
 struct StepTensors {
-  StepIn in;  // tables.rope is left to the caller; token_ids: what `take` writes, or as the host wrote them
-  TakeTokens::Args take;  // of a step that takes tokens of the one before it
-  Sample::Args sample;    // logits are left to the caller
-  TopLogprobs::Args top;  // of the rows that list them; likewise
-  // Tokens that score the next one (Chunk::scores), as many at a time as there are rows of logits: rows of the step, and what
-  // becomes of their logits, which are left to the caller.
+  StepIn in;              // tables.rope is set by the caller; token_ids: written by `take` or by the host
+  TakeTokens::Args take;  // if the step takes tokens of the previous step
+  Sample::Args sample;    // logits are set by the caller
+  TopLogprobs::Args top;  // for the rows that list logprobs; logits are set by the caller
+  // A slice of the tokens whose logits score the next token (Chunk::scores): at most as many tokens as there are
+  // rows of logits. Holds their rows in the step, and the arguments of TopLogprobs, whose logits the caller sets.
   struct Scores {
     Tensor logit_rows;
     TopLogprobs::Args top;
@@ -24,47 +24,47 @@ struct StepTensors {
   std::vector<Scores> scores;
 };
 
-// How a step gets its token ids.
+// Where a step's token ids come from.
 enum class TakeIds : uint8_t {
   kFromHost,   // all are known
-  kFromDrawn,  // some may be those that the step before drew: TakeTokens puts them in
+  kFromDrawn,  // some are sampled by the previous step: TakeTokens inserts them
 };
 
 class StepStaging {
  public:
-  // `blocks`: steps that may be in flight at once; each has a block of page-locked memory.
-  // Groups of layers: CacheLayout.
+  // `blocks`: how many steps may be in flight at once; each has a block of page-locked memory.
+  // groups: groups of layers, see CacheLayout.
   static Result<std::unique_ptr<StepStaging>> make(Device& device, const StepBounds& bounds, size_t groups,
                                                    size_t blocks);
   ~StepStaging();
   StepStaging(const StepStaging&) = delete;
   StepStaging& operator=(const StepStaging&) = delete;
 
-  // Writes block `block`, whose last step is done, and enqueues its copy.
+  // Writes block `block` and enqueues its copy. The last step of that block must have finished.
   Result<StepTensors> fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids);
-  // Enqueues the way back of what the step of these chunks drew.
+  // Enqueues the copy of the step's results to the host.
   Status fetch(size_t block, const std::vector<Chunk>& chunks);
-  // Waits for the step, and for nothing behind it. A token for each chunk that draws, in order.
+  // Waits for the step, but not for later work. Returns a token for each sampling chunk, in order.
   Result<std::vector<GeneratedToken>> drawn(size_t block, const std::vector<Chunk>& chunks);
-  // Of a step whose tokens drawn() has given: Chunk::scores of each chunk, in order.
+  // For a step whose tokens drawn() has returned: Chunk::scores scores of each chunk, in order.
   std::vector<TokenScore> scores(size_t block, const std::vector<Chunk>& chunks) const;
 
  private:
-  // Where things lie in a block: as dense as this step's counts allow, so that the copy is short.
+  // Offsets in a block: as dense as this step's counts allow, which keeps the copy short.
   struct Layout {
     size_t token_ids, positions, q_begin, kv_len, logit_rows;
     size_t temperature, top_k, top_p, min_p, seed, step, listed;
     size_t score_row, scored_token, scored_row, end;
     std::vector<size_t> slot_of, page_table;  // of each group
   };
-  // What comes back, at the front of the block; likewise.
+  // Offsets of the results at the front of the block, equally dense.
   struct Answers {
     size_t token, logprob, listed_logprob, rank, top_id, top_logprob;
     size_t score, score_rank, score_top_id, score_top_logprob, end;
   };
   struct Counts {
     int64_t tokens, sequences;  // of a step
-    int64_t rows, listed;       // that it draws, and those of them that list logprobs
+    int64_t rows, listed;       // sampled rows, and sampled rows that list logprobs
     int64_t scores;
   };
   struct Block {
@@ -85,8 +85,8 @@ class StepStaging {
   Device& device_;
   StepBounds bounds_;
   size_t groups_;
-  // On the device, `bytes_` long, and likewise on the host up to the ids: what comes back, what a step reads, ids with the taken ones
-  // put in.
+  // On the device, `bytes_` long; the host's blocks have the same layout up to the ids: results, inputs of
+  // the step, then the token ids after TakeTokens.
   std::byte* block_ = nullptr;
   size_t in_at_ = 0, ids_at_ = 0, bytes_ = 0;
   std::vector<Block> blocks_;

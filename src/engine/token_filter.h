@@ -1,4 +1,4 @@
-// What the next token of one request may be.
+// Restricts the next token of one request.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,17 +8,17 @@
 
 namespace sluice {
 
-// Keeps where its request's answer is. The engine calls it on threads of its own beside the steps (engine/mask_workers.h): one call at a
-// time, each after what the one before has done, though not always on the same thread. What it says must depend on its tokens alone.
-// An error ends its request and nobody else's; std::bad_alloc counts as one. Once `stop` is set nobody waits for the answer any more:
-// the call should return soon, with anything.
+// A filter keeps track of its request's answer. The engine calls it on worker threads while steps run
+// (engine/mask_workers.h): one call at a time, each ordered after the previous one, though not always on the same
+// thread. Its results must depend only on its tokens. An error, including std::bad_alloc, ends only the filter's
+// own request. Once `stop` is set the result is no longer needed: the call should return soon, with any result.
 class TokenFilter {
  public:
   virtual ~TokenFilter() = default;
-  // The token that was drawn: once for each token of the answer, in order.
+  // Receives a sampled token: once for each token of the answer, in order.
   virtual Status accept(int32_t id, const std::stop_token& stop) = 0;
-  // Writes all bits: bit id % 32 of word id / 32 says whether token `id` may come next. (vocab + 31) / 32 words; what stands behind
-  // the vocabulary does not matter. Where no token may come, the request ends with an error.
+  // Writes all bits: bit id % 32 of word id / 32 says whether token `id` may come next. There are (vocab + 31)
+  // / 32 words; bits past the vocabulary are ignored. If no token is allowed, the request ends with an error.
   virtual Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) = 0;
 };
 

@@ -1,4 +1,4 @@
-// What steps send to the device, of a size that is not known beforehand.
+// Memory for step inputs whose size is not known in advance.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,19 +7,19 @@
 
 namespace sluice {
 
-// Page-locked memory, and the block on the device that gets a copy of it.
+// Page-locked host memory, and the device block that receives a copy of it.
 class UploadBlock {
  public:
-  // `what` it is for begins its errors.
+  // `what` names its purpose and begins its error messages.
   UploadBlock(Device& device, std::string what) : device_(device), what_(std::move(what)) {}
   ~UploadBlock() { release(); }
   UploadBlock(const UploadBlock&) = delete;
   UploadBlock& operator=(const UploadBlock&) = delete;
 
-  // In place of what there was, with zeros on the host. Nothing that is enqueued may want the old one any more. kOutOfMemory says how
-  // much; nothing can be sent then. `device_bytes` is at least `host_bytes`.
+  // Replaces the memory; the host's part begins as zeros. No enqueued work may still use the old memory.
+  // kOutOfMemory gives the bytes wanted; nothing can be sent then. `device_bytes` must be at least `host_bytes`.
   Status replace(size_t host_bytes, size_t device_bytes);
-  // Enqueues the copy of the first `bytes`.
+  // Enqueues the copy of the first `bytes` bytes.
   Status send(size_t bytes) const { return device_.copy(block_, host_, bytes, device_.stream()); }
 
   std::byte* host() const { return host_; }

@@ -1,4 +1,4 @@
-// Operations with their types erased: for the C ABI and the command, which look them up by name.
+// Type-erased operations, for the C ABI and the command line, which look operations up by name.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,62 +13,62 @@
 
 namespace sluice {
 
-// One of an operation's tensors, by the name of its slot.
+// One tensor of an operation, by the name of its slot.
 struct NamedTensor {
   std::string_view name;
   Tensor tensor;
 };
 
-// A Plan of some operation, or a RunPlan.
+// A Plan or a RunPlan of any operation.
 class AnyPlan {
  public:
   virtual ~AnyPlan() = default;
   virtual std::string_view kernel() const = 0;
   virtual size_t workspace_bytes() const = 0;
-  // As Plan::run; besides, kInvalidArgument names a tensor that the operation does not know, that comes
-  // twice, or that is missing. Allocates only when it fails.
+  // Like Plan::run. In addition, kInvalidArgument names a tensor that the operation does not know, that is
+  // given twice, or that is missing. Allocates only on failure.
   virtual Status run(std::span<const NamedTensor> args, Workspace workspace, Stream stream) const = 0;
 };
 
-// One step of a table: the tokens from first to last run the same launches.
+// One step of a table: token counts from first to last run the same launches.
 struct TableStep {
   int64_t first = 0, last = 0;
-  std::string kernel;  // those of a fused operation's stages are joined by "+", with their configurations
-  std::string config = {};  // empty where the kernel has one configuration
+  std::string kernel;  // kernels of a fused operation's stages are joined by "+", with their configurations
+  std::string config = {};  // empty if the kernel has a single configuration
   size_t workspace_bytes = 0;
-  double first_us = 0, last_us = 0;  // the cost model's answer at both ends
+  double first_us = 0, last_us = 0;  // estimated cost at both ends
   bool planned = false;
   // "NAME" or "NAME:CONFIG".
   std::string choice() const { return kernel + (config.empty() ? "" : ":" + config); }
 };
 
-// A PlanTable of some operation, or a Step of a fused one's stages.
+// A PlanTable of any operation, or a Step of a fused operation's stages.
 class AnyTable {
  public:
   virtual ~AnyTable() = default;
   virtual int64_t tokens_max() const = 0;
   virtual size_t workspace_bytes() const = 0;
   virtual const std::vector<TableStep>& steps() const = 0;
-  // As AnyPlan::run; besides, kInvalidArgument when tokens lies outside [0, tokens_max()].
+  // Like AnyPlan::run. In addition, kInvalidArgument if tokens is outside [0, tokens_max()].
   virtual Status run(int64_t tokens, std::span<const NamedTensor> args, Workspace workspace,
                      Stream stream) const = 0;
 };
 
-// A Problem of some operation. Starts with the defaults of its fields.
+// A Problem of any operation. Starts with the defaults of its fields.
 class AnyProblem {
  public:
   virtual ~AnyProblem() = default;
   virtual std::string_view op() const = 0;
   virtual std::string_view summary() const = 0;
   virtual std::string text() const = 0;  // fields_text()
-  // Fields refer into this problem.
+  // The fields refer into this problem, which must outlive them.
   virtual std::vector<Field> fields() = 0;
   Status set(std::string_view name, std::string_view value);
   Status parse(std::string_view line);   // parse_fields()
-  virtual Refusal validate() const = 0;  // what the contract has against it
+  virtual Refusal validate() const = 0;  // the contract's reasons against it
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual int64_t tokens() const = 0;
-  // What the contract must move and multiply.
+  // Bytes and arithmetic that the contract cannot avoid.
   virtual double bytes() const = 0;
   virtual double flops() const = 0;
 
@@ -79,12 +79,12 @@ class AnyProblem {
                                                   int64_t tokens_min = 0) const = 0;
 };
 
-// Every operation, in the order of ops/all.h.
+// Names of all operations, in the order of ops/all.h.
 std::vector<std::string> op_names();
 // kInvalidArgument names the nearest operation.
 Result<std::unique_ptr<AnyProblem>> make_problem(std::string_view op);
 
-// A problem whose type is known, erased: by its own words, which always parse.
+// Erases the type of a known problem by way of its text, which always parses.
 template <class Op>
 std::unique_ptr<AnyProblem> any_problem(const typename Op::Problem& problem) {
   std::unique_ptr<AnyProblem> erased = std::move(make_problem(Op::kName)).value();
@@ -92,7 +92,7 @@ std::unique_ptr<AnyProblem> any_problem(const typename Op::Problem& problem) {
   return parsed.ok() ? std::move(erased) : nullptr;
 }
 
-// One stage of a block or a model, and what it asks for.
+// One stage of a block or a model, and its problem.
 struct StageProblem {
   std::string stage;
   std::unique_ptr<AnyProblem> problem;

@@ -1,5 +1,5 @@
-// A step's work as data: values, and the stages that make them of each other, in the order in which they run. Who runs it is a
-// plan's choice (graph/step.h).
+// The work of a step as data: values, and the stages that compute them, in execution order. Planning
+// chooses the kernels that run the stages (graph/step.h).
 #pragma once
 #include <initializer_list>
 #include <memory>
@@ -15,32 +15,32 @@ namespace sluice {
 using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 
-// Where a value is.
+// Where a value is stored.
 enum class Place : uint8_t {
-  kCall,     // the caller gives it with each call
-  kHeld,     // the caller holds it from call to call: weights, tables, caches
-  kBetween,  // in the workspace, from the stage that writes it to the last one that reads it
+  kCall,     // the caller passes it with each call
+  kHeld,     // the caller holds it across calls: weights, tables, caches
+  kBetween,  // in the workspace, from the stage that writes it first to the stage that reads it last
 };
 
 struct Value {
   std::string name;
   Place place = Place::kBetween;
-  int32_t given = -1;  // its index in the caller's list of such values
-  int32_t layer = -1;  // of what the caller holds: the layer that it belongs to; -1: around the layers
-  // Elements from one row to the next, where stages see columns of it alone (the caller's own tensor says it better); 0: rows are
-  // as the slots say, packed.
+  int32_t given = -1;  // its index in the caller's list of call or held values
+  int32_t layer = -1;  // of a held value: the layer that it belongs to; -1: outside the layers
+  // Distance between rows in elements, if stages see only some columns of the value; a tensor of the caller
+  // overrides it with its own stride. 0: rows are packed, as the slots describe them.
   int64_t row = 0;
-  bool kept = false;       // who calls reads it after the step
-  bool unaligned = false;  // of the caller: rows may begin anywhere, not only at multiples of 16 bytes
-  bool fresh = false;      // of the caller: the launch before a step may still write it
-  bool scratch = false;  // of the caller, to whom columns that a fused kernel leaves unfinished do not matter
+  bool kept = false;       // the caller reads it after the step
+  bool unaligned = false;  // of a caller's value: rows need not begin at multiples of 16 bytes
+  bool fresh = false;      // of a caller's value: the launch before the step may still write it
+  bool scratch = false;    // of a caller's value: a fused kernel may leave columns of it unfinished
 };
 
-// The tensor of a slot: a value, or columns of its rows from `column` on. What a slot's spec says is the shape.
+// The tensor of a slot: a value, or columns of its rows from `column` on. The slot's spec gives the shape.
 struct Bind {
   ValueId value = kNoValue;
   int64_t column = 0;
-  int32_t slice = -1;  // of a tensor of the caller's: this one along its first dimension; -1: all of it
+  int32_t slice = -1;  // of a caller's tensor: index along its first dimension; -1: the whole tensor
   Bind() = default;
   Bind(ValueId v, int64_t first_column = 0)
       : value(v), column(first_column) {}  // NOLINT: a value is its own binding
@@ -51,7 +51,7 @@ inline Bind slice_of(ValueId value, int32_t index) {
   return out;
 }
 
-// An operation and its problem, for any number of tokens.
+// An operation and its problem, for any token count.
 class StageOp {
  public:
   virtual ~StageOp() = default;
@@ -80,14 +80,14 @@ class StageOf final : public StageOp {
 
  private:
   typename Op::Problem problem_;
-  int64_t rows_;  // of its operation, for each token of the step
+  int64_t rows_;  // rows of the operation per token of the step
 };
 
 struct Stage {
   std::string name;
-  int32_t layer = -1;    // -1: around the layers
-  bool experts = false;  // its kernel may be named, for decode and for prefill
-  int32_t part = 0;      // stages of two parts never share a kernel (Graph::cut)
+  int32_t layer = -1;    // -1: outside the layers
+  bool experts = false;  // a backend may name its kernel, separately for decode and prefill
+  int32_t part = 0;      // one kernel never computes stages of two parts (Graph::cut)
   std::unique_ptr<const StageOp> op;
   std::vector<Bind> slots;  // in the order of the operation's slots
   // "layer 3 experts.up"
@@ -95,11 +95,11 @@ struct Stage {
 };
 
 struct StageOptions {
-  int64_t rows = 1;  // of its operation, for each token of the step
+  int64_t rows = 1;  // rows of the operation per token of the step
   bool experts = false;
 };
 
-// One of an operation's tensors. (As the member of a struct, nvcc would write it with parentheses, at which GCC warns.)
+// One tensor of an operation. An alias, because nvcc would write the type with parentheses, and GCC warns about those.
 template <class Op>
 using SlotOf = Tensor Op::Args::*;
 
@@ -111,11 +111,11 @@ struct SlotBind {
 
 class Graph {
  public:
-  // Values of the caller, in the order of the lists that a call brings.
+  // Values passed by the caller, in the order of the lists that a call passes.
   ValueId call(std::string name, int64_t row = 0) {
     return add_value(std::move(name), Place::kCall, calls_++, row);
   }
-  // Held values are of the layer that has begun.
+  // A held value belongs to the current layer.
   ValueId held(std::string name) {
     const ValueId value = add_value(std::move(name), Place::kHeld, held_++);
     return values_.back().layer = layer_, value;
@@ -123,7 +123,7 @@ class Graph {
   ValueId between(std::string name, int64_t row = 0) {
     return add_value(std::move(name), Place::kBetween, -1, row);
   }
-  // Stages see columns of its rows, `elements` apart.
+  // Stages see only columns of the value's rows, which are `elements` apart.
   void in_rows(ValueId value, int64_t elements) {
     if (value != kNoValue) values_[static_cast<size_t>(value)].row = elements;
   }
@@ -132,7 +132,7 @@ class Graph {
   void may_be_scratch(ValueId value) { values_[static_cast<size_t>(value)].scratch = true; }
   void keep(ValueId value) { values_[static_cast<size_t>(value)].kept = true; }
 
-  // The next stage. Slots that are not named are absent.
+  // Adds the next stage. Slots that are not named are absent.
   template <class Op>
   void add(std::string name, const typename Op::Problem& problem, std::initializer_list<SlotBind<Op>> slots,
            StageOptions options = {}) {
@@ -145,7 +145,7 @@ class Graph {
     });
     add_bound<Op>(std::move(name), problem, std::move(binds), options);
   }
-  // The same with all slots, in the order of the operation's.
+  // Does the same with all slots, in the operation's order.
   template <class Op>
   void add_bound(std::string name, const typename Op::Problem& problem, std::vector<Bind> slots,
                  StageOptions options = {}) {
@@ -156,9 +156,9 @@ class Graph {
                        .op = std::make_unique<StageOf<Op>>(problem, options.rows),
                        .slots = std::move(slots)});
   }
-  // Stages that follow are of this layer.
+  // The stages added after this belong to this layer.
   void begin_layer(int32_t layer) { layer_ = layer; }
-  // Work of somebody else stands here: a step runs up to this point, and goes on from it (Step::run_part).
+  // Other work belongs at this point: a step runs up to it and continues after it (Step::run_part).
   void cut() { ++part_; }
 
   const std::vector<Value>& values() const { return values_; }
@@ -178,19 +178,19 @@ class Graph {
   int32_t calls_ = 0, held_ = 0, layer_ = -1, part_ = 0;
 };
 
-// What the caller holds, in the order of its list, as the first stage that reads it wants it.
+// A held value, in the caller's order, with the spec of the first stage that reads it.
 struct HeldSlot {
   std::string name;
   int32_t layer = -1;
   SlotSpec spec = {};
   // "layer 3 attention.qkv"
   std::string text() const { return (layer < 0 ? "" : "layer " + std::to_string(layer) + " ") + name; }
-  // Stages write it: a cache, and no weight.
+  // Whether stages write it, as they do a cache but not a weight.
   bool is_written() const { return spec.role != Role::kIn; }
 };
 std::vector<HeldSlot> held_slots(const Graph& graph);
 
-// "route+group": the names of stages that one kernel computes.
+// "route+group": joined names of stages that one kernel computes.
 std::string joined_name(const Graph& graph, size_t first, size_t stages);
 
 }  // namespace sluice

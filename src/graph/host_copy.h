@@ -1,4 +1,4 @@
-// An operation's tensors where the host can read them.
+// Gives the host access to an operation's tensors.
 #pragma once
 #include <utility>
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-// The tensors themselves where the device shares the host's memory; else copies, strides included.
+// Refers to the tensors themselves if the device shares the host's memory; otherwise holds copies with the same strides.
 template <class Op>
 class HostCopy {
  public:
-  // Copies what the operation reads. kInvalidArgument as Plan::run, for tensors that do not fit the problem.
+  // Copies the operation's inputs. kInvalidArgument as in Plan::run, for tensors that do not fit the problem.
   static Result<HostCopy> make(Device& device, const typename Op::Problem& problem,
                                const typename Op::Args& args, Stream stream) {
     SLUICE_TRY(check_args<Op>(problem, args, device.info().backend));
@@ -30,18 +30,18 @@ class HostCopy {
     return out;
   }
   const typename Op::Args& args() const { return args_; }
-  // Waits for the stream and copies what the operation wrote.
+  // Waits for the stream and copies the operation's outputs.
   Status fetch(Stream stream) { return copy_all(Role::kIn, stream); }
 
  private:
   struct Entry {
     Role role;
     Tensor on_device;
-    std::vector<std::byte> bytes;  // its buffer stays where it is when the entry moves
+    std::vector<std::byte> bytes;  // its buffer does not move when the entry moves
   };
   HostCopy(Device& device, const typename Op::Args& args) : device_(&device), args_(args) {}
 
-  // From the first element to past the last.
+  // Bytes from the first element to the end of the last.
   static int64_t span_bytes(const Tensor& t) {
     if (elements_of(t) == 0) return 0;
     int64_t last = 0;

@@ -1,4 +1,4 @@
-// How often kernels have run, by the names that explain has.
+// Counts kernel runs under the names that explain prints.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -12,7 +12,7 @@ class KernelRuns {
     std::string_view kernel;
     int64_t runs = 0;
   };
-  // `kernel` is a candidate's name, which lives as long as the process. Allocates when a name first comes.
+  // `kernel` is a candidate's name, which lives as long as the process. Allocates at the first run of each name.
   void add(std::string_view kernel, int64_t runs) {
     for (Entry& e : all_)
       if (e.kernel == kernel) return void(e.runs += runs);
@@ -21,7 +21,7 @@ class KernelRuns {
   void add(const KernelRuns& others) {
     for (const Entry& e : others.all_) add(e.kernel, e.runs);
   }
-  const std::vector<Entry>& all() const { return all_; }  // in the order in which they first came
+  const std::vector<Entry>& all() const { return all_; }  // in the order of their first runs
 
  private:
   std::vector<Entry> all_;

@@ -44,7 +44,7 @@ Tensor Placed::tensor(const Bind& bind, const SlotSpec& spec) const {
       }
       --out.rank;
     }
-    if (value.row == 0) return out;  // as it is, so that the operation checks it
+    if (value.row == 0) return out;  // unchanged, so that the operation checks it
   } else {
     const size_t place = at[static_cast<size_t>(bind.value)];
     if (place == kNowhere) return {};

@@ -1,4 +1,4 @@
-// What one kernel computes of a graph: a stage, or a run of consecutive ones.
+// A piece is the part of a graph that one kernel computes: a stage, or a run of consecutive stages.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,21 +11,21 @@
 
 namespace sluice {
 
-// The caller's tensors of a call, in the order in which Graph::call() and Graph::held() made their values.
+// The caller's tensors of a call, in the order in which Graph::call() and Graph::held() created their values.
 struct Given {
   std::span<const Tensor> call, held;
-  // This tensor stands in for a value between stages.
+  // `stand_in` replaces this value, which otherwise lies in the workspace.
   ValueId instead = kNoValue;
   Tensor stand_in = {};
 };
 
-// The place of a value that no kernel of a plan writes.
+// Marks a value that no kernel of a plan writes.
 inline constexpr size_t kNowhere = ~size_t{0};
 
-// Where the values of a step are, in a call of so many tokens.
+// Where the values of a step are stored, in a call of `tokens` tokens.
 struct Placed {
   std::span<const Value> values;
-  std::span<const size_t> at;  // of each value between stages: its place in the workspace
+  std::span<const size_t> at;  // offset in the workspace of each value between stages
   const Given* given = nullptr;
   std::byte* base = nullptr;
   int64_t tokens = 0;
@@ -33,42 +33,42 @@ struct Placed {
   Tensor tensor(const Bind& bind, const SlotSpec& spec) const;
 };
 
-// How far one piece of a step was from its reference, as a share of its bound.
+// The largest deviation of one piece of a step from its reference, relative to the allowed bound.
 struct StageCheck {
   std::string stage, kernel;
   double worst = 0;  // 1 is the bound; above it the stage is wrong
   std::string detail = {};
 };
 
-// Stages that one kernel may compute. Equal ones of a graph are one kind.
+// Stages that one kernel may compute. Equal pieces of a graph share one kind.
 class PieceKind {
  public:
   virtual ~PieceKind() = default;
   virtual std::string_view op() const = 0;
   size_t stages() const { return stages_; }
-  int32_t phase() const { return phase_; }  // of the step's phases; -1: all of them
-  // Whether a kernel is there for so many tokens.
+  int32_t phase() const { return phase_; }  // of the step's phases; -1: all phases
+  // Whether a kernel exists for this token count.
   bool serves(int64_t tokens) const { return first_ <= tokens && tokens <= last_; }
   int64_t first() const { return first_; }
   int64_t last() const { return last_; }
   bool serves_all(int64_t first, int64_t last) const { return first_ <= first && last <= last_; }
-  // Where none is: every reason.
+  // If no kernel exists: every reason.
   const Status& refusal() const { return refusal_; }
-  // Policy::force names a kernel of it, so no other computes its stages.
+  // Policy::force names a kernel of this kind, so no other kernel may compute its stages.
   bool required() const { return required_; }
 
-  // Of a count that it serves.
+  // For a token count that it serves.
   virtual double cost_us(int64_t tokens) const = 0;
   virtual std::string_view kernel(int64_t tokens) const = 0;
   virtual std::string choice(int64_t tokens) const = 0;  // "NAME" or "NAME:CONFIG"
   virtual bool planned(int64_t tokens) const = 0;        // Candidate::planned
   virtual size_t workspace_bytes() const = 0;
   virtual std::unique_ptr<AnyProblem> problem(int64_t tokens) const = 0;
-  virtual const Policy& policy() const = 0;  // that its kernels are chosen under
+  virtual const Policy& policy() const = 0;  // policy under which its kernels are chosen
   virtual Status run(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
                      Stream stream) const = 0;
-  // Runs it, and holds what it wrote to the double-precision reference on the inputs that it really got, which are copied to the
-  // host first. Slow.
+  // Runs the piece and compares its outputs with the double-precision reference on its actual inputs, which
+  // are copied to the host first. Slow.
   virtual Result<StageCheck> check(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
                                    Device& device, Stream stream) const = 0;
 

@@ -1,4 +1,4 @@
-// Pieces of a known operation: one of a stage, or one of several (graph/runs.h).
+// Pieces of a known operation: the operation of one stage, or a fused operation of several stages (graph/runs.h).
 #pragma once
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// The counts of tokens that pieces are planned for, and what names their kernels.
+// The token counts that pieces are planned for, and whether the policy names their kernels.
 struct PieceBounds {
   int64_t first = 0, last = 0;
   int32_t phase = -1;
@@ -20,7 +20,7 @@ struct PieceBounds {
 template <class Op>
 class PieceOf final : public PieceKind {
  public:
-  // `rows`: of the operation, for each token. sources: of its slots, if several stages are its.
+  // `rows`: rows of the operation per token. sources: where a fused operation's slots are found.
   PieceOf(const typename Op::Problem& problem, int64_t rows, size_t stages, const DeviceInfo& device,
           std::span<const Candidate<Op>* const> candidates, const Policy& policy, const PieceBounds& bounds,
           std::vector<StageSlot> sources = {})
@@ -70,7 +70,7 @@ class PieceOf final : public PieceKind {
     return out;
   }
 
-  // For all counts; or for those up to the largest that any kernel takes.
+  // Plans for all token counts, or else for the range of counts that some kernel accepts.
   void plan(const PieceBounds& bounds) {
     const auto make = [&](int64_t first, int64_t last) {
       auto made = PlanTable<Op>::make(device_, candidates_, problem_, last * rows_, policy_, first * rows_);
@@ -83,12 +83,12 @@ class PieceOf final : public PieceKind {
     if (make(bounds.first, bounds.last)) return;
     const Status of_all = refusal_;
     if (policy_.batch_invariant) return;
-    // The reason stays: it is what counts beyond are told.
+    // Keeps the refusal of the whole range: counts outside the smaller range report it.
     if (const auto [first, last] = counts_taken(bounds); last >= first) (void)make(first, last);
     refusal_ = of_all;
   }
 
-  // The first and the last count that a candidate takes.
+  // The first and the last token count that any candidate accepts.
   std::pair<int64_t, int64_t> counts_taken(const PieceBounds& bounds) const {
     std::pair<int64_t, int64_t> out{0, -1};
     for (const Candidate<Op>* c : candidates_) {
@@ -96,7 +96,7 @@ class PieceOf final : public PieceKind {
       const auto takes = [&](int64_t tokens) {
         return Op::validate(at(tokens)).accepted() && c->supports(at(tokens), device_).accepted();
       };
-      int64_t begin = bounds.first;  // of the counts that agree, up to the next change
+      int64_t begin = bounds.first;  // of the current range of counts with equal answers
       const auto end_at = [&](int64_t end) {
         if (end <= begin || !takes(begin)) return;
         out.first = out.second < 0 ? begin : std::min(out.first, begin);
@@ -123,7 +123,7 @@ class PieceOf final : public PieceKind {
 template <class Op>
 Result<StageCheck> PieceOf<Op>::check(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
                                       Device& device, Stream stream) const {
-  // Before the run: an output may be one of the inputs.
+  // Copied before the run, because an output may alias an input.
   const typename Op::Problem problem = at(placed.tokens);
   const typename Op::Args tensors = args(stages, placed);
   Result<HostCopy<Op>> host = HostCopy<Op>::make(device, problem, tensors, stream);

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// The policy with the words of `kernel` too.
+// Returns the policy with the words of `kernel` added.
 Policy with_kernel(Policy policy, const std::string& kernel) {
   if (!kernel.empty()) policy.force += (policy.force.empty() ? "" : ",") + kernel;
   return policy;
@@ -45,7 +45,7 @@ template <class Op>
 const PieceKind* Pieces::kind_of(const typename Op::Problem& problem, int64_t rows, size_t stages,
                                  size_t phase, bool experts, std::vector<StageSlot> sources) {
   const StepPhase& of = (*phases_)[phase];
-  // Only what may be named for a phase is planned for each apart.
+  // Only kinds whose kernel may be named for a phase are planned for each phase separately.
   PieceBounds bounds{.first = phases_->front().first, .last = phases_->back().last, .phase = -1};
   if (experts && phases_->size() > 1)
     bounds = {.first = of.first, .last = of.last, .phase = static_cast<int32_t>(phase)};
@@ -92,7 +92,7 @@ Status Pieces::check_words() const {
   return {};
 }
 
-// A kernel that is named serves some count; one that is named for a phase, all of its counts.
+// Fails if a kernel named by the policy serves no token count, or a kernel named for a phase does not serve all of the phase.
 Status Pieces::check_named() const {
   for (size_t phase = 0; phase < phases_->size(); ++phase) {
     const StepPhase& of = (*phases_)[phase];

@@ -1,4 +1,4 @@
-// Every piece that a graph's stages may be computed by.
+// All pieces that may compute a graph's stages.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -12,52 +12,52 @@
 
 namespace sluice {
 
-// Counts of tokens for which a kernel of the experts is named; empty: none is.
+// A range of token counts for which a kernel of the experts is named; empty: no kernel is named.
 struct StepPhase {
   int64_t first = 0, last = 0;
-  std::string kernel = {};  // a word of Policy::force, for stages with Stage::experts alone
+  std::string kernel = {};  // a word of Policy::force, only for stages with Stage::experts
 };
 
 struct StepPolicy {
   Policy policy = {};
-  std::vector<StepPhase> phases = {};  // none: one, without a name
-  std::string_view without = {};       // a fused operation of which no kernel is taken
+  std::vector<StepPhase> phases = {};  // empty: a single phase without a name
+  std::string_view without = {};       // a fused operation whose kernels must not be used
 };
 
-// A piece at one place of the graph.
+// A piece at its position in the graph.
 struct PlacedPiece {
-  size_t first = 0;  // of its stages
+  size_t first = 0;  // index of its first stage
   const PieceKind* kind = nullptr;
   size_t end() const { return first + kind->stages(); }
 };
 
-// The operations of a graph's stages, and those of several that cover some of them.
+// The operations of a graph's stages, and the fused operations that cover some of them.
 std::vector<std::string_view> ops_of(const Graph& graph);
-// The policy with the words alone that speak of them: for one of several graphs under one policy.
+// Reduces the policy to the words that apply to this graph, if several graphs share one policy.
 Policy policy_of(const Policy& policy, const Graph& graph);
 
-// The pieces of each stage on its own, and of all runs that a fused operation covers; in each phase.
+// For each phase, the pieces of each single stage and of all runs that a fused operation covers.
 class Pieces {
  public:
-  // kInvalidArgument: a word of the policy that speaks of no operation here.
+  // kInvalidArgument: a word of the policy names no operation of this graph.
   static Result<Pieces> make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
                              const std::vector<StepPhase>& phases, const Policy& policy,
                              std::string_view without);
-  // Those that begin at a stage, in a phase; of equal cost the first counts.
+  // The pieces that begin at a stage in a phase; among equal costs the first wins.
   const std::vector<const PieceKind*>& at(size_t stage, size_t phase) const {
     return at_[phase * stages_ + stage];
   }
   const std::vector<std::unique_ptr<PieceKind>>& kinds() const { return kinds_; }
-  // From the first to past the last stage that some piece computes together with this one.
+  // The range [first, end) of stages that some piece computes together with this stage.
   std::pair<size_t, size_t> reach(size_t stage) const { return reach_[stage]; }
-  // Values that the piece does not write.
+  // Whether the piece does not write this value.
   bool hides(const PlacedPiece& piece, ValueId value) const {
     const auto found = hidden_.find({piece.first, piece.kind});
     return found != hidden_.end() &&
            std::find(found->second.begin(), found->second.end(), value) != found->second.end();
   }
-  // Whether the policy lets the piece compute its stages. A kernel of several stages that it names runs wherever `serves` says that it
-  // can; a stage whose own kernel it names is no other kernel's.
+  // Whether the policy lets the piece compute its stages. A fused kernel named by the policy runs wherever `serves`
+  // says that it can. If the policy names a kernel for the single stage, no fused kernel computes that stage.
   template <class Serves>
   bool allowed(const PlacedPiece& piece, size_t phase, Serves serves) const {
     for (size_t k = piece.first; k < piece.end(); ++k) {
@@ -94,7 +94,7 @@ class Pieces {
   std::vector<std::vector<const PieceKind*>> at_;
   std::vector<std::pair<size_t, size_t>> reach_;
   std::map<std::pair<size_t, const PieceKind*>, std::vector<ValueId>> hidden_;
-  // What the policy names for a stage: its own operation, or runs that compute it.
+  // Kernels that the policy names for a stage: of its own operation, or of runs that include it.
   struct Named {
     bool stage = false;
     std::vector<const PieceKind*> runs = {};

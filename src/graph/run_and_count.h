@@ -1,11 +1,11 @@
-// Runs of a plan that count.
+// Runs a plan and counts its kernels.
 #pragma once
 #include "dispatch/plan.h"
 #include "graph/kernel_runs.h"
 
 namespace sluice {
 
-// Enqueues what serves so many tokens, and counts its kernel.
+// Enqueues the plan for `tokens` tokens and counts its kernel.
 template <class Op>
 Status run_and_count(const PlanTable<Op>& plans, int64_t tokens, const typename Op::Args& args,
                      Workspace workspace, Stream stream, KernelRuns* runs) {

@@ -1,5 +1,5 @@
-// The stages of a fused operation as a graph of their own: the pattern of the runs that it covers in other graphs, and the way to
-// compute it where it has no kernel of its own.
+// The stages of a fused operation as a separate graph. It is the pattern of the runs that the operation
+// covers in other graphs, and the way to compute the operation if it has no kernel of its own.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -16,36 +16,36 @@ class RunGraph {
  public:
   using Slot = Tensor Op::Args::*;
 
-  // The caller gives the operation's tensors in the order of its slots.
+  // The caller passes the operation's tensors in the order of its slots.
   explicit RunGraph(const typename Op::Problem& problem) {
     Op::slots(problem, [&](const SlotSpec& spec, Slot member) {
       const ValueId value = graph.call(std::string(spec.name));
       slots_.push_back({member, spec.used ? Bind(value) : Bind()});
     });
   }
-  // Nothing where the problem does not use the slot.
+  // Returns no value if the problem does not use the slot.
   Bind operator()(Slot slot) const {
     for (const auto& [member, bind] : slots_)
       if (member == slot) return bind;
     return {};
   }
-  // Stages see columns of its rows, `elements` long.
+  // Stages see only columns of the slot's rows, which are `elements` apart.
   Bind in_rows(Slot slot, int64_t elements) {
     const Bind bind = (*this)(slot);
     graph.in_rows(bind.value, elements);
     return bind;
   }
-  // The slot is columns of another value.
+  // Makes the slot columns of another value.
   void is_part(Slot slot, const Bind& of) {
     for (auto& [member, bind] : slots_)
       if (member == slot) bind = of;
   }
-  // The operation's kernels leave something else in `count` columns of a value than its stages do.
+  // The operation's kernels may leave other contents in `count` columns of a value than its stages do.
   void leaves(const Bind& columns, int64_t count) {
     graph.may_be_scratch(columns.value);
     scratch_.push_back({columns, count});
   }
-  // A stage whose tensors are the operation's own.
+  // Adds a stage whose tensors are the operation's own.
   template <class Part>
   void add_own(std::string name, const typename Part::Problem& problem) {
     static_assert(std::is_base_of_v<typename Part::Args, typename Op::Args>);

@@ -1,4 +1,4 @@
-// A fused operation that somebody asks for by itself: computed by one kernel, or stage by stage, whichever costs least.
+// A fused operation requested by itself: computed by one kernel or stage by stage, whichever is cheaper.
 #pragma once
 #include <array>
 #include <memory>
@@ -14,30 +14,30 @@
 
 namespace sluice {
 
-// What a Decision calls the second way.
+// Name of the stage-by-stage way in a Decision.
 inline constexpr std::string_view kStageByStage = "stage by stage";
 
-// Whether its stages are known, so that the second way is there.
+// Whether the stages of the operation are known, so that it can run stage by stage.
 template <class Op>
 concept kHasStages = kIsRun<Op> && !requires {
   RunOf<Op>::kKernelsOnly;
 };
 
-// "A+B": the kernels of a step's pieces, or with their configurations.
+// "A+B": the kernels of a step's pieces, optionally with their configurations.
 std::string joined_kernels(const Step& step, int64_t tokens, bool with_configs);
 
-// The kernels of the whole operation as decide() has them, and behind them its stages by kernels of their own, with the least that
-// they cost together. Words of Policy::force that name a kernel of the operation leave no other way; words that name one of its
-// stages' leave this one.
+// The verdicts of decide() on the fused kernels, followed by the verdict on computing stage by stage, at
+// the least total cost. If Policy::force names a fused kernel, no other way remains; if it names a kernel
+// of a stage, only the stages remain.
 struct RunDecision {
   Decision decision;
-  std::shared_ptr<const Step> stages = {};  // where they have kernels
-  // Whether the last verdict, stage by stage, is chosen.
+  std::shared_ptr<const Step> stages = {};  // null if some stage has no kernel
+  // Whether the last verdict, stage by stage, was chosen.
   bool by_stages() const {
     return decision.chosen >= 0 && decision.chosen + 1 == std::ssize(decision.verdicts);
   }
 };
-// `whole` is the decision on kernels of the whole operation under their own words.
+// `whole` is the decision on the fused kernels, under the words that apply to them.
 RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_t tokens,
                         const DeviceInfo& device, const Catalog& catalog, const Policy& policy);
 
@@ -50,7 +50,7 @@ RunDecision decide_run(const typename Op::Problem& problem, const DeviceInfo& de
                      catalog, policy);
 }
 
-// Enqueues the stages of op_graph(), planned as `stages`, for the operation's own tensors. As Plan::run.
+// Enqueues the stages of op_graph(), planned as `stages`, on the operation's own tensors. Errors as in Plan::run.
 template <class Op>
 Status run_stages(const Step& stages, const typename Op::Problem& problem, const typename Op::Args& args,
                   Backend where, Workspace workspace, Stream stream) {
@@ -63,7 +63,7 @@ Status run_stages(const Step& stages, const typename Op::Problem& problem, const
                     stream);
 }
 
-// Immutable, as a Plan.
+// Immutable, like a Plan.
 template <class Op>
 class RunPlan {
  public:
@@ -88,7 +88,7 @@ class RunPlan {
                               const Policy& policy = {}) {
     return make(device.info(), device.catalog(), problem, policy);
   }
-  // Also where a kernel of the whole operation costs less.
+  // Plans stage by stage even if a fused kernel costs less.
   static Result<RunPlan> stage_by_stage(const DeviceInfo& device, const Catalog& catalog,
                                         const typename Op::Problem& problem) {
     RunDecision made = decide_run<Op>(problem, device, catalog);
@@ -102,12 +102,12 @@ class RunPlan {
   }
 
   const typename Op::Problem& problem() const { return problem_; }
-  // "NAME", or those of the pieces that its stages are computed in, "A+B".
+  // "NAME" of the fused kernel, or "A+B" of the kernels of its stages.
   const std::string& kernel() const { return kernel_; }
   bool by_stages() const { return !whole_; }
   double cost_us() const { return whole_ ? whole_->cost_us() : stages_->cost_us(Op::tokens_of(problem_)); }
   size_t workspace_bytes() const { return whole_ ? whole_->workspace_bytes() : stages_->workspace_bytes(); }
-  // As Plan::run.
+  // Like Plan::run.
   Status run(const typename Op::Args& args, Workspace workspace, Stream stream) const {
     if (whole_) return whole_->run(args, workspace, stream);
     return run_stages<Op>(*stages_, problem_, args, backend_, workspace, stream);
@@ -127,7 +127,7 @@ class RunPlan {
   std::shared_ptr<const Step> stages_;
 };
 
-// Of any operation.
+// Plans any operation.
 template <class Op>
 auto plan_op(const DeviceInfo& device, const Catalog& catalog, const typename Op::Problem& problem,
              const Policy& policy = {}) {

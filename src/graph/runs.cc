@@ -6,7 +6,7 @@ namespace sluice {
 namespace detail {
 namespace {
 
-// Whether `bind` has in `graph` the place of `in_pattern`, as far as one of the values' places is known.
+// Whether `bind` can take the place of `in_pattern`, given the values matched so far. Records the first match of a value.
 bool stands_for(const Bind& in_pattern, const Bind& bind, std::vector<Bind>* values) {
   if (in_pattern.value == kNoValue || bind.value == kNoValue) return in_pattern.value == bind.value;
   Bind& known = (*values)[static_cast<size_t>(in_pattern.value)];
@@ -67,14 +67,14 @@ StageSlot source_of(const Graph& pattern, const Bind& bind) {
       if (slots[i].value == bind.value && slots[i].column == bind.column)
         return {static_cast<uint8_t>(k), static_cast<uint8_t>(i)};
   }
-  return {};  // a slot that the problem does not use
+  return {};  // the problem does not use the slot
 }
 
 }  // namespace detail
 
 namespace {
 
-// What both products are of.
+// The problem that covers both products.
 ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down) {
   return {.tokens = 0,
           .slots = up.slots,
@@ -98,7 +98,7 @@ ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Probl
           .x_unaligned = up.x_unaligned};
 }
 
-// The gate and the choice, behind what makes their x.
+// Adds the router's product and the routing, after the stages that compute their input x.
 template <class Op>
 void add_router(RunGraph<Op>* g, const RouterRoute::Problem& p, const Bind& x) {
   using A = RouterRoute::Args;
@@ -109,7 +109,7 @@ void add_router(RunGraph<Op>* g, const RouterRoute::Problem& p, const Bind& x) {
   g->template add_own<RouteTopk>("route", p.route);
 }
 
-// Both products of rows in groups.
+// The groups of rows that both products use.
 struct Groups {
   Bind begin, count, order;
 };
@@ -145,14 +145,14 @@ RopeKvWrite::Problem rotation_of(Rope::Problem rope, const KvWrite::Problem& w) 
   return {.rope = rope, .kv_heads = w.kv_heads, .pages = w.pages, .page_size = w.page_size, .cache = w.cache};
 }
 
-// Where keys and values begin in a row of queries, keys and values.
+// First columns of the keys and of the values in a QKV row.
 struct HeadColumns {
   explicit HeadColumns(const RopeKvWrite::Problem& p)
       : keys(p.rope.heads * p.rope.head_dim), values(keys + p.kv_heads * p.rope.head_dim) {}
   int64_t keys, values;
 };
 
-// Both, in such rows.
+// Adds the rotation and the cache write of such rows.
 template <class Op>
 void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qkv) {
   using A = typename Op::Args;
@@ -171,7 +171,7 @@ void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qk
                                   {&W::v_cache, (*g)(&A::v_cache)}});
 }
 
-// Queries, keys and values as columns of one value.
+// Makes queries, keys and values columns of one value.
 template <class Op>
 ValueId add_rows_of_heads(RunGraph<Op>* g, const RopeKvWrite::Problem& p) {
   using A = typename Op::Args;

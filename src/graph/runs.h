@@ -1,5 +1,5 @@
-// Which runs of stages a fused operation covers. Nothing but the stages themselves says it: their operations, their problems, and
-// which tensors they share.
+// Which runs of stages a fused operation covers. Only the stages themselves decide this: their operations,
+// their problems, and the tensors that they share.
 #pragma once
 #include <optional>
 #include <tuple>
@@ -12,17 +12,17 @@
 
 namespace sluice {
 
-// Of each fused operation:
+// For each fused operation:
 //
-//   Ops               the operations of its stages, one after the other
-//   of(problems...)   the problem whose stages have these problems, without regard to x_unaligned and settled; none where it cannot say
-//                     what they do. What it leaves out is found when its own stages are compared with these.
-//   stages(p, g)      adds its stages to `g`, and what its kernels leave otherwise (RunGraph::leaves). Values between the stages are
-//                     those that its kernels need not write.
-//   kUnaligned        slots whose rows begin at multiples of 16 bytes unless the problem's x_unaligned says otherwise; may be absent
-//   kSettled          slots that no launch writes if the problem says that they are settled (settled(p)); may be absent
-//   alone(p, g)       the stages that compute it for a caller whose tensors are not columns of one, as stages() has them; may be absent
-//   kKernelsOnly      true where no stages compute it for such a caller; may be absent
+//   Ops               the operations of its stages, in order
+//   of(problems...)   the problem whose stages have these problems, ignoring x_unaligned and settled; none if the operation cannot
+//                     express them. Fields that of() ignores are found by comparing its own stages with these.
+//   stages(p, g)      adds its stages to `g`, and declares where its kernels leave other contents (RunGraph::leaves). Its kernels
+//                     need not write the values between the stages.
+//   kUnaligned        slots whose rows begin at multiples of 16 bytes unless the problem's x_unaligned is set; optional
+//   kSettled          slots that no launch writes if the problem declares them settled (settled(p)); optional
+//   alone(p, g)       the stages for a caller whose tensors are separate, if stages() has them as columns of one; optional
+//   kKernelsOnly      true if no stages can compute it for such a caller; optional
 template <class Op>
 struct RunOf;
 template <class Op>
@@ -30,7 +30,7 @@ concept kIsRun = requires {
   typename RunOf<Op>::Ops;
 };
 
-// In the order that breaks ties of cost.
+// The order breaks ties in cost.
 using AllRuns = OpList<RouterRoute, NormRouterRoute, RouteGroup, GroupedMlp, ExpertMlp, CombineNorm,
                        RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LinearArgmax>;
 
@@ -93,7 +93,7 @@ struct RunOf<CombineNorm> {
                                                        &CombineNorm::Args::normed};
 };
 
-// Queries and keys rotate in one stage: the heads of both lie side by side.
+// One stage rotates queries and keys, because their heads are adjacent.
 template <>
 struct RunOf<RopeKvWrite> {
   using Ops = OpList<Rope, KvWrite>;
@@ -146,7 +146,7 @@ constexpr size_t count_of(OpList<Ops...>) {
 template <class Op>
 constexpr size_t kRunStages = count_of(typename RunOf<Op>::Ops{});
 
-// Where an operation of several finds its tensors: a slot of a stage, for each slot of its own.
+// Where a fused operation finds the tensor of one of its slots: a slot of one of the stages.
 struct StageSlot {
   uint8_t stage = 0, slot = 0;
 };
@@ -154,24 +154,24 @@ struct StageSlot {
 // A run of stages that an operation covers.
 template <class Op>
 struct FoundRun {
-  typename Op::Problem problem;    // for no tokens
-  std::vector<ValueId> hidden;     // that its kernels need not write
+  typename Op::Problem problem;    // for zero tokens
+  std::vector<ValueId> hidden;     // values that its kernels need not write
   std::vector<StageSlot> sources;  // of its slots
 };
 
 namespace detail {
 
-// For each value of `pattern` the value and column that stand in its place where the stages of `graph` from `first` on are those of
-// the pattern; empty where they are not.
+// If the stages of `graph` from `first` on match the pattern: for each value of `pattern` the value and
+// column that take its place. Otherwise empty.
 std::vector<Bind> match(const Graph& pattern, const Graph& graph, size_t first);
-// Whether nobody but the stages [first, end) reads the value.
+// Whether only the stages [first, end) read the value.
 bool unseen(const Graph& graph, size_t first, size_t end, ValueId value);
-// Whether no stage from `end` on reads any of `count` columns of a value.
+// Whether no stage from `end` on reads any of the `count` columns.
 bool unread(const Graph& graph, size_t end, const Bind& columns, int64_t count);
-// Where a pattern's stages first have this.
+// The first slot of a pattern's stages that is bound to this.
 StageSlot source_of(const Graph& pattern, const Bind& bind);
 
-// The stages from `first` on, if they are of these operations and no cut stands between them.
+// The stages from `first` on, if they have these operations and no cut lies between them.
 template <class... Ops, size_t... k>
 std::optional<std::tuple<const StageOf<Ops>*...>> stages_at(const Graph& graph, size_t first, OpList<Ops...>,
                                                             std::index_sequence<k...>) {
@@ -185,7 +185,7 @@ std::optional<std::tuple<const StageOf<Ops>*...>> stages_at(const Graph& graph, 
 
 }  // namespace detail
 
-// The graph of a problem's stages, for no tokens.
+// The graph of a problem's stages, for zero tokens.
 template <class Op>
 RunGraph<Op> run_graph(const typename Op::Problem& problem) {
   typename Op::Problem p = Op::at_tokens(problem, 0);
@@ -200,7 +200,7 @@ RunGraph<Op> run_graph(const typename Op::Problem& problem) {
   return out;
 }
 
-// The same for a caller who has the tensors.
+// The same graph for a caller with separate tensors.
 template <class Op>
 Graph op_graph(const typename Op::Problem& problem) {
   if constexpr (requires(RunGraph<Op> * g) { RunOf<Op>::alone(problem, g); }) {
@@ -212,7 +212,7 @@ Graph op_graph(const typename Op::Problem& problem) {
   }
 }
 
-// What an operation of several would compute from a stage on; none where it cannot.
+// The run that a fused operation would compute from this stage on, if any.
 template <class Op>
 std::optional<FoundRun<Op>> find_run(const Graph& graph, size_t first) {
   const auto found =
@@ -258,7 +258,7 @@ std::optional<typename Op::Problem> run_at(const Graph& graph, size_t stage) {
   if (!found) return {};
   return found->problem;
 }
-// The first of a graph.
+// The problem of the first such run in a graph.
 template <class Op>
 std::optional<typename Op::Problem> first_run(const Graph& graph) {
   std::optional<typename Op::Problem> out;

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kGapUs = 1e12;  // of a stage that has no kernel: more than any other way
+constexpr double kGapUs = 1e12;  // cost of a stage without a kernel: above every alternative
 
 }  // namespace
 
@@ -47,7 +47,7 @@ size_t Step::phase_of(int64_t tokens) const {
   return i;
 }
 
-// From the last stage to the first: the least that the rest may cost, and the piece that it begins with.
+// Dynamic programming from the last stage to the first: the least cost of the remaining stages, and the piece to begin with.
 std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
   const auto serves = [&](const PieceKind& kind) { return cost(kind).has_value(); };
   const size_t stages = graph_->stages().size();
@@ -71,7 +71,7 @@ std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
 }
 
 std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
-  std::map<const PieceKind*, std::optional<double>> known;  // a model's layers ask for the same
+  std::map<const PieceKind*, std::optional<double>> known;  // layers of a model ask for the same kinds
   return cheapest(phase_of(tokens), [&](const PieceKind& kind) {
     const auto [at, added] = known.try_emplace(&kind);
     if (added && kind.serves(tokens)) at->second = kind.cost_us(tokens);
@@ -79,8 +79,8 @@ std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
   });
 }
 
-// Of kernels that serve all counts of the phase: the cover that costs least as a share of the least there is, averaged over 1, 2, 4
-// ... and the last count.
+// Considers only kernels that serve all counts of the phase. Chooses the cover with the least cost relative
+// to the minimum, averaged over 1, 2, 4, ... and the last count.
 std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase) const {
   const size_t index = static_cast<size_t>(&phase - phases_.data());
   std::map<const PieceKind*, double> share;
@@ -104,7 +104,7 @@ std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase) const
   });
 }
 
-// What the first stage without a kernel says.
+// Returns the refusal of the first stage without a kernel.
 Status Step::uncovered(int64_t tokens) const {
   const size_t phase = phase_of(tokens);
   for (size_t i = 0; i < graph_->stages().size(); ++i) {
@@ -128,7 +128,7 @@ Status Step::plan_covers(bool batch_invariant) {
       if (covers_.back().pieces.empty() && !graph_->stages().empty()) return uncovered(phase.last);
       continue;
     }
-    // A bound that no kernel takes is refused at once.
+    // Refuses at once if no kernels serve the largest count.
     if (cheapest_at(phase.last).empty() && !graph_->stages().empty()) return uncovered(phase.last);
     const auto same = [&](int64_t, int64_t tokens) {
       const std::vector<PlacedPiece> found = cheapest_at(tokens);
@@ -146,7 +146,7 @@ Status Step::plan_covers(bool batch_invariant) {
   return {};
 }
 
-// Of each value the largest count at which a kernel writes or reads it; -1: kernels of several stages keep it to themselves.
+// For each value the largest count at which a kernel reads or writes it; -1: fused kernels keep it internal.
 std::vector<int64_t> Step::placed_up_to() const {
   std::vector<int64_t> out(graph_->values().size(), -1);
   for (size_t c = 0; c < covers_.size(); ++c) {
@@ -162,8 +162,8 @@ std::vector<int64_t> Step::placed_up_to() const {
   return out;
 }
 
-// Each value stands where nothing else is from the first stage that writes it to the last one that reads it, and as long as any
-// piece takes that computes these stages with others.
+// Places values so that no two overlap while both live. A value lives from the first stage that writes it
+// to the last that reads it, extended by the stages that any piece computes together with these.
 void Step::lay_out() {
   struct Life {
     size_t first = kNowhere, last = 0;
@@ -195,13 +195,13 @@ void Step::lay_out() {
   std::vector<size_t> order;
   for (size_t v = 0; v < lives.size(); ++v)
     if (lives[v].first != kNowhere) order.push_back(v);
-  // What is kept stands first, where graphs that keep the same have it too.
+  // Kept values come first, so that graphs with the same kept values place them alike.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     const bool kept = graph_->values()[a].kept, other = graph_->values()[b].kept;
     return kept != other ? kept : lives[a].first < lives[b].first;
   });
   size_t used = 0;
-  std::vector<size_t> placed;  // by place
+  std::vector<size_t> placed;  // ordered by place
   for (const size_t v : order) {
     const size_t bytes = Arena::footprint(static_cast<size_t>(lives[v].bytes));
     size_t at = 0;

@@ -1,5 +1,5 @@
-// A graph planned for a device: for each count of tokens the cheapest cover of its stages by kernels, each of which computes one
-// stage or a run of them. What is listed is what runs.
+// A graph planned for a device: for each token count the cheapest cover of its stages by kernels. Each
+// kernel computes one stage or a run of stages. The kernels listed are exactly the kernels that run.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// A stage, or several that one kernel computes ("norm+router+route"), and its kernel: "NAME" or "NAME:CONFIG".
+// A stage, or a run that one kernel computes ("norm+router+route"), and its kernel: "NAME" or "NAME:CONFIG".
 struct StageKernel {
   std::string stage;
   int32_t layer = -1;
@@ -22,66 +22,67 @@ struct StageKernel {
   bool operator==(const StageKernel&) const = default;
 };
 
-// A piece of the cover, as a problem, and what was chosen for it.
+// A piece of the cover: its problem and the choice made for it.
 struct PieceProblem {
   std::string stage;
   int32_t layer = -1;
   std::unique_ptr<AnyProblem> problem;
-  Policy policy = {};       // under which the kernel was chosen
-  std::string choice = {};  // "NAME" or "NAME:CONFIG"; empty: no kernel, which only Gaps::kShown lets through
+  Policy policy = {};       // policy under which the kernel was chosen
+  std::string choice = {};  // "NAME" or "NAME:CONFIG"; empty: no kernel, possible only with Gaps::kShown
   double cost_us = 0;
   bool planned = false;  // Candidate::planned
   size_t first = 0, stages = 1;
-  bool experts = false;  // Stage::experts of one of them
+  bool experts = false;  // whether Stage::experts is set for one of them
 };
 
-// Stages without a kernel: an error; or part of the plan, which explain shows and nobody runs.
+// How to treat stages without a kernel: as an error, or as a gap in a plan that can be explained but not run.
 enum class Gaps : uint8_t { kRefused, kShown };
 
 class Step {
  public:
-  // For 0 to tokens_max tokens. `name` begins its errors. Pure: depends on nothing but its arguments. kInvalidArgument and
-  // kUnsupported as make_plan: every reason of every stage that has no kernel.
+  // Plans for 0 to tokens_max tokens. `name` begins its errors. Pure: depends only on its arguments.
+  // kInvalidArgument and kUnsupported as in make_plan: every reason of every stage without a kernel.
   static Result<Step> plan(std::string name, const DeviceInfo& device, const Catalog& catalog, Graph graph,
                            int64_t tokens_max, const StepPolicy& policy = {}, Gaps gaps = Gaps::kRefused);
 
   const Graph& graph() const { return *graph_; }
   int64_t tokens_max() const { return tokens_max_; }
-  // Enough for every count.
+  // Enough for every token count.
   size_t workspace_bytes() const { return workspace_bytes_; }
 
-  // Enqueues all stages. Recordable: no allocation, no synchronisation. kInvalidArgument names what does not fit. Counts what runs, if
-  // anybody counts.
+  // Enqueues all stages. May be captured: it neither allocates nor synchronizes. kInvalidArgument names the
+  // argument that does not fit. Counts the kernels that it runs in `runs`, unless that is null.
   Status run(int64_t tokens, const Given& given, Workspace workspace, Stream stream,
              KernelRuns* runs = nullptr) const;
-  // The stages of one part alone (Graph::cut).
+  // Enqueues only the stages of one part (Graph::cut).
   Status run_part(int32_t part, int64_t tokens, const Given& given, Workspace workspace, Stream stream,
                   KernelRuns* runs = nullptr) const;
-  // Runs it piece by piece and holds each one to its reference. Slow: meant for a few tokens, at load time and in tests.
+  // Runs the step piece by piece and compares each piece with its reference. Slow: meant for a few tokens,
+  // at load time and in tests.
   Result<std::vector<StageCheck>> check(int64_t tokens, const Given& given, Workspace workspace,
                                         Device& device, Stream stream) const;
-  // Where a value between stages is, as a contiguous tensor of this shape; absent: no stage of this graph writes it.
+  // Returns a value between stages as a contiguous tensor of this shape; absent if no stage of this graph writes it.
   Tensor between(ValueId value, DType dtype, std::initializer_list<int64_t> shape, Workspace workspace) const;
 
-  // The pieces in the order in which they run for `tokens` tokens.
+  // The pieces in execution order for `tokens` tokens.
   std::vector<StageKernel> kernels(int64_t tokens) const;
   std::vector<PieceProblem> problems(int64_t tokens) const;
   double cost_us(int64_t tokens) const;
-  // The counts of tokens at which the piece that begins with a stage at `tokens` runs, and its kernel there.
+  // The ranges of token counts in which the piece that begins at a stage at `tokens` runs, and its kernel in each range.
   std::vector<TableStep> ranges(size_t stage, int64_t tokens) const;
-  // The counts from which another cover serves; the first is 0.
+  // The counts at which the cover changes; the first is 0.
   std::vector<int64_t> breakpoints() const;
   const Pieces& pieces() const { return pieces_; }
 
  private:
   struct Cover {
-    int64_t first = 0;  // tokens from which it serves, up to the next one's
+    int64_t first = 0;  // first token count that it serves, up to the next cover
     std::vector<PlacedPiece> pieces;
   };
   Step() = default;
   size_t phase_of(int64_t tokens) const;
   Status uncovered(int64_t tokens) const;
-  // The cheapest cover at a cost of each piece; no pieces: there is none.
+  // The cheapest cover under a cost function of pieces; empty if there is none.
   using Cost = std::function<std::optional<double>(const PieceKind&)>;
   std::vector<PlacedPiece> cheapest(size_t phase, const Cost& cost) const;
   std::vector<PlacedPiece> cheapest_at(int64_t tokens) const;

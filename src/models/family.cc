@@ -19,7 +19,7 @@ const Family* const kFamilies[] = {
 #undef SLUICE_FAMILY
 };
 
-// Matrices, but for those that are read a row at a time or as they are.
+// Matrices are packed, except those read one row at a time or in checkpoint form.
 bool is_packed(const TensorSpec& spec) {
   if (spec.shape.size() < 2 || spec.weight.ends_with("_bias")) return false;
   for (const char* copied : {"embedding", "router", "hash_table", "attention.kv_b"})
@@ -40,7 +40,7 @@ std::span<const Family* const> families() { return kFamilies; }
 
 Result<const Family*> family_of(const JsonAt& config) {
   SLUICE_TRY(config.need_object());
-  // Tools that know a model by its type alone leave the architecture out.
+  // Tools that identify a model by its type alone leave the architecture out.
   if (!config.has("architectures") && config.has("model_type")) {
     const auto type = config.string("model_type");
     if (!type.ok()) return type.status();
@@ -54,11 +54,11 @@ Result<const Family*> family_of(const JsonAt& config) {
   if (items.value().size() != 1) return list.value().wrong("one architecture");
   const auto name = items.value().front().string();
   if (!name.ok()) return name.status();
-  // No name is taken for a slip of the pen: another architecture is another model.
+  // An unknown name is never corrected to a similar one, because another architecture is another model.
   std::string known;
   for (const Family* family : kFamilies) {
     if (family->architecture == name.value()) {
-      // transformers goes by the type.
+      // transformers selects the model by its type.
       const auto type = config.has("model_type") ? config.string("model_type")
                                                  : Result<std::string>(std::string(family->model_type));
       if (!type.ok()) return type.status();
@@ -92,7 +92,7 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
   ModelConfig out = std::move(read).value();
   const std::string generation = directory + "/generation_config.json";
   std::error_code error;
-  if (!std::filesystem::exists(generation, error) && !error) {  // checkpoints need not have it
+  if (!std::filesystem::exists(generation, error) && !error) {  // the file is optional
     SLUICE_TRY(read_stop_tokens(config, &out));
     SLUICE_TRY(read_generation_of_config(config, &out));
     return out;

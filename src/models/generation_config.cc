@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Keys that ask for what Sluice does not compute, and the JSON of the value that asks for nothing, as null and a missing key do.
+// Keys that request something Sluice does not compute, and the JSON value that means "off", as null and a missing key do.
 struct Neutral {
   std::string_view key, value;
 };
@@ -49,8 +49,8 @@ constexpr std::string_view kComputed[] = {
     "presence_penalty", "repetition_penalty", "temperature",       "top_k",      "top_p",
 };
 
-// Keys that change no token of an answer: how generate() caches, compiles, looks ahead and what else it returns, ids of tokens that no
-// prompt here needs, and what only several beams read.
+// Keys that do not change the tokens of an answer: how generate() caches, compiles, looks ahead and what
+// else it returns, ids of tokens that are not needed here, and settings of beam search.
 constexpr std::string_view kNoSay[] = {
     "_commit_hash",
     "_from_model_config",
@@ -120,7 +120,7 @@ Status check_known(const JsonAt& config) {
     const bool neutral =
         std::any_of(std::begin(kNotComputed), std::end(kNotComputed),
                     [&, &name = key](const Neutral& n) { return n.key == std::string_view(name); });
-    if (neutral) continue;  // its value has been looked at
+    if (neutral) continue;  // its value has been checked
     return unsupported_value(config.at(key).value(),
                              "no such key, because Sluice does not know what it asks for");
   }

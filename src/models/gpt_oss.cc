@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kOriginalHead = "unembedding.weight";
 
-// Which layers see a window of positions alone: layer_types, or where it is missing every second one, the first one included.
+// Which layers use a sliding window: layer_types, or by default every second layer beginning with the first.
 Result<std::vector<bool>> read_windowed(const JsonAt& config, int64_t layers) {
   std::vector<bool> out;
   if (!config.has("layer_types")) {
@@ -38,11 +38,11 @@ Result<std::vector<bool>> read_windowed(const JsonAt& config, int64_t layers) {
 }
 
 Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
-  *moe = known_moe("gpt-oss-20b").value();  // its arithmetic; the shape is the checkpoint's
+  *moe = known_moe("gpt-oss-20b").value();  // provides the arithmetic; the checkpoint provides the shape
   moe->hidden = hidden;
   moe->residual = true;
-  // The reference rounds router logits to bf16. Exact logits cost nothing here and choose as the exact model would; rounded
-  // logits tie, and then the lower expert wins.
+  // The reference rounds router logits to bf16. Exact logits cost nothing here and choose the experts that
+  // the exact model would choose; rounded logits create ties, which the lower expert wins.
   moe->logits = DType::kF32;
   ConfigReader r{config};
   r.integer("intermediate_size", kMxBlock, 65536, &moe->intermediate);
@@ -54,16 +54,16 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   SLUICE_TRY(r.status);
   if (moe->intermediate % kMxBlock)
     return refused(config, "intermediate_size", "a multiple of 32 (MXFP4 blocks)");
-  // The same count under OpenAI's own name, in the published configs beside the other.
+  // OpenAI's name of the same count; published configs contain both.
   if (config.has("experts_per_token"))
     SLUICE_TRY(must_be_also(config, "experts_per_token", "num_experts_per_tok", moe->top_k));
-  // And transformers' other name of the experts' number.
+  // transformers' second name of the number of experts.
   if (config.has("num_experts"))
     SLUICE_TRY(must_be_also(config, "num_experts", "num_local_experts", moe->experts));
   if (moe->top_k > moe->experts)
     return refused(config, "num_experts_per_tok",
                    "at most num_local_experts = " + std::to_string(moe->experts));
-  // Without quantisation the experts are bf16, as finetuned models often are; what the files have counts more (fit).
+  // Without quantization the experts are bf16, as in many finetuned models; the files take precedence (fit).
   if (!config.has("quantization_config")) return moe->expert_w = DType::kBF16, Status{};
   const auto quantization = config.at("quantization_config");
   if (!quantization.ok()) return quantization.status();
@@ -72,7 +72,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   return must_be(quantization.value(), "quant_method", "mxfp4", "gpt-oss");
 }
 
-// Where a config says nothing, transformers takes the published model's.
+// Defaults for missing keys are those of the published model, as in transformers.
 RopeFamily rope_family() {
   return {.models = "gpt-oss",
           .unsaid = {.theta = 150000, .factor = 32, .original_context = 4096},
@@ -110,7 +110,7 @@ Result<ModelConfig> read(const JsonAt& config) {
   return out;
 }
 
-// OpenAI's own names, where queries, keys and values are one tensor.
+// OpenAI's own names, with queries, keys and values in one tensor.
 std::vector<TensorSpec> original_tensors(const ModelConfig& config) {
   const DecoderConfig& d = config.decoder;
   std::vector<TensorSpec> out;

@@ -29,21 +29,21 @@ std::string gigabytes(int64_t bytes) {
   return text;
 }
 
-// Where tensors come from: a checkpoint's files, or a seed.
+// The source of tensors: a checkpoint's files, or a seed.
 struct TensorSource {
-  std::unique_ptr<Checkpoint> file;  // or
+  std::unique_ptr<Checkpoint> file;  // exactly one of the two is set
   std::unique_ptr<RandomWeights> random;
 
   const std::string& place() const { return file ? file->path() : random->place(); }
-  // What holds these tensors, until the next call.
+  // Returns a checkpoint with these tensors, valid until the next call.
   Result<const Checkpoint*> hold(std::span<const TensorSpec> specs) {
     if (file) return file.get();
     return random->make(specs);
   }
 };
 
-// Every tensor under the naming that the checkpoint follows, of the type and shape that the config asks for; before memory is taken.
-// Those of experts are left to load_moe, which knows the types that stand for each other.
+// Checks every tensor before memory is allocated: it must exist under the checkpoint's naming with the type and
+// shape that the config implies. Expert tensors are left to load_moe, which knows which types are interchangeable.
 Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const ModelConfig& config) {
   const Result<MoeNaming> naming = detect(file);
   if (!naming.ok()) return naming.status();
@@ -60,7 +60,7 @@ Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const
   return naming;
 }
 
-// A training that was saved beside its model, and not merged into it, would be left out of every answer.
+// Refuses adapters that were saved beside the model instead of merged into it, because answers would ignore them.
 Status check_merged(const Checkpoint& file) {
   for (const CheckpointTensor& t : file.tensors())
     if (t.name.find("lora_") != std::string::npos)
@@ -96,7 +96,7 @@ class ModelLoader {
       if (specs != dense_.end()) SLUICE_TRY(load_dense_weight(slot, specs->second));
     }
     for (int64_t layer = 0; layer < std::ssize(experts_); ++layer) SLUICE_TRY(load_mlp(layer));
-    progress(total_ - done_);  // what packing added or left out does not count
+    progress(total_ - done_);  // makes up for bytes that packing added or left out
     return {};
   }
 
@@ -131,10 +131,10 @@ class ModelLoader {
     return {};
   }
 
-  // Linux overcommits memory and may kill the process later, so ask first.
+  // Linux overcommits memory and may kill the process later, so check first.
   Status check_memory() {
     const auto bytes = [](const TensorSpec& spec) { return *stored_bytes(spec.type, spec.shape); };
-    int64_t dense = 0, largest = 0;  // in all, and made at once
+    int64_t dense = 0, largest = 0;  // sum, and largest amount generated at once
     const auto add = [&](const std::vector<TensorSpec>& specs, int64_t* to) {
       int64_t sum = 0;
       for (const TensorSpec& spec : specs) sum += bytes(spec);
@@ -160,7 +160,7 @@ class ModelLoader {
     if (options_.progress) options_.progress({std::min(done_ + bytes, total_), total_});
   }
 
-  // Tensors one below the other, as one in the layout of the device's kernels, or as they are.
+  // Stacks tensors into one weight, in the layout of the device's kernels or in checkpoint form.
   Result<OwnedTensor> make_dense(const HeldSlot& slot, const Checkpoint& from,
                                  const std::vector<TensorSpec>& specs) {
     const TensorSpec& first = specs.front();
@@ -218,10 +218,10 @@ class ModelLoader {
   const LoadOptions& options_;
   MoeNaming naming_ = MoeNaming::kGptOss;
   TensorSource source_;
-  // The tensors of each weight, one below the other; those of each layer's MLP.
+  // The tensors of each weight in stacking order, and the tensors of each layer's MLP.
   std::map<std::pair<int64_t, std::string>, std::vector<TensorSpec>> dense_;
   std::vector<std::vector<TensorSpec>> experts_;
-  int64_t done_ = 0, total_ = 0;  // bytes of the weights, in the types that they are kept in
+  int64_t done_ = 0, total_ = 0;  // bytes of the weights in their stored types
 };
 
 }  // namespace

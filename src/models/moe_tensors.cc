@@ -1,4 +1,4 @@
-// The tensors of one MoE layer as data, from the names and the config.
+// Lists the tensors of one MoE layer, from its naming and its config.
 #include "models/family.h"
 
 namespace sluice {
@@ -65,7 +65,7 @@ struct MoeLister {
   }
 
   void experts() {
-    const int64_t hidden = c.latent > 0 ? c.latent : c.hidden;  // as the experts see it
+    const int64_t hidden = c.latent > 0 ? c.latent : c.hidden;  // width that the experts see
     const int64_t up_rows = (is_gated(c.act) ? 2 : 1) * c.intermediate;
     if (names.storage == ExpertStorage::kOneByOne) {
       for (int64_t e = 0; e < c.experts; ++e) {

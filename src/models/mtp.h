@@ -1,4 +1,4 @@
-// The multi-token prediction layer of a DeepSeek V3 checkpoint: from config.json and safetensors to weights that nn/mtp.h reads.
+// Loads the multi-token prediction layer of a DeepSeek V3 checkpoint from config.json and safetensors into weights for nn/mtp.h.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,24 +12,25 @@ struct MtpModelConfig {
   MtpConfig mtp;
   int64_t layers = 0;   // of the main model: draft layer i is "model.layers.<layers + i>."
   int64_t drafts = 0;   // num_nextn_predict_layers
-  int64_t context = 0;  // positions that the model knows
+  int64_t context = 0;  // positions that the model supports
 };
 
-// config.json of a DeepseekV3ForCausalLM. kUnsupported or kCorrupt names the key, what was wanted and what was found.
+// Reads config.json of a DeepseekV3ForCausalLM. kUnsupported or kCorrupt names the key, what was wanted and what was found.
 Result<MtpModelConfig> read_mtp_config(const JsonAt& config);
 
 struct MtpLoadOptions {
-  int64_t draft = 0;       // which of the model's draft layers
+  int64_t draft = 0;       // index of the draft layer
   DType x = DType::kBF16;  // activations and cache: kBF16 or kF32
-  // The main model's: the device of its MoE layers (null: the one that gets the rest) and the type of their router's logits. What
-  // a draft layer was trained with is what its target is trained with, so the draft follows them.
+  // Settings of the main model: the device of its MoE layers (null: the model's device) and the type of their
+  // router logits. The draft follows them by default, because it was trained together with the main model.
   Device* experts = nullptr;
   DType router_logits = DType::kF32;
-  // The draft's own; empty: the main model's. "cpu" or "cuda", the backend of one of the devices here; "float32" or "bfloat16".
+  // Overrides for the draft; empty: the main model's setting. Backend: "cpu" or "cuda", which must be the
+  // backend of one of the devices here. Router type: "float32" or "bfloat16".
   std::string speculative_moe_backend = {}, speculative_router_dtype = {};
-  Device* spare = nullptr;  // one more device that the draft's MoE layer may be put on; outlives the layer
-  // The main model's own, if it is loaded: the layer then has no copy of its own. Both or none.
-  Tensor embedding = {}, head = {};  // as "embedding" and "lm_head" of its weights
+  Device* spare = nullptr;  // another device for the draft's MoE layer; must outlive the layer
+  // Tensors of the main model, if it is loaded, which the draft layer then shares instead of copying. Give both or neither.
+  Tensor embedding = {}, head = {};  // "embedding" and "lm_head" of the main model's weights
   // Checks a few rows of the experts against the references first. Skip it only to measure loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
 };
@@ -37,9 +38,10 @@ struct MtpLoadOptions {
 // One draft layer in memory, ready for Mtp::forward of config().
 class LoadedMtp {
  public:
-  // Reads <directory>/config.json and its safetensors: "model.layers.<n>." embed_tokens, enorm, hnorm, eh_proj, self_attn, mlp,
-  // shared_head and the norms, bf16. A checkpoint without an embedding or a head of that layer has them of the main model.
-  // kInvalidArgument: an option that cannot be, with what was wanted. Others as LoadedModel::load (models/load.h).
+  // Reads <directory>/config.json and its safetensors: "model.layers.<n>." embed_tokens, enorm, hnorm,
+  // eh_proj, self_attn, mlp, shared_head and the norms, in bf16. If a checkpoint lacks the layer's
+  // embedding or head, the main model's tensor is used. kInvalidArgument: an impossible option, with the
+  // values allowed. Other errors as in LoadedModel::load (models/load.h).
   static Result<std::unique_ptr<LoadedMtp>> load(Device& device, const std::string& directory,
                                                  const MtpLoadOptions& options = {});
   ~LoadedMtp();
@@ -47,10 +49,10 @@ class LoadedMtp {
   LoadedMtp& operator=(const LoadedMtp&) = delete;
 
   const MtpConfig& config() const;
-  const NamedWeights& weights() const;  // names: nn/mtp.h
+  const NamedWeights& weights() const;  // names as in nn/mtp.h
   int64_t layer() const;                // its number in the checkpoint
-  int64_t weight_bytes() const;         // in memory, without what the main model shares
-  Device* experts() const;              // what Mtp::plan wants: null where the MoE layer is with the rest
+  int64_t weight_bytes() const;         // in memory, without tensors shared with the main model
+  Device* experts() const;  // argument of Mtp::plan: null if the MoE layer is on the model's device
 
   struct Parts;
 

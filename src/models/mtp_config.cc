@@ -1,4 +1,4 @@
-// DeepSeek V3's config.json, as far as its multi-token prediction layer goes.
+// Reads DeepSeek V3's config.json as far as its multi-token prediction layer needs it.
 //
 // Source  deepseek-ai/DeepSeek-V3 config.json, inference/model.py; Hugging Face transformers models/deepseek_v3,
 //         modeling_rope_utils.py.
@@ -12,8 +12,9 @@ namespace {
 
 const std::string kModels = "DeepSeek V3";
 
-// Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters. Fills the scale of the scores
-// too: YaRN stretches cos and sin by the share of mscale in mscale_all_dim, and the scores by mscale_all_dim, twice.
+// Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters. Also
+// sets the scale of the scores. With m(s) = yarn_stretch(factor, s), YaRN multiplies cos and sin by
+// m(mscale) / m(mscale_all_dim), and the scores by m(mscale_all_dim)^2.
 Status read_rope(const JsonAt& config, MtpConfig* c) {
   RopeScaling& rope = c->rope;
   double& scale = c->attention.scale;
@@ -124,7 +125,7 @@ Result<MtpModelConfig> read_mtp_config(const JsonAt& config) {
   SLUICE_TRY(need_architecture(config));
   MtpModelConfig out;
   MtpConfig& c = out.mtp;
-  c.moe = known_moe("deepseek-v3").value();  // its arithmetic; the shape is the checkpoint's
+  c.moe = known_moe("deepseek-v3").value();  // provides the arithmetic; the checkpoint provides the shape
   c.moe.residual = true;
   int64_t dense = 0;
   ConfigReader r{config};

@@ -19,7 +19,7 @@ struct LoadedMtp::Parts {
 
 namespace {
 
-// The device of the draft's MoE layer.
+// Chooses the device of the draft's MoE layer.
 Result<Device*> moe_device(Device& device, const MtpLoadOptions& o) {
   Device* const main = o.experts ? o.experts : &device;
   const std::string& name = o.speculative_moe_backend;
@@ -77,7 +77,7 @@ class MtpLoader {
   std::string name(const std::string& behind) const {
     return "model.layers." + std::to_string(parts_.layer) + "." + behind;
   }
-  // A tensor that every draft layer of the published checkpoints has a copy of, and some others only the main model.
+  // Name of a tensor that the published checkpoints repeat in every draft layer, and some others store only in the main model.
   std::string own_or(const std::string& behind, const std::string& main) const {
     const bool borrowed = !checkpoint_.find_if_there(name(behind)) && checkpoint_.find_if_there(main);
     return borrowed ? main : name(behind);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // of tensors in memory
 
-// Where `rising` takes the value `wanted`, from `low` to `high`.
+// Finds the argument in [low, high] at which the increasing function `rising` equals `wanted`.
 template <class F>
 double root_of_rising(double low, double high, double wanted, F rising) {
   for (int i = 0; i < 100; ++i) {
@@ -47,7 +47,8 @@ std::vector<float> zipf_bias(int64_t experts, int64_t top_k) {
   std::vector<double> share(n);
   double sum = 0;
   for (size_t r = 0; r < n; ++r) sum += share[r] = 1 / static_cast<double>(r + 1);
-  // An expert is among top_k different ones with the chance 1 - (1 - share)^draws, where `draws` makes the sum of chances top_k.
+  // An expert is among top_k distinct experts with probability 1 - (1 - share)^draws; `draws` is chosen so
+  // that these sum to top_k.
   const auto chance = [&](size_t r, double draws) { return 1 - std::pow(1 - share[r] / sum, draws); };
   const double draws = root_of_rising(1, 1e6, static_cast<double>(top_k), [&](double d) {
     double chances = 0;

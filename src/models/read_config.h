@@ -1,4 +1,4 @@
-// What the families' readers of config.json have in common.
+// Helpers shared by the families' readers of config.json.
 #pragma once
 #include <cmath>
 #include <string>
@@ -10,8 +10,8 @@ namespace sluice {
 
 constexpr int64_t kConfigBytesMax = 16 << 20;
 
-// For keys of which Sluice computes one value only: the config must have that value, or lack the key.
-// kUnsupported names the key, what `models` have and what was found.
+// For keys of which Sluice computes only one value: the config must have that value or lack the key.
+// kUnsupported names the key, the value that `models` have, and the value found.
 template <class T>
 Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {
   SLUICE_TRY(config.need_object());
@@ -25,12 +25,12 @@ Status must_be(const JsonAt& config, const std::string& key, const T& wanted, co
   return status;
 }
 
-// What YaRN multiplies attention with, for one of its two weights of it.
+// YaRN's attention factor for one of its two mscale weights.
 inline double yarn_stretch(double factor, double mscale) {
   return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1;
 }
 
-// Reads numbers into fields; the first error stays.
+// Reads numbers into fields; keeps the first error.
 struct ConfigReader {
   const JsonAt& config;
   Status status = {};

@@ -1,4 +1,4 @@
-// What the config.json of several decoder families says alike: heads of attention and the rotary embedding.
+// Reads what several decoder families share in config.json: attention heads and the rotary embedding.
 #pragma once
 #include <string>
 
@@ -7,33 +7,33 @@
 
 namespace sluice {
 
-// How a family rotates.
+// A family's rotary embedding.
 struct RopeFamily {
-  std::string models;  // what errors call it: "gpt-oss"
-  RopeScaling
-      unsaid;  // of a config without rope_scaling and rope_parameters; its theta wherever none is said
-  double context = 32768;  // where max_position_embeddings is missing
+  std::string models;  // prefix of error messages: "gpt-oss"
+  // defaults of a config without rope_scaling and rope_parameters; theta also if only theta is missing
+  RopeScaling unsaid;
+  double context = 32768;  // default of max_position_embeddings
 };
 
-// Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters, which other tools nest by kind of
-// layer. A rope_scaling stands over rope_parameters, and what is inside over what is beside. kUnsupported names a type that is neither
-// "yarn" nor "default", and members that neither has.
+// Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters, which other
+// tools nest by kind of layer. rope_scaling takes precedence over rope_parameters, and inner keys over outer
+// keys. kUnsupported names a type that is neither "yarn" nor "default", and members that neither type has.
 Status read_rope(const JsonAt& config, const RopeFamily& family, RopeScaling* rope);
 
 enum class HeadDim : uint8_t {
-  kSaid,          // a missing key is an error: to transformers it means the published model's
-  kMayBeMissing,  // hidden_size / num_attention_heads then
+  kSaid,          // a missing key is an error: transformers would use the published model's value
+  kMayBeMissing,  // default: hidden_size / num_attention_heads
 };
-// Of every kind of layer; a->hidden is known. null means what it means to transformers.
+// Reads the heads, which are the same in every kind of layer; a->hidden must be set. null means the same as in transformers.
 Status read_heads(const JsonAt& config, HeadDim head_dim, AttentionConfig* a);
 
-// tie_word_embeddings; false where it is missing.
+// Reads tie_word_embeddings, false by default.
 Status read_tied(const JsonAt& config, ModelConfig* model);
 
-// A second name of a number.
+// Checks that a second key of the same number agrees with the first.
 Status must_be_also(const JsonAt& config, const std::string& key, const std::string& first, int64_t value);
 
-// The error of a key that is there, or of a key that is not.
+// The error for a key with a wrong value, or for a missing key.
 Status refused(const JsonAt& config, const std::string& key, const std::string& wanted);
 
 }  // namespace sluice

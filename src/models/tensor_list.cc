@@ -1,4 +1,4 @@
-// A decoder's tensors as Hugging Face's models name them.
+// A decoder's tensors under the names of Hugging Face models.
 //
 // Source  transformers models/{gpt_oss,qwen3_moe}/modeling_*.py.
 #include "models/family.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-// Of layer `layer`, or around the layers (-1), in bf16.
+// Adds bf16 tensors of layer `layer`, or outside the layers (-1).
 struct Lister {
   std::vector<TensorSpec> out = {};
   int64_t layer = -1;

@@ -3,7 +3,7 @@
 namespace sluice {
 namespace {
 
-// In place, in the columns of the projection's rows that hold these heads.
+// Normalizes in place the columns of the projection that hold these heads.
 void norm_heads(Graph* graph, const char* name, const AttentionConfig& c, int64_t heads, const Bind& x,
                 const Bind& weight) {
   using N = RmsNorm::Args;
@@ -12,32 +12,56 @@ void norm_heads(Graph* graph, const char* name, const AttentionConfig& c, int64_
       {{&N::x, x}, {&N::weight, weight}, {&N::y, x}});
 }
 
+ValueId held_if(Graph* graph, bool used, const char* name) { return used ? graph->held(name) : kNoValue; }
+
+// Appends the QKV projection of "x", and the norms of queries and keys.
+void project_heads(Graph* graph, const AttentionConfig& c, const NamedValues& v, ValueId qkv) {
+  const int64_t queries = c.heads * c.head_dim;
+  using L = Linear::Args;
+  graph->add<Linear>("attention.qkv",
+                     {.tokens = 0,
+                      .features = queries + 2 * c.kv_heads * c.head_dim,
+                      .width = c.hidden,
+                      .x = c.x,
+                      .y = c.x,
+                      .layout = c.layout,
+                      .bias = c.qkv_bias},
+                     {{&L::x, v("x")},
+                      {&L::w, graph->held("attention.qkv")},
+                      {&L::bias, held_if(graph, c.qkv_bias, "attention.qkv_bias")},
+                      {&L::y, qkv}});
+  if (!c.qk_norm) return;
+  norm_heads(graph, "attention.q_norm", c, c.heads, qkv, graph->held("attention.q_norm"));
+  norm_heads(graph, "attention.k_norm", c, c.kv_heads, Bind(qkv, queries), graph->held("attention.k_norm"));
+}
+
+Attention::Problem attention_problem(const AttentionConfig& c, const StepBounds& b, bool decodes) {
+  return {.tokens = 0,
+          .sequences = b.sequences,
+          .heads = c.heads,
+          .kv_heads = c.kv_heads,
+          .head_dim = c.head_dim,
+          .pages = b.pages,
+          .page_size = b.page_size,
+          .pages_per_seq = b.pages_per_seq(),
+          .window = c.window,
+          .rows_max = decodes ? 1 : 0,
+          .scale = c.scale,
+          .q = c.x,
+          .cache = c.cache,
+          .sinks = c.sinks,
+          .settled = true};  // the host copies a step's tables before its first launch
+}
+
 }  // namespace
 
 void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& b, const NamedValues& v,
                       bool decodes) {
   const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim, width = queries + 2 * keys;
   Graph& g = *graph;
-  const auto held = [&](const char* name, bool there) { return there ? g.held(name) : kNoValue; };
   const ValueId qkv = g.between("qkv", width), heads = g.between("heads");
-  using L = Linear::Args;
-  g.add<Linear>("attention.qkv",
-                {.tokens = 0,
-                 .features = width,
-                 .width = c.hidden,
-                 .x = c.x,
-                 .y = c.x,
-                 .layout = c.layout,
-                 .bias = c.qkv_bias},
-                {{&L::x, v("x")},
-                 {&L::w, g.held("attention.qkv")},
-                 {&L::bias, held("attention.qkv_bias", c.qkv_bias)},
-                 {&L::y, qkv}});
-  if (c.qk_norm) {
-    norm_heads(&g, "attention.q_norm", c, c.heads, qkv, g.held("attention.q_norm"));
-    norm_heads(&g, "attention.k_norm", c, c.kv_heads, Bind(qkv, queries), g.held("attention.k_norm"));
-  }
-  // Queries and keys lie side by side, and turn alike.
+  project_heads(graph, c, v, qkv);
+  // Queries and keys are adjacent and rotated alike, so one launch rotates both.
   using R = Rope::Args;
   g.add<Rope>("attention.rope",
               {.tokens = 0,
@@ -63,31 +87,17 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                   {&W::slot_of, v("slot_of")},
                   {&W::k_cache, k_cache},
                   {&W::v_cache, v_cache}});
-  Attention::Problem attention{.tokens = 0,
-                               .sequences = b.sequences,
-                               .heads = c.heads,
-                               .kv_heads = c.kv_heads,
-                               .head_dim = c.head_dim,
-                               .pages = b.pages,
-                               .page_size = b.page_size,
-                               .pages_per_seq = b.pages_per_seq(),
-                               .window = c.window,
-                               .scale = c.scale,
-                               .q = c.x,
-                               .cache = c.cache,
-                               .sinks = c.sinks,
-                               .settled = true};  // the tables of a step come from the host
-  if (decodes) attention.rows_max = 1;
   using A = Attention::Args;
-  g.add<Attention>(c.window > 0 ? "attention.sliding" : "attention.full", attention,
+  g.add<Attention>(c.window > 0 ? "attention.sliding" : "attention.full", attention_problem(c, b, decodes),
                    {{&A::q, qkv},
                     {&A::k_cache, k_cache},
                     {&A::v_cache, v_cache},
                     {&A::page_table, v("page_table")},
                     {&A::q_begin, v("q_begin")},
                     {&A::kv_len, v("kv_len")},
-                    {&A::sinks, held("attention.sinks", c.sinks)},
+                    {&A::sinks, held_if(graph, c.sinks, "attention.sinks")},
                     {&A::y, heads}});
+  using L = Linear::Args;
   g.add<Linear>("attention.o",
                 {.tokens = 0,
                  .features = c.hidden,
@@ -99,7 +109,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                  .residual = true},
                 {{&L::x, heads},
                  {&L::w, g.held("attention.o")},
-                 {&L::bias, held("attention.o_bias", c.o_bias)},
+                 {&L::bias, held_if(graph, c.o_bias, "attention.o_bias")},
                  {&L::residual, v("stream")},
                  {&L::y, v("stream")}});
 }

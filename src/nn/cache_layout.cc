@@ -22,7 +22,7 @@ CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t pag
   if (layers.empty()) out.windows.push_back(0);
   std::ranges::sort(out.windows);
   out.windows.erase(std::unique(out.windows.begin(), out.windows.end()), out.windows.end());
-  // The first tensor whose pages have as many bytes and that no layer of the same group has.
+  // Picks the first tensor with pages of the same size that no layer of the same group uses.
   std::vector<std::vector<bool>> taken;  // [tensors][groups]
   for (const AttentionConfig& c : layers) {
     const auto group =
@@ -41,8 +41,8 @@ CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t pag
   return out;
 }
 
-// A step that begins at `first` sees window - 1 positions before it, and keeps the page of `first` as a whole: so
-// pages_of(window - 1) pages stand before the one of `first`, which may be its last position.
+// A step that begins at `first` sees the window - 1 positions before it and keeps the whole page of `first`.
+// Therefore pages_of(window - 1) pages precede the page of `first`, even if `first` is the page's last position.
 int64_t pages_needed(const std::vector<int64_t>& windows, int64_t page_size, const PageNeed& need) {
   const auto pages_of = [&](int64_t tokens) { return (tokens + page_size - 1) / page_size; };
   const int64_t all = need.sequences * pages_of(need.tokens);

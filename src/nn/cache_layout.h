@@ -1,4 +1,4 @@
-// Which layers take pages of the cache together, and which tensors of it hold a layer's keys and values.
+// Which layers share pages of the cache, and which of its tensors hold a layer's keys and values.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,23 +8,24 @@
 
 namespace sluice {
 
-// Layers that see equally many positions are a group: they need the pages of a sequence for equally long. All groups take pages
-// of one pool, and a page belongs to one group at a time. So layers of different groups share a tensor where a page of theirs
-// has as many bytes: each page of it holds the keys or values of the layer whose group has taken that page.
+// Layers with the same window form a group, because they need a sequence's pages for equally long. All
+// groups share one pool, and a page belongs to one group at a time. So layers of different groups share a
+// tensor if their pages have the same size in bytes: each page of the tensor holds keys or values of the
+// layer whose group has taken that page.
 struct CacheLayout {
-  std::vector<int64_t> windows;     // of each group, ascending; 0, which sees all positions, stands first
+  std::vector<int64_t> windows;     // of each group, ascending; a group that sees all positions (0) is first
   std::vector<size_t> group;        // of each layer
-  std::vector<size_t> tensor;       // of each layer: its tensor of keys, and that of values
-  std::vector<int64_t> page_bytes;  // of each tensor of keys: one page. That of values has as many
+  std::vector<size_t> tensor;       // of each layer: index of its tensor of keys and of its tensor of values
+  std::vector<int64_t> page_bytes;  // bytes of a page of each tensor of keys, and of its tensor of values
   int64_t page_bytes_of_all() const;
 };
 
-// page_size: tokens of a page.
+// page_size: tokens per page.
 CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t page_size);
 
-// Pages of all groups together that sequences hold at most.
+// Upper bound of the pages that the sequences hold in all groups together.
 struct PageNeed {
-  int64_t sequences = 1, tokens = 1;  // of each sequence
+  int64_t sequences = 1, tokens = 1;  // tokens of each sequence
   int64_t step_tokens = 1;            // of one step, all sequences together
 };
 int64_t pages_needed(const std::vector<int64_t>& windows, int64_t page_size, const PageNeed& need);

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// Of a call: token ids, six tables of each group of layers, the chosen experts, zeros.
+// Upper bounds of a call's values: token ids, six tables for each group of layers, the chosen experts, zeros.
 constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
 
 Status check_layer(const DecoderConfig& c, size_t layer) {
@@ -43,7 +43,7 @@ Status plan_into(std::optional<Step>* out, Result<Step> made) {
   return {};
 }
 
-// kInvalidArgument: a word of the policy that speaks of no operation of any graph here.
+// kInvalidArgument: a word of the policy names no operation of any graph here.
 Status check_words(const DecoderConfig& c, const StepBounds& bounds, const Policy& policy) {
   if (policy.force.empty()) return {};
   std::vector<std::string_view> ops = ops_of(layers_graph(c, bounds, false, false).graph);
@@ -123,7 +123,7 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
     return plan_into(to, Step::plan("decoder", device, catalog, std::move(graph), tokens, own, gaps));
   };
   if (Status status = layers(&out.any, bounds.tokens, false); !status.ok()) return status;
-  // Under Policy::batch_invariant one kernel serves all steps.
+  // With Policy::batch_invariant one kernel must serve all steps.
   if (!policy.batch_invariant)
     if (Status status = layers(&out.decode, std::min(bounds.tokens, bounds.sequences), true); !status.ok())
       return status;
@@ -168,7 +168,7 @@ Status Decoder::plan_steps() {
   if (steps_.decode) layers = std::max(layers, steps_.decode->workspace_bytes());
   for (const auto* step : {&steps_.logits, &steps_.all_logits})
     head = std::max(head, (*step)->workspace_bytes());
-  // Behind what the layers leave.
+  // After the layers' result, which is the head's input.
   head_at_ = Arena::footprint(static_cast<size_t>(bytes_of(config_.x, bounds_.tokens * config_.hidden)));
   workspace_bytes_ = std::max(layers, head_at_ + head);
   return {};
@@ -291,7 +291,7 @@ Status Decoder::logits_of(const Tensor& logit_rows, const DecoderHeld& held, con
     const std::array call = {last_normed(workspace, rows), logits};
     return steps_.all_logits->run(rows, {.call = call, .held = held.head}, head, stream, runs);
   }
-  // All rows there may be are the table, so that a row's number does not depend on how many tokens this step has.
+  // The table spans bounds_.tokens rows, so that a row's number does not depend on the step's token count.
   const std::array call = {logit_rows, last_normed(workspace, bounds_.tokens), logits};
   return steps_.logits->run(rows, {.call = call, .held = held.head}, head, stream, runs);
 }
@@ -312,7 +312,7 @@ Status Decoder::draw_greedy(const StepIn& in, const DecoderHeld& held, const Ten
   return steps_.greedy->run(rows, {.call = call, .held = held.head}, scratch, stream, runs);
 }
 
-// Layer by layer: attention and dense layers here, experts there, with the norms around them.
+// Runs layer by layer: attention and dense layers on this device, experts with the norms around them on the other.
 Status Decoder::run_apart(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
                           Workspace workspace, Stream stream, KernelRuns* runs) const {
   const int64_t n = in.token_ids.shape[0];
@@ -347,7 +347,7 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
   if (apart_)
     for (auto& [stage, kernel] : apart_->moe().kernels(tokens)) add(std::move(stage), std::move(kernel));
   for (StageKernel& s : steps_.all_logits->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
-  // Where the host reads logits, an engine draws from them.
+  // If the host reads the logits, the engine samples from them and never runs the greedy head.
   if (!device_.shares_host_memory())
     for (StageKernel& s : steps_.all_greedy->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
   return out;

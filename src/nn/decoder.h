@@ -1,4 +1,4 @@
-// A decoder-only language model of attention and MoE or dense layers, from token ids to logits.
+// A decoder-only language model with attention and MoE or dense layers, from token ids to logits.
 #pragma once
 #include <memory>
 #include <optional>
@@ -16,7 +16,7 @@ namespace sluice {
 // stream += attention(norm(stream)), then stream += mlp(norm(stream)).
 struct LayerConfig {
   AttentionConfig attention;
-  MoeConfig mlp;  // experts, or a dense MLP (MoeConfig::dense); adds the residual stream
+  MoeConfig mlp;  // experts, or a dense MLP (MoeConfig::dense); also adds the residual stream
 };
 
 struct DecoderConfig {
@@ -25,47 +25,48 @@ struct DecoderConfig {
   DType x = DType::kBF16;  // activations and residual stream; logits are f32
   std::vector<LayerConfig> layers;
   RopeScaling rope;
-  // The same with weights as a device wants them: dense ones in DeviceInfo::layout, experts by layout_for.
+  // Returns this config with the weight layouts of a device: DeviceInfo::layout for dense weights, layout_for for experts.
   DecoderConfig with_layouts_of(const DeviceInfo& device) const;
-  // The same with activations of type `x`, and caches too where they are CacheType::kSame.
+  // Returns this config with activations of type `x`; caches of CacheType::kSame change with them.
   DecoderConfig with_activations(DType x) const;
-  // The same with the caches of all layers in that type.
+  // Returns this config with all caches in the given type.
   DecoderConfig with_caches(CacheType cache) const;
-  // Layers that have experts, ascending: at least one. All have equally many, and tokens choose equally many of them.
+  // The layers with experts, ascending; at least one. All have the same number of experts and the same top_k.
   std::vector<int32_t> moe_layers() const;
-  // Of the first of these layers.
+  // The config of the first layer with experts.
   const MoeConfig& moe() const;
   std::vector<AttentionConfig> attention() const;  // of each layer
 };
 
-// A layer's MLP as a step runs it: with the norm before it.
+// The MLP of a layer as a step runs it: with the preceding norm.
 MoeConfig mlp_with_norm(const DecoderConfig& config, int32_t layer);
 
-// The weights of a decoder, by layer and name: "embedding" bf16 [vocab, hidden] and "final_norm" bf16 [hidden] around the layers; in each
-// "attention.norm" and "mlp.norm" bf16 [hidden], those of append_attention(), and those of weight_slots(); "lm_head" bf16 [vocab,
-// hidden] in the attention's layout. Caches are not among them.
+// The weights of a decoder by layer and name. Outside the layers: "embedding" bf16 [vocab, hidden],
+// "final_norm" bf16 [hidden] and "lm_head" bf16 [vocab, hidden] in the attention's layout. In each layer:
+// "attention.norm" and "mlp.norm" bf16 [hidden], the weights of append_attention() and the weights of
+// weight_slots(). Caches are not included.
 std::vector<HeldSlot> decoder_weights(const DecoderConfig& config);
 
-// What one step computes; device memory. rows = 0 to bounds.sequences, logit_rows i32[rows]: the tokens of this step whose
-// logits are wanted.
+// The inputs of one step, in device memory. logit_rows i32[rows], 0 <= rows <= bounds.sequences: the tokens
+// of this step whose logits are needed.
 struct StepIn {
   Tensor token_ids;  // i32[tokens]
-  // Of each group of layers (CacheLayout); they differ in slot_of and page_table.
+  // One entry per group of layers (CacheLayout); entries differ in slot_of and page_table.
   std::vector<StepTables> tables;
   Tensor logit_rows;
-  bool every_row = false;  // logit_rows are all tokens, in order; nothing reads them then
-  Tensor captured =
-      {};  // i32[layers with experts, tokens, top_k], layers may lie apart; with mlp.capture: gets what each token chose
+  bool every_row = false;  // logit_rows are all tokens in order; the step does not read them then
+  // i32[layers with experts, tokens, top_k], layers may be strided; with mlp.capture: receives the experts that each token chose
+  Tensor captured = {};
 };
-// Of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may have the same.
+// The cache of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may share a cache.
 struct KvCache {
   Tensor k, v;
 };
 
-// What a decoder's steps hold: weights and caches as their graphs list them.
+// The values that a decoder's steps hold: weights and caches in the order of their graphs' held slots.
 struct DecoderHeld {
   std::vector<Tensor> layers, head;
-  // Experts apart: of each layer with experts, the norm before them, and the norm of what follows.
+  // With offloaded experts, of each layer with experts: its MoE weights, the norm before it, and the norm after it.
   struct Apart {
     MoeWeights weights;
     Tensor norm, next_norm;
@@ -73,17 +74,17 @@ struct DecoderHeld {
   std::vector<Apart> apart = {};
 };
 
-// What a Decoder runs: data alone, for a device that need not be here.
+// The steps of a Decoder: host data only, so the device may be absent.
 struct DecoderSteps {
-  // Of any tokens, up to bounds.tokens; and of one token of each sequence, where that has steps of its own.
+  // For any tokens, up to bounds.tokens; and for one token per sequence, if decode has steps of its own.
   std::optional<Step> any, decode;
-  // From the last norm to logits, or to the token of the largest one: of rows by number, and of all tokens in order.
+  // From the last norm to logits, or to the token of the largest logit; for rows by number, or for all tokens in order.
   std::optional<Step> logits, all_logits, greedy, all_greedy;
   const Step& layers(int64_t tokens, int64_t rows_max) const {
     return decode && rows_max == 1 && tokens <= decode->tokens_max() ? *decode : *any;
   }
 };
-// experts_apart: MoE layers run elsewhere, behind the cuts of the graph.
+// experts_apart: MoE layers run on another device, at the cuts of the graph.
 Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog,
                                   const DecoderConfig& config, const StepBounds& bounds,
                                   const Policy& policy = {}, const MoeBackend& backend = {},
@@ -91,38 +92,42 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
 
 class Decoder {
  public:
-  // MoE layers on a device of their own: the rest is on one that shares the host's memory.
+  // `experts` may place the MoE layers on another device; `device` must then share the host's memory.
   static Result<std::unique_ptr<Decoder>> plan(Device& device, const DecoderConfig& config,
                                                const StepBounds& bounds, const Policy& policy = {},
                                                const MoeSite& experts = {});
   const DecoderConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // From now on for a cache of so many pages. Before the first step.
+  // Sets the number of pages of the cache. Call it before the first step.
   Status set_pages(int64_t pages);
   const CacheLayout& cache_layout() const { return layout_; }
-  int64_t cache_bytes() const;  // of all layers, keys and values
-  // Views of `memory`, cache_bytes() long, one for each layer.
+  int64_t cache_bytes() const;  // keys and values of all layers
+  // Returns views of `memory`, which has cache_bytes() bytes, one for each layer.
   std::vector<KvCache> caches(void* memory) const;
-  // Made once for weights and caches, which stay where they are. kInvalidArgument names the first that is missing or has another shape.
+  // Call it once for weights and caches, whose addresses must not change. kInvalidArgument names the first
+  // tensor that is missing or has another shape.
   Result<DecoderHeld> bind(const NamedWeights& weights, const std::vector<KvCache>& caches) const;
 
-  // Enqueues one step: logits f32 [rows, vocab] of logit_rows. `held` is what bind() gave. Recordable, but not with experts apart. These
-  // three count what runs, if anybody counts.
+  // Enqueues one step and writes logits f32 [rows, vocab] of logit_rows. `held` is the result of bind().
+  // May be captured, except with offloaded experts. This function and the next two count the kernels that
+  // they run in `runs`, unless that is null.
   Status forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
                  Stream stream, KernelRuns* runs = nullptr) const;
-  // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.sequences]. Only this, and what
-  // stays behind the first workspace_bytes(), has written to the workspace since. every_row: as in StepIn.
+  // Writes the logits of other tokens of the step that forward() enqueued last, logit_rows i32[0 to
+  // bounds.sequences]. Since forward(), only this function may have written to the first workspace_bytes()
+  // of the workspace. every_row: see StepIn.
   Status logits_of(const Tensor& logit_rows, const DecoderHeld& held, const Tensor& logits,
                    Workspace workspace, Stream stream, bool every_row = false,
                    KernelRuns* runs = nullptr) const;
-  // In place of the logits of a step: forward() had `in` without logit_rows, and token i32[rows] and logprob f32[rows] are those of
-  // the largest logits, which nobody sees (ops/linear_argmax.h). `scratch`: greedy_workspace_bytes(), beside the workspace.
+  // Replaces the logits of a step: forward() received `in` with zero logit_rows, and this writes token
+  // i32[rows] and logprob f32[rows] of the largest logits, which are never stored (ops/linear_argmax.h).
+  // `scratch`: greedy_workspace_bytes(), separate from the workspace.
   Status draw_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token, const Tensor& logprob,
                      Workspace scratch, Workspace workspace, Stream stream, KernelRuns* runs = nullptr) const;
   size_t greedy_workspace_bytes() const;
-  // (stage, kernel) of one layer of each kind, and of what stands around the layers, for `tokens` tokens that decode and `rows` rows of
-  // logits.
+  // Returns (stage, kernel) of one layer of each kind and of the stages around the layers, for a decode
+  // step of `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   const DecoderSteps& steps() const { return steps_; }
 
@@ -149,9 +154,9 @@ class Decoder {
   MoeSite experts_;
   CacheLayout layout_;
   DecoderSteps steps_;
-  std::unique_ptr<MoeApart> apart_;  // with experts on another device
+  std::unique_ptr<MoeApart> apart_;  // set with offloaded experts
   ValueId apart_stream_ = kNoValue, apart_normed_ = kNoValue;
-  OwnedTensor zeros_;  // i32[bounds.tokens, 1], for products of all tokens
+  OwnedTensor zeros_;  // i32[bounds.tokens, 1], expert ids of products of all tokens
   int64_t captured_layers_ = 0;
   size_t head_at_ = 0, workspace_bytes_ = 0;
 };

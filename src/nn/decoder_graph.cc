@@ -15,13 +15,13 @@ void add_norm(Graph* graph, const std::string& name, const DecoderConfig& c, Val
   graph->add<RmsNorm>(name, norm_problem_of(c), {{&A::x, x}, {&A::weight, weight}, {&A::y, y}});
 }
 
-// The tables of a group of layers.
+// Sets the tables of one group of layers.
 void set_tables(NamedValues* values, Graph* graph, const std::string& group) {
   for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
     values->set(name, graph->call(group + name));
 }
 
-// The experts or the dense MLP of the layer that has begun, in the stream.
+// Appends the current layer's experts or dense MLP, which add to the stream.
 void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zeros, const Bind& captured) {
   NamedValues values;
   values.set("x", stream);
@@ -46,8 +46,8 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool 
     set_tables(&tables[group], &g, "group " + std::to_string(group) + " ");
   const ValueId captured = g.call("captured"), zeros = g.call("zeros");
 
-  // What is kept and made first stands first, whatever else a step keeps. Experts apart norm what follows them, into the same place
-  // each time.
+  // These two values are created first, so their place in the workspace does not depend on a step's other
+  // values. With offloaded experts, every layer's following norm writes to the same `normed`.
   ValueId normed = experts_apart ? g.between("normed") : kNoValue;
   out.stream = g.between("stream", c.hidden);
   using E = Embedding::Args;
@@ -57,7 +57,7 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool 
     if (!experts_apart) normed = g.between("normed");
     add_norm(&g, name, c, out.stream, g.held(weight), normed);
   };
-  bool is_normed = false;  // by experts apart
+  bool is_normed = false;  // whether the previous layer's offloaded experts normed the stream
   int32_t with_experts = 0;
   for (int32_t layer = 0; layer < static_cast<int32_t>(c.layers.size()); ++layer) {
     const auto at = static_cast<size_t>(layer);
@@ -91,7 +91,7 @@ Graph head_graph(const DecoderConfig& c, const StepBounds& bounds, bool every_ro
   const WeightLayout layout = c.layers.front().attention.layout;
   ValueId x = table;
   if (!every_row) {
-    // The same lookup as the embedding's, with what the last layer has normed as the table.
+    // A lookup like the embedding's; the table is the normed output of the last layer.
     x = g.between("rows");
     using E = Embedding::Args;
     g.add<Embedding>("logits.gather",

@@ -21,10 +21,10 @@ constexpr Pair kSame[] = {{StoredType::kBF16, DType::kBF16}, {StoredType::kF32, 
 StoredType stored_as(DType dtype) {
   for (const Pair& p : kSame)
     if (p.dtype == dtype) return p.stored;
-  return StoredType::kBool;  // no tensor of ours
+  return StoredType::kBool;  // matches no number type
 }
 
-// Whether a tensor can become `dtype`: as it is, converted (Checkpoint::holds), or bf16 of a caller widened to f32, which loses nothing.
+// Whether a tensor can become `dtype`: unchanged, converted (Checkpoint::holds), or a caller's bf16 widened to f32 without loss.
 bool becomes(const Checkpoint& checkpoint, const CheckpointTensor& t, DType dtype) {
   return checkpoint.holds(t, stored_as(dtype)) || (t.type == StoredType::kBF16 && dtype == DType::kF32);
 }
@@ -41,14 +41,14 @@ Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const s
                                                                  ", found " + stored_text(t.type, t.shape)};
 }
 
-// Bytes that are converted at once.
+// Bytes converted at once.
 constexpr int64_t kStage = int64_t{4} << 20;
 
 }  // namespace
 
 namespace {
 
-// Elements first .. first + count - 1 of a tensor, or a copy of them, which may have another type.
+// Elements first .. first + count - 1 of a tensor, or a copy of them, possibly converted to another type.
 struct PartOfTensor {
   const CheckpointTensor* tensor;
   int64_t first, count;
@@ -56,10 +56,10 @@ struct PartOfTensor {
   StoredType type;
 };
 
-// Values of type T whose exponent is all ones: of those, a fraction of 0 is an infinity.
+// Checks values of type T whose exponent bits are all ones: a zero fraction means infinity, any other means NaN.
 template <class T>
 Status check_bits(const PartOfTensor& part, T exponent, T fraction, Numbers allowed) {
-  constexpr int64_t kBlock = 4096;  // a block without one is a loop without branches
+  constexpr int64_t kBlock = 4096;  // most blocks contain no such value; their check has no branches
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t count = part.count;
   const auto at = [&](int64_t i) {
@@ -92,7 +92,7 @@ Status check_part(const PartOfTensor& part, Numbers allowed) {
   return {};
 }
 
-// Tensors one behind the other in a device's memory, as `dtype`.
+// Tensors to be placed one after the other in device memory, as `dtype`.
 struct Copies {
   std::vector<const CheckpointTensor*> tensors;
   Numbers allowed = Numbers::kFinite;
@@ -100,12 +100,12 @@ struct Copies {
   std::byte* to = nullptr;
 };
 
-// What one thread copies at once, before or after it is converted: a multiple of every element.
+// Bytes that one thread copies at once, in the larger of both types; divisible by every element size.
 constexpr int64_t kPiece = int64_t{1} << 20;
-// Less than so much is not worth threads and a ring.
+// Below this size, threads and a ring cost more than they save.
 constexpr int64_t kLarge = int64_t{4} << 20;
 
-// The pieces of copies, and where each belongs.
+// The pieces of all copies, and their destinations.
 struct PiecesOf {
   std::vector<PartOfTensor> from;
   std::vector<std::byte*> to;
@@ -128,7 +128,7 @@ struct PiecesOf {
   }
 };
 
-// Copies a piece, and looks at it while it is in the cache.
+// Copies a piece, and checks it while it is in the processor's cache.
 Status copy_piece(PartOfTensor piece, const Copies& copies, std::byte* to) {
   const StoredType wanted = stored_as(copies.dtype);
   if (piece.type == wanted)
@@ -166,7 +166,7 @@ Status copy_through_ring(Device& device, const Copies& copies, int threads) {
            }});
 }
 
-// Waits until all are there.
+// Returns when all copies are complete.
 Status copy_all(Device& device, const Copies& copies, int threads) {
   int64_t bytes = 0;
   for (const CheckpointTensor* t : copies.tensors) bytes += t->bytes;

@@ -1,4 +1,4 @@
-// A caller's tensors in a device's memory as the host sees them: copied when they are wanted.
+// Gives the host access to a caller's tensors in device memory, by copying them on demand.
 #pragma once
 #include <span>
 #include <vector>
@@ -14,12 +14,12 @@ class HostView {
   ~HostView() { device_.release_host(buffer_); }
   HostView(const HostView&) = delete;
   HostView& operator=(const HostView&) = delete;
-  // The tensor itself where the host can read it; else a copy, which lasts until the next call.
+  // Returns the tensor itself if the host can read it; otherwise a copy, which is valid until the next call.
   Result<CheckpointTensor> tensor(const CheckpointTensor& t);
-  // The matrix with the parts of tensors that its spans cover, likewise: no more is copied, so the memory that this takes is that of
-  // the largest matrix as it stands in its tensors.
+  // Does the same for the parts of tensors that the matrix's spans cover. Nothing else is copied, so this
+  // takes at most the memory of the largest matrix as its tensors store it.
   Result<MatrixSource> matrix(const PackedMatrix& matrix, const MatrixSource& source);
-  // The same for several at once, in one wait.
+  // Does the same for several matrices, with a single wait.
   struct Wanted {
     const PackedMatrix* matrix;
     const MatrixSource* source;
@@ -27,19 +27,19 @@ class HostView {
   Result<std::vector<MatrixSource>> matrices(std::span<const Wanted> wanted);
 
  private:
-  // At least so much page-locked memory, to which copies run at the device's full speed.
+  // Ensures this many bytes of page-locked memory, because copies to pageable memory are slower.
   Status reserve(size_t bytes);
   Device& device_;
   std::byte* buffer_ = nullptr;
   size_t capacity_ = 0;
 };
 
-// Bytes of the device's memory that matrix() would copy.
+// Bytes that matrix() would copy from device memory.
 int64_t far_bytes(const PackedMatrix& matrix, const MatrixSource& source);
 
-// Whether it lies where the host cannot read it.
+// Whether the host cannot read the tensor.
 inline bool is_far(const CheckpointTensor& t) { return t.where != Backend::kCpu; }
-// The same of a matrix: of any tensor that its spans lie in.
+// Whether the host cannot read a tensor of the matrix's spans.
 bool is_far(const MatrixSource& source);
 
 }  // namespace sluice

@@ -1,6 +1,24 @@
 #include "nn/latent_attention.h"
 
 namespace sluice {
+namespace {
+
+LatentAttention::Problem attention_problem(const LatentAttentionConfig& c, const StepBounds& b) {
+  return {.tokens = 0,
+          .sequences = b.sequences,
+          .heads = c.heads,
+          .rank = c.rank,
+          .nope = c.nope,
+          .rope = c.rope,
+          .v_dim = c.v_dim,
+          .pages = b.pages,
+          .page_size = b.page_size,
+          .pages_per_seq = b.pages_per_seq(),
+          .scale = c.scale,
+          .q = c.x};
+}
+
+}  // namespace
 
 void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const StepBounds& b,
                              const NamedValues& v) {
@@ -26,7 +44,7 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
     g.add<RmsNorm>(name, {.tokens = 0, .hidden = width, .eps = c.eps, .x = c.x, .y = c.x},
                    {{&N::x, x}, {&N::weight, weight}, {&N::y, x}});
   };
-  // The part of a head that carries the position turns.
+  // Rotates the part of a head that carries the position.
   const auto turn = [&](const char* name, int64_t count, int64_t head_dim, ValueId x) {
     using R = Rope::Args;
     g.add<Rope>(name,
@@ -44,7 +62,8 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
   norm("attention.q_norm", c.q_rank, q_latent, g.held("attention.q_norm"));
   project("attention.q_b", c.heads * head, c.q_rank, q_latent, g.held("attention.q_b"), q);
   turn("attention.q_rope", c.heads, head, q);
-  // A row is the latent and the key that carries the position: the norm takes the first, the rotation the second.
+  // A row holds the latent followed by the key that carries the position: the norm applies to the former,
+  // the rotation to the latter.
   project("attention.kv_a", row, c.hidden, v("x"), g.held("attention.kv_a"), latent);
   norm("attention.kv_norm", c.rank, latent, g.held("attention.kv_norm"));
   turn("attention.k_rope", 1, row, latent);
@@ -60,19 +79,7 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                   .values = false},
                  {{&W::k, latent}, {&W::slot_of, v("slot_of")}, {&W::k_cache, cache}});
   using A = LatentAttention::Args;
-  g.add<LatentAttention>("attention.latent",
-                         {.tokens = 0,
-                          .sequences = b.sequences,
-                          .heads = c.heads,
-                          .rank = c.rank,
-                          .nope = c.nope,
-                          .rope = c.rope,
-                          .v_dim = c.v_dim,
-                          .pages = b.pages,
-                          .page_size = b.page_size,
-                          .pages_per_seq = b.pages_per_seq(),
-                          .scale = c.scale,
-                          .q = c.x},
+  g.add<LatentAttention>("attention.latent", attention_problem(c, b),
                          {{&A::q, q},
                           {&A::kv_b, g.held("attention.kv_b")},
                           {&A::cache, cache},

@@ -1,5 +1,5 @@
-// The attention of a DeepSeek V3 layer: low-rank queries, one latent for keys and values, rotary embedding, paged cache, latent
-// attention, projection back.
+// The attention of a DeepSeek V3 layer: low-rank queries, one latent for keys and values, rotary embedding,
+// paged cache, latent attention, output projection.
 #pragma once
 #include "nn/attention.h"
 
@@ -7,16 +7,17 @@ namespace sluice {
 
 struct LatentAttentionConfig {
   int64_t hidden = 7168, heads = 128;
-  int64_t q_rank = 1536, rank = 512;           // of queries, of the latent
-  int64_t nope = 128, rope = 64, v_dim = 128;  // elements of a head: without and with the position, of values
+  int64_t q_rank = 1536, rank = 512;           // of the query latent, of the key-value latent
+  int64_t nope = 128, rope = 64, v_dim = 128;  // elements of a head: without position, with it, of values
   double eps = 1e-6;                           // of the norms of both latents
   DType x = DType::kBF16;                      // activations and cache; weights are bf16
   WeightLayout layout = WeightLayout::kPanels16;
-  double scale = 0.0721687836487032;  // of the scores: (nope + rope)^-0.5, times what YaRN asks for
+  double scale = 0.0721687836487032;  // of the scores: (nope + rope)^-0.5, times YaRN's factor
 };
 
-// Appends stream += attention(x) to a graph. `values`: "x" and "stream" [tokens, hidden], and the tables by the names of StepTables; the
-// rotary table is [positions, rope / 2, 2]. The graph holds, of the layer that has begun:
+// Appends stream += attention(x) to a graph. `values` holds "x" and "stream" [tokens, hidden] and the
+// tables by their names in StepTables; the rotary table is [positions, rope / 2, 2]. The graph must hold
+// these values of the current layer:
 //
 //   attention.q_a      bf16 [q_rank, hidden], in config.layout
 //   attention.q_norm   bf16 [q_rank]

@@ -28,10 +28,10 @@ RmsNorm::Problem norm_problem_of(const MtpConfig& c) {
 
 struct MtpLayer {
   Graph graph;
-  ValueId normed = kNoValue;  // what the experts read
+  ValueId normed = kNoValue;  // input of the experts
 };
 
-// Of a call: token_ids, hidden, positions, slot_of, q_begin, kv_len, page_table, rope, the stream, zeros.
+// Call values: token_ids, hidden, positions, slot_of, q_begin, kv_len, page_table, rope, the stream, zeros.
 MtpLayer mtp_layer(const MtpConfig& c, const StepBounds& bounds, bool experts_apart) {
   MtpLayer out;
   Graph& g = out.graph;
@@ -44,7 +44,7 @@ MtpLayer mtp_layer(const MtpConfig& c, const StepBounds& bounds, bool experts_ap
     using A = RmsNorm::Args;
     g.add<RmsNorm>(name, norm_problem_of(c), {{&A::x, x}, {&A::weight, g.held(weight)}, {&A::y, y}});
   };
-  // Both halves of the projection's input are written where they belong.
+  // Both halves of the projection's input are written in place.
   const ValueId pair = g.between("pair", 2 * c.hidden);
   using E = Embedding::Args;
   g.add<Embedding>("embed", {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x},
@@ -76,7 +76,7 @@ MtpLayer mtp_layer(const MtpConfig& c, const StepBounds& bounds, bool experts_ap
   return out;
 }
 
-// Of a call: logit_rows, the stream, logits. Held: final_norm, lm_head.
+// Call values: logit_rows, the stream, logits. Held: final_norm, lm_head.
 Graph mtp_head(const MtpConfig& c, const StepBounds& bounds) {
   Graph g;
   const ValueId logit_rows = g.call("logit_rows"), stream = g.call("stream"), logits = g.call("logits");

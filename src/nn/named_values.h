@@ -11,7 +11,7 @@ namespace sluice {
 class NamedValues {
  public:
   void set(std::string_view name, const Bind& value) { values_.insert_or_assign(std::string(name), value); }
-  // No value: it has none of this name.
+  // Returns no value if the name is unknown.
   Bind operator()(std::string_view name) const {
     const auto found = values_.find(name);
     return found == values_.end() ? Bind() : found->second;

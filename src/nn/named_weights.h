@@ -1,4 +1,4 @@
-// A model's weights in a device's memory, by layer and name.
+// A model's weights in device memory, by layer and name.
 #pragma once
 #include <map>
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace sluice {
 
-// Names are those of the held values of the model's graphs ("attention.qkv", "experts.up"); layer -1 is around the layers.
+// Names are those of the held values of the model's graphs ("attention.qkv", "experts.up"); layer -1 is outside the layers.
 class NamedWeights {
  public:
   void set(int64_t layer, std::string_view name, const Tensor& tensor) {
     tensors_[static_cast<int32_t>(layer)].insert_or_assign(std::string(name), tensor);
   }
-  // Those of an MoE layer, by the names of weight_slots().
+  // Sets the weights of an MoE layer under the names of weight_slots().
   void set_moe(int64_t layer, const MoeConfig& config, MoeWeights weights) {
     for (const auto& [spec, tensor] : weight_slots(config, &weights))
       if (spec.used) set(layer, spec.name, *tensor);
@@ -28,14 +28,14 @@ class NamedWeights {
       if (spec.used) *tensor = (*this)(layer, spec.name);
     return out;
   }
-  // Absent: there is none.
+  // Returns an absent tensor if there is none.
   Tensor operator()(int64_t layer, std::string_view name) const {
     const auto of_layer = tensors_.find(static_cast<int32_t>(layer));
     if (of_layer == tensors_.end()) return {};
     const auto found = of_layer->second.find(name);
     return found == of_layer->second.end() ? Tensor{} : found->second;
   }
-  // Calls visit(layer, name, tensor) for each.
+  // Calls visit(layer, name, tensor) for each tensor.
   template <class Visit>
   void for_each(Visit visit) {
     for (auto& [layer, named] : tensors_)
@@ -46,8 +46,8 @@ class NamedWeights {
   std::map<int32_t, std::map<std::string, Tensor, std::less<>>> tensors_;
 };
 
-// The tensors of held_slots(graph), caches included, in order. kInvalidArgument begins with `who` and names the first that is not as
-// its slot wants it.
+// Collects the tensors of held_slots(graph), caches included, in order. kInvalidArgument begins with `who`
+// and names the first tensor that does not match its slot.
 Status bind_held(std::string_view who, const Graph& graph, const NamedWeights& weights, Backend where,
                  std::vector<Tensor>* out);
 

@@ -1,4 +1,4 @@
-// Tensors of known shapes in a device's memory.
+// Tensors of known shapes in device memory.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,15 +8,15 @@
 
 namespace sluice {
 
-// What a slot wants, contiguous at `data` in memory of the device's kind.
+// Returns the tensor that a slot describes, contiguous at `data` in memory of the device's kind.
 Tensor tensor_at(void* data, Backend where, const SlotSpec& spec);
 int64_t bytes_of_slot(const SlotSpec& spec);
 
-// A tensor that is released with its owner.
+// Releases its tensor on destruction.
 class OwnedTensor {
  public:
   OwnedTensor() = default;
-  // kOutOfMemory names `what`, how many bytes were wanted and how many are free.
+  // kOutOfMemory names `what`, the bytes wanted and the bytes free.
   static Result<OwnedTensor> make(Device& device, const SlotSpec& spec, const std::string& what);
   OwnedTensor(OwnedTensor&& other) noexcept
       : device_(std::exchange(other.device_, nullptr)), tensor_(std::exchange(other.tensor_, {})) {}

@@ -1,4 +1,4 @@
-// For blocks that own several tables under one policy: each takes the words of it that speak of its operation.
+// For classes that own several plan tables under one policy: each table gets the words that apply to its operation.
 #pragma once
 #include <optional>
 #include <utility>

@@ -9,18 +9,18 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// The ring is released in parts, each when all of it is on the device.
+// The ring is released in parts; a part is free again when all of it is on the device.
 constexpr int64_t kParts = 4;
 
 }  // namespace
 
-// Pieces on their way into the ring: threads take them in order, and wait where the ring is full.
+// The reading side: threads take pieces in order, and wait while the ring is full.
 class UploadRing::Readers {
  public:
   Readers(const UploadRing& ring, int64_t count, const Work& work)
       : ring_(ring), work_(work), count_(count), read_(static_cast<size_t>(count)) {}
 
-  // Reads the next piece that no thread has taken. False: there is none left.
+  // Reads the next piece that no thread has taken. False: no piece is left.
   bool read_next() {
     int64_t i = 0;
     {
@@ -40,7 +40,7 @@ class UploadRing::Readers {
     if (work_.after) work_.after(i);
     return true;
   }
-  // Waits for a piece; how its reading went.
+  // Waits until a piece has been read, and returns the status of reading it.
   Status wait_for(int64_t piece) {
     const Read& read = read_[static_cast<size_t>(piece)];
     while (ring_.workers_.helpers() == 0 && !read.done)
@@ -50,7 +50,7 @@ class UploadRing::Readers {
     arrived_.wait(lock, [&] { return read.done; });
     return read.status;
   }
-  // The slots of the first `pieces` pieces may be filled again.
+  // The slots of the first `pieces` pieces may be refilled.
   void give_back(int64_t pieces) {
     {
       const std::lock_guard lock(mutex_);
@@ -109,7 +109,7 @@ Status UploadRing::run(int64_t count, const Work& work) {
         status = send_all(count, work, &readers);
         readers.stop();
       });
-  // Also after an error: copies may still read the ring.
+  // Waits after an error too, because copies may still read the ring.
   const Status waited = device_.wait(device_.stream());
   return status.ok() ? waited : status;
 }

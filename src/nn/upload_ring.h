@@ -1,4 +1,5 @@
-// From the host into a device's memory at full speed: threads fill a ring of page-locked memory, and the caller's thread sends it on.
+// Uploads host data into device memory at full speed: threads fill a ring of page-locked memory, and the
+// caller's thread sends it on.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace sluice {
 class UploadRing {
  public:
   struct Options {
-    int threads = 0;                         // the caller's, and those that read; 0: one for each processor
-    int64_t slot_bytes = 0;                  // of the largest piece
+    int threads = 0;         // threads that read, the caller's included; 0: one for each processor
+    int64_t slot_bytes = 0;  // of the largest piece
     int64_t ring_bytes = int64_t{32} << 20;  // more, if two pieces need it
   };
   // kOutOfMemory.
@@ -23,15 +24,15 @@ class UploadRing {
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
-  // What becomes of a piece, by its number.
+  // Callbacks that handle a piece, by its number.
   struct Work {
-    std::function<Status(int64_t piece, std::byte* slot)> read;  // on some thread: fills its slot
-    std::function<void(int64_t piece)> after = {};               // on the same thread: it has been read
-    std::function<Status(int64_t piece, std::byte* slot)>
-        send;  // on the caller's thread, in order: enqueues copies
+    std::function<Status(int64_t piece, std::byte* slot)> read;  // on any thread: fills the slot
+    std::function<void(int64_t piece)> after = {};  // on the same thread: the piece has been read
+    // on the caller's thread, in order: enqueues copies
+    std::function<Status(int64_t piece, std::byte* slot)> send;
   };
-  // Reads and sends pieces 0 .. count - 1, and returns when the device's stream has done it all. Of several pieces that cannot be
-  // read, the first one's error; nothing from there on is sent.
+  // Reads and sends pieces 0 .. count - 1, and returns when the device's stream has finished. If pieces
+  // cannot be read, returns the error of the first such piece; neither it nor later pieces are sent.
   Status run(int64_t count, const Work& work);
 
  private:

@@ -1,10 +1,10 @@
-// The ids of dense layers, which are experts that every token chooses.
+// The expert ids of dense layers: a dense layer is a single expert that every token chooses.
 #pragma once
 #include "nn/owned_tensor.h"
 
 namespace sluice {
 
-// i32[tokens, 1] of zeros.
+// i32[tokens, 1], all zeros.
 inline Result<OwnedTensor> make_zeros(Device& device, int64_t tokens) {
   auto out =
       OwnedTensor::make(device, slot("zeros", Role::kIn, DType::kI32, {tokens, 1}), "ids of dense layers");
@@ -15,7 +15,7 @@ inline Result<OwnedTensor> make_zeros(Device& device, int64_t tokens) {
   SLUICE_TRY(device.wait(device.stream()));
   return out;
 }
-// The first rows of it.
+// The first `rows` rows of `t`.
 inline Tensor first_rows(Tensor t, int64_t rows) { return t.shape[0] = rows, t; }
 
 }  // namespace sluice

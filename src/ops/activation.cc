@@ -9,14 +9,14 @@
 namespace sluice {
 namespace {
 
-// An f32 evaluation of one of these functions is held to this many roundings of its result.
+// The bound allows this many roundings of the result for an f32 evaluation of one of these functions.
 constexpr double kRoundings = 16;
-// Largest slopes over the reals of x sigmoid(x) (the same for any alpha), gelu and its tanh form.
+// Largest slopes over the reals: x sigmoid(x) (the same for any alpha); gelu and its tanh form.
 constexpr double kSiluSlope = 1.1, kGeluSlope = 1.13;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// x sigmoid(alpha x), whose limits at infinity exist although the product does not.
+// x sigmoid(alpha x). Its limits at infinity exist although the product there is NaN.
 double swish(double x, double alpha) {
   if (x == -std::numeric_limits<double>::infinity() && alpha > 0) return -0.0;
   return x * sigmoid(alpha * x);
@@ -29,12 +29,12 @@ double gelu_tanh(double x) {
   if (x == -std::numeric_limits<double>::infinity()) return -0.0;
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
-// Clamps that let NaN through.
+// Clamps that return NaN for NaN.
 double at_most(double x, double limit) { return x > limit ? limit : x; }
 double within(double x, double limit) { return x > limit ? limit : x < -limit ? -limit : x; }
 
-// Adds what evaluating in f32 may lose. An absolute term covers results that are tiny differences or
-// subnormal: 1 + erf and 1 + tanh cancel near -1, where the error is that of the parts, not of the result.
+// Adds the error of evaluation in f32. `part_scale` covers results that are tiny differences or subnormal:
+// 1 + erf and 1 + tanh cancel near -1, where the absolute error is that of the summands.
 Bounded evaluated(double value, double propagated, double part_scale) {
   return {value, propagated + kRoundings * kF32Eps * (std::abs(value) + part_scale) + kFlush};
 }

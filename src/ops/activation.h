@@ -1,4 +1,4 @@
-// The activations of expert and dense layers, in double, with the bounds that follow from their slopes.
+// The activations of expert and dense layers in double precision, with error bounds derived from their slopes.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// Of one pre-activation x, or of a gate g and an up u (bias already added).
+// Functions of one pre-activation x, or of a gate g and an up value u (bias already added).
 enum class Activation : uint8_t {
   kIdentity,       // x
   kRelu,           // max(x, 0)
@@ -32,15 +32,15 @@ struct EnumWords<Activation> {
 constexpr bool is_gated(Activation a) { return a >= Activation::kSwiGlu; }
 
 struct ActivationParams {
-  double alpha = 1, beta = 0, limit = 0;  // limit is read by the clamped and the step form only
+  double alpha = 1, beta = 0, limit = 0;  // only the clamped and the step form read `limit`
 };
 
-// A value and how far an f32 computation of it may be off.
+// A value, and a bound on the error of computing it in f32.
 struct Bounded {
   double value = 0, bound = 0;
 };
 
-// act(g) or act(g, u), where g and u are themselves known up to their bounds. NaN in, NaN out.
+// act(g) or act(g, u) for inputs with bounds of their own. NaN in, NaN out.
 Bounded activate(Activation activation, const ActivationParams& params, Bounded g, Bounded u);
 
 }  // namespace sluice

@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 struct Adjusted {
-  double x, magnitude;  // what the bound is a share of
+  double x, magnitude;  // the bound is proportional to `magnitude`
 };
 
 double unless_nan(double value, double otherwise) { return std::isnan(value) ? otherwise : value; }

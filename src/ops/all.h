@@ -1,4 +1,4 @@
-// Every operation, in the order in which explain and the tests list them.
+// All operations, in the order of explain and of the tests.
 #pragma once
 #include "ops/adjust_logits.h"
 #include "ops/attention.h"

@@ -6,45 +6,46 @@ namespace sluice {
 
 // Causal grouped-query attention over a paged cache, with sinks and a sliding window.
 //
-// Sequence s owns the query rows q_begin[s] .. q_begin[s + 1) - 1; the last of them is the token at position
-// kv_len[s] - 1, whose key is in the cache already. A query at position p attends to the positions j <= p,
-// and j > p - window when window > 0. Position j of sequence s lies in page page_table[s, j / page_size].
+// Sequence s owns the query rows q_begin[s] .. q_begin[s + 1] - 1. Its last row is the token at position
+// kv_len[s] - 1, whose key is already in the cache. A query at position p attends to the positions j <= p;
+// if window > 0, only to j > p - window. Position j of sequence s lies in page page_table[s, j / page_size].
 //
 //   score_j = scale * q . k_j        (head h of q reads kv head h / (heads / kv_heads))
-//   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest of them
-//   the sink term is there when `sinks`
+//   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest score or sink
+//   with the sink term only if `sinks`
 //
-// rows_max is a promise: no sequence owns more rows than that; 0: any number. Rows of one that does are unspecified.
-// settled is another: no launch writes page_table, q_begin and kv_len, they came with a copy before all launches; and of the caches
-// no launch behind that copy has written what belongs to positions before a sequence's first row.
-// sinks are weights: no launch writes them but one that loads a model.
+// rows_max is the caller's guarantee that no sequence owns more rows; 0: any number. Rows of a longer sequence are unspecified.
+// settled is another guarantee: no launch writes page_table, q_begin and kv_len, because a copy before all launches brought them; and
+// since that copy no launch has written cache positions before a sequence's first row.
+// sinks are weights: only the loading of a model writes them.
 //
-// Rows of no sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
-// outside [0, pages) makes its positions absent. Where there is nothing to weigh (no position, as for a query
-// at a position below zero, or every score and the sink at -inf) y is zero.
+// Rows without a sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
+// outside [0, pages) makes its positions absent. If there is nothing to weight (no position, as for a query at a
+// position below zero, or every score and the sink at -inf), y is zero.
 //
 // Shapes     q, y [tokens, heads, head_dim], rows may be strided; k_cache, v_cache [pages, kv_heads,
-//            page_size, head_dim]: a page's rows of one head lie together; page_table i32[sequences, pages_per_seq]; q_begin i32[sequences + 1],
-//            ascending; kv_len i32[sequences]; sinks [heads]. kv_len <= pages_per_seq * page_size; what lies
+//            page_size, head_dim]: a page's rows of one head are adjacent; page_table i32[sequences, pages_per_seq];
+//            q_begin i32[sequences + 1], ascending; kv_len i32[sequences]; sinks [heads]. kv_len <= pages_per_seq *
+//            page_size; positions beyond that count as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
 //            beyond it counts as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
 //            sequences >= 1; tokens >= 0; window >= 0; scale from 2^-100 to 2^100.
-// Types      q, y alike, bf16 or f32; caches as they are, or e4m3 (field cache); sinks bf16 or f32 (field s). f32 arithmetic,
-//            one rounding. Keys and values are what the caches hold: reading e4m3 rounds nothing.
-// NaN        in an attended key, value, query or sink spreads as the formula says; what a query does not
-//            attend to never reaches it.
-// Bytes      the attended keys and values once for each sequence, q and y once.
+// Types      q and y both bf16 or both f32; caches in q's type, or e4m3 (field cache); sinks bf16 or f32 (field s). f32
+//            arithmetic, one rounding. Keys and values are the caches' contents: reading e4m3 is exact.
+// NaN        in an attended key, value, query or sink spreads as the formula says; a position that a query does not
+//            attend to never affects it.
+// Bytes      the attended keys and values once per sequence, q and y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  per element, with n attended positions, p the weights and u = 2^-24:
 //              (e^(2 d) - 1 + (2 n + 32) u e^(2 d)) * sum_j p_j |v_j| + w e^(2 d) * sum_j p_j (|v_j| + |y|) + half an ulp
 //              d = (head_dim + 16) u S,   S = the larger of max_j scale sum |q||k_j| and |sink|
-//            d is what an exponent may be off by: head_dim + 4 roundings make a score, and subtracting m and
-//            turning to base 2 lose a few u of numbers up to 2 S. A weight is then off by e^d at most, the
-//            ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
-//            w = 2^-8 where q is bf16, else 0: a weight may be rounded to bf16, which is off by 2^-8 / (1 + 2^-8) at most, where it
-//            multiplies a value, or there and in the sum of weights. Where q is bf16 weights below 2^-100 of the largest may count as
-//            zero, and where the caches are e4m3 too a weight may be rounded to a multiple of 2^-39 of the largest; so 2^-100, or
-//            2^-40, times sum_j |v_j| over the sum of weights is added. Numbers below 2^-126 may count as zero. Where d or a sum
-//            overflows f32, anything.
+//            d bounds the error of an exponent: head_dim + 4 roundings make a score, and subtracting m and
+//            converting to base 2 lose a few u of numbers up to 2 S. A weight is then off by a factor of at most e^d,
+//            the ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
+//            w = 2^-8 if q is bf16, else 0: a weight may be rounded to bf16, an error of at most 2^-8 / (1 + 2^-8), either
+//            where it multiplies a value, or both there and in the sum of weights. If q is bf16, weights below 2^-100 of the
+//            largest may count as zero, and with e4m3 caches a weight may also be rounded to a multiple of 2^-39 of the
+//            largest; therefore 2^-100, or 2^-40, times sum_j |v_j| over the sum of weights is added. Numbers below 2^-126
+//            may count as zero. If d or a sum overflows f32, the result is unspecified.
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";
@@ -95,7 +96,7 @@ struct Attention {
     v(slot("y", Role::kOut, p.q, {p.tokens, p.heads, p.head_dim}, true, strided), &Args::y);
   }
   static Refusal validate(const Problem& p);
-  static double bytes(const Problem& p);  // full page tables, as a bound
+  static double bytes(const Problem& p);  // an upper bound: full page tables
   static double flops(const Problem& p);
   static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
   static int64_t tokens_of(const Problem& p) { return p.tokens; }

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// One query: a row, a head, and the cache rows [pages * kv_heads * page_size] that it attends to.
+// One query: a row, a head, and the indices of the attended cache rows, below pages * kv_heads * page_size.
 struct Query {
   int64_t row, head;
   std::vector<int64_t> cache_rows;
@@ -14,9 +14,9 @@ struct Query {
 
 struct Scores {
   std::vector<double> score;
-  double largest = -kInfinity;  // with the sink
+  double largest = -kInfinity;  // including the sink
   double magnitude = 0;         // S of the contract
-  double flushed = 0;           // of one score: what numbers below the smallest normal may add
+  double flushed = 0;           // error of one score from numbers below the smallest normal
   bool has_nan = false;
 };
 
@@ -79,7 +79,7 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
       flushed += kFlush * (std::abs(v) + 2);
     }
     const double value = sum / total;
-    // An infinite value with a very small weight may be multiplied by a weight of zero.
+    // A kernel may round a very small weight to zero, and zero times an infinite value is NaN.
     const bool certain = !std::isfinite(value) && std::isfinite(off) && least > 0x1p-100;
     y->value.push_back(value);
     y->bound.push_back(
@@ -89,7 +89,7 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
   }
 }
 
-// The sequence that owns a row; -1: none.
+// Returns the sequence that owns a row; -1: none.
 int64_t owner(const Attention::Problem& p, const Attention::Args& a, int64_t row) {
   const auto* begin = a.q_begin.as<int32_t>();
   for (int64_t s = 0; s < p.sequences; ++s)

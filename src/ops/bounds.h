@@ -1,4 +1,4 @@
-// What several contracts check in the same words.
+// Checks that several contracts share.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -11,7 +11,7 @@
 namespace sluice {
 
 inline void need_between(Refusal& r, std::string_view name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return;  // the words are built only when they are needed
+  if (value >= low && value <= high) return;  // the texts are built only on failure
   r.need(false, std::string(name) + " from " + std::to_string(low) + " to " + std::to_string(high), name,
          value);
 }
@@ -26,7 +26,7 @@ inline void need_real(Refusal& r, std::string_view name, std::string_view what, 
   r.need(false, std::string(name) + " " + std::string(what), std::string(name) + "=" + std::to_string(value));
 }
 
-// A factor or summand of a formula in f32.
+// Checks a factor or summand of an f32 formula.
 inline void need_moderate(Refusal& r, std::string_view name, double value) {
   need_real(r, name, "a finite number", value > -1e30 && value < 1e30, value);
 }

@@ -1,4 +1,4 @@
-// The type in which a paged cache holds keys and values.
+// The element type of a paged KV cache.
 #pragma once
 #include <string_view>
 
@@ -8,7 +8,7 @@
 namespace sluice {
 
 enum class CacheType : uint8_t {
-  kSame,  // that of the keys and values that are written, and of the queries that read
+  kSame,  // the type of the keys and values written and of the queries that read
   kE4M3,  // DType::kE4M3, without a scale
 };
 
@@ -17,7 +17,7 @@ struct EnumWords<CacheType> {
   static constexpr std::string_view words[] = {"same", "e4m3"};
 };
 
-// The element type of a cache beside tensors of `type`.
+// The element type of a cache used with tensors of `type`.
 constexpr DType cache_dtype(CacheType cache, DType type) {
   return cache == CacheType::kE4M3 ? DType::kE4M3 : type;
 }

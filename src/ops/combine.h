@@ -3,31 +3,31 @@
 
 namespace sluice {
 
-// Sums the experts' answers of each token.
+// Sums the experts' outputs of each token.
 //
 //   y[t] = scale * sum_k w[t, k] * (g[position[t, k]] (+ bias[ids[t, k]])) (+ shared[t]) (+ residual[t])
 //
-//   w = weights[t, k], or 1 when not `weighted` (the expert's input was). A slot whose position is outside
-//   [0, rows) contributes exactly nothing, whatever its weight; a token without slots gets shared + residual,
+//   w = weights[t, k], or 1 if not `weighted` (the expert's input was weighted instead). A slot whose position is
+//   outside [0, rows) contributes nothing at all, whatever its weight; a token without slots gets shared + residual,
 //   or zeros. Order: the sum over k from 0 up in f32, starting at zero; then * scale, + shared, + residual.
 //
 // Shapes     g [rows, hidden], position i32[tokens, slots], ids i32[tokens, slots] (with bias; an id outside
 //            [0, experts) adds no bias), weights f32[tokens, slots], bias [experts, hidden], shared and
 //            residual [tokens, hidden] in y's type, y [tokens, hidden]; rows of g, shared, residual and y may
-//            be strided. slots <= 64. tokens == 0 is legal. y may be residual or shared itself (same rows),
-//            nothing else.
+//            be strided. slots <= 64. tokens == 0 is legal. y may alias residual or shared (same rows), but no other
+//            tensor.
 // Types      g, bias, y bf16 or f32 (fields g, b, y); f32 arithmetic, one rounding to y.
 // Settled    position, ids and weights were written before the previous launch, not by it: a dependent launch
-//            may read them before that one has ended.
+//            may read them before the previous launch has ended.
 // Bytes      reads tokens * slots rows of g, writes tokens rows.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  |y - ref| <= (slots + 6) * 2^-24 * (|scale| sum |w|(|g| + |bias|) + |shared| + |residual|), and
 //            half an ulp of y.
-// Source     the finalize step of openai/gpt-oss MLPBlock (einsum over the chosen, then the residual) and of
+// Source     the finalize step of openai/gpt-oss MLPBlock (einsum over the chosen experts, then the residual) and of
 //            DeepSeek-V3 MoE.forward (routed scale, shared experts).
 struct Combine {
   static constexpr std::string_view kName = "combine";
-  static constexpr std::string_view kSummary = "sums the experts' answers of each token, with its weights";
+  static constexpr std::string_view kSummary = "sums the experts' outputs of each token, with their weights";
   struct Problem {
     int64_t tokens = 1, slots = 4, rows = 4, hidden = 2880, experts = 32;
     DType g = DType::kBF16, b = DType::kBF16, y = DType::kBF16;

@@ -5,22 +5,22 @@
 
 namespace sluice {
 
-// Combine, and RmsNorm behind it, as one operation: what stands between the experts of a layer and the projection of the next one.
+// Combine followed by RmsNorm, fused: the work between the experts of a layer and the projection of the next layer.
 //
-//   y      = what ops/combine.h says
-//   normed = what ops/rms_norm.h says of y as it is written, of norm_weight and of eps
+//   y      = as in ops/combine.h
+//   normed = RmsNorm of y as it is written, with norm_weight and eps (ops/rms_norm.h)
 //
-// Shapes     as the contracts have them; norm_weight [hidden], normed [tokens, hidden], rows may be strided. y may be residual or
-//            shared itself (same rows), nothing else.
+// Shapes     as in the contracts; norm_weight [hidden], normed [tokens, hidden], rows may be strided. y may alias residual or
+//            shared (same rows), but no other tensor.
 // Types      normed has the type of y; norm_weight bf16 or f32 (field norm_w).
-// Bytes      those of Combine, and normed once.
+// Bytes      Combine's bytes, and normed once.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  each half as its contract says; normed on the y that was written.
-// Source     the contracts; TensorRT-LLM and FlashInfer fuse the sum of a layer with the norm behind it, for the same reason.
+// Exactness  each half as in its contract; normed refers to the y that was written.
+// Source     the contracts; TensorRT-LLM and FlashInfer fuse the same two steps to save a pass over y.
 struct CombineNorm {
   static constexpr std::string_view kName = "combine_norm";
   static constexpr std::string_view kSummary =
-      "sums the experts' answers of each token, and norms the sum for the layer that follows";
+      "sums the experts' outputs of each token, and norms the sum for the next layer";
   struct Problem {
     Combine::Problem combine;
     double eps = 1e-5;
@@ -52,7 +52,7 @@ struct CombineNorm {
     normed.row_align = row_align(p.combine.y, p.combine.hidden, p.x_unaligned);
     v(normed, &Args::normed);
   }
-  // The second half; the first is Problem::combine, and Args is the first half's Args.
+  // The second half. The first half is Problem::combine, and Args extends its Args.
   static RmsNorm::Problem norm(const Problem& p) {
     return {.tokens = p.combine.tokens,
             .hidden = p.combine.hidden,

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// The largest finite bf16: what f32 or bf16 arithmetic may round to infinity lies above.
+// The largest finite bf16: above it f32 or bf16 arithmetic may round to infinity.
 constexpr double kOverflow = 0x1.fep127;
 
 Bounded element(const Combine::Problem& p, const Combine::Args& a, const GivenG& g_at, int64_t t, int64_t h) {

@@ -1,4 +1,4 @@
-// The reference of Combine for a g that is itself known up to bounds: what ops/expert_mlp.h is composed of.
+// The reference of Combine for a g with error bounds of its own; ops/expert_mlp.h uses it for its last part.
 #pragma once
 #include <functional>
 
@@ -9,7 +9,7 @@ namespace sluice {
 
 using GivenG = std::function<Bounded(int64_t row, int64_t h)>;
 
-// As reference(problem, args), with g_at(row, h) in place of args.g.
+// Like reference(problem, args), but with g_at(row, h) in place of args.g.
 Expectations reference_given_g(const Combine::Problem& problem, const Combine::Args& args,
                                const GivenG& g_at);
 

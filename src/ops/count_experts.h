@@ -3,13 +3,13 @@
 
 namespace sluice {
 
-// Adds to each expert's count how many tokens of a step chose it, in all layers at once.
+// Adds to each expert's count the number of a step's tokens that chose it, in all layers at once.
 //
 //   counts[l, e] += how many of ids[l, :, :] are e
 //
-// An id that is no expert, below 0 (no expert: ops/route_topk.h) or not below `experts`, counts for none.
+// An id outside [0, experts) is ignored (a negative id means no expert: ops/route_topk.h).
 //
-// Shapes     ids i32[layers, tokens, top_k], layers may lie apart; counts i64[layers, experts]. tokens >= 0, top_k from 1 to 32,
+// Shapes     ids i32[layers, tokens, top_k], layers may be strided; counts i64[layers, experts]. tokens >= 0, top_k from 1 to 32,
 //            experts from 1 to 1024; layers from 1 to 2^31 - 1. tokens == 0 is legal and writes nothing.
 // Bytes      reads ids, reads and writes counts.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
@@ -17,7 +17,7 @@ namespace sluice {
 // Source     original.
 struct CountExperts {
   static constexpr std::string_view kName = "count_experts";
-  static constexpr std::string_view kSummary = "counts the tokens that each expert of each layer got";
+  static constexpr std::string_view kSummary = "counts the tokens that each expert of each layer gets";
   struct Problem {
     int64_t layers = 36, tokens = 1, top_k = 4, experts = 128;
     bool operator==(const Problem&) const = default;

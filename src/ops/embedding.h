@@ -3,7 +3,7 @@
 
 namespace sluice {
 
-// Looks tokens up.
+// Looks up the rows of tokens in a table.
 //
 //   y[t, :] = table[ids[t], :]; zeros when ids[t] is outside [0, vocab)
 //
@@ -16,7 +16,7 @@ namespace sluice {
 // Source     torch.nn.Embedding.
 struct Embedding {
   static constexpr std::string_view kName = "embedding";
-  static constexpr std::string_view kSummary = "looks tokens up in a table";
+  static constexpr std::string_view kSummary = "looks up the rows of tokens in a table";
   struct Problem {
     int64_t tokens = 1, vocab = 201088, hidden = 2880;
     DType table = DType::kBF16, y = DType::kBF16;

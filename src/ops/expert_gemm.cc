@@ -44,7 +44,7 @@ double ExpertGemm::expected_rows(const Problem& p) {
 double ExpertGemm::bytes(const Problem& p) {
   const double rows = expected_rows(p);
   const double active = active_experts(rows, p.experts);
-  const double w_bits = p.w == DType::kE2M1 ? 4.25 : bits_of(p.w);  // codes and their share of a scale
+  const double w_bits = p.w == DType::kE2M1 ? 4.25 : bits_of(p.w);  // codes plus their share of a scale
   return active * static_cast<double>(weight_rows(p)) * static_cast<double>(p.width) * w_bits / 8 +
          rows * static_cast<double>(bytes_of(p.x, p.width) + bytes_of(p.y, p.features));
 }

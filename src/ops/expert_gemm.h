@@ -14,38 +14,38 @@ namespace sluice {
 //   y[r, i]  = act(z[r, i])  or  act(z[r, gate row of i], z[r, up row of i])
 //
 //   row(r) = r, or order[r] / slots when `slots` > 0: rows are gathered from the tokens (x [tokens, width]).
-//   in(r)  = 1, or weights[order[r]] when `weighted` (Llama 4 weighs the expert's input).
+//   in(r)  = 1, or weights[order[r]] when `weighted` (Llama 4 weights the expert's input).
 //
 // Rows of y that belong to no expert are not written.
 //
-// Shapes     features = columns of y, width = columns of x; the weights have features rows, twice that when
+// Shapes     features = columns of y, width = columns of x; the weights have `features` rows, or twice as many if
 //            the activation is gated. w in layout row_major: bf16[experts, rows, width], or e2m1 with
 //            w_scale u8[experts, rows, width / 32] (e8m0); in panels16 and fragments: u8[experts, bytes] and
 //            w_scale u8[experts, bytes], sizes by panel_shape and fragment_shape. bias [experts, rows] in the
 //            checkpoint's order (gate_order).
-//            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's.
+//            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's values.
 //            row_begin i32[experts + 1], row_count i32[experts], order i32[rows], weights f32[tokens * slots]
-//            as ops/group_rows.h and ops/route_topk.h make them. y [rows, features]; rows of x and y may be
-//            strided. Rows of x begin at multiples of 16 bytes, unless x_unaligned, or where a row's own bytes are no such
-//            multiple. rows is a bound; rows in use = row_begin[experts]. width % 32 == 0 for e2m1. 0 <= rows
+//            as ops/group_rows.h and ops/route_topk.h write them. y [rows, features]; rows of x and y may be
+//            strided. Rows of x begin at multiples of 16 bytes, unless x_unaligned is set or a row's size is not such a
+//            multiple. rows is an upper bound; row_begin[experts] rows are in use. width % 32 == 0 for e2m1. 0 <= rows
 //            < 2^31, experts <= 2048, features and width <= 65536; all but rows at least 1.
 // Types      x bf16 or f32, w bf16 or e2m1, bias bf16 or f32 (field b), y bf16 or f32. Sums in f32, the
 //            activation in f32, one rounding to y.
-// Weights    decode exactly for every code and every scale from 0 to 254. A scale of 255 makes its 32 weights
-//            NaN and nothing else.
-// NaN        as the formula says; clamps and relu let NaN through.
-// Bytes      each active expert's weights once, x and y once. expected_rows() feeds the cost only.
+// Weights    decode exactly for every code and every scale from 0 to 254. A scale of 255 makes exactly its 32
+//            weights NaN.
+// NaN        as the formula says; clamps and relu return NaN for NaN.
+// Bytes      each active expert's weights once, x and y once. expected_rows() affects only the cost.
 // Settled    row_begin, row_count, order and weights were written before the previous launch, not by it:
 //            a dependent launch may read them, and load weights, before the previous launch has ended.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
-//            made.
-// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, (|in| + 1) times for each term, what
-//            is lost where numbers below the smallest normal count as zero: |x||w| if |x| < 2^-126 or
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by
+//            ops/group_rows.h.
+// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus for each term (|in| + 1) times the loss from
+//            counting numbers below the smallest normal as zero. That loss is |x||w| if |x| < 2^-126 or
 //            |w| < 2^-126 or |w| <= 6 * 2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a
-//            partial sum; s_row is the row's largest scale, relative to which kernels may sum. Then through
-//            the activation by its slope (ops/activation.h), plus half an ulp of y. Where the sum of |x||w|,
-//            or of |x||code| before scales (twice that in fragments), passes the largest f32, so may the
-//            result; no single weight does.
+//            partial sum; s_row is the row's largest scale, and kernels may sum relative to it. The bound then
+//            passes through the activation by its slope (ops/activation.h), plus half an ulp of y. If the sum of
+//            |x||w|, or of |x||code| before scales (twice that in fragments), exceeds the largest f32, the result
+//            may overflow as well; no single weight does.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";
@@ -93,13 +93,13 @@ struct ExpertGemm {
   struct Args {
     Tensor x, w, w_scale, bias, act_params, row_begin, row_count, order, weights, y;
   };
-  // Rows of one expert's weights.
+  // Rows of one expert's weight matrix.
   static int64_t weight_rows(const Problem& p) { return is_gated(p.act) ? 2 * p.features : p.features; }
   static PanelShape panels(const Problem& p) { return panel_shape(p.features, is_gated(p.act), p.width); }
   static FragmentShape fragments(const Problem& p) {
     return fragment_shape(p.features, is_gated(p.act), p.width);
   }
-  // Bytes of one expert in a packed layout: weights, and their scales (e2m1).
+  // Bytes of one expert in a packed layout: weights, and scales (e2m1).
   static int64_t packed_bytes(const Problem& p) {
     const bool fp4 = p.w == DType::kE2M1;
     return p.layout == WeightLayout::kFragments ? fragments(p).code_bytes(fp4) : panels(p).code_bytes(fp4);
@@ -129,16 +129,17 @@ struct ExpertGemm {
     v(slot("y", Role::kOut, p.y, {p.rows, p.features}, true, Rows::kMayBeStrided), &Args::y);
   }
   static Refusal validate(const Problem& p);
-  // Rows of experts that are here, in a batch of the bound's size: rows_expected, or where that is 0 their share of `rows`.
+  // Expected rows of local experts in a batch of the bound's size: rows_expected, or if that is 0, the
+  // experts' share of `rows`.
   static double expected_rows(const Problem& p);
-  static double bytes(const Problem& p);  // of the experts that expected_rows() activate, uniform routing
+  static double bytes(const Problem& p);  // with the experts active under uniform routing
   static double flops(const Problem& p);  // of expected_rows()
-  static Problem at_tokens(Problem p,
-                           int64_t n);  // gathered: n tokens, keeping rows - tokens * slots; else n rows
+  // If rows are gathered: n tokens with the same rows - tokens * slots. Otherwise: n rows.
+  static Problem at_tokens(Problem p, int64_t n);
   static int64_t tokens_of(const Problem& p) { return p.slots > 0 ? p.tokens : p.rows; }
 };
 
-// Experts that `rows` rows reach when each is drawn uniformly.
+// Expected number of distinct experts among `rows` rows, each with a uniformly random expert.
 double active_experts(double rows, int64_t experts);
 
 Expectations reference(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);

@@ -10,12 +10,12 @@ namespace {
 
 constexpr double kLargestF32 = std::numeric_limits<float>::max();
 
-// One row of one expert's weights, decoded once for all rows of x.
+// One row of one expert's weights, decoded once and used for all rows of x.
 struct WeightRow {
   std::vector<double> w;  // [width]
-  // The same before scaling; twice that in fragments, which sum code * 2^(scale - top + 1).
+  // The values before scaling; doubled for fragments, which sum code * 2^(scale - top + 1).
   std::vector<double> codes;
-  double largest_scale = 0;  // of the scales that are numbers
+  double largest_scale = 0;  // ignores NaN scales
 };
 
 double weight_scale(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up,
@@ -78,26 +78,26 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
   return row;
 }
 
-// What one term may lose where numbers below the smallest normal count as zero: all of it, if x may be such a number
-// or the weight is (by itself, or relative to the row's largest scale, as kernels may sum); and its own product
-// and one partial sum, in the units of either.
+// The loss of one term if numbers below the smallest normal count as zero. The whole term is lost if x may
+// be such a number, or the weight is (by itself, or relative to the row's largest scale, since kernels may
+// sum that way). Its product and one partial sum may be lost as well, in either unit.
 double flushed_by_term(Bounded x, double w, double largest_scale) {
-  constexpr double kLostCode =
-      6 * 0x1p-127;  // the largest code, 127 powers of two below the row's largest scale
+  // the largest code, scaled 127 powers of two below the row's largest scale
+  constexpr double kLostCode = 6 * 0x1p-127;
   const double reach = std::abs(x.value) + x.bound;
   const bool lost = std::abs(w) < kFlush || std::abs(w) <= kLostCode * largest_scale;
   const double x_lost = std::abs(x.value) - x.bound < kFlush ? std::min(reach, kFlush) : 0;
   return (lost ? reach : x_lost) * std::abs(w) + 2 * kFlush * std::max(1.0, largest_scale);
 }
 
-// z of the contract, with its bound. Where the formula in f32 may pass the largest float, before or after the
-// scales are applied, the bound is infinite.
+// z of the contract, with its bound. If the formula in f32 may exceed the largest float, before or after
+// applying the scales, the bound is infinite.
 Bounded pre_activation(const Bounded* x, const WeightRow& row, double in, double bias) {
   double sum = 0, magnitude = 0, unscaled = 0, flushed = 0, brought = 0;
   for (size_t k = 0; k < row.w.size(); ++k) {
     const double term = x[k].value * row.w[k];
     sum += term;
-    if (!std::isfinite(term)) continue;  // then so is the sum, and no rounding moves it
+    if (!std::isfinite(term)) continue;  // then the sum is not finite either, and rounding cannot change it
     const double reach = std::abs(x[k].value) + x[k].bound;
     magnitude += reach * std::abs(row.w[k]);
     unscaled += reach * std::abs(row.codes[k]);
@@ -112,7 +112,7 @@ Bounded pre_activation(const Bounded* x, const WeightRow& row, double in, double
   return z;
 }
 
-// What rounding to y adds; a value next to the largest one may round to infinity.
+// The error of rounding to y; a value close to the largest one may round to infinity.
 double rounding(DType y, Bounded v) {
   if (std::isinf(v.value)) return 0;
   const double reach = std::abs(v.value) + v.bound;

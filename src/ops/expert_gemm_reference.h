@@ -1,4 +1,4 @@
-// The reference of ExpertGemm for an x that is itself known up to bounds: what ops/expert_mlp.h is composed of.
+// The reference of ExpertGemm for an x with error bounds of its own; ops/expert_mlp.h uses it for its products.
 #pragma once
 #include <functional>
 
@@ -10,8 +10,8 @@ namespace sluice {
 using Loop = std::function<void(int64_t count, const std::function<void(int64_t)>& f)>;
 void one_by_one(int64_t count, const std::function<void(int64_t)>& f);
 
-// As reference(problem, args), with x_at(row, k) in place of args.x. An infinite bound there leaves an infinite one. Features are
-// the loop: none depends on another.
+// Like reference(problem, args), but with x_at(row, k) in place of args.x. An infinite bound of x gives an
+// infinite bound. `loop` runs over features, which are independent of each other.
 Expectations reference_given_x(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args,
                                const std::function<Bounded(int64_t row, int64_t k)>& x_at,
                                const Loop& loop = one_by_one);

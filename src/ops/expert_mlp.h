@@ -5,29 +5,29 @@
 
 namespace sluice {
 
-// The experts of a layer as one operation, from what routing writes: GroupRows, ExpertGemm up, ExpertGemm down, Combine.
+// The experts of a layer, fused, from the routing's outputs on: GroupRows, ExpertGemm up, ExpertGemm down, Combine.
 //
-//   row_begin, row_count,  = what ops/group_rows.h says of ids: an id outside [0, experts) is an empty slot
+//   row_begin, row_count,  = GroupRows of ids (ops/group_rows.h): an id outside [0, experts) is an empty slot
 //   order, position
-//   h[r] = what ops/expert_gemm.h says of up, gathered from x by order[r] / slots, in x's type
-//   g[r] = what it says of down, for h, in type g; a kernel that does not output g may keep it in f32
-//   y[t] = what ops/combine.h says of g, position and weights, without a bias of its own
+//   h[r] = ExpertGemm with `up` (ops/expert_gemm.h), gathered from x by order[r] / slots, in x's type
+//   g[r] = ExpertGemm with `down`, of h, in type g; a kernel that does not output g may keep it in f32
+//   y[t] = Combine of g, position and weights (ops/combine.h), without an additional bias
 //
-// With weight_on_input the router's weight multiplies what goes into up, and not what is summed up. A token without a
-// slot that is not empty gets shared + residual, or zeros.
+// With weight_on_input the router's weight multiplies the input of `up` instead of the output. A token whose slots are all
+// empty gets shared + residual, or zeros.
 //
-// Shapes     x [tokens, hidden]; up and down as ExpertGemm wants w, w_scale and bias: intermediate features of hidden
+// Shapes     x [tokens, hidden]; `up` and `down` are w, w_scale and bias of ExpertGemm: intermediate features of hidden
 //            columns, and hidden features of intermediate columns. ids i32[tokens, slots], weights f32[tokens, slots];
-//            the same expert may stand in several slots of a token. shared, residual, y [tokens, hidden] in y's type.
-//            Rows of x, shared, residual and y may be strided. y may be residual or shared itself, nothing else.
+//            an expert may appear in several slots of a token. shared, residual, y [tokens, hidden] in y's type.
+//            Rows of x, shared, residual and y may be strided. y may alias residual or shared, but no other tensor.
 //            tokens == 0 is legal and writes nothing. slots <= 64, experts <= 2048, hidden and intermediate <= 65536,
 //            multiples of 32 for e2m1.
 // Types      x bf16 or f32, w (of both) bf16 or e2m1, b bf16 or f32, g bf16 or f32, y bf16 or f32.
-// Bytes      each active expert's weights once, ids, weights, x and y once. experts_routed feeds the cost only.
+// Bytes      each active expert's weights once, ids, weights, x and y once. experts_routed affects only the cost.
 // Errors     make_plan: kInvalidArgument if a bound is broken, each one named. run: never fails on data.
-// Exactness  the three bounds, each on top of what the one before it leaves: an error of h reaches g by |w|, an
+// Exactness  the three bounds, each on top of the error of the previous part: an error of h reaches g by |w|; an
 //            error of g, half an ulp of its type included, reaches y by |scale| |weight|. f32 in place of a bf16 g
-//            only leaves that half ulp out. Sums of g and y may be split and ordered in any way.
+//            merely avoids that half ulp. Sums of g and y may be split and ordered in any way.
 // Source     the four contracts.
 struct ExpertMlp {
   static constexpr std::string_view kName = "expert_mlp";
@@ -77,11 +77,11 @@ struct ExpertMlp {
   struct Args {
     Tensor x, up, up_scale, up_bias, down, down_scale, down_bias, ids, weights, shared, residual, y;
   };
-  // The same with g in f32: for a kernel that keeps it to itself.
+  // The same problem with g in f32, for a kernel that does not write g to memory.
   static Problem with_f32_g(Problem p) { return p.g = DType::kF32, p; }
-  // Rows of h and g; fewer are in use where slots are empty.
+  // Rows of h and g; empty slots leave some of them unused.
   static int64_t rows(const Problem& p) { return p.tokens * p.slots; }
-  // The four parts, for implementations that compute one after the other.
+  // The problems of the four parts, for implementations that compute them one after the other.
   static GroupRows::Problem group(const Problem& p) {
     return {.tokens = p.tokens, .slots = p.slots, .experts = p.experts};
   }
@@ -119,7 +119,7 @@ struct ExpertMlp {
             .y = p.g,
             .layout = p.layout,
             .bias = p.down_bias,
-            .settled = true};  // the groups are as old as those of `up`
+            .settled = true};  // `up` ran in between, so the groups are already written
   }
   static Combine::Problem combine(const Problem& p) {
     return {.tokens = p.tokens,
@@ -135,8 +135,9 @@ struct ExpertMlp {
             .settled = true,
             .scale = p.scale};
   }
-  // What they are given. `groups` holds row_count i32[experts], row_begin i32[experts + 1], order i32[rows] and position
-  // i32[tokens, slots], which stand between them, as do h [rows, intermediate] in x's type and g [rows, hidden] in type g.
+  // The Args of the parts. `groups` holds the intermediate values row_count i32[experts], row_begin
+  // i32[experts + 1], order i32[rows] and position i32[tokens, slots]; h [rows, intermediate] in x's type
+  // and g [rows, hidden] in type g are intermediate as well.
   static GroupRows::Args group(const Args& a, const GroupRows::Args& groups);
   static ExpertGemm::Args up(const Problem& p, const Args& a, const GroupRows::Args& groups, const Tensor& h);
   static ExpertGemm::Args down(const Args& a, const GroupRows::Args& groups, const Tensor& h,

@@ -1,4 +1,4 @@
-// The reference of ExpertMlp on several threads: a whole expert takes one of them half a second.
+// The reference of ExpertMlp on several threads, because a whole expert takes one thread half a second.
 #pragma once
 #include "ops/expert_gemm_reference.h"
 #include "ops/expert_mlp.h"

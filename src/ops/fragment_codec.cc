@@ -9,12 +9,12 @@
 namespace sluice {
 namespace {
 
-// Packed weights are the same bytes on any machine, so words are little-endian; every machine that Sluice builds for is.
+// Packed weights have the same bytes on every machine: words are little-endian, and so is every machine that Sluice supports.
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int64_t kSlabRows = 16, kStepBytes = 8;  // codes of 16 of width in one row
+constexpr int64_t kSlabRows = 16, kStepBytes = 8;  // codes of 16 columns of one row
 
-// What a byte of a checkpoint, two codes with the even one low, is in a word: for each of its four pairs.
+// Contribution of a checkpoint's byte (two codes, the even one low) to a word, for each of the word's four pairs.
 using PairTable = std::array<uint32_t, 256>;
 constexpr PairTable pair_table(int pair) {
   PairTable out{};
@@ -26,7 +26,7 @@ constexpr std::array<PairTable, 4> kPairs = {pair_table(0), pair_table(1), pair_
 
 constexpr std::array<std::byte, kFragmentWidth / 2> kZeros{};
 
-// 64 of width of one row: 32 bytes of codes, or fewer at the end of the width.
+// 64 columns of one row: 32 bytes of codes, or fewer at the end of the width.
 struct RowPiece {
   std::array<uint8_t, kFragmentWidth / 2> bytes;
 };
@@ -43,7 +43,7 @@ RowPiece load_piece(const std::byte* row, int64_t k, int64_t width) {
   return out;
 }
 
-// Rows r and r + 8 at one k block: sixteen words, four of each of four neighbouring threads.
+// Packs rows r and r + 8 of one k block into sixteen words: four words for each of four neighboring threads.
 void pack_row_pair(const RowPiece& low, const RowPiece& high, std::byte* to) {
   std::array<uint32_t, 16> words;
   for (size_t thread = 0; thread < 4; ++thread) {
@@ -74,7 +74,7 @@ void unpack_row_pair(const std::byte* from, RowPiece* low, RowPiece* high) {
   }
 }
 
-// Byte of the block's codes at which the sixteen words of rows r and r + 8 begin; r is the lower one.
+// Offset in the block's codes of the sixteen words of rows r and r + 8; `row` is the lower row.
 constexpr int64_t pair_place(int64_t row) {
   return (row / kSlabRows * 32 + row % 8 * 4) * static_cast<int64_t>(sizeof(uint32_t) * 4);
 }
@@ -88,7 +88,7 @@ uint8_t top_of(const std::byte* scales, int64_t blocks) {
   return top;
 }
 
-// Zeros for what the NaN scale of block b (of 32) of a row covers.
+// Zeroes the codes that the NaN scale of block b (of 32 columns) of a row covers.
 void clear_codes(FragmentRow at, int64_t k_blocks, int64_t b, std::byte* codes) {
   const FragmentShape shape{1, k_blocks};
   for (int64_t k = b * kMxBlock; k < (b + 1) * kMxBlock; k += 2) {
@@ -166,7 +166,7 @@ void unpack_fragment_rows(const FragmentBlock& from, int64_t width, const Fragme
 
 namespace {
 
-constexpr int64_t kChunk = 8;  // elements that stay together in bf16
+constexpr int64_t kChunk = 8;  // elements that are contiguous in the bf16 layout
 
 // Calls f(element of the row, element of the block, count) for each chunk of a row.
 template <class F>

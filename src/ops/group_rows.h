@@ -3,32 +3,31 @@
 
 namespace sluice {
 
-// What GroupRows writes.
+// The outputs of GroupRows.
 struct GroupTensors {
   Tensor row_count, row_begin, order, position, tile_count, tiles;
 };
 
-// Sorts the (token, slot) pairs by expert, so that each expert's rows lie together. Stable: within an expert,
+// Sorts the (token, slot) pairs by expert, so that each expert's rows are adjacent. Stable: within an expert,
 // by token, then by slot. A flat slot is f = t * slots + k; ids outside [0, experts) are empty slots.
 //
 //   row_count[e]    slots of expert e                                           i32[experts]
 //   row_begin[e]    first row of expert e; row_begin[experts] = rows in use     i32[experts + 1]
 //                   row_begin[e + 1] = row_begin[e] + row_count[e] rounded up to row_align
-//   order[r]        the flat slot of row r; -1 for rows of no slot, up to rows  i32[rows]
+//   order[r]        the flat slot of row r; -1 for rows without a slot          i32[rows]
 //   position[t, k]  the row of that slot; -1 for an empty slot                  i32[tokens, slots]
 //
-// With tile_rows > 0 it also lists the tiles of a grouped matrix product: an expert's rows cut into chunks of
-// tile_rows, the last one shorter; by expert, then by row.
+// With tile_rows > 0 it also lists the tiles of a grouped matrix product: each expert's rows cut into chunks of
+// tile_rows, the last chunk possibly shorter; ordered by expert, then by row.
 //
-//   tile_count[0]   tiles                                                       i32[1]
+//   tile_count[0]   number of tiles                                             i32[1]
 //   tiles[i]        (expert, first row) of tile i; (-1, -1) beyond the count    i32[tiles_max, 2]
 //
 // Shapes     ids i32[tokens, slots]; rows = rows(problem) = tokens * slots + experts * (row_align - 1).
-//            tiles_max = tiles_max(problem), reached when every expert that can has a row and the rest lie in
-//            whole tiles. experts <= 2048, slots <= 64, row_align a power of two <= 256, tile_rows 0 or a
+//            tiles_max = tiles_max(problem), reached when as many experts as possible have a row and the other rows
+//            fill whole tiles. experts <= 2048, slots <= 64, row_align a power of two <= 256, tile_rows 0 or a
 //            power of two from 8 to 256, rows < 2^31.
-//            tokens == 0 is legal: row_count and row_begin are zeros, and rows of padding get their -1
-//            all the same.
+//            tokens == 0 is legal: row_count and row_begin are zeros, and padding rows still get -1.
 // Bytes      reads the ids, writes order, position and tiles.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.
@@ -52,7 +51,7 @@ struct GroupRows {
     Tensor ids;
   };
   static int64_t rows(const Problem& p) { return p.tokens * p.slots + p.experts * (p.row_align - 1); }
-  // One for each expert that can have a row, and one for each tile_rows slots that are left.
+  // One tile for each expert that can have a row, and one for every tile_rows of the remaining slots.
   static int64_t tiles_max(const Problem& p) {
     if (p.tile_rows == 0) return 0;
     const int64_t flat = p.tokens * p.slots, first = flat < p.experts ? flat : p.experts;
@@ -68,7 +67,7 @@ struct GroupRows {
     v(slot("tile_count", Role::kOut, DType::kI32, {1}, p.tile_rows > 0), &Args::tile_count);
     v(slot("tiles", Role::kOut, DType::kI32, {tiles_max(p), 2}, p.tile_rows > 0), &Args::tiles);
   }
-  // The same without ids: for operations that make these themselves.
+  // Visits all slots but ids, for operations that compute the ids themselves.
   template <class V>
   static void slots_written(const Problem& p, V v) {
     slots(p, [&](const SlotSpec& spec, Tensor Args::*member) {

@@ -3,26 +3,26 @@
 
 namespace sluice {
 
-// Both matrix products of rows that are grouped by expert, as one operation: ExpertGemm up, ExpertGemm down.
+// Both matrix products of rows grouped by expert, fused: ExpertGemm up, ExpertGemm down.
 //
-//   h[r] = what ops/expert_gemm.h says of up, gathered from x by order[r] / slots, in x's type
-//   g[r] = what it says of down, for h
+//   h[r] = ExpertGemm with `up` (ops/expert_gemm.h), gathered from x by order[r] / slots, in x's type
+//   g[r] = ExpertGemm with `down`, of h
 //
-// Rows of g that belong to no expert are not written. With weight_on_input the router's weight multiplies what goes into up.
+// Rows of g without an expert are not written. With weight_on_input the router's weight multiplies the input of `up`.
 //
-// Shapes     as ops/expert_mlp.h has them; row_begin i32[experts + 1], row_count i32[experts] and order i32[rows] as
-//            ops/group_rows.h makes them, rows = tokens * slots; g [rows, hidden].
-// Types      as ops/expert_mlp.h has them. h is rounded to x's type and seen by nobody.
-// Bytes      each active expert's weights once, x and g once. experts_routed feeds the cost only.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h made.
-// Exactness  the two bounds, the second on top of what the first leaves: an error of h reaches g by |w|.
+// Shapes     as in ops/expert_mlp.h; row_begin i32[experts + 1], row_count i32[experts] and order i32[rows] as
+//            ops/group_rows.h writes them, rows = tokens * slots; g [rows, hidden].
+// Types      as in ops/expert_mlp.h. h is rounded to x's type and stays internal.
+// Bytes      each active expert's weights once, x and g once. experts_routed affects only the cost.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by ops/group_rows.h.
+// Exactness  the two bounds, the second on top of the error of the first: an error of h reaches g by |w|.
 // Source     the two contracts.
 struct GroupedMlp {
   static constexpr std::string_view kName = "grouped_mlp";
   static constexpr std::string_view kSummary =
       "both matrix products of each expert, for rows that are grouped by expert";
   struct Problem {
-    ExpertMlp::Problem mlp;  // whose middle this is; what it adds to the experts' answers is not looked at
+    ExpertMlp::Problem mlp;  // the operation around this one; fields about summing outputs are ignored
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -53,17 +53,17 @@ struct GroupedMlp {
     Tensor x, up, up_scale, up_bias, down, down_scale, down_bias, row_begin, row_count, order, weights, g;
   };
   static int64_t rows(const Problem& p) { return ExpertMlp::rows(p.mlp); }
-  // The middle of an operation that starts from ids.
+  // The middle part of an operation that starts from ids.
   static Problem of(ExpertMlp::Problem p) {
     p.y = DType::kBF16, p.shared = p.residual = false, p.scale = 1;
     return {p};
   }
-  // The two parts. h [rows, intermediate] stands between them.
+  // The two parts. h [rows, intermediate] is the value between them.
   static ExpertGemm::Problem up(const Problem& p) { return ExpertMlp::up(p.mlp); }
   static ExpertGemm::Problem down(const Problem& p) { return ExpertMlp::down(p.mlp); }
   static ExpertGemm::Args up(const Problem& p, const Args& a, const Tensor& h);
   static ExpertGemm::Args down(const Args& a, const Tensor& h);
-  // What it is given within ExpertMlp, whose groups stand between its parts.
+  // The Args of this part within ExpertMlp; `groups` holds the intermediate groups.
   static Args of(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, const GroupRows::Args& groups,
                  const Tensor& g) {
     return {.x = a.x,

@@ -8,19 +8,19 @@ namespace sluice {
 //
 //   k_cache[slot / page_size, :, slot % page_size] = k[t],  slot = slot_of[t];  v likewise, with `values`
 //
-// Latent attention keeps one row for keys and values together: it has no v.
+// Latent attention stores keys and values together in one row, so it has no v.
 //
 // A token whose slot is outside [0, pages * page_size), -1 by convention, is not stored. Two tokens must not
 // share a slot.
 //
 // Shapes     k, v [tokens, kv_heads, head_dim], rows may be strided; k_cache, v_cache [pages, kv_heads,
-//            page_size, head_dim]: a page's rows of one head lie together; slot_of i32[tokens]. tokens >= 0;
-//            all else at least 1; pages * page_size < 2^31.
-// Types      k and v bf16 or f32; the caches as they are, or e4m3 (field cache).
+//            page_size, head_dim]: a page's rows of one head are adjacent; slot_of i32[tokens]. tokens >= 0;
+//            all other sizes at least 1; pages * page_size < 2^31.
+// Types      k and v bf16 or f32; the caches in the same type, or e4m3 (field cache).
 // Bytes      reads k and v, writes as many elements.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal. In caches of e4m3 the nearest number of that type, ties to an even code; what is beyond 448, infinity
-//            too, is stored as 448, and NaN as a NaN.
+// Exactness  equal. e4m3 caches store the nearest number of that type, ties to an even code; numbers beyond 448, and infinity,
+//            are stored as 448, and NaN as a NaN.
 // Source     vLLM's reshape_and_cache; Kwon et al., "PagedAttention" (2023).
 struct KvWrite {
   static constexpr std::string_view kName = "kv_write";

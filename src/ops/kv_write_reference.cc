@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Calls put(element of the cache, element of the rows) for everything that is written.
+// Calls put(element of the cache, element of the rows) for each element written.
 template <class Put>
 void each_written(const KvWrite::Problem& p, const Tensor& slot_of, Put put) {
   for (int64_t t = 0; t < p.tokens; ++t) {
@@ -26,12 +26,12 @@ Expected held(std::string_view slot, const Tensor& cache) {
   return out;
 }
 
-// What a cache of `type` holds for an element of k or v.
+// The value that a cache of `type` stores for an element of k or v.
 double stored(DType type, double value) {
   return type == DType::kE4M3 ? to_float(to_e4m3(static_cast<float>(value))) : value;
 }
 
-// The number of e4m3 that a key is stored as, by the rounding of a double: a key within a bound need not be a number of f32.
+// The e4m3 number that a key is stored as. Rounds a double, because a key within a bound need not be an f32 number.
 double rounded(double key) {
   const double size = std::min<double>(std::abs(key), kE4M3Max);
   const double step = std::ldexp(1.0, size < 0x1p-6 ? -9 : std::ilogb(size) - 3);

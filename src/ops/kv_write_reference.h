@@ -1,11 +1,11 @@
-// What references of operations that write a paged cache share.
+// Helpers shared by references of operations that write a paged cache.
 #pragma once
 #include "ops/kv_write.h"
 
 namespace sluice {
 
-// What `cache` holds once `rows`, [tokens, kv_heads * head_dim] known within bounds, were written to slot_of. In a cache of e4m3 an
-// element may be whatever lies between what the ends of its bound become.
+// The content of `cache` after `rows`, [tokens, kv_heads * head_dim] known within bounds, were written to
+// slot_of. In an e4m3 cache an element may be anything between the stored values of both ends of its bound.
 Expected written(std::string_view slot, const KvWrite::Problem& problem, const Tensor& slot_of,
                  const Expected& rows, const Tensor& cache);
 

@@ -10,12 +10,12 @@ namespace {
 constexpr double kLargestF32 = std::numeric_limits<float>::max(), kLargestBF16 = 0x1.fep127;
 constexpr double kBF16Eps = 0x1p-9;  // unit roundoff
 
-// A sum, the sum of the magnitudes of its terms, what may be lost where a number counts as zero, and where one is rounded to bf16.
+// A sum, the sum of the magnitudes of its terms, and what it loses if a number counts as zero or is rounded to bf16.
 struct Sum {
   double value = 0, magnitude = 0, flushed = 0, rounded = 0;
 };
 
-// One query: a row, a head, and the rows [pages * page_size] of the cache that it attends to.
+// One query: a row, a head, and the indices of the attended cache rows, below pages * page_size.
 struct Query {
   int64_t row, head;
   std::vector<int64_t> cache_rows;
@@ -66,7 +66,7 @@ class Head {
   double cached(int64_t row, int64_t i) { return number(load(a_.cache, row * (p_.rank + p_.rope) + i)); }
   double asked(int64_t i) { return number(load2(a_.q, query_.row, query_.head * (p_.nope + p_.rope) + i)); }
 
-  // What a cache row is multiplied by: a K_h, then b.
+  // The vector that multiplies a cache row: a K_h, then b.
   std::vector<Sum> absorbed() {
     std::vector<Sum> out;
     for (int64_t k = 0; k < p_.rank; ++k) {
@@ -100,7 +100,7 @@ class Head {
     return {p_.scale * s.value, p_.scale * s.magnitude, p_.scale * s.flushed + kFlush, p_.scale * s.rounded};
   }
 
-  // V_h times the mean of the latents.
+  // V_h times the weighted mean of the latents.
   std::vector<Sum> weighed(const std::vector<double>& weights, double total) {
     std::vector<Sum> mean;
     for (int64_t k = 0; k < p_.rank; ++k) {
@@ -122,17 +122,17 @@ class Head {
         s.value += w * m.value, s.magnitude += std::abs(w) * m.magnitude;
         s.flushed += std::abs(w) * m.flushed + kFlush * (m.magnitude + std::abs(w) + 1);
       }
-      // A kernel divides by the sum of the weights last.
+      // Kernels divide by the sum of the weights at the end, so the undivided sum must not overflow.
       limit(s.magnitude * total);
       out.push_back(s);
     }
     return out;
   }
 
-  // `scale` multiplies the bounds, which stand in `magnitude`: zero where the answer is exact.
+  // `scale` multiplies the bounds in `magnitude`: zero if the result is exact.
   void append(Expected* y, const std::vector<Sum>& out, double scale) const {
     for (const Sum& s : out) {
-      // Unspecified: any number, and NaN too.
+      // Unspecified: any number or NaN.
       y->value.push_back(scale == kInfinity ? 0 : s.value);
       y->bound.push_back(scale == kInfinity ? kInfinity : scale * (s.magnitude + half_ulp(p_.q, s.value)));
     }
@@ -141,7 +141,7 @@ class Head {
   const LatentAttention::Problem& p_;
   const LatentAttention::Args& a_;
   const Query& query_;
-  // What a rounding of a', a weight or a latent may lose.
+  // The loss from rounding a', a weight or a latent.
   const double eps_ = p_.q == DType::kBF16 ? kBF16Eps : 0;
   bool unspecified_ = false;
 };

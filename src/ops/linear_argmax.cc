@@ -14,19 +14,19 @@ double LinearArgmax::bytes(const Problem& p) {
 
 namespace {
 
-// What the contract says of one row of logits.
+// The contract's result for one row of logits.
 struct ArgmaxRow {
   bool anything = false;            // a logit may overflow
-  int64_t token = 0;                // the exact one
-  double logprob = kNan;            // likewise
+  int64_t token = 0;                // of the exact logits
+  double logprob = kNan;            // of the exact logits
   std::vector<double> logits = {};  // -inf for NaN
-  std::vector<double> bound = {};   // of each
+  std::vector<double> bound = {};   // of each logit
   double log_sum = 0, bound_most = 0;
 
   bool may_be(int64_t n) const {
     if (std::isnan(logprob)) return n == token;
     const auto at = static_cast<size_t>(n), best = static_cast<size_t>(token);
-    // No other logit is larger beyond all doubt.
+    // No other logit is certainly larger.
     return logits[at] + bound[at] >= logits[best] - bound[best];
   }
   bool may_be_logprob(double got) const {
@@ -51,7 +51,7 @@ ArgmaxRow argmax_row(const Expected& y, int64_t row, int64_t features) {
     out.bound.push_back(y.bound[at]);
     if (std::isfinite(logit)) out.bound_most = std::max(out.bound_most, y.bound[at]);
   }
-  const auto best = std::ranges::max_element(out.logits);  // the first of equals
+  const auto best = std::ranges::max_element(out.logits);  // the first among equals
   if (*best == -kInfinity) return out;
   out.token = best - out.logits.begin();
   if (*best == kInfinity) return out;

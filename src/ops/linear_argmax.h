@@ -4,21 +4,21 @@
 
 namespace sluice {
 
-// The output layer of greedy decoding: a dense layer of which nothing is wanted but each row's largest result. Linear and a greedy
-// Sample as one operation, whose logits nobody sees.
+// The output layer of greedy decoding: Linear and a greedy Sample, fused. Only each row's largest logit is needed, so the logits stay
+// internal.
 //
 //   logits[t, n] = sum_k x[t, k] * w[n, k]       in f32
-//   token[t]     what ops/sample.h says of a greedy row: the largest logit, ties to the lower id, NaN as -inf
-//   logprob[t]   likewise: ln softmax(logits)[token]
+//   token[t]     greedy sampling (ops/sample.h): the largest logit, ties to the lower id, NaN as -inf
+//   logprob[t]   ln softmax(logits)[token], as in ops/sample.h
 //
-// Shapes     x [tokens, width], packed; w as Linear has it; token i32[tokens], logprob f32[tokens]. Bounds of
-//            tokens, features and width as Linear has them.
+// Shapes     x [tokens, width], packed; w as in Linear; token i32[tokens], logprob f32[tokens]. Bounds of
+//            tokens, features and width as in Linear.
 // Types      x bf16 or f32, w bf16 or f32.
 // Bytes      w and x once; 2 * tokens * features * width flops.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  token: a largest one, if each logit may be off by Linear's bound b. logprob: of the token that was drawn, within
-//            2^-18 * (1 + |ref|) + b[token] + max b. Anything where a logit may overflow f32.
-// Source     the contracts; vLLM and FlashInfer run both in turn.
+// Exactness  token: any token that may be the largest if each logit is off by up to Linear's bound b. logprob: of the returned token,
+//            within 2^-18 * (1 + |ref|) + b[token] + max b. Unspecified if a logit may overflow f32.
+// Source     the contracts; vLLM and FlashInfer run both operations unfused.
 struct LinearArgmax {
   static constexpr std::string_view kName = "linear_argmax";
   static constexpr std::string_view kSummary = "a dense layer's largest result in each row, and its logprob";
@@ -49,7 +49,7 @@ struct LinearArgmax {
     v(slot("token", Role::kOut, DType::kI32, {p.tokens}), &Args::token);
     v(slot("logprob", Role::kOut, DType::kF32, {p.tokens}), &Args::logprob);
   }
-  // The parts.
+  // The two parts.
   static Linear::Problem linear(const Problem& p) {
     return {.tokens = p.tokens,
             .features = p.features,

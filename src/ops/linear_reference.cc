@@ -25,12 +25,12 @@ Expectations reference(const Linear::Problem& p, const Linear::Args& a) {
       for (int64_t k = 0; k < p.width; ++k) {
         const double x = load2(a.x, t, k), v = w[static_cast<size_t>(k)];
         sum += x * v;
-        if (!std::isfinite(x * v)) continue;  // then so is the sum, and no rounding moves it
+        if (!std::isfinite(x * v)) continue;  // the sum is not finite either; rounding cannot change it
         magnitude += std::abs(x * v);
         flushed += kFlush * (std::abs(x) + std::abs(v) + 1);
       }
       const double bound = sum_bound(p.width + 2, magnitude) + flushed;
-      // Beyond the largest float a partial sum may become infinite, and so may the rounding to y.
+      // Above the largest float a partial sum may overflow, and so may the rounding to y.
       const double largest = p.y == DType::kBF16 ? 0x1.FEp127 : double{std::numeric_limits<float>::max()};
       const double reach = std::isinf(sum) ? 0 : std::abs(sum) + bound;
       const bool fits = magnitude <= double{std::numeric_limits<float>::max()} && reach <= largest;

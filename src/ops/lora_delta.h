@@ -3,24 +3,24 @@
 
 namespace sluice {
 
-// Adds a low-rank update to what a linear layer (the gate, say) has computed.
+// Adds a low-rank update to the output of a linear layer, for example the router.
 //
 //   y[t, n] += scale[i] * sum_r b[i, n, r] * (sum_h a[i, r, h] * x[t, h]),  i = adapter[t]
 //
-// A token whose adapter is outside [0, adapters), -1 by convention, keeps its y.
+// A token whose adapter is outside [0, adapters), -1 by convention, keeps its y unchanged.
 //
 // Shapes     x [tokens, hidden], a [adapters, rank, hidden], b [adapters, features, rank],
 //            scale f32[adapters], adapter i32[tokens], y [tokens, features] in and out; rows of x and y
 //            may be strided. adapters and rank from 1 to 1024, features and hidden from 1 to 65536,
 //            0 <= tokens < 2^31.
-// Types      x, a, b bf16 or f32 (a and b alike); y bf16 or f32. Sums in f32; A x stays in f32.
+// Types      x bf16 or f32; a and b both bf16 or both f32; y bf16 or f32. Sums in f32; A x stays in f32.
 // Bytes      reads x, a, b, y once, writes y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  |y - ref| <= (hidden + rank + 6) * 2^-24 * (|y0| + |scale| sum_r |b| sum_h |a||x|) + ulp(y) / 2.
 // Source     Hu et al., "LoRA" (2021), equation 3, on the router: y = base(x) + scale * B(A x).
 struct LoraDelta {
   static constexpr std::string_view kName = "lora_delta";
-  static constexpr std::string_view kSummary = "adds a low-rank update to what a linear layer has computed";
+  static constexpr std::string_view kSummary = "adds a low-rank update to the output of a linear layer";
   struct Problem {
     int64_t tokens = 1, features = 128, hidden = 2880, rank = 16, adapters = 1;
     DType x = DType::kBF16, w = DType::kBF16, y = DType::kF32;

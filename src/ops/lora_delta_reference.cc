@@ -6,9 +6,9 @@
 namespace sluice {
 namespace {
 
-constexpr double kOverflow = 0x1.fep127;  // the largest finite bf16; f32 may round to infinity above
+constexpr double kOverflow = 0x1.fep127;  // the largest finite bf16; f32 may round to infinity above it
 
-// One entry of A x, with the sum of magnitudes and what flushing may cost.
+// One element of A x, the sum of its terms' magnitudes, and the loss from flushing to zero.
 struct Inner {
   double value = 0, magnitude = 0, flushed = 0;
 };

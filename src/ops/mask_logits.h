@@ -4,33 +4,34 @@
 namespace sluice {
 
 enum class MaskWay : uint8_t {
-  kApply,    // leaves the allowed tokens alone and keeps what stood there
-  kRestore,  // puts that back
+  kApply,    // keeps the allowed tokens, sets the others to -inf, and saves the original logits
+  kRestore,  // writes the saved logits back
 };
 template <>
 struct EnumWords<MaskWay> {
   static constexpr std::string_view words[] = {"apply", "restore"};
 };
 
-// Takes tokens out of a few rows of logits before one is drawn. Afterwards it restores them, so that log probabilities are those of
-// the model, as ops/adjust_logits.h does.
+// Removes tokens from a few rows of logits before sampling. After sampling it restores the rows, so that log probabilities are the
+// model's, as ops/adjust_logits.h does.
 //
-//   Mask m is of row r = row[m]; x = logits[r, i]. apply:
+//   Mask m applies to row r = row[m]; x = logits[r, i]. apply:
 //     raw[m, i] = x
 //     x = -inf    bit i % 32 of allowed[m, i / 32] is 0
-//   restore: x = raw[m, i]. Bits move as they are, those of NaN too. A mask whose row does not exist is skipped: nothing is read or
-//   written for it. If two masks name one row, that row and their raw values hold what some order of reads and writes gives.
-//   Other rows are not touched.
+//   restore: x = raw[m, i]. Bits are copied unchanged, NaN included. A mask whose row does not exist is skipped: nothing is read or
+//   written for it. If two masks name one row, that row and both raw rows depend on the order of reads and writes, which is unspecified.
+//   Other rows do not change.
 //
 // Shapes     row i32[masks]; allowed i32[masks, ceil(vocab / 32)]; raw f32[masks, vocab]; logits f32[rows, vocab], rows may be
 //            strided. masks, rows >= 0; vocab from 1 to 2^24. restore uses row, raw and logits.
-// Bytes      12 (apply) or 8 (restore) a logit of a masked row, and the bits.
+// Bytes      12 (apply) or 8 (restore) per logit of a masked row, and the bits.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal to the reference.
 // Source     original; bits as in the token bitmasks of vLLM and SGLang.
 struct MaskLogits {
   static constexpr std::string_view kName = "mask_logits";
-  static constexpr std::string_view kSummary = "tokens that may not be drawn, out of a few rows of logits";
+  static constexpr std::string_view kSummary =
+      "removes tokens that are not allowed from a few rows of logits, and restores them";
   struct Problem {
     int64_t masks = 1, rows = 1, vocab = 201088;
     MaskWay way = MaskWay::kApply;

@@ -5,21 +5,23 @@
 
 namespace sluice {
 
-// RmsNorm, and RouterRoute behind it, as one operation: what stands between the residual stream and the experts.
+// RmsNorm followed by RouterRoute, fused: the work between the residual stream and the experts.
 //
-//   normed                      what ops/rms_norm.h says of x, norm_weight and eps
-//   logits, ids, weights, ...   what ops/router_route.h says of the norm; ids and weights on the logits as they are written
+//   normed                      RmsNorm of x with norm_weight and eps (ops/rms_norm.h)
+//   logits, ids, weights, ...   RouterRoute of the norm (ops/router_route.h); ids and weights follow from the logits as they are written
 //
-// Shapes     as the contracts have them; norm_weight [hidden], normed [tokens, hidden], rows may be strided.
+// Shapes     as in the contracts; norm_weight [hidden], normed [tokens, hidden], rows may be strided.
 // Types      normed has the type of x; norm_weight bf16 or f32 (field norm_w).
-// Bytes      those of RouterRoute, and normed once.
+// Bytes      RouterRoute's bytes, and normed once.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  normed as RmsNorm. Logits are those of normed as it is written, or of the norm rounded elsewhere, to bf16 once: RouterGemm's
-//            bound on normed, and 2^-7 * sum |normed| |w|. Anything where a sum of squares, or of |x norm_weight w|, overflows f32.
+// Exactness  normed as in RmsNorm. Logits are computed from normed as it is written, or from the norm rounded elsewhere, once to bf16:
+//            RouterGemm's bound on normed, and 2^-7 * sum |normed| |w|. Unspecified if a sum of squares, or of |x norm_weight w|,
+//            overflows f32.
 // Source     the contracts; the norm of a row is a factor of its logits.
 struct NormRouterRoute {
   static constexpr std::string_view kName = "norm_router_route";
-  static constexpr std::string_view kSummary = "norms each token, scores every expert for it, and chooses";
+  static constexpr std::string_view kSummary =
+      "norms each token, scores every expert for it, and chooses experts";
   struct Problem {
     RouterRoute::Problem router;
     double eps = 1e-5;
@@ -51,7 +53,7 @@ struct NormRouterRoute {
     normed.row_align = align;
     v(normed, &Args::normed);
   }
-  // The parts: the norm, and Problem::router on what it writes.
+  // The parts: the norm, and Problem::router on its output.
   static RmsNorm::Problem norm(const Problem& p) {
     return {.tokens = p.router.route.tokens,
             .hidden = p.router.hidden,

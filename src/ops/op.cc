@@ -17,7 +17,7 @@ Status mismatch(const SlotSpec& spec, const Tensor& tensor, const char* what) {
 }
 
 bool strides_fit(const SlotSpec& spec, const Tensor& tensor) {
-  // Bytes between the first row and the end of the last are counted in 63 bits.
+  // The bits between the first row and the end of the last row must fit into 63 bits.
   int64_t bits = 0;
   if (spec.rank > 0 && (__builtin_mul_overflow(tensor.shape[0], tensor.stride[0], &bits) ||
                         __builtin_mul_overflow(bits, int64_t{bits_of(spec.dtype)}, &bits)))
@@ -46,7 +46,7 @@ Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int
     if (tensor.shape[i] != spec.shape[i]) return mismatch(spec, tensor, "shape");
     empty |= spec.shape[i] == 0;
   }
-  if (empty) return {};  // nothing will be touched, so a null pointer is fine
+  if (empty) return {};  // no element is accessed, so a null pointer is fine
   if (!tensor.present()) return mismatch(spec, tensor, "null pointer");
   if (tensor.where != where)
     return invalid(std::string(spec.name) + ": wanted memory of " + text(where) + ", found " +
@@ -69,7 +69,7 @@ Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int
 
 namespace {
 
-// The storage index of a contiguous index: rows may lie apart.
+// Converts a contiguous index to a storage index, for strided rows.
 int64_t storage_index(const Tensor& t, int64_t flat) {
   const int64_t row = t.rank && t.shape[0] > 0 ? elements_of(t) / t.shape[0] : 1;
   return row > 0 && t.rank > 1 ? flat / row * t.stride[0] + flat % row : flat;
@@ -82,11 +82,11 @@ bool holds(const Tensor& t, int64_t index, uint8_t byte) {
   return true;
 }
 
-// Distance from the reference as a share of the bound; above 1 is wrong.
+// Distance from the reference relative to the bound; above 1 is wrong.
 double share_of_bound(double got, double want, double bound) {
   if (std::isnan(want)) return std::isnan(got) ? 0 : kInfinity;
   if (got == want) return 0;
-  // An intermediate result is infinite, so any answer is as good as any other.
+  // An intermediate result may be infinite, so any result is accepted.
   if (!std::isfinite(bound)) return 0;
   const double error = std::abs(got - want);
   return bound > 0 && std::isfinite(error) ? error / bound : kInfinity;
@@ -167,7 +167,7 @@ double load2(const Tensor& tensor, int64_t row, int64_t column) {
 
 double half_ulp(DType dtype, double value) {
   if (!std::isfinite(value)) return 0;
-  const int mantissa_bits = dtype == DType::kBF16 ? 8 : 24;  // with the hidden one
+  const int mantissa_bits = dtype == DType::kBF16 ? 8 : 24;  // including the implicit bit
   if (dtype != DType::kBF16 && dtype != DType::kF32) return 0;
   const int exponent = value == 0 ? -126 : std::max(std::ilogb(value), -126);
   return std::ldexp(1.0, exponent - mantissa_bits);

@@ -1,19 +1,19 @@
-// What every operation is made of. An operation is a struct with
+// The parts of an operation. An operation is a struct with
 //
 //   kName                      one name everywhere
 //   kSummary                   what it does, in one line, for lists of operations
-//   Problem                    all that selects a kernel, and no pointer; lists its fields once
-//   (base/fields.h) Args                       tensors; `slots` says which of them a Problem uses, and how
-//   validate(problem)          the contract's own bounds, on any backend: every reason
-//   bytes(problem), flops(problem)   what the contract must move and multiply, for costs and rooflines
-//   at_tokens(problem, n)      the same problem for n tokens (for rows or sequences where that is the size)
+//   Problem                    everything that selects a kernel, without pointers; lists its fields once (base/fields.h)
+//   Args                       tensors; `slots` says which of them a Problem uses, and how
+//   validate(problem)          checks the contract's bounds, on any backend; returns every reason
+//   bytes(problem), flops(problem)   the traffic and arithmetic that the contract requires, for costs and rooflines
+//   at_tokens(problem, n)      the same problem for n tokens (or rows or sequences, if that is its size)
 //   tokens_of(problem)
 //
-// and a free function `reference(problem, args)`: double precision, slow, written once, never dispatched to.
+// and a free function `reference(problem, args)`: in double precision, slow, written once, never dispatched to.
 //
-// Where an output is exact only as a function of another output, which itself is known within a bound (the
-// experts chosen by logits that were rounded on the way), a second free function, reference_given(problem,
-// args), says what it must be: called after a run, it reads from args what that run wrote.
+// If an output is exact only as a function of another output, which itself is known within a bound (the experts chosen from rounded
+// logits), a second free function reference_given(problem, args) computes it: it is called after a run, and reads from args what that run
+// wrote.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -34,10 +34,10 @@ namespace sluice {
 
 enum class Role : uint8_t { kIn, kOut, kInOut };
 
-// Whether the rows of a 2-D tensor may lie apart: stride[0] >= shape[1].
+// Whether the rows of a 2-D tensor may be strided: stride[0] >= shape[1].
 enum class Rows : uint8_t { kPacked, kMayBeStrided };
 
-// What a Problem asks of one tensor.
+// The requirements of a Problem on one tensor.
 struct SlotSpec {
   std::string_view name;
   Role role = Role::kIn;
@@ -46,10 +46,10 @@ struct SlotSpec {
   std::array<int64_t, kMaxRank> shape{};
   bool used = true;  // an unused slot must be absent
   Rows rows = Rows::kPacked;
-  int row_align = 1;  // bytes that the first element of every row must begin at a multiple of
+  int row_align = 1;  // the first element of every row must begin at a multiple of this many bytes
 };
 
-// Convenience for Op::slots: builds a spec from a list of sizes.
+// For use in Op::slots: builds a spec from a list of sizes.
 constexpr SlotSpec slot(std::string_view name, Role role, DType dtype, std::initializer_list<int64_t> shape,
                         bool used = true, Rows rows = Rows::kPacked) {
   SlotSpec spec{
@@ -58,8 +58,8 @@ constexpr SlotSpec slot(std::string_view name, Role role, DType dtype, std::init
   return spec;
 }
 
-// Checks one tensor against its spec; kInvalidArgument names the tensor, what was wanted and what was found.
-// Allocates only when it fails.
+// Checks one tensor against its spec; kInvalidArgument names the tensor, what was wanted and what was
+// found. Allocates only on failure.
 Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int alignment_bytes);
 
 // Checks all Args of an operation. Op::slots(problem, visit) calls visit(SlotSpec, Tensor Args::*).
@@ -77,18 +77,18 @@ Status check_args(const typename Op::Problem& problem, const typename Op::Args& 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// What the reference says of one output tensor, in the order of its elements (contiguous, row-major).
+// The reference's values of one output tensor, in contiguous row-major order.
 struct Expected {
   std::string_view slot;
   std::vector<double> value;            // NaN: the output must be NaN
   std::vector<double> bound;            // |got - value| <= bound; 0: exact. Empty: exact everywhere
-  std::vector<uint8_t> untouched = {};  // empty, or 1 where the contract says that nothing is written
-  // Where several answers are right (a sampled token at the edge of two intervals): decides instead of bound.
+  std::vector<uint8_t> untouched = {};  // empty, or 1 for elements that the contract leaves unwritten
+  // If several results are right (a sampled token at the edge of two intervals), this decides instead of the bound.
   std::function<bool(size_t index, double got)> accept = {};
 };
 using Expectations = std::vector<Expected>;
 
-// What reference_given() says after a run whose outputs `args` holds; nothing for operations without one.
+// The result of reference_given() after a run whose outputs are in `args`; empty for operations without reference_given().
 template <class Problem, class Args>
 Expectations expected_given(const Problem& problem, const Args& args) {
   if constexpr (requires { reference_given(problem, args); }) {
@@ -98,31 +98,31 @@ Expectations expected_given(const Problem& problem, const Args& args) {
   }
 }
 
-// One output held against its reference, element by element.
+// The element-by-element comparison of one output with its reference.
 struct Comparison {
   int64_t wrong = 0;  // elements outside their bound
-  // Of the bound, over all elements; infinity where something must be exact and is not.
+  // The largest error relative to its bound; infinity if an element must be exact but is not.
   double worst_share = 0;
-  std::string text = {};  // how many are wrong, and the worst one: its place, what it is and what is wanted
+  std::string text = {};  // how many are wrong, and the worst: its place, its value and the value wanted
 };
-// `poison` is what elements marked untouched still hold, byte by byte; without it they are not looked at.
+// `poison` is the byte that elements marked untouched must still hold; without it they are not checked.
 Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_t> poison = {});
 
-// The reference's view of an input element, whatever its type.
+// Reads an input element of any type for the reference.
 double load(const Tensor& tensor, int64_t flat_index);            // contiguous index
-double load2(const Tensor& tensor, int64_t row, int64_t column);  // honours stride[0]
+double load2(const Tensor& tensor, int64_t row, int64_t column);  // uses stride[0]
 
-// Half a unit in the last place of `value` in a floating type; 0 for f64-exact comparison in i32.
+// Half a unit in the last place of `value` in a floating type; 0 for integer types.
 double half_ulp(DType dtype, double value);
 
 // Unit roundoff of f32 arithmetic.
 constexpr double kF32Eps = 0x1p-24;
-// Some vector units read and write numbers below the smallest normal as zero; contracts allow it, and bounds
-// charge this much for each number so treated.
+// Some vector units treat numbers below the smallest normal as zero. Contracts allow this, and bounds
+// include this amount for each such number.
 constexpr double kFlush = 0x1p-126;
 
 // Bound of a sum of `terms` products accumulated in f32 in any order: each of up to `terms` roundings may
-// lose kF32Eps of the running sum, which is at most `magnitude` = sum |a_i||b_i|.
+// lose kF32Eps of the running sum, whose magnitude is at most `magnitude` = sum |a_i||b_i|.
 inline double sum_bound(int64_t terms, double magnitude) {
   return static_cast<double>(terms + 2) * kF32Eps * magnitude;
 }

@@ -4,24 +4,24 @@
 
 namespace sluice {
 
-// Brings experts' weights from a checkpoint's order into the layout that kernels read, or back.
+// Converts experts' weights from a checkpoint's order into the layout that kernels read, or back.
 //
 //   packed[e], packed_scales[e] = rows[e], row_scales[e] in layout fragments          unpack = false
 //   rows[e], row_scales[e] = the inverse                                              unpack = true
 //
-// Shapes     A matrix has features rows, twice that when it is gated, in the order gate_order. All are bytes:
+// Shapes     A matrix has `features` rows, or twice as many if it is gated, in the order gate_order. All tensors are bytes:
 //            rows u8[experts, rows, bytes of width weights], little-endian bf16 or e2m1 with the even code in the low
 //            nibble; row_scales u8[experts, rows, width / 32] (e2m1: e8m0). packed u8[experts, bytes] and packed_scales
 //            u8[experts, bytes], sizes by fragment_shape. experts from 0 to 2048, features and width from 1 to 65536,
 //            width % 32 == 0 for e2m1.
-// Bytes      reads one form, writes the other; padding is written as zeros and never read.
+// Bytes      reads one form and writes the other; padding is written as zeros and never read.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal, byte by byte. What a NaN scale (255) covers is packed as zeros: all that unpacking does not bring back.
+// Exactness  equal, byte by byte. Codes under a NaN scale (255) are packed as zeros: only these are not restored by unpacking.
 // Source     ops/fragment_layout.h.
 struct PackExperts {
   static constexpr std::string_view kName = "pack_experts";
   static constexpr std::string_view kSummary =
-      "brings experts' weights from a checkpoint's order into fragments, or back";
+      "converts experts' weights from a checkpoint's order into fragments, or back";
   struct Problem {
     int64_t experts = 1, features = 2880, width = 2880;
     bool gated = true;
@@ -48,7 +48,7 @@ struct PackExperts {
   // Bytes of a row and of its scales.
   static int64_t row_bytes(const Problem& p) { return bytes_of(p.w, p.width); }
   static int64_t row_scale_bytes(const Problem& p) { return p.w == DType::kE2M1 ? p.width / kMxBlock : 0; }
-  // The checkpoint's row that lies at `at`, or -1: padding.
+  // The checkpoint's row stored at `at`, or -1 for padding.
   SLUICE_HOST_DEVICE static int64_t source_row(const Problem& p, FragmentRow at) {
     const FragmentFeature f = fragment_feature(p.gated, at);
     if (f.feature >= p.features) return -1;

@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-// One row of one expert, as bytes.
+// The bytes of one row of one expert.
 const uint8_t* row_at(const PackExperts::Problem& p, const Tensor& t, int64_t expert, int64_t row,
                       int64_t bytes) {
   return t.as<const uint8_t>() + (expert * PackExperts::weight_rows(p) + row) * bytes;

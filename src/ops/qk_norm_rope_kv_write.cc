@@ -19,7 +19,7 @@ RmsNorm::Args QkNormRopeKvWrite::in_place(const Tensor& heads, const Tensor& wei
 Refusal QkNormRopeKvWrite::validate(const Problem& p) {
   Refusal r = RopeKvWrite::validate(p.turn);
   r.append(RmsNorm::validate(queries(p)));
-  // Of the keys' norm, all but this was said.
+  // The other fields of the keys' norm were checked above.
   need_between(r, "kv_heads", p.turn.kv_heads, 1,
                kWidthMax / std::clamp<int64_t>(p.turn.rope.head_dim, 1, kWidthMax));
   return r;

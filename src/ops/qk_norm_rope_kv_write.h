@@ -5,28 +5,28 @@
 
 namespace sluice {
 
-// RmsNorm of the heads of queries and of keys, and RopeKvWrite behind both, as one operation: what stands between the projection of a
-// layer's attention and its scores where a model norms queries and keys.
+// RmsNorm of the heads of queries and keys, followed by RopeKvWrite, fused: the work between the QKV projection and the attention scores
+// of a model that normalizes queries and keys.
 //
-//   q                = what ops/rms_norm.h says of q, q_norm and eps, turned as ops/rope.h says
-//   k_cache, v_cache = what ops/kv_write.h says of v, and of what ops/rms_norm.h says of k, k_norm and eps, turned as well
-//   k                is scratch from then on and may be anything
+//   q                = RmsNorm of q with q_norm and eps (ops/rms_norm.h), rotated as in ops/rope.h
+//   k_cache, v_cache = KvWrite (ops/kv_write.h) of v, and of k after RmsNorm with k_norm and eps and the same rotation
+//   k                is scratch: its content is unspecified afterwards
 //
-// A token without a position is normed all the same. settled is a promise: no launch writes positions, table and slot_of, they came with
-// a copy before all launches.
+// A token without a position is normalized nevertheless. settled is a guarantee: no launch writes positions, table and slot_of, because a
+// copy before all launches brought them.
 //
-// Shapes     as the contracts have them; q_norm and k_norm [head_dim]; rows of q, k and v may be strided.
-// Types      q, k, v all bf16 or all f32; q_norm and k_norm both bf16 or both f32 (field norm_w); the caches as q, or e4m3 (field
+// Shapes     as in the contracts; q_norm and k_norm [head_dim]; rows of q, k and v may be strided.
+// Types      q, k, v all bf16 or all f32; q_norm and k_norm both bf16 or both f32 (field norm_w); the caches in q's type, or e4m3 (field
 //            cache); the table f32.
-// Bytes      those of RopeKvWrite.
+// Bytes      RopeKvWrite's bytes.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  RmsNorm's bound of a norm that is rounded to the type of q, carried through the turn: |c| bound(a) + |s| bound(b), and
-//            Rope's own. In a k_cache of e4m3 what numbers within that bound become by KvWrite's rounding. v_cache: as KvWrite.
-// Source     the contracts; Qwen3's attention. TensorRT-LLM, SGLang and vLLM fuse norm and turn, for the same reason.
+// Exactness  RmsNorm's bound of a norm rounded to the type of q, carried through the rotation: |c| bound(a) + |s| bound(b), plus
+//            Rope's own. An e4m3 k_cache may hold what KvWrite's rounding makes of any number within that bound. v_cache: as KvWrite.
+// Source     the contracts; Qwen3's attention. TensorRT-LLM, SGLang and vLLM fuse norm and rotation to save a pass over q and k.
 struct QkNormRopeKvWrite {
   static constexpr std::string_view kName = "qk_norm_rope_kv_write";
   static constexpr std::string_view kSummary =
-      "norms and turns queries and keys, and stores new keys and values in the paged cache";
+      "norms and rotates queries and keys, and stores new keys and values in the paged cache";
   struct Problem {
     RopeKvWrite::Problem turn;
     double eps = 1e-6;
@@ -56,7 +56,7 @@ struct QkNormRopeKvWrite {
     v(slot("q_norm", Role::kIn, p.norm_w, {p.turn.rope.head_dim}), &Args::q_norm);
     v(slot("k_norm", Role::kIn, p.norm_w, {p.turn.rope.head_dim}), &Args::k_norm);
   }
-  // The parts: both norms, in place, and Problem::turn, whose Args is that of this one.
+  // The parts: both norms, in place, and Problem::turn, whose Args this Args extends.
   static RmsNorm::Problem norm(const Problem& p, int64_t heads) {
     const Rope::Problem& rope = p.turn.rope;
     return {.tokens = rope.tokens,
@@ -71,7 +71,7 @@ struct QkNormRopeKvWrite {
   static RmsNorm::Problem keys(const Problem& p) { return norm(p, p.turn.kv_heads); }
   static RmsNorm::Args queries(const Args& a) { return in_place(a.q, a.q_norm); }
   static RmsNorm::Args keys(const Args& a) { return in_place(a.k, a.k_norm); }
-  // Heads as RmsNorm has them: side by side in their row.
+  // Heads as RmsNorm reads them: adjacent in their row.
   static RmsNorm::Args in_place(const Tensor& heads, const Tensor& weight);
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p) { return RopeKvWrite::bytes(p.turn); }

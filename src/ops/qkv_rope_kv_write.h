@@ -4,29 +4,31 @@
 
 namespace sluice {
 
-// The projection of an attention layer to queries, keys and values, and RopeKvWrite behind it, as one operation: what stands
-// between a layer's input and its scores.
+// The QKV projection of an attention layer, followed by RopeKvWrite, fused: the work between a layer's input and its attention
+// scores.
 //
-//   y                = what ops/linear.h says for x, w and bias, rounded to the type of x: heads queries, kv_heads keys, kv_heads values
-//   qkv              = the queries of y, turned as ops/rope.h says; what is behind them is scratch and may be anything
-//   k_cache, v_cache = what ops/kv_write.h says of the keys of y, turned as well, and of its values
+//   y                = Linear of x, w and bias (ops/linear.h), rounded to the type of x: heads queries, kv_heads keys, kv_heads values
+//   qkv              = the queries of y, rotated as in ops/rope.h; the columns after them are scratch with unspecified content
+//   k_cache, v_cache = KvWrite (ops/kv_write.h) of the rotated keys of y, and of its values
 //
-// settled is a promise: no launch writes positions, table and slot_of, they came with a copy before all launches.
+// settled is a guarantee: no launch writes positions, table and slot_of, because a copy before all launches brought them.
 //
 // Shapes     x [tokens, width]; w [features, width] or panels, bias [features], features = (heads + 2 kv_heads) head_dim;
-//            qkv [tokens, features]; rows of x and qkv may be strided. The rest, and every bound, as the contracts have them.
-// Types      x and qkv both bf16 or both f32; w and bias alike; the caches as x, or e4m3 (field cache); the table f32.
+//            qkv [tokens, features]; rows of x and qkv may be strided. The other shapes and all bounds are as in the contracts.
+// Types      x and qkv both bf16 or both f32; w and bias both bf16 or both f32; the caches in x's type, or e4m3 (field cache); the
+//            table f32.
 // Bytes      w, x, qkv once, and each key and value into its cache.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  Linear's bound of y, carried through the turn: |c| bound(a) + |s| bound(b), and Rope's own. In caches of e4m3 what
-//            numbers within that bound become by KvWrite's rounding.
-// Source     the contracts; TensorRT-LLM and vLLM fuse the turn and the write, for the same reason.
+// Exactness  Linear's bound of y, carried through the rotation: |c| bound(a) + |s| bound(b), plus Rope's own. An e4m3 cache may hold
+//            what KvWrite's rounding makes of any number within that bound.
+// Source     the contracts; TensorRT-LLM and vLLM fuse rotation and write, to save a pass over keys and values.
 struct QkvRopeKvWrite {
   static constexpr std::string_view kName = "qkv_rope_kv_write";
   static constexpr std::string_view kSummary =
-      "projects to queries, keys and values, turns them, and stores keys and values in the paged cache";
+      "projects to queries, keys and values, rotates queries and keys, and stores keys and values in the "
+      "paged cache";
   struct Problem {
-    RopeKvWrite::Problem rope;  // its tokens and type are those of x too
+    RopeKvWrite::Problem rope;  // its tokens and type also apply to x
     int64_t width = 2880;
     DType w = DType::kBF16;
     WeightLayout layout = WeightLayout::kRowMajor;

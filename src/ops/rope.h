@@ -17,21 +17,22 @@ struct EnumWords<RopePairs> {
 //   with (c, s) = table[positions[t], i] and (a, b) pair i of the `rotary` elements from `first` on:
 //   a' = a c - b s,   b' = b c + a s
 //
-// A token whose position is outside [0, table_rows), -1 by convention, is left as it is; so are the
+// A token whose position is outside [0, table_rows), -1 by convention, is not changed; neither are the
 // other elements.
 //
 // Shapes     x [tokens, heads, head_dim], rows may be strided; positions i32[tokens]; table f32[table_rows,
-//            rotary / 2, 2] as rope_table() makes it. tokens >= 0; heads >= 1; rotary even,
+//            rotary / 2, 2] as rope_table() writes it. tokens >= 0; heads >= 1; rotary even,
 //            at least 2; first >= 0; first + rotary <= head_dim <= 1024; table_rows >= 1.
 // Types      x bf16 or f32; f32 arithmetic, one rounding.
 // Bytes      reads and writes x once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp; what is left as it is, is equal. Numbers below
+// Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp; unchanged elements are equal. Numbers below
 //            2^-126 may count as zero.
 // Source     Su et al., "RoFormer" (2021); openai/gpt-oss gpt_oss/torch/model.py, RotaryEmbedding.
 struct Rope {
   static constexpr std::string_view kName = "rope";
-  static constexpr std::string_view kSummary = "turns pairs of elements by angles of their position";
+  static constexpr std::string_view kSummary =
+      "rotates pairs of elements by angles that grow with the position";
   struct Problem {
     int64_t tokens = 1, heads = 64, head_dim = 64, rotary = 64, first = 0, table_rows = 4096;
     RopePairs pairs = RopePairs::kHalves;
@@ -67,24 +68,24 @@ struct Rope {
 
 Expectations reference(const Rope::Problem& problem, const Rope::Args& args);
 
-// What a rotary table is made from. factor == 1 is the plain embedding; above it, YaRN stretches the context.
+// The parameters of a rotary table. factor == 1 is the plain embedding; above 1, YaRN stretches the context.
 struct RopeScaling {
   double theta = 150000;           // base of the geometric series of wavelengths; above 1
   double factor = 1;               // context extension; gpt-oss 32
   double original_context = 4096;  // tokens the model was trained on before extension
-  double beta_fast = 32;        // pairs that turn more often than this over original_context stay as they are
-  double beta_slow = 1;         // pairs that turn less often are slowed by `factor`; a linear blend between
+  double beta_fast = 32;  // pairs that rotate more often than this over original_context keep their speed
+  double beta_slow = 1;   // pairs that rotate less often are slowed by `factor`; linear blend between
   double attention_factor = 0;  // multiplies cos and sin; 0: 0.1 ln(factor) + 1
   enum class Truncate : uint8_t {
     kNo,
     kYes
-  } truncate = Truncate::kNo;  // rounds the blend's ends to whole pairs
+  } truncate = Truncate::kNo;  // whether to round the blend's ends to whole pairs
 };
 
 // Fills `table` [rows, rotary / 2, 2] with (cos, sin) of each position and pair, computed in double and
-// rounded once to f32. kInvalidArgument: rotary odd or below 2, rows below 0, or a scaling outside its
-// bounds. Source: Peng et al., "YaRN" (2023), section 3; the blend of openai/gpt-oss (no truncation) and of
-// Hugging Face modeling_rope_utils (truncate).
+// rounded once to f32. kInvalidArgument: rotary is odd or below 2, rows is negative, or a scaling parameter
+// is outside its bounds. Source: Peng et al., "YaRN" (2023), section 3; the blend of openai/gpt-oss (no
+// truncation) and of Hugging Face modeling_rope_utils (truncate).
 Status rope_table(const RopeScaling& scaling, int64_t rows, int64_t rotary, float* table);
 
 }  // namespace sluice

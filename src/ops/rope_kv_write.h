@@ -4,29 +4,29 @@
 
 namespace sluice {
 
-// Rope on queries and keys and KvWrite behind it, as one operation: what stands between the projection of a layer's attention and
-// its scores.
+// Rope on queries and keys, followed by KvWrite, fused: the work between the QKV projection of an attention layer and its
+// scores.
 //
-//   q                = what ops/rope.h says of q
-//   k_cache, v_cache = what ops/kv_write.h says of k, turned as ops/rope.h says, and of v
-//   k itself stays as it is
+//   q                = rotated as in ops/rope.h
+//   k_cache, v_cache = KvWrite (ops/kv_write.h) of k rotated as in ops/rope.h, and of v
+//   k                is not changed
 //
-// settled is a promise: no launch writes positions, table and slot_of, they came with a copy before all launches.
+// settled is a guarantee: no launch writes positions, table and slot_of, because a copy before all launches brought them.
 //
-// Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The rest, and every bound,
-//            as the two contracts have them.
-// Types      q, k, v all bf16 or all f32; the caches as they are, or e4m3 (field cache); the table f32.
+// Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The other shapes and all bounds
+//            are as in the two contracts.
+// Types      q, k, v all bf16 or all f32; the caches in the same type, or e4m3 (field cache); the table f32.
 // Bytes      reads and writes q, k, v once.
 // Errors     make_plan: kInvalidArgument if a bound of either contract is broken. run: never fails on data.
-// Exactness  q and k_cache: Rope's bound; v_cache: as KvWrite. In a k_cache of e4m3 what turned keys within Rope's bound become by
-//            KvWrite's rounding: where the bound holds a tie, either neighbour.
-// Source     the two contracts; vLLM and SGLang fuse them for the same reason.
+// Exactness  q and k_cache: Rope's bound; v_cache: as KvWrite. An e4m3 k_cache may hold what KvWrite's rounding makes of any key within
+//            Rope's bound: if the bound contains a tie, either neighbor.
+// Source     the two contracts; vLLM and SGLang fuse them to save a pass over keys and values.
 struct RopeKvWrite {
   static constexpr std::string_view kName = "rope_kv_write";
   static constexpr std::string_view kSummary =
-      "turns queries and keys, and stores new keys and values in the paged cache";
+      "rotates queries and keys, and stores new keys and values in the paged cache";
   struct Problem {
-    Rope::Problem rope;  // of the queries; its tokens, head_dim and type are those of keys and values too
+    Rope::Problem rope;  // of the queries; its tokens, head_dim and type also apply to keys and values
     int64_t kv_heads = 8, pages = 64, page_size = 16;
     CacheType cache = CacheType::kSame;
     bool settled = false;
@@ -58,7 +58,7 @@ struct RopeKvWrite {
     v(slot("k_cache", Role::kInOut, cache, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::k_cache);
     v(slot("v_cache", Role::kInOut, cache, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::v_cache);
   }
-  // The parts: the turn of the keys, and the write. That of the queries is Problem::rope.
+  // The parts: the rotation of the keys, and the write. The rotation of the queries is Problem::rope.
   static Rope::Problem keys(const Problem& p) {
     Rope::Problem out = p.rope;
     return out.heads = p.kv_heads, out;

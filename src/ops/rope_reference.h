@@ -1,10 +1,10 @@
-// What references of operations that turn heads share.
+// Helpers shared by references of operations that rotate heads.
 #pragma once
 #include "ops/rope.h"
 
 namespace sluice {
 
-// Turns x, [tokens, heads, head_dim] known within bounds, by args.positions and args.table; the bounds follow.
+// Rotates x, [tokens, heads, head_dim] with bounds, by args.positions and args.table, and updates the bounds.
 void turn(const Rope::Problem& problem, const Rope::Args& args, Expected* x);
 
 }  // namespace sluice

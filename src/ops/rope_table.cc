@@ -28,13 +28,13 @@ Status check(const RopeScaling& s, int64_t rows, int64_t rotary, const float* ta
               s.beta_fast);
 }
 
-// Pairs between which the blend runs: below `low` nothing changes, above `high` all slow down.
+// The range of pairs in which the blend runs: below `low` nothing changes, above `high` all pairs are slowed down.
 struct Ramp {
   double low, high;
 };
 
 Ramp ramp_of(const RopeScaling& s, int64_t rotary) {
-  // The pair that turns `rotations` times over the original context, as a real number.
+  // The (fractional) pair that rotates `rotations` times over the original context.
   const auto pair_of = [&](double rotations) {
     const double wavelength = s.original_context / (rotations * 2 * std::numbers::pi);
     return 0.5 * static_cast<double>(rotary) * std::log(wavelength) / std::log(s.theta);
@@ -42,7 +42,7 @@ Ramp ramp_of(const RopeScaling& s, int64_t rotary) {
   Ramp ramp{pair_of(s.beta_fast), pair_of(s.beta_slow)};
   if (s.truncate == RopeScaling::Truncate::kYes) ramp = {std::floor(ramp.low), std::ceil(ramp.high)};
   ramp = {std::max(ramp.low, 0.0), std::min(ramp.high, static_cast<double>(rotary - 1))};
-  if (ramp.low == ramp.high) ramp.high += 0.001;  // a step, and not a division by zero
+  if (ramp.low == ramp.high) ramp.high += 0.001;  // makes a step and avoids a division by zero
   return ramp;
 }
 

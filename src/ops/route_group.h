@@ -4,19 +4,18 @@
 
 namespace sluice {
 
-// From logits to everything that the products with the experts' weights need: RouteTopk (ops/route_topk.h), then
-// GroupRows (ops/group_rows.h) over its ids, shared slots included. Both contracts hold word for word; neither is
-// restated here.
+// From logits to all inputs of the products with the experts' weights, fused: RouteTopk (ops/route_topk.h), then GroupRows
+// (ops/group_rows.h) over its ids, shared slots included. Both contracts hold unchanged and are not restated here.
 //
 // Grouped by  experts(problem) ids, from 0: experts + shared_slots under scope kAll; expert_count + shared_slots under
-//             kRange; mapped_experts under kMap, because the map may name copies of experts that only it knows. An id
-//             beyond is an empty slot.
+//             kRange; mapped_experts under kMap, because the map may name copies of experts that only the map knows. A
+//             larger id is an empty slot.
 // Shapes      as in the two contracts, with slots = top_k + shared_slots columns of ids.
-// Bytes       reads the logits once, writes every output once; ids are not read back.
+// Bytes       reads the logits once and writes every output once; ids are not read back.
 // Errors      make_plan: kInvalidArgument if a bound of either contract is broken (for example no expert to group by).
 //             run: never fails on data.
-// Exactness   weights as in RouteTopk, everything else equal.
-// Source      original, as one operation; SGLang and vLLM run its parts as two to five launches.
+// Exactness   weights as in RouteTopk, all other outputs equal.
+// Source      original as a fused operation; SGLang and vLLM run its parts as two to five launches.
 struct RouteGroup {
   static constexpr std::string_view kName = "route_group";
   static constexpr std::string_view kSummary =
@@ -39,7 +38,7 @@ struct RouteGroup {
     const bool part = p.route.scope == ExpertScope::kRange;
     return (part ? p.route.expert_count : p.route.experts) + p.route.shared_slots;
   }
-  // The second half: what GroupRows does to the ids of the first.
+  // The second half: GroupRows on the ids of the first half.
   static GroupRows::Problem group(const Problem& p) {
     return {.tokens = p.route.tokens,
             .slots = p.route.top_k + p.route.shared_slots,

@@ -3,19 +3,20 @@
 
 namespace sluice {
 
-// How a model turns logits into experts and weights. The field's names; routing_rule() takes them apart.
+// How a model turns logits into experts and weights. The names are the field's usual ones; routing_rule()
+// splits a method into its parts.
 enum class RoutingMethod : uint8_t {
-  kRenormalize,       // gpt-oss, Mixtral: top-k, then softmax over the chosen
-  kRenormalizeNaive,  // Qwen3: softmax over all, top-k, divided by their sum
-  kDefault,           // Qwen2-MoE: softmax over all, top-k, as they are
-  kDeepSeekV3,        // sigmoid, bias chooses, groups by the sum of their two best, renormalised
-  kGroupedSoftmax,    // DeepSeek V2: softmax over all, groups by their best
-  kSqrtSoftplus,      // DeepSeek V4: sqrt(softplus), bias chooses, renormalised
-  kHash,              // DeepSeek V4's first layers: experts by token id, weights as kSqrtSoftplus
-  kMiniMax2,          // sigmoid, bias chooses, renormalised, no groups
+  kRenormalize,       // gpt-oss, Mixtral: top-k, then softmax over the chosen experts
+  kRenormalizeNaive,  // Qwen3: softmax over all experts, top-k, divided by the sum of the chosen
+  kDefault,           // Qwen2-MoE: softmax over all experts, top-k, unchanged
+  kDeepSeekV3,        // sigmoid, chooses with bias, groups ranked by the sum of their two best, renormalized
+  kGroupedSoftmax,    // DeepSeek V2: softmax over all experts, groups ranked by their best
+  kSqrtSoftplus,      // DeepSeek V4: sqrt(softplus), chooses with bias, renormalized
+  kHash,              // DeepSeek V4's first layers: experts by token id, weights as in kSqrtSoftplus
+  kMiniMax2,          // sigmoid, chooses with bias, renormalized, no groups
   kLlama4,            // top-k of the logits, each through a sigmoid
-  kTopK,              // top-k of the logits, as they are
-  kSigmoid,           // sigmoid, top-k, as they are
+  kTopK,              // top-k of the logits, unchanged
+  kSigmoid,           // sigmoid, top-k, unchanged
   kSigmoidRenorm,     // sigmoid, top-k, divided by their sum
 };
 template <>
@@ -27,7 +28,7 @@ struct EnumWords<RoutingMethod> {
 
 enum class RoutingInput : uint8_t {
   kLogits,
-  kPrecomputed,  // ids_in and weights_in come from the caller
+  kPrecomputed,  // the caller supplies ids_in and weights_in
   kPacked,       // packed_in: i32 = id << 16 | bits of the weight in bf16 (FlashInfer's PackedPrecomputed)
 };
 template <>
@@ -35,59 +36,59 @@ struct EnumWords<RoutingInput> {
   static constexpr std::string_view words[] = {"logits", "precomputed", "packed"};
 };
 
-// What becomes of an expert's id on its way out.
+// How an expert's id is translated on output.
 enum class ExpertScope : uint8_t {
-  kAll,    // ids as they are
+  kAll,    // ids are unchanged
   kRange,  // expert-parallel: id - expert_begin inside [expert_begin, expert_begin + expert_count), else -1
-  kMap,    // expert_map[id]; a negative entry is a foreign expert, -1
+  kMap,    // expert_map[id]; if that is negative, the expert is on another rank: -1
 };
 template <>
 struct EnumWords<ExpertScope> {
   static constexpr std::string_view words[] = {"all", "range", "map"};
 };
 
-// A method, taken apart.
+// The parts of a routing method.
 struct RoutingRule {
   enum class Score : uint8_t { kLogit, kSoftmaxAll, kSigmoid, kSqrtSoftplus } score;
   enum class Weigh : uint8_t { kScore, kRenormalize, kSoftmaxChosen, kSigmoid } weigh;
   bool biased;   // chooses by score + bias
-  bool grouped;  // looks at groups, topk_groups
+  bool grouped;  // uses groups and topk_groups
   bool by_hash;  // chooses by table
 };
 RoutingRule routing_rule(RoutingMethod method);
 
-// Chooses top_k experts for each token and gives each of them a weight.
+// Chooses top_k experts for each token and gives each expert a weight.
 //
 // Choice. With s = score(logits[t, e]) and c = s (+ bias[e]):
 //   ids[t, :]  the top_k largest c, largest first.
 //   Equal c (-0 equals +0): the lower expert first. NaN ranks below -inf; among NaN the lower expert first.
 //   Without a bias every score keeps the order of the logits, so c is the logit itself, except for
-//   kDeepSeekV3 with groups > 1, which sums scores. Where c is a score (chooses_by_score), s is the f32
-//   number that ops/score_math.h defines to the bit, and c = s + bias is one f32 addition: every backend
+//   kDeepSeekV3 with groups > 1, which sums scores. If c is a score (chooses_by_score), s is the f32
+//   number that ops/score_math.h defines to the bit, and c = s + bias is one f32 addition, so every backend
 //   chooses the same experts, near-ties included.
 //
-//   Groups: experts / groups neighbours make a group; its rank is the sum (one f32 addition) of its two
-//   largest c (kDeepSeekV3; its only c where a group has one expert) or its largest c (kGroupedSoftmax). The
-//   topk_groups best groups stay, ties to the lower group, a NaN rank below -inf.
+//   Groups: experts / groups neighbors form a group. Its rank is the sum (one f32 addition) of its two
+//   largest c (kDeepSeekV3; of its only c if a group has one expert) or its largest c (kGroupedSoftmax). The
+//   topk_groups best groups stay eligible; ties go to the lower group, and a NaN rank is below -inf.
 //
 //   kHash: ids[t, :] = hash_table[token_ids[t], :]; a token id outside [0, vocab) or an expert outside
 //   [0, experts) gives -1 and weight 0.
 //
-// Weights. w = s[id] without the bias, then by rule: as it is; / (sum_k + 1e-20); softmax over the chosen
+// Weights. w = s[id] without the bias, then by rule: unchanged; / (sum_k + 1e-20); softmax over the chosen
 //   logits; sigmoid of the logit. With scale_here then * scale. f32.
 //
-// Slots. shared_slots more follow the top_k: slot j has id experts + j and a weight that is 1 after the
+// Slots. shared_slots more slots follow the top_k: slot j has id experts + j and a weight that is 1 after the
 //   routed scale: 1 if the scale is applied here (scale_here), else 1 / scale.
 //
-// Scope. Ids of routed experts go through `scope`; a foreign one becomes -1 and keeps its weight.
-//   Shared slots: under kRange their id is expert_count + j, under kMap and kAll experts + j.
+// Scope. Ids of routed experts go through `scope`; an expert of another rank becomes -1 and keeps its weight.
+//   Shared slots: under kRange their id is expert_count + j, under kMap and kAll it is experts + j.
 //
 // Padding. Rows at or beyond tokens_valid[0] get ids -1, weights 0, captured -1, shared slots included.
 //
-// Capture. captured[t, k]: the chosen expert before scope (and without shared slots); -1 where none.
+// Capture. captured[t, k]: the chosen expert before scope (and without shared slots); -1 if there is none.
 //
-// Precomputed. ids_in, weights_in (or packed_in) stand for choice and weights; an id outside [0, experts)
-//   becomes -1 with weight 0. Weights get the scale, nothing else.
+// Precomputed. ids_in, weights_in (or packed_in) replace choice and weights; an id outside [0, experts)
+//   becomes -1 with weight 0. Weights are multiplied by the scale only.
 //
 // Shapes     logits [tokens, experts] f32 or bf16, rows may be strided; bias f32[experts]; hash_table
 //            i32[vocab, top_k]; token_ids i32[tokens]; expert_map i32[experts]; tokens_valid i32[1]; ids
@@ -148,11 +149,11 @@ struct RouteTopk {
     Tensor logits, bias, hash_table, token_ids, expert_map, tokens_valid, ids_in, weights_in, packed_in;
     Tensor ids, weights, captured;
   };
-  // Whether c of the contract above is a score of score_math.h (+ bias), or else the logit.
+  // Whether c of the contract is a score of score_math.h (+ bias); otherwise it is the logit.
   static bool chooses_by_score(const Problem& p) {
     return p.bias || (p.method == RoutingMethod::kDeepSeekV3 && p.groups > 1);
   }
-  // Whether the method reads logits at all (kHash does, for its weights).
+  // Whether the input is logits, which every method reads (kHash for its weights).
   static bool reads_logits(const Problem& p) { return p.input == RoutingInput::kLogits; }
   template <class V>
   static void slots(const Problem& p, V v) {
@@ -177,7 +178,7 @@ struct RouteTopk {
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);
-  static double flops(const Problem&) { return 0; }  // comparisons; they do not matter
+  static double flops(const Problem&) { return 0; }  // only comparisons, which are not counted
   static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
   static int64_t tokens_of(const Problem& p) { return p.tokens; }
 };

@@ -15,12 +15,12 @@ constexpr double kF32Max = std::numeric_limits<float>::max();
 // score_math.h flushes results below 1.04 * 2^-126; other functions may flush below 2^-126.
 constexpr double kScoreFlush = 2 * kFlush;
 
-// A number, and how far f32 arithmetic may be from it.
+// A number, and a bound on the error of f32 arithmetic.
 struct Inexact {
   double value = 0, error = 0;
 };
 
-// The order of the choice: larger first, NaN last, then the lower index.
+// The order of the choice: larger values first, NaN last, then lower indices.
 bool before(float a, int64_t i, float b, int64_t j) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b) ? i < j : std::isnan(b);
   return a != b ? a > b : i < j;
@@ -55,7 +55,7 @@ std::vector<float> choice_scores(const Problem& p, const Args& a, int64_t t) {
   return c;
 }
 
-// Experts of the groups that stay.
+// The experts of the eligible groups.
 std::vector<int64_t> eligible(const Problem& p, const std::vector<float>& c) {
   const int64_t size = p.experts / p.groups;
   std::vector<float> rank;
@@ -72,7 +72,7 @@ std::vector<int64_t> eligible(const Problem& p, const std::vector<float>& c) {
   return out;
 }
 
-// -1 where there is no expert.
+// The chosen experts; -1 if there is none.
 std::vector<int64_t> choose(const Problem& p, const Args& a, int64_t t) {
   const auto known = [&](double id) { return id >= 0 && id < static_cast<double>(p.experts); };
   std::vector<int64_t> ids;
@@ -182,7 +182,7 @@ std::vector<Inexact> weigh(const Problem& p, const Args& a, int64_t t, const std
   for (Inexact& w : out) {
     if (!p.scale_here) continue;
     w.value *= p.scale;
-    // The scale becomes f32, and then there is one product.
+    // The scale is rounded to f32, followed by one product.
     w.error = std::isinf(w.value) ? 0 : w.error * p.scale + 3 * kF32Eps * std::abs(w.value) + kFlush;
   }
   return out;

@@ -18,7 +18,7 @@ Expectations reference(const RouterGemm::Problem& p, const RouterGemm::Args& a) 
       }
       y.value.push_back(sum);
       y.bound.push_back(sum_bound(p.hidden + 1, magnitude) + flushed);
-      // The result may round up into the next power of two, whose ulp is larger.
+      // The result may round up to the next power of two, whose ulp is larger.
       y.bound.back() += half_ulp(p.y, std::abs(sum) + y.bound.back());
     }
   }

@@ -4,28 +4,28 @@
 
 namespace sluice {
 
-// RouterGemm and RouteTopk after it, as one operation: from a layer's input to experts and weights.
+// RouterGemm followed by RouteTopk, fused: from a layer's input to experts and weights.
 //
-//   logits         = what ops/router_gemm.h says of y, for x, w and gate_bias as its bias
-//   ids, weights,  = what ops/route_topk.h says of these logits, as they were written: rounded to their type
+//   logits         = RouterGemm of x and w, with gate_bias as bias (ops/router_gemm.h)
+//   ids, weights,  = RouteTopk (ops/route_topk.h) of these logits as they are written, rounded to their type
 //   captured
 //
 // Shapes     x [tokens, hidden], w [experts, hidden], gate_bias [experts]; logits [tokens, experts] is an
-//            output here, and always written; rows of x and logits may be strided. The rest, and every bound,
-//            as the two contracts have them.
-// Types      x bf16 or f32; w and gate_bias the same one, bf16 or f32; logits bf16 or f32.
+//            output here and always written; rows of x and logits may be strided. The other shapes and all bounds
+//            are as in the two contracts.
+// Types      x bf16 or f32; w and gate_bias both bf16 or both f32; logits bf16 or f32.
 // Bytes      reads x, w, gate_bias once; writes logits, ids, weights once.
 // Errors     make_plan: kInvalidArgument if a bound of either contract is broken, or if input is not logits.
 //            run: never fails on data.
-// Exactness  logits: RouterGemm's bound. The others: RouteTopk's, held against the logits of the same run
-//            (reference_given), since two logits closer to each other than their bound may come in any order.
-// Source     the two contracts; the gates of vLLM (GateLinear) and SGLang (TopK) run them back to back.
+// Exactness  logits: RouterGemm's bound. The other outputs: RouteTopk's bounds with respect to the logits of the same run
+//            (reference_given), because two logits closer than their bound may come in either order.
+// Source     the two contracts; the routers of vLLM (GateLinear) and SGLang (TopK) run them back to back.
 struct RouterRoute {
   static constexpr std::string_view kName = "router_route";
   static constexpr std::string_view kSummary =
       "scores every expert for every token, chooses experts and gives each of them a weight";
   struct Problem {
-    RouteTopk::Problem route;  // its tokens, experts and type of the logits are the gate's too
+    RouteTopk::Problem route;  // its tokens, experts and logits type also apply to the router's product
     int64_t hidden = 2880;
     DType x = DType::kBF16, w = DType::kBF16;
     bool gate_bias = false;
@@ -52,7 +52,7 @@ struct RouterRoute {
       v(spec, static_cast<Tensor Args::*>(member));
     });
   }
-  // The first half; the second is Problem::route, and Args is the second half's Args.
+  // The first half. The second half is Problem::route, and Args extends its Args.
   static RouterGemm::Problem gate(const Problem& p) {
     return {.tokens = p.route.tokens,
             .experts = p.route.experts,

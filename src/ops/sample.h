@@ -3,14 +3,14 @@
 
 namespace sluice {
 
-// Draws one token for each row of logits. NaN logits count as -inf throughout.
+// Samples one token from each row of logits. NaN logits count as -inf throughout.
 //
-// Greedy (temperature[r] not above 0, or the problem says it of all rows): the largest logit, ties (-0 equals +0) to the lower id.
-// Otherwise, in this order: p = softmax(logits / temperature); order by logit descending, ties by lower id;
-//   top_k[r] > 0: the first top_k stay;
-//   top_p[r] < 1: of those, renormalised, the shortest prefix whose sum reaches top_p stays, at least one;
-//   min_p[r] > 0: of those, the ones with p >= min_p * (largest p) stay, at least one;
-//   renormalised; u = uniform(seed[r], step[r]) (base/random.h); the first token whose running sum exceeds u.
+// Greedy (temperature[r] not above 0, or the problem declares all rows greedy): the largest logit, ties (-0 equals +0) to the lower id.
+// Otherwise, in this order: p = softmax(logits / temperature), sorted by logit descending, ties by lower id;
+//   top_k[r] > 0: keep the first top_k;
+//   top_p[r] < 1: renormalize these; keep the shortest prefix whose sum reaches top_p, at least one;
+//   min_p[r] > 0: of these keep the tokens with p >= min_p * (largest p), at least one;
+//   renormalize; u = uniform(seed[r], step[r]) (base/random.h); take the first token whose running sum exceeds u.
 // logprob[r] = ln softmax(logits)[token] of the unmodified logits. A row without a number above -inf gives
 // token 0 and logprob NaN. A row with +inf is greedy, and its logprob is NaN.
 //
@@ -21,14 +21,14 @@ namespace sluice {
 // Bytes      reads the logits.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data. A parameter that is
 //            NaN switches its step off (temperature: greedy).
-// Exactness  token: equal to the reference, except near an edge, where the tokens on both sides will do: u
+// Exactness  token: equal to the reference, except near an edge, where the tokens on both sides are accepted: u
 //            within 2^-20 of a running sum, a running sum within 2^-20 of top_p, p / (largest p) within 2^-20
-//            of min_p. The same inputs give the same token on one backend, always. logprob: that of the token
-//            drawn, within 2^-18 * (1 + |ref|).
+//            of min_p. Equal inputs always give equal tokens on one backend. logprob: of the returned
+//            token, within 2^-18 * (1 + |ref|).
 // Source     Holtzman et al. (2020) for top-p; Hugging Face generation/logits_process.py for the order.
 struct Sample {
   static constexpr std::string_view kName = "sample";
-  static constexpr std::string_view kSummary = "draws one token for each row of logits";
+  static constexpr std::string_view kSummary = "samples one token from each row of logits";
   struct Problem {
     int64_t rows = 1, vocab = 201088;
     DType logits = DType::kF32;

@@ -14,7 +14,7 @@ struct Answer {
   int64_t token = 0;
   double logprob = kNan;
 };
-// The first is the exact one; the others are its neighbours across an edge.
+// The first is the exact result; the others are its neighbors across an edge.
 using Answers = std::vector<Answer>;
 
 struct DrawRow {
@@ -23,7 +23,7 @@ struct DrawRow {
   double u = 0;
 };
 
-// How many tokens may stay, from the fewest to the most, and exactly.
+// How many tokens may be kept: the fewest, the exact number, and the most.
 struct Kept {
   int64_t fewest, exact, most;
 };
@@ -31,12 +31,12 @@ struct Kept {
 // `p` descends and sums to 1; `running` are its running sums.
 Kept kept_of(const DrawRow& row, const std::vector<double>& p, const std::vector<double>& running) {
   const auto count = static_cast<int64_t>(p.size());
-  // The shortest prefix whose sum reaches `target`, at least one.
+  // The length of the shortest prefix whose sum reaches `target`, at least one.
   const auto reaches = [&](double target) {
     const auto at = std::lower_bound(running.begin(), running.end(), target) - running.begin();
     return std::min<int64_t>(at + 1, count);
   };
-  // Those with p >= share * (largest p), at least one.
+  // The number of tokens with p >= share * (largest p), at least one.
   const auto above = [&](double share) {
     int64_t n = 1;
     while (n < count && p[static_cast<size_t>(n)] >= share * p[0]) ++n;
@@ -51,14 +51,14 @@ Kept kept_of(const DrawRow& row, const std::vector<double>& p, const std::vector
   return kept;
 }
 
-// Positions in the order of p that may be drawn; the exact one first.
+// Positions in the order of p that may be sampled, the exact one first.
 std::vector<int64_t> drawn(const DrawRow& row, std::vector<double> p) {
   const double total = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& x : p) x /= total;
   std::vector<double> running(p.size());
   std::partial_sum(p.begin(), p.end(), running.begin());
   const Kept kept = kept_of(row, p, running);
-  // The first token of the first `count` whose running sum exceeds `at`, and which can be drawn at all.
+  // The first of the first `count` tokens whose running sum exceeds `at` and whose probability is not zero.
   const auto first_beyond = [&](double at, int64_t count) {
     const auto i = std::upper_bound(running.begin(), running.begin() + count, at) - running.begin();
     int64_t token = std::min<int64_t>(i, count - 1);

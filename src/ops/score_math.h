@@ -1,16 +1,16 @@
-// The f32 functions of a biased choice of experts, defined to the bit: the same bits on every backend.
+// The f32 functions of a biased choice of experts, defined to the bit: every backend computes the same bits.
 //
-// An expert is chosen by score + bias, and two scores may lie one rounding apart, so the score itself is part
-// of the contract (ops/route_topk.h). Everything here is IEEE +, -, *, /, sqrt, comparisons and bit
-// operations in the order written; no multiply-add may fuse (the build says -ffp-contract=off, device code
-// uses the _rn intrinsics), and no result or intermediate that matters is subnormal, so that units which
-// flush those to zero agree. backends/cpu/simd/score.h holds the same functions for vectors; a test compares
+// An expert is chosen by score + bias, and two scores may be one rounding apart, so the score itself is part
+// of the contract (ops/route_topk.h). All functions here consist of IEEE +, -, *, /, sqrt, comparisons and bit
+// operations in the order written. No multiply-add may be fused (the build sets -ffp-contract=off, device code
+// uses the _rn intrinsics), and no result or intermediate that matters is subnormal, so that units that
+// flush subnormals to zero agree. backends/cpu/simd/score.h holds the same functions for vectors; a test compares
 // the bits.
 //
 // Accuracy   measured on every float with 2^-9 < |x| < 192, in ulp: score_exp 1.1, score_sigmoid 2.5,
 //            score_sqrt_softplus 2.0. kScoreUlps bounds all three.
-// Monotone   score_exp and score_sigmoid never fall there; score_sqrt_softplus falls by up to 2 ulp between
-//            one pair of neighbours in 160, so without a bias the logits choose and not the scores.
+// Monotone   score_exp and score_sigmoid never decrease there; score_sqrt_softplus decreases by up to 2 ulp between
+//            one pair of neighbors in 160, so without a bias experts are chosen by logits instead of scores.
 // Range      a result below 1.04 * 2^-126 is 0; score_exp above 87.3 is infinity. NaN gives NaN.
 #pragma once
 #include <cmath>
@@ -25,20 +25,19 @@ constexpr double kScoreUlps = 3;
 
 namespace score {
 
-// exp(87.3) is below 2^126 and exp(-87.3) above 2^-126: in between neither it nor its reciprocal is
-// subnormal.
+// exp(87.3) is below 2^126 and exp(-87.3) above 2^-126: in this range neither the result nor its reciprocal is subnormal.
 constexpr float kExpLimit = 87.3f;
 constexpr float kLog2E = 1.44269502f;
 constexpr float kRound = 12582912.f;  // 1.5 * 2^23: x + kRound holds x rounded to an integer in its low bits
 constexpr float kLn2High = .693359375f;  // ten bits: its products with the integers that occur here are exact
 constexpr float kLn2Low = -2.12194440e-4f;
-// (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, interpolated at Chebyshev's nodes: 8e-9 of exp(r).
+// (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, interpolated at Chebyshev nodes; the relative error of exp(r) is 8e-9.
 constexpr float kExp[] = {.5f, .166665778f, .0416665561f, .00836317241f, .00139261759f};
-// (atanh(s) / s - 1) / s^2 as a polynomial in s^2 on s <= 1/3, likewise.
+// (atanh(s) / s - 1) / s^2 as a polynomial in s^2 on s <= 1/3, interpolated the same way.
 constexpr float kAtanh[] = {.333333343f, .199998528f, .142961785f, .108532876f, .11612165f};
 
 constexpr float kLargest = 3.40282347e38f;
-constexpr float kSoftplusTail = -18.f;  // exp(-18) / 2, what log(1 + z) / z lacks to 1, is 2^-27
+constexpr float kSoftplusTail = -18.f;  // here 1 - log(1 + z) / z is exp(-18) / 2, which is 2^-27
 
 SLUICE_HOST_DEVICE inline float infinity() {
   const uint32_t bits = 0x7f800000u;
@@ -50,8 +49,8 @@ SLUICE_HOST_DEVICE inline float infinity() {
 #if defined(__CUDA_ARCH__)
 __device__ inline float mul(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float add(float a, float b) { return __fadd_rn(a, b); }
-// x < limit ? yes : no, as one instruction: given the choice, the compiler branches around what leads to `no`, and then
-// scores of several experts no longer overlap.
+// x < limit ? yes : no, as one instruction. Without it the compiler branches around the computation of
+// `no`, and then the scores of several experts no longer overlap.
 __device__ inline float if_below(float x, float limit, float yes, float no) {
   float out;
   asm("{ .reg .pred below; setp.lt.f32 below, %1, %2; selp.f32 %0, %3, %4, below; }"
@@ -59,8 +58,8 @@ __device__ inline float if_below(float x, float limit, float yes, float no) {
       : "f"(x), "f"(limit), "f"(yes), "f"(no));
   return out;
 }
-// Rounded as IEEE says wherever this file calls them, and without the branch that __frcp_rn and its like take for
-// subnormals and numbers near the limits: here those do not occur, or do not reach the result.
+// Rounded as IEEE requires wherever this file calls them, but without the branch of __frcp_rn and similar
+// intrinsics for subnormals and numbers near the limits, which do not occur here or do not reach the result.
 __device__ inline float near_reciprocal(float a) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
@@ -93,7 +92,7 @@ SLUICE_HOST_DEVICE inline float root(float a) { return std::sqrt(a); }
 
 namespace score {
 
-// exp(x) = 2^n * exp(r), n the integer nearest to x / ln 2, r the rest; for |x| <= kExpLimit, and NaN.
+// exp(x) = 2^n * exp(r), n the integer nearest to x / ln 2, r the remainder; for |x| <= kExpLimit, and NaN.
 SLUICE_HOST_DEVICE inline float exp_inside(float x) {
   constexpr float c0 = kExp[0], c1 = kExp[1], c2 = kExp[2], c3 = kExp[3], c4 = kExp[4];
   const float shifted = add(mul(x, kLog2E), kRound);
@@ -119,15 +118,16 @@ SLUICE_HOST_DEVICE inline float score_exp(float x) {
   return if_below(x, -kExpLimit, 0.f, if_below(kExpLimit, x, infinity(), exp_inside(x)));
 }
 
-// 1 / (1 + exp(-x)). One formula for both signs: the quotient e / (1 + e) is not monotone in f32.
+// 1 / (1 + exp(-x)). One formula serves both signs, because the quotient e / (1 + e) is not monotone in f32.
 SLUICE_HOST_DEVICE inline float score_sigmoid(float x) {
   using namespace score;
   const float e = if_below(-x, -kExpLimit, 0.f, exp_inside(-x));
   return if_below(kExpLimit, -x, 0.f, near_reciprocal(add(1.f, e)));  // 1 / infinity
 }
 
-// sqrt(log(1 + exp(x))) = sqrt(max(x, 0) + log(1 + z)) with z = exp(-|x|), and log(1 + z) = 2 atanh(z / (2 +
-// z)). Far below zero log(1 + z) is z to the last bit, and exp(x / 2) keeps its digits where z has none left.
+// sqrt(log(1 + exp(x))) = sqrt(max(x, 0) + log(1 + z)) with z = exp(-|x|), and log(1 + z) = 2 atanh(z / (2
+// + z)). Far below zero log(1 + z) equals z to the last bit, and the result is exp(x / 2), which keeps its
+// digits where z underflows.
 SLUICE_HOST_DEVICE inline float score_sqrt_softplus(float x) {
   using namespace score;
   constexpr float c0 = kAtanh[0], c1 = kAtanh[1], c2 = kAtanh[2], c3 = kAtanh[3], c4 = kAtanh[4];

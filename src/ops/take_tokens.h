@@ -3,22 +3,22 @@
 
 namespace sluice {
 
-// Puts tokens that the step before has drawn among those that the host knows, so that a step can be enqueued before anybody
-// has read what the one before it drew.
+// Combines tokens sampled by the previous step with tokens known to the host, so that a step can be enqueued before the host has read the
+// previous step's samples.
 //
 //   y[t] = ids[t]              ids[t] >= 0
-//          drawn[-1 - ids[t]]  ids[t] < 0, and there is such a row
-//          -1                  else: no token (ops/embedding.h gives zeros)
+//           drawn[-1 - ids[t]]  ids[t] < 0, if that row exists
+//           -1                  otherwise: no token (ops/embedding.h gives zeros)
 //
 // Shapes     ids, y i32[tokens]; drawn i32[rows]. tokens >= 0; rows from 1 to 2^31 - 1.
-// Bytes      reads ids and as many drawn tokens at most, writes y.
+// Bytes      reads ids and at most as many sampled tokens, writes y.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.
 // Source     original.
 struct TakeTokens {
   static constexpr std::string_view kName = "take_tokens";
   static constexpr std::string_view kSummary =
-      "puts the tokens of the step before among those that are known";
+      "inserts tokens that the previous step sampled among the known tokens";
   struct Problem {
     int64_t tokens = 1, rows = 256;
     bool operator==(const Problem&) const = default;

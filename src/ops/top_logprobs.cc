@@ -11,8 +11,8 @@ namespace {
 
 struct LogitsRow {
   std::vector<double> x;       // without NaN
-  std::vector<int64_t> order;  // of the tokens
-  double log_sum;              // NaN: no logprob means anything
+  std::vector<int64_t> order;  // token ids, sorted
+  double log_sum;              // NaN: no logprob is meaningful
 };
 
 LogitsRow row_of(const TopLogprobs::Problem& p, const Tensor& logits, int64_t row) {

@@ -3,30 +3,31 @@
 
 namespace sluice {
 
-// Log probabilities of some rows of logits: of each row's token, and of the likeliest ones.
+// Log probabilities of some rows of logits: of each row's given token, and of the likeliest tokens.
 //
 //   For q in [0, rows), with x = logits[row[q]], t = token[row[q]] and ln p = x - ln(sum over i of e^x[i]):
 //   logprob[q]          ln p[t]
-//   rank[q]             1 + how many tokens stand before t
+//   rank[q]             1 + the number of tokens that precede t
 //   top_id[q, :]        the first `top` tokens in order
-//   top_logprob[q, :]   ln p of those
-//   The order is by logit, descending, then by id; -0 equals +0, and NaN counts as -inf throughout. So rank r is the place
-//   of t in a list of r tokens or more, ties or not.
+//   top_logprob[q, :]   ln p of these tokens
+//   The order is by logit, descending, then by id; -0 equals +0, and NaN counts as -inf throughout. So rank r is the position
+//   of t in any list of at least r tokens, even with ties.
 //
-//   Beyond the vocabulary the list has id -1 and logprob NaN. A row with +inf, or without a number above -inf, has NaN for
-//   every logprob. A token outside [0, vocab) has logprob NaN and rank 0. A row that does not exist has rank 0, ids -1 and
-//   NaN.
+//   If top exceeds the vocabulary, the rest of the list has id -1 and logprob NaN. In a row with +inf, or without a number above -inf,
+//   every logprob is NaN. A token outside [0, vocab) has logprob NaN and rank 0. A row that does not exist has rank 0, ids -1 and
+//   logprobs NaN.
 //
 // Shapes     logits f32[logit_rows, vocab], rows may be strided; token i32[logit_rows]; row, rank i32[rows]; logprob
 //            f32[rows]; top_id i32[rows, top], top_logprob f32[rows, top], absent if top is 0. rows, logit_rows >= 0; vocab
 //            from 1 to 2^24; top from 0 to 32.
-// Bytes      reads the rows once, writes 8 + 8 * top a row.
+// Bytes      reads the rows once, writes 8 + 8 * top bytes per row.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  ids and ranks: equal. logprobs: within 2^-18 * (1 + |ref|), -inf and NaN equal.
-// Source     vLLM, vllm/v1/sample/sampler.py, gather_logprobs; there the rank also counts all equals.
+// Source     vLLM, vllm/v1/sample/sampler.py, gather_logprobs; its rank also counts all equal tokens.
 struct TopLogprobs {
   static constexpr std::string_view kName = "top_logprobs";
-  static constexpr std::string_view kSummary = "log probabilities of drawn tokens and of the likeliest ones";
+  static constexpr std::string_view kSummary =
+      "log probabilities of given tokens and of the likeliest tokens";
   struct Problem {
     int64_t rows = 1, logit_rows = 1, vocab = 201088, top = 20;
     bool operator==(const Problem&) const = default;

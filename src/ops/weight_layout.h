@@ -1,4 +1,4 @@
-// Where a weight lies. Packing (weights/), kernels and references all read these functions.
+// Memory layouts of weights. Packing (weights/), kernels and references use these functions.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -9,15 +9,15 @@
 namespace sluice {
 
 enum class WeightLayout : uint8_t {
-  // As checkpoints have it: w [experts, rows, width]; e2m1 codes two to a byte along width, low nibble first;
+  // The layout of checkpoints: w [experts, rows, width]; e2m1 codes two per byte along width, low nibble first;
   // e8m0 scales [experts, rows, width / 32].
   kRowMajor,
-  // For CPUs: panels of 16 rows, so that one vector holds the same k of 16 rows, with width padded by zeros
-  // to a multiple of 32 and rows to a multiple of 16 (scale byte 127 there). A gated layer of n features has
-  // 2n rows: panel 2q holds the gates of features 16q .. 16q + 15 and panel 2q + 1 their ups, whatever order
-  // the checkpoint has them in. The index functions below say the order inside.
+  // For CPUs: panels of 16 rows, so that one vector holds the same k of 16 rows. Width is padded with zeros to a multiple of 32
+  // and rows to a multiple of 16 (scale byte 127 there). A gated layer of n features has 2n rows: panel 2q holds the gates of
+  // features 16q .. 16q + 15 and panel 2q + 1 their ups, regardless of the checkpoint's order. The index functions below define
+  // the order inside a panel.
   kPanels16,
-  // For Hopper: blocks of 64 rows by 64 of width, in which each thread of a warpgroup finds its own part of the
+  // For Hopper: blocks of 64 rows by 64 columns, in which each thread of a warpgroup finds its own part of the
   // tensor cores' operand (ops/fragment_layout.h).
   kFragments,
 };
@@ -26,7 +26,7 @@ struct EnumWords<WeightLayout> {
   static constexpr std::string_view words[] = {"row_major", "panels16", "fragments"};
 };
 
-// In which order a gated layer's checkpoint (and its bias) has the rows of gate and up.
+// The order of gate and up rows in a gated layer's checkpoint, and in its bias.
 enum class GateOrder : uint8_t {
   kInterleaved,  // row 2i gate, row 2i + 1 up: gpt-oss
   kGateFirst,    // [gate; up]: most
@@ -37,7 +37,7 @@ struct EnumWords<GateOrder> {
   static constexpr std::string_view words[] = {"interleaved", "gate_first", "up_first"};
 };
 
-// The checkpoint row of feature i's gate (up = false) or up (up = true), out of `features` features.
+// The checkpoint row of feature i's gate (up = false) or up (up = true), for `features` features.
 SLUICE_HOST_DEVICE constexpr int64_t gated_row(GateOrder order, int64_t features, int64_t i, bool up) {
   if (order == GateOrder::kInterleaved) return 2 * i + up;
   return i + ((order == GateOrder::kUpFirst) != up ? features : 0);
@@ -48,7 +48,7 @@ SLUICE_HOST_DEVICE constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Sizes of a panels16 matrix, of one expert.
+// Sizes of one expert's panels16 matrix.
 struct PanelShape {
   int64_t panels;  // of 16 rows
   int64_t width;   // padded to 32
@@ -76,9 +76,8 @@ SLUICE_HOST_DEVICE constexpr int64_t panel_bf16_index(const PanelShape& s, Panel
   return (r.panel * s.width / 2 + k / 2) * kPanelRows * 2 + r.lane * 2 + k % 2;
 }
 // mxfp4: a panel is [width / 32] blocks of 256 bytes; a block is [4][16 lanes] words of 32 bits. Word v of a
-// lane holds k = 8v .. 8v + 7 of the block: even k in the low half, odd k in the high half, the pair j = (k %
-// 8) / 2 at bits 4j and 16 + 4j. So a shift by 4j leaves the pair (k, k + 1) in the low nibbles of the two
-// halves.
+// lane holds k = 8v .. 8v + 7 of the block: even k in the low half, odd k in the high half, the pair j = (k % 8)
+// / 2 at bits 4j and 16 + 4j. So a shift by 4j leaves the pair (k, k + 1) in the low nibbles of the two halves.
 struct NibbleAt {
   int64_t byte;
   int shift;

@@ -18,7 +18,7 @@ constexpr int64_t kIndexBytesMax = kHeaderBytesMax, kIndexTensorsMax = 1 << 19;
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 Status io(std::string message) { return {Code::kIo, std::move(message)}; }
 
-// The names in a directory that end in `suffix`, sorted.
+// The file names in a directory that end in `suffix`, sorted.
 Result<std::vector<std::string>> names_in(const std::string& directory, std::string_view suffix) {
   std::vector<std::string> out;
   std::error_code error;
@@ -139,7 +139,7 @@ Status Checkpoint::open_directory() {
 Status Checkpoint::open_index(const std::string& path) {
   const auto text = read_file(path, kIndexBytesMax);
   if (!text.ok()) return text.status();
-  // Counted before anything is built of it: each tensor is a name and a file, in four quotes.
+  // Counted before parsing: each tensor takes a name and a file, in four quotes.
   if (std::count(text.value().begin(), text.value().end(), '"') / 4 > kIndexTensorsMax)
     return corrupt(path + ": wanted at most " + std::to_string(kIndexTensorsMax) + " tensors, found more");
   const auto index = parse_json(text.value(), path);

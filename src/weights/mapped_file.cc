@@ -18,7 +18,7 @@ Status io(const std::string& path, const std::string& what) { return {Code::kIo,
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  // Not blocking: opening a pipe must not wait for a writer.
+  // Non-blocking, because opening a pipe must not wait for a writer.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return io(path, std::string("cannot be opened: ") + std::strerror(errno));
   MappedFile out(path, file);

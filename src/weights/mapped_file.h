@@ -1,4 +1,4 @@
-// A file mapped into memory, to be read only.
+// A file mapped into memory for reading.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace sluice {
 
 class MappedFile {
  public:
-  // kIo names the file and the reason: it is not there, is no regular file, is empty, cannot be mapped. A file that is cut
-  // short while it is read raises SIGBUS where its lost bytes are, as every mapping does: check_whole() first.
+  // kIo names the file and the reason: missing, not a regular file, empty, or impossible to map. Reading the lost
+  // bytes of a file that was truncated meanwhile raises SIGBUS, as with every mapping, so call check_whole() first.
   static Result<MappedFile> open(const std::string& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
@@ -23,8 +23,8 @@ class MappedFile {
   Status check_whole() const;
 
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(bytes_)}; }
-  // Hints about the pages of a part of bytes(): soon to be read; not to be read again, so that they no longer count as this
-  // process's memory. Reading them later is still right.
+  // Page hints for a part of bytes(): prefetch() announces reading; release() ends it, so that the pages no
+  // longer count as this process's memory. Released pages may still be read.
   void prefetch(const std::byte* begin, int64_t bytes) const;
   void release(const std::byte* begin, int64_t bytes) const;
 

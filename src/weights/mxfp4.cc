@@ -29,7 +29,7 @@ uint8_t block_scale(std::span<const float> block) {
 }
 
 uint8_t nearest_code(double scaled) {
-  // Halfway between code c and c + 1; a tie goes to the even one of them.
+  // The middle between codes c and c + 1; a tie goes to the even code.
   constexpr double kMiddle[7] = {.25, .75, 1.25, 1.75, 2.5, 3.5, 5};
   const double magnitude = std::abs(scaled);
   uint8_t code = 0;

@@ -1,4 +1,4 @@
-// Packed experts and what they are: Sluice's own versioned form, so that no kernel ever reads another layout's bytes.
+// Packed experts with a header: Sluice's own versioned format, so that no kernel ever reads bytes of another layout.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,16 +9,16 @@
 namespace sluice {
 
 constexpr uint64_t kPackedMagic = 0x4b50454349554c53;  // "SLUICEPK"
-constexpr uint32_t kPackedVersion = 2;                 // of the layouts as ops/ says them
+constexpr uint32_t kPackedVersion = 2;                 // of the layouts in ops/
 
-// What a packed tensor says of itself.
+// The header of a packed tensor.
 struct PackedHeader {
   uint64_t magic = kPackedMagic;
   uint32_t version = kPackedVersion;
-  PackedMatrix matrix;  // of one expert; gate_order: the order in which unpack_expert returns rows
+  PackedMatrix matrix;  // of one expert; unpack_expert returns rows in its gate_order
   int64_t experts = 0;
-  int64_t code_bytes = 0, scale_bytes = 0;  // of one expert; scale_bytes 0 for bf16
-  uint64_t fingerprint = 0;                 // a hash of the experts' own
+  int64_t code_bytes = 0, scale_bytes = 0;  // of one expert; scale_bytes is 0 for bf16
+  uint64_t fingerprint = 0;                 // a hash of the experts' fingerprints
 };
 
 struct PackedExperts {
@@ -28,26 +28,27 @@ struct PackedExperts {
   std::vector<uint64_t> fingerprints;  // of each expert's source bytes (weights/packing.h)
 };
 
-// The views to be packed into, empty of weights: kInvalidArgument if the tensors do not fit the matrix.
+// Prepares the views for packing, without weights. kInvalidArgument: the tensors do not fit the matrix.
 Result<PackedExperts> packed_experts(const PackedMatrix& matrix, int64_t experts, const Tensor& w,
                                      const Tensor& scales);
-// kCorrupt says what differs: magic, version, layout, or a field of the matrix.
+// kCorrupt names what differs: magic, version, layout, or a field of the matrix.
 Status verify(const PackedHeader& header, const PackedMatrix& matrix, int64_t experts);
-// kCorrupt names the first expert whose bytes are no longer those that were packed. Reads everything; in host memory.
+// kCorrupt names the first expert whose bytes have changed since packing. Reads all bytes; they must be in host memory.
 Status verify_bytes(const PackedExperts& packed, int threads);
-// The same of one expert, whose bytes are here, wherever the others lie.
+// The same for one expert whose bytes are given, even if the others are elsewhere.
 Status verify_expert(const PackedExperts& packed, int64_t expert, const PackedWeights& bytes, int threads);
-// Where the bytes of one expert lie.
+// The location of one expert's bytes.
 PackedWeights bytes_of_expert(const PackedExperts& packed, int64_t expert);
 
-// Packs one expert into its place in host memory, which does not move: for the first time or over an older one. Everything is checked before
-// the first byte is written, weights that are no numbers too, when `check` says so (a fresh load checks while it packs).
+// Packs one expert in host memory, as the first weights or over older ones; addresses do not change.
+// Everything is checked before the first byte is written; NaN and infinite weights only if `check` asks for
+// it (a first load checks while it packs).
 enum class CheckFirst : uint8_t { kNo, kYes };
 Status pack_expert(PackedExperts* packed, int64_t expert, const MatrixSource& from, int threads,
                    CheckFirst check);
-// Records that an expert was packed elsewhere, from rows of this fingerprint (weights/packing.h).
+// Records that an expert was packed elsewhere from rows with this fingerprint (weights/packing.h).
 Status note_packed(PackedExperts* packed, int64_t expert, uint64_t fingerprint);
-// The checkpoint's rows of one expert, in header.matrix.gate_order, bit by bit.
+// Restores the checkpoint's rows of one expert bit for bit, in header.matrix.gate_order.
 Status unpack_expert(const PackedExperts& packed, int64_t expert, const RowMajorWeights& to);
 
 }  // namespace sluice

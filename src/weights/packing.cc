@@ -78,21 +78,21 @@ Status check(const PackedMatrix& m, const MatrixSource& from) {
   return check_spans(m, from.ups, "ups", m.gated ? m.features : 0);
 }
 
-// Rows that are packed together, a panel or a row block: each has its own bytes. `lane` counts the rows of a group, `place`
-// those of all groups.
+// A group is the set of rows that are packed together into bytes of their own: a panel or a row block.
+// `lane` counts the rows of a group, `place` the rows of all groups.
 constexpr size_t kLanesMost = kFragmentRows;
 int64_t lanes_of(const PackedMatrix& m) { return in_fragments(m) ? kFragmentRows : kPanelRows; }
 int64_t groups_of(const PackedMatrix& m) {
   return in_fragments(m) ? fragments_of(m).row_blocks : panels_of(m).panels;
 }
 
-// The feature of a lane, and whether it is its up; padding where the feature is none.
+// The feature of a lane, and whether the lane is its up row; features beyond the matrix are padding.
 FragmentFeature feature_of(const PackedMatrix& m, int64_t group, int64_t lane) {
   if (in_fragments(m)) return fragment_feature(m.gated, {group, lane});
   return {(m.gated ? group / 2 : group) * kPanelRows + lane, m.gated && group % 2 == 1};
 }
 
-// Where a lane's row is: the span, and which of its rows.
+// Locates a lane's row: the span, and the row inside it.
 struct RowRef {
   const RowSpan* span = nullptr;  // null: padding
   int64_t row = 0;
@@ -107,7 +107,7 @@ RowRef row_of(const PackedMatrix& m, const MatrixSource& from, int64_t group, in
   return {};
 }
 
-// The rows of a group; null: padding, or a lane that the layout's groups do not have.
+// The rows of a group; null: padding, or a lane that the layout's groups lack.
 using Lanes = std::array<const std::byte*, kLanesMost>;
 using LanesOut = std::array<std::byte*, kLanesMost>;
 Lanes read_only(const LanesOut& lanes) {
@@ -133,7 +133,7 @@ uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scale
   return hash_pieces(pieces.data(), count);
 }
 
-// The first place, in the order of groups and lanes, where something is wrong; threads agree on the least.
+// The first faulty place in the order of groups and lanes; threads agree on the minimum.
 class FirstFault {
  public:
   void report(int64_t place) {
@@ -164,7 +164,7 @@ uint16_t bf16_bits(const std::byte* row, int64_t k) {
   return bits;
 }
 
-// Whether a row in bf16 has a number that is not finite. No branches inside: vectors of any width.
+// Whether a bf16 row contains a NaN or an infinity. Has no branches, so that it vectorizes.
 bool has_no_number(const std::byte* row, int64_t width) {
   uint16_t any = 0;
   for (int64_t k = 0; k < width; ++k)
@@ -172,7 +172,7 @@ bool has_no_number(const std::byte* row, int64_t width) {
   return any != 0;
 }
 
-// Whether a row, whose weights stand at `codes`, is not all finite numbers.
+// Whether a row, whose weights are at `codes`, contains anything but finite numbers.
 bool is_faulty(const PackedMatrix& m, const RowRef& at, const std::byte* codes) {
   return is_fp4(m) ? nan_block(m, *at.span, at.row) >= 0 : has_no_number(codes, m.width);
 }
@@ -192,10 +192,10 @@ Status no_number(const PackedMatrix& m, const MatrixSource& from, int64_t place)
                               (bf16_bits(row, k) & ~kBf16Exponent & 0x7fff ? "NaN" : "an infinity")};
 }
 
-// Rows that one work item handles: enough to pay for taking it.
+// Rows per work item: enough to outweigh the cost of taking one.
 constexpr int64_t kRowsAtOnce = 128;
 
-// Calls f(group, stage) for every group on several threads; stage holds a group's rows in bf16.
+// Calls f(group, stage) for every group on several threads; `stage` has room for a group's rows in bf16.
 template <class F>
 void for_each_group(const PackedMatrix& m, const PackOptions& options, F f) {
   const int64_t groups = groups_of(m), at_once = kRowsAtOnce / lanes_of(m);
@@ -208,7 +208,7 @@ void for_each_group(const PackedMatrix& m, const PackOptions& options, F f) {
   parallel_for(options.threads, items, item);
 }
 
-// Reads the rows of every group, hands them to put(group, codes, scales), and returns their fingerprint.
+// Reads the rows of every group, passes them to put(group, codes, scales), and returns their fingerprint.
 template <class Put>
 Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, const PackOptions& options,
                              Put put) {
@@ -226,7 +226,7 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
       if (options.no_numbers == NoNumbers::kRefuse && is_faulty(m, {span, row}, codes[at]))
         return fault.report(group * lanes_of(m) + lane);
     }
-    // Hashing reads the rows first, in order; packing then finds them in the cache.
+    // Hashing reads the rows first and in order, so packing finds them in the cache.
     hashes[static_cast<size_t>(group)] = hash_rows(m, codes, scales);
     put(group, codes, scales);
   });
@@ -234,7 +234,7 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
   return fingerprint_of(hashes);
 }
 
-// Where a group's packed bytes are.
+// The location of a group's packed bytes.
 FragmentBlock place_of(const PackedMatrix& m, const PackedWeights& packed, int64_t group) {
   auto* w = packed.w.as<std::byte>();
   auto* scales = is_fp4(m) ? packed.scales.as<std::byte>() : nullptr;
@@ -267,7 +267,7 @@ void unpack_group(const PackedMatrix& m, const FragmentBlock& from, const LanesO
   unpack_panel_scales(from.scales, blocks_of(m), first_lanes<PanelLanesOut>(scales));
 }
 
-// What no row block owns: in fragments the last tops may end before the scales do.
+// Clears bytes that belong to no row block: in fragments, padding after the last tops.
 void clear_behind(const PackedMatrix& m, const PackedWeights& to) {
   if (!in_fragments(m) || !is_fp4(m)) return;
   const FragmentShape s = fragments_of(m);
@@ -275,7 +275,7 @@ void clear_behind(const PackedMatrix& m, const PackedWeights& to) {
   std::memset(to.scales.as<std::byte>() + used, 0, static_cast<size_t>(s.scale_bytes() - used));
 }
 
-// One tensor in a checkpoint's order as spans.
+// Describes a tensor in a checkpoint's order as spans.
 MatrixSource spans_of(const PackedMatrix& m, const RowMajorWeights& rows) {
   const auto span = [&](int64_t first, int64_t step) {
     RowSpan s{.rows = m.features,
@@ -318,16 +318,16 @@ int64_t rows_in_blocks(const PackedMatrix& m, int64_t first, int64_t blocks) {
 
 namespace {
 
-// The lane of a row block's row `row` where gates and ups take turns.
+// The lane of row `row` of a row block whose gates and ups alternate.
 int64_t lane_of_row(const PackedMatrix& m, int64_t row) {
   return m.gated ? fragment_row(true, row / 2, row % 2 == 1).row : row;
 }
 
-// Copies that follow each other on both sides, as one.
+// Merges copies that are adjacent on both sides.
 class CopyRuns {
  public:
   void add(std::byte* to, const std::byte* from, int64_t bytes) {
-    if (to == from) return;  // is there already
+    if (to == from) return;  // already in place
     if (from != from_ + bytes_ || to != to_ + bytes_) finish(), to_ = to, from_ = from;
     bytes_ += bytes;
   }
@@ -369,8 +369,7 @@ Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const 
       scales.add(s + r * blocks_of(m), scales_of_row(*span, row), blocks_of(m));
       if (nan_block(m, *span, row) >= 0) fault.report(block * kFragmentRows + lane);
     }
-    // Copied in the order of addresses, which the processor sees ahead; looked at and hashed, in the order of lanes, from its
-    // cache.
+    // Rows are copied in address order, which the processor prefetches, then checked and hashed from the cache in lane order.
     rows.finish();
     scales.finish();
     for (size_t lane = 0; !fp4 && lane < codes_of.size(); ++lane)
@@ -394,7 +393,7 @@ Status check_weights(const PackedMatrix& m, const MatrixSource& from, int thread
     for (int64_t lane = 0; lane < lanes_of(m) && !fault.any(); ++lane) {
       const RowRef at = row_of(m, from, group, lane);
       if (!at.span) continue;
-      // Codes of e2m1 are all numbers: their scales are looked at alone.
+      // All e2m1 codes are finite, so only their scales are checked.
       const std::byte* codes = is_fp4(m) ? nullptr : read_row(*at.span, at.row, m.width, stage);
       if (is_faulty(m, at, codes)) fault.report(group * lanes_of(m) + lane);
     }
@@ -407,7 +406,7 @@ Result<uint64_t> fingerprint(const PackedMatrix& m, const PackedWeights& packed,
   SLUICE_TRY(check_packed(m, packed));
   std::vector<uint64_t> hashes(static_cast<size_t>(groups_of(m)));
   for_each_group(m, {.threads = threads}, [&](int64_t group, std::byte* stage) {
-    // A stage row holds 2 * width bytes: codes and scales of e2m1 take less together.
+    // A stage row holds 2 * width bytes; codes and scales of e2m1 together take less.
     LanesOut codes{}, scales{};
     for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
       if (feature_of(m, group, lane).feature >= m.features) continue;
@@ -435,7 +434,7 @@ Status unpack_matrix(const PackedMatrix& m, const PackedWeights& from, const Row
       const auto [span, row] = row_of(m, rows, group, lane);
       if (!span) continue;
       const auto at = static_cast<size_t>(lane);
-      codes[at] = const_cast<std::byte*>(span->w) + row * span->stride;  // of `to`, which is ours to write
+      codes[at] = const_cast<std::byte*>(span->w) + row * span->stride;  // points into `to`, so not const
       if (is_fp4(m)) scales[at] = const_cast<std::byte*>(span->scales) + row * span->scale_stride;
     }
     unpack_group(m, place_of(m, from, group), codes, scales);

@@ -1,5 +1,5 @@
-// One expert's (or dense layer's) weights between the checkpoint's layout and a packed one (ops/weight_layout.h and
-// ops/fragment_layout.h say where each weight lies).
+// Converts one expert's (or dense layer's) weights between the checkpoint's layout and a packed layout
+// (defined in ops/weight_layout.h and ops/fragment_layout.h).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -36,18 +36,19 @@ struct PackedSizes {
 };
 PackedSizes packed_sizes(const PackedMatrix& matrix);
 
-// Every byte of `to` is written: padding gets zeros, and in panels16 127 as its scale. unpack inverts pack bit by bit and
-// never reads padding; only what a NaN scale covers comes back from fragments as zeros. kInvalidArgument names the tensor,
-// what was wanted and what was found; nothing is written then.
+// Packing writes every byte of `to`: padding becomes zeros, and in panels16 its scale becomes 127. Unpacking
+// restores all bits and never reads padding; only codes under a NaN scale come back from fragments as zeros.
+// kInvalidArgument names the tensor, what was wanted and what was found; nothing is written then.
 Status pack_matrix(const PackedMatrix& matrix, const RowMajorWeights& from, const PackedWeights& to);
 Status unpack_matrix(const PackedMatrix& matrix, const PackedWeights& from, const RowMajorWeights& to);
 
-// The same matrix as a checkpoint holds it: spans one below the other, features rows in all. `gate_order` plays no part.
+// The same matrix as a checkpoint stores it: stacked spans with `features` rows in all. `gate_order` is ignored.
 struct MatrixSource {
   std::vector<RowSpan> rows;  // every row, or the gates of a gated matrix
   std::vector<RowSpan> ups;   // of a gated matrix
 };
-// Weights that are no finite numbers: e8m0 scales of 255, NaN and infinities in bf16 (FP8 as it is read, with its scales).
+// How to treat weights that are not finite: e8m0 scales of 255, and NaN and infinities in bf16 (for FP8, of
+// the value times its scale).
 enum class NoNumbers : uint8_t {
   kKeep,
   kRefuse,  // kCorrupt names tensor, expert, row, and block or column
@@ -56,33 +57,33 @@ struct PackOptions {
   int threads = 1;  // 0: one for each processor
   NoNumbers no_numbers = NoNumbers::kRefuse;
 };
-// Packs straight from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are read, in the
-// layout's order. Besides the packed bytes it needs at most 128 * width bytes for each thread. kInvalidArgument as
-// pack_matrix; after kCorrupt the contents of `to` are undefined.
+// Packs directly from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are
+// read, in the layout's order. Takes at most 128 * width bytes of temporary memory per thread.
+// kInvalidArgument as in pack_matrix; after kCorrupt the content of `to` is undefined.
 Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from, const PackedWeights& to,
                            const PackOptions& options);
 
-// Rows on their way to a device that packs them itself (layout fragments): row blocks `first` .. first + blocks - 1, on the
-// caller's thread. Row r of the result is row 64 * first + r of the matrix as if its gates and ups alternated, whatever order
-// the checkpoint has.
+// Collects rows for a device that packs them itself (layout fragments): row blocks `first` .. first +
+// blocks - 1, on the caller's thread. Row r of the result is row 64 * first + r of the matrix with
+// alternating gates and ups, regardless of the checkpoint's order.
 struct RowBlocks {
   int64_t first = 0, blocks = 0;
   std::byte* w = nullptr;       // [rows, bytes of width weights]
   std::byte* scales = nullptr;  // [rows, width / 32] (e2m1)
   uint64_t* hashes = nullptr;   // [blocks]
 };
-// How many row blocks a matrix has, and how many rows `blocks` of them have from `first` on.
+// The number of row blocks of a matrix, and the number of rows in `blocks` row blocks from `first` on.
 int64_t row_block_count(const PackedMatrix& matrix);
 int64_t rows_in_blocks(const PackedMatrix& matrix, int64_t first, int64_t blocks);
-// Copies and hashes them. kInvalidArgument as pack_rows; kCorrupt as pack_rows with NoNumbers::kRefuse.
+// Copies and hashes the rows. kInvalidArgument as in pack_rows; kCorrupt as in pack_rows with NoNumbers::kRefuse.
 Status gather_row_blocks(const PackedMatrix& matrix, const MatrixSource& from, const RowBlocks& to);
-// What pack_rows returns, from the hashes of all row blocks in their order.
+// The result of pack_rows, computed from the hashes of all row blocks in order.
 uint64_t fingerprint_of(std::span<const uint64_t> hashes);
 
-// kCorrupt as pack_rows with NoNumbers::kRefuse, without packing.
+// kCorrupt as in pack_rows with NoNumbers::kRefuse, but without packing.
 Status check_weights(const PackedMatrix& matrix, const MatrixSource& from, int threads);
-// What pack_rows returned, computed from the packed bytes: differs if a byte of a weight or scale has changed since (or, in
-// fragments, if a NaN scale was kept).
+// The result of pack_rows, computed from the packed bytes. It differs if a byte of a weight or scale has
+// changed since packing (or, in fragments, if a NaN scale was kept).
 Result<uint64_t> fingerprint(const PackedMatrix& matrix, const PackedWeights& packed, int threads);
 
 }  // namespace sluice

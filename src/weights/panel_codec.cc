@@ -8,15 +8,15 @@
 namespace sluice {
 namespace {
 
-// A panel is the same bytes on any machine, so words are little-endian; every machine that Sluice builds for is.
+// A panel has the same bytes on every machine: words are little-endian, and so is every machine that Sluice supports.
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int64_t kWordCodes = 8;   // in one lane's word
+constexpr int64_t kWordCodes = 8;   // per word of a lane
 constexpr int64_t kLineBytes = 64;  // one word of each lane
 constexpr int64_t kPaddingScale = 127;
 
-// Two lanes' worth of eight codes, in a checkpoint's order (even code in the low nibble of its byte), to two words with the
-// even codes in the low half and the odd ones in the high half: nibbles move together, 64 bits at a time.
+// Converts eight codes of each of two lanes from a checkpoint's order (the even code in the low nibble) to two
+// words with the even codes in the low half and the odd codes in the high half. Works on 64 bits at a time.
 uint64_t spread(uint64_t codes) {
   const auto together = [](uint64_t nibbles) {  // 0a0b0c0d in each half -> 0000abcd
     nibbles = (nibbles | nibbles >> 4) & 0x00FF00FF00FF00FF;
@@ -39,7 +39,7 @@ bool all_there(const PanelLanes& rows) {
   return true;
 }
 
-// One lane of one block: 16 bytes to four words, one in each line of the block.
+// Packs one lane of one block: 16 bytes become four words, one in each line of the block.
 void pack_lane(const std::byte* row, std::byte* to) {
   uint64_t half[2];
   std::memcpy(half, row, sizeof half);
@@ -97,7 +97,7 @@ void pack_panel_bf16(const PanelLanes& rows, int64_t width, std::byte* panel) {
   const int64_t pairs = width / 2, padded_pairs = round_up(width, kMxBlock) / 2;
   if (!all_there(rows) || padded_pairs * 2 != width)
     std::memset(panel, 0, static_cast<size_t>(padded_pairs * kLineBytes));
-  // Sixteen pairs of every row at a time: the lines written stay in the cache until all lanes have filled them.
+  // Sixteen pairs of every row at a time, so that lines stay in the cache until all lanes have written to them.
   for (int64_t first = 0; first < pairs; first += 16) {
     const int64_t last = first + 16 < pairs ? first + 16 : pairs;
     for (int64_t lane = 0; lane < kPanelRows; ++lane) {

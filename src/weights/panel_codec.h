@@ -1,4 +1,4 @@
-// Sixteen rows between their own order and one panel (ops/weight_layout.h): the inner loops of packing.
+// Converts sixteen rows to and from one panel (ops/weight_layout.h): the inner loops of packing.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// Row of each lane, no alignment; null: padding, packed as zeros with scale 127 and skipped by unpacking.
+// The row of each lane, without alignment; null: padding, packed as zeros with scale 127 and skipped by unpacking.
 using PanelLanes = std::array<const std::byte*, kPanelRows>;
 using PanelLanesOut = std::array<std::byte*, kPanelRows>;
 

@@ -21,7 +21,7 @@ Workers::Workers(int threads) {
   if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   try {
     for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {  // no more threads: those there are do it all
+  } catch (const std::system_error&) {  // the system has no more threads: the existing ones do all work
   }
 }
 
@@ -49,7 +49,7 @@ void Workers::run(int64_t count, const std::function<void(int64_t)>& f,
   meanwhile();
   loop.work();
   std::unique_lock lock(mutex_);
-  loop_ = nullptr;  // threads that arrive later have nothing left to do
+  loop_ = nullptr;  // threads that wake up later have nothing left to do
   done_.wait(lock, [&] { return loop.helping == 0; });
 }
 

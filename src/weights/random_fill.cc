@@ -10,16 +10,16 @@ namespace sluice {
 namespace {
 
 constexpr size_t kTable = 1 << 16;
-constexpr double kCodeRms = 2.926;  // of the sixteen e2m1 values, equally likely
-constexpr double kF8Rms = 0.57;     // of the e4m3 values below 2, equally likely
+constexpr double kCodeRms = 2.926;  // of the sixteen e2m1 values with equal probability
+constexpr double kF8Rms = 0.57;     // of the e4m3 values below 2 with equal probability
 constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;
 
-// Bytes that one thread fills at once: they stay in its cache, and are enough to pay for taking them.
+// Bytes that one thread fills at once: small enough for its cache, large enough to outweigh the cost of taking them.
 constexpr int64_t kPart = int64_t{1} << 20;
 
 double root_of(int64_t width) { return std::sqrt(static_cast<double>(std::max<int64_t>(width, 1))); }
 
-// SplitMix64 (Steele, Lea, Flood 2014), which is a hash of a counter: word `number` of the stream that begins at `state`.
+// SplitMix64 (Steele, Lea, Flood 2014), a hash of a counter: word `number` of the stream that begins at `state`.
 uint64_t word(uint64_t state, uint64_t number) {
   uint64_t z = state + (number + 1) * kStep;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -27,7 +27,7 @@ uint64_t word(uint64_t state, uint64_t number) {
   return z ^ (z >> 31);
 }
 
-// out = make(word) for each word from `first` on. Whole words in a loop of their own, of which the compiler makes a short one.
+// Sets out = make(word) for each word from `first` on. Whole words have their own loop, which compiles to short code.
 template <class Make>
 void each_word(uint64_t state, uint64_t first, std::span<std::byte> out, Make make) {
   const size_t whole = out.size() / 8;
@@ -40,7 +40,7 @@ void each_word(uint64_t state, uint64_t first, std::span<std::byte> out, Make ma
   std::memcpy(out.data() + 8 * whole, &bytes, out.size() - 8 * whole);
 }
 
-// Mean and standard deviation of what is normal in bf16.
+// Mean and standard deviation of the normally distributed bf16 contents.
 struct Normal {
   float mean, deviation;
 };
@@ -115,7 +115,7 @@ void RandomFill::fill_part(const RandomContents& c, const uint16_t* table, uint6
                     << (8 * i);
         return packed;
       });
-    case Fill::kF8Codes:  // the top bit of the exponent stays clear
+    case Fill::kF8Codes:  // keeps the top bit of the exponent clear
       return each_word(state_, first, out, [](uint64_t bits) { return bits & 0xBFBFBFBFBFBFBFBFu; });
     case Fill::kF8Scales: {
       const auto scale = static_cast<uint64_t>(std::lround(127 - std::log2(kF8Rms * root_of(c.width))));
@@ -148,7 +148,7 @@ void RandomFill::fill(const RandomContents& c, uint64_t first, std::span<std::by
               out.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
   };
   const int64_t parts = (bytes + kPart - 1) / kPart;
-  if (parts == 1) return part(0);  // not worth waking anybody
+  if (parts == 1) return part(0);  // too small for other threads
   workers.run(parts, part);
 }
 

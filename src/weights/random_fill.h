@@ -1,4 +1,4 @@
-// Random tensors of a sensible size: activations that pass through them neither vanish nor overflow.
+// Random tensors with suitable magnitudes: activations that pass through them neither vanish nor overflow.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace sluice {
 
 enum class Fill : uint8_t {
-  kMxfp4Codes,   // all sixteen equally likely
+  kMxfp4Codes,   // all sixteen codes equally likely
   kMxfp4Scales,  // around the scale at which sums over `width` weights have size one
   kWeight,       // bf16, variance 1 / width
   kBias,         // bf16, variance 1/1024
@@ -27,28 +27,29 @@ enum class Fill : uint8_t {
   kExpertIds,    // i64 from 0 to 15
 };
 
-// What a tensor holds, and the length of the sums that its weights are part of.
+// The content of a tensor, and the length of the sums that its weights take part in.
 struct RandomContents {
   Fill fill = Fill::kUnit;
   int64_t width = 1;
 };
 
-// Random words of 8 bytes by their numbers: any part of a stream without those before it, on any thread. The same seed and number
-// give the same bytes, however the stream is cut; a tensor that ends inside a word uses the first bytes of it.
+// Random words of 8 bytes, addressed by number: any part of a stream can be made without the words before
+// it, on any thread. Equal seed and number give equal bytes, however the stream is split; a tensor that
+// ends inside a word uses the word's first bytes.
 class RandomFill {
  public:
   explicit RandomFill(uint64_t seed);
   static uint64_t words(int64_t bytes) { return static_cast<uint64_t>((bytes + 7) / 8); }
-  // Words first, first + 1, ... into `out`, on these threads.
+  // Writes words first, first + 1, ... to `out`, using these threads.
   void fill(const RandomContents& contents, uint64_t first, std::span<std::byte> out, Workers& workers);
 
  private:
-  // What 16 of a word's bits become: an element's bytes.
+  // Maps 16 bits of a word to an element's bytes.
   const std::vector<uint16_t>& table_of(const RandomContents& contents);
   void fill_part(const RandomContents& contents, const uint16_t* table, uint64_t first,
                  std::span<std::byte> out) const;
 
-  std::vector<float> normals_;  // drawing from a table is a hundred times as fast as a logarithm
+  std::vector<float> normals_;  // a table lookup is a hundred times as fast as a logarithm
   uint64_t state_;
   std::map<std::pair<Fill, int64_t>, std::vector<uint16_t>> tables_;
 };

@@ -1,4 +1,4 @@
-// The hash behind fingerprints: XXH3, 64 bits.
+// The hash of fingerprints: 64-bit XXH3.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@ struct HashPiece {
   size_t bytes;
 };
 
-// Of the pieces one after the other, by the widest vectors that the processor has: the same value from all.
+// Hashes the pieces in order with the widest vectors of the processor; the result does not depend on the width.
 uint64_t hash_pieces(const HashPiece* pieces, size_t count);
 uint64_t hash_pieces_portable(const HashPiece* pieces, size_t count);
 

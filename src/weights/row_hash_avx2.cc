@@ -1,4 +1,4 @@
-// Compiled for AVX2 where the processor may have it.
+// Compiled for AVX2 on architectures that have it.
 #if defined(__AVX2__)
 #include "weights/row_hash_here.h"
 

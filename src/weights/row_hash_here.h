@@ -1,5 +1,5 @@
-// The hash for the vectors that the file which includes this is compiled for. Nothing but C headers and static functions:
-// whatever the linker shares between files must not need those vectors.
+// The hash, for the vectors that the including file is compiled for. Contains only C headers and static
+// functions, because code that the linker shares between files must not need those vectors.
 #pragma once
 #define XXH_INLINE_ALL
 #include <xxhash.h>

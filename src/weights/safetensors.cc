@@ -71,7 +71,8 @@ Status read_shape(const JsonAt& tensor, std::vector<int64_t>* out) {
   return {};
 }
 
-// One entry of the header; offsets in the file. `data_bytes` follow the header of `data_begin` bytes.
+// Reads one entry of the header; resulting offsets are in the file. `data_bytes` bytes follow the header,
+// whose size is `data_begin`.
 Result<HeaderTensor> read_tensor(const std::string& name, const JsonAt& at, int64_t data_begin,
                                  int64_t data_bytes) {
   SLUICE_TRY(at.need_object());
@@ -115,7 +116,7 @@ Result<HeaderTensor> read_tensor(const std::string& name, const JsonAt& at, int6
   return out;
 }
 
-// The tensors, sorted by offset, must follow each other without a gap up to the end of the file.
+// The tensors, sorted by offset, must fill the rest of the file without gaps.
 Status check_cover(const std::vector<HeaderTensor>& tensors, int64_t data_begin, int64_t file_bytes,
                    std::string_view what) {
   int64_t at = data_begin;
@@ -155,7 +156,7 @@ int bits_of(StoredType type) {
 }
 
 std::optional<int64_t> stored_bytes(StoredType type, std::span<const int64_t> shape) {
-  // A zero anywhere makes the tensor empty, whatever the other sizes multiply to.
+  // A zero size makes the tensor empty, even if the other sizes would overflow.
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t bits = bits_of(type);
   for (int64_t size : shape)
@@ -202,7 +203,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> fi
                    " bytes of the header, found " + std::to_string(file.size()));
   const std::string_view json(reinterpret_cast<const char*>(file.data()) + 8,
                               static_cast<size_t>(data_begin - 8));
-  // Counted before anything is built of it: each tensor is an object.
+  // Counted before parsing: each tensor is an object.
   if (std::count(json.begin(), json.end(), '{') > kStoredTensorsMax + 2)
     return corrupt(std::string(what) + ": wanted at most " + std::to_string(kStoredTensorsMax) +
                    " tensors in its header, found more");

@@ -1,4 +1,4 @@
-// The safetensors format: eight bytes of length, a JSON header, then the tensors' bytes.
+// The safetensors format: an eight-byte length, a JSON header, then the tensors' bytes.
 //
 // Source  huggingface/safetensors, README "Format" and safetensors/src/tensor.rs (types, no holes, no overlaps).
 #pragma once
@@ -15,10 +15,10 @@
 
 namespace sluice {
 
-// Element types that a file can hold; more than Sluice computes with (base/dtype.h). The names are the format's.
+// Element types that a file can hold, a superset of base/dtype.h. The names are the format's.
 enum class StoredType : uint8_t {
   kBool,
-  kF4,  // e2m1, two to a byte; a shape counts elements, not bytes
+  kF4,  // e2m1, two per byte; shapes count elements, not bytes
   kF6E2M3,
   kF6E3M2,
   kU8,
@@ -43,34 +43,34 @@ enum class StoredType : uint8_t {
 const char* text(StoredType type);
 std::optional<StoredType> stored_type(std::string_view word);
 int bits_of(StoredType type);
-// Bytes of a tensor; nothing if the product does not fit in 63 bits or ends inside a byte. Sizes are >= 0.
+// Bytes of a tensor; empty if the product exceeds 63 bits or ends inside a byte. Sizes must be >= 0.
 std::optional<int64_t> stored_bytes(StoredType type, std::span<const int64_t> shape);
 // "BF16[128, 2880]"
 std::string stored_text(StoredType type, std::span<const int64_t> shape);
 
-constexpr int64_t kHeaderBytesMax = 100'000'000;  // the format's own bound
+constexpr int64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 constexpr int kStoredRankMax = 8;
-constexpr int64_t kStoredTensorsMax = 1 << 18;  // of one file: twice as many as the whole of Kimi K2 has
+constexpr int64_t kStoredTensorsMax = 1 << 18;  // per file: twice the number of tensors of all of Kimi K2
 
 struct HeaderTensor {
   std::string name;
   StoredType type = StoredType::kU8;
   std::vector<int64_t> shape;    // at most kStoredRankMax sizes, each >= 0
-  int64_t begin = 0, bytes = 0;  // in the file
+  int64_t begin = 0, bytes = 0;  // offsets in the file
 };
 struct SafetensorsHeader {
-  std::vector<HeaderTensor> tensors;  // in the order of their bytes
+  std::vector<HeaderTensor> tensors;  // ordered by their bytes
   std::map<std::string, std::string> metadata;
 };
 
-// Bytes of the file that its header takes, the length included. `file` is the file's beginning, `file_bytes` the size of all
-// of it. kCorrupt names `what` (the file), what was wanted and what was found.
+// Bytes of the file's header, the length field included. `file` is the file's beginning, `file_bytes` its
+// whole size. kCorrupt names `what` (the file), what was wanted and what was found.
 Result<int64_t> safetensors_header_bytes(std::span<const std::byte> file, int64_t file_bytes,
                                          std::string_view what);
 
-// Reads the header that `file` begins with; `file` holds at least safetensors_header_bytes() of the file's bytes. Every
-// tensor it returns lies inside the file, has as many bytes as its shape and type say, and no byte after the header belongs
-// to two tensors or to none. kCorrupt names `what`, the tensor, what was wanted and what was found.
+// Parses the header at the beginning of `file`, which must hold at least safetensors_header_bytes() bytes. Every
+// returned tensor lies inside the file and has the size that its shape and type imply, and every byte after the
+// header belongs to exactly one tensor. kCorrupt names `what`, the tensor, what was wanted and what was found.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, int64_t file_bytes,
                                                    std::string_view what);
 

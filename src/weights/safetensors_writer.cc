@@ -39,7 +39,7 @@ Status check(const std::vector<TensorToWrite>& tensors, int64_t* total) {
   return {};
 }
 
-// The length and the JSON, padded.
+// The length field and the JSON, padded.
 Result<std::string> header_of(const std::vector<TensorToWrite>& tensors,
                               const std::map<std::string, std::string>& metadata) {
   Json root = Json::object();
@@ -53,7 +53,7 @@ Result<std::string> header_of(const std::vector<TensorToWrite>& tensors,
   std::string json;
   try {
     json = root.dump();
-  } catch (const Json::exception&) {  // dump() refuses what is no UTF-8
+  } catch (const Json::exception&) {  // dump() refuses invalid UTF-8
     return invalid("safetensors: wanted names and metadata in UTF-8, found other bytes");
   }
   json.resize((json.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment, ' ');
@@ -65,7 +65,7 @@ Result<std::string> header_of(const std::vector<TensorToWrite>& tensors,
   return out + json;
 }
 
-// A name that no other writer of this or another process uses.
+// A file name that no other writer of any process uses.
 std::string temporary_name(const std::string& path) {
   static std::atomic<uint64_t> next{0};
   return path + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(next++);
@@ -93,7 +93,8 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
   std::unique_ptr<SafetensorsWriter> out(
       new SafetensorsWriter(path, temporary, file, std::move(tensors), total));
   out->header_bytes_ = static_cast<int64_t>(header.value().size());
-  // Now rather than after hours of writing. File systems that cannot reserve are asked again by every write.
+  // Reserves the space now instead of failing after hours of writing. On file systems that cannot reserve,
+  // each write may still fail.
   if (::fallocate(file, 0, 0, out->header_bytes_ + total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
     return out->trouble("space cannot be reserved", errno);
   SLUICE_TRY(out->put(header.value().data(), header.value().size()));

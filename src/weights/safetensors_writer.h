@@ -1,4 +1,4 @@
-// Writes one safetensors file, its tensors in order and in pieces of any size, so that none needs to fit in memory.
+// Writes one safetensors file. Tensors are written in order and in pieces of any size, so none needs to fit into memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,17 +19,18 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
 };
 
-// What a file of these tensors begins with: the length of its header, and the header. Errors as SafetensorsWriter::create.
+// The beginning of a file with these tensors: the length field and the header. Errors as in
+// SafetensorsWriter::create.
 Result<std::string> safetensors_header(const std::vector<TensorToWrite>& tensors,
                                        const std::map<std::string, std::string>& metadata);
 
-// Writes beside the file under another name and renames at the end: no reader ever sees half of it, and a writer that is
-// destroyed before finish() leaves no file. Not synced to the disk.
+// Writes to a temporary name and renames at the end: readers never see an incomplete file, and a writer
+// that is destroyed before finish() leaves no file. Does not sync to disk.
 class SafetensorsWriter {
  public:
-  // Reserves the space and writes the header. kInvalidArgument names a tensor that cannot be written (its name twice, or
-  // "__metadata__"; more than 8 dimensions; no whole number of bytes); kIo names the file and the reason, and on a full disk
-  // how many bytes were wanted.
+  // Reserves the space and writes the header. kInvalidArgument names a tensor that cannot be written (a
+  // duplicate name or "__metadata__"; more than 8 dimensions; not a whole number of bytes); kIo names the
+  // file and the reason, and on a full disk the bytes wanted.
   static Result<std::unique_ptr<SafetensorsWriter>> create(
       const std::string& path, std::vector<TensorToWrite> tensors,
       const std::map<std::string, std::string>& metadata = {});
@@ -38,11 +39,11 @@ class SafetensorsWriter {
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   int64_t bytes() const { return bytes_; }            // of all tensors
-  int64_t bytes_written() const { return written_; }  // of them so far
-  // The next bytes of the tensors, in the order given to create(); a piece may span several. kInvalidArgument if there are more
-  // than the tensors have.
+  int64_t bytes_written() const { return written_; }  // bytes of tensors written so far
+  // Writes the next bytes of the tensors, in the order given to create(); a piece may span several tensors.
+  // kInvalidArgument: more bytes than the tensors have.
   Status write(std::span<const std::byte> piece);
-  // kInvalidArgument if bytes are missing, naming the tensor that they belong to. Nothing may be written afterwards.
+  // Completes the file; nothing may be written afterwards. kInvalidArgument: bytes are missing; the message names their tensor.
   Status finish();
 
  private:

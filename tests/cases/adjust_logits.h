@@ -34,7 +34,7 @@ struct Suite<AdjustLogits> {
   static void fill(const AdjustLogits::Problem& p, Fill fill, HostArgs<AdjustLogits>& host, Random& random) {
     const AdjustLogits::Args& a = host.args();
     fill_floats(a.logits, fill, random, 3);
-    // An entry names a logit that no other one does, or none.
+    // Each entry names a logit that no other entry names, or a logit that does not exist.
     std::set<int64_t> named;
     for (int64_t e = 0; e < p.entries; ++e) {
       int64_t row = random.integer(0, std::max<int64_t>(p.rows - 1, 0)), id = random.integer(0, p.vocab - 1);

@@ -130,7 +130,7 @@ struct Suite<Attention> {
     fill_floats(a.sinks, fill, random, 2);
     fill_lengths(p, fill, a, random);
     fill_pages(p, fill, a.page_table, random);
-    // What no sequence has written yet is NaN: it must not reach anybody.
+    // Cache positions that no sequence has written hold NaN, which must not reach any output.
     const double garbage = std::numeric_limits<double>::quiet_NaN();
     set_each(a.k_cache, [&](int64_t, int64_t) { return garbage; });
     set_each(a.v_cache, [&](int64_t, int64_t) { return garbage; });
@@ -171,7 +171,7 @@ struct Suite<Attention> {
     p.settled = coin(r);
     if (coin(r)) p.cache = CacheType::kE4M3;
     if (!coin(r)) return p;
-    // What tensor cores take.
+    // Problems that tensor cores accept.
     p.q = DType::kBF16;
     p.head_dim = one_of(r, {64, 64, 128});
     p.heads = kv_heads * one_of(r, {1, 2, 4, 8, 8, 12, 16});
@@ -181,7 +181,7 @@ struct Suite<Attention> {
   }
 
  private:
-  // What tensor cores take.
+  // Problems that tensor cores accept.
   static P tiled(int64_t tokens, int64_t sequences, int64_t rows_max, int64_t window,
                  int64_t positions = 300) {
     const int64_t pages = (positions + 15) / 16;
@@ -201,14 +201,15 @@ struct Suite<Attention> {
     return p;
   }
   static P with_scale(P p, double scale) { return p.scale = scale, p; }
-  // The first kv head has NaN and infinities in values alone: elsewhere they are in nearly every score, and hide what values do.
+  // In the first kv head only values hold NaN and infinities. In the other heads they are in nearly every
+  // score and would hide errors in values.
   static Fill of_scores(Fill fill, int64_t kv_head) {
     if (fill == Fill::kRareNan) return Fill::kNormal;
     const bool values_alone = fill == Fill::kSomeNan || fill == Fill::kInfinite;
     return values_alone && kv_head == 0 ? Fill::kNormal : fill;
   }
-  // kSkewed, kRareNan: all rows are the last of one long sequence. Otherwise sequences without rows, rows without a
-  // sequence, more rows than keys and no keys at all come up by chance.
+  // kSkewed, kRareNan: all rows are the last rows of one long sequence. Otherwise sequences without rows,
+  // rows without a sequence, more rows than keys, and missing keys occur by chance.
   static void fill_lengths(const P& p, Fill fill, const Attention::Args& a, Random& random) {
     std::vector<int64_t> cuts;
     for (int64_t s = 0; s <= p.sequences; ++s) cuts.push_back(random.integer(0, p.tokens));
@@ -231,8 +232,7 @@ struct Suite<Attention> {
       a.kv_len.as<int32_t>()[s] = static_cast<int32_t>(std::max<int64_t>(0, length));
     }
   }
-  // A random order of pages, used anew when they run out (sequences may share); absent ones in some
-  // sequences.
+  // A random order of pages, reused when they run out (sequences may share pages); some sequences have absent pages.
   static void fill_pages(const P& p, Fill fill, const Tensor& table, Random& random) {
     std::vector<int64_t> order(static_cast<size_t>(p.pages));
     std::iota(order.begin(), order.end(), 0);

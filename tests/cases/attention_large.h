@@ -1,5 +1,5 @@
-// Cases of Attention that take a reference long, for kernels of a GPU alone (expert_gemm_large.h): grids whose CTAs have several tiles
-// of queries each.
+// Cases of Attention that take a reference long, run only on GPUs (expert_gemm_large.h): each CTA of the
+// grid has several tiles of queries.
 #pragma once
 #include "cases/attention.h"
 #include "cases/expert_gemm_large.h"

@@ -43,7 +43,7 @@ struct Suite<Combine> {
   static void fill(const Combine::Problem& p, Fill fill, HostArgs<Combine>& host, Random& random) {
     const auto& a = host.args();
     for (const Tensor& t : {a.g, a.bias, a.shared, a.residual, a.weights}) fill_floats(t, fill, random);
-    // Slots without a row hold a NaN weight, which must not matter.
+    // Slots without a row have a NaN weight, which must have no effect.
     set_each(a.position, [&](int64_t t, int64_t k) -> int64_t {
       const bool none = fill == Fill::kEmpty || random.integer(0, 7) == 0;
       if (none && a.weights.present()) a.weights.row<float>(t)[k] = std::numeric_limits<float>::quiet_NaN();

@@ -52,13 +52,13 @@ struct Suite<CombineNorm> {
     return out;
   }
   static void fill(const CombineNorm::Problem& p, Fill fill, HostArgs<CombineNorm>& host, Random& random) {
-    // As the sum alone is filled.
+    // Filled like Combine alone.
     HostArgs<Combine> sum(p.combine, Spread::kContiguous);
     Suite<Combine>::fill(p.combine, fill, sum, random);
     copy_inputs(sum, host);
     fill_floats(host.args().norm_weight, Fill::kNormal, random);
   }
-  // Half of them have rows of whole 16 bytes.
+  // Half of the problems have row sizes that are multiples of 16 bytes.
   static CombineNorm::Problem random(Random& r) {
     CombineNorm::Problem p{.combine = Suite<Combine>::random(r)};
     if (coin(r)) p.combine.hidden = 8 * r.integer(1, 90);

@@ -33,7 +33,7 @@ struct Suite<Embedding> {
       if (fill == Fill::kEmpty)
         return static_cast<double>(one_of(random, {-1, p.vocab, INT32_MIN, INT32_MAX}));
       if (fill == Fill::kSkewed) return static_cast<double>(p.vocab - 1);
-      return static_cast<double>(random.integer(-1, p.vocab));  // the ends are outside
+      return static_cast<double>(random.integer(-1, p.vocab));  // both ends are outside the vocabulary
     });
   }
   static Embedding::Problem random(Random& r) {

@@ -2,20 +2,21 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cases/expert_gemm_tiles.h"
 #include "cases/rare.h"
 #include "ops/expert_gemm.h"
 
 namespace sluice::test {
 
-// e8m0 scales and the size of x that goes with them. A fill of the extremes has one number a row of x and the
-// rest zero, so that an error in one scale cannot hide in the bound of a long sum.
+// The range of e8m0 scales; x is scaled to match. At the extremes each row of x has a single nonzero
+// number, so that an error in one scale cannot hide in the bound of a long sum.
 struct ScaleRange {
   int64_t low = 118, high = 127;
 };
 inline ScaleRange scale_range(Fill fill) {
   if (fill == Fill::kTiny) return {0, 6};
   if (fill == Fill::kHuge) return {248, 254};
-  if (fill == Fill::kAllEqual) return {60, 200};  // further apart than a number has exponents
+  if (fill == Fill::kAllEqual) return {60, 200};  // further apart than f32 has exponents
   return {};
 }
 
@@ -40,7 +41,7 @@ class ExpertFill {
   }
 
  private:
-  // Experts one after the other as ops/group_rows.h puts them, with gaps as far as `rows` has room for them.
+  // Experts in order, as ops/group_rows.h places them, with gaps as far as `rows` has room.
   void rows() {
     const int64_t flat_slots = p_.slots > 0 ? p_.tokens * p_.slots : p_.rows;
     const int64_t assigned = fill_ == Fill::kEmpty ? 0 : std::min(p_.rows, flat_slots);
@@ -75,12 +76,12 @@ class ExpertFill {
       });
       return;
     }
-    // Sums of about twice the clamp, so that both of its sides are met. MXFP4 has its NaN in scales alone.
+    // Sums reach about twice the clamp, so that both of its sides occur. In MXFP4 only scales can be NaN.
     const double weight = p_.w == DType::kE2M1 ? 0.12 : 0.05;
     const double aim = p_.limit > 0 && p_.limit < 100 ? 1.5 * p_.limit : 3;
     const double size = aim / (weight * std::sqrt(static_cast<double>(p_.width)));
     if (fill_ != Fill::kSomeNan || p_.w != DType::kE2M1) return fill_rarely(a_.x, fill_, random_, size);
-    // The scales hold the NaN here; in x it would hide them, so one row has it.
+    // Here the scales hold the NaN; NaN throughout x would hide them, so a single row has one.
     fill_floats(a_.x, Fill::kNormal, random_, size);
     set_first_nan();
   }
@@ -101,7 +102,7 @@ class ExpertFill {
                   static_cast<size_t>(p_.experts * ExpertGemm::packed_scale_bytes(p_)));
   }
 
-  // The feature of a checkpoint row, and whether it is its up.
+  // The feature of a checkpoint row, and whether the row is its up.
   std::pair<int64_t, bool> feature_of(int64_t row) const {
     if (!is_gated(p_.act)) return {row, false};
     const int64_t i = p_.gate_order == GateOrder::kInterleaved ? row / 2 : row % p_.features;
@@ -150,7 +151,7 @@ class ExpertFill {
     }
   }
 
-  // As packing leaves it: scales relative to the row's largest one, zeros under a NaN scale.
+  // The packed form: scales relative to the row's largest, zeros under a NaN scale.
   void fragment_fp4_row(int64_t e, int64_t row, const std::vector<uint8_t>& codes,
                         const std::vector<uint8_t>& scales) {
     const FragmentShape s = ExpertGemm::fragments(p_);
@@ -203,7 +204,7 @@ struct Suite<ExpertGemm> {
   static constexpr WeightLayout kLayouts[] = {WeightLayout::kPanels16, WeightLayout::kRowMajor,
                                               WeightLayout::kFragments};
 
-  // gpt-oss's first layer, at sizes to taste.
+  // gpt-oss's first product at a given size.
   static P gate_up(int64_t tokens, int64_t experts, int64_t features, int64_t width) {
     return {.rows = tokens * 4,
             .experts = experts,
@@ -217,14 +218,10 @@ struct Suite<ExpertGemm> {
             .limit = 7,
             .bias = true};
   }
-  // Rows that are there already, one activation, MXFP4 panels.
+  // Rows that are already gathered, with a given activation, in MXFP4 panels.
   static P rows_of(int64_t rows, Activation act) {
     return {.rows = rows, .experts = 3, .features = 18, .width = 64, .act = act, .limit = 2};
   }
-
-  struct Sizes {
-    int64_t rows, expected, features, width;
-  };
 
   // Changes a problem in place: with(problem, [](P& p) { p.x = ...; }).
   template <class F>
@@ -233,16 +230,30 @@ struct Suite<ExpertGemm> {
     return p;
   }
 
-  static std::vector<Case<ExpertGemm>> cases() {
-    std::vector<Case<ExpertGemm>> out;
-    // Every case but the few that name a layout runs in all of them.
-    const auto each = [&](P p, const char* why, Fill fill = Fill::kNormal,
-                          Spread spread = Spread::kContiguous) {
+  // Adds a case in all layouts. The other cases name their layout.
+  struct InAllLayouts {
+    std::vector<Case<ExpertGemm>>* out;
+    void operator()(P p, const char* why, Fill fill = Fill::kNormal,
+                    Spread spread = Spread::kContiguous) const {
       for (WeightLayout layout : kLayouts) {
         p.layout = layout;
-        out.push_back({p, why, fill, spread});
+        out->push_back({p, why, fill, spread});
       }
-    };
+    }
+  };
+
+  static std::vector<Case<ExpertGemm>> cases() {
+    std::vector<Case<ExpertGemm>> out;
+    add_models(&out);
+    add_activations(&out);
+    add_edges({&out});
+    ExpertGemmTiles::add(&out);
+    // Strided rows begin anywhere; the fuzzer covers strided rows that are aligned.
+    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
+    return out;
+  }
+  static void add_models(std::vector<Case<ExpertGemm>>* out) {
+    const InAllLayouts each{out};
     each(gate_up(1, 2, 360, 2880), "gpt-oss-120b over eight ranks: decode, gate and up");
     each({.rows = 4, .experts = 2, .features = 720, .width = 1440, .bias = true},
          "gpt-oss-120b's down, a quarter");
@@ -278,21 +289,25 @@ struct Suite<ExpertGemm> {
           .w = kB,
           .act = Activation::kRelu2},
          "Nemotron: relu squared, no gate");
-    // silu falls to -0.278 and no further: only a small limit tells a clamp on both sides from the one above.
+    // silu never falls below -0.278, so only a small limit distinguishes a two-sided clamp from a clamp above.
     each(with(rows_of(40, Activation::kSwiGluStep), [](P& p) { p.limit = 0.1, p.y = kF; }),
          "the step form's gate has no clamp below");
+  }
+  static void add_activations(std::vector<Case<ExpertGemm>>* out) {
     for (int a = 0; a <= static_cast<int>(Activation::kGeGluTanh); ++a) {
       for (WeightLayout layout : {kLayouts[a % 2], WeightLayout::kFragments}) {
         P p = rows_of(7, static_cast<Activation>(a));
         p.layout = layout;
         p.x = a % 3 ? kB : kF, p.y = a % 3 ? kF : kB;
-        out.push_back({p, "every activation"});
-        out.push_back({p, "every activation meets infinities", Fill::kInfinite});
+        out->push_back({p, "every activation"});
+        out->push_back({p, "every activation meets infinities", Fill::kInfinite});
         p.w = kB, p.width = 37, p.bias = true, p.gate_order = GateOrder::kGateFirst;
-        out.push_back({p, "every activation, bf16 of a width that is a multiple of nothing"});
-        out.push_back({p, "every activation meets NaN", Fill::kSomeNan});
+        out->push_back({p, "every activation, bf16 of a width that is a multiple of nothing"});
+        out->push_back({p, "every activation meets NaN", Fill::kSomeNan});
       }
     }
+  }
+  static void add_edges(const InAllLayouts& each) {
     each(with(gate_up(33, 4, 40, 64), [](P& p) { p.slots = 1, p.rows = 33; }), "33 rows of one expert",
          Fill::kSkewed);
     each(with(rows_of(150, Activation::kIdentity), [](P& p) { p.features = 8, p.experts = 2; }),
@@ -334,144 +349,6 @@ struct Suite<ExpertGemm> {
           .gate_order = GateOrder::kUpFirst,
           .act = Activation::kSwiGlu},
          "bf16 in blocks of 64 x 64, half of one left over");
-    // One expert has all rows, so that each width of the tensor cores' instruction, and of the tiles that rows_expected
-    // asks for, has its turn; sums of one block and of more than a ring holds, all with a tail or a last block less.
-    for (const auto& [rows, expected, features, width] :
-         {Sizes{5, 0, 300, 1000},   Sizes{12, 0, 130, 72},     Sizes{30, 60, 64, 64},
-          Sizes{40, 60, 264, 712},  Sizes{60, 60, 72, 640},    Sizes{50, 160, 40, 328},
-          Sizes{90, 160, 136, 8},   Sizes{120, 160, 33, 576},  Sizes{90, 400, 300, 136},
-          Sizes{120, 400, 24, 320}, Sizes{155, 400, 129, 72},  Sizes{190, 400, 56, 264},
-          Sizes{500, 400, 31, 96},  Sizes{150, 256, 136, 72},  Sizes{170, 256, 300, 136},
-          Sizes{300, 600, 56, 264}, Sizes{350, 600, 129, 136}, Sizes{500, 800, 31, 96},
-          Sizes{520, 800, 136, 72}, Sizes{9, 0, 17000, 40}}) {
-      for (const Activation act : {Activation::kSwiGlu, Activation::kRelu2})
-        out.push_back({{.rows = rows,
-                        .rows_expected = expected,
-                        .experts = 2,
-                        .features = features,
-                        .width = width,
-                        .w = kB,
-                        .layout = WeightLayout::kFragments,
-                        .gate_order = GateOrder::kGateFirst,
-                        .act = act,
-                        .bias = true},
-                       "bf16 in tiles, one expert with all rows",
-                       Fill::kSkewed});
-    }
-    // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide. Rows of tokens
-    // are fetched by pairs of blocks, or one by one.
-    for (const auto& [slots, features, width] :
-         {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 96}})
-      for (const int64_t rows : {40, 80, 150, 200})
-        out.push_back({{.rows = rows,
-                        .rows_expected = 4'000'000,
-                        .experts = 3,
-                        .features = features,
-                        .width = width,
-                        .tokens = slots > 0 ? rows / slots : 0,
-                        .slots = slots,
-                        .layout = WeightLayout::kFragments,
-                        .act = Activation::kSwiGluClamped,
-                        .alpha = 1.702,
-                        .beta = 1,
-                        .limit = 7,
-                        .bias = true},
-                       "experts with fewer rows than expected, in tiles that fit them",
-                       rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: gathered before where weights have many rows, or fetched by CTA pairs, of which one CTA has
-    // a row block more than the other or all, in whole tiles and in parts of the last ones.
-    for (const auto& [rows, expected, features, width] :
-         {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
-          Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
-          Sizes{420, 1600, 1000, 96}, Sizes{420, 1600, 3000, 96}})
-      out.push_back({{.rows = rows,
-                      .rows_expected = expected,
-                      .experts = 2,
-                      .features = features,
-                      .width = width,
-                      .tokens = rows / 2,
-                      .slots = 2,
-                      .y = width == 224 ? kF : kB,
-                      .layout = WeightLayout::kFragments,
-                      .act = Activation::kRelu2,
-                      .weighted = width == 160},
-                     "mxfp4 in tiles, rows of tokens",
-                     rows == 420 ? Fill::kSkewed : Fill::kNormal,
-                     rows == 700 ? Spread::kStridedRows : Spread::kContiguous});
-    // Short sums: more units than a grid has teams, so that a team has several, of several chunks of an expert's rows too.
-    for (const auto& [rows, expected, features, width] :
-         {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{34, 0, 9000, 352}, Sizes{20, 4, 9000, 320}})
-      out.push_back({{.rows = rows,
-                      .rows_expected = expected,
-                      .experts = 2,
-                      .features = features,
-                      .width = width,
-                      .tokens = width == 352 ? rows / 2 : 0,
-                      .slots = width == 352 ? 2 : 0,
-                      .y = width == 96 ? kF : kB,
-                      .layout = WeightLayout::kFragments,
-                      .act = width == 320 ? Activation::kRelu2 : Activation::kIdentity,
-                      .bias = width > 32,
-                      .weighted = width == 352},
-                     "short sums, row block after row block",
-                     width == 96 ? Fill::kSkewed : Fill::kNormal});
-    // The same in bf16, in units of 8, 16 and 32 rows; 70 rows of one expert are several.
-    for (const auto& [rows, expected, features, width] :
-         {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{20, 16, 9000, 256}, Sizes{70, 0, 9000, 200}})
-      out.push_back({{.rows = rows,
-                      .rows_expected = expected,
-                      .experts = 2,
-                      .features = features,
-                      .width = width,
-                      .tokens = width == 256 ? rows / 2 : 0,
-                      .slots = width == 256 ? 2 : 0,
-                      .w = kB,
-                      .y = width == 96 ? kF : kB,
-                      .layout = WeightLayout::kFragments,
-                      .act = width == 200 ? Activation::kRelu2 : Activation::kIdentity,
-                      .bias = width > 32,
-                      .weighted = width == 256},
-                     "short sums in bf16, row block after row block",
-                     width == 32 ? Fill::kNormal : Fill::kSkewed});
-    // 210 tiles for 132 SMs: the last 78 are cut into three parts of two, those of the widest first.
-    out.push_back({{.rows = 36,
-                    .rows_expected = 120,
-                    .experts = 3,
-                    .features = 26880,
-                    .width = 32,
-                    .layout = WeightLayout::kFragments,
-                    .act = Activation::kRelu2},
-                   "mxfp4 in tiles, two thirds of a last round"});
-    // Rows of tokens: a copy for each, in columns by 16 or by 8, or brought into order by the kernel where weights have many
-    // rows: in tiles that share weights or rows of x, in chunks of the sum, for tiles of the grid's later turns.
-    for (const auto& [rows, expected, features, width] :
-         {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
-          Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{60, 600, 3000, 520},
-          Sizes{60, 400, 3500, 840}, Sizes{420, 1600, 3000, 72}})
-      out.push_back({{.rows = rows,
-                      .rows_expected = expected,
-                      .experts = 2,
-                      .features = features,
-                      .width = width,
-                      .tokens = rows / 2,
-                      .slots = 2,
-                      .w = kB,
-                      .layout = WeightLayout::kFragments,
-                      .act = Activation::kRelu2},
-                     "bf16 in tiles, rows of tokens",
-                     rows == 420 ? Fill::kSkewed : Fill::kNormal});
-    // Columns of tiles where sums are short and rows are many.
-    out.push_back({{.rows = 400,
-                    .rows_expected = 1000,
-                    .experts = 2,
-                    .features = 512,
-                    .width = 192,
-                    .w = kB,
-                    .layout = WeightLayout::kFragments},
-                   "bf16 in tiles, short sums of many rows"});
-    // Rows that lie apart begin anywhere; aligned ones that lie apart are the fuzzer's.
-    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
-    return out;
   }
 
   static void fill(const P& p, Fill fill, HostArgs<ExpertGemm>& host, Random& random) {

@@ -1,5 +1,5 @@
-// Cases of ExpertGemm that take a reference long, for kernels of a GPU alone: more rows, of more experts, than tests of every CPU
-// kernel at every level of instructions have time for.
+// Cases of ExpertGemm that take a reference long, run only on GPUs: they have more rows and more experts
+// than the tests of all CPU kernels at all instruction levels have time for.
 #pragma once
 #include <vector>
 
@@ -12,8 +12,9 @@ std::vector<Case<Op>> large_cases() {
   return {};
 }
 
-// Pairs of blocks in mxfp4: rows of tokens that they bring into order, in chunks of the sum, for tiles of the grid's later turns;
-// rows in order; experts of one tile of their own class, and of several beside them.
+// Pairs of blocks in mxfp4: rows of tokens that the kernel orders, in chunks of the sum, for tiles of later
+// rounds of the grid; rows that are already in order; experts with a single tile of their own class, and
+// experts with several tiles.
 template <>
 inline std::vector<Case<ExpertGemm>> large_cases<ExpertGemm>() {
   struct Sizes {

@@ -9,7 +9,7 @@ struct Suite<ExpertMlp> {
   using P = ExpertMlp::Problem;
   static constexpr DType kF = DType::kF32, kB = DType::kBF16;
 
-  // gpt-oss's layer and DeepSeek V4's, at sizes to taste.
+  // The layers of gpt-oss and DeepSeek V4 at a given size.
   static P gpt_oss(int64_t tokens, int64_t experts, int64_t hidden, int64_t intermediate) {
     return {.tokens = tokens,
             .slots = 4,
@@ -31,22 +31,37 @@ struct Suite<ExpertMlp> {
     return p;
   }
 
+  static P nemotron(int64_t tokens) {
+    P p = gpt_oss(tokens, 5, 64, 96);
+    p.act = Activation::kRelu2, p.up_bias = false, p.limit = 0;
+    return p;
+  }
+
+  // Adds a case in each of `layouts`.
+  struct InLayouts {
+    std::vector<Case<ExpertMlp>>* out;
+    std::vector<WeightLayout> layouts;
+    void operator()(P p, const char* why, Fill fill = Fill::kNormal,
+                    Spread spread = Spread::kContiguous) const {
+      for (const WeightLayout layout : layouts) {
+        p.layout = layout;
+        out->push_back({p, why, fill, spread});
+      }
+    }
+  };
+
   static std::vector<Case<ExpertMlp>> cases() {
     std::vector<Case<ExpertMlp>> out;
-    const auto each = [&](P p, const char* why, Fill fill = Fill::kNormal,
-                          Spread spread = Spread::kContiguous) {
-      for (const WeightLayout layout :
-           {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}) {
-        p.layout = layout;
-        out.push_back({p, why, fill, spread});
-      }
-    };
-    // For kernels of few tokens that read fragments alone.
-    const auto few = [&](P p, const char* why, Fill fill = Fill::kNormal,
-                         Spread spread = Spread::kContiguous) {
-      p.layout = WeightLayout::kFragments;
-      out.push_back({p, why, fill, spread});
-    };
+    // Kernels of few tokens read only fragments.
+    const InLayouts few{&out, {WeightLayout::kFragments}};
+    add_models({&out, {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}});
+    add_few_tokens(few);
+    add_few_token_slices(few);
+    // Strided rows begin anywhere; the fuzzer covers strided rows that are aligned.
+    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
+    return out;
+  }
+  static void add_models(const InLayouts& each) {
     each(gpt_oss(1, 6, 160, 96), "gpt-oss: one token");
     each(deepseek(3, 9, 128, 64), "DeepSeek V4: a shared expert, a scale, gates first");
     P all = deepseek(2, 5, 96, 64);
@@ -58,9 +73,7 @@ struct Suite<ExpertMlp> {
     P whole = deepseek(3, 5, 96, 64);
     whole.w = kB;
     each(whole, "bf16 weights");
-    P relu = gpt_oss(6, 5, 64, 96);
-    relu.act = Activation::kRelu2, relu.up_bias = false, relu.limit = 0;
-    each(relu, "Nemotron: relu squared, no gate");
+    each(nemotron(6), "Nemotron: relu squared, no gate");
     P floats = gpt_oss(4, 3, 64, 32);
     floats.x = floats.g = floats.y = floats.b = kF;
     each(floats, "all in f32");
@@ -88,8 +101,10 @@ struct Suite<ExpertMlp> {
     each(tiny, "scales from 0", Fill::kTiny);
     each(tiny, "scales to 254", Fill::kHuge);
     each(tiny, "scales far apart in a row", Fill::kAllEqual);
-    // Sums that end inside a block of 64, rows of one expert from one to more than a tile, and each count of tokens around
-    // those that kernels of few tokens take.
+  }
+  static void add_few_tokens(const InLayouts& few) {
+    // Sums that end inside a block of 64; experts with one row up to more than a tile; and token counts
+    // around the limits of the few-token kernels.
     for (const int64_t tokens : {1, 2, 8, 16, 17, 64, 65})
       few(gpt_oss(tokens, 12, 352, 224), "a tail of half a block of 64");
     few(gpt_oss(8, 2, 256, 128), "several rows of each expert");
@@ -106,19 +121,22 @@ struct Suite<ExpertMlp> {
     few(deepseek(64, 16, 320, 160), "DeepSeek V4: 64 tokens", Fill::kNormal, Spread::kStridedRows);
     few(gpt_oss(1, 4, 2880, 160), "gpt-oss's width");
     few(gpt_oss(1, 4, 160, 2880), "gpt-oss's intermediate width");
-    // Row blocks that some teams have one of, and others share or have two of.
+  }
+  static void add_few_token_slices(const InLayouts& few) {
+    // Row blocks of which some teams have one, while others share one or have two.
     few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two of each expert's rows");
     few(deepseek(1, 3, 4160, 1056), "one token whose experts come twice, a tail of a row block");
-    // Slices of tensor parallelism: sums in parts that teams of all blocks give each other, of one column and of several; down in
-    // one stage a row block and in two, as long as they may be, and one k block longer; slots on both sides of 32.
+    // Tensor-parallel slices: partial sums that the teams of all blocks exchange, for one column and for
+    // several; `down` in one stage per row block and in two, of the largest size and one k block larger;
+    // and slot counts on both sides of 32.
     few(deepseek(1, 9, 2112, 320), "parts of one token's sums, a team each");
     few(deepseek(6, 14, 2112, 384), "36 slots, several parts a team, down of six k blocks");
     few(deepseek(10, 12, 1088, 512), "60 slots, down of eight k blocks", Fill::kNormal, Spread::kStridedRows);
     few(deepseek(10, 12, 1088, 544), "60 slots, down of nine k blocks");
     few(gpt_oss(16, 3, 352, 288), "64 slots, many of each expert, down of five k blocks");
     few(gpt_oss(16, 5, 1120, 416), "all of 64 slots on one expert, in parts", Fill::kSkewed);
-    // Slices of y in one launch: pairs of warps with a unit each, whole sums of two boxes, slots that are no power of two and
-    // those of one token that fill a block.
+    // Slices of y in one launch: pairs of warps with one unit each, whole sums of two boxes, slot counts
+    // that are not powers of two, and slots of one token that fill a block.
     few(deepseek(2, 9, 1120, 384), "six k blocks, two slices for some clusters");
     few(deepseek(2, 9, 96, 2048), "whole sums in two boxes", Fill::kNormal, Spread::kStridedRows);
     P three = deepseek(5, 9, 160, 224);
@@ -139,8 +157,8 @@ struct Suite<ExpertMlp> {
     few(ups, "ups first, f32 biases");
     ups.up_bias = false, ups.y = kF;
     few(ups, "a bias of down alone, y in f32");
-    P plain = relu;
-    plain.tokens = 2, plain.up_bias = true;
+    P plain = nemotron(2);
+    plain.up_bias = true;
     few(plain, "no gate, few tokens");
     P weighed = gpt_oss(2, 5, 96, 64);
     weighed.weight_on_input = true, weighed.shared = weighed.residual = true, weighed.scale = -0.5;
@@ -148,9 +166,6 @@ struct Suite<ExpertMlp> {
     P most = gpt_oss(2, 7, 64, 32);
     most.slots = 64;
     few(most, "64 slots, most of them of an expert that the token has already");
-    // Rows that lie apart begin anywhere; aligned ones that lie apart are the fuzzer's.
-    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
-    return out;
   }
 
   static void fill(const P& p, Fill fill, HostArgs<ExpertMlp>& host, Random& random) {
@@ -158,7 +173,7 @@ struct Suite<ExpertMlp> {
     HostArgs<ExpertGemm> up(ExpertMlp::up(p), Spread::kContiguous),
         down(ExpertMlp::down(p), Spread::kContiguous);
     Suite<ExpertGemm>::fill(ExpertMlp::up(p), fill, up, random);
-    // What the first product makes of numbers near the ends of the range is left to meet weights of the usual size.
+    // Results of the first product for numbers near the ends of the range meet weights of ordinary size.
     const bool ends = fill == Fill::kTiny || fill == Fill::kHuge;
     Suite<ExpertGemm>::fill(ExpertMlp::down(p), ends ? Fill::kNormal : fill, down, random);
     const auto copy = [](const Tensor& to, const Tensor& from) {
@@ -172,7 +187,7 @@ struct Suite<ExpertMlp> {
     fill_floats(a.shared, Fill::kNormal, random);
     fill_floats(a.residual, Fill::kNormal, random);
     ids(p, fill, a.ids, random);
-    // What weighs nothing may be anything.
+    // The weight of an empty slot may be anything.
     set_each(a.weights, [&](int64_t t, int64_t k) -> double {
       const int32_t id = a.ids.row<int32_t>(t)[k];
       return id >= 0 && id < p.experts ? a.weights.row<float>(t)[k]
@@ -180,8 +195,8 @@ struct Suite<ExpertMlp> {
     });
   }
 
-  // Beside what `fill` says: some slots name an expert that is not here, the first token the same one twice, and the second one
-  // none at all.
+  // In addition to `fill`: some slots name an expert that is not here, the first token names one expert
+  // twice, and the second token has only empty slots.
   static void ids(const P& p, Fill fill, const Tensor& ids, Random& random) {
     constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
     const int64_t favourite = random.integer(0, p.experts - 1);

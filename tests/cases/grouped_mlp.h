@@ -17,7 +17,7 @@ struct Suite<GroupedMlp> {
       p.layout = layout;
       out.push_back({GroupedMlp::of(p), why, fill, spread});
     };
-    // For the kernels that read fragments.
+    // For kernels that read fragments.
     const auto tiles = [&](const ExpertMlp::Problem& p, const char* why, Fill fill = Fill::kNormal,
                            Spread spread = Spread::kContiguous) {
       in(WeightLayout::kFragments, p, why, fill, spread);
@@ -39,18 +39,18 @@ struct Suite<GroupedMlp> {
       in(layout, Mlp::gpt_oss(3, 8, 64, 32), "no rows", Fill::kEmpty);
       in(layout, Mlp::gpt_oss(0, 4, 64, 32), "no tokens");
     }
-    // One expert has all rows: each width of the tensor cores' instruction, whole tiles and those with a row less, and more
-    // rows than any tile has. Sums of one k block, of as many as a stage has, and of more than a ring has.
+    // One expert has all rows: every width of the tensor cores' instruction, whole tiles and tiles with a row less,
+    // and more rows than any tile. Sums have one k block, a full stage of k blocks, or more than a ring holds.
     for (const int64_t tokens : {1, 7, 8, 9, 16, 17, 24, 25, 33, 41, 48, 56, 57, 113, 200}) {
       ExpertMlp::Problem p = Mlp::gpt_oss(tokens, 3, 96, 64);
       p.slots = 1, p.hidden = 32 * (1 + tokens % 23), p.intermediate = 32 * (1 + tokens % 11);
       tiles(p, "all rows of one expert", Fill::kSkewed);
     }
-    // Weight rows that are no whole row block, and tiles of one, two and six of them.
+    // Weight rows that do not fill a row block, and tiles of one, two and six row blocks.
     tiles(Mlp::gpt_oss(30, 5, 352, 160), "no whole row blocks");
     tiles(Mlp::gpt_oss(30, 5, 416, 224), "a tile of one row block, and one of a single warpgroup's");
-    // Tiles of 384 weight rows for 132 SMs: a round and a half of each product; hardly any of one of them; a last round of less
-    // than a third, of up to two thirds, and of more, whose tiles are cut.
+    // Tiles of 384 weight rows for 132 SMs: one and a half rounds of each product; hardly any tiles of one
+    // product; a last round of less than a third, of up to two thirds, and of more, whose tiles are cut.
     tiles(Mlp::gpt_oss(50, 200, 384, 64), "a round of gate and up, and more");
     tiles(Mlp::gpt_oss(50, 150, 64, 480), "nearly all tiles are gate and up");
     tiles(Mlp::gpt_oss(60, 100, 800, 32), "nearly all tiles are down, and wait for the few before");
@@ -59,7 +59,7 @@ struct Suite<GroupedMlp> {
     tiles(Mlp::gpt_oss(60, 125, 384, 64), "a last round that is nearly whole");
     tiles(Mlp::gpt_oss(70, 5, 416, 224), "several tiles of the same weights");
     tiles(Mlp::gpt_oss(400, 6, 96, 64), "many tiles of the same weights", Fill::kSkewed);
-    // Lists of experts.
+    // Long lists of experts.
     tiles(Mlp::deepseek(64, 256, 160, 96), "DeepSeek V4: 256 experts");
     tiles(Mlp::gpt_oss(70, 512, 64, 32), "512 experts");
     tiles(Mlp::gpt_oss(70, 513, 64, 32), "more experts than the CTA has threads");
@@ -81,7 +81,7 @@ struct Suite<GroupedMlp> {
   }
 
   static void fill(const P& p, Fill fill, HostArgs<GroupedMlp>& host, Random& random) {
-    // The operation from ids has the same tensors, and ids, by which its rows are grouped.
+    // ExpertMlp has the same tensors, and ids by which its rows are grouped.
     HostArgs<ExpertMlp> whole(p.mlp, Spread::kContiguous);
     Mlp::fill(p.mlp, fill, whole, random);
     const GroupedMlp::Args& a = host.args();
@@ -111,7 +111,7 @@ struct Suite<GroupedMlp> {
     P p = GroupedMlp::of(Mlp::random(r));
     ExpertMlp::Problem& m = p.mlp;
     if (r.integer(0, 2) == 0) return p;
-    // What kernels of tiles take.
+    // Problems that the tile kernels accept.
     m.tokens = r.integer(0, 40), m.experts = r.integer(1, 12), m.experts_routed = 0;
     m.hidden = 32 * r.integer(1, 14), m.intermediate = 32 * r.integer(1, 8);
     m.x = m.g = kB, m.w = DType::kE2M1, m.layout = WeightLayout::kFragments;

@@ -6,7 +6,7 @@
 
 namespace sluice::test {
 
-// A number halfway between two of e4m3, or its neighbour in f32.
+// A number halfway between two e4m3 numbers, or one of its f32 neighbors.
 inline double near_tie(Random& random) {
   const auto code = static_cast<uint8_t>(random.integer(0, 0x7d));
   const float tie = (to_float(E4M3{code}) + to_float(E4M3{static_cast<uint8_t>(code + 1)})) / 2;

@@ -30,7 +30,7 @@ struct Suite<LatentAttention> {
       change(p);
       return p;
     };
-    // What tensor cores take: sizes are multiples of tiles.
+    // Problems that tensor cores accept: sizes are multiples of tiles.
     const P tiled{.tokens = 11,
                   .sequences = 3,
                   .heads = 3,
@@ -105,11 +105,11 @@ struct Suite<LatentAttention> {
   static void fill(const P& p, Fill fill, HostArgs<LatentAttention>& host, Random& random) {
     const LatentAttention::Args& a = host.args();
     fill_floats(a.q, fill, random);
-    // NaN in a weight would leave a head nothing else: queries and rows have them.
+    // A NaN in a weight would make all of its head NaN, so only queries and cache rows have NaN.
     fill_floats(a.kv_b, fill == Fill::kSomeNan ? Fill::kNormal : fill, random);
     fill_lengths(p, fill, a, random);
     fill_pages(p, fill, a.page_table, random);
-    // What no sequence has written yet is NaN: it must not reach anybody.
+    // Cache positions that no sequence has written hold NaN, which must not reach any output.
     set_each(a.cache, [&](int64_t, int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
     const int64_t width = p.rank + p.rope;
     for (int64_t s = 0; s < p.sequences; ++s) {
@@ -118,7 +118,7 @@ struct Suite<LatentAttention> {
         const int64_t page = a.page_table.as<int32_t>()[s * p.pages_per_seq + j / p.page_size];
         if (page < 0 || page >= p.pages) continue;
         void* row = a.cache.as<char>() + bytes_of(p.q, (page * p.page_size + j % p.page_size) * width);
-        // Many rows of a few NaN each are nothing but NaN: only some rows have any.
+        // If every row had a few NaN, all results would be NaN, so only some rows have any.
         const bool plain = fill == Fill::kSomeNan && random.integer(0, 15) != 0;
         fill_floats(make_tensor(row, p.q, {width}), plain ? Fill::kNormal : fill, random);
       }
@@ -128,7 +128,7 @@ struct Suite<LatentAttention> {
   static P random(Random& r) {
     P p = any_problem(r);
     if (coin(r)) return p;
-    // What tensor cores take, mostly.
+    // Mostly problems that tensor cores accept.
     p.rank = one_of(r, {64, 128, 256});
     p.nope = 16 * r.integer(1, 4), p.rope = 8 * r.integer(1, 9);
     p.q = p.w = DType::kBF16;
@@ -152,8 +152,8 @@ struct Suite<LatentAttention> {
             .w = any_float(r)};
   }
 
-  // Sequences without rows, rows without a sequence, more rows than keys and no keys at all come up by chance.
-  // kSkewed: all rows are the last of the last sequence, and its context is long.
+  // Sequences without rows, rows without a sequence, more rows than keys, and missing keys occur by chance.
+  // kSkewed: all rows are the last rows of the last sequence, whose context is long.
   static void fill_lengths(const P& p, Fill fill, const LatentAttention::Args& a, Random& random) {
     std::vector<int64_t> cuts;
     for (int64_t s = 0; s <= p.sequences; ++s) cuts.push_back(random.integer(0, p.tokens));
@@ -171,7 +171,7 @@ struct Suite<LatentAttention> {
       a.kv_len.as<int32_t>()[s] = static_cast<int32_t>(skewed ? room : any);
     }
   }
-  // A random order of pages, used anew when they run out; absent ones in some sequences.
+  // A random order of pages, reused when they run out; some sequences have absent pages.
   static void fill_pages(const P& p, Fill fill, const Tensor& table, Random& random) {
     std::vector<int64_t> order(static_cast<size_t>(p.pages));
     std::iota(order.begin(), order.end(), 0);

@@ -117,7 +117,7 @@ struct Suite<Linear> {
   static void fill(const Linear::Problem& p, Fill fill, HostArgs<Linear>& host, Random& random) {
     fill_linear(p, fill, host.args(), random);
   }
-  // One in two has the types, the width and the layout that tensor cores want.
+  // Half of the problems have types, width and layout for tensor cores.
   static Linear::Problem random(Random& r) {
     if (coin(r))
       return {.tokens = one_of(r, {r.integer(0, 20), r.integer(1, 140)}),

@@ -35,7 +35,7 @@ struct Suite<LinearArgmax> {
   static void fill(const LinearArgmax::Problem& p, Fill fill, HostArgs<LinearArgmax>& host, Random& random) {
     fill_linear(LinearArgmax::linear(p), fill, LinearArgmax::linear(host.args(), {}), random);
   }
-  // One in two has the types, the width and the layout that tensor cores want.
+  // Half of the problems have types, width and layout for tensor cores.
   static LinearArgmax::Problem random(Random& r) {
     const Linear::Problem p = Suite<Linear>::random(r);
     return {.tokens = p.tokens,

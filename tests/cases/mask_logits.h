@@ -32,7 +32,7 @@ struct Suite<MaskLogits> {
   static void fill(const MaskLogits::Problem& p, Fill fill, HostArgs<MaskLogits>& host, Random& random) {
     const MaskLogits::Args& a = host.args();
     fill_floats(a.logits, fill, random, 3);
-    // A mask names a row that no other one does, or none.
+    // Each mask names a row that no other mask names, or a row that does not exist.
     std::set<int64_t> named;
     for (int64_t m = 0; m < p.masks; ++m) {
       int64_t row = random.integer(0, std::max<int64_t>(p.rows - 1, 0));

@@ -10,7 +10,7 @@ struct Suite<NormRouterRoute> {
   using Problem = NormRouterRoute::Problem;
   static std::vector<Case<NormRouterRoute>> cases() {
     std::vector<Case<NormRouterRoute>> out;
-    // Those of the router, each behind a norm.
+    // The cases of RouterRoute, each after a norm.
     for (const Case<RouterRoute>& c : Suite<RouterRoute>::cases())
       out.push_back({{.router = c.problem}, c.why, c.fill, c.spread});
     const auto gpt = [](int64_t tokens, int64_t experts) {
@@ -44,7 +44,7 @@ struct Suite<NormRouterRoute> {
     copy_inputs(beside, host);
     fill_floats(host.args().norm_weight, Fill::kNormal, random);
   }
-  // Two in three are gpt-oss's or Qwen3's but for their size.
+  // Two thirds of the problems are gpt-oss's or Qwen3's except for their size.
   static Problem random(Random& r) {
     Problem p{.router = Suite<RouterRoute>::random(r)};
     if (r.integer(0, 2) > 0) {

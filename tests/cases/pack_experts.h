@@ -43,7 +43,7 @@ struct Suite<PackExperts> {
     return out;
   }
 
-  // Bytes of every kind; scales as the fill says.
+  // Arbitrary bytes; scales according to the fill.
   static void rows(const P& p, Fill fill, PackExperts::Args& a, Random& random) {
     const int64_t bytes = elements_of(a.rows), scales = p.w == DType::kE2M1 ? elements_of(a.row_scales) : 0;
     const int64_t blocks = p.width / kMxBlock;

@@ -26,7 +26,7 @@ struct Suite<QkNormRopeKvWrite> {
                  .page_size = 4},
         .eps = 1e-5,
         .norm_w = kF};
-    // Teams of which a quarter has nothing, and elements before and behind those that turn.
+    // A quarter of each team is idle, and elements before and after the rotated ones stay unchanged.
     const P partial{
         .turn =
             {.rope = {.tokens = 7, .heads = 5, .head_dim = 96, .rotary = 64, .first = 16, .table_rows = 20},
@@ -96,7 +96,7 @@ struct Suite<QkNormRopeKvWrite> {
     add_unaligned(&out);
     return out;
   }
-  // As the parts are filled; queries and keys as large as their squares allow.
+  // Filled like the parts; queries and keys are as large as their squares allow.
   static void fill(const QkNormRopeKvWrite::Problem& p, Fill fill, HostArgs<QkNormRopeKvWrite>& host,
                    Random& random) {
     const QkNormRopeKvWrite::Args& a = host.args();
@@ -108,7 +108,7 @@ struct Suite<QkNormRopeKvWrite> {
       if (fill == Fill::kHuge) fill_floats(*t, Fill::kNormal, random, 0x1p50);
     for (const Tensor* t : {&a.q_norm, &a.k_norm}) fill_floats(*t, Fill::kNormal, random);
   }
-  // Two in three have heads of whole eights.
+  // Two thirds of the problems have head sizes that are multiples of eight.
   static QkNormRopeKvWrite::Problem random(Random& r) {
     QkNormRopeKvWrite::Problem p{.turn = {.rope = Suite<Rope>::random(r)}};
     Rope::Problem& rope = p.turn.rope;

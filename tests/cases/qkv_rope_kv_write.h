@@ -14,7 +14,7 @@ struct Suite<QkvRopeKvWrite> {
     const auto apart = Spread::kStridedRows;
     const auto narrow = [](P p) { return p.rope.cache = CacheType::kE4M3, p; };
     const auto of = [](P p, int64_t tokens) { return QkvRopeKvWrite::at_tokens(p, tokens); };
-    // 10 heads of 64 on 2 kv heads: gpt-oss's in few.
+    // 10 heads of 64 on 2 kv heads: a small version of gpt-oss.
     const P few{.rope = {.rope = {.tokens = 1, .heads = 10, .table_rows = 30},
                          .kv_heads = 2,
                          .pages = 5,
@@ -56,10 +56,10 @@ struct Suite<QkvRopeKvWrite> {
                            .pages = 12,
                            .page_size = 1},
                   .width = 128};
-    // Shares of five eights; the last CTA has less.
+    // Shares of five groups of eight columns; the last CTA has fewer.
     P whole = of(few, 65);
     whole.rope.rope.heads = 64, whole.rope.kv_heads = 8, whole.width = 136;
-    // Of seven and of eight; heads of 96 by fives.
+    // Shares of seven and of eight; heads of 96 in shares of five.
     P sevens = of(whole, 9), eights = of(whole, 17), heads96 = of(whole, 20);
     sevens.rope.rope.heads = 94, eights.rope.rope.heads = 112;
     heads96.rope.rope.head_dim = heads96.rope.rope.rotary = 96, heads96.rope.rope.heads = 40;
@@ -102,11 +102,11 @@ struct Suite<QkvRopeKvWrite> {
     add_unaligned(&out);
     return out;
   }
-  // As the parts are filled.
+  // Filled like the parts.
   static void fill(const QkvRopeKvWrite::Problem& p, Fill fill, HostArgs<QkvRopeKvWrite>& host,
                    Random& random) {
     const QkvRopeKvWrite::Args& a = host.args();
-    // Huge sums may or may not be infinite, and turned ones then NaN.
+    // Huge sums may or may not be infinite, and rotated infinities are NaN.
     if (fill == Fill::kHuge) fill = Fill::kNormal;
     fill_linear(QkvRopeKvWrite::project(p), fill,
                 {.x = a.x, .w = a.w, .bias = a.bias, .residual = {}, .y = {}}, random);
@@ -115,7 +115,7 @@ struct Suite<QkvRopeKvWrite> {
                   {.k = {}, .v = {}, .slot_of = a.slot_of, .k_cache = a.k_cache, .v_cache = a.v_cache},
                   random);
   }
-  // Two in three have what tensor cores want.
+  // Two thirds of the problems have what tensor cores need.
   static QkvRopeKvWrite::Problem random(Random& r) {
     QkvRopeKvWrite::Problem p;
     if (r.integer(0, 2) > 0) {

@@ -3,8 +3,8 @@
 
 namespace sluice::test {
 
-// As fill_floats, but NaN or an infinity stands in one place of about every third row: where sums are long,
-// one number in sixteen would leave nothing but NaN to compare.
+// Like fill_floats, but only about one row in three has a single NaN or infinity: with one number in
+// sixteen, long sums would all be NaN.
 inline void fill_rarely(const Tensor& t, Fill fill, Random& random, double scale = 1) {
   if (fill != Fill::kSomeNan && fill != Fill::kInfinite) return fill_floats(t, fill, random, scale);
   if (!t.present()) return;

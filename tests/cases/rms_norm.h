@@ -51,7 +51,7 @@ struct Suite<RmsNorm> {
     };
   }
   static void fill(const RmsNorm::Problem&, Fill fill, HostArgs<RmsNorm>& host, Random& random) {
-    const bool huge = fill == Fill::kHuge;  // as large as rows may be without their squares overflowing
+    const bool huge = fill == Fill::kHuge;  // as large as possible without overflow of the squares
     const Fill stream = huge ? Fill::kNormal : fill;
     fill_floats(host.args().x, stream, random, huge ? 0x1p50 : 1);
     fill_floats(host.args().residual, stream, random, huge ? 0x1p50 : 3);

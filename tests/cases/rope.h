@@ -14,7 +14,7 @@ inline void fill_rope(const Rope::Problem& p, Fill fill, const Rope::Args& args,
     if (fill == Fill::kEmpty)
       return static_cast<double>(one_of(random, {-1, p.table_rows, INT32_MIN, INT32_MAX}));
     if (fill == Fill::kSkewed) return static_cast<double>(p.table_rows - 1);
-    return static_cast<double>(random.integer(-1, p.table_rows));  // the ends are outside
+    return static_cast<double>(random.integer(-1, p.table_rows));  // both ends are outside the table
   });
 }
 

@@ -81,7 +81,7 @@ struct Suite<RopeKvWrite> {
         {narrow(aligned), "beyond the largest number of e4m3", Fill::kHuge},
     };
   }
-  // As the parts are filled: the queries and the positions of Rope, the rest of KvWrite.
+  // Filled like the parts: queries and positions of Rope, the rest of KvWrite.
   static void fill(const RopeKvWrite::Problem& p, Fill fill, HostArgs<RopeKvWrite>& host, Random& random) {
     RopeKvWrite::Args& a = host.args();
     fill_rope(p.rope, fill, {.positions = a.positions, .table = a.table, .x = a.q}, random);

@@ -4,7 +4,7 @@
 
 namespace sluice::test {
 
-// The cases of RouteTopk, grouped in every way, and what only grouping can get wrong.
+// The cases of RouteTopk with every kind of grouping, and cases that only grouping can get wrong.
 template <>
 struct Suite<RouteGroup> {
   using M = RoutingMethod;
@@ -16,7 +16,7 @@ struct Suite<RouteGroup> {
     for (const auto& c : Suite<RouteTopk>::cases()) {
       const auto [align, tile] = kHow[out.size() % std::size(kHow)];
       Problem p{.route = c.problem, .row_align = align, .tile_rows = tile};
-      if (p.route.scope == ExpertScope::kMap) p.mapped_experts = 70;  // the map names more than that
+      if (p.route.scope == ExpertScope::kMap) p.mapped_experts = 70;  // the map also names ids from 70 on
       if (RouteGroup::experts(p) > 0) out.push_back({p, c.why, c.fill, c.spread});
     }
     const RouteTopk::Problem v3{.tokens = 64,
@@ -49,7 +49,7 @@ struct Suite<RouteGroup> {
     add(padded, 150, "nothing but padding", Fill::kEmpty);
     mapped.tokens = 513;
     out.push_back({{.route = mapped, .tile_rows = 32, .mapped_experts = 90}, "a map of many to one"});
-    // Rows without alignment, which the kernels of known layers are for.
+    // Rows without alignment, the case that the kernels of known layers are written for.
     for (RouteTopk::Problem route : Suite<RouteTopk>::some_models()) {
       int64_t slots = 0;
       for (int64_t tokens : {1, 2, 7, 32, 64, 100, 300, 2500}) {

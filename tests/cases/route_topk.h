@@ -16,7 +16,7 @@ struct Suite<RouteTopk> {
     return out;
   }
 
-  // The rows of docs on routing: what each model family asks for.
+  // The routing of each model family in the documentation.
   static std::vector<Case<RouteTopk>> models() {
     constexpr DType kB = DType::kBF16;
     const Problem v3{.tokens = 9, .experts = 256, .top_k = 8, .method = M::kDeepSeekV3, .bias = true};
@@ -103,7 +103,7 @@ struct Suite<RouteTopk> {
     return out;
   }
 
-  // Layers with shared experts in slots, and choices that differ in how they weigh.
+  // Layers with shared experts in slots, with different weighting rules.
   static std::vector<Case<RouteTopk>> shared_slots() {
     constexpr DType kB = DType::kBF16;
     std::vector<Case<RouteTopk>> out;
@@ -120,7 +120,7 @@ struct Suite<RouteTopk> {
     out.push_back({p, "rows apart, a shared slot, scaled later", Fill::kNormal, Spread::kStridedRows});
     return out;
   }
-  // Shapes that kernels are made for.
+  // Shapes that have kernels of their own.
   static std::vector<Problem> some_models() {
     constexpr DType kB = DType::kBF16;
     const Problem v3{.tokens = 9,
@@ -142,7 +142,7 @@ struct Suite<RouteTopk> {
             {.tokens = 9, .experts = 128, .top_k = 8, .method = M::kRenormalizeNaive}};
   }
 
-  // Scope, padding, capture, shared slots, and choices that were made elsewhere.
+  // Scope, padding, capture, shared slots, and precomputed choices.
   static std::vector<Case<RouteTopk>> around_the_choice() {
     Problem p{.tokens = 13,
               .experts = 48,
@@ -188,7 +188,7 @@ struct Suite<RouteTopk> {
       set_each(a.logits, [](int64_t, int64_t) { return -std::numeric_limits<double>::infinity(); });
     if (a.logits.present() && fill == Fill::kSkewed)
       set_each(a.logits, [&](int64_t, int64_t e) { return e == p.experts / 2 ? 60 : random.normal(); });
-    // Nearly equal biases around 8, as DeepSeek V4's, leave few bits to the scores.
+    // Nearly equal biases around 8, as in DeepSeek V4, leave few bits to the scores.
     const double centre = p.method == M::kSqrtSoftplus ? 8.08 : 0;
     if (a.bias.present()) set_each(a.bias, [&](int64_t, int64_t) { return centre + 0.05 * random.normal(); });
     if (a.bias.present() && fill == Fill::kAllEqual) set_each(a.bias, [](int64_t, int64_t) { return 0.25; });

@@ -52,7 +52,7 @@ struct Suite<RouterGemm> {
     fill_floats(host.args().bias, Fill::kNormal, random);
   }
   static RouterGemm::Problem random(Random& r) {
-    // Every other length has rows of 16-byte chunks, which most kernels need.
+    // Every second width has rows of 16-byte chunks, which most kernels need.
     return {.tokens = r.integer(0, 3) > 0 ? r.integer(0, 40) : r.integer(0, 300),
             .experts = r.integer(1, 70),
             .hidden = coin(r) ? 8 * r.integer(1, 60) : r.integer(1, 300),

@@ -1,4 +1,4 @@
-// Cases of RouterGemm that take a reference long, for kernels of a GPU alone (expert_gemm_large.h).
+// Cases of RouterGemm that take a reference long, run only on GPUs (expert_gemm_large.h).
 #pragma once
 #include "cases/expert_gemm_large.h"
 #include "cases/router_gemm.h"

@@ -40,7 +40,7 @@ struct Suite<RouterRoute> {
                  .hidden = 64};
     Problem widest{.route = {.tokens = 2, .experts = 1024, .top_k = 32}, .hidden = 64};
     Problem least{.route = {.tokens = 17, .experts = 1, .top_k = 1}, .hidden = 1};
-    // Layers of known sizes with shared slots: the router's own kernels.
+    // Layers of known sizes with shared slots, for the routers' dedicated kernels.
     auto v3 = grouped, oss20 = small, oss120 = oss, flash_slots = flash;
     v3.route.tokens = 3, v3.route.experts = 256, v3.route.shared_slots = 1, v3.hidden = 7168;
     oss20.route.tokens = 5, oss20.route.shared_slots = 8;
@@ -81,7 +81,7 @@ struct Suite<RouterRoute> {
     fill_rarely(a.x, fill, random);
     fill_rarely(a.w, fill == Fill::kHuge ? Fill::kNormal : fill, random, 0.05);
     fill_floats(a.gate_bias, fill == Fill::kAllEqual ? fill : Fill::kNormal, random);
-    // What stands beside the logits, as routing's own suite fills it.
+    // All inputs but the logits, filled as in RouteTopk's own suite.
     HostArgs<RouteTopk> beside(p.route, Spread::kContiguous);
     Suite<RouteTopk>::fill(p.route, fill, beside, random);
     for (auto& e : beside.tensors())

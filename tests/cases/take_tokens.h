@@ -21,7 +21,7 @@ struct Suite<TakeTokens> {
       if (fill == Fill::kEmpty) return static_cast<double>(one_of(random, {-1 - p.rows, INT32_MIN}));
       if (fill == Fill::kSkewed) return static_cast<double>(-p.rows);
       if (coin(random)) return static_cast<double>(one_of(random, {0, 7, 200000, INT32_MAX}));
-      return static_cast<double>(random.integer(-1 - p.rows, -1));  // the first is outside
+      return static_cast<double>(random.integer(-1 - p.rows, -1));  // the lowest refers to no row
     });
   }
   static TakeTokens::Problem random(Random& r) {

@@ -44,7 +44,7 @@ struct Suite<TopLogprobs> {
     };
     set_each(a.row, [&](int64_t, int64_t) { return any(p.logit_rows); });
     set_each(a.token, [&](int64_t, int64_t) { return any(p.vocab); });
-    // Rows whose logits grow: every one of them is the largest so far.
+    // Rows with increasing logits: each logit is the largest so far.
     for (int64_t r = 0; r < p.logit_rows && fill == Fill::kNormal; r += 5) {
       float* const x = a.logits.row<float>(r);
       std::sort(x, x + p.vocab);

@@ -1,4 +1,4 @@
-// Cases of TopLogprobs that take a reference long, for kernels of a GPU alone (expert_gemm_large.h).
+// Cases of TopLogprobs that take a reference long, run only on GPUs (expert_gemm_large.h).
 #pragma once
 #include "cases/expert_gemm_large.h"
 #include "cases/top_logprobs.h"

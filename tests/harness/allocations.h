@@ -1,4 +1,4 @@
-// How often this process has called operator new: launch paths must not.
+// Counts this process's calls of operator new, because launch paths must not allocate.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// What a suite of cases is made of. Each operation specialises Suite in tests/cases/<op>.h.
+// The parts of a suite of cases. Each operation specializes Suite in tests/cases/<op>.h.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -15,12 +15,12 @@ enum class Fill : uint8_t {
   kAllEqual,    // every float the same: ties everywhere
   kZerosMixed,  // -0 and +0
   kSomeNan,     // a few NaN among the numbers
-  kRareNan,     // one among some thousand numbers
+  kRareNan,     // one in some thousand numbers
   kInfinite,    // a few infinities
   kTiny,        // numbers around and below the smallest normal
   kHuge,        // numbers near the largest
-  kEmpty,       // nothing to do: all ids -1, all experts empty
-  kSkewed,      // everything on one expert, one sequence, one row
+  kEmpty,       // no work: all ids -1, all experts empty
+  kSkewed,      // everything on one expert, one sequence or one row
 };
 
 template <class Op>
@@ -31,11 +31,10 @@ struct Case {
   Spread spread = Spread::kContiguous;
 };
 
-// Specialise:
+// Specialize with:
 //   static std::vector<Case<Op>> cases();
-//   static void fill(const Op::Problem&, Fill, HostArgs<Op>&, Random&);   inputs; outputs are poisoned
-//   already static Op::Problem random(Random&);                                   legal and illegal problems
-//   for the fuzzer
+//   static void fill(const Op::Problem&, Fill, HostArgs<Op>&, Random&);   sets the inputs; outputs are already poisoned
+//   static Op::Problem random(Random&);                                   legal and illegal problems for the fuzzer
 template <class Op>
 struct Suite;
 
@@ -72,8 +71,7 @@ void set_each(const Tensor& t, F f) {
   }
 }
 
-// Fills a float tensor as `fill` says; absent tensors are left alone. Returns nothing: the tensor is the
-// result.
+// Fills a float tensor according to `fill`; does nothing for an absent tensor.
 inline void fill_floats(const Tensor& t, Fill fill, Random& random, double scale = 1) {
   if (!t.present()) return;
   set_each(t, [&](int64_t, int64_t) -> double {
@@ -110,7 +108,7 @@ inline int64_t one_of(Random& random, std::initializer_list<int64_t> values) {
   return one_of(random, std::span<const int64_t>(values.begin(), values.size()));
 }
 
-// The cases whose rows lie apart once more, with rows that begin anywhere.
+// Adds a copy of each case with strided rows; in the copy, rows may begin at any element.
 template <class Op>
 void add_unaligned(std::vector<Case<Op>>* cases) {
   const size_t count = cases->size();

@@ -1,4 +1,4 @@
-// A small tokenizer with Qwen's tokens, for the tests of its chat format.
+// A small tokenizer with Qwen's special tokens, for tests of its chat format.
 #pragma once
 #include <gtest/gtest.h>
 

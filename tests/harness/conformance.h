@@ -1,5 +1,5 @@
-// Every registered candidate on every case, against the one reference. A new kernel is tested by being
-// registered.
+// Runs every registered candidate on every case and compares it with the one reference. Registering a new
+// kernel is enough to test it.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@ template <class Op>
 class Conformance : public ::testing::Test {};
 TYPED_TEST_SUITE_P(Conformance);
 
-// (a) every candidate accepts some case, (b) every case is accepted on every device, and what is accepted is
-// right.
+// Checks that (a) every candidate accepts some case, (b) some candidate accepts each case on every device,
+// and the results are correct.
 TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
   using Op = TypeParam;
   const auto devices = every_level(3);
@@ -51,7 +51,7 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
       EXPECT_TRUE(accepted) << name << ": nobody accepts it on " << text(device->info());
     }
   }
-  // A candidate may need instructions that this machine lacks; those are named, not silently passed.
+  // A candidate may need instructions that this machine lacks; the test names such candidates instead of passing silently.
   for (std::string_view name : idle) {
     bool could_run = false;
     for (const Candidate<Op>* c : cpu::catalog().template table<Op>())
@@ -62,8 +62,8 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
   }
 }
 
-// Whatever validate() and supports() accept must pass, on problems that no case lists. SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED make
-// it longer and different.
+// Everything that validate() and supports() accept must pass, also on problems that no case lists.
+// SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED set the number of problems and the seed.
 TYPED_TEST_P(Conformance, FuzzedProblems) {
   using Op = TypeParam;
   const auto devices = every_level(2);
@@ -94,7 +94,7 @@ TYPED_TEST_P(Conformance, FuzzedProblems) {
   EXPECT_GT(ran, 20) << "the fuzzer draws problems that nobody accepts";
 }
 
-// Bits must not depend on how many threads shared the work.
+// The bits must not depend on the number of threads that share the work.
 TYPED_TEST_P(Conformance, SameBitsOnAnyNumberOfThreads) {
   using Op = TypeParam;
   for (const Case<Op>& test : Suite<Op>::cases()) {
@@ -119,7 +119,7 @@ TYPED_TEST_P(Conformance, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// A wrong tensor is refused before anything runs, by name, with what was wanted and what was found.
+// A wrong tensor is refused before anything runs; the error names it, what was wanted and what was found.
 TYPED_TEST_P(Conformance, BadTensorsAreRefusedByName) {
   using Op = TypeParam;
   using Args = typename Op::Args;
@@ -159,7 +159,7 @@ TYPED_TEST_P(Conformance, BadTensorsAreRefusedByName) {
   }
 }
 
-// Every field prints and reads back, and a field that does not exist is named with its nearest neighbour.
+// Every field survives printing and parsing, and the error for an unknown field names its nearest neighbor.
 TYPED_TEST_P(Conformance, ProblemsReadBack) {
   using Op = TypeParam;
   for (const Case<Op>& test : Suite<Op>::cases()) {

@@ -1,4 +1,4 @@
-// How long a test runs, from the environment of those who want it longer.
+// Lets an environment variable make a test run longer.
 #pragma once
 #include <cstdlib>
 

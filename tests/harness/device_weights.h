@@ -1,4 +1,4 @@
-// A decoder's weights in a device's memory, as they lie on the host.
+// Copies a decoder's host weights into device memory.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The devices that the suites run on: this machine, once for each level of vector instructions that it has.
+// The devices that suites run on: this machine, once for each of its levels of vector instructions.
 #pragma once
 #include <memory>
 #include <vector>

@@ -1,4 +1,4 @@
-// Engines over a small random decoder, and requests that run through them.
+// Engines with a small random decoder, and requests to run on them.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace sluice::test {
 
 constexpr int64_t kSmallVocab = 101;
 
-// The dense MLP of a layer.
+// The config of a dense MLP layer.
 inline MoeConfig dense_mlp(int64_t hidden, int64_t intermediate) {
   MoeConfig c{.hidden = hidden, .intermediate = intermediate, .experts = 1, .top_k = 1, .dense = true};
   c.expert_w = DType::kBF16;
@@ -21,7 +21,7 @@ inline MoeConfig dense_mlp(int64_t hidden, int64_t intermediate) {
   return c;
 }
 
-// gpt-oss's arithmetic at a size that takes no time.
+// gpt-oss's arithmetic at a size that runs instantly.
 inline DecoderConfig small_decoder() {
   DecoderConfig c;
   c.vocab = kSmallVocab, c.hidden = 64;
@@ -37,7 +37,7 @@ inline DecoderConfig small_decoder() {
   return c;
 }
 
-// Bytes of a cache of so many pages.
+// Bytes of a cache with `pages` pages.
 inline int64_t bytes_of_pages(const DecoderConfig& c, int64_t page_size, int64_t pages) {
   return pages * cache_layout(c.attention(), page_size).page_bytes_of_all();
 }
@@ -78,7 +78,7 @@ inline std::unique_ptr<Engine> engine_of(Device& device, const DecoderModel& mod
   return engine_of(device, model.config, model.weights, options);
 }
 
-// Steps until nothing is left to do.
+// Runs steps until the engine is idle.
 inline std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>& requests) {
   for (const Request& r : requests) EXPECT_TRUE(engine.add(r).ok());
   std::map<int64_t, Answer> out;
@@ -96,7 +96,7 @@ inline std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>&
   return out;
 }
 
-// Prompts of several lengths, greedy and drawn.
+// Prompts of several lengths, some greedy and some sampled.
 inline std::vector<Request> some_requests(int64_t vocab = kSmallVocab) {
   std::vector<Request> out;
   Random random(5);
@@ -111,7 +111,7 @@ inline std::vector<Request> some_requests(int64_t vocab = kSmallVocab) {
   return out;
 }
 
-// The same with penalties, biases and lists of logprobs on some of them, one whose prompt is scored, and one with none of these.
+// The same requests, some with penalties, biases and logprob lists; one with prompt logprobs, and one with none of these.
 inline std::vector<Request> adjusted_requests(int64_t vocab = kSmallVocab) {
   std::vector<Request> out = some_requests(vocab);
   out[0].sampling.frequency_penalty = 0.7, out[0].sampling.logprobs = 4;
@@ -126,7 +126,7 @@ inline std::vector<Request> adjusted_requests(int64_t vocab = kSmallVocab) {
 inline EngineOptions roomy() {
   return {.max_model_len = 128, .max_num_seqs = 8, .max_num_batched_tokens = 64, .page_size = 4};
 }
-// An answer is the same bits whatever runs beside it.
+// Options with which an answer's bits do not depend on concurrent requests.
 inline EngineOptions invariant(EngineOptions options = roomy()) {
   options.policy.batch_invariant = true;
   return options;

@@ -1,5 +1,5 @@
-// A device that is not here: the CPU's kernels behind memory that the host cannot touch, and weights in fragments. It does nothing
-// before a wait. Code that passes here neither touches a device's memory from the host nor misses a wait.
+// A simulated GPU: the CPU's kernels behind memory that the host cannot access, with weights in fragments. It executes
+// nothing before a wait. Code that passes with it neither accesses device memory from the host nor misses a wait.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 
 namespace sluice::test {
 
-// Pages that open for as long as a Door stands.
+// Memory that is accessible only while a Door exists.
 class FarMemory {
  public:
   ~FarMemory() { EXPECT_TRUE(blocks_.empty()) << "memory that nobody released"; }
@@ -56,7 +56,7 @@ class FarMemory {
 
 class FarDevice final : public Device {
  public:
-  // dense: in which its dense kernels want weights.
+  // dense: layout of the weights of its dense kernels.
   explicit FarDevice(WeightLayout dense = WeightLayout::kPanels16)
       : inner_(cpu::open_device({.threads = 2}).value()), info_(inner_->info()) {
     info_.name = "far", info_.backend = Backend::kCuda, info_.layout = dense;
@@ -96,8 +96,8 @@ class FarDevice final : public Device {
   }
 
  private:
-  // The CPU's kernel that reads any problem in fragments, as one of this backend. One device at a time: an enqueue is a plain
-  // function, so its device stands here.
+  // Presents the CPU's portable kernel for fragments as a kernel of this backend. Works with one device at
+  // a time: enqueue is a plain function, so its device is a static member.
   template <class Op>
   struct Adopted {
     static inline const Candidate<Op>* of = nullptr;
@@ -107,7 +107,7 @@ class FarDevice final : public Device {
     }
     static inline Candidate<Op> card{};
   };
-  // Into the open recording, or else until the next wait.
+  // Runs the work at once during a recording; otherwise defers it to the next wait.
   Status later(std::function<Status()> work) {
     if (recording_) return work();
     return pending_.push_back(std::move(work)), Status{};
@@ -118,7 +118,7 @@ class FarDevice final : public Device {
     using Here = Adopted<Op>;
     const auto table = inner_->catalog().template table<Op>();
     if (table.empty()) return;
-    Here::of = table.back();  // portable ones come after those for some machines
+    Here::of = table.back();  // portable kernels come after machine-specific ones
     Here::device = this;
     Here::card = *Here::of;
     Here::card.backend = Backend::kCuda;

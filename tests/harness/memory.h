@@ -1,4 +1,4 @@
-// Tensors with guards around them, on the host and on the device under test.
+// Guarded tensors on the host and on the device under test.
 #pragma once
 #include <cstring>
 #include <memory>
@@ -13,15 +13,14 @@ namespace sluice::test {
 constexpr int64_t kGuardBytes = 256;
 constexpr int kGuardPattern = 0x5C;
 
-// What an output holds before the kernel runs: NaN in floats, an absurd number in integers (-1 is a legal
-// id).
+// The content of an output before the kernel runs: NaN for floats, an absurd number for integers (-1 would be a legal id).
 inline int poison_of(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kE4M3 ? 0xFF : 0xA7;
 }
 
 enum class Spread : uint8_t { kContiguous, kStridedRows };
 
-// One tensor: guard | rows, with gaps between them if strided | guard. Lives on the host.
+// One tensor in host memory: guard | rows, with gaps between them if strided | guard.
 class GuardedTensor {
  public:
   GuardedTensor(const SlotSpec& spec, Spread spread) : role_(spec.role) {
@@ -49,12 +48,12 @@ class GuardedTensor {
   std::byte* start() { return base() - kGuardBytes; }
   int64_t total_bytes() const { return payload_ + 2 * kGuardBytes; }
 
-  // Fills the payload of outputs, leaving guards and the gaps between rows alone.
+  // Overwrites the elements of outputs, but neither the guards nor the gaps between rows.
   void poison() {
     for_rows(
         [&](std::byte* row) { std::memset(row, poison_of(view_.dtype), static_cast<size_t>(row_bytes_)); });
   }
-  // Guards and gaps hold what they held.
+  // Whether guards and gaps are unchanged.
   bool intact() const {
     auto* self = const_cast<GuardedTensor*>(this);
     std::vector<bool> ours(static_cast<size_t>(total_bytes()), false);
@@ -71,7 +70,7 @@ class GuardedTensor {
  private:
   std::byte* base() {
     const auto raw = reinterpret_cast<uintptr_t>(bytes_.data()) + kGuardBytes;
-    return reinterpret_cast<std::byte*>((raw + 63) / 64 * 64);  // as allocators of tensors align
+    return reinterpret_cast<std::byte*>((raw + 63) / 64 * 64);  // the alignment of usual tensor allocators
   }
   template <class F>
   void for_rows(F f) {
@@ -115,7 +114,8 @@ class HostArgs {
   std::vector<Entry> tensors_;
 };
 
-// The inputs of one operation to another's of the same names and shapes, whose rows may lie apart: for operations that begin with others.
+// Copies the inputs of one operation to another operation's tensors of the same names and shapes, whose
+// rows may be strided. For operations that begin with another operation.
 template <class From, class To>
 void copy_inputs(HostArgs<From>& from, HostArgs<To>& to) {
   for (auto& e : from.tensors()) {
@@ -130,7 +130,7 @@ void copy_inputs(HostArgs<From>& from, HostArgs<To>& to) {
   }
 }
 
-// The same tensors in the memory of a device, guards included.
+// The same tensors in device memory, guards included.
 template <class Op>
 class DeviceArgs {
  public:

@@ -1,4 +1,4 @@
-// Every weight of a loaded model, read back from its device and held against the checkpoint.
+// Reads every weight of a loaded model back from its device and compares it with the checkpoint.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -17,11 +17,12 @@ inline std::vector<std::byte> bytes_on(Device& device, const Tensor& t) {
   return out;
 }
 
-// Dense weights row-major, as checkpoints have them.
+// Dense weights, row-major as in checkpoints.
 inline void expect_dense_bytes(Device& device, const LoadedModel& model, const Checkpoint& checkpoint) {
   const ModelConfig& config = model.config();
   for (const TensorSpec& spec : families().front()->tensors(config, MoeNaming::kGptOss)) {
-    if (spec.weight.starts_with("experts.") && !spec.weight.ends_with("_bias")) continue;  // below
+    // see expect_expert_bytes()
+    if (spec.weight.starts_with("experts.") && !spec.weight.ends_with("_bias")) continue;
     const Tensor at = model.weights()(spec.layer, spec.weight);
     ASSERT_TRUE(at.present()) << spec.weight;
     const CheckpointTensor& want = *checkpoint.find(spec.name).value();
@@ -32,7 +33,7 @@ inline void expect_dense_bytes(Device& device, const LoadedModel& model, const C
   }
 }
 
-// Experts in the layout of the device, as the host packs them.
+// Experts in the device's layout, as the host packs them.
 inline void expect_expert_bytes(Device& device, const LoadedModel& model, const Checkpoint& checkpoint) {
   const MoeConfig& config = model.config().decoder.moe();
   for (int64_t layer = 0; layer < std::ssize(model.config().decoder.layers); ++layer) {

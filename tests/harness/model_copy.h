@@ -1,4 +1,4 @@
-// The shipped model in a directory of its own, to be damaged.
+// A copy of the shipped model in its own directory, for tests that damage it.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ inline const fs::path kShipped = fs::path(SLUICE_SOURCE_DIR) / "models/sluice-16
 
 inline std::string text_of(const fs::path& path) { return read_file(path.string(), 1 << 30).value(); }
 
-// Files that stay unchanged are links.
+// Unchanged files are links.
 class ModelCopy {
  public:
   ModelCopy() : path_(fs::path(testing::TempDir()) / ("sluice_copy_" + std::to_string(getpid()))) {
@@ -40,7 +40,7 @@ class ModelCopy {
     change(config);
     write("config.json", config.dump());
   }
-  // The weights with `change` applied to their bytes.
+  // Writes the weights file with `change` applied to its bytes.
   void change_weights(const std::function<void(std::string&)>& change) {
     std::string bytes = text_of(kShipped / "model.safetensors");
     change(bytes);
@@ -51,7 +51,7 @@ class ModelCopy {
   fs::path path_;
 };
 
-// Where the bytes of a tensor begin in the file.
+// Offset of a tensor's bytes in the file.
 inline size_t offset_of(const std::string& file, const std::string& tensor) {
   uint64_t header = 0;
   std::memcpy(&header, file.data(), 8);

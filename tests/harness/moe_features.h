@@ -1,5 +1,5 @@
-// What a call of an MoE layer may bring or ask for: given ids, captured ids, padding, adapters, per-expert activations, kernels by
-// name. One suite for every device; a fixture has `Device& target()`.
+// Optional inputs and outputs of MoE layers: given ids, captured ids, padding, adapters, per-expert
+// activations, kernels by name. One suite for all devices; a fixture provides `Device& target()`.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 
 namespace sluice::test {
 
-// A small layer with random weights on a device, and memory for calls of `tokens` tokens. The same seed gives the same weights and
-// the same input, whatever the config asks for besides.
+// A small layer with random weights on a device, and memory for calls of `tokens` tokens. Equal seeds give
+// equal weights and inputs, whatever else the config asks for.
 class FeatureLayer {
  public:
   FeatureLayer(Device& device, const MoeConfig& config, int64_t tokens, const MoeBackend& backend = {})
@@ -26,7 +26,7 @@ class FeatureLayer {
     moe_ = std::move(planned).value();
     MoeWeights host;
     for (const auto& [spec, tensor] : weight_slots(c, &host)) {
-      // Each tensor has a generator of its own: one more tensor changes no other.
+      // Each tensor has its own generator, so an additional tensor changes no other tensor.
       uint64_t seed = 11;
       for (const char letter : spec.name) seed = seed * 31 + static_cast<uint64_t>(letter);
       Random random(seed);
@@ -74,7 +74,7 @@ class FeatureLayer {
     EXPECT_TRUE(done.ok()) << done.message;
     return get<uint16_t>(io_.y);
   }
-  // Every stage against its reference.
+  // Compares every stage with its reference.
   void check() {
     const auto checks = moe_->check(io_, weights_, workspace(), device_.stream());
     ASSERT_TRUE(checks.ok()) << checks.status().message;
@@ -117,7 +117,7 @@ inline MoeConfig feature_config(const char* model) {
 constexpr const char* kFeatureModels[] = {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3"};
 constexpr int64_t kFeatureTokens[] = {1, 5, 70};
 
-// Whether two layers run the same kernels in the stages whose names begin so: only those promise the same bits.
+// Whether two layers run the same kernels in the stages whose names begin with `stages`: equal bits are promised only then.
 inline bool same_kernels(const FeatureLayer& a, const FeatureLayer& b, int64_t tokens,
                          std::string_view stages) {
   const auto of = [&](const FeatureLayer& layer) {
@@ -133,7 +133,7 @@ template <class Fixture>
 class MoeFeaturesOn : public Fixture {};
 TYPED_TEST_SUITE_P(MoeFeaturesOn);
 
-// The ids and weights that a router chose, handed in: the same bits without it.
+// Passing in the ids and weights that a router chose gives the same bits as the router.
 TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
   for (const char* model : kFeatureModels) {
     for (const int64_t tokens : kFeatureTokens) {
@@ -170,7 +170,7 @@ TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
         EXPECT_EQ(packed_y, rounded_y) << model << ", " << tokens << " tokens";
       }
       packed.check();
-      // Empty slots.
+      // An empty slot.
       one[0] = -1;
       given.set(given.io().ids_in, one);
       EXPECT_NE(given.run(), rounded_y);
@@ -180,7 +180,7 @@ TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
   }
 }
 
-// A rank keeps its own experts; what a token chose is said by the numbers of the whole model.
+// A rank keeps its own experts, but captured ids number the experts of the whole model.
 TYPED_TEST_P(MoeFeaturesOn, CapturedIdsAreThoseOfTheWholeModel) {
   for (const int64_t tokens : kFeatureTokens) {
     MoeConfig config = feature_config("gpt-oss-120b");
@@ -194,7 +194,7 @@ TYPED_TEST_P(MoeFeaturesOn, CapturedIdsAreThoseOfTheWholeModel) {
     EXPECT_EQ(whole.moe().kernels(tokens), plain.moe().kernels(tokens)) << "it costs something";
     EXPECT_FALSE(whole.moe().choice(tokens, whole.workspace()).ids.present());
     whole.check();
-    // Where no buffer begins.
+    // Captures to an address at which no buffer begins.
     const auto memory = OwnedTensor::make(
         this->target(), slot("", Role::kOut, DType::kI32, {tokens * config.top_k + 1}), "test");
     whole.io().captured.data = memory.value().view().template as<int32_t>() + 1;
@@ -241,7 +241,7 @@ TYPED_TEST_P(MoeFeaturesOn, RowsOfPaddingHaveNoExpert) {
   }
 }
 
-// y's bits are those without the norm, in every path, also where the norm is written over x.
+// The bits of y are the same with and without the norm, on every path, and even if the norm overwrites x.
 TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
   for (const char* model : {"gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
     for (const int64_t tokens : kFeatureTokens) {
@@ -269,13 +269,13 @@ TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
   }
 }
 
-// Whether a stage has a kernel of its own.
+// Whether a stage has its own kernel.
 inline bool runs_alone(const Moe& moe, int64_t tokens, std::string_view stage) {
   const auto kernels = moe.kernels(tokens);
   return std::any_of(kernels.begin(), kernels.end(), [&](const auto& k) { return k.first == stage; });
 }
 
-// y is that of a layer whose input was normed before: bit by bit, but for a router that norms by itself.
+// y equals the output of a layer whose input was normed in advance: bit for bit, unless the router computes the norm itself.
 TYPED_TEST_P(MoeFeaturesOn, NormsWhatItReads) {
   for (const char* model : {"gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
     for (const int64_t tokens : kFeatureTokens) {
@@ -318,7 +318,7 @@ TYPED_TEST_P(MoeFeaturesOn, EachExpertHasItsOwnActivation) {
       FeatureLayer layer(this->target(), config, tokens);
       EXPECT_NE(layer.run(), plain.run()) << model;
       layer.check();
-      // The same ones for every expert are the config's: the experts' answers agree with its references.
+      // Equal parameters for every expert must act like the config's parameters: the outputs agree with the config's references.
       std::vector<float> same;
       for (int64_t e = 0; e < config.experts; ++e)
         for (const double v : {config.alpha, config.beta, config.limit})
@@ -350,7 +350,7 @@ TYPED_TEST_P(MoeFeaturesOn, AdaptersOnTheRouterRowByRow) {
       };
       const auto with = logits(layer), without = logits(base);
       const auto each = static_cast<std::ptrdiff_t>(with.size()) / tokens;
-      // As one, the base's router is another kernel.
+      // With fused stages, the base layer's router is another kernel.
       const bool same_router = runs_alone(base.moe(), tokens, "router");
       for (int64_t t = 0; t < tokens; ++t) {
         const bool adapted = adapter[static_cast<size_t>(t)] >= 0;
@@ -382,7 +382,7 @@ TYPED_TEST_P(MoeFeaturesOn, AllAtOnceRecordedHasTheBitsOfACall) {
   }
 }
 
-// Each kernel of the experts that takes the layer, by its whole name, by its last part and by phase.
+// Every expert kernel that accepts the layer, selected by its whole name, by its last part, and by phase.
 TYPED_TEST_P(MoeFeaturesOn, KernelsOfTheExpertsByName) {
   Device& device = this->target();
   const MoeConfig config = feature_config("gpt-oss-120b");
@@ -424,7 +424,7 @@ TYPED_TEST_P(MoeFeaturesOn, KernelsOfTheExpertsByName) {
   EXPECT_EQ(unknown.status().code, Code::kInvalidArgument);
   EXPECT_NE(unknown.status().message.find("moe backend: wanted auto or one of "), std::string::npos);
 
-  // Where there is one that starts from ids, that; else one of each product.
+  // Prefers a kernel that starts from ids; otherwise takes a kernel for single products.
   std::string named = accepted;
   for (const Candidate<ExpertMlp>* c : device.catalog().template table<ExpertMlp>())
     if (c->name.find("mxfp4_fewtokens") != std::string_view::npos) named = c->name;

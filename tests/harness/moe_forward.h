@@ -1,4 +1,4 @@
-// One rank's answer of an MoE layer from a checkpoint, on the host.
+// Computes one rank's output of an MoE layer from a checkpoint, on the host.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 namespace sluice::test {
 
-// y f32 [tokens, hidden]; x f32 likewise. token_ids: with method kHash.
+// y and x: f32 [tokens, hidden]. token_ids: required for method kHash.
 inline std::vector<float> forward(Device& device, const Checkpoint& checkpoint, const MoeConfig& whole,
                                   const MoeLoadOptions& options, const Tensor& x,
                                   const Tensor& token_ids = {}) {

@@ -1,5 +1,5 @@
-// MoE layers against PyTorch, on any device: what tools/parity/record_moe.py and record_latent.py recorded. A fixture has `targets()`,
-// the devices, and `kF32`, whether they take activations in f32.
+// Compares MoE layers with PyTorch's results, recorded by tools/parity/record_moe.py and record_latent.py, on
+// any device. A fixture provides `targets()`, the devices, and `kF32`, whether they accept activations in f32.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -19,21 +19,22 @@
 
 namespace sluice::test {
 
-// One layer of a record, routed in one way.
+// One recorded layer with one way of routing.
 struct RecordedMoe {
   std::string name;
   MoeConfig config;
   MoeNaming naming = MoeNaming::kDeepSeekV4;
   int64_t layer = 0, tokens = 0;
-  double weight_share = 1;  // of a logit's error, at most: of what it does to a weight, as a share
-  std::vector<float> x;     // [tokens, hidden], values of bf16
+  double weight_share = 1;  // upper bound of a weight's relative error per unit of its logit's error
+  std::vector<float> x;     // [tokens, hidden], bf16 values
   std::vector<int32_t> token_ids, ids;
   std::vector<float> weights, y, noise, noise_most, y_bf16;
-  std::vector<double> logit_error;  // of each token: what f32 sums may do to a logit
+  std::vector<double> logit_error;  // of each token: the error that f32 sums may cause in a logit
   std::vector<StoredTensor> tensors;
 
-  // DeepSeek-V4: layer 0 in MXFP4 with a shared expert in FP8, layer 1 in bf16; by "score" or by "hash". sqrt(softplus) makes half
-  // of a logit's error a share of a score, and a weight is a score over a sum of scores.
+  // DeepSeek-V4: layer 0 in MXFP4 with a shared expert in FP8, layer 1 in bf16; routed by "score" or by
+  // "hash". With sqrt(softplus), the relative error of a score is half of its logit's error, and a weight
+  // is a score divided by a sum of scores.
   static RecordedMoe deepseek_v4(int64_t layer, const std::string& way) {
     const auto file = open("deepseek-v4");
     const std::string number = std::to_string(layer), ffn = "layers." + number + ".ffn.";
@@ -54,7 +55,7 @@ struct RecordedMoe {
     r.read(*file, "input." + number + ".x", ffn + "gate.weight", mine);
     return r;
   }
-  // Nemotron 3 Super: experts between projections. A sigmoid makes all of a logit's error a share of a score.
+  // Nemotron 3 Super: experts between projections. With a sigmoid, the relative error of a score is its logit's error.
   static RecordedMoe nemotron_3() {
     const auto file = open("nemotron-3-super");
     const std::string mixer = "backbone.layers.0.mixer.";
@@ -117,7 +118,7 @@ struct RecordedMoe {
   void take(const CheckpointTensor& t, const std::string& name) {
     tensors.push_back({{name, t.type, t.shape}, {t.data, t.data + t.bytes}});
   }
-  // ops/router_gemm.h: a sum of products is off by at most (width + 5) eps of their magnitudes.
+  // From ops/router_gemm.h: the error of a sum of products is at most (width + 5) eps of their magnitudes.
   void bound_logits(const std::vector<float>& gate) {
     const auto width = static_cast<size_t>(config.hidden);
     for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
@@ -132,7 +133,7 @@ struct RecordedMoe {
   }
 };
 
-// A layer from the record on a device, and its answers for the first rows of x.
+// A recorded layer on a device, and its outputs for the first rows of x.
 class OracleRun {
  public:
   OracleRun(Device& device, const RecordedMoe& recorded, const MoeConfig& config, const Slice& slice = {})
@@ -155,7 +156,7 @@ class OracleRun {
   struct Answer {
     std::vector<float> y;        // [tokens, hidden]
     std::vector<int32_t> ids;    // [tokens, slots]
-    std::vector<float> weights;  // likewise
+    std::vector<float> weights;  // [tokens, slots]
   };
   Answer answer(int64_t tokens) {
     const MoeConfig& c = loaded_->config();
@@ -217,7 +218,7 @@ class OracleRun {
   std::unique_ptr<Moe> moe_;
 };
 
-// Rows of y, as shares of what is allowed.
+// Compares rows of y, relative to the error allowed.
 inline void expect_rows_within(const RecordedMoe& r, const std::vector<float>& y, double noise_scale,
                                double rms_allowed, double most_allowed) {
   const auto hidden = static_cast<size_t>(r.config.hidden);
@@ -234,7 +235,7 @@ inline void expect_rows_within(const RecordedMoe& r, const std::vector<float>& y
   }
 }
 
-// The recorded experts, in order; their weights within what f32 logits leave open.
+// Expects the recorded experts in order, and weights within the error of f32 logits.
 inline void expect_choice(const RecordedMoe& r, const OracleRun::Answer& a, int64_t tokens) {
   const auto k = static_cast<size_t>(r.config.top_k), slots = a.ids.size() / static_cast<size_t>(tokens);
   for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
@@ -249,7 +250,7 @@ inline void expect_choice(const RecordedMoe& r, const OracleRun::Answer& a, int6
 template <class Fixture>
 class MoeOracleOn : public Fixture {
  protected:
-  // Every recorded layer, changed by `change`; false from it leaves one out.
+  // Checks every recorded layer after `change`; a layer is skipped if `change` returns false.
   template <class Change>
   void expect_recorded(double noise_scale, double rms_allowed, double most_allowed, Change change) {
     for (const RecordedMoe& recorded : RecordedMoe::all()) {
@@ -270,8 +271,8 @@ class MoeOracleOn : public Fixture {
 };
 TYPED_TEST_SUITE_P(MoeOracleOn);
 
-// The bounds are those of tests/models/parity_test.cc, and so is their reason: an implementation in bf16 rounds what it stores once, and
-// its error is one more draw of what the spread of the recorded runs measures.
+// The bounds and their reason are those of tests/models/parity_test.cc: an implementation in bf16 rounds
+// each stored value once, so its error is another sample of the spread that the recorded runs measure.
 TYPED_TEST_P(MoeOracleOn, LayersInBf16AreWithinTheNoiseOfTheirRoundings) {
   this->expect_recorded(1, 4, 2, [](MoeConfig*) { return true; });
 }
@@ -284,13 +285,13 @@ TYPED_TEST_P(MoeOracleOn, ASharedExpertAsASlotIsWithinTheSameNoise) {
   this->expect_recorded(1, 4, 2, [](MoeConfig* c) { return c->shared_as_slots = shared_fits_slots(*c); });
 }
 
-// The same roundings, 2^16 times finer, and those of sums (at most 160 terms here).
+// The same roundings, 2^16 times finer, plus the error of sums (at most 160 terms here).
 TYPED_TEST_P(MoeOracleOn, LayersInF32AreWithinTheNoiseOfTheirSums) {
   if (!TypeParam::kF32) GTEST_SKIP() << "activations in f32 are the CPU's alone";
   this->expect_recorded(0x1p-16, 16, 16, [](MoeConfig* c) { return c->x = c->g = DType::kF32, true; });
 }
 
-// What ranks answer adds up, whether they share experts or, where an expert has more than one block of 32, its width.
+// The ranks' outputs add up, whether ranks split the experts or, if an expert has more than one block of 32, its width.
 TYPED_TEST_P(MoeOracleOn, RanksAddUpToTheRecord) {
   if (!TypeParam::kF32) GTEST_SKIP() << "activations in f32 are the CPU's alone";
   for (const RecordedMoe& recorded : RecordedMoe::all()) {
@@ -313,7 +314,7 @@ TYPED_TEST_P(MoeOracleOn, RanksAddUpToTheRecord) {
   }
 }
 
-// Canary and fingerprints know every matrix of a layer: a spoilt projection is found by both, and by the answers.
+// Canary and fingerprints cover every matrix of a layer: both detect a corrupted matrix, and so do the outputs.
 TYPED_TEST_P(MoeOracleOn, ASpoiltMatrixIsFound) {
   for (const RecordedMoe& recorded : RecordedMoe::all()) {
     for (Device* device : this->targets()) {
@@ -342,7 +343,7 @@ TYPED_TEST_P(MoeOracleOn, ASpoiltMatrixIsFound) {
   }
 }
 
-// PyTorch rounds W13's sums, too, and weighs before W2: a bound that it breaks would be too narrow.
+// PyTorch also rounds W13's sums and weights before W2. If its results broke a bound, the bound would be too narrow.
 TYPED_TEST_P(MoeOracleOn, PyTorchsOwnBf16IsWithinTheBounds) {
   for (const RecordedMoe& recorded : RecordedMoe::all()) {
     SCOPED_TRACE(recorded.name);

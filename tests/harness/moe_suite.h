@@ -1,5 +1,6 @@
-// An MoE layer on a device with memory of its own, from a checkpoint to its answers: against the references, against the same
-// layer on a CPU, and against itself recorded. One suite for every such device; a fixture has `Device& target()`.
+// An MoE layer on a device with its own memory, from a checkpoint to its output: compared with the
+// references, with the same layer on a CPU, and with its own recording. One suite for all such devices; a
+// fixture provides `Device& target()`.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,8 +15,8 @@
 
 namespace sluice::test {
 
-// gpt-oss at a size that a reference can follow: widths that are no whole blocks of 64, and seven blocks of 32 that no number of
-// ranks divides.
+// gpt-oss at a size that a reference can follow: widths that are not multiples of 64, and seven blocks of
+// 32, which no number of ranks divides evenly.
 inline MoeConfig small_gpt_oss() {
   MoeConfig c = small_config(MoeNaming::kGptOss);
   c.hidden = 160, c.intermediate = 224;
@@ -27,7 +28,7 @@ inline MoeConfig for_backend(MoeConfig c, Backend backend) {
   return c;
 }
 
-// Random rows of x in bf16.
+// Random bf16 rows of x.
 inline std::vector<uint16_t> random_rows(int64_t tokens, int64_t hidden, uint64_t seed) {
   Random random(seed);
   std::vector<uint16_t> out(static_cast<size_t>(tokens * hidden));
@@ -35,7 +36,7 @@ inline std::vector<uint16_t> random_rows(int64_t tokens, int64_t hidden, uint64_
   return out;
 }
 
-// A planned layer, and memory for calls of up to tokens_max tokens that stays where it is.
+// A planned layer, with memory at fixed addresses for calls of up to tokens_max tokens.
 class Running {
  public:
   Running(Device& device, const MoeConfig& config, int64_t tokens_max) : device_(device) {
@@ -55,7 +56,7 @@ class Running {
     const auto first = [&](Tensor t) { return t.shape[0] = tokens, t; };
     return {.x = first(x_.view()), .residual = {}, .token_ids = {}, .y = first(y_.view())};
   }
-  // Uploads rows, spoils y and the workspace, and calls f, which enqueues; returns y.
+  // Uploads rows, overwrites y and the workspace with garbage, calls f, which enqueues, and returns y.
   template <class F>
   std::vector<uint16_t> answer(const std::vector<uint16_t>& rows, F f) {
     const Stream stream = device_.stream();
@@ -107,7 +108,7 @@ struct Model {
   Written file;
 };
 
-// Of each token: whether any correct router must choose the same experts, and by how much its weights may differ, as a share.
+// For each token: whether every correct router must choose the same experts, and the relative error allowed for its weights.
 struct Choice {
   bool clear;
   double weight_error;
@@ -128,7 +129,7 @@ inline std::vector<Choice> choices_of(const RandomMoe& m, const Tensor& x) {
                                         .y = {}})[0];
   std::vector<Choice> out;
   for (int64_t t = 0; t < x.shape[0]; ++t) {
-    std::vector<std::pair<double, double>> row;  // value, bound
+    std::vector<std::pair<double, double>> row;  // value and bound
     for (int64_t e = 0; e < c.experts; ++e) {
       const auto at = static_cast<size_t>(t * c.experts + e);
       row.emplace_back(logits.value[at], logits.bound[at]);
@@ -137,17 +138,17 @@ inline std::vector<Choice> choices_of(const RandomMoe& m, const Tensor& x) {
     double worst = 0;
     for (const auto& [value, bound] : row) worst = std::max(worst, bound);
     const auto k = static_cast<size_t>(c.top_k);
-    // A chosen expert's share of the softmax changes by at most the factor e^(2 bound); the only one has all of it.
+    // The softmax share of a chosen expert changes by at most a factor of e^(2 bound); a single expert always has share 1.
     out.push_back(
         {row[k - 1].first - row[k].first > 2 * worst, k == 1 ? 0 : std::expm1(2 * worst) + 64 * kF32Eps});
   }
   return out;
 }
 
-// Holds y against the answers of a layer on a CPU, or of the ranks' sum, within what both may be off by.
+// Compares y with the output of a layer on a CPU, or with the sum of the ranks, within the error that both may have.
 struct Agreement {
   int64_t compared = 0, skipped = 0;  // tokens
-  double worst = 0, loosest = 0;      // share of the bound; bound as a share of the largest answer
+  double worst = 0, loosest = 0;      // relative to the bound; bound relative to the largest output
 };
 inline Agreement agree(const RandomMoe& m, std::vector<uint16_t> rows, const std::vector<double>& y,
                        const std::vector<double>& wanted, double roundings) {
@@ -185,7 +186,7 @@ inline std::vector<double> numbers_of(const std::vector<uint16_t>& bits) {
 template <class Fixture>
 class MoeOn : public Fixture {
  protected:
-  // The same checkpoint on a CPU.
+  // The output of the same checkpoint on a CPU.
   std::vector<double> on_cpu(const Model& model, const std::vector<uint16_t>& rows) {
     const auto cpu = cpu::open_device({.threads = 2}).value();
     const auto loaded = model.load(*cpu);
@@ -220,7 +221,7 @@ TYPED_TEST_P(MoeOn, VerifyAndCanaryNoticeChangedBytes) {
   const auto loaded = model.load(device);
   Running run(device, loaded->config(), 5);
   (void)run.eager(random_rows(5, loaded->config().hidden, 7), loaded->weights());
-  // Scales that are not in the checkpoint: the layer computes with them, the canary knows the checkpoint.
+  // Scales that differ from the checkpoint's: the layer computes with them, but the canary compares with the checkpoint.
   std::vector<uint8_t> scales(static_cast<size_t>(elements_of(loaded->weights().experts.down_scale)), 200);
   ASSERT_TRUE(
       device.copy(loaded->weights().experts.down_scale.data, scales.data(), scales.size(), device.stream())
@@ -249,7 +250,7 @@ TYPED_TEST_P(MoeOn, TheWholeLayerAgreesWithTheCpu) {
   }
 }
 
-// Routing that no random data has: every token on the same experts, whatever it is.
+// Routing that random data never has: every token goes to the same experts.
 TYPED_TEST_P(MoeOn, AllTokensOnOneExpert) {
   Device& device = this->target();
   MoeConfig config = small_gpt_oss();
@@ -284,7 +285,7 @@ TYPED_TEST_P(MoeOn, ARecordingFollowsItsInputsAndHasTheBitsOfACall) {
     const auto recording = run.record(tokens, loaded->weights());
     ASSERT_TRUE(recording.ok()) << recording.status().message;
     std::vector<uint16_t> before;
-    for (uint64_t seed : {11, 12, 13, 11}) {  // other inputs are other routings; the first ones come again
+    for (uint64_t seed : {11, 12, 13, 11}) {  // other inputs have other routings; the first is repeated
       const auto rows = random_rows(tokens, loaded->config().hidden, seed);
       const auto eager = run.eager(rows, loaded->weights());
       EXPECT_TRUE(run.replayed(*recording.value(), rows) == eager) << tokens << " tokens, seed " << seed;
@@ -326,7 +327,7 @@ TYPED_TEST_P(MoeOn, AReplacedExpertIsAsIfFreshlyLoadedUnderARecording) {
   EXPECT_TRUE(new_y == run.eager(rows, fresh.value()->weights()));
 }
 
-// What is packed here is what a CPU packs, byte by byte, under the same fingerprint.
+// Packing on this device gives the same bytes and fingerprint as packing on a CPU.
 TYPED_TEST_P(MoeOn, PacksWhatACpuPacks) {
   Device& device = this->target();
   const Model model(small_gpt_oss());
@@ -375,7 +376,7 @@ TYPED_TEST_P(MoeOn, RanksAddUp) {
   }
 }
 
-// DeepSeek V3's choice of experts, whole and as ranks, against the same layer with a path for the shared expert.
+// DeepSeek V3's choice of experts, whole and as ranks, compared with the same layer with a separate path for the shared expert.
 TYPED_TEST_P(MoeOn, SharedSlotsGiveWhatAPathOfTheirOwnGives) {
   Device& device = this->target();
   MoeConfig config = small_config(MoeNaming::kDeepSeekV3);
@@ -397,7 +398,7 @@ TYPED_TEST_P(MoeOn, SharedSlotsGiveWhatAPathOfTheirOwnGives) {
     const auto checks = run.moe().check(run.io(tokens), slots->weights(), run.workspace(), device.stream());
     ASSERT_TRUE(checks.ok()) << checks.status().message;
     EXPECT_GE(checks.value().size(),
-              2u);  // the router's and the experts'; five if each stage has its own kernel
+              2u);  // router and experts; five if each stage has its own kernel
     for (const StageCheck& c : checks.value())
       EXPECT_LE(c.worst, 1) << tokens << " tokens: " << c.stage << " " << c.kernel << ": " << c.detail;
     std::vector<double> ranks(got.size());
@@ -413,7 +414,8 @@ TYPED_TEST_P(MoeOn, SharedSlotsGiveWhatAPathOfTheirOwnGives) {
     const std::vector<Reach> reach = reach_of(model.moe, x);
     double largest = 0, loosest = 0;
     for (size_t i = 0; i < got.size(); ++i) {
-      // The same router chose, with weights that differ by some roundings; the path rounds its answer to bf16, ranks their parts.
+      // The same router chose, with weights that differ by a few roundings. The separate path rounds its
+      // output to bf16, and ranks round their parts.
       const double bound = 2 * (reach[i].error + 64 * kF32Eps * reach[i].magnitude) +
                            4 * half_ulp(DType::kBF16, reach[i].magnitude);
       EXPECT_LE(std::abs(got[i] - apart[i]), bound) << tokens << " tokens, at " << i;

@@ -1,4 +1,5 @@
-// A draft layer in memory with all that a step of it needs, fed from what tools/parity/record_mtp.py recorded.
+// A draft layer in memory with everything that a step needs, fed with the data of
+// tools/parity/record_mtp.py.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ namespace sluice::test {
 
 inline const std::string kMtp = test_data("mtp/checkpoint");
 
-// One row for each position; every sequence of a test is the recorded one.
+// One row per position; every sequence of a test is the recorded one.
 struct RecordedMtp {
   std::vector<int32_t> ids;
   std::vector<uint16_t> main;  // bf16 [tokens, hidden]
@@ -47,7 +48,7 @@ struct RecordedMtp {
 };
 inline RecordedMtp recorded_mtp() { return RecordedMtp::read(test_data("mtp/expected.safetensors")); }
 
-// Some tokens of one sequence.
+// Consecutive tokens of one sequence.
 struct MtpChunk {
   int64_t sequence = 0, first = 0, count = 0;
 };
@@ -57,14 +58,14 @@ class MtpDraft {
   static constexpr StepBounds kBounds{
       .tokens = 24, .sequences = 24, .positions = 64, .page_size = 4, .pages = 40};
 
-  // Of a layer that outlives it.
+  // The layer must outlive this object.
   MtpDraft(Device& device, const LoadedMtp& loaded, const Policy& policy = {})
       : device_(device), loaded_(loaded) {
     auto made = Mtp::plan(device, loaded.config(), kBounds, policy, loaded.experts());
     EXPECT_TRUE(made.ok()) << made.status().message;
     mtp_ = std::move(made).value();
     workspace_.resize(mtp_->workspace_bytes() + 64);
-    // What no step has written is NaN.
+    // Cache positions that no step has written hold NaN.
     cache_.assign(static_cast<size_t>(mtp_->cache_bytes()), std::byte{0xFF});
     auto held = mtp_->bind(loaded.weights(), mtp_->cache(cache_.data()));
     EXPECT_TRUE(held.ok()) << held.status().message;
@@ -76,11 +77,11 @@ class MtpDraft {
   }
   const Mtp& mtp() const { return *mtp_; }
 
-  // What a step gave: of each of its tokens in turn the stream and, as all of them are asked for, the logits.
+  // The results of a step for each of its tokens in order: the stream, and the logits, which are requested for all tokens.
   struct Answer {
     std::vector<float> hidden, logits;
   };
-  // One step of these chunks.
+  // Runs one step of these chunks.
   Answer step(const RecordedMtp& r, const std::vector<MtpChunk>& chunks) {
     fill(r, chunks);
     const Status status = enqueue();
@@ -88,7 +89,7 @@ class MtpDraft {
     EXPECT_TRUE(device_.wait(device_.stream()).ok());
     return answer();
   }
-  // The same, to be recorded: what a step reads, and the step.
+  // The same in two parts, so that it can be recorded: fill() writes the inputs, enqueue() enqueues the step.
   void fill(const RecordedMtp& r, const std::vector<MtpChunk>& chunks) {
     const int64_t h = loaded_.config().hidden;
     ids_.clear(), positions_.clear(), slots_.clear(), rows_.clear(), main_.clear();
@@ -128,7 +129,7 @@ class MtpDraft {
           load(make_tensor(const_cast<std::byte*>(hidden_.data()), loaded_.config().x, {tokens() * h}), i)));
     return a;
   }
-  // What a test may change between fill() and enqueue().
+  // The inputs, which a test may change between fill() and enqueue().
   MtpIn in() {
     const int64_t n = tokens();
     const auto i32 = [](std::vector<int32_t>& v, std::initializer_list<int64_t> shape) {
@@ -157,7 +158,7 @@ class MtpDraft {
 
  private:
   int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
-  // Sequences take turns, from the last page on.
+  // Pages of the sequences alternate, from the last page downward.
   static int32_t page(int64_t sequence, int64_t i) {
     return static_cast<int32_t>(kBounds.pages - 1 - 3 * i - sequence);
   }

@@ -1,4 +1,4 @@
-// Whole numbers of a tensor, to compare with those that are written down.
+// Integers of a tensor, for comparison with lists written in a test.
 #pragma once
 #include <cstdint>
 #include <vector>

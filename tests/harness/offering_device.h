@@ -1,4 +1,4 @@
-// A device on which a fused operation of a few tokens has a kernel of its own.
+// A device on which a fused operation of a few tokens has its own kernel.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,15 +9,15 @@
 
 namespace sluice::test {
 
-// A CPU with a kernel of its own of Fused, an operation of several stages: these, as if all of them cost next to nothing up to
-// kOwnTokens tokens and more than anything beyond. `inner` must outlive it.
+// A CPU with a kernel of Fused, an operation of several stages. The kernel runs the stages; its cost is
+// next to nothing up to kOwnTokens tokens, and above every alternative beyond. `inner` must outlive it.
 template <class Fused>
 class Offering final : public Device {
  public:
   using Problem = typename Fused::Problem;
   using Args = typename Fused::Args;
   using Enqueue = Status (*)(const Problem&, const Args&, Workspace, Stream);
-  // With `enqueue` that runs in place of them.
+  // `enqueue` runs in place of the stages.
   explicit Offering(Device& inner, Enqueue enqueue = stage_by_stage) : inner_(inner) {
     parts_of = &inner;
     own_ = {.name = kName,
@@ -58,7 +58,7 @@ class Offering final : public Device {
   Status replay(const Recording& recording, Stream s) override { return inner_.replay(recording, s); }
 
  private:
-  // Candidates are plain functions: the device whose kernels compute the stages.
+  // The device whose kernels compute the stages; static, because candidates are plain functions.
   static inline Device* parts_of = nullptr;
   static RunDecision decision(const Problem& p) {
     return decide_run<Fused>(p, parts_of->info(), parts_of->catalog());

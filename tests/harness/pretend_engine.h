@@ -1,4 +1,4 @@
-// A scheduler with a device that only remembers which prefix stands in which slot of the cache: what a step reads is checked.
+// A scheduler with a simulated device that only stores which prefix each cache slot holds, to check what a step reads.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -32,14 +32,14 @@ inline Tokens count_up(int32_t first, int32_t n) {
   return out;
 }
 
-// The keys and values of a token, which depend on all tokens before it.
+// Stands for the keys and values of a token, which depend on all tokens before it.
 inline uint64_t prefix_of(const std::vector<int32_t>& tokens) {
   uint64_t h = 1469598103934665603u;
   for (const int32_t token : tokens) h = (h ^ static_cast<uint64_t>(token + 1)) * 1099511628211u;
   return h;
 }
 
-// What a request draws behind `tokens`: one of a few tokens, so that answers are often alike.
+// The sample of a request after `tokens`: one of a few tokens, so that answers are often equal.
 inline int32_t drawn_behind(const std::vector<int32_t>& tokens, const SamplingParams& p, int64_t number) {
   return static_cast<int32_t>((prefix_of(tokens) >> 32 ^ p.seed * 31 ^ static_cast<uint64_t>(number)) % 3);
 }
@@ -56,7 +56,7 @@ inline std::vector<int32_t> answer_alone(const Request& request, int64_t positio
   return answer;
 }
 
-// Takes steps as Engine does: some of them ahead.
+// Runs steps like Engine, some of them ahead.
 class PretendEngine {
  public:
   PretendEngine(const StepBounds& bounds, const SchedulerOptions& options, size_t ahead)
@@ -67,7 +67,7 @@ class PretendEngine {
         slots_(static_cast<size_t>(bounds.pages * bounds.page_size)) {}
 
   enum class Fault : uint8_t { kNone, kWhenBegun, kWhenAwaited };
-  // The tokens that the oldest step drew; none after a fault.
+  // Returns the tokens that the oldest step sampled; none after a fault.
   std::vector<GeneratedToken> step(Fault fault = Fault::kNone) {
     drop_ended();
     while (in_flight_.size() <= ahead_) {
@@ -95,10 +95,10 @@ class PretendEngine {
     in_flight_.pop_front();
     return out;
   }
-  // Of the step that was chosen last.
+  // The chunks of the step chosen last.
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
-  // Steps until nothing is left to do: the answers.
+  // Runs steps until the scheduler is idle, and returns the answers.
   std::map<int64_t, std::vector<int32_t>> finish() {
     std::map<int64_t, std::vector<int32_t>> answers;
     for (int steps = 0; !scheduler.idle() && steps < 10000; ++steps)
@@ -108,14 +108,14 @@ class PretendEngine {
   }
 
   Scheduler scheduler;
-  std::function<bool()> is_late;  // whether a mask that a step wants is late; empty: none is
+  std::function<bool()> is_late;  // whether a mask that a step needs is late; empty: never
 
  private:
   struct Step {
     std::vector<Chunk> chunks;
     std::vector<GeneratedToken> drawn;
   };
-  // Groups of layers take pages of one memory, and what they store differs.
+  // Groups of layers share the pages, but store different values.
   uint64_t& slot(const Sequence& s, size_t group, int64_t position) {
     const int64_t page = s.pages[group].page.at(static_cast<size_t>(position / bounds_.page_size));
     return slots_.at(static_cast<size_t>(page * bounds_.page_size + position % bounds_.page_size));
@@ -123,7 +123,7 @@ class PretendEngine {
   static uint64_t stored(const std::vector<int32_t>& tokens, size_t group, int64_t at) {
     return prefix_of({tokens.begin(), tokens.begin() + at + 1}) + group;
   }
-  // What the rows of a chunk see of positions below `end`.
+  // Checks the positions below `end` that the rows of a chunk see.
   void expect_written(const Chunk& c, const std::vector<int32_t>& tokens, int64_t end) {
     for (size_t group = 0; group < windows_.size(); ++group) {
       const int64_t window = windows_[group];
@@ -141,7 +141,7 @@ class PretendEngine {
       if (c.taken) tokens.push_back(last_drawn_.at(static_cast<size_t>(*c.taken)).id);
       ASSERT_GE(static_cast<int64_t>(tokens.size()), c.first + c.count);
     }
-    // Attention may read what is older than a chunk before the step writes anything.
+    // Attention may read positions before a chunk before the step writes anything.
     for (size_t i = 0; i < step->chunks.size(); ++i)
       expect_written(step->chunks[i], known[i], step->chunks[i].first);
     for (size_t i = 0; i < step->chunks.size(); ++i) {
@@ -165,7 +165,7 @@ class PretendEngine {
     }
     last_drawn_ = step->drawn;
   }
-  // After a fault nothing that stands in the cache may be read.
+  // After a fault, the old content of the cache must not be read.
   void garble() { std::ranges::fill(slots_, 0); }
   void drop_ended() {
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kNarrowBytes = 4096;
 
-// Both ends, reading first. False: none.
+// Opens both ends, the reading end first. False: failed.
 bool open_ends(Process::Out kind, int ends[2]) {
   if (kind != Process::Out::kTerminal) {
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
@@ -62,7 +62,7 @@ Process::~Process() {
     if (end >= 0) close(end);
 }
 
-// Looks at both, so that neither fills up and blocks the child.
+// Reads from both pipes, so that neither fills up and blocks the child.
 bool Process::read_some() {
   pollfd ends[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
   if ((out_ < 0 && err_ < 0) || poll(ends, 2, -1) < 0) return false;

@@ -1,5 +1,5 @@
-// The small Qwen3-MoE models of tests/data/qwen3_moe, and how far their logits are from the recorded ones
-// (tools/parity/record_qwen3_moe.py).
+// The small Qwen3-MoE models of tests/data/qwen3_moe, and the distance of their logits from the recorded
+// logits (tools/parity/record_qwen3_moe.py).
 #pragma once
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ struct Qwen3Parity {
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     if (!loaded.ok()) return;
     model = std::move(loaded).value();
-    // Chunks of 9 tokens: a prompt is computed in pieces, across pages.
+    // Chunks of 9 tokens split a prompt into pieces that cross pages.
     auto made = Engine::make(device, model->config().decoder, model->weights(),
                              {.max_model_len = 64,
                               .max_num_seqs = 4,

@@ -1,4 +1,4 @@
-// Blocks with random weights of a sensible size, in host memory. Packed bytes are filled as they lie.
+// Blocks with random weights of suitable magnitude in host memory. Packed weights are filled directly in packed form.
 #pragma once
 #include <cmath>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace sluice::test {
 
-// Owns tensors for as long as a test needs them.
+// Owns tensors for the duration of a test.
 class TensorStore {
  public:
   Tensor add(const SlotSpec& spec) {
@@ -23,7 +23,7 @@ class TensorStore {
   std::vector<std::unique_ptr<GuardedTensor>> memory_;
 };
 
-// log2 of what weights are multiplied by, so that sums over `width` of them have size one.
+// log2 of the factor that gives sums over `width` weights a magnitude of one.
 inline int gain_of(int64_t width) {
   return -static_cast<int>(std::lround(std::log2(std::sqrt(static_cast<double>(width)))));
 }
@@ -40,7 +40,7 @@ inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& 
                                                       : c.expert_w) == DType::kE2M1;
   const bool scales = spec.name.ends_with("up_scale") || spec.name.ends_with("down_scale");
   if (scales && c.layout == WeightLayout::kFragments) {
-    // Relative ones, and then the largest of each row, where a matrix has no padding (ops/fragment_layout.h).
+    // Relative scales, then each row's largest scale; the matrix must have no padding (ops/fragment_layout.h).
     const ExpertProblems p = expert_problems(c);
     const bool up = spec.name.ends_with("up_scale"), shared = spec.name.starts_with("shared");
     const ExpertGemm::Problem& of = shared ? (up ? p.shared_up : p.shared_down) : up ? p.up : p.down;
@@ -73,7 +73,7 @@ inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* sto
 inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorStore* store,
                                 NamedWeights* weights) {
   for (const HeldSlot& held : decoder_weights(c)) {
-    if (weights->operator()(held.layer, held.name).present()) continue;  // of the layer's MLP
+    if (weights->operator()(held.layer, held.name).present()) continue;  // already set with the layer's MLP
     const bool of_mlp = held.layer >= 0 && !held.name.starts_with("attention.") && held.name != "mlp.norm";
     if (of_mlp) {
       const MoeConfig& mlp = c.layers[static_cast<size_t>(held.layer)].mlp;

@@ -1,4 +1,4 @@
-// What tools/parity/record.py wrote of the shipped model: logits in float64, and how far bf16 roundings move them.
+// Data of the shipped model recorded by tools/parity/record.py: logits in float64, and how far bf16 roundings move them.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace sluice::test {
 
 inline std::string recorded_file() { return test_data("parity/sluice-16e-tiny.safetensors"); }
 
-// Of one prompt.
+// The record of one prompt.
 struct Recorded {
   std::vector<int32_t> ids, greedy;
   std::vector<int64_t> positions;
@@ -45,7 +45,7 @@ inline Recorded recorded(const Checkpoint& file, const std::string& name) {
 
 inline constexpr const char* kPrompts[] = {"short", "sum", "turns", "other", "greeting", "long"};
 
-// Of one recorded row: root mean square and largest of the differences, as shares of what is allowed.
+// Root mean square and largest of the differences in one recorded row, relative to the error allowed.
 struct Distance {
   double rms = 0, most = 0;
 };

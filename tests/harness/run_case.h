@@ -1,4 +1,4 @@
-// Runs one candidate on one problem and holds what it wrote to the reference.
+// Runs one candidate on one problem and compares its outputs with the reference.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -16,25 +16,25 @@
 
 namespace sluice::test {
 
-// Element by element; reports how many failed and the worst one.
+// Compares element by element; reports the number of failures and the worst.
 inline void expect_within(const Expected& want, const GuardedTensor& memory, const std::string& where) {
   const auto poison = static_cast<uint8_t>(poison_of(memory.view().dtype));
   const Comparison c = compare(want, memory.view(), poison);
   EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
 }
 
-// Looks at what a device launches, where a test can see that.
+// Observes the launches of a device, if a test can.
 class LaunchWatch {
  public:
   virtual ~LaunchWatch() = default;
   virtual void begin(Stream stream) = 0;
-  // The kernels that were launched since, in order.
+  // The kernels launched since begin(), in order.
   virtual std::vector<std::string_view> end(Stream stream) = 0;
 };
 inline LaunchWatch* launch_watch = nullptr;
 
-// Runs a plan three times (eager, then a recording replayed twice) on fresh poison; the bits must agree. `image`: gets the bytes of
-// all tensors after it, if it is there. kernel: the name of every launch; empty: several kernels run.
+// Runs a plan three times on fresh poison (eagerly, then a recording replayed twice); the bits must agree. `image`,
+// if not null, receives the bytes of all tensors. kernel: the name of every launch; empty: several kernels run.
 template <class Op, class AnyPlan>
 void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
               const typename Op::Problem& problem, HostArgs<Op>& host, const Expectations& wanted,
@@ -45,7 +45,7 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
   std::vector<std::byte> scratch(padded, std::byte{kGuardPattern});
   std::byte* block = static_cast<std::byte*>(device.allocate(padded).value());
   const Workspace workspace{plan.workspace_bytes() ? block + kGuardBytes : nullptr, plan.workspace_bytes()};
-  // Inputs and in-out tensors as they were filled, so that each run starts from the same bytes.
+  // The initial inputs and in-out tensors, so that each run starts from the same bytes.
   std::vector<std::vector<std::byte>> fresh;
   for (auto& e : host.tensors())
     fresh.emplace_back(e.memory->start(), e.memory->start() + e.memory->total_bytes());
@@ -65,7 +65,7 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
     const Status status = attempt == 0 ? plan.run(on_device.args(), workspace, stream)
                                        : device.replay(*recording.value(), stream);
     ASSERT_TRUE(status.ok()) << where << ": " << status.message;
-    // What is listed is what runs.
+    // The launched kernel must be the listed one.
     if (attempt == 0 && launch_watch && !kernel.empty()) {
       for (const std::string_view name : launch_watch->end(stream)) {
         EXPECT_EQ(name, kernel) << where << ": launched another kernel";
@@ -102,7 +102,7 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
   if (image) *image = std::move(first);
 }
 
-// A plan of an operation, of whatever kind.
+// A plan of any kind for an operation.
 template <class Op>
 struct Runnable {
   std::string name;
@@ -115,7 +115,7 @@ struct Runnable {
                                                                     Stream s) { return kept->run(a, w, s); };
   }
 };
-// The best configuration of each candidate that takes the problem, and its stages where these are known.
+// The best configuration of each candidate that accepts the problem, and the stages if these are known.
 template <class Op>
 std::vector<Runnable<Op>> all_ways(const Device& device, const typename Op::Problem& problem) {
   std::vector<Runnable<Op>> out;
@@ -130,7 +130,7 @@ std::vector<Runnable<Op>> all_ways(const Device& device, const typename Op::Prob
   return out;
 }
 
-// One configuration of a candidate.
+// Runs one configuration of a candidate.
 template <class Op>
 void run_config(const Candidate<Op>& candidate, const Config& config, Device& device,
                 const typename Op::Problem& problem, HostArgs<Op>& host, const Expectations& wanted,
@@ -139,7 +139,7 @@ void run_config(const Candidate<Op>& candidate, const Config& config, Device& de
                image);
 }
 
-// A fused operation stage by stage: whether its stages are known. What it gives is held to the same reference.
+// Runs a fused operation stage by stage and compares it with the same reference. False: its stages are not known.
 template <class Op>
 bool run_by_stages(Device& device, const typename Op::Problem& problem, HostArgs<Op>& host,
                    const Expectations& wanted, const std::string& where) {
@@ -159,14 +159,14 @@ bool run_by_stages(Device& device, const typename Op::Problem& problem, HostArgs
   }
 }
 
-// SLUICE_WITHOUT_CONFIGS: names of configurations, a space between them, that a tool cannot follow.
+// SLUICE_WITHOUT_CONFIGS: space-separated names of configurations that a tool cannot follow.
 inline bool left_out(std::string_view config) {
   const char* names = std::getenv("SLUICE_WITHOUT_CONFIGS");
   return names && !config.empty() &&
          (" " + std::string(names) + " ").find(" " + std::string(config) + " ") != std::string::npos;
 }
 
-// Every configuration that the candidate lists and does not refuse. Where it promises that all give the same bits, they do.
+// Runs every configuration that the candidate lists and does not refuse. If the candidate promises equal bits, checks them.
 template <class Op>
 void run_case(const Candidate<Op>& candidate, Device& device, const typename Op::Problem& problem,
               HostArgs<Op>& host, const Expectations& wanted, const std::string& where) {
@@ -187,7 +187,7 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
   EXPECT_GT(ran, 0) << where << ": supports() accepts it, and no configuration does";
 }
 
-// Every output that the problem uses must be spoken for by the reference.
+// The reference must cover every output that the problem uses.
 template <class Op>
 void expect_complete(const typename Op::Problem& problem, const typename Op::Args& args,
                      const Expectations& wanted) {

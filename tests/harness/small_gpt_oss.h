@@ -1,4 +1,4 @@
-// A directory with the config of a small gpt-oss model, and its weights as `sluice make-checkpoint` would write them.
+// A directory with the config of a small gpt-oss model, and the weights that `sluice make-checkpoint` would write.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 namespace sluice::test {
 
-// Sizes that end inside tiles, words and pieces; matrices that are worth threads and ones that are not.
+// Sizes that end inside tiles, words and pieces; some matrices are large enough for threads and some are not.
 inline constexpr const char* kSmallGptOss = R"({
   "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": true, "hidden_act": "silu",
   "tie_word_embeddings": false, "vocab_size": 9001, "hidden_size": 480, "intermediate_size": 224,
@@ -29,7 +29,7 @@ inline std::vector<TensorSpec> write_small_config(const std::string& directory) 
   return families().front()->tensors(config.value(), MoeNaming::kGptOss);
 }
 
-// In pieces of that many bytes, a multiple of 8, as a program does that cannot hold a tensor.
+// Writes in pieces of `piece_bytes` bytes, a multiple of 8, like a program that cannot hold a whole tensor.
 inline void write_small_weights(const std::string& directory, const std::vector<TensorSpec>& specs,
                                 uint64_t seed, int64_t piece_bytes) {
   std::vector<TensorToWrite> what;

@@ -1,4 +1,4 @@
-// Filters whose every token matters to all that follow, and requests that have them.
+// Filters in which every token affects all later tokens, and requests with such filters.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 namespace sluice::test {
 
-// A token may come if it and the sum of those before leave one of a few remainders: every token matters to all that follow.
+// Allows a token if a weighted sum of it and all previous tokens has remainder 1, so every token affects all later tokens.
 class SumFilter : public TokenFilter {
  public:
   explicit SumFilter(int32_t modulus, int32_t vocab = 101) : modulus_(modulus), vocab_(vocab) {}
@@ -38,7 +38,7 @@ class SumFilter : public TokenFilter {
   std::vector<int32_t> accepted_;
 };
 
-// The same, beside something else: `does` is called before each answer with the number of tokens so far, and may change the bits.
+// A SumFilter that calls `does` before each answer with the number of tokens so far; `does` may change the bits.
 class DoingFilter final : public SumFilter {
  public:
   using Does = std::function<Status(int64_t tokens, std::span<uint32_t> bits, const std::stop_token& stop)>;
@@ -60,10 +60,10 @@ inline void expect_kept(const std::vector<int32_t>& ids, int32_t modulus) {
   }
 }
 
-// adjusted_requests(), some of them with a filter, by modulus.
+// adjusted_requests(), some of them with a filter, and the filters' moduli.
 struct Filtered {
   std::vector<Request> requests;
-  std::vector<int32_t> moduli;  // 0: none
+  std::vector<int32_t> moduli;  // 0: no filter
 };
 inline Filtered filtered_requests(int64_t prompts = 101, int32_t vocab = 101) {
   Filtered out{.requests = adjusted_requests(prompts), .moduli = {5, 0, 3, 9, 0}};

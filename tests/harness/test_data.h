@@ -1,11 +1,12 @@
-// Where the files of tests/data are.
+// Locates the files of tests/data.
 #pragma once
 #include <filesystem>
 #include <string>
 
 namespace sluice::test {
 
-// Beside the program, in the data of its folder, where ./dev gpu puts what a machine without the sources needs; or in the sources.
+// In the data folder beside the program, where ./dev gpu puts files for a machine without the sources;
+// otherwise in the sources.
 inline std::string test_data(const std::string& name) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
   const auto carried = folder / "data" / name;

@@ -1,4 +1,4 @@
-// Devices that are another one but for a detail.
+// Devices that differ from another device in one detail.
 #pragma once
 #include <functional>
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace sluice::test {
 
-// Hands everything on to `inner`, which outlives it.
+// Forwards everything to `inner`, which must outlive it.
 class WrappedDevice : public Device {
  public:
   explicit WrappedDevice(Device& inner) : inner_(inner) {}
@@ -38,7 +38,7 @@ class WrappedDevice : public Device {
   Device& inner_;
 };
 
-// Its memory holds NaN at first, in every type: what is read before it was written shows.
+// Fills its memory with NaN in every type, so that reads before writes become visible.
 class PoisonedDevice final : public WrappedDevice {
  public:
   using WrappedDevice::WrappedDevice;
@@ -52,7 +52,7 @@ class PoisonedDevice final : public WrappedDevice {
   }
 };
 
-// One of which little is free.
+// Reports little free memory.
 class ScarceDevice final : public WrappedDevice {
  public:
   ScarceDevice(Device& inner, int64_t free, int64_t total)
@@ -64,7 +64,7 @@ class ScarceDevice final : public WrappedDevice {
   int64_t free_, total_;
 };
 
-// Counts what is allocated and not released, memory of the host included.
+// Counts memory that is allocated and not released, host memory included.
 class CountingDevice final : public WrappedDevice {
  public:
   using WrappedDevice::WrappedDevice;
@@ -82,7 +82,7 @@ class CountingDevice final : public WrappedDevice {
   int64_t held_ = 0;
 };
 
-// Work fails from the n-th call of wait_for on, `times` times.
+// Work fails `times` times, from call number `first` of wait_for on, counted from 0.
 class FailingDevice final : public WrappedDevice {
  public:
   FailingDevice(Device& inner, int first, int times) : WrappedDevice(inner), first_(first), times_(times) {}

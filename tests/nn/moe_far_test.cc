@@ -55,13 +55,13 @@ TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
   const Tensor many = make_tensor(x.data(), DType::kBF16, {10, config.hidden});
   const Status status =
       apart.value()->forward({.x = many, .residual = many, .token_ids = {}, .y = many}, loaded->weights());
-  EXPECT_NE(status.message.find("moe apart: wanted 0 to 9 tokens (the plan's bound), found 10"),
+  EXPECT_NE(status.message.find("offloaded moe: wanted 0 to 9 tokens (the plan's bound), found 10"),
             std::string::npos)
       << status.message;
   const Tensor few = make_tensor(x.data(), DType::kBF16, {4, config.hidden});
   const Status without =
       apart.value()->forward({.x = few, .residual = {}, .token_ids = {}, .y = few}, loaded->weights());
-  EXPECT_NE(without.message.find("moe apart: residual"), std::string::npos) << without.message;
+  EXPECT_NE(without.message.find("offloaded moe: residual"), std::string::npos) << without.message;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Kernels of the routed experts by name.
+// Resolves names of kernels of the routed experts.
 #include <algorithm>
 
 #include "nn/moe/layer.h"
@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// A kernel of the experts by its name or its variant, as a word of Policy::force.
+// Finds a kernel of the experts by name or variant and returns it as a word of Policy::force.
 Result<std::string> kernel_named(const std::string& what, const DeviceInfo& device, const Catalog& catalog) {
   if (what.empty() || what == "auto") return std::string();
   const std::vector<ForceWord> words = force_words(what);

@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// A tensor of the host that a reference reads, and its copy on the device.
+// A host tensor for the reference, and its copy on the device.
 struct Both {
   std::vector<std::byte> bytes;
   Tensor host;
@@ -51,17 +51,17 @@ void fill_normal(const Tensor& t, Random& random) {
   }
 }
 
-// `count` of `size`, ascending: the first, the last, and random ones.
+// Returns `count` numbers below `size`, ascending: the first, the last, and random ones.
 std::vector<int64_t> some_of(int64_t size, int64_t count, Random& random) {
   std::set<int64_t> out{0, size - 1};
   while (static_cast<int64_t>(out.size()) < std::min(size, count)) out.insert(random.integer(0, size - 1));
   return {out.begin(), out.end()};
 }
 
-// Rows of a batch sorted by expert; `experts` are those that get any.
+// Rows of a batch sorted by expert; `experts` are the experts that get rows.
 struct Grouping {
   std::vector<int64_t> experts;
-  std::vector<int32_t> begin, count, order;               // as ops/group_rows.h, over all local experts
+  std::vector<int32_t> begin, count, order;               // as in ops/group_rows.h, over all local experts
   std::vector<int32_t> begin_of_chosen, count_of_chosen;  // over `experts` alone
 };
 Grouping deal(int64_t rows, int64_t local_experts, std::vector<int64_t> experts) {
@@ -91,7 +91,7 @@ Tensor view(std::vector<int32_t>& v) {
   return make_tensor(v.data(), DType::kI32, {static_cast<int64_t>(v.size())});
 }
 
-// Some features of some experts as the checkpoint has them: a small row-major matrix for the reference.
+// Some features of some experts in the checkpoint's values: a small row-major matrix for the reference.
 struct SomeRows {
   std::vector<std::byte> w, scales;
   std::vector<uint16_t> bias;
@@ -111,7 +111,7 @@ class Canary {
     const auto phases =
         phases_of(options_.backend, device_.info(), device_.catalog(), options_.tokens, options_.policy);
     if (!phases.ok()) return phases.status();
-    const std::string& named = phases.value().back().kernel;  // of the last count, which is ours
+    const std::string& named = phases.value().back().kernel;  // of the largest token count
     policy_ = options_.policy;
     if (!named.empty()) policy_.force += (policy_.force.empty() ? "" : ",") + named;
     std::vector<const ExpertSource*> experts;
@@ -136,7 +136,7 @@ class Canary {
   }
 
  private:
-  // One stage: its problem, the packed weights, and the checkpoint's.
+  // One stage: its problem, the packed weights, and the checkpoint's weights.
   struct Stage {
     std::string name;
     ExpertGemm::Problem problem;
@@ -164,7 +164,8 @@ class Canary {
     return stage(second, rows, h.value(), &y.value());
   }
 
-  // The experts as one operation: a token for each of a few experts, and one of them, drawn at random, against one whole expert.
+  // Checks the experts as one fused operation: a token for each of a few experts; one random token is
+  // compared with one whole expert.
   Status as_one(const ExpertMlp::Problem& problem, const std::vector<const ExpertSource*>& experts) {
     const ExpertMlp::Problem p = ExpertMlp::at_tokens(problem, options_.tokens);
     const auto plan = make_plan<ExpertMlp>(device_, p, policy_of<ExpertMlp>());
@@ -187,7 +188,7 @@ class Canary {
                          experts);
   }
 
-  // Both products as one operation: rows for each of a few experts, and one of them, drawn at random, against one whole expert.
+  // Checks both products as one fused operation: rows for each of a few experts; one random row is compared with one whole expert.
   Status grouped(const GroupedMlp::Problem& problem, const std::vector<const ExpertSource*>& experts) {
     const GroupedMlp::Problem p = GroupedMlp::at_tokens(problem, options_.tokens);
     const auto plan = make_plan<GroupedMlp>(device_, p, policy_of<GroupedMlp>());
@@ -204,7 +205,7 @@ class Canary {
     }));
     const int64_t row = random_.integer(0, rows - 1), flat = lists.order[static_cast<size_t>(row)],
                   token = flat / p.mlp.slots;
-    // As what a token gives that has this expert alone, with weight 1 unless the input is weighed.
+    // The reference is a token that chose only this expert, with weight 1 unless the input is weighted.
     ExpertMlp::Problem alone = p.mlp;
     alone.y = p.mlp.g;
     std::vector<float> ones(static_cast<size_t>(p.mlp.slots), 1);
@@ -214,7 +215,7 @@ class Canary {
                                       : make_tensor(ones.data(), DType::kF32, {1, p.mlp.slots});
     const auto after =
         std::upper_bound(lists.begin.begin(), lists.begin.end() - 1, static_cast<int32_t>(row));
-    // Experts without rows begin where the next one does.
+    // An expert without rows begins where the next expert begins.
     const int64_t expert = after - lists.begin.begin() - 1;
     return look_at_token(alone, a, flat % p.mlp.slots, expert, std::string(plan.value().kernel()), experts);
   }
@@ -224,8 +225,8 @@ class Canary {
     return make_tensor(t.as<std::byte>() + bytes_of(t.dtype, row * t.stride[0]), t.dtype, {1, t.shape[1]});
   }
 
-  // Runs the plan on the layer's experts and random numbers, and what `fill` writes into host.*member; its output, the last slot,
-  // is in host.
+  // Runs the plan on the layer's experts and random inputs, and on the values that `fill` writes into
+  // host.*member. Afterwards the output, which is the last slot, is in host.
   template <class Op, class Fill>
   Status run_on(const Plan<Op>& plan, typename Op::Args* args, typename Op::Args* host,
                 std::vector<Both>* made, Fill fill) {
@@ -248,7 +249,7 @@ class Canary {
     return download(device_, &made->back());
   }
 
-  // a: x, weights, y and what is added to it, of one token whose slot `slot` alone has an expert.
+  // a: x, weights, y and the tensors added to it, of one token; only slot `slot` of the token has an expert.
   Status look_at_token(ExpertMlp::Problem p, ExpertMlp::Args a, int64_t slot, int64_t expert,
                        const std::string& kernel, const std::vector<const ExpertSource*>& experts) {
     const ExpertSource& source = *experts[static_cast<size_t>(expert)];
@@ -305,13 +306,13 @@ class Canary {
                                 " from " + kernel + " on the packed weights; do not serve"};
   }
 
-  // The words of the policy that speak of this operation.
+  // The words of the policy that apply to this operation.
   template <class Op>
   Policy policy_of() const {
     return policy_for(policy_, Op::kName);
   }
 
-  // Enqueues, with scratch memory of its own, and waits.
+  // Enqueues the plan with its own scratch memory, and waits.
   template <class Op>
   Status run_plan(const Plan<Op>& plan, const typename Op::Args& args) {
     const auto bytes = static_cast<int64_t>(plan.workspace_bytes());
@@ -322,7 +323,7 @@ class Canary {
     return device_.wait(device_.stream());
   }
 
-  // Runs the planned kernel on x, leaves its answer in y on both sides, and looks at it.
+  // Runs the planned kernel on x, leaves the result in y on both sides, and checks it.
   Status stage(const Stage& s, Grouping& rows, const Both& x, Both* y) {
     const auto plan = make_plan<ExpertGemm>(device_, s.problem, policy_of<ExpertGemm>());
     if (!plan.ok()) return plan.status();
@@ -396,7 +397,7 @@ class Canary {
     return out;
   }
 
-  // The checkpoint's bias of a local expert's feature.
+  // The checkpoint's bias of one feature of a local expert.
   uint16_t bias_at(const Stage& s, int64_t expert, int64_t feature, bool up) const {
     const CheckpointTensor& t = *s.source_bias;
     int64_t row = feature;
@@ -411,7 +412,7 @@ class Canary {
     return value.bits;
   }
 
-  // Holds y against the reference on x, feature by feature.
+  // Compares y with the reference on x, feature by feature.
   Status look(const Stage& s, Grouping& rows, const Tensor& x, const Tensor& weights, const Tensor& y,
               const std::string& kernel) {
     const std::vector<int64_t> features = some_of(s.problem.features, options_.features, random_);
@@ -457,7 +458,7 @@ class Canary {
   const LoadedMoe& loaded_;
   const MoeSource& source_;
   const CanaryOptions& options_;
-  Policy policy_;  // of the experts that are looked at
+  Policy policy_;  // of the experts being checked
   Random random_;
 };
 

@@ -1,4 +1,5 @@
-// A few rows of a loaded layer, computed by the kernels that will serve and held against the checkpoint's own bytes.
+// Self-test of a loaded layer: compares a few rows, computed by the kernels that will serve, with a
+// reference on the checkpoint's bytes.
 #pragma once
 #include <cstdint>
 
@@ -7,19 +8,21 @@
 namespace sluice {
 
 struct CanaryOptions {
-  int64_t tokens = 2;    // random rows of x; their kernels are those that serve so many tokens
+  int64_t tokens = 2;    // random rows of x; the kernels for this token count are tested
   int64_t features = 6;  // of each matrix: the first, the last and random ones
   uint64_t seed = 1;
-  Policy policy = {};  // what the layer is planned with
+  Policy policy = {};  // the policy that the layer is planned with
   MoeBackend backend = {};
 };
 
-// Sends random tokens through the first, the last and a random expert of this rank, W13 with its activation and then W2, and
-// through the shared expert; holds a few features of each against a double-precision reference (ops/expert_gemm.h) of the
-// weights as the checkpoint has them, within the contract's bound. What packing, slicing, the layout and the kernels must agree on
-// is wrong otherwise, so kCorrupt then says: do not serve. It names layer, stage, kernel, expert and feature, what was wanted and
-// what was found. Where the experts of so many tokens run as one operation, one token or row of that is
-// held against a whole expert, too: a fraction of a second. Reads a few of the packed experts once: milliseconds.
+// Sends random tokens through the first, the last and a random expert of this rank (W13 with its
+// activation, then W2) and through the shared expert. Compares a few features of each with a
+// double-precision reference (ops/expert_gemm.h) on the checkpoint's weights, within the contract's bound.
+// A mismatch means that packing, slicing, layout and kernels disagree: the layer must not serve. The error
+// is kCorrupt and names layer, stage, kernel, expert and feature, what was wanted and what was found. If
+// the experts run as one fused operation at this token count, one of its tokens or rows is also compared
+// with a whole expert, which takes a fraction of a second. Otherwise the test reads a few packed experts
+// once and takes milliseconds.
 Status canary(Device& device, const LoadedMoe& loaded, const Checkpoint& checkpoint,
               const CanaryOptions& options = {});
 

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Rows stand in the device's memory as they come out of the ring.
+// Rows keep the order in which they arrive through the ring.
 PackExperts::Problem problem_of(const PackedMatrix& m) {
   return {.experts = 1,
           .features = m.features,
@@ -20,7 +20,7 @@ PackExperts::Problem problem_of(const PackedMatrix& m) {
 int64_t row_bytes(const PackedMatrix& m) { return PackExperts::row_bytes(problem_of(m)); }
 int64_t row_scale_bytes(const PackedMatrix& m) { return PackExperts::row_scale_bytes(problem_of(m)); }
 int64_t rows_of(const PackedMatrix& m) { return PackExperts::weight_rows(problem_of(m)); }
-// Where the scales stand after the rows of a whole matrix, and what both take.
+// Offset of the scales after the rows of a whole matrix, and the total size in bytes.
 constexpr int64_t kAlignment = 256;
 int64_t scales_at(const PackedMatrix& m) { return round_up(rows_of(m) * row_bytes(m), kAlignment); }
 int64_t matrix_bytes(const PackedMatrix& m) { return scales_at(m) + rows_of(m) * row_scale_bytes(m); }
@@ -103,7 +103,7 @@ std::vector<ExpertUpload::Piece> ExpertUpload::pieces_of(std::span<const Job> jo
   return out;
 }
 
-// Jobs on their way, piece by piece.
+// The jobs of one call of pack(), split into pieces.
 class ExpertUpload::Under {
  public:
   Under(ExpertUpload& upload, std::span<const Job> jobs, const Watch& watch)
@@ -141,7 +141,7 @@ class ExpertUpload::Under {
  private:
   const Piece& piece(int64_t number) const { return pieces_[static_cast<size_t>(number)]; }
   const PackedMatrix& matrix(size_t job) const { return jobs_[job].to->header.matrix; }
-  // In its slot of the ring: rows, and their scales after them.
+  // The piece's rows in its slot of the ring, followed by their scales.
   RowBlocks place_of(const Piece& p, std::byte* slot) const {
     return {.first = p.first,
             .blocks = p.blocks,
@@ -167,7 +167,7 @@ Status ExpertUpload::pack(std::span<const Job> jobs, const Watch& watch) {
                      .send = [&](int64_t piece, std::byte* slot) { return under.send(piece, slot); }});
 }
 
-// The one place for a matrix is free again when its turn in the stream comes.
+// All matrices share one staging area; stream order ensures that the previous matrix has been packed before it is overwritten.
 Status ExpertUpload::send(const PackedMatrix& m, const RowBlocks& piece) {
   auto* to = staging_.view().as<std::byte>();
   const int64_t first = piece.first * kFragmentRows, rows = rows_in_blocks(m, piece.first, piece.blocks);

@@ -1,4 +1,4 @@
-// Experts from a checkpoint into a device's memory, packed there.
+// Uploads experts of a checkpoint into device memory and packs them there.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,42 +12,42 @@
 
 namespace sluice {
 
-// Host threads copy rows, hashed and checked, piece by piece into a ring of page-locked memory (nn/upload_ring.h); the caller's
-// thread sends the pieces on in order, and the device packs a matrix (ops/pack_experts.h) when its last piece has arrived. The
-// ring and one matrix in the device's memory go with the object.
+// Host threads read rows piece by piece, hash and check them, and copy them into a ring of page-locked memory
+// (nn/upload_ring.h). The caller's thread sends the pieces on in order, and the device packs a matrix
+// (ops/pack_experts.h) when its last piece has arrived. The object owns the ring and device memory for one matrix.
 class ExpertUpload {
  public:
   struct Options {
-    int threads = 0;                         // the caller's, and those that read; 0: one for each processor
-    int64_t piece_bytes = int64_t{1} << 20;  // that one thread reads at once; at least 64 rows are
+    int threads = 0;  // threads that read, the caller's included; 0: one for each processor
+    int64_t piece_bytes = int64_t{1} << 20;  // size of the pieces that threads read; at least 64 rows
     int64_t ring_bytes = int64_t{32} << 20;  // more, if two pieces need it
   };
-  // One matrix of an expert, and where it goes.
+  // One matrix of an expert, and its destination.
   struct Job {
     PackedExperts* to = nullptr;
     int64_t expert = 0;
     const MatrixSource* from = nullptr;
   };
-  // Callbacks that get a job's number.
+  // Callbacks that receive a job's number.
   struct Watch {
-    std::function<void(size_t job)> read = [](size_t) {};  // on some thread: its rows are not read again
-    std::function<void(size_t job)> sent = [](size_t) {
-    };  // on the caller's thread, in order: it is on its way
+    std::function<void(size_t job)> read = [](size_t) {};  // on any thread: the job's rows have been read
+    // on the caller's thread, in order: the job has been enqueued
+    std::function<void(size_t job)> sent = [](size_t) {};
   };
 
-  // Bytes of the device's memory that make() takes.
+  // Bytes of device memory that make() takes.
   static int64_t device_bytes(std::span<const PackedMatrix> matrices);
-  // For these matrices. kInvalidArgument: a layout that the device does not pack. kUnsupported: no kernel of it does.
-  // kOutOfMemory.
+  // For these matrices. kInvalidArgument: a layout that the device does not pack. kUnsupported: no kernel
+  // of the device packs it. kOutOfMemory.
   static Result<std::unique_ptr<ExpertUpload>> make(Device& device, std::span<const PackedMatrix> matrices,
                                                     const Options& options);
 
-  // Packs each job into its place, which does not move, in order, and returns when all are there. kCorrupt names the first NaN
-  // scale: its job and those after it are not written then, those before it may be.
+  // Packs the jobs in order into their destinations, whose addresses do not change, and returns when all are
+  // complete. kCorrupt names the first NaN scale: that job and later jobs are not written then, earlier jobs may be.
   Status pack(std::span<const Job> jobs, const Watch& watch);
 
  private:
-  // One of the matrices: its rows, and its scales after them.
+  // One of the matrices: its rows, followed by its scales.
   struct Packer {
     PackedMatrix matrix;
     Plan<PackExperts> plan;

@@ -1,25 +1,25 @@
-// The MoE layer as stages of a graph, in the order in which they run.
+// The MoE layer as stages of a graph, in execution order.
 #pragma once
 #include "nn/moe/layer.h"
 #include "nn/named_values.h"
 
 namespace sluice {
 
-// `values`: those that io_slots() and weight_slots() list for the config, and "zeros", i32[tokens], where some tensors are dense
-// layers; "ids" where the choice is to stand there.
+// `values` holds the values that io_slots() and weight_slots() list for the config; "zeros", i32[tokens],
+// if some tensors are dense layers; and "ids" if the chosen experts are to be written there.
 MoeBetween append_moe(Graph* graph, const MoeConfig& config, const NamedValues& values);
 
-// Holds the layer's weights, those of weight_slots() that are used, and sets them by their names.
+// Declares the used weights of weight_slots() as held values and sets them by name.
 void hold_weights(Graph* graph, const MoeConfig& config, NamedValues* values);
 
-// A whole layer, whose call brings the tensors of io_slots(), then "zeros", and whose caller holds its weights.
+// A whole layer. A call passes the tensors of io_slots(), then "zeros"; the caller holds the weights.
 struct MoeGraph {
   Graph graph;
   MoeBetween between;
 };
 MoeGraph moe_graph(const MoeConfig& config);
 
-// Where these tensors stand in a MoeWeights, in bytes: for a launch path, which allocates no list.
+// Offsets of these tensors in a MoeWeights, in bytes: a launch must not allocate a list.
 std::vector<size_t> weights_at(const MoeConfig& config);
 inline const Tensor& weight_at(const MoeWeights& weights, size_t at) {
   return *reinterpret_cast<const Tensor*>(reinterpret_cast<const std::byte*>(&weights) + at);

@@ -8,8 +8,7 @@ struct Known {
   MoeConfig config;
 };
 
-// Sources: each model's config.json and modelling code, as moe layers: hidden, intermediate, experts, top_k
-// first.
+// Sources: each model's config.json and modelling code. Every entry begins with hidden, intermediate, experts, top_k.
 const Known* known_table(size_t* count) {
   using A = Activation;
   using G = GateOrder;
@@ -90,7 +89,7 @@ const Known* known_table(size_t* count) {
         .act = A::kSwiGluClamped,
         .limit = 10,
         .shared_intermediate = 3072}},
-      // Tokens of images choose with another bias, which is data: a layer of its own for them.
+      // Image tokens use another correction bias. The bias is data, so they need a layer of their own.
       {"deepseek-v4.1-flash",
        {.hidden = 5120,
         .intermediate = 2304,

@@ -10,12 +10,12 @@
 namespace sluice {
 namespace {
 
-// More tensors than a call or a layer's weights have.
+// Exceeds the number of tensors of any call and of any layer's weights.
 constexpr size_t kTensorsMost = 40;
 
 }  // namespace
 
-// What a call brings, in the order of its graph's values.
+// The tensors of a call, in the order of its graph's values.
 struct Moe::Bound {
   std::array<Tensor, kTensorsMost> call = {}, held = {};
   Given given;
@@ -75,7 +75,7 @@ Status Moe::check_call(const MoeIo& io) const {
   return status;
 }
 
-// A caller's tensor may begin where no value of the workspace does, and a kernel may want its ids as aligned as those are.
+// A caller's tensor may begin at any address, but kernels may require the alignment of workspace values for their ids.
 bool Moe::ids_stand_in(const Tensor& captured) const {
   return chooses_in_captured(config_) && reinterpret_cast<uintptr_t>(captured.data) % Arena::kAlignment == 0;
 }

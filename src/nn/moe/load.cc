@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// i64 or i32 [vocab, top_k] as i32, each an expert.
+// Converts an i64 or i32 table [vocab, top_k] to i32 and checks that each entry is an expert.
 Result<std::vector<int32_t>> hash_table(const CheckpointTensor& t, int64_t experts) {
   const int64_t count = t.shape[0] * t.shape[1];
   std::vector<int32_t> out(static_cast<size_t>(count));
@@ -36,7 +36,7 @@ Result<std::vector<int32_t>> hash_table(const CheckpointTensor& t, int64_t exper
 
 enum class Bias : uint8_t { kUp, kDown };
 
-// This rank's rows of one expert's bias, in the order of the whole one, as bf16.
+// Copies this rank's rows of one expert's bias, in the order of the whole bias, as bf16.
 void cut_bias(const MoeSource& s, const CheckpointTensor& t, Bias of, int64_t expert, std::byte* to) {
   const int64_t rows = t.shape[1];
   const std::byte* from = t.data + number_bytes(t.type, s.row_of_expert(t, expert) * rows);
@@ -55,7 +55,7 @@ void cut_bias(const MoeSource& s, const CheckpointTensor& t, Bias of, int64_t ex
 
 }  // namespace
 
-// Fills a LoadedMoe from a source, all of it or one expert.
+// Fills a LoadedMoe from a source: the whole layer or one expert.
 class MoeLoader {
  public:
   MoeLoader(LoadedMoe* out, const MoeSource& source) : out_(*out), source_(source), host_(out->device_) {}
@@ -68,7 +68,7 @@ class MoeLoader {
     return out;
   }
 
-  // What filling would find too late: numbers that are none, expert ids out of range.
+  // Finds errors before anything is written: NaN and infinite values, expert ids out of range.
   Status check() {
     const auto weights = [&](const PackedExperts& to, const PackedMatrix& matrix,
                              const MatrixSource& from) -> Status {
@@ -100,7 +100,7 @@ class MoeLoader {
     return source_.hash_table ? ids().status() : Status{};
   }
 
-  // Every tensor, into its memory. watch(): bytes of weights packed so far, and of the layer.
+  // Fills every tensor. watch() receives the bytes of weights packed so far and of the whole layer.
   Status fill(const std::function<void(int64_t, int64_t)>& watch) {
     SLUICE_TRY(make_upload());
     SLUICE_TRY(plain_tensors());
@@ -108,7 +108,7 @@ class MoeLoader {
     return out_.device_.wait(out_.device_.stream());
   }
 
-  // One expert, from 0 on this rank.
+  // Replaces one expert; `local` counts from 0 on this rank.
   Status replace_one(int64_t local) {
     const ExpertSource& from = source_.of_expert[static_cast<size_t>(local)];
     HostView up_view(out_.device_), down_view(out_.device_);
@@ -179,13 +179,13 @@ class MoeLoader {
     return copy_converted(out_.device_, near.value(), to);
   }
 
-  // These local experts' biases.
+  // Writes the biases of these local experts.
   Status bias_of(Part local) {
     const auto one = [&](const CheckpointTensor* from, Bias which, const Tensor& to) -> Status {
       if (!from || !to.present()) return {};
       const auto t = host_.tensor(*from);
       if (!t.ok()) return t.status();
-      const int64_t bytes = to.shape[1] * 2;  // of an expert
+      const int64_t bytes = to.shape[1] * 2;  // per expert
       std::vector<std::byte> host(static_cast<size_t>(local.count * bytes));
       for (int64_t e = 0; e < local.count; ++e)
         cut_bias(source_, t.value(), which, source_.experts.begin + local.begin + e, host.data() + e * bytes);
@@ -219,8 +219,9 @@ class MoeLoader {
     });
   }
 
-  // done(i): of a job, on the caller's thread. A caller's tensors in the device's memory come to the host in batches of matrices, so
-  // that copies out of the device and packing are long enough to run at their full speed.
+  // Packs the jobs; done(i) is called on the caller's thread after job i. A caller's tensors in device
+  // memory are copied to the host in batches of matrices, so that the copies and the packing are long
+  // enough to run at full speed.
   Status pack(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     if (std::none_of(jobs.begin(), jobs.end(), [](const auto& job) { return is_far(*job.from); }))
       return pack_near(jobs, done);
@@ -243,7 +244,7 @@ class MoeLoader {
     return {};
   }
 
-  // In order, while the system reads ahead and drops the pages already read.
+  // Packs in order. Prefetches the pages of the next jobs and releases the pages already read.
   Status pack_near(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     const Checkpoint& file = *source_.checkpoint;
     const auto matrix = [&](size_t i) -> const PackedMatrix& { return jobs[i].to->header.matrix; };
@@ -253,7 +254,7 @@ class MoeLoader {
     const auto behind = [&](size_t i) { release(file, matrix(i), *jobs[i].from); };
     Status status;
     if (upload_) {
-      constexpr size_t kAhead = 4;  // jobs that are being read, and one
+      constexpr size_t kAhead = 4;  // jobs being read, plus one
       for (size_t i = 0; i < kAhead; ++i) ahead(i);
       status = upload_->pack(jobs, {.read = [&](size_t i) { behind(i), ahead(i + kAhead); }, .sent = done});
     }
@@ -268,13 +269,13 @@ class MoeLoader {
   LoadedMoe& out_;
   const MoeSource& source_;
   HostView host_;
-  std::unique_ptr<ExpertUpload> upload_;  // where the device packs
+  std::unique_ptr<ExpertUpload> upload_;  // set if the device packs
   int64_t done_ = 0, total_ = 0;
 };
 
 namespace {
 
-// Expert by expert through host memory.
+// Verifies expert by expert, each copied to host memory.
 Status verify_far(Device& device, const PackedExperts& p, int threads) {
   std::vector<std::byte> codes(static_cast<size_t>(p.header.code_bytes)),
       scales(static_cast<size_t>(p.header.scale_bytes));
@@ -391,7 +392,7 @@ Status LoadedMoe::allocate() {
 uint64_t LoadedMoe::fingerprint() const {
   uint64_t out = 0;
   const auto add = [&](const PackedExperts& p) {
-    out = (out ^ p.header.fingerprint) * 0x9E3779B97F4A7C15 + 1;  // the order counts
+    out = (out ^ p.header.fingerprint) * 0x9E3779B97F4A7C15 + 1;  // makes the fingerprint depend on the order
   };
   add(up_), add(down_), add(shared_up_), add(shared_down_);
   if (whole_.latent > 0) add(latent_in_), add(latent_out_);

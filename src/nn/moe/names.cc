@@ -141,7 +141,7 @@ constexpr MoeNames kNames[] = {
      .latent_out = "latent.out"},
 };
 
-// Reads the numbers that a name has in a pattern's places; false if it does not follow the pattern.
+// Reads the number at the pattern's placeholder; false if the name does not match the pattern.
 bool matches(std::string_view pattern, std::string_view name, int64_t* layer) {
   while (!pattern.empty()) {
     if (pattern.front() != '{') {
@@ -196,10 +196,10 @@ std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming) 
 Result<MoeNaming> detect(const Checkpoint& checkpoint) {
   std::string known;
   for (const MoeNames& n : kNames) {
-    if (n.naming == MoeNaming::kDenseMlp) continue;  // no experts
+    if (n.naming == MoeNaming::kDenseMlp) continue;  // it has no experts
     known += (known.empty() ? "" : ", ") + std::string(word(n.naming)) + " (" + tensor_name(n.down, 0) + ")";
-    // DeepSeek-V3 and Qwen3 differ by the correction bias alone, so the naming that has one comes first. DeepSeek-V4's hash
-    // layers have none, and its other names are its own.
+    // DeepSeek-V3 and Qwen3 differ only in the correction bias, so the naming with a bias is tried first.
+    // DeepSeek-V4's hash layers have no bias, but its other names are unique.
     const bool told_by_bias = n.naming == MoeNaming::kDeepSeekV3;
     if (moe_layers(checkpoint, n.naming).empty()) continue;
     if (told_by_bias && layers_with(checkpoint, n.correction_bias).empty()) continue;

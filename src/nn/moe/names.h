@@ -1,4 +1,4 @@
-// The names of an MoE layer's tensors in checkpoints, as data.
+// Tensor names of MoE layers in checkpoints, as data.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,17 +13,17 @@ namespace sluice {
 enum class MoeNaming : uint8_t {
   kGptOss,          // Hugging Face: model.layers.L.mlp.experts.gate_up_proj_blocks
   kGptOssOriginal,  // OpenAI's own: block.L.mlp.mlp1_weight.blocks
-  kGptOssBf16,      // Hugging Face, not quantised: model.layers.L.mlp.experts.gate_up_proj
+  kGptOssBf16,      // Hugging Face, not quantized: model.layers.L.mlp.experts.gate_up_proj
   kDeepSeekV4,      // layers.L.ffn.experts.E.w1.weight
   kDeepSeekV3,      // model.layers.L.mlp.experts.E.gate_proj.weight, with a correction bias
-  kQwen3Moe,        // the same without one
+  kQwen3Moe,        // the names of kDeepSeekV3, without a correction bias
   kNemotron3,       // backbone.layers.L.mixer.experts.E.up_proj.weight; with or without latent projections
   kMiniMaxM2,       // model.layers.L.block_sparse_moe.experts.E.w1.weight
   kLlama4,          // language_model.model.layers.L.feed_forward.experts.gate_up_proj
   kMiniMaxM3,      // language_model.model.layers.L.block_sparse_moe.experts.E.w1.weight, with a shared expert
   kMistralLarge3,  // layers.L.experts.E.w1.weight
-  kPlain,          // Sluice's own, of one layer: experts.up, in the config's order of gate and up
-  kDenseMlp,  // model.layers.L.mlp.gate_proj.weight: of dense layers (MoeConfig::dense) beside any of these
+  kPlain,          // Sluice's own, for a single layer: experts.up, with gate and up in the config's order
+  kDenseMlp,       // model.layers.L.mlp.gate_proj.weight: dense layers beside experts of any naming
 };
 template <>
 struct EnumWords<MoeNaming> {
@@ -37,19 +37,19 @@ struct EnumWords<MoeNaming> {
 enum class ExpertStorage : uint8_t {
   kFusedMxfp4,  // U8 [experts, rows, width / 32, 16], scales U8 [experts, rows, width / 32]; gate and up in one tensor
   kFusedColumns,  // BF16 [experts, width, rows]: transposed; gate and up in one tensor
-  kFusedRows,     // [experts, rows, width], gate and up in one tensor: of BF16 or of e2m1 as below
-  kOneByOne,  // [rows, width] for each expert, gate and up apart: BF16, or e2m1 codes (I8 or U8 [rows, width / 2], F4 [rows,
-              // width]) with e8m0 scales (F8_E8M0 or U8 [rows, width / 32])
+  kFusedRows,     // [experts, rows, width], gate and up in one tensor: BF16, or e2m1 as in kOneByOne
+  kOneByOne,      // [rows, width] for each expert, gate and up separate: BF16, or e2m1 codes (I8 or U8 [rows,
+                  // width / 2], F4 [rows, width]) with e8m0 scales (F8_E8M0 or U8 [rows, width / 32])
 };
 
-// Patterns: {L} is the layer, {E} the expert. Empty: the naming has no such tensor.
+// Patterns contain {L} for the layer and {E} for the expert. Empty: the naming has no such tensor.
 struct MoeNames {
   MoeNaming naming;
   ExpertStorage storage;
-  GateOrder gate_order =
-      GateOrder::kGateFirst;  // of fused tensors and of biases; kFusedRows: as the config says
+  // of fused tensors and of biases; kFusedRows: the config decides
+  GateOrder gate_order = GateOrder::kGateFirst;
   std::string_view router = {}, router_bias = {}, correction_bias = {}, hash_table = {};
-  std::string_view gate = {}, up = {}, down = {};                    // fused: `up` holds the gates too
+  std::string_view gate = {}, up = {}, down = {};                    // fused: `up` also holds the gates
   std::string_view gate_scale = {}, up_scale = {}, down_scale = {};  // of e2m1
   std::string_view up_bias = {}, down_bias = {};                     // [experts, rows]
   // BF16 [rows, width], or F8_E4M3 in blocks of 128 x 128 with F32 or F8_E8M0 scales.
@@ -59,12 +59,12 @@ struct MoeNames {
 };
 const MoeNames& moe_names(MoeNaming naming);
 
-// A pattern as a tensor's name.
+// Fills in a pattern.
 std::string tensor_name(std::string_view pattern, int64_t layer, int64_t expert = 0);
 
-// The naming that a checkpoint's tensors follow; kUnsupported lists the known ones, with a tensor that each of them has.
+// Detects the naming of a checkpoint's tensors; kUnsupported lists the known namings, each with one of its tensors.
 Result<MoeNaming> detect(const Checkpoint& checkpoint);
-// Layers that have experts under this naming, ascending.
+// Layers with experts under this naming, ascending.
 std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming);
 
 }  // namespace sluice

@@ -11,7 +11,7 @@ Result<std::unique_ptr<MoeApart>> MoeApart::plan(Device& device, const MoeConfig
   if (!moe.ok()) return moe.status();
   out->moe_ = std::move(moe).value();
   const auto lend = [&](OwnedTensor* to, const SlotSpec& spec) -> Status {
-    auto made = OwnedTensor::make(device, spec, "moe apart: " + std::string(spec.name));
+    auto made = OwnedTensor::make(device, spec, "offloaded moe: " + std::string(spec.name));
     if (!made.ok()) return made.status();
     return *to = std::move(made).value(), Status{};
   };
@@ -27,16 +27,16 @@ Status MoeApart::forward(const MoeIo& io, const MoeWeights& weights, KernelRuns*
   const Stream stream = device_.stream();
   const int64_t tokens = io.x.shape[0];
   if (tokens > moe_->tokens_max())
-    return invalid("moe apart: wanted 0 to " + std::to_string(moe_->tokens_max()) +
+    return invalid("offloaded moe: wanted 0 to " + std::to_string(moe_->tokens_max()) +
                    " tokens (the plan's bound), found " + std::to_string(tokens));
   MoeIo here = io, there;
   const auto given = io_slots(moe_->config(), tokens, &here);
   const auto lent = io_slots(moe_->config(), tokens, &there);
-  // The device's own tensors are contiguous, so a copy is one piece only if the host's is too.
+  // The device's tensors are contiguous, so a copy is a single piece only if the host's tensor is contiguous too.
   for (auto [spec, tensor] : given) {
     spec.rows = Rows::kPacked, spec.row_align = 1;
     Status status = check_slot(spec, *tensor, Backend::kCpu, 1);
-    if (!status.ok()) return status.message = "moe apart: " + status.message, status;
+    if (!status.ok()) return status.message = "offloaded moe: " + status.message, status;
   }
   const auto bytes = [](const Tensor& t) { return static_cast<size_t>(bytes_of(t.dtype, elements_of(t))); };
   for (size_t i = 0; i < lent.size(); ++i) {

@@ -1,4 +1,5 @@
-// The MoE layer on a device of its own, beside a model whose other parts the host can read.
+// Offloading: the MoE layers run on a device of their own, while the rest of the model runs on a device
+// whose memory the host can read.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,18 +11,19 @@ namespace sluice {
 
 // Where a model's MoE layers run, and the kernels of their experts.
 struct MoeSite {
-  Device* device = nullptr;  // that has their weights; null: the one of the rest
+  Device* device = nullptr;  // holds the experts' weights; null: the model's own device
   MoeBackend backend = {};
 };
 
 class MoeApart {
  public:
-  // As Moe::plan, on `device`, and memory there for what a call takes and gives.
+  // Plans like Moe::plan on `device`, and allocates memory there for the inputs and outputs of a call.
   static Result<std::unique_ptr<MoeApart>> plan(Device& device, const MoeConfig& config, int64_t tokens_max,
                                                 const Policy& policy = {}, const MoeBackend& backend = {});
   const Moe& moe() const { return *moe_; }
-  // Moe::forward with io in host memory, its rows contiguous, and weights on the device: copies io there and y (and captured)
-  // back, and waits for it. So it can be part of no recording, and of one call at a time.
+  // Moe::forward with io in host memory, rows contiguous, and weights on the device: copies io to the
+  // device, waits for the result, and copies y (and captured) back. Therefore it cannot be captured, and
+  // only one call may run at a time.
   Status forward(const MoeIo& io, const MoeWeights& weights, KernelRuns* runs = nullptr);
 
  private:
@@ -29,8 +31,8 @@ class MoeApart {
 
   Device& device_;
   std::unique_ptr<Moe> moe_;
-  std::vector<OwnedTensor>
-      io_;  // of tokens_max tokens, in the order of io_slots(); empty where the layer has none
+  // for tokens_max tokens, in the order of io_slots(); empty if the layer lacks the tensor
+  std::vector<OwnedTensor> io_;
   OwnedTensor scratch_;
 };
 

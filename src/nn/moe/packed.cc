@@ -1,4 +1,4 @@
-// A loaded layer as a safetensors file of packed bytes, out and in.
+// Writes a loaded layer as a safetensors file of packed bytes, and reads it back.
 #include <algorithm>
 #include <cstring>
 
@@ -26,11 +26,11 @@ StoredType stored_as(DType dtype) {
     case DType::kI32:
       return StoredType::kI32;
     default:
-      return StoredType::kU8;  // what packed weights are
+      return StoredType::kU8;  // the type of packed weights
   }
 }
 
-// Of bytes that come in pieces of kPiece.
+// Hash of bytes that arrive in pieces of kPiece.
 class PieceHash {
  public:
   void add(std::span<const std::byte> piece) {
@@ -49,7 +49,7 @@ Status for_each_piece(size_t bytes, F f) {
   return {};
 }
 
-// The first field in which two lines of "name=value" differ.
+// Names the first field in which two texts of "name=value" differ.
 Status same_config(std::string_view wanted, std::string_view found) {
   while (true) {
     std::string_view name, value, other_name, other_value;
@@ -70,8 +70,8 @@ std::span<const std::byte> bytes_of_words(const std::vector<uint64_t>& words) {
 
 struct LoadedMoe::Written {
   std::vector<TensorToWrite> tensors;  // those of weight_slots() first
-  std::vector<Tensor> weights;         // of them
-  std::vector<size_t> bytes;           // of them
+  std::vector<Tensor> weights;         // the same tensors in memory
+  std::vector<size_t> bytes;           // their sizes
   std::vector<uint64_t> fingerprints;
   std::map<std::string, std::string> metadata;
 };
@@ -159,7 +159,7 @@ Status LoadedMoe::read_packed(std::span<const std::byte> file) {
       return corrupt("tensor " + std::to_string(i), want.name + " " + stored_text(want.type, want.shape),
                      is.name + " " + stored_text(is.type, is.shape));
   }
-  // Every byte is looked at before the first is written.
+  // Every byte is checked before the first one is written.
   const auto part = [&](size_t i) {
     return file.subspan(static_cast<size_t>(found[i].begin), static_cast<size_t>(found[i].bytes));
   };

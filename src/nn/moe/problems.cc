@@ -1,4 +1,4 @@
-// What the stages of an MoE layer are for its config.
+// The problems of an MoE layer's stages, derived from its config.
 #include "nn/moe/problems.h"
 
 #include <cmath>
@@ -27,7 +27,7 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t widt
           .x_unaligned = c.x_unaligned};
 }
 
-// Of the matrices that `up` feeds.
+// The problem of the product that reads the result of `up`.
 ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& up, DType y) {
   return {.rows = 0,
           .experts = up.experts,
@@ -39,7 +39,7 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
           .y = y,
           .layout = c.layout,
           .bias = c.down_bias,
-          .settled = true};  // the groups are as old as those of `up`
+          .settled = true};  // `up` ran in between, so the groups are already written
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   if (c.latent > 0) p.up.x_unaligned = false;
   p.up.slots = slots_of(c);
   if (c.scope == ExpertScope::kRange) {
-    // All rows of shared slots are here, so the share of rows that stay is larger than that of experts.
+    // Every rank keeps all rows of shared slots, so it keeps a larger share of rows than of experts.
     const double rows = static_cast<double>(c.top_k * local_experts(c)) / static_cast<double>(c.experts) +
                         static_cast<double>(shared);
     p.up.experts_routed =
@@ -199,7 +199,7 @@ Status check_shared(const MoeConfig& c) {
                  std::to_string(c.shared_intermediate) + " in " + text(c.shared_w));
 }
 
-// A dense MLP is nothing but its two products.
+// A dense MLP may set only the fields of its two products.
 Status check_dense(const MoeConfig& c) {
   MoeConfig plain;
   plain.hidden = c.hidden, plain.intermediate = c.intermediate, plain.experts = plain.top_k = 1;
@@ -254,7 +254,7 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
   add("lora_a", c.lora_w, {c.lora_adapters, c.lora_rank, c.hidden}, lora, &w->lora_a);
   add("lora_b", c.lora_w, {c.lora_adapters, c.experts, c.lora_rank}, lora, &w->lora_b);
   add("lora_scale", DType::kF32, {c.lora_adapters}, lora, &w->lora_scale);
-  // Of one matrix product: a name and a tensor for w, w_scale, bias, act_params, in this order.
+  // Adds the tensors of one matrix product: name and tensor for w, w_scale, bias, act_params, in this order.
   using Named = std::pair<std::string_view, Tensor*>;
   const auto add_experts = [&](const ExpertGemm::Problem& p, std::vector<Named> named) {
     ExpertGemm::slots(p, [&](SlotSpec spec, Tensor ExpertGemm::Args::*member) {

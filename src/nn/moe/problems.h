@@ -1,4 +1,4 @@
-// What the stages of an MoE layer are, for no tokens yet, and what a call of it takes and gives.
+// The problems of an MoE layer's stages for zero tokens, and the tensors of a call.
 #pragma once
 #include "nn/moe/layer.h"
 
@@ -7,14 +7,14 @@ namespace sluice {
 RouterGemm::Problem router_problem(const MoeConfig& config);
 LoraDelta::Problem lora_problem(const MoeConfig& config);
 RouteTopk::Problem route_problem(const MoeConfig& config);
-GroupRows::Problem group_problem(const MoeConfig& config);  // of the rows by expert
+GroupRows::Problem group_problem(const MoeConfig& config);  // groups rows by expert
 Combine::Problem combine_problem(const MoeConfig& config);
 RmsNorm::Problem norm_problem(const MoeConfig& config);  // of x, and of y
-// With a latent width: adds what the last projection gives, the shared expert's answer and the residual stream.
+// With a latent width: adds the last projection's result, the shared expert's output and the residual stream.
 Combine::Problem latent_add_problem(const MoeConfig& config);
 GroupRows::Problem shared_group_problem(const MoeConfig& config);
 
-// Calls visit(SlotSpec, Tensor MoeIo::*) for each tensor of a call: what io_slots() lists.
+// Calls visit(SlotSpec, Tensor MoeIo::*) for each tensor of a call; io_slots() returns the same list.
 template <class V>
 void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   const auto strided = Rows::kMayBeStrided;
@@ -25,7 +25,7 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   SlotSpec x = slot("x", Role::kIn, c.x, {tokens, c.hidden}, true, strided);
   x.row_align = row_align(c.x, c.hidden, c.x_unaligned);
   visit(x, &MoeIo::x);
-  // With a norm for the next layer one kernel may add, sum up and norm.
+  // With a norm for the next layer, one kernel may fuse addition, sum and norm, so these rows need the same alignment.
   const auto row = [&](SlotSpec spec) {
     if (c.norm_y) spec.row_align = x.row_align;
     return spec;
@@ -45,17 +45,17 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   visit(slot("captured", Role::kOut, DType::kI32, {tokens, c.top_k}, c.capture), &MoeIo::captured);
 }
 
-// Of a token: of the experts that it chose, and of its shared one.
+// Slots of a token: the experts that it chose, and its shared slots.
 int64_t slots_of(const MoeConfig& config);
-// Columns of what the routed experts read and write.
+// Width of the routed experts' input and output.
 int64_t expert_width(const MoeConfig& config);
-// Whether the shared expert has a path of its own.
+// Whether the shared expert has a separate path.
 bool shared_apart(const MoeConfig& config);
-// Whether some of its stages are products of all tokens, whose ids are zeros.
+// Whether some stages are products of all tokens, whose expert ids are zeros.
 inline bool has_dense_layers(const MoeConfig& c) { return c.dense || shared_apart(c) || c.latent > 0; }
-// Whether the layer has a router: nothing else reads logits.
+// Whether the layer has a router. Without one, no stage reads logits.
 bool has_router(const MoeConfig& config);
-// kInvalidArgument names the first field that can be so in no layer, what was wanted and what was found.
+// kInvalidArgument names the first field whose value is impossible in any layer, what was wanted and what was found.
 Status check_ranges(const MoeConfig& config);
 
 }  // namespace sluice

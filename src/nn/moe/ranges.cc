@@ -1,5 +1,6 @@
-// What each field of an MoE layer may be by itself, in its own name: the operations below call the same numbers by other names, and sums
-// and products of them are taken before an operation sees them.
+// The range of each field of an MoE layer, checked under the field's own name. Without this check, the
+// operations below would report the values under other names, and sums and products of the fields could
+// overflow before an operation checks them.
 #include <cmath>
 
 #include "base/printable.h"
@@ -10,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kExpertsMax = 1024, kTopKMax = 32, kRankMax = 1024;  // ops/route_topk.h, ops/lora_delta.h
-constexpr double kRealMax = 1e30;                                      // its square is a float no more
+constexpr double kRealMax = 1e30;  // far below the largest float, although its square is above it
 
 struct IntegerRange {
   std::string_view name;
@@ -38,7 +39,7 @@ struct RealRange {
   double MoeConfig::*field;
   bool (*ok)(double);
 };
-bool moderate(double v) { return std::fabs(v) < kRealMax; }  // NaN is not
+bool moderate(double v) { return std::fabs(v) < kRealMax; }  // false for NaN
 constexpr RealRange kReals[] = {
     {"scale", "above 0 and below 1e30", &MoeConfig::scale, [](double v) { return v > 0 && v < kRealMax; }},
     {"alpha", "between -1e30 and 1e30", &MoeConfig::alpha, moderate},

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kSizeMax = 1 << 16;  // more ranks than any layer has blocks or experts
+constexpr int64_t kSizeMax = 1 << 16;  // exceeds the number of blocks or experts of any layer
 
 Status check_rank(const char* what, int64_t rank, int64_t size) {
   if (size > kSizeMax)

@@ -8,14 +8,14 @@ namespace {
 
 constexpr int64_t kF8Block = 128;
 
-// A type that Sluice cannot load here is unsupported; a wrong shape means a corrupt checkpoint.
+// A type that Sluice cannot load here is unsupported; a wrong shape means that the checkpoint is corrupt.
 Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
   return {code, place_of(t) + ": wanted " + wanted + ", found " + stored_text(t.type, t.shape)};
 }
 
 class Finder {
  public:
-  // only: one expert, and of the rest nothing but its biases.
+  // only: finds one expert and, apart from its biases, nothing else.
   Finder(MoeSource* out, const MoeNames& names, std::optional<int64_t> only)
       : out_(*out),
         names_(names),
@@ -49,7 +49,8 @@ class Finder {
                  {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table);
   }
 
-  // What no checkpoint has: adapters on the router, parameters of each expert's activation, under the names of weight_slots().
+  // Tensors that no checkpoint contains: router adapters and the experts' activation parameters, under the
+  // names of weight_slots().
   Status beside() {
     MoeWeights unused;
     for (const auto& [spec, tensor] : weight_slots(out_.local, &unused)) {
@@ -86,7 +87,7 @@ class Finder {
   int64_t up_rows() const {
     return is_gated(out_.whole.act) ? 2 * out_.whole.intermediate : out_.whole.intermediate;
   }
-  // How many experts a tensor of them is to hold (MoeSource::row_of_expert): what it does hold, where that is legal.
+  // The number of experts that a tensor of all experts must hold (MoeSource::row_of_expert): the number found, if it is legal.
   int64_t count_in(std::string_view pattern) const {
     const CheckpointTensor* there = out_.checkpoint->find_if_there(tensor_name(pattern, out_.layer));
     const int64_t found = there && !there->shape.empty() ? there->shape[0] : out_.whole.experts;
@@ -134,7 +135,8 @@ class Finder {
     return {};
   }
 
-  // A tensor of one of these types. If the config has no use for it, it must be absent: the layer would compute something else.
+  // Finds a tensor of one of these types. If the config does not use it, it must be absent, because the
+  // layer would otherwise compute something else than the model.
   Status plain(const char* what, std::string_view pattern, bool used, std::initializer_list<StoredType> types,
                const std::vector<int64_t>& shape, const CheckpointTensor** to) {
     if (pattern.empty()) {
@@ -165,8 +167,8 @@ class Finder {
     return {};
   }
 
-  // `count` rows of a matrix of `rows` by `width` that begins at byte `at` of a tensor, from row `first` in steps of `step`,
-  // columns from `column` on.
+  // Selects `count` rows of a matrix of `rows` by `width` that begins at byte `at` of a tensor: from row
+  // `first` in steps of `step`, with columns from `column` on.
   struct Cut {
     int64_t rows = 0, width = 0, at = 0, scale_at = 0, first = 0, step = 1, column = 0, count = 0,
             expert = -1;
@@ -231,7 +233,7 @@ class Finder {
     return {};
   }
 
-  // The same of a transposed matrix of numbers, [width, rows].
+  // The same for a transposed matrix of numbers, [width, rows].
   static RowSpan columns(const CheckpointTensor& t, const Cut& c) {
     return {.form = RowForm::kColumns,
             .type = t.type,
@@ -245,7 +247,7 @@ class Finder {
             .tensor = &t};
   }
 
-  // One matrix of one expert: [rows, width] bf16, or e2m1 in any of the types that hold it.
+  // Finds one matrix of one expert: [rows, width] in bf16, or e2m1 in any of the types that store it.
   Status matrix(std::string_view pattern, std::string_view scale_pattern, Cut cut, RowSpan* to) {
     const CheckpointTensor *t = nullptr, *scales = nullptr;
     const std::string name = tensor_name(pattern, out_.layer, cut.expert);
@@ -264,7 +266,7 @@ class Finder {
     return *to = span(*t, scales, DType::kE2M1, cut), Status{};
   }
 
-  // All experts' matrices of one kind, rows upon rows.
+  // All experts' matrices of one kind, stacked by rows.
   struct Stack {
     const CheckpointTensor *w = nullptr, *scales = nullptr;
   };
@@ -282,7 +284,7 @@ class Finder {
     return find(tensor_name(scale_pattern, out_.layer), {StoredType::kU8, StoredType::kF8E8M0},
                 {count_in(scale_pattern), rows, width / kMxBlock}, &to->scales);
   }
-  // The same as gpt-oss has them: blocks of MXFP4, or transposed matrices.
+  // The same in the form of gpt-oss: MXFP4 blocks, or transposed matrices.
   Status stack_of_blocks(std::string_view pattern, std::string_view scale_pattern, int64_t rows,
                          int64_t width, Stack* to) {
     const int64_t n = count_in(pattern), blocks = width / kMxBlock;
@@ -316,7 +318,7 @@ class Finder {
     return {};
   }
 
-  // bf16, or F8_E4M3 with a scale for each block of 128 x 128.
+  // bf16, or F8_E4M3 with one scale per block of 128 x 128.
   Status shared_matrix(std::string_view pattern, std::string_view scale_pattern, const Cut& cut,
                        RowSpan* to) {
     const std::string name = tensor_name(pattern, out_.layer);
@@ -344,7 +346,7 @@ class Finder {
     return {};
   }
 
-  // Both projections, or neither.
+  // Finds both latent projections, or neither.
   Status latent() {
     const MoeConfig& c = out_.whole;
     const CheckpointTensor *in = nullptr, *out = nullptr;
@@ -381,14 +383,14 @@ class Finder {
     return shared_part(out_.shared_width, &out_.shared.emplace());
   }
 
-  // Whether an expert is not asked for; it keeps its place in the list.
+  // Whether this expert was not requested; it keeps an empty place in the list.
   bool skip(int64_t expert) {
     if (!only_ || *only_ == expert) return false;
     out_.of_expert.emplace_back();
     return true;
   }
 
-  // A part of the shared expert's width.
+  // Finds a part of the shared expert's width.
   Status shared_part(Part part, ExpertSource* to) {
     const MoeConfig& c = out_.whole;
     const Cut up{.rows = c.shared_intermediate, .width = c.hidden, .first = part.begin, .count = part.count};
@@ -406,7 +408,7 @@ class Finder {
   MoeSource& out_;
   const MoeNames& names_;
   std::optional<int64_t> only_;
-  int64_t width_;  // of what the experts read and write
+  int64_t width_;  // of the experts' input and output
   GateOrder gate_order_;
 };
 

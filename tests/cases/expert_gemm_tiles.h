@@ -1,0 +1,175 @@
+#pragma once
+#include <tuple>
+#include <vector>
+
+#include "harness/cases.h"
+#include "ops/expert_gemm.h"
+
+namespace sluice::test {
+
+// Cases of ExpertGemm for kernels that compute in tiles or units of row blocks; all in layout fragments.
+class ExpertGemmTiles {
+ public:
+  using Cases = std::vector<Case<ExpertGemm>>;
+  static void add(Cases* out) {
+    add_one_expert_with_all_rows(out);
+    add_mxfp4_tiles(out);
+    add_short_sums(out);
+    add_bf16_rows_of_tokens(out);
+  }
+
+ private:
+  static constexpr DType kF = DType::kF32, kB = DType::kBF16;
+  struct Sizes {
+    int64_t rows, expected, features, width;
+  };
+
+  static void add_one_expert_with_all_rows(Cases* out) {
+    // One expert has all rows, so that every width of the tensor cores' instruction and of the tiles for
+    // rows_expected occurs. Sums have one block or more than a ring holds, all with a tail or without the last block.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{5, 0, 300, 1000},   Sizes{12, 0, 130, 72},     Sizes{30, 60, 64, 64},
+          Sizes{40, 60, 264, 712},  Sizes{60, 60, 72, 640},    Sizes{50, 160, 40, 328},
+          Sizes{90, 160, 136, 8},   Sizes{120, 160, 33, 576},  Sizes{90, 400, 300, 136},
+          Sizes{120, 400, 24, 320}, Sizes{155, 400, 129, 72},  Sizes{190, 400, 56, 264},
+          Sizes{500, 400, 31, 96},  Sizes{150, 256, 136, 72},  Sizes{170, 256, 300, 136},
+          Sizes{300, 600, 56, 264}, Sizes{350, 600, 129, 136}, Sizes{500, 800, 31, 96},
+          Sizes{520, 800, 136, 72}, Sizes{9, 0, 17000, 40}}) {
+      for (const Activation act : {Activation::kSwiGlu, Activation::kRelu2})
+        out->push_back({{.rows = rows,
+                         .rows_expected = expected,
+                         .experts = 2,
+                         .features = features,
+                         .width = width,
+                         .w = kB,
+                         .layout = WeightLayout::kFragments,
+                         .gate_order = GateOrder::kGateFirst,
+                         .act = act,
+                         .bias = true},
+                        "bf16 in tiles, one expert with all rows",
+                        Fill::kSkewed});
+    }
+  }
+
+  static void add_mxfp4_tiles(Cases* out) {
+    // rows_expected selects launches with several kinds of tiles; the actual rows decide which experts
+    // belong to which. Rows of tokens are fetched by pairs of blocks, or one by one.
+    for (const auto& [slots, features, width] :
+         {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 96}})
+      for (const int64_t rows : {40, 80, 150, 200})
+        out->push_back({{.rows = rows,
+                         .rows_expected = 4'000'000,
+                         .experts = 3,
+                         .features = features,
+                         .width = width,
+                         .tokens = slots > 0 ? rows / slots : 0,
+                         .slots = slots,
+                         .layout = WeightLayout::kFragments,
+                         .act = Activation::kSwiGluClamped,
+                         .alpha = 1.702,
+                         .beta = 1,
+                         .limit = 7,
+                         .bias = true},
+                        "experts with fewer rows than expected, in tiles that fit them",
+                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
+    // Rows of tokens: gathered first if weights have many rows, or fetched by CTA pairs of which one CTA
+    // has a row block more than the other or all of them; whole tiles, and parts of the last tiles.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
+          Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
+          Sizes{420, 1600, 1000, 96}, Sizes{420, 1600, 3000, 96}})
+      out->push_back({{.rows = rows,
+                       .rows_expected = expected,
+                       .experts = 2,
+                       .features = features,
+                       .width = width,
+                       .tokens = rows / 2,
+                       .slots = 2,
+                       .y = width == 224 ? kF : kB,
+                       .layout = WeightLayout::kFragments,
+                       .act = Activation::kRelu2,
+                       .weighted = width == 160},
+                      "mxfp4 in tiles, rows of tokens",
+                      rows == 420 ? Fill::kSkewed : Fill::kNormal,
+                      rows == 700 ? Spread::kStridedRows : Spread::kContiguous});
+  }
+
+  static void add_short_sums(Cases* out) {
+    // Short sums: more units than the grid has teams, so that a team computes several, also several chunks of one expert's rows.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{34, 0, 9000, 352}, Sizes{20, 4, 9000, 320}})
+      out->push_back({{.rows = rows,
+                       .rows_expected = expected,
+                       .experts = 2,
+                       .features = features,
+                       .width = width,
+                       .tokens = width == 352 ? rows / 2 : 0,
+                       .slots = width == 352 ? 2 : 0,
+                       .y = width == 96 ? kF : kB,
+                       .layout = WeightLayout::kFragments,
+                       .act = width == 320 ? Activation::kRelu2 : Activation::kIdentity,
+                       .bias = width > 32,
+                       .weighted = width == 352},
+                      "short sums, row block after row block",
+                      width == 96 ? Fill::kSkewed : Fill::kNormal});
+    // The same in bf16, in units of 8, 16 and 32 rows; the 70 rows of one expert take several units.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{20, 16, 9000, 256}, Sizes{70, 0, 9000, 200}})
+      out->push_back({{.rows = rows,
+                       .rows_expected = expected,
+                       .experts = 2,
+                       .features = features,
+                       .width = width,
+                       .tokens = width == 256 ? rows / 2 : 0,
+                       .slots = width == 256 ? 2 : 0,
+                       .w = kB,
+                       .y = width == 96 ? kF : kB,
+                       .layout = WeightLayout::kFragments,
+                       .act = width == 200 ? Activation::kRelu2 : Activation::kIdentity,
+                       .bias = width > 32,
+                       .weighted = width == 256},
+                      "short sums in bf16, row block after row block",
+                      width == 32 ? Fill::kNormal : Fill::kSkewed});
+    // 210 tiles for 132 SMs: the last 78 are cut, two tiles into three cuts of two warpgroups, widest first.
+    out->push_back({{.rows = 36,
+                     .rows_expected = 120,
+                     .experts = 3,
+                     .features = 26880,
+                     .width = 32,
+                     .layout = WeightLayout::kFragments,
+                     .act = Activation::kRelu2},
+                    "mxfp4 in tiles, two thirds of a last round"});
+  }
+
+  static void add_bf16_rows_of_tokens(Cases* out) {
+    // Rows of tokens: one copy per row, in columns by 16 or by 8; or ordered by the kernel if weights have many
+    // rows, in tiles that share weights or rows of x, in chunks of the sum, for tiles of later rounds of the grid.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
+          Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{60, 600, 3000, 520},
+          Sizes{60, 400, 3500, 840}, Sizes{420, 1600, 3000, 72}})
+      out->push_back({{.rows = rows,
+                       .rows_expected = expected,
+                       .experts = 2,
+                       .features = features,
+                       .width = width,
+                       .tokens = rows / 2,
+                       .slots = 2,
+                       .w = kB,
+                       .layout = WeightLayout::kFragments,
+                       .act = Activation::kRelu2},
+                      "bf16 in tiles, rows of tokens",
+                      rows == 420 ? Fill::kSkewed : Fill::kNormal});
+    // Columns of tiles, for short sums and many rows.
+    out->push_back({{.rows = 400,
+                     .rows_expected = 1000,
+                     .experts = 2,
+                     .features = 512,
+                     .width = 192,
+                     .w = kB,
+                     .layout = WeightLayout::kFragments},
+                    "bf16 in tiles, short sums of many rows"});
+  }
+};
+
+}  // namespace sluice::test
