@@ -1,4 +1,4 @@
-// Refusals that are not about what a request says.
+// Errors that do not depend on the fields of a request.
 #pragma once
 #include <cstdint>
 #include <string>
