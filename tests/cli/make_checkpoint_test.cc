@@ -41,7 +41,7 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   EXPECT_EQ(config["num_local_experts"], 128);
   fs::remove_all(path);
   expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--config-only"},
-                 {"--config-only: wanted a model that Sluice runs whole (gpt-oss-20b, gpt-oss-120b, "
+                 {"--config-only: wanted a model that Sluice runs (gpt-oss-20b, gpt-oss-120b, "
                   "qwen3-30b-a3b, qwen3-235b-a22b)",
                   "found --like kimi-k2"});
   EXPECT_FALSE(fs::exists(path));

@@ -147,7 +147,8 @@ TEST(ModelCommand, KernelsOfTheExpertsByName) {
   const auto says = [](std::vector<std::string> words, const std::string& kernel) {
     const Outcome o = sluice(words);
     EXPECT_EQ(o.status, 0) << o.err;
-    EXPECT_NE(o.err.find("a token's experts by " + kernel), std::string::npos) << kernel << " in " << o.err;
+    EXPECT_NE(o.err.find("experts of a decode step: " + kernel), std::string::npos)
+        << kernel << " in " << o.err;
     return o.out;
   };
   const std::vector<std::string> question = {"run", "-p", "What is 417 + 268?", "--max-tokens", "500"};
@@ -340,7 +341,7 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
   }
   for (const char* date : {"not a date", "2025-02-29", "2025-6-28", "2025-06-28x"})
     expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--current-date", date},
-                   {"--current-date: wanted a date as 2025-06-28, found '", date});
+                   {"--current-date: wanted a date such as 2025-06-28, found '", date});
   expect_refusal({"eval", "/nowhere", "--limit", "-1"},
                  {"--limit: wanted an integer of at least 0, found '-1'"});
   for (const char* list : {"1,,2", "1,", ",", ""})

@@ -153,7 +153,7 @@ class Log(OwnServerTest):
         missing = [line["lines"] for line in read if "lines of the log are missing here" in line["message"]]
         self.assertEqual(sum(missing), dropped)
         self.assertIn(sum(line.get("status") == 404 for line in read) + dropped, (LINES, LINES + 1))  # that of the chat is shorter, and may have found room
-        self.assertIn("asked to end", read[-1]["message"])
+        self.assertIn("shutting down", read[-1]["message"])
 
     def test_nobody_reads_to_the_end(self):
         server = self.start_with_pipe()

@@ -207,7 +207,7 @@ class Unknown(OwnServerTest):
             if template:
                 (pathlib.Path(self.model) / "chat_template.jinja").write_text(template)
             server = self.start("--model", self.model)
-            self.assertIn("no chats, completions alone: chat template: wanted one of a format that is known", server.logged())
+            self.assertIn("chats are disabled, only completions are served: chat template: wanted one of a format that is known", server.logged())
             for path, body in ((CHAT, {"messages": QUESTION}), ("/v1/responses", {"input": "q"}), (CHAT, {"messages": QUESTION, "tools": TOOLS}),
                                ("/tokenize", {"messages": QUESTION})):
                 status, _, answer = server.ask(path, body)

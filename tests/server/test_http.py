@@ -103,7 +103,7 @@ class ClientsThatLeave(OwnServerTest):
         with server.socket() as s:
             body = json.dumps({"prompt": [5] * 4000, "echo": True, "logprobs": 20, "max_tokens": 1, "n": 4}).encode()
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            wait_until(lambda: "whole after" in server.logged(), "the whole answer")
+            wait_until(lambda: "end after" in server.logged(), "the whole answer")
         wait_until(lambda: re.search(r"client gone: \d+ bytes of the whole answer were not read", server.logged()), "a line of the log")
         self.assertEqual(server.stop(), 0)
 
@@ -186,7 +186,7 @@ class Flags(unittest.TestCase):
                                   ("--api-key", "secret\n", "without blanks"), ("--allowed-hosts", "", "wanted names"), ("--allowed-origins", "a,,b", "wanted names"),
                                   ("--allowed-origins", "a b", "wanted names"), ("--allowed-hosts", '["e.f", 5]', "wanted names"),
                                   ("--allowed-origins", "[]", "wanted names"),
-                                  *(("--allowed-hosts", name, "wanted names of hosts") for name in (
+                                  *(("--allowed-hosts", name, "wanted host names") for name in (
                                       "http://a.b", "*.example.com", "a.b/", ".example.com", "a..b", "a.b:x", "a.b,c/d", "ä.example", "[::1]:x")),
                                   *(("--allowed-origins", name, "wanted origins") for name in (
                                       "c.d", "https://*.x.y", "https://a.b/c", "https://", "//a.b", "https://a.b:x", "https://a@b", "https://a.b:443",

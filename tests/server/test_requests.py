@@ -96,7 +96,7 @@ class AsSent(ServerTest):
         self.assertEqual(both["usage"]["input_tokens"], ask(tools=[shell])["usage"]["input_tokens"])
         self.assertEqual(self.server.logged().count("'web_search'"), 1)
         for wish in ("a summary of the reasoning", "encrypted reasoning"):
-            self.assertEqual(self.server.logged().count(wish + ", of which there is none"), 1)
+            self.assertEqual(self.server.logged().count(wish + ", which this server does not provide"), 1)
         self.refused(RESPONSE, {**body, "include": ["file_search_call.results"]}, "include[0]", "reasoning.encrypted_content")
         self.assertEqual(ask(tools=[search, {"type": "local_shell"}])["usage"]["input_tokens"], ask(tools=[])["usage"]["input_tokens"])
         self.refused(RESPONSE, {**body, "tools": [search], "tool_choice": "required"}, "tool_choice")
