@@ -32,8 +32,7 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   fs::remove_all(path);
   const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--config-only"});
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_NE(o.out.find("configs and a tokenizer, for --load-format dummy, of gpt-oss-120b"),
-            std::string::npos)
+  EXPECT_NE(o.out.find("configs and a tokenizer for --load-format dummy of gpt-oss-120b"), std::string::npos)
       << o.out;
   EXPECT_FALSE(fs::exists(path / "model.safetensors"));
   const Json config = parse_json(text_of(path / "config.json"), "config").value();

@@ -415,7 +415,7 @@ TEST(ModelCommand, RefusesTokenizersThatLie) {
   std::string text = text_of(kShipped / "tokenizer.json");
   for (size_t at; (at = text.find("<|channel|>")) != std::string::npos;) text.replace(at, 11, "<|chennel|>");
   copy.write("tokenizer.json", text);
-  expect_refusal(one_question(copy.path()), {"chat template: wanted one of a format that is known"});
+  expect_refusal(one_question(copy.path()), {"chat template: wanted the template of a known format"});
 }
 
 TEST(ModelCommand, RefusesWhatDoesNotFit) {

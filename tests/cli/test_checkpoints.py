@@ -358,7 +358,7 @@ class Names(Checkpoints):
             self.assertIn(os.path.basename(snapshot), err)
         status, _, err = self.said("run", "org/other", "-q", "-p", QUESTION, HF_HUB_CACHE=hub)
         self.assertEqual(status, 2)
-        self.assertIn(f"org/other: wanted a model's directory, found none of this name, nor a model in the Hugging Face cache {hub}", err)
+        self.assertIn(f"org/other: wanted a model's directory, found neither a directory nor a model of this name in the Hugging Face cache {hub}", err)
         for root in (hub, home):
             status, _, err = self.said("run", root, "-q", "-p", QUESTION)
             self.assertEqual(status, 2)

@@ -223,7 +223,7 @@ class OnATerminal(unittest.TestCase):
             t.send("/exit\r")
             self.assertEqual(t.status(), 0)
             for line, said in (('bind "^T ed-move-to-beg', "line 1: wanted every quote closed, found one that is open"),
-                               ('bind "^T" ed-command', "line 1: wanted another command, found ed-command, which is not offered here"),
+                               ('bind "^T" ed-command', "line 1: wanted another command, found ed-command, which Sluice does not support"),
                                ("bend ^T", "line 1: wanted a command of libedit, found 'bend'")):
                 with open(os.path.join(home, ".editrc"), "w") as file:
                     file.write(line + "\n")
@@ -276,7 +276,7 @@ class InScripts(unittest.TestCase):
         for path, why in (("/nonexistent/question", "No such file or directory"), ("/", "Is a directory")):
             wrong = run("-f", path)
             self.assertEqual(wrong.returncode, 2)
-            self.assertEqual(wrong.stderr, f"sluice: {path}: wanted a file with the question, found none that can be read ({why})\n")
+            self.assertEqual(wrong.stderr, f"sluice: {path}: wanted a file with the prompt, found none that can be read ({why})\n")
 
     def test_what_has_no_end_is_refused(self):
         most = "wanted at most 16777216 bytes, found more\n"

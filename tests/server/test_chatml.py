@@ -207,7 +207,7 @@ class Unknown(OwnServerTest):
             if template:
                 (pathlib.Path(self.model) / "chat_template.jinja").write_text(template)
             server = self.start("--model", self.model)
-            self.assertIn("chats are disabled, only completions are served: chat template: wanted one of a format that is known", server.logged())
+            self.assertIn("chats are disabled, only completions are served: chat template: wanted the template of a known format", server.logged())
             for path, body in ((CHAT, {"messages": QUESTION}), ("/v1/responses", {"input": "q"}), (CHAT, {"messages": QUESTION, "tools": TOOLS}),
                                ("/tokenize", {"messages": QUESTION})):
                 status, _, answer = server.ask(path, body)
@@ -225,7 +225,7 @@ class Unknown(OwnServerTest):
 
     def test_run_and_eval_refuse_it(self):
         for words in (("run", "-p", "q"), ("eval",)):
-            self.assertIn("chat template: wanted one of a format that is known (harmony, qwen3, qwen3-thinking, qwen3-instruct), found none",
+            self.assertIn("chat template: wanted the template of a known format (harmony, qwen3, qwen3-thinking, qwen3-instruct), found none",
                           self.fails(*words, "-m", self.model))
 
     def test_a_format_that_is_named(self):

@@ -113,8 +113,8 @@ class AgainstFake(Files):
 
     def test_failures_are_counted_with_their_reasons(self):
         bad = {"500": "HTTP 500: out of order", "close": "the server closed the connection without an answer",
-               "cut": "the server closed the connection within its answer", "no end": "the answer ended without [DONE]",
-               "error event": "an error within the answer: lost the thread", "hang": "no whole answer within 6 seconds"}
+               "cut": "the server closed the connection before its answer was complete", "no end": "stream: wanted [DONE] at its end, found none",
+               "error event": "error in the stream: lost the thread", "hang": "no complete answer within 6 seconds"}
         rows = ["ok"] * 4 + ["no usage"] + [b for b in bad for _ in range(2)]
         out, err, result = self.bench(self.fake.url, *self.custom(rows, 2), "--timeout", 6)
         self.assertEqual((result["completed"], result["failed"]), (5, 12))
@@ -128,15 +128,15 @@ class AgainstFake(Files):
         f"length {2**64 - 1}": "wanted an answer of at most 268435456 bytes, found more",
         f"length {2**63 - 1}": "wanted an answer of at most 268435456 bytes, found more",
         f"length {200 * 10**9}": "wanted an answer of at most 268435456 bytes, found more",
-        f"length {200 * 10**6}": "the server closed the connection within its answer",
+        f"length {200 * 10**6}": "the server closed the connection before its answer was complete",
         f"length {10**30}": "wanted an HTTP answer, found an error: bad Content-Length",
         "length -1": "wanted an HTTP answer, found an error: bad Content-Length",
         "chunk zz": "wanted an HTTP answer, found an error: bad chunk",
         "chunk huge": "wanted an HTTP answer, found an error: bad chunk",
-        "chunk cut": "the server closed the connection within its answer",
+        "chunk cut": "the server closed the connection before its answer was complete",
         "chunk of words": "wanted ", "head": "wanted ", "heads": "wanted ",
         "interims": "wanted at most 100 interim answers, found more",
-        "interim and no more": "the server closed the connection within its answer",
+        "interim and no more": "the server closed the connection before its answer was complete",
         "switch": "HTTP 101", "mail": "wanted an HTTP answer, found an error: bad version",
         "event": "wanted events of at most 16777216 bytes, found a longer one",
         'usage {"prompt_tokens": -5}': "usage: prompt_tokens: wanted an integer from 0 to 2147483647, found -5",
@@ -211,7 +211,7 @@ class AgainstFake(Files):
             self.assertEqual(asked["body"]["max_tokens"], 1)
         self.fake.log.clear()
         for bad, said in (("[1]", "--extra-body: wanted an object, found "), ("{", "--extra-body: wanted JSON"),
-                          ('{"stream": false}', "--extra-body: wanted fields that no flag sets, found 'stream'"),
+                          ('{"stream": false}', "--extra-body: wanted only fields that no flag sets, found 'stream'"),
                           ('{"max_tokens": 3}', "found 'max_tokens'"), ('{"prompt": 3}', "found 'prompt'")):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, "--extra-body", bad, status=2)[1])
         self.assertIn("found 'ignore_eos'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--ignore-eos", "--extra-body",
@@ -363,7 +363,7 @@ class AgainstFake(Files):
         """Known before the run, and said before it."""
         nowhere = self.path("none/x")
         for words, said in ((("--output-json", nowhere), "--output-json: cannot write"), (("--output-json", self.folder), "it is a folder"),
-                            (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: wanted a --max-concurrency"),
+                            (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: wanted --max-concurrency"),
                             (("--save-result", "--result-dir", self.write("file", "") + "/x"), "--result-dir: cannot make the folder")):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, status=2)[1])
         questions = self.lines("q.jsonl", [{"question": "x", "answer": "y"}])

@@ -74,7 +74,7 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/model/vocab/a", "-1", "model.vocab.a: wanted an integer from 0 to"},
       {"/model/vocab/a", "4194304", "model.vocab.a: wanted an integer from 0 to"},
       {"/model/vocab/a", "1.5", "model.vocab.a: wanted an integer"},
-      {"/model/vocab/a", "1", "which another word has"},
+      {"/model/vocab/a", "1", "which belongs to another word"},
       {"/model/merges/3", "\"a b c\"", "model.merges[3]: wanted \"a b\" or [\"a\", \"b\"]"},
       {"/model/merges/3", "[\"a\"]", "model.merges[3]: wanted"},
       {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted words of model.vocab"},
