@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kWaysMax = 512;  // of one place of a schema
+constexpr int64_t kWaysMax = 512;  // for one place of a schema
 constexpr int kImpossibleDepthMax = 3;
 
 std::string shown(const std::string& text) { return "'" + printable(valid_utf8(text.substr(0, 80))) + "'"; }
@@ -41,7 +41,7 @@ Status wrong_keyword(const char* key, const char* wanted, const Json& found) {
 
 namespace {
 
-// A size, at least 0; absent: `otherwise`.
+// A size of at least 0; `otherwise` if absent.
 Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) {
   const Json* value = get(schema, key);
   if (value == nullptr) return otherwise;
@@ -51,7 +51,7 @@ Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) 
   return static_cast<int64_t>(std::min(value->get<double>(), 2e9));
 }
 
-// Each name once, where it stood first.
+// Removes repeated names and keeps each first occurrence.
 void keep_first(std::vector<std::string>* names) {
   std::unordered_set<std::string> seen;
   std::erase_if(*names, [&](const std::string& name) { return !seen.insert(name).second; });
@@ -95,7 +95,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
   Merged m;
   Schemas todo(schemas.rbegin(), schemas.rend());
   std::set<const Json*> seen;
-  std::map<const Json*, const Json*> parent;  // the schema that led to it
+  std::map<const Json*, const Json*> parent;  // the schema that added it
   while (!todo.empty() && !m.never) {
     const Json* schema = todo.back();
     todo.pop_back();
@@ -111,7 +111,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
     const size_t known = todo.size();
     SLUICE_TRY(add(*schema, &m, &todo, decisions, depth));
     for (size_t i = known; i < todo.size(); ++i) {
-      // A way that leads back to where it came from, without a value in between, never ends.
+      // A chain that returns to one of its schemas without a step into the value never ends.
       for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr) {
         if (!work_->spend(4)) return too_long();
         m.never |= at == todo[i];
@@ -129,7 +129,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   for (const char* key : {"disallow", "extends", "divisibleBy"})
     if (s.contains(key))
       return invalid("JSON schema: " + std::string(key) +
-                     ": a keyword of an old draft, which is not supported");
+                     ": wanted a keyword of the supported drafts, found one of an older draft");
   bool says = false;
   const auto about = [&](const char* key, uint8_t type) -> const Json* {
     const Json* value = get(s, key);
@@ -161,7 +161,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     m->values.push_back(values_in(*list));
   }
   if (const Json* value = get(s, "const")) says = true, m->values.emplace_back(value, 1);
-  // Numbers. In draft 4 a number as "exclusiveMinimum" is a mistake, which checkers take for true.
+  // Numbers. In draft 4 a number as "exclusiveMinimum" is an error that checkers read as true.
   const bool draft4 = document_->draft() == 4;
   for (const bool low : {true, false}) {
     const char *key = low ? "minimum" : "maximum",
@@ -186,7 +186,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     const auto d = Decimal::of(*multiple);
     if (!d || d->negative || d->is_zero()) return wrong_keyword("multipleOf", "a number above 0", *multiple);
     m->number.multiples.push_back(*d);
-    // Many checkers divide doubles, which finds that 4.6 is no multiple of 0.01.
+    // Many checkers divide doubles and so conclude that 4.6 is no multiple of 0.01.
     if (!d->is_double()) SLUICE_TRY(check(*document_->only(s, {"multipleOf"}), m));
   }
   // Strings.
@@ -262,11 +262,11 @@ bool SchemaMerger::excludes(const Merged& m, const Json& value) {
   });
 }
 
-// That nothing satisfies `m`, as far as a quick look tells.
+// Whether a quick look proves that nothing satisfies `m`.
 bool SchemaMerger::contradicts(const Merged& m, int depth) {
   if (m.types == 0) return true;
   if (!m.values.empty()) {
-    // Some value must be in all lists and have one of the types.
+    // Some value must be in all lists and have an allowed type.
     const auto fits = [&](const Json& value) {
       const uint8_t type = value.is_number() ? uint8_t{kNumber} : json_type(value.type_name());
       if ((m.types & type) == 0) return false;
