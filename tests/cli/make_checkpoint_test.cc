@@ -1,4 +1,4 @@
-// `sluice make-checkpoint`: what it writes, and what it refuses.
+// `sluice make-checkpoint`: its files, and the options that it rejects.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-// Read back, it is the published model.
+// The written config gives the published model.
 TEST(MakeCheckpointCommand, WritesTheConfigsOfQwen3Moe) {
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_qwen3_config_" + std::to_string(getpid()));
   for (const std::string name : {"qwen3-30b-a3b", "qwen3-235b-a22b"}) {
@@ -66,7 +66,7 @@ TEST(MakeCheckpointCommand, WritesTheConfigsOfQwen3Moe) {
   fs::remove_all(path);
 }
 
-// Biases by Zipf's law are what another engine needs beside a uniform checkpoint of the same seed.
+// Another engine needs the Zipf biases besides a uniform checkpoint of the same seed.
 TEST(MakeCheckpointCommand, WritesSomeTensorsAlone) {
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_only_" + std::to_string(getpid()));
   fs::remove_all(path);
@@ -89,7 +89,7 @@ TEST(MakeCheckpointCommand, WritesSomeTensorsAlone) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-// Every known layer; DeepSeek V4's that choose by token are layers of the model without -hash.
+// Every known layer, except DeepSeek V4's -hash layers, which belong to the model without the suffix.
 TEST(MakeCheckpointCommand, KnowsEveryKnownLayer) {
   std::istringstream names(known_moe_names());
   int known = 0;

@@ -1,4 +1,4 @@
-"""`sluice bench serve` and `sluice eval --server`, against sluice serve and against a server whose answers and times are known."""
+"""`sluice bench serve` and `sluice eval --server`, against sluice serve and against a server with known answers and timing."""
 import collections
 import json
 import os
@@ -48,7 +48,7 @@ class Files(unittest.TestCase):
             return json.load(f)
 
     def bench(self, url, *words, status=0):
-        """Standard output, standard error, and the result with each request's times."""
+        """Returns standard output, standard error, and the result with each request's times."""
         result = self.path("result.json")
         out, err = sluice("bench", "serve", "--base-url", url, "--output-json", result, "--save-detailed", *words, status=status)
         return out, err, self.read("result.json")
@@ -67,7 +67,7 @@ class AgainstFake(Files):
 
     def test_times_are_those_of_the_server(self):
         out, _, result = self.bench(self.fake.url, *self.custom(["ok"] * 5, 6), "--max-concurrency", 1, "--percentile-metrics", "ttft,tpot,itl,e2el")
-        log = self.fake.asked("/v1/completions")[1:]  # the first was to see whether it answers
+        log = self.fake.asked("/v1/completions")[1:]  # the first request only tests the server
         self.assertEqual((len(log), self.fake.most_open), (5, 1))
         self.assertEqual((result["completed"], result["failed"], result["total_input_tokens"], result["total_output_tokens"]), (5, 0, 55, 30))
         for i, asked in enumerate(log):
@@ -79,7 +79,7 @@ class AgainstFake(Files):
         self.assertAlmostEqual(result["mean_tpot_ms"], statistics.mean(
             1000 * (total - first) / 5 for total, first in zip(result["latencies"], result["ttfts"])))
         self.assertGreaterEqual(result["duration"], sum(result["latencies"]))
-        # The server sleeps before its first piece and between the others. How much later they are read is the machine's.
+        # The server sleeps before its first piece and between pieces. The machine adds further delay.
         self.assertGreaterEqual(result["median_ttft_ms"], 1000 * FIRST)
         self.assertGreaterEqual(result["median_e2el_ms"], 1000 * (FIRST + 5 * GAP))
         self.assertIn(f"{'Mean TTFT (ms):':<40} {result['mean_ttft_ms']:<10.2f}\n", out)
@@ -240,7 +240,7 @@ class AgainstFake(Files):
         talk = self.write("talk.json", json.dumps([{"conversations": [{"value": "How many are there?"}, {"value": "There are five of them."}]}]))
         self.bench(self.fake.url, "--num-prompts", 1, "--dataset-name", "sharegpt", "--dataset-path", talk, "--tokenizer", MODEL)
         self.assertEqual(asked, [], "the server counts nothing")
-        # Without usage the answer's text is counted: pieces are "x", whose five are fewer tokens than pieces or as many.
+        # Without usage, the client counts the answer's tokens. Pieces are "x", and five of them are at most as many tokens.
         _, _, result = self.bench(self.fake.url, *self.custom(["no usage"], 5), "--tokenizer", MODEL)
         prompt, output = (int(t) for t in (result["total_input_tokens"], result["total_output_tokens"]))
         self.assertGreater(prompt, 0)
@@ -300,7 +300,7 @@ class AgainstFake(Files):
             n = int(re.findall(r"Question: Q(\d+)\?", body["messages"][0]["content"])[-1])
             return None if n == 9 else f"so\n#### {n}" if n % 2 else f"It is {n}."
         self.fake.answer = answer
-        self.fake.barrier = threading.Barrier(2, timeout=20)  # a question is answered beside another
+        self.fake.barrier = threading.Barrier(2, timeout=20)  # two questions are answered concurrently
         result = self.path("eval.json")
         out, _ = sluice("eval", "--server", self.fake.url, "--task", "gsm8k", "--data", self.gsm8k(13), "--num-fewshot", 3,
                         "--output-json", result, "--max-concurrency", 2, status=1)
@@ -343,11 +343,11 @@ class AgainstFake(Files):
             words = words if "--data" in words else (*words, "--data", "x")
             self.assertIn(said, sluice("eval", *words, status=2)[1])
         self.assertIn("--data: wanted the questions of gsm8k", sluice("eval", "--server", self.fake.url, "--task", "gsm8k", status=2)[1])
-        # A resolver would take the port modulo 65536, which is another server.
+        # A resolver would reduce the port modulo 65536, which is another server.
         for port in (65536 + int(self.fake.url.rsplit(":", 1)[1]), 0, 65536, "00000", "9" * 30):
             for words in (("bench", "serve", "--base-url"), ("eval", "--data", "x", "--server")):
                 self.assertIn("wanted a port from 1 to 65535", sluice(*words, f"http://127.0.0.1:{port}", status=2)[1])
-        # An unset variable of a script is no server, and no file.
+        # An empty variable of a script is neither a server nor a file.
         for flag in ("--base-url", "--host", "--model", "--output-json", "--svg", "--result-dir", "--result-filename", "--tokenizer", "--dataset-path", "--extra-body"):
             self.assertIn(f"{flag}: wanted some text, found none", sluice("bench", "serve", flag, "", status=2)[1])
         for flag in ("--server", "--data", "--train", "--output-json"):
@@ -360,7 +360,7 @@ class AgainstFake(Files):
 
 
     def test_results_without_a_place(self):
-        """Known before the run, and said before it."""
+        """Errors that can be detected before the run are reported before it."""
         nowhere = self.path("none/x")
         for words, said in ((("--output-json", nowhere), "--output-json: cannot write"), (("--output-json", self.folder), "it is a folder"),
                             (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: wanted --max-concurrency"),

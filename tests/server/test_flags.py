@@ -8,7 +8,7 @@ import unittest
 from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest
 
 MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "models" / "sluice-16e-tiny")
-# A script for vLLM, one for SGLang and one for llama.cpp, but for the model's name.
+# Scripts for vLLM, SGLang and llama.cpp, without the model's name.
 SCRIPTS = (
     "--tensor-parallel-size 1 --max-model-len 2048 --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-num-batched-tokens 256 "
     "--long-prefill-token-threshold 64 --enforce-eager --trust-remote-code --async-scheduling --reasoning-parser openai_gptoss --tool-call-parser openai "
@@ -123,7 +123,7 @@ class Log(OwnServerTest):
         self.assertEqual(left["end"], "client gone")
 
     def test_what_was_loaded(self):
-        """The same in both formats but for the seconds; in JSON with its figures by themselves."""
+        """Both formats have the same messages except for the seconds; JSON also has the numbers as fields."""
         flags = ("--max-num-seqs", "4", "--max-num-batched-tokens", "96")
         text, as_json = self.start(*flags), self.start(*flags, "--log-format", "json")
         said = [line for server in (text, as_json) for line in server.logged().splitlines()[:3]]
