@@ -21,11 +21,11 @@ using Clock = std::chrono::steady_clock;
 
 // A burst ends before the power limit lowers the GPU's clock. Sustained steps are timed after it has.
 constexpr int kBursts = 6;
-// of sustained work, only the second half is timed
+// Of sustained work, only the second half is timed.
 constexpr double kBurstMs = 20, kPauseMs = 100, kSustainedMs = 600;
 constexpr int64_t kBurstStepsMin = 3;
 constexpr int kPrompts = 5;  // per length
-// on a GPU: after this many incomplete steps the cache counts as too small
+// On a GPU: after this many incomplete steps the cache counts as too small.
 constexpr int64_t kStepsWithoutAll = 200;
 constexpr int kCountedSteps = 8;  // extra steps that count the chosen experts
 

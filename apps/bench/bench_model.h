@@ -14,9 +14,9 @@ struct BenchOptions {
   // Prompt lengths; prompts are random tokens, because speed does not depend on their values. On a GPU: the mean context of the timed
   // steps. Empty: 128 on the CPU, 1024 on a GPU.
   std::vector<int64_t> input_len;
-  // per sequence, on the CPU; a GPU run generates as many tokens as its timing needs
+  // Per sequence, on the CPU; a GPU run generates as many tokens as its timing needs.
   int64_t output_len = 64;
-  // concurrent sequences; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU
+  // Concurrent sequences; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU.
   std::vector<int64_t> concurrency;
   std::vector<int64_t> prefill_len;  // prompts timed alone; empty: none on the CPU, 4096,8192 on a GPU
   std::string csv, csv_version = SLUICE_VERSION;  // output file for the rows, and their version
@@ -30,7 +30,7 @@ struct BenchRow {
   double prompt_tokens_per_s = 0;
   double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // prefill: the whole prompt
   double tokens_per_s = 0;                               // from the median
-  // distinct experts that a layer's tokens choose, averaged over all layers of some steps
+  // Distinct experts that a layer's tokens choose, averaged over all layers of some steps.
   double experts = 0;
   Floor floor = {};
   double share_of_floor = 0;

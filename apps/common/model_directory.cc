@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kShipped = "models/sluice-16e-tiny";
-// prefix of a model's folder in a cache, as in models--openai--gpt-oss-20b
+// Prefix of a model's folder in a cache, as in models--openai--gpt-oss-20b.
 constexpr std::string_view kFolder = "models--";
 constexpr int64_t kSmallFile = 1 << 20;
 

@@ -86,7 +86,7 @@ int64_t EvalReport::right() const {
 Result<EvalReport> evaluate(const EvalOptions& options,
                             const std::function<void(int64_t, int64_t)>& progress) {
   ChatFlags flags = options.chat;
-  // keeps results independent of the day
+  // Keeps results independent of the day.
   if (flags.current_date.empty()) flags.current_date = "2025-06-28";
   const auto system = chat_options(flags);
   if (!system.ok()) return system.status();

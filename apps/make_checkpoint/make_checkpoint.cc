@@ -52,7 +52,7 @@ constexpr Like kLike[] = {
     {"llama-4-scout", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 48, 0},
     {"llama-4-maverick", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 24, 1, 2},
 };
-// of DeepSeek V4: its first layers choose experts by a hash of the token
+// Of DeepSeek V4: its first layers choose experts by a hash of the token.
 constexpr int64_t kHashLayers = 3;
 
 bool has_router_bias(const Like& like) { return like.naming == MoeNaming::kGptOss; }
@@ -288,7 +288,7 @@ std::string made_text(const MakeOptions& options) {
   const int64_t layers = options.layers ? options.layers : like->layers;
   const int64_t last = like->first_moe_layer + (layers - 1) * like->step;
   const bool fp4 = known_moe(like->name).value().expert_w == DType::kE2M1;
-  return options.like + ": " + std::to_string(layers) + " MoE layers alone, " +
+  return options.like + ": " + std::to_string(layers) + " MoE layers only, " +
          std::to_string(like->first_moe_layer) + " to " + std::to_string(last) +
          (like->step > 1 ? " by " + std::to_string(like->step) : "") + ", experts in " +
          (fp4 ? "MXFP4" : "bf16") + ", named as " + std::string(word(like->naming));

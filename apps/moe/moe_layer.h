@@ -13,7 +13,7 @@
 namespace sluice::apps {
 
 struct MoeLayerOptions {
-  // a name of known_moe(), or a layer's fields: "hidden=2880 experts=128 ..."
+  // A name of known_moe(), or a layer's fields: "hidden=2880 experts=128 ...".
   std::string model = "gpt-oss-20b";
   std::vector<int64_t> tokens = {1, 16, 256};
   Backend backend = Backend::kCpu;  // this machine's CPU or its GPU

@@ -21,7 +21,7 @@ struct RequestSampling {
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // each token at most once
   std::vector<int32_t> stop_token_ids = {};                // in addition to the model's
   bool ignore_eos = false;  // the model's end-of-sequence tokens do not end the answer
-  // log probabilities of each token and of this many top tokens; none: not requested
+  // Log probabilities of each token and of this many top tokens; none: not requested.
   std::optional<int64_t> logprobs = {};
 };
 

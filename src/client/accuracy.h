@@ -17,7 +17,7 @@ Interval wilson(double right, int64_t questions);
 double sign_test(int64_t wins, int64_t losses);
 
 double mean_of(std::span<const double> values);
-// sample standard deviation; 0 for fewer than two values
+// Sample standard deviation; 0 for fewer than two values.
 double deviation_of(std::span<const double> values);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ struct ServeBenchOptions {
   ApiBackend backend = ApiBackend::kOpenai;
   std::string model;  // empty: the first of /v1/models
   std::string api_key;
-  // directory of the model's tokenizer.json; empty: use the server's tokenize endpoint
+  // Directory of the model's tokenizer.json; empty: use the server's tokenize endpoint.
   std::string tokenizer;
   Json extra_body = Json::object();  // further fields of each request
   std::vector<Metadata> metadata;    // of the results

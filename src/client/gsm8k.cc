@@ -88,7 +88,7 @@ Result<std::unique_ptr<QuestionSet>> open_gsm8k(const QuestionFile& file) {
   auto shots = file.shots_path.empty() ? rows : read_table(file.shots_path, kColumns);
   if (!shots.ok()) return shots.status();
   const std::string& shots_path = file.shots_path.empty() ? file.path : file.shots_path;
-  // questions used as worked examples, which are not asked
+  // Questions used as worked examples, which are not asked.
   const int64_t own = file.shots_path.empty() ? file.shots : 0;
   if (std::ssize(shots.value()) < file.shots || std::ssize(rows.value()) <= own)
     return Status{Code::kCorrupt, shots_path + ": wanted " + std::to_string(file.shots) +

@@ -14,7 +14,7 @@ namespace sluice {
 
 enum class GrammarKind : uint8_t {
   kJsonSchema,  // members follow the schema's order; other members appear only if the schema requires them
-  // matches the whole text; ECMAScript syntax without back references, look-behinds and word boundaries
+  // Matches the whole text; ECMAScript syntax without back references, look-behinds and word boundaries.
   kRegex,
   kEbnf,    // GBNF, as in llama.cpp; the rule "root" matches the whole text
   kChoice,  // one of `choices`

@@ -56,7 +56,7 @@ class LeafMasks {
   LeafPointer leaf_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::shared_ptr<std::atomic<int64_t>> kept_;
-  // a text with at least this many characters left cannot reach the limit within one token
+  // A text with at least this many characters left cannot reach the limit within one token.
   int64_t room_max_ = 0;
   std::mutex mutex_;
   // By state, and by the number of characters left.

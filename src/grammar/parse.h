@@ -33,7 +33,7 @@ class Parse {
   // The functions return false if the budget is spent or the parser exceeds its item limit; then no other function may be called.
   // the bytes of a token; dead() tells whether the grammar rejects them
   bool accept(std::string_view bytes, Work* work);
-  // sets the bits of tokens that may come; leaves the other bits alone
+  // Sets the bits of tokens that may come; leaves the other bits alone.
   bool allowed(std::span<uint32_t> bits, Work* work);
   bool dead() const { return dead_; }
   bool complete() const { return sets_.back().complete; }  // the grammar accepts the text so far

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// masks count plain tokens up to this length exactly; longer ones are rare
+// Masks count plain tokens up to this length exactly; longer ones are rare.
 constexpr size_t kCharsMax = 64;
 
 // The number of characters of a plain token; -1 if the token is not plain.

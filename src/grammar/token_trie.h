@@ -16,7 +16,7 @@ class TokenTrie {
   struct Node {
     uint8_t byte;
     uint16_t depth;  // 1 for children of the root
-    // a token whose bytes end here, or -1; next_same_ links further tokens with the same bytes
+    // A token whose bytes end here, or -1; next_same_ links further tokens with the same bytes.
     int32_t token;
     int32_t end;      // the first node after this subtree
     int32_t example;  // some token that begins with the bytes of this node

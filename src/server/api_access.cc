@@ -188,7 +188,7 @@ std::optional<HttpResponse> Access::preflight(const HttpRequest& request) const 
   if (options_.allowed_origins.empty() || request.method != "OPTIONS" || request.origin.empty() ||
       request.asked_method.empty())
     return {};
-  // the headers tell the browser whether the page may send its request
+  // The headers tell the browser whether the page may send its request.
   HttpResponse out{.content_type = "text/plain"};
   if (!allows_origin(request.origin)) return out;
   out.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE");

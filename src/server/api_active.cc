@@ -14,9 +14,9 @@
 namespace sluice {
 namespace {
 
-// scores that the loop writes before it hands further work to workers: a few milliseconds
+// Scores that the loop writes before it hands further work to workers: a few milliseconds.
 constexpr int64_t kLoopWork = 8192;
-// work of this size stays on the loop, so that small answers never wait for large ones
+// Work of this size stays on the loop, so that small answers never wait for large ones.
 constexpr int64_t kSmallWork = 1024;
 constexpr int64_t kBytesOfScore = 64;      // as JSON
 constexpr int64_t kKeptBytesOfScore = 24;  // in memory, with its share of the token's data

@@ -27,7 +27,7 @@ struct ApiOptions {
   AccessOptions access = {};  // /health, /version and the page need no key
   int64_t max_queue = 1024;   // sequences that wait for the engine
   int64_t max_stored = 1024;  // stored answers of /v1/responses
-  // seconds from the arrival of a request to the end of its answer; 0: no limit
+  // Seconds from the arrival of a request to the end of its answer; 0: no limit.
   double request_timeout = 0;
   double drain_seconds = 30;                    // grace period for running requests at shutdown
   int64_t max_answer_bytes = int64_t{1} << 30;  // limit of all kept log probabilities together

@@ -74,11 +74,11 @@ class EngineThread {
 
   // Thread-safe. Accepts all sequences; or none, if they do not fit (returns false) or memory is exhausted (throws std::bad_alloc).
   bool submit(std::vector<QueuedSequence> sequences);
-  // takes effect before the next step; ignores tickets that have ended
+  // Takes effect before the next step; ignores tickets that have ended.
   void cancel(const std::vector<Ticket>& tickets);
   EngineLoad load() const;
   int64_t places() const;  // sequences that submit() accepts now without queueing any
-  // sequences that submit() accepts when idle
+  // Sequences that submit() accepts when idle.
   int64_t capacity() const { return max_queue_ + max_running_; }
 
  private:

@@ -14,7 +14,7 @@ class Histogram {
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void observe(double value);
   const std::vector<double>& bounds() const { return bounds_; }
-  // one more than bounds: the last counts values above all bounds
+  // One more than bounds: the last counts values above all bounds.
   const std::vector<int64_t>& counts() const { return counts_; }
   double sum() const { return sum_; }
 

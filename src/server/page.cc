@@ -3,7 +3,7 @@
 namespace sluice {
 namespace page {
 
-// cmake/embed.cmake generates these from src/server/page.
+// Cmake/embed.cmake generates these from src/server/page.
 extern const std::string_view index_html, page_css, page_js;
 
 }  // namespace page

@@ -54,7 +54,7 @@ std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* fi
   return too_long(max_model_len(), std::to_string(tokens), field);
 }
 
-// Rejects a text that cannot fit before it is tokenized.
+// Called before tokenizing. Rejects a text that cannot fit.
 std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
   const int64_t fewest = limit_.fewest_tokens(bytes);
   if (limit_.fits(fewest)) return {};

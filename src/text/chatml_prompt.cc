@@ -81,7 +81,7 @@ bool is_query(ChatRole role, std::string_view text) {
          !(text.starts_with("<tool_response>") && text.ends_with("</tool_response>"));
 }
 
-// Text between frame tokens is tokenized as one text, whoever wrote it, as in a rendered template.
+// Adjacent texts between frame tokens are tokenized together, as in a rendered template.
 class PromptWriter {
  public:
   enum class Thinks : uint8_t { kShown, kLeftOut };

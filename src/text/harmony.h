@@ -33,7 +33,6 @@ class Harmony final : public ChatFormat {
   // Header fields contain neither white space nor control characters and do not begin with "to="; empty fields are omitted.
   // kInvalidArgument names the message and the field: a header that could not be parsed again, a tool without a name, kOpenMessage
   // without a message, or an error of Tokenizer::encode().
-  // name; kOpenMessage without a message; and what Tokenizer::encode() says.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const override;
   // Appends one message with its frame.
   Status append(const Message& message, std::vector<int32_t>* ids) const;

@@ -42,7 +42,7 @@ class HarmonyParser final : public AnswerParser {
   struct Parts {
     std::string author, channel, constrain;
     std::string stray;  // words without a meaning
-    // no <|start|> ROLE was read: the role is the assistant unless the header names another
+    // No <|start|> ROLE was read: the role is the assistant unless the header names another.
     bool implied = false;
     bool has_channel = false, has_constrain = false;
     int64_t bytes() const {

@@ -320,7 +320,7 @@ class Tokenizer(Checkpoints):
             return change
 
         self.same(tokenizer=add("[THINK]"))
-        self.refused("added_tokens: wanted normalized tokens apart from the others, found 'x<|', which can overlap '<|", tokenizer=add("x<|"))
+        self.refused("added_tokens: wanted normalized tokens that cannot overlap others, found 'x<|', which can overlap '<|", tokenizer=add("x<|"))
         self.refused("lstrip: wanted false", tokenizer=add("[THINK]", lstrip=True))
 
 

@@ -47,7 +47,7 @@ def starved_of(path):
 def main(port, pid):
     ended, seconds, blocked, fault = threading.Event(), [], [], None
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    # the loop is the server's first thread
+    # The loop is the server's first thread.
     threads = (f"/proc/{pid}/task/{pid}/schedstat", "/proc/thread-self/schedstat")
     print("begun", flush=True)
     while fault is None and (not ended.is_set() or not seconds):

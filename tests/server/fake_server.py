@@ -33,7 +33,7 @@ class FakeServer:
         self.lock = threading.Lock()
         self.log = []  # of each request to /v1/*: {"path", "body", "received", "writes", "connection"}
         self.open = self.most_open = 0
-        # this many whole answers, or prompts "together", wait for each other
+        # This many whole answers, or prompts "together", wait for each other.
         self.barrier = threading.Barrier(1)
         self.released = threading.Event()  # releases hanging requests
         self.answer = lambda body: ""  # of /v1/chat/completions without a stream

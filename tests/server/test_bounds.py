@@ -152,7 +152,7 @@ class Log(OwnServerTest):
         read = [json.loads(line) for line in lines]  # every line is complete
         missing = [line["lines"] for line in read if "lines of the log are missing here" in line["message"]]
         self.assertEqual(sum(missing), dropped)
-        # the chat's line is shorter and may have fitted
+        # The chat's line is shorter and may have fitted.
         self.assertIn(sum(line.get("status") == 404 for line in read) + dropped, (LINES, LINES + 1))
         self.assertIn("shutting down", read[-1]["message"])
 

@@ -18,7 +18,7 @@ TOOLS = [{"type": "function", "function": {"name": "point", "description": "Keep
 FORMAT = {"type": "json_schema", "json_schema": {"name": "point", "strict": True, "schema": POINT}}
 SCHEMAS = {"point": POINT, "points": LIST}
 TOKENS = {t["content"]: t["id"] for t in json.loads((DATA / "tokenizer" / "pattern_qwen.json").read_text())["added_tokens"]}
-# arbitrary text seldom contains these tokens
+# Arbitrary text seldom contains these tokens.
 ENDS = {str(TOKENS["</think>"]): 6, str(TOKENS["<|im_end|>"]): 4}
 
 

@@ -200,7 +200,7 @@ class AgainstFake(Files):
             self.assertIn("--metadata: " + said if "wanted" in said else said,
                           sluice("bench", "serve", "--base-url", self.fake.url, *words, "--metadata", bad, status=2)[1])
         self.assertIn("found 'a'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--metadata", "a=1", "a=2", status=2)[1])
-        self.assertEqual(self.fake.log, [], "found before anybody is asked")
+        self.assertEqual(self.fake.log, [], "found before any request")
 
     def test_extra_body(self):
         words = self.custom(["ok"] * 2, 1)
@@ -216,7 +216,7 @@ class AgainstFake(Files):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, "--extra-body", bad, status=2)[1])
         self.assertIn("found 'ignore_eos'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--ignore-eos", "--extra-body",
                                                    json.dumps(extra), status=2)[1])
-        self.assertEqual(self.fake.log, [], "found before anybody is asked")
+        self.assertEqual(self.fake.log, [], "found before any request")
 
     def test_a_prefix_that_all_random_prompts_share(self):
         self.bench(self.fake.url, "--num-prompts", 5, "--num-warmups", 2, "--random-prefix-len", 30, "--random-input-len", 10,
@@ -268,7 +268,7 @@ class AgainstFake(Files):
         bodies = [r["body"] for r in self.fake.asked("/v1/completions")]
         self.assertEqual({r["key"] for r in self.fake.asked("/v1/completions")}, {"Bearer secret"})
         self.assertEqual(len(bodies), 1 + 3 + 8)
-        self.assertEqual(len({tuple(b["prompt"]) for b in bodies}), 12, "no prompt comes again")
+        self.assertEqual(len({tuple(b["prompt"]) for b in bodies}), 12, "no prompt repeats")
         for b in bodies:
             self.assertTrue(30 <= len(b["prompt"]) <= 50 and 1 <= b["max_tokens"] <= 3 and b["ignore_eos"], b)
             self.assertTrue(all(i >= 10 for i in b["prompt"]), "ids that /tokenize gave")

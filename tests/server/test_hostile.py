@@ -49,7 +49,7 @@ class Bodies(ServerTest):
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": many}}}
         chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        # the prompt would contain it
+        # The prompt would contain it.
         for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "messages"),
                                   ("/v1/chat/completions", {**chat, "guided_json": many}, "guided_json"),
                                   ("/v1/chat/completions", {**chat, "tools": [{**tool, "x": many}]}, "tools"),

@@ -156,14 +156,14 @@ class Origins(OwnServerTest):
         server = self.start("--allowed-origins", '["https://a.example"]', "--api-key", "k")
         shown = {"access-control-allow-origin": "https://a.example", "access-control-expose-headers": "x-request-id, Retry-After", "vary": "Origin"}
         asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
-        # browsers send preflights without the key
+        # Browsers send preflights without the key.
         self.assertEqual(self.ask(server, "https://a.example", "OPTIONS", CHAT, **asks),
                          (200, {**shown, "access-control-allow-methods": "GET, POST, DELETE", "access-control-max-age": "600",
                                 "access-control-allow-headers": "authorization, content-type"}))
         for origin in ("https://b.example", "http://a.example", "https://a.example.evil.example", "null"):
             self.assertEqual(self.ask(server, origin, "OPTIONS", CHAT, **asks), (200, {"vary": "Origin"}))
             self.assertEqual(self.ask(server, origin, Authorization="Bearer k"), (200, {"vary": "Origin"}))
-        # the page can read the message
+        # The page can read the message.
         self.assertEqual(self.ask(server, "https://a.example"), (401, shown))
         for stream in (False, True):
             body = {"messages": QUESTION, "max_tokens": 2, "stream": stream}

@@ -262,11 +262,11 @@ class Structured(ServerTest):
             self.assertLess(slowest, 20, "seconds; each takes about one at most")
 
     def test_numbers_of_which_none_is_left(self):
-        """0.3 is no multiple of 0.1 to who divides doubles, so nothing is left; it failed at the first token only after it was accepted."""
+        """Checkers that divide doubles find that 0.3 is no multiple of 0.1, so no value is left. This once failed only at the first token."""
         for schema in ({"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.35},
                        {"type": "integer", "minimum": 0, "maximum": 3, "not": {"enum": [0, 1, 2, 3]}}):
             self.refused({"guided_json": schema}, "guided_json", "nothing matches")
-        schema = {"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.55}  # 0.3 is left out, 0.4 and 0.5 are not
+        schema = {"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.55}  # excludes 0.3; allows 0.4 and 0.5
         _, _, answer = self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 40, "guided_json": schema, "n": 8, "temperature": 1.5, "seed": 1})
         self.assertEqual({c["finish_reason"] for c in answer["choices"]}, {"stop"})
         self.assertLessEqual({json.loads(c["text"]) for c in answer["choices"]}, {0.4, 0.5})

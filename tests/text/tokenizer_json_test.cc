@@ -123,7 +123,7 @@ TEST(TokenizerJson, RefusesNormalizedTokensThatOthersMayCut) {
     last["content"] = content, last["normalized"] = true, last["id"] = 4000;
     const auto tokenizer = parsed(document);
     ASSERT_FALSE(tokenizer.ok()) << content;
-    EXPECT_NE(tokenizer.status().message.find("wanted normalized tokens apart from the others, found '" +
+    EXPECT_NE(tokenizer.status().message.find("wanted normalized tokens that cannot overlap others, found '" +
                                               std::string(content)),
               std::string::npos)
         << tokenizer.status().message;

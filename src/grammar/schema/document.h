@@ -62,7 +62,7 @@ class SchemaDocument {
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, Bound>, Dfa> patterns_;
-  // by the address of the list's first value
+  // By the address of the list's first value.
   mutable std::unordered_map<const Json*, ValueSet> value_sets_;
 };
 

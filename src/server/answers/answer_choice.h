@@ -31,7 +31,7 @@ struct AnswerPiece {
   };
   Kind kind = Kind::kText;
   std::string text;
-  // of kText, if log probabilities are requested: the tokens that begin in `text`
+  // Of kText, if log probabilities are requested: the tokens that begin in `text`.
   std::vector<TextToken> tokens = {};
 };
 
@@ -49,12 +49,12 @@ class AnswerChoice {
   std::vector<AnswerPiece> take();  // the pieces since the last call
   // All pieces that take() returned; adjacent pieces of one kind are merged.
   const std::vector<AnswerPiece>& said() const { return said_; }
-  // of a chat, once done() is true
+  // Of a chat, once done() is true.
   const std::vector<ParsedMessage>& messages() const { return messages_; }
   bool done() const { return done_; }
   bool called() const { return called_; }
   FinishReason finish() const { return finish_; }  // valid once done() is true
-  // the stop string that ended the choice
+  // The stop string that ended the choice.
   const std::optional<std::string>& stop() const { return stop_.found(); }
   // The model's or the request's stop token that ended the choice, if no stop string did.
   const std::optional<int32_t>& stop_token() const { return stop_token_; }
@@ -76,7 +76,7 @@ class AnswerChoice {
   Tokenizer tokenizer_;
   bool show_reasoning_, offers_tools_, wants_logprobs_;
   bool only_echoes_;  // sampled tokens do not belong to the answer
-  // prompt tokens that precede the answer's tokens in lists of log probabilities
+  // Prompt tokens that precede the answer's tokens in lists of log probabilities.
   std::vector<int32_t> echoed_;
   std::unique_ptr<AnswerParser> parser_;  // chats only
   StreamDecoder decoder_;                 // completions only

@@ -58,7 +58,7 @@ class HttpExchange {
   HttpExchange(std::weak_ptr<HttpConnection> connection, std::string id)
       : connection_(std::move(connection)), id_(std::move(id)) {}
   const std::string& id() const { return id_; }
-  // the client is connected and its answer incomplete
+  // The client is connected and its answer incomplete.
   bool waits() const { return connection() != nullptr; }
   void respond(HttpResponse response);
   void begin_stream(const HttpResponse& head);  // the body of `head` must be empty

@@ -21,7 +21,7 @@ using boost::system::error_code;
 
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kInputMax = 64 << 10;  // of requests pipelined behind the current one
-// above this many unread bytes of answers, the next request waits
+// Above this many unread bytes of answers, the next request waits.
 constexpr size_t kOutputPause = 64 << 10;
 constexpr size_t kWriteBytes = 256 << 10;  // per system call: the system copies while the loop waits
 constexpr double kLingerSeconds =

@@ -25,7 +25,7 @@ size_t write_bytes(int descriptor, std::string_view bytes) {
     const ssize_t n = ::write(descriptor, bytes.data() + written, bytes.size() - written);
     if (n >= 0) {
       written += static_cast<size_t>(n);
-      // another process made the shared descriptor non-blocking
+      // Another process made the shared descriptor non-blocking.
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
       (void)poll(&writable, 1, -1);
@@ -51,7 +51,7 @@ struct LineWriter::Queue {
   std::condition_variable wake, idle;
   std::deque<Line> lines;
   int64_t bytes = 0;  // of `lines`
-  // lines dropped since the last queued line; lines dropped since the start
+  // Lines dropped since the last queued line; lines dropped since the start.
   int64_t missing = 0, dropped = 0;
   bool writing = false, end = false;
 };

@@ -12,7 +12,7 @@ namespace sluice {
 
 class LineWriter {
  public:
-  // makes the line that reports dropped lines
+  // Makes the line that reports dropped lines.
   using NoteDropped = std::function<std::string(int64_t lines)>;
 
   // Keeps at most `max_bytes` of unwritten lines. The line from `note` replaces dropped lines in the output; any thread may call `note`.

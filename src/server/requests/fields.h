@@ -27,7 +27,7 @@ class ApiFields {
   // Rejects the field unless it is null or a value in `neutral`, a JSON array.
   void refuse(const std::string& name, const char* neutral);
   void skip(const std::string& name) { known_.insert(name); }
-  // Returns the unread fields that are not null, each with `prefix`. The list and long names are cut.
+  // Returns the unread fields that are not null, each with `prefix`. The list is limited, and long names are shortened.
   std::vector<std::string> unread(const std::string& prefix = "") const;
   // Reads the fields of a nested object. Its first error becomes an error of this object.
   void inside(const JsonAt& at, const std::function<void(ApiFields*)>& read);
@@ -68,7 +68,7 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out);
 // Rejects members of `reasoning` that other servers support and Sluice does not.
 void refuse_reasoning(ApiFields* reasoning);
 void note_summary(ApiFields* reasoning, ApiRequest* out);  // adds to `out->unmet`
-// adds to `out->ignored`
+// Adds to `out->ignored`.
 void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);
 
 // Iterates over the elements of a JSON array without copying them all: a body may have millions.

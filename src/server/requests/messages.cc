@@ -246,7 +246,7 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
       return fields->fail(*at, "an array of at most " + std::to_string(kToolsMax) + " tools");
     if (values_in(at->value()) > kToolValuesMax)
       return fields->fail(*at, "at most " + std::to_string(kToolValuesMax) + " values in its schemas");
-    // Schemas are written again from parsed values, and a double would round such an integer.
+    // Schemas are written from parsed values, and parsing would round such an integer to a double.
     const std::string path[] = {"tools"};
     if (const auto wide = wide_integer(body, path)) return fields->fail(wrong_width(*wide));
     const auto ordered = at->value().empty() ? OrderedJson() : in_order(body, "tools");

@@ -64,7 +64,7 @@ class StructureReader {
 
   // The value as written in the body, with its keys in order. A string contains the text of the value.
   std::string text_of(const Path& path) {
-    // Written again from parsed values, where a double would round such an integer.
+    // The text is written from parsed values, and parsing would round such an integer to a double.
     if (const auto wide = wide_integer(body_, path)) return fields_->fail(wrong_width(*wide)), "";
     const OrderedJson member = in_order(body_, path.front());
     const OrderedJson* value = &member;
@@ -115,7 +115,7 @@ class StructureReader {
     if (!name.ok()) return fields_->fail(name.status());
     if (!is_function_name(name.value()))
       return fields_->fail(at.at("name").value(), "1 to 64 letters, digits, '_' and '-'");
-    // checked and otherwise ignored: answers always match the schema
+    // Checked and otherwise ignored: answers always match the schema.
     const auto strict = at.boolean("strict", false);
     if (!strict.ok()) return fields_->fail(strict.status());
     const auto description = at.string("description", "");

@@ -71,7 +71,7 @@ class Tables {
     return low < std::size(kClasses) / 3 && c >= kClasses[low * 3] ? static_cast<int>(kClasses[low * 3 + 2])
                                                                    : 0;
   }
-  // the number of code points, followed by them
+  // The number of code points, followed by them.
   std::unordered_map<char32_t, const char32_t*> decompositions_;
   std::unordered_map<uint64_t, char32_t> compositions_;
 };

@@ -201,12 +201,12 @@ class TokenizerReader {
       if (!normalized_.contains(normal.id)) continue;
       if (data_->nfc)
         return unsupported(root_.where() +
-                           ": added_tokens: wanted none that is normalized beside a normalizer, found '" +
+                           ": added_tokens: wanted no normalized token together with a normalizer, found '" +
                            normal.content + "'");
       for (const auto& other : data_->added)
         if (!normalized_.contains(other.id) && may_touch(normal.content, other.content))
           return unsupported(root_.where() +
-                             ": added_tokens: wanted normalized tokens apart from the others, found '" +
+                             ": added_tokens: wanted normalized tokens that cannot overlap others, found '" +
                              normal.content + "', which can overlap '" + other.content + "'");
     }
     return {};

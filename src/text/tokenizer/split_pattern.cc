@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kPatternBytesMax = 16384;  // the longest known pattern has about 500
 constexpr size_t kJitStackBytes = 1 << 20;
-constexpr uint32_t kHeapKibMax =
-    1 << 16;  // of the interpreter, which stands in where the JIT's stack does not suffice
+// The heap of the interpreter, which takes over if the JIT's stack is too small.
+constexpr uint32_t kHeapKibMax = 1 << 16;
 // Limits on PCRE2's count of match attempts. Known patterns take at most four per byte on their worst texts, which are long runs.
 constexpr uint64_t kStepsFirst = 32;  // enough for almost every match
 constexpr uint64_t kMatchFloor = 1 << 16, kMatchPerByte = 16;
