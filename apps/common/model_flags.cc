@@ -40,10 +40,8 @@ namespace {
 
 constexpr double kKvCacheGibMax = 1 << 20;  // one PiB
 
-}  // namespace
-
-void add_model_flags(CLI::App* app, ModelFlags* flags) {
-  const char* group = "Model";
+// Helpers of add_model_flags(). CLI11 lists flags in the order of their declaration.
+void add_weight_flags(CLI::App* app, ModelFlags* flags, const char* group) {
   app->add_option("model,-m,--model,--model-path", flags->model,
                   "a Hugging Face model directory, or the name of a model in the Hugging Face cache; "
                   "default: the model "
@@ -63,6 +61,9 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
                   "3 mantissa bits)")
       ->capture_default_str()
       ->group(group);
+}
+
+void add_batch_flags(CLI::App* app, ModelFlags* flags, const char* group) {
   app->add_option("-c,--max-model-len,--context-length,--ctx-size", flags->max_model_len,
                   "maximum tokens per sequence; 0: the model's context, at most 8192")
       ->capture_default_str()
@@ -96,6 +97,9 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
                 std::string("reuse cached keys and values of prompt prefixes; ") +
                     (flags->prefix_caching ? "on" : "off") + " by default")
       ->group(group);
+}
+
+void add_execution_flags(CLI::App* app, ModelFlags* flags, const char* group) {
   app->add_option("--gpu-memory-utilization,--mem-fraction-static", flags->gpu_memory_utilization,
                   "fraction of GPU memory for weights, activations and KV cache")
       ->capture_default_str()
@@ -129,6 +133,15 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   add_moe_backend(app, &flags->moe_backend, group);
   app->add_flag("-q,--quiet", flags->quiet, "print no progress bar and no lines about the model or its speed")
       ->group(group);
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App* app, ModelFlags* flags) {
+  const char* group = "Model";
+  add_weight_flags(app, flags, group);
+  add_batch_flags(app, flags, group);
+  add_execution_flags(app, flags, group);
 }
 
 void add_chat_flags(CLI::App* app, ChatFlags* flags) {

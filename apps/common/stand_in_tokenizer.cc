@@ -47,7 +47,7 @@ struct Words {
     const auto id = static_cast<int64_t>(vocab.size());
     vocab[word] = id;
   }
-  // Joins every member of `firsts` with every member of `seconds`, in the order of both lists' indices together.
+  // Joins every member of `firsts` with every member of `seconds`. Pairs of early members come first.
   std::vector<std::string> join(const std::vector<std::string>& firsts,
                                 const std::vector<std::string>& seconds) {
     std::vector<std::string> out;

@@ -1,4 +1,4 @@
-// Statistics of accuracies.
+// Confidence intervals and tests for measured accuracies.
 #pragma once
 #include <cstdint>
 #include <span>

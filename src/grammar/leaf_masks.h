@@ -16,7 +16,7 @@
 namespace sluice {
 
 struct LeafMask {
-  // Tokens whose bytes the leaf accepts without ending: as bits, or as a list if there are few.
+  // Tokens that the leaf reads completely and can continue after: as bits, or as a list if there are few.
   TokenBits bits = {};
   std::vector<int32_t> few = {};
   // A place, inside a token or at its end, where the leaf accepts.

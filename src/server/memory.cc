@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kPause{1};
 thread_local SteadyClock::duration patience{0};
 thread_local SteadyClock::time_point refused_first, refused_last;
 
-// Operator new calls this until an allocation succeeds; throws when the patience ends.
+// Called by operator new until an allocation succeeds. Throws when the patience ends.
 void wait_for_memory() {
   const auto now = SteadyClock::now();
   if (now - refused_last > 50 * kPause) refused_first = now;  // a new allocation, not a retry
@@ -29,7 +29,7 @@ void be_patient_for_memory(std::chrono::milliseconds most) {
 }
 
 void need_memory_for_json(std::string_view text) {
-  // Of a value in an array or object, including the temporary growth of its container.
+  // The memory of a value in an array or object, including the temporary growth of its container.
   constexpr size_t kBytesOfValue = 256;
   size_t values = 1;
   bool inside = false;

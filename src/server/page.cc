@@ -3,7 +3,7 @@
 namespace sluice {
 namespace page {
 
-// Cmake/embed.cmake generates these from src/server/page.
+// Generated from src/server/page by cmake/embed.cmake.
 extern const std::string_view index_html, page_css, page_js;
 
 }  // namespace page

@@ -83,6 +83,13 @@ class SchemaMerger {
   Status ways(const Schemas& schemas, const Decisions& decisions, int depth, std::vector<Merged>* out);
   Result<Merged> merge(const Schemas& schemas, const Decisions& decisions, int depth);
   Status add(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
+  struct Keywords;
+  Status add_values(Keywords* keys);
+  Status add_numbers(Keywords* keys);
+  Status add_strings(Keywords* keys);
+  Status add_arrays(Keywords* keys);
+  Status add_objects(Keywords* keys);
+  Status add_references(const Json& schema, Schemas* todo);
   Status add_choices(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_not(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_one_of(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);

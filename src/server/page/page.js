@@ -52,7 +52,7 @@ function link(href, ...label) {
 // Returns a function that parses the element at a mark: the element and its end, or null. Positions must never decrease.
 function inlineParts(text, depth) {
   const strongEnd = finder(text, /(?<=\S)\*\*/), bracket = finder(text, /\]/), hrefEnd = finder(text, /[\s)]/);
-  // From the start of a run of backticks to the start of the next run of the same length.
+  // Maps the start of a run of backticks to the start of the next run of the same length.
   const sameTicks = new Map();
   const last = new Map();
   for (const run of [...text.matchAll(/`+/g)].reverse()) {
