@@ -1,4 +1,4 @@
-// Errors that do not depend on the fields of a request.
+// Errors about the server's limits and state, and about unknown models.
 #pragma once
 #include <cstdint>
 #include <string>

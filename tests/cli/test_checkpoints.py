@@ -135,7 +135,7 @@ class Weights(Checkpoints):
         tied = variants.save(self.path(), once, config=setting(tie_word_embeddings=True))
         self.assertEqual(self.reply(tied, "--max-tokens", "40"), wanted)
         self.assertNotEqual(self.first_logprobs(tied), self.first_logprobs(variants.SHIPPED))
-        self.same(TENSORS, config=setting(tie_word_embeddings=True))  # one of its own counts
+        self.same(TENSORS, config=setting(tie_word_embeddings=True))  # the checkpoint's own lm_head takes precedence
         self.refused("wanted tensor 'lm_head.weight'", once)
 
     def test_a_vocabulary_that_grew(self):

@@ -230,7 +230,7 @@ BLOCKED = 0.15  # seconds that the server itself may block /health; it once bloc
 
 
 class LargeAnswers(OwnServerTest):
-    """Answers of which workers make some parts."""
+    """Large answers, parts of which are made by workers."""
     ECHO = {"prompt": [5] * 1500, "echo": True, "logprobs": 20, "n": 4, "max_tokens": 2, "temperature": 0}
 
     def test_log_probabilities_hold_up_nobody(self):
