@@ -38,7 +38,7 @@ constexpr const char* kExamples = R"(Examples:
 More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use or a
 fault: an answer that could not be written too.)";
 
-// Whether the first word is meant as a subcommand and is none.
+// Reports a first word that looks like a subcommand and is none.
 Status unknown_command(const CLI::App& root, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return {};
   std::vector<std::string> known;
@@ -49,7 +49,7 @@ Status unknown_command(const CLI::App& root, int argc, char** argv) {
   return unknown_name("command", argv[1], known);
 }
 
-// vLLM, SGLang and llama.cpp write some long names with one dash: their -tp 1, which CLI11 reads as -t p, is --tp 1.
+// vLLM, SGLang and llama.cpp write some long names with one dash. CLI11 would read their -tp 1 as -t p, so it becomes --tp 1.
 std::vector<std::string> with_two_dashes(const CLI::App& root, std::vector<std::string> words) {
   const CLI::App* app = &root;
   for (std::string& word : words) {
@@ -62,7 +62,7 @@ std::vector<std::string> with_two_dashes(const CLI::App& root, std::vector<std::
 }
 
 int run(int argc, char** argv) {
-  CLI::App root("Sluice: the Mixture-of-Experts layer, and why it runs what it runs.", "sluice");
+  CLI::App root("Sluice: fast Mixture-of-Experts layers that explain their choice of kernels.", "sluice");
   root.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
   root.footer(kExamples);
   root.require_subcommand(0, 1);
@@ -89,9 +89,9 @@ int run(int argc, char** argv) {
   }
   try {
     std::vector<std::string> all = with_two_dashes(root, {argv + std::min(argc, 1), argv + argc});
-    std::reverse(all.begin(), all.end());  // as CLI11 wants them
+    std::reverse(all.begin(), all.end());  // CLI11 expects this order
     root.parse(std::move(all));
-  } catch (const CLI::Success& asked) {  // --help, --version
+  } catch (const CLI::Success& asked) {  // --help or --version
     return root.exit(asked), kExitOk;
   } catch (const CLI::ParseError& error) {
     if (const Status status = unknown_command(root, argc, argv); !status.ok())

@@ -1,4 +1,4 @@
-// The subcommands of sluice: each adds its flags to the command line, and says what runs.
+// The subcommands of sluice. Each function adds a subcommand's flags and returns the function that runs it.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace sluice::apps {
 
-// `words` are those after the subcommand: an operation among them adds its fields as options.
+// `words` are the arguments after the subcommand. An operation among them adds its fields as options.
 Command add_explain(CLI::App& root, const std::vector<std::string>& words);
 Command add_run(CLI::App& root);
 Command add_serve(CLI::App& root);

@@ -8,13 +8,13 @@ namespace {
 
 void print_report(const BenchReport& r) {
   std::printf("model    %s\ndevice   %s\n", r.model.c_str(), r.device.c_str());
-  std::printf("weights  %.2f GB, of which a token reads %.2f GB; loaded in %.1f s\n",
+  std::printf("weights  %.2f GB, %.2f GB read per token; loaded in %.1f s\n",
               1e-9 * static_cast<double>(r.weight_bytes), 1e-9 * static_cast<double>(r.active_bytes),
               r.load_seconds);
   std::printf("memory   reads %.1f GB/s, which allows at most %.1f tokens/s\n\n", 1e-3 * r.read_bytes_per_us,
               1e6 * r.read_bytes_per_us / static_cast<double>(r.active_bytes));
-  // Experts: different ones that the tokens of a step chose, the mean of its layers. GB are those that a step must read, of
-  // experts the chosen ones; of the floor: what reading and multiplying alone would take, over what it took.
+  // "experts": distinct experts that a step's tokens choose, averaged over its layers. "GB": bytes that a step must read, of experts only
+  // the chosen ones. "of the floor": the roofline's time divided by the measured time.
   std::printf("%-8s %9s %8s %10s %14s %12s %10s %10s %10s %12s %8s %8s %12s\n", "", "sequences", "context",
               "pace", "first token ms", "prompt tok/s", "step ms", "p10", "p90", "tokens/s", "experts", "GB",
               "of the floor");

@@ -19,13 +19,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A burst ends before the card's power limit lowers its clock; sustained work is timed after that.
+// A burst ends before the power limit lowers the GPU's clock. Sustained steps are timed after it has.
 constexpr int kBursts = 6;
-constexpr double kBurstMs = 20, kPauseMs = 100, kSustainedMs = 600;  // of the last, the second half is timed
+// Of sustained work, only the second half is timed.
+constexpr double kBurstMs = 20, kPauseMs = 100, kSustainedMs = 600;
 constexpr int64_t kBurstStepsMin = 3;
-constexpr int kPrompts = 5;                // of each length
-constexpr int64_t kStepsWithoutAll = 200;  // of a GPU, until some sequences count as not held
-constexpr int kCountedSteps = 8;           // whose experts are counted, after those that are timed
+constexpr int kPrompts = 5;  // per length
+// On a GPU: after this many incomplete steps the cache counts as too small.
+constexpr int64_t kStepsWithoutAll = 200;
+constexpr int kCountedSteps = 8;  // extra steps that count the chosen experts
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -37,7 +39,7 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// Different experts that the tokens of the last step chose, the mean of its layers.
+// Distinct experts that the tokens of the last step chose, averaged over its layers.
 Result<double> experts_of_last_step(Engine& engine) {
   const auto chosen = engine.chosen_experts();
   if (!chosen.ok()) return chosen.status();
@@ -56,13 +58,13 @@ Request random_request(const Session& s, int64_t prompt, int64_t output, Random&
   return r;
 }
 
-// Sequences that decode together.
+// A batch of sequences that decode together.
 class Decoding {
  public:
   Decoding(Session& s, int64_t sequences, int64_t context)
       : s_(s), row_{.op = "decode", .sequences = sequences, .context = context} {}
 
-  // Reads the prompts, until every sequence has its first token.
+  // Runs prefill until every sequence has its first token.
   Status begin(int64_t prompt, int64_t output) {
     Random random(7);
     for (int64_t i = 0; i < row_.sequences; ++i) {
@@ -75,22 +77,22 @@ class Decoding {
     while (static_cast<int64_t>(started.size()) < row_.sequences && !s_.engine->idle()) {
       const auto tokens = s_.engine->step();
       if (!tokens.ok()) return tokens.status();
-      // Sequences that began early already decode while others still read their prompts.
+      // Sequences that finished prefill early already decode during the others' prefill.
       for (const GeneratedToken& token : tokens.value()) started.insert(token.request);
     }
     row_.first_token_ms = ms_since(start);
     row_.prompt_tokens_per_s = 1e3 * static_cast<double>(row_.sequences * prompt) / row_.first_token_ms;
     return {};
   }
-  // One step of all sequences, timed; -1 once there is none.
+  // Runs and times one step of all sequences; -1 once they have ended.
   Result<double> step() {
     const auto start = Clock::now();
     const auto tokens = s_.engine->step();
     if (!tokens.ok()) return tokens.status();
     return static_cast<int64_t>(tokens.value().size()) == row_.sequences ? ms_since(start) : -1.0;
   }
-  // Steps for so long, or to the end; their times. On a GPU all sequences decode in each: where the cache cannot hold them, they would
-  // take turns for as long as their answers last.
+  // Runs steps for `ms` milliseconds or to the end, and returns their times. On a GPU, all sequences must decode in each step: if the
+  // cache cannot hold them all, they would preempt each other as long as they run.
   Status steps(double ms, int64_t least, std::vector<double>* times) {
     double sum = 0;
     int64_t without_all = 0;
@@ -105,7 +107,7 @@ class Decoding {
     }
     return {};
   }
-  // Of some steps that follow those that were timed: what a device with memory of its own chose is not read in between.
+  // Counts experts in some further steps: reading a GPU's choices during timed steps would slow them.
   Status count_experts() {
     for (int i = 0; i < kCountedSteps && !s_.engine->idle(); ++i) {
       const auto one = step();
@@ -146,7 +148,7 @@ class Decoding {
 
   Session& s_;
   BenchRow row_;
-  double experts_ = 0;  // of the steps that were counted
+  double experts_ = 0;  // averaged over the counted steps
   int64_t counted_ = 0;
   std::vector<int64_t> ids_;
 };
@@ -164,8 +166,8 @@ Status decode_on_cpu(Session& s, int64_t sequences, int64_t context, int64_t out
 }
 
 Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector<BenchRow>* rows) {
-  // As many tokens as all paces take near the floor: half of them lie before the mean context, and prompts that are read first
-  // decode while others are read.
+  // Enough tokens for all paces near the roofline. Half of them precede the mean context, and sequences that finish prefill early decode
+  // during the others' prefill.
   const DecoderConfig& config = s.engine->decoder().config();
   const double experts = expected_experts(config.moe(), sequences);
   const double floor_ms = 1e-3 * decode_floor(config, sequences, context, experts).us(s.device->info());
@@ -179,7 +181,7 @@ Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector
   std::vector<double> burst, sustained, dropped;
   for (int i = 0; i < kBursts; ++i) {
     pause();
-    // What was in flight is done, and the next one began on an idle card.
+    // Finishes the steps in flight, so that the next one starts on an idle GPU.
     SLUICE_TRY(d.steps(0, 2, &dropped));
     SLUICE_TRY(d.steps(kBurstMs, kBurstStepsMin, &burst));
   }
@@ -192,7 +194,7 @@ Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector
   return {};
 }
 
-// One prompt after another. The first is not timed: kernels are loaded when they first run.
+// Runs one prompt after another. The first run is not timed, because it loads kernels.
 Status prefill(Session& s, int64_t tokens, const std::string& pace, std::vector<BenchRow>* rows) {
   Random random(9);
   const bool sustained = pace == "sustained";
@@ -243,7 +245,7 @@ void use_defaults(const Device& device, BenchOptions* o) {
   if (o->prefill_len.empty() && gpu) o->prefill_len = {4096, 8192};
 }
 
-// Room for all that will be measured.
+// Sizes the engine for everything that will be measured.
 void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f) {
   const int64_t most = std::ranges::max(o.concurrency);
   f->keep_chosen_experts = true;
@@ -252,13 +254,13 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
     f->max_num_batched_tokens =
         std::max(f->max_num_batched_tokens.value_or(f->cpu_num_batched_tokens), *f->max_num_seqs);
   if (f->max_model_len > 0) return;
-  // Answers go on while the paces last.
+  // Sequences must not end while steps are timed.
   const int64_t answer = is_gpu(device) ? 2048 : o.output_len;
   f->max_model_len = std::ranges::max(o.input_len) + answer;
   for (const int64_t n : o.prefill_len) f->max_model_len = std::max(f->max_model_len, n + 2);
 }
 
-// Behind "; ": it is the row's own.
+// Goes after "; " in the note, so that it belongs to this row only.
 std::string experts_remark(double experts, int64_t of) {
   char text[64];
   std::snprintf(text, sizeof text, "; %.1f of %lld experts", experts, static_cast<long long>(of));
@@ -318,7 +320,7 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   });
   if (!session.ok()) return session.status();
   Session& s = session.value();
-  // What the CPU reads is measured; of a GPU it is known (dispatch/known_devices.cc).
+  // A CPU's memory bandwidth is measured; a GPU's is known (dispatch/known_devices.cc).
   DeviceInfo info = s.device->info();
   if (s.device->shares_host_memory()) {
     const auto read = bench::read_bytes_per_us(*s.device);
@@ -333,7 +335,7 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   if (o.model.routing == Routing::kZipf) report.routing_note = " zipf";
   report.read_bytes_per_us = info.mem_bytes_per_us;
   SLUICE_TRY(measure_all(s, o, &report.rows));
-  const DecoderConfig& config = s.engine->decoder().config();  // with the caches that were asked for
+  const DecoderConfig& config = s.engine->decoder().config();  // includes the requested cache type
   if (const AttentionConfig& a = config.layers.front().attention; a.cache != CacheType::kSame)
     report.cache_note = " " + std::string(text(a.cache_type())) + " cache";
   for (BenchRow& row : report.rows) {

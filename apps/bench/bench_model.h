@@ -1,4 +1,4 @@
-// How fast a model answers on this machine, compared with what its steps must read and multiply.
+// Measures a model's speed on this machine and compares it with the roofline of its steps.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,24 +11,27 @@ namespace sluice::apps {
 
 struct BenchOptions {
   ModelFlags model;
-  // Tokens before an answer, random ones: speed does not depend on them. On a GPU the mean context of the steps that are timed.
-  // Empty: 128 on the CPU, 1024 on a GPU.
+  // Prompt lengths; prompts are random tokens, because speed does not depend on their values. On a GPU: the mean context of the timed
+  // steps. Empty: 128 on the CPU, 1024 on a GPU.
   std::vector<int64_t> input_len;
-  int64_t output_len = 64;           // of each sequence, on the CPU; on a GPU as many as the paces take
-  std::vector<int64_t> concurrency;  // sequences at once; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU
-  std::vector<int64_t> prefill_len;  // prompts of their own; empty: none on the CPU, 4096,8192 on a GPU
-  std::string csv, csv_version = SLUICE_VERSION;  // a file that gets the rows, and the version that they name
+  // Per sequence, on the CPU; a GPU run generates as many tokens as its timing needs.
+  int64_t output_len = 64;
+  // Concurrent sequences; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU.
+  std::vector<int64_t> concurrency;
+  std::vector<int64_t> prefill_len;  // prompts timed alone; empty: none on the CPU, 4096,8192 on a GPU
+  std::string csv, csv_version = SLUICE_VERSION;  // output file for the rows, and their version
 };
 
 struct BenchRow {
   std::string op = {};    // decode: steps; prefill: one prompt
-  std::string pace = {};  // of a GPU: burst, sustained; empty on the CPU
+  std::string pace = {};  // on a GPU: burst, sustained; empty on the CPU
   int64_t sequences = 0, context = 0;
-  double first_token_ms = 0;  // of decode: from the first step to the last sequence's first token
+  double first_token_ms = 0;  // decode: from the first step to the last sequence's first token
   double prompt_tokens_per_s = 0;
-  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // of a prefill: the whole prompt
-  double tokens_per_s = 0;                               // by the median
-  double experts = 0;  // different ones that a layer's tokens chose, the mean of all layers of some steps
+  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // prefill: the whole prompt
+  double tokens_per_s = 0;                               // from the median
+  // Distinct experts that a layer's tokens choose, averaged over all layers of some steps.
+  double experts = 0;
   Floor floor = {};
   double share_of_floor = 0;
 };
@@ -36,18 +39,18 @@ struct BenchRow {
 struct BenchReport {
   std::string model, device;
   int64_t weight_bytes = 0, active_bytes = 0;
-  int64_t experts = 0;  // of a layer
+  int64_t experts = 0;  // per layer
   double load_seconds = 0, read_bytes_per_us = 0;
-  std::string cache_note =
-      {};  // " e4m3 cache" in the rows' notes; empty: caches are of the activations' type
-  std::string routing_note = {};  // " zipf"; empty: --routing uniform, or as the checkpoint's routers choose
+  // Goes into the rows' notes: " e4m3 cache"; empty: the cache has the activations' type.
+  std::string cache_note = {};
+  std::string routing_note = {};  // " zipf"; empty: --routing uniform, or the checkpoint's own routers
   std::vector<BenchRow> rows;
 };
 
 Result<BenchReport> bench_model(const BenchOptions& options);
 
 std::string bench_json(const BenchReport& report);
-// As a command: prints it.
+// The command: runs bench_model() and prints the report.
 int bench_command(const BenchOptions& options, Format format);
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// Figures and tables from measured rows; needs no GPU.
+// Writes tables and figures from measured rows; needs no GPU.
 #pragma once
 #include <filesystem>
 #include <vector>
@@ -8,16 +8,16 @@
 namespace sluice::apps {
 
 struct ReportOptions {
-  std::filesystem::path from = "bench/measured/h200";  // holds <suite>.csv
-  std::filesystem::path to = "docs/benchmarks";        // gets <suite>.md, <op>.svg
-  std::filesystem::path readme = {};                   // gets its table between its marks; empty: none does
+  std::filesystem::path from = "bench/measured/h200";  // contains <suite>.csv
+  std::filesystem::path to = "docs/benchmarks";        // output folder for <suite>.md and <op>.svg
+  std::filesystem::path readme = {};  // the table between its markers is replaced; empty: no README
 };
 
-// The files written, in order. Writes nothing if a row is wrong, or a mark of the README is missing: kCorrupt names file and
-// line. kIo: no suite's file is in `from`, or a file could not be read or written.
+// Returns the written files in order. Writes nothing if a row is wrong or the README lacks a marker: kCorrupt names file and line. kIo:
+// `from` has no suite's file, or a file cannot be read or written.
 Result<std::vector<std::filesystem::path>> write_report(const ReportOptions& options);
 
-// As a command: prints the names of what it wrote.
+// The command: writes the report and prints the names of its files.
 int bench_report_command(const ReportOptions& options);
 
 }  // namespace sluice::apps

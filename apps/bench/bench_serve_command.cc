@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kReasonsShown = 10;
 
-// A run may take hours, and its results must have a place.
+// Checks output paths early, because a run may take hours.
 Status check_files(const ServeBenchOptions& options, const ServeBenchFiles& files) {
   namespace fs = std::filesystem;
   if (!files.output_json.empty()) SLUICE_TRY(can_write("--output-json", files.output_json));
@@ -33,7 +33,7 @@ Status check_files(const ServeBenchOptions& options, const ServeBenchFiles& file
   if (files.svg.empty()) return {};
   const auto bounded = [](int64_t most) { return most > 0; };
   if (std::none_of(options.max_concurrency.begin(), options.max_concurrency.end(), bounded))
-    return invalid("--svg: wanted a --max-concurrency with it, found none");
+    return invalid("--svg: wanted --max-concurrency with it, found none");
   return can_write("--svg", files.svg);
 }
 
@@ -87,7 +87,8 @@ int bench_serve_command(const ServeBenchOptions& options, const ServeBenchFiles&
     measured = measured && run.measured.completed > 0;
   }
   if (const Status status = write_files(runs.value(), files); !status.ok()) return wrong_use(status.message);
-  return measured ? kExitOk : wrong_use("wanted requests that succeed, found none in a run");
+  return measured ? kExitOk
+                  : wrong_use("requests: wanted at least one success per run, found a run without any");
 }
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// sluice bench serve as a command: what it prints and writes.
+// The command `sluice bench serve`: its output and files.
 #pragma once
 #include <string>
 
@@ -6,16 +6,16 @@
 
 namespace sluice::apps {
 
-// What sluice bench serve writes besides its block.
+// The files that `sluice bench serve` writes besides its printed report.
 struct ServeBenchFiles {
-  std::string output_json, svg;  // empty: none
-  // As vLLM's client does: one file for each run, whose name says backend, load, model and date unless it is given.
+  std::string output_json, svg;  // empty: not written
+  // One file per run, as vLLM's client writes it. The default name contains backend, load, model and date.
   bool save_result = false;
   std::string result_dir, result_filename;
   Detail detail = Detail::kTotals;
-  bool quiet = false;  // no progress
+  bool quiet = false;  // no progress line
 };
-// kExitWrongUse too if no request of a run succeeded.
+// Also returns kExitWrongUse if no request of a run succeeded.
 int bench_serve_command(const ServeBenchOptions& options, const ServeBenchFiles& files);
 
 }  // namespace sluice::apps

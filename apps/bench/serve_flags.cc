@@ -1,4 +1,4 @@
-// The flags of sluice bench serve, spelled as vLLM's client spells them.
+// The flags of `sluice bench serve`, with the names that vLLM's client uses.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -43,35 +43,36 @@ struct BenchFlags {
 void add_server_flags(CLI::App* app, BenchFlags* f) {
   const char* group = "Server";
   ServeBenchOptions& o = f->options;
-  app->add_option("--base-url", f->base_url, "as http://127.0.0.1:8000; none: of --host and --port")
+  app->add_option("--base-url", f->base_url,
+                  "such as http://127.0.0.1:8000; default: built from --host and --port")
       ->group(group)
       ->check(some_text());
-  app->add_option("--host", f->host, "where the server is")
+  app->add_option("--host", f->host, "host of the server")
       ->capture_default_str()
       ->group(group)
       ->check(some_text());
-  app->add_option("--port", f->port, "where it listens")
+  app->add_option("--port", f->port, "port of the server")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1, 65535));
   add_word(app, "--backend", kBackends, &o.backend,
-           "openai: /v1/completions, the default; openai-chat: /v1/chat/completions")
+           "openai (default): /v1/completions; openai-chat: /v1/chat/completions")
       ->group(group);
-  app->add_option("--endpoint", o.endpoint, "another path for the same requests")
+  app->add_option("--endpoint", o.endpoint, "path to use instead of the backend's")
       ->group(group)
-      ->check(word_of_head("a path as /v1/completions", "/"));
-  app->add_option("--model", o.model, "its name there; none: the first of /v1/models")
+      ->check(word_of_head("a path such as /v1/completions", "/"));
+  app->add_option("--model", o.model, "the model's name on the server; default: the first of /v1/models")
       ->group(group)
       ->check(some_text());
-  app->add_option("--api-key", o.api_key, "where the server wants one; or in OPENAI_API_KEY")
+  app->add_option("--api-key", o.api_key, "API key, if the server requires one; or set OPENAI_API_KEY")
       ->envname("OPENAI_API_KEY")
       ->group(group)
       ->check(key_word());
-  app->add_option("--timeout", o.timeout, "seconds of one request")
+  app->add_option("--timeout", o.timeout, "time limit of one request, in seconds")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0.1, kSecondsMax));
-  app->add_option("--extra-body", f->extra_body, "a JSON object of more fields for each request")
+  app->add_option("--extra-body", f->extra_body, "JSON object with further fields for every request")
       ->group(group)
       ->check(some_text());
 }
@@ -79,11 +80,11 @@ void add_server_flags(CLI::App* app, BenchFlags* f) {
 void add_dataset_flags(CLI::App* app, BenchFlags* f) {
   const char* group = "Data set";
   DatasetOptions& d = f->options.dataset;
-  add_word(
-      app, "--dataset-name", kDatasets, &d.kind,
-      "random tokens, the default; sharegpt: conversations; custom: lines {\"prompt\", \"output_tokens\"}")
+  add_word(app, "--dataset-name", kDatasets, &d.kind,
+           "random (default): random tokens; sharegpt: conversations; custom: lines {\"prompt\", "
+           "\"output_tokens\"}")
       ->group(group);
-  app->add_option("--dataset-path", d.path, "the file of sharegpt and custom")
+  app->add_option("--dataset-path", d.path, "data file of sharegpt and custom")
       ->group(group)
       ->check(some_text());
   const auto count = [&](const char* flag, int64_t* value, int64_t least, const char* says) {
@@ -92,24 +93,25 @@ void add_dataset_flags(CLI::App* app, BenchFlags* f) {
         ->group(group)
         ->check(integer_between(least, kTokensMax));
   };
-  count("--num-prompts", &f->options.num_prompts, 1, "requests of a run");
-  count("--random-input-len", &d.random_input_len, 1, "tokens of a random prompt");
-  count("--random-prefix-len", &d.random_prefix_len, 0, "tokens before it that all random prompts share");
-  count("--random-output-len", &d.random_output_len, 1, "tokens of its answer");
+  count("--num-prompts", &f->options.num_prompts, 1, "requests per run");
+  count("--random-input-len", &d.random_input_len, 1, "tokens per random prompt");
+  count("--random-prefix-len", &d.random_prefix_len, 0,
+        "further tokens at the front that all random prompts share");
+  count("--random-output-len", &d.random_output_len, 1, "tokens to generate per random prompt");
   app->add_option("--random-range-ratio", d.random_range_ratio,
-                  "both lengths are drawn from 1 - this to 1 + this of them")
+                  "sample both lengths between (1 - this) and (1 + this) times their value")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0, 1));
-  count("--vocab-size", &d.vocab_size, 0, "random token ids are below it; 0: ids of plain words");
+  count("--vocab-size", &d.vocab_size, 0, "random token ids are less than this; 0: use ids of plain words");
   app->add_option("--tokenizer", f->options.tokenizer,
-                  "the model's directory: its tokenizer.json counts and makes tokens in place of the server")
+                  "model directory whose tokenizer.json replaces the server's tokenize endpoint")
       ->group(group)
       ->check(some_text());
   count("--sharegpt-output-len", &d.sharegpt_output_len, 0,
-        "tokens of an answer; 0: those of the conversation's");
-  count("--custom-output-len", &d.custom_output_len, 0, "tokens of an answer; 0: the line's output_tokens");
-  app->add_option("--seed", f->seed, "of prompts, lengths and arrivals")
+        "tokens to generate; 0: the length of the conversation's reply");
+  count("--custom-output-len", &d.custom_output_len, 0, "tokens to generate; 0: the line's output_tokens");
+  app->add_option("--seed", f->seed, "random seed of prompts, lengths and arrivals")
       ->capture_default_str()
       ->group(group)
       ->check(seed_number());
@@ -118,60 +120,64 @@ void add_dataset_flags(CLI::App* app, BenchFlags* f) {
 void add_load_flags(CLI::App* app, BenchFlags* f) {
   const char* group = "Load";
   ServeBenchOptions& o = f->options;
-  app->add_option("--request-rate", f->request_rate, "requests that arrive a second; inf: all at once")
+  app->add_option("--request-rate", f->request_rate, "requests per second; inf: all at once")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(1e-6, std::numeric_limits<double>::infinity()));
   app->add_option("--burstiness", o.arrivals.burstiness,
-                  "1: a Poisson process; less: more bursts (gaps of a gamma distribution)")
+                  "1: Poisson arrivals; less: burstier arrivals (gamma-distributed gaps)")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0.01, 1e6));
   add_counts(app, "--max-concurrency", &f->concurrency, 1, 1 << 20,
-             "requests under way at once; several, separated by commas: a run of each; none: no bound")
+             "concurrent requests; several values, separated by commas: one run each; default: no limit")
       ->group(group);
-  app->add_option("--num-warmups", o.num_warmups, "requests before each run that are not measured")
+  app->add_option("--num-warmups", o.num_warmups, "unmeasured warm-up requests before each run")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, 1 << 20));
-  app->add_flag("--ignore-eos", o.ignore_eos, "answers have all tokens that were asked for")->group(group);
-  app->add_option("--temperature", o.temperature, "0: the likeliest token; none: the server's own")
+  app->add_flag("--ignore-eos", o.ignore_eos, "always generate the requested number of tokens")->group(group);
+  app->add_option("--temperature", o.temperature,
+                  "sampling temperature; 0: greedy; default: the server's own")
       ->group(group)
       ->check(number_between(0, 100));
 }
 
 void add_result_flags(CLI::App* app, BenchFlags* f) {
   const char* group = "Results";
-  app->add_option("--percentile-metrics", f->options.metrics,
-                  "of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue")
+  app->add_option(
+         "--percentile-metrics", f->options.metrics,
+         "metrics to report: any of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue")
       ->delimiter(',')
       ->capture_default_str()
       ->group(group);
-  app->add_option("--metric-percentiles", f->options.percents, "which percentiles")
+  app->add_option("--metric-percentiles", f->options.percents, "percentiles to report")
       ->delimiter(',')
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0, 100));
   app->add_option("--goodput", f->goodput,
-                  "bounds in ms that a good request keeps: ttft:200 tpot:50 e2el:5000")
+                  "limits in ms of a good request, such as ttft:200 tpot:50 e2el:5000")
       ->group(group);
-  app->add_option("--metadata", f->metadata, "KEY=VALUE pairs that the result has, too")->group(group);
-  app->add_option("--output-json", f->files.output_json, "gets the result; of several runs an array")
+  app->add_option("--metadata", f->metadata, "KEY=VALUE pairs to add to the result")->group(group);
+  app->add_option("--output-json", f->files.output_json,
+                  "write the result to this file; several runs give an array")
       ->group(group)
       ->check(some_text());
-  app->add_option("--svg", f->files.svg, "gets TTFT, TPOT and ITL over --max-concurrency")
+  app->add_option("--svg", f->files.svg,
+                  "write a chart of TTFT, TPOT and ITL over --max-concurrency to this file")
       ->group(group)
       ->check(some_text());
-  app->add_flag("--save-result", f->files.save_result, "writes a file for each run, named as vLLM names it")
+  app->add_flag("--save-result", f->files.save_result, "write one file per run, named as in vLLM")
       ->group(group);
-  app->add_flag("--save-detailed", f->detailed, "with every request's own times and text")->group(group);
-  app->add_option("--result-dir", f->files.result_dir, "where --save-result writes")
+  app->add_flag("--save-detailed", f->detailed, "include each request's times and text")->group(group);
+  app->add_option("--result-dir", f->files.result_dir, "output folder of --save-result")
       ->group(group)
       ->check(some_text());
-  app->add_option("--result-filename", f->files.result_filename, "another name for its file")
+  app->add_option("--result-filename", f->files.result_filename, "file name of --save-result")
       ->group(group)
       ->check(some_text());
-  app->add_flag("-q,--quiet", f->files.quiet, "no progress")->group(group);
+  app->add_flag("-q,--quiet", f->files.quiet, "print no progress")->group(group);
 }
 
 int run_bench(BenchFlags* f) {
@@ -199,8 +205,7 @@ int run_bench(BenchFlags* f) {
 }  // namespace
 
 Command add_bench_serve(CLI::App& bench) {
-  CLI::App* app =
-      bench.add_subcommand("serve", "how a server answers under load, whichever OpenAI server it is");
+  CLI::App* app = bench.add_subcommand("serve", "benchmark any OpenAI-compatible server under load");
   const auto flags = std::make_shared<BenchFlags>();
   add_server_flags(app, flags.get());
   add_dataset_flags(app, flags.get());

@@ -28,11 +28,11 @@ CLI::Validator word_of_head(const std::string& wanted, const std::string& begin)
   const auto check = [=](const std::string& word) -> std::string {
     const auto plain = [](char c) { return c > ' ' && c < 127; };
     if (word.starts_with(begin) && std::all_of(word.begin(), word.end(), plain)) return "";
-    return "wanted " + wanted + ", found something else";  // a key is not repeated
+    return "wanted " + wanted + ", found something else";  // never shows a key
   };
   return CLI::Validator(check, "");
 }
-CLI::Validator key_word() { return word_of_head("a key without spaces and ends of lines", ""); }
+CLI::Validator key_word() { return word_of_head("a key without spaces and line breaks", ""); }
 
 Status write_text(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);

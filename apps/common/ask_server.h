@@ -1,4 +1,4 @@
-// What the commands that ask a server share: its address and keys on a command line, and the files of results.
+// Shared by the commands that send requests to a server: its address and keys as flags, and result files.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace sluice::apps {
 constexpr double kSecondsMax = 1e6;
 extern const std::map<std::string, ApiBackend> kBackends;
 
-// Endpoints begin with /v1, so what ends in it means its parent.
+// Parses the server's URL. A trailing /v1 is dropped, because the paths of endpoints include it.
 Status set_server(const std::string& url, const char* flag, ServerUrl* out);
 
-// What goes into the head of a request as it stands.
+// Validates text that is copied verbatim into a request's head.
 CLI::Validator word_of_head(const std::string& wanted, const std::string& begin);
 CLI::Validator key_word();
 
@@ -33,9 +33,9 @@ CLI::Option* add_word(CLI::App* app, const std::string& flag, const std::map<std
 }
 
 Status write_text(const std::string& path, const std::string& text);
-// That write_text() could write there, as far as can be told without doing it.
+// Checks, as far as possible without writing, that write_text() could write to `path`.
 Status can_write(const std::string& flag, const std::string& path);
-// A line that is drawn again with each answer, for people.
+// Returns a function that redraws a progress line: how many of all answers have arrived.
 std::function<void(int64_t, int64_t)> counter(const char* of, bool quiet);
 
 }  // namespace sluice::apps

@@ -44,7 +44,7 @@ Result<ChatOptions> chat_options(const ChatFlags& flags) {
   if (at == known.size()) return unknown_name("--reasoning-effort", flags.reasoning_effort, known);
   out.effort = static_cast<ReasoningEffort>(at);
   if (!flags.current_date.empty() && !is_date(flags.current_date))
-    return invalid("--current-date: wanted a date as 2025-06-28, found '" + flags.current_date + "'");
+    return invalid("--current-date: wanted a date such as 2025-06-28, found '" + flags.current_date + "'");
   out.current_date = flags.current_date.empty() ? today() : flags.current_date;
   out.developer_instructions = flags.system_prompt;
   out.thinking = flags.thinking;
@@ -72,7 +72,8 @@ Result<Tokenizer> tokenizer_of(const ModelFlags& model, const std::string& direc
 
 }  // namespace
 
-// transformers takes chat_template.jinja over tokenizer_config.json, where a list has the template by the name "default".
+// Like transformers, prefers chat_template.jinja to tokenizer_config.json. If the config has a list of templates, uses the one named
+// "default".
 static Result<std::optional<std::string>> chat_template_of(const std::string& directory) {
   constexpr int64_t kTemplateBytesMax = 1 << 20, kConfigBytesMax = 16 << 20;
   using Found = std::optional<std::string>;
@@ -154,7 +155,7 @@ Result<std::vector<int32_t>> Chat::prompt(const Conversation& conversation) cons
   if (!limit_.fits(fewest))
     return invalid("prompt: wanted fewer than " + std::to_string(limit_.max_model_len()) +
                    " tokens (the context, --max-model-len), found " + std::to_string(bytes) +
-                   " bytes, which are at least " + std::to_string(fewest));
+                   " bytes, at least " + std::to_string(fewest));
   return format_->prompt(conversation);
 }
 
@@ -176,7 +177,7 @@ SamplingParams Chat::sampling(const RequestSampling& sampling) const {
 
 namespace {
 
-// The text for the user up to the first stop string, of an answer that is being read.
+// Streams the text for the user up to the first stop string.
 class UntilStop {
  public:
   UntilStop(const std::vector<std::string>& stops, const TextSink& sink)
@@ -186,12 +187,12 @@ class UntilStop {
     if (sink_ && !found()) sink_(channel, text);
   }
   bool found() const { return matcher_.found().has_value(); }
-  // What was held back is said; of the answer all goes that a stop string cut off.
+  // Emits held-back text. After a stop string, removes the rest of the answer from the reply.
   void finish(Reply* reply) {
     say(matcher_.flush());
     if (!found()) return;
     reply->finish = FinishReason::kStop;
-    reply->recovered.clear();  // of a format that was cut on purpose
+    reply->recovered.clear();  // the format is broken only because the stop string cut it
     size_t cut = reply->text.size() - text_.size();
     for (auto m = reply->messages.rbegin(); m != reply->messages.rend() && cut > 0; ++m) {
       if (is_reasoning(*m)) continue;
@@ -238,7 +239,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const RequestSampling&
     }
     const auto tokens = session_->engine->step();
     if (!tokens.ok()) {
-      session_->engine->cancel(id.value());  // the next question starts anew
+      session_->engine->cancel(id.value());  // the next prompt starts on an idle engine
       return tokens.status();
     }
     if (const auto failed = session_->engine->take_failed(); !failed.empty()) return failed.front().status;

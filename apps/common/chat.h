@@ -1,4 +1,4 @@
-// Questions and answers over a session, in the model's chat format.
+// Chats with a session's model, in the model's chat format.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,39 +15,39 @@
 namespace sluice::apps {
 
 struct ChatFlags {
-  std::string format = "auto";              // of the model's chats: a name of text/chat_format.h
+  std::string format = "auto";              // name of a chat format (text/chat_format.h), or auto
   std::string reasoning_effort = "medium";  // low, medium, high
-  std::optional<bool> thinking = {};        // none: as the format does by itself
-  std::string system_prompt;                // instructions to the model
+  std::optional<bool> thinking = {};        // none: the format's default
+  std::string system_prompt;                // instructions for the model
   std::string current_date;                 // "2025-06-28"; empty: today
 };
 Result<ChatOptions> chat_options(const ChatFlags& flags);
 
-// Asked after each step: whether the answer should end there.
+// Called after each step. True ends the answer.
 using StopAnswer = std::function<bool()>;
 
-// The tokenizer of a model, or beside random weights without one a stand-in, in its chat format; read before the weights, because a refusal
-// is then quick. Where the format is not known it is not usable(). kIo, kCorrupt, kUnsupported: names file and key.
+// Loads a model's tokenizer and chat format; random weights without a tokenizer get a stand-in. Call it before loading the weights, so
+// that errors come early. If the format is unknown, the result is not usable(). kIo, kCorrupt, kUnsupported: names file and key.
 Result<ChatFormatPointer> load_chat_format(const ModelFlags& model, const std::string& format);
-// The same for a program that does nothing but chat: a format that is usable(), and says what the flags ask.
+// The same for programs that only chat: the format must be usable() and support the flags.
 Result<ChatFormatPointer> load_chat_format(const ModelFlags& model, const ChatFlags& flags);
-// kInvalidArgument: the flags ask for what the format has no place for.
+// kInvalidArgument: a flag requests something that the format does not support.
 Status check_chat_flags(const ChatFormat& format, const ChatFlags& flags);
 
-// kCorrupt: the tokenizer has more tokens than the model in `directory`, which has `vocab`.
+// kCorrupt: the tokenizer has more tokens than `vocab`, the vocabulary of the model in `directory`.
 Status check_vocabulary(const std::string& directory, const Tokenizer& tokenizer, int64_t vocab);
 
 class Chat {
  public:
-  // What check_vocabulary() says of the session's model.
+  // Fails like check_vocabulary() with the session's model.
   static Result<Chat> open(Session& session, ChatFormatPointer format);
   const ChatFormat& format() const { return *format_; }
   SamplingParams sampling(const RequestSampling& sampling) const;
-  // The tokens that ask for the next message. kInvalidArgument, before any work, for a last message of more bytes than the context's
-  // tokens can have.
+  // Tokenizes the conversation up to the start of the next message. kInvalidArgument: the last message has more bytes than fit in the
+  // context; checked before any other work.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const;
-  // Generates one reply, alone in the engine. Text for the user ends before any of `stops`, of which none is empty. `filter` may be
-  // empty.
+  // Generates one reply; no other request runs in the engine. The text for the user ends before the first of `stops`, which must be
+  // non-empty strings. A null `filter` means unconstrained.
   Result<Reply> ask(const Conversation& conversation, const RequestSampling& sampling,
                     const std::vector<std::string>& stops, const TextSink& sink, const StopAnswer& stop,
                     std::shared_ptr<TokenFilter> filter);

@@ -1,4 +1,4 @@
-// What every subcommand ends with: an exit status, and errors as one message on stderr.
+// Exit statuses of the subcommands, and the form of their errors: one message on stderr.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -6,8 +6,8 @@
 namespace sluice::apps {
 
 constexpr int kExitOk = 0;
-constexpr int kExitNo = 1;        // the question was understood, and the answer is no
-constexpr int kExitWrongUse = 2;  // unknown names, bad values, files and devices that fail
+constexpr int kExitNo = 1;        // the command worked, and its answer is negative
+constexpr int kExitWrongUse = 2;  // wrong arguments, or a file or device failed
 
 enum class Format : uint8_t { kText, kJson };
 

@@ -1,9 +1,9 @@
-// How many files and connections this process may have open.
+// The limit of open files and connections of this process.
 #pragma once
 
 namespace sluice::apps {
 
-// A connection is a descriptor, and systems lend few of them until they are asked: asks for all that this process may have.
+// Raises the soft limit of open descriptors to the hard limit, because every connection needs one.
 void allow_many_descriptors();
 
 }  // namespace sluice::apps

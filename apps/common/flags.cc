@@ -5,10 +5,10 @@
 
 namespace sluice::apps {
 
-// Unknown options: the first one is named, with the nearest known one.
+// Reports the first unknown option and the nearest known one.
 Status unknown_flag(const CLI::App& app) {
   std::vector<std::string> left = app.remaining();
-  // Ends the flags: what stands behind it are words.
+  // All words after "--" are arguments.
   if (const auto end = std::find(left.begin(), left.end(), "--"); end != left.end()) left.erase(end);
   if (left.empty()) return {};
   const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& w) { return w[0] == '-'; });
@@ -26,7 +26,7 @@ CLI::Validator between(T least, T most, const std::string& wanted) {
     T value{};
     const char* const end = word.data() + word.size();
     const auto [at, error] = std::from_chars(word.data(), end, value);
-    if (error == std::errc() && at == end && value >= least && value <= most) return "";  // NaN fails
+    if (error == std::errc() && at == end && value >= least && value <= most) return "";  // NaN fails, too
     return "wanted " + wanted + ", found '" + word + "'";
   };
   return CLI::Validator(check, "");

@@ -1,4 +1,4 @@
-// What the flags of several subcommands share. CLI11 is heavy: flags.h and the files that are named *flags.cc include it, and main.cc.
+// Flags that several subcommands share. CLI11 compiles slowly, so only flags.h, *flags.cc and main.cc include it.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -12,35 +12,35 @@
 
 namespace sluice::apps {
 
-// A subcommand, and what to do when it was named. Options live as long as the closure.
+// A subcommand and the function that runs it. The closure keeps the options alive.
 struct Command {
   CLI::App* app;
   std::function<int()> run;
 };
 
-// The first option or word that no subcommand takes, with the nearest known one.
+// Reports the first option or argument that no subcommand takes, and the nearest known option.
 Status unknown_flag(const CLI::App& app);
 
-// What a number must be. The error names the option, what was wanted and what was found.
-CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no bound
+// Validators of numbers. An error names the option, the wanted range and the found value.
+CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no limit
 CLI::Validator number_between(double least, double most);
 CLI::Validator seed_number();
-// Counts, separated by commas; `counts` has the default.
+// A list of counts separated by commas. `counts` holds the default.
 CLI::Option* add_counts(CLI::App* app, const std::string& flag, std::vector<int64_t>* counts, int64_t least,
                         int64_t most, const std::string& says);
-CLI::Validator some_text();  // not empty
+CLI::Validator some_text();  // non-empty
 constexpr int kThreadsMax = 1024;
 
-// --moe-backend and its like, of one group of the help ("": none).
+// Adds --moe-backend and related flags to a group of the help ("": no group).
 void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group = "");
 
-// A model and how it runs; how it is asked. The flags must outlive `app`.
+// Flags of the model and of its chats. The structs must outlive `app`.
 void add_model_flags(CLI::App* app, ModelFlags* flags);
 void add_chat_flags(CLI::App* app, ChatFlags* flags);
 
-// How an answer is drawn.
+// Sampling flags.
 void add_sampling_flags(CLI::App* app, RequestSampling* sampling);
-// --routing, of random weights.
+// Adds --routing, which sets the routing of random weights.
 CLI::Option* add_routing(CLI::App* app, const std::function<void(Routing)>& take);
 
 }  // namespace sluice::apps

@@ -7,9 +7,9 @@
 namespace sluice::apps {
 namespace {
 
-constexpr int kNoByte = -2;  // no byte and not EOF: read on to the end of the file
+constexpr int kNoByte = -2;  // neither a byte nor EOF: reads to the end of the file
 
-// Bytes up to and with `end`, or up to the end of the file.
+// Reads up to and including `end`, or to the end of the file.
 Result<std::string> read_until(int end, std::FILE* in, const std::string& place) {
   std::string out;
   errno = 0;

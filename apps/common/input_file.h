@@ -1,4 +1,4 @@
-// Files that a command line names, and standard input, as texts.
+// Reads texts from files and from standard input.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -10,14 +10,15 @@
 namespace sluice::apps {
 
 constexpr const char* kStandardInput = "standard input";
-constexpr int64_t kInputBytesMax = 16 << 20;  // of a text or a line: no model's context holds as much
+constexpr int64_t kInputBytesMax = 16 << 20;  // per text or line; more than any model's context holds
 
-// All that is left of it, without the end of its last line. kIo: it cannot be read; kCorrupt: there is more than kInputBytesMax. Both
-// name `place`.
+// Reads the rest of `in` without the final newline. kIo: reading failed; kCorrupt: longer than kInputBytesMax. Both name `place`.
 Result<std::string> text_of(std::FILE* in, const std::string& place);
-// Likewise of a file. kIo also: there is none, and `what` was wanted in it.
+// Reads a whole file like text_of(). kIo also if the file is missing; the error names `what` was expected in it.
 Result<std::string> file_text(const std::string& path, const std::string& what);
-// The next line, without its end ("\n" or "\r\n"); none: there are no more. Errors as of text_of.
+// Reads the next line without its end ("
+// " or "\r
+// "); none at the end of input. Errors as in text_of().
 Result<std::optional<std::string>> next_line(std::FILE* in, const std::string& place);
 
 }  // namespace sluice::apps

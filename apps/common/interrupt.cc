@@ -8,7 +8,7 @@ namespace sluice::apps {
 namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
-size_t count = 0;  // of them that are caught
+size_t count = 0;  // number of signals caught
 volatile std::sig_atomic_t asked = 0;
 struct sigaction before[std::size(kSignals)];
 
@@ -25,7 +25,7 @@ Interruptible::Interruptible(EndOn signals) {
   sigemptyset(&once.sa_mask);
   for (size_t i = 0; i < count; ++i) {
     sigaction(kSignals[i], nullptr, &before[i]);
-    // nohup and background jobs of scripts ignore them, and then so do we.
+    // nohup and scripts' background jobs ignore these signals, and so does this program.
     if (before[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &once, nullptr);
   }
 }

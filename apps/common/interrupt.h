@@ -1,18 +1,18 @@
-// Ctrl-C while something is under way: the first asks it to end, the second ends the program.
+// Handles Ctrl-C: the first one requests a stop, the second one kills the program.
 #pragma once
 #include <cstdint>
 
 namespace sluice::apps {
 
-constexpr int kExitInterrupted = 130;  // as shells report a program that Ctrl-C ended
+constexpr int kExitInterrupted = 130;  // the status that shells report for a program killed by Ctrl-C
 
 enum class EndOn : uint8_t {
   kCtrlC,      // SIGINT
-  kAnySignal,  // and SIGTERM, SIGHUP: there is something to clean up
+  kAnySignal,  // SIGINT, SIGTERM and SIGHUP, for code that must clean up
 };
 
-// For as long as it lives, the first such signal only sets asked_to_end(); the next one has its usual effect. Not nested, and of
-// one thread.
+// During its lifetime, the first signal only sets asked_to_end(); the next one has its default effect. Instances must not nest and must
+// stay on one thread.
 class Interruptible {
  public:
   explicit Interruptible(EndOn signals);
@@ -21,6 +21,6 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-bool asked_to_end();  // since the last Interruptible began
+bool asked_to_end();  // true once a signal has arrived since the last Interruptible began
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// Answers as JSON, ending in a newline: what several subcommands share of them.
+// JSON output that several subcommands share. All texts end in a newline.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace sluice::apps {
 
-// What is no UTF-8 (a token may end within a character) becomes U+FFFD.
+// Invalid UTF-8 becomes U+FFFD: a token may end within a character.
 std::string json_text(const OrderedJson& json);
 OrderedJson device_json(const DeviceInfo& device);
 OrderedJson timings_json(const std::vector<StepTiming>& timings);

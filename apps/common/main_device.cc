@@ -13,7 +13,7 @@ Result<std::unique_ptr<Device>> open_main_device(const std::string& name, int th
   }
   if (name != "cpu") {
     auto gpu = open_device({.backend = Backend::kCuda});
-    // A GPU that is there and does not open is no reason to be forty times as slow without a word.
+    // If a GPU is present and fails to open, report it: silently using the CPU could be forty times slower.
     if (gpu.ok() || name == "cuda" || gpu.status().code != Code::kUnsupported) return gpu;
   }
   return open_device({.threads = threads});

@@ -1,4 +1,4 @@
-// The device that a model runs on.
+// Opens the device that a model runs on.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace sluice::apps {
 
-// `name` as --device has it. auto: a Hopper GPU if this build has kernels and one can be opened, else the CPU. kUnsupported says
-// what is missing for cuda.
+// `name` is the value of --device. auto: a Hopper GPU if this build has CUDA kernels and the GPU can be opened, else the CPU.
+// kUnsupported names what cuda lacks.
 Result<std::unique_ptr<Device>> open_main_device(const std::string& name, int threads);
 
 inline bool is_gpu(const Device& device) { return device.info().backend == Backend::kCuda; }

@@ -15,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kShipped = "models/sluice-16e-tiny";
-constexpr std::string_view kFolder = "models--";  // of a model in a cache: models--openai--gpt-oss-20b
+// Prefix of a model's folder in a cache, as in models--openai--gpt-oss-20b.
+constexpr std::string_view kFolder = "models--";
 constexpr int64_t kSmallFile = 1 << 20;
 
 bool is_folder(const fs::path& path) {
@@ -42,7 +43,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
   return text;
 }
 
-// "openai/gpt-oss-20b" of models--openai--gpt-oss-20b.
+// Turns models--openai--gpt-oss-20b into "openai/gpt-oss-20b".
 std::optional<std::string> name_of_folder(const std::string& folder) {
   if (!folder.starts_with(kFolder)) return {};
   return replaced(folder.substr(kFolder.size()), "--", "/");
@@ -59,7 +60,7 @@ fs::path cache_directory() {
   return variable("HOME").value_or("/") / ".cache" / "huggingface" / "hub";
 }
 
-// The snapshot of a model's folder in a cache: the one that `main` names, or the only one.
+// The snapshot in a cached model's folder that `main` names, or the only one.
 Result<std::string> snapshot_of(const fs::path& folder) {
   const std::vector<fs::path> all = sorted_directories(folder / "snapshots");
   if (auto main = read_file((folder / "refs" / "main").string(), kSmallFile); main.ok()) {
@@ -74,7 +75,7 @@ Result<std::string> snapshot_of(const fs::path& folder) {
                  (all.empty() ? "none" : found + "; name one of them"));
 }
 
-// The folders of models in a cache.
+// The models' folders in a cache.
 std::vector<fs::path> folders_in(const fs::path& cache) {
   std::vector<fs::path> out = sorted_directories(cache);
   std::erase_if(out, [](const fs::path& p) { return !p.filename().string().starts_with(kFolder); });
@@ -102,18 +103,18 @@ Status adapter(const std::string& named) {
       " in it (adapter_config.json); merge it into the model (PEFT: merge_and_unload) and save that");
 }
 
-// A directory, or the one with a config.json that it leads to.
+// A directory with a config.json, or the snapshot that a cached model's folder leads to.
 Result<std::string> directory_behind(const std::string& named) {
-  // transformers would load it over whatever stands beside it.
+  // transformers would apply the adapter to any model beside it.
   if (is_there(fs::path(named) / "adapter_config.json")) return adapter(named);
   if (is_there(fs::path(named) / "config.json")) return named;
   if (is_folder(fs::path(named) / "snapshots")) return snapshot_of(named);
   for (const fs::path& cache : {fs::path(named), fs::path(named) / "hub"})
     if (const auto folders = folders_in(cache); !folders.empty()) return whole_cache(named, folders);
-  return named;  // whoever reads it says what is missing
+  return named;  // the caller reports what is missing
 }
 
-// "openai/gpt-oss-20b", and not a path.
+// Whether `named` has the form "openai/gpt-oss-20b" and is no path.
 bool is_name(const std::string& named) {
   const bool plain = std::all_of(named.begin(), named.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/';
@@ -126,17 +127,17 @@ Result<std::string> snapshot_named(const std::string& named) {
   const fs::path cache = cache_directory();
   const fs::path folder = cache / (std::string(kFolder) + replaced(named, "/", "--"));
   if (is_folder(folder / "snapshots")) return snapshot_of(folder);
-  return invalid(
-      named +
-      ": wanted a model's directory, found none of this name, nor a model in the Hugging Face cache " +
-      cache.string() + "; `hf download " + named + "` puts it there");
+  return invalid(named +
+                 ": wanted a model's directory, found neither a directory nor a model of this name in the "
+                 "Hugging Face cache " +
+                 cache.string() + "; `hf download " + named + "` downloads it");
 }
 
 }  // namespace
 
 Result<std::string> shipped_model() {
   std::error_code error;
-  // <root>/build/<preset>/apps/sluice, or installed as <prefix>/bin/sluice with <prefix>/share/sluice.
+  // The program is <root>/build/<preset>/apps/sluice, or installed as <prefix>/bin/sluice with <prefix>/share/sluice.
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   for (const fs::path& root : {self.parent_path() / "../../..", self.parent_path() / "../share/sluice"}) {
     const fs::path at = root / kShipped;

@@ -8,7 +8,7 @@ namespace {
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-// Of attention's projections in one layer.
+// Elements of one layer's attention projections.
 double projection_elements(const AttentionConfig& a) {
   const int64_t qkv = (a.heads + 2 * a.kv_heads) * a.head_dim, o = a.heads * a.head_dim;
   return real(a.hidden) * real(qkv + o);
@@ -17,11 +17,11 @@ double projection_elements(const AttentionConfig& a) {
 double elements_of_expert(const MoeConfig& m) { return 3 * real(m.hidden) * real(m.intermediate); }
 
 double bytes_of_expert(const MoeConfig& m) {
-  const double bits = m.expert_w == DType::kE2M1 ? 4 + 8.0 / 32 : 16;  // a scale for 32 codes
+  const double bits = m.expert_w == DType::kE2M1 ? 4 + 8.0 / 32 : 16;  // one scale for 32 codes
   return elements_of_expert(m) * bits / 8;
 }
 
-// Positions that the query at position `last` attends to.
+// Number of positions that the query at position `last` attends to.
 double attended(const AttentionConfig& a, int64_t last) {
   return real(a.window > 0 ? std::min(last + 1, a.window) : last + 1);
 }
@@ -69,7 +69,8 @@ Floor prefill_floor(const DecoderConfig& c, int64_t tokens, double experts) {
   for (const LayerConfig& layer : c.layers) {
     const AttentionConfig& a = layer.attention;
     const int64_t whole =
-        a.window > 0 ? std::min(tokens, a.window) : tokens;  // those that see all before them
+        // Queries that attend to all previous positions.
+        a.window > 0 ? std::min(tokens, a.window) : tokens;
     const double keys = real(whole) * (real(whole) + 1) / 2 + real(tokens - whole) * real(a.window);
     f.kv_bytes += 2 * real(tokens) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
     f.flops += 4 * keys * real(a.heads * a.head_dim);

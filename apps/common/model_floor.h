@@ -1,27 +1,27 @@
-// What a step of a model must at least read and multiply.
+// The roofline of a model's step: the bytes and flops that it cannot avoid.
 #pragma once
 #include "nn/decoder.h"
 
 namespace sluice::apps {
 
-// Moving and multiplying at once, each at what the device sustains.
+// Assumes that memory and arithmetic overlap, each at the device's sustained rate.
 double floor_us(double bytes, double flops, const DeviceInfo& device);
 
 struct Floor {
   double dense_bytes = 0;   // attention's projections, routers, dense MLPs, the output layer
-  double expert_bytes = 0;  // of the experts that some token chose
-  double kv_bytes = 0;      // keys and values that are attended to
+  double expert_bytes = 0;  // of the experts that at least one token chooses
+  double kv_bytes = 0;      // keys and values that attention reads
   double flops = 0;
   double bytes() const { return dense_bytes + expert_bytes + kv_bytes; }
   double us(const DeviceInfo& device) const { return floor_us(bytes(), flops, device); }
 };
 
-// Different experts of a layer that so many tokens are expected to choose if every expert is as likely as any other.
+// The expected number of distinct experts per layer that the tokens choose, if all experts are equally likely.
 double expected_experts(const MoeConfig& moe, int64_t tokens);
 
-// A step in which so many sequences decode, each with `context` positions before it, and reads `experts` of each layer.
+// A decode step of that many sequences, each with `context` previous positions, that reads `experts` experts per layer.
 Floor decode_floor(const DecoderConfig& config, int64_t sequences, int64_t context, double experts);
-// A prompt of so many tokens that draws one, and reads `experts` of each layer.
+// A prefill of that many tokens that samples one token and reads `experts` experts per layer.
 Floor prefill_floor(const DecoderConfig& config, int64_t tokens, double experts);
 
 }  // namespace sluice::apps

@@ -1,16 +1,16 @@
-// Standard output: what was written must have arrived, or the command has failed.
+// Standard output: a command fails unless all its output has been written.
 #pragma once
 
 namespace sluice::apps {
 
-// Opens what the caller closed of descriptors 0, 1 and 2, such that reads and writes fail: a file opened later must not become
-// standard output. First thing in main().
+// If the caller closed descriptor 0, 1 or 2, opens it such that reads and writes fail; otherwise a file opened later could become
+// standard output. Call it first in main().
 void open_standard_streams();
 
-// Whether standard output has taken everything so far.
+// Whether all output so far has been written without an error.
 bool output_arrives();
 
-// Flushes standard output. If something did not arrive: one error on standard error, and kExitWrongUse in place of `status`.
+// Flushes standard output. If output was lost, prints one error on standard error and returns kExitWrongUse instead of `status`.
 int finish_output(int status);
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// A line that is redrawn in place, for people: "Loading safetensors [####....]  43%  5.40 of 12.80 GB  2.10 GB/s".
+// A progress line that is redrawn in place: "Loading safetensors [####....]  43%  5.40 of 12.80 GB  2.10 GB/s".
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace sluice::apps {
 
-// Whether standard error is a terminal: elsewhere nothing is drawn.
+// Whether standard error is a terminal. Otherwise no progress is drawn.
 bool people_are_watching();
 
 class ProgressBar {

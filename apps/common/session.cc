@@ -23,7 +23,7 @@ int64_t batched_tokens(const ModelFlags& f, const Device& device) {
   return f.max_num_batched_tokens.value_or(is_gpu(device) ? kGpuNumBatchedTokens : f.cpu_num_batched_tokens);
 }
 
-// Plans a layer as the engine will, so that kernels that cannot run are refused before gigabytes are read.
+// Plans a layer as the engine will, so that unsupported kernels are reported before gigabytes are read.
 Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device& device) {
   const std::string& directory = s.directory;
   const LoadFormat format = s.format;

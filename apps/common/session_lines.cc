@@ -16,7 +16,7 @@ std::string fixed(double value, int digits) {
 
 std::string gigabytes(int64_t bytes) { return fixed(1e-9 * static_cast<double>(bytes), 2) + " GB"; }
 
-// The kernels of a token's experts.
+// The kernels of a decode step's experts.
 std::string experts_kernel(const Engine& engine) {
   std::string up, down;
   for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
@@ -27,16 +27,17 @@ std::string experts_kernel(const Engine& engine) {
   return up == down ? up : up + " and " + down;
 }
 
-// The directory as seen from the current one.
+// The directory relative to the current one.
 std::string near_name(const std::string& directory) {
   std::error_code error;
-  const auto here = std::filesystem::current_path(error);  // proximate() throws where it is gone
+  // proximate() throws if the current directory was removed
+  const auto here = std::filesystem::current_path(error);
   if (error) return directory;
   const std::string relative = std::filesystem::proximate(directory, here, error).string();
   return error || relative.size() >= directory.size() ? directory : relative;
 }
 
-// "rows_sm90" of "cuda.rms_norm.rows_sm90"; a configuration stays.
+// Returns "rows_sm90" for "cuda.rms_norm.rows_sm90". A configuration is kept.
 std::string variant_of(const std::string& kernel) {
   const size_t op = kernel.find('.'), variant = op == std::string::npos ? op : kernel.find('.', op + 1);
   return variant == std::string::npos ? kernel : kernel.substr(variant + 1);
@@ -63,12 +64,12 @@ SessionLine line_of_model(const Session& s) {
 SessionLine line_of_experts(const Session& s) {
   const std::string device = text((s.experts ? s.experts : s.device)->info()),
                     kernel = experts_kernel(*s.engine);
-  return {.text = device + ": a token's experts by " + kernel,
+  return {.text = device + ": experts of a decode step: " + kernel,
           .fields = {{"kind", "experts"}, {"device", device}, {"kernel", kernel}}};
 }
 
-// "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a token by norm rows_sm90, attention.qkv ...". In shorter sequences they
-// are fewer: what a layer with a window keeps does not grow with a sequence.
+// "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a decode step: norm rows_sm90, attention.qkv ...". Shorter sequences have
+// fewer tokens in total, because a layer with a window needs the same memory for each sequence.
 SessionLine line_of_memory(const Session& s) {
   const EngineMemory& m = s.engine->memory();
   const StepBounds& b = s.engine->decoder().bounds();
@@ -81,7 +82,7 @@ SessionLine line_of_memory(const Session& s) {
                   " in sequences of " + std::to_string(b.positions) + ", " + gigabytes(m.kv_cache_bytes) +
                   ", workspace " + gigabytes(m.workspace_bytes) + ", steps of up to " +
                   std::to_string(b.tokens) + " tokens and " + std::to_string(b.sequences) +
-                  " sequences; a token by " + kernels,
+                  " sequences; a decode step: " + kernels,
           .fields = {{"kind", "memory"},
                      {"device", device},
                      {"cache_tokens", m.tokens},

@@ -1,4 +1,4 @@
-// What a session says of itself once it is open: the model, the kernel of its experts, its memory and kernels.
+// The lines that describe an open session: the model, the kernel of its experts, its memory and its other kernels.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ namespace sluice::apps {
 
 struct SessionLine {
   std::string text;
-  LogFields fields;  // what of it is a number or a name by itself; "kind" is model, experts or memory
+  LogFields fields;  // numbers and names of `text`; "kind" is model, experts or memory
 };
 std::vector<SessionLine> lines_about(const Session& session);
 

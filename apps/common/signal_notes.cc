@@ -13,8 +13,8 @@ namespace sluice::apps {
 namespace {
 
 constexpr int kNoted[] = {SIGWINCH, SIGCONT, SIGTSTP, SIGINT, SIGQUIT, SIGTERM, SIGHUP};
-struct sigaction unnoted[std::size(kNoted)];  // what each would have done
-std::atomic<uint32_t> notes{0};               // a bit for each of kNoted
+struct sigaction unnoted[std::size(kNoted)];  // the previous actions
+std::atomic<uint32_t> notes{0};               // one bit per signal of kNoted
 std::atomic<int> wake_end{-1};
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
@@ -22,7 +22,7 @@ void note(int signal) {
   const int error = errno;
   for (size_t i = 0; i < std::size(kNoted); ++i)
     if (kNoted[i] == signal) notes.fetch_or(1u << i);
-  // A full pipe wakes the reader as well.
+  // The reader wakes even if the pipe is full.
   [[maybe_unused]] const ssize_t written = write(wake_end.load(), "", 1);
   errno = error;
 }

@@ -1,24 +1,24 @@
-// Signals as notes: handlers write down that there was one, and whoever reads the terminal acts on it when it suits.
+// Signal handlers that only record signals. The thread that reads the terminal handles them later.
 #pragma once
 #include <optional>
 
 namespace sluice::apps {
 
-// Handlers run between any two instructions, on any thread that does not block their signal. So none of them may touch an editor's state:
-// these only take a note and wake the reader.
+// A handler may run between any two instructions, on any thread that does not block its signal, so it must not touch an editor's state.
+// These handlers only record the signal and wake the reader.
 class SignalNotes {
  public:
   SignalNotes();
   ~SignalNotes();
   SignalNotes(const SignalNotes&) = delete;
   SignalNotes& operator=(const SignalNotes&) = delete;
-  bool works() const { return wake_[0] >= 0; }  // no: the process has no descriptors left
-  int descriptor() const { return wake_[0]; }   // can be read once there is a note
-  std::optional<int> take();                    // the next signal that was noted
-  // What the signal would have done without the note; returns if the process goes on.
+  bool works() const { return wake_[0] >= 0; }  // false: the process has no descriptors left
+  int descriptor() const { return wake_[0]; }   // readable once a signal is recorded
+  std::optional<int> take();                    // the next recorded signal
+  // Has the effect that the signal would have had without recording. Returns if the process continues.
   void deliver(int signal);
 
-  // Notes are taken as long as this lives, one at a time: of the window's size, of stopping and going on, and of what ends a program.
+  // Records signals during its lifetime: changes of the window's size, stop and continue, and termination. Only one instance may exist.
   // Signals that the process ignores (nohup) stay ignored.
   class Taking {
    public:

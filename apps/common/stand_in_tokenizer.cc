@@ -11,13 +11,13 @@
 namespace sluice::apps {
 namespace {
 
-constexpr std::string_view kLetters = "etaoinshrdlcumwfgypbvkjxqz";  // of English, frequent ones first
-constexpr const char* kSpace = "\xc4\xa0";  // the byte-level letter of a space, U+0120
+constexpr std::string_view kLetters = "etaoinshrdlcumwfgypbvkjxqz";  // by frequency in English
+constexpr const char* kSpace = "\xc4\xa0";  // the byte-level letter for a space, U+0120
 constexpr int64_t kBytes = 256;
 
 struct Special {
   const char* content;
-  int64_t id;  // of gpt-oss
+  int64_t id;  // in gpt-oss
 };
 constexpr Special kSpecials[] = {{"<|startoftext|>", 199998}, {"<|endoftext|>", 199999},
                                  {"<|return|>", 200002},      {"<|constrain|>", 200003},
@@ -26,7 +26,7 @@ constexpr Special kSpecials[] = {{"<|startoftext|>", 199998}, {"<|endoftext|>", 
                                  {"<|call|>", 200012},        {"<|endofprompt|>", 200018}};
 constexpr int64_t kGptOssVocab = 201088;
 
-// The letters that stand for bytes in tokenizer.json: printable ones for themselves, the others from U+0100 on.
+// The letters that represent bytes in tokenizer.json: printable characters by themselves, other bytes from U+0100 on.
 std::vector<std::string> byte_letters() {
   std::vector<std::string> out;
   char32_t next = 256;
@@ -37,7 +37,7 @@ std::vector<std::string> byte_letters() {
   return out;
 }
 
-// Words and the halves that merge into each.
+// Collects words and, for each, the two halves that merge into it.
 struct Words {
   int64_t wanted;
   Json vocab = Json::object(), merges = Json::array();
@@ -47,7 +47,7 @@ struct Words {
     const auto id = static_cast<int64_t>(vocab.size());
     vocab[word] = id;
   }
-  // Every member of `firsts` before every one of `seconds`, those that are early in both lists first.
+  // Joins every member of `firsts` with every member of `seconds`. Pairs of early members come first.
   std::vector<std::string> join(const std::vector<std::string>& firsts,
                                 const std::vector<std::string>& seconds) {
     std::vector<std::string> out;
@@ -98,11 +98,11 @@ Result<Json> stand_in_tokenizer(int64_t vocab) {
   std::vector<std::string> firsts = letters;
   firsts.insert(firsts.begin(), kSpace);
   const std::vector<std::string> starts = made.join(firsts, letters);
-  std::vector<std::string> pairs;  // that go on a word
+  std::vector<std::string> pairs;  // that continue a word
   for (const std::string& pair : starts)
     if (!pair.starts_with(kSpace)) pairs.push_back(pair);
   const std::vector<std::string> fours = made.join(starts, pairs);
-  if (!made.full()) made.join(fours, pairs);  // six letters: vocabularies of more than four letters give
+  if (!made.full()) made.join(fours, pairs);  // six letters: only vocabularies with room after four letters
   Json level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   return Json{{"version", "1.0"},
               {"truncation", nullptr},

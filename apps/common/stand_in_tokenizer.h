@@ -1,5 +1,4 @@
-// A tokenizer for weights that nobody trained: every text becomes tokens, of English about one for two letters, and every token is some
-// text.
+// A tokenizer for random weights: it encodes every text, English at about two letters per token, and every token decodes to some text.
 #pragma once
 #include <cstdint>
 
@@ -7,10 +6,10 @@
 
 namespace sluice::apps {
 
-// tokenizer.json of `vocab` tokens: the 256 bytes, then pieces of two and four letters, frequent ones first, and harmony's special tokens
-// at the end, for gpt-oss's vocabulary where gpt-oss has them. kInvalidArgument: a vocabulary that is too small.
+// Returns a tokenizer.json with `vocab` tokens: the 256 bytes, then pieces of two and four letters by frequency, then harmony's special
+// tokens, which have gpt-oss's ids if the vocabulary is gpt-oss's. kInvalidArgument: the vocabulary is too small.
 Result<Json> stand_in_tokenizer(int64_t vocab);
-// tokenizer_config.json beside it.
+// The matching tokenizer_config.json.
 Json stand_in_tokenizer_config(int64_t context);
 
 }  // namespace sluice::apps

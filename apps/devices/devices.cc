@@ -16,7 +16,7 @@ void print_device(const DeviceInfo& d) {
 
 }  // namespace
 
-// no_gpu: why `here` has no GPU; empty if it has one.
+// `no_gpu`: why `here` has no GPU; empty if it has one.
 static std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,
                                 std::span<const DeviceInfo> known) {
   const auto listed = [](std::span<const DeviceInfo> devices) {
@@ -39,10 +39,10 @@ int devices(Format format) {
     std::fputs(devices_json(here, gpu.status().message, known_devices()).c_str(), stdout);
     return kExitOk;
   }
-  std::printf("this machine (what the cost models assume of it)\n");
+  std::printf("this machine (as the cost models describe it)\n");
   for (const DeviceInfo& d : here) print_device(d);
   if (!gpu.ok()) std::printf("  %s\n", gpu.status().message.c_str());
-  std::printf("known devices (explain --device NAME works without them)\n");
+  std::printf("known devices (explain --device NAME works without the hardware)\n");
   for (const DeviceInfo& d : known_devices()) print_device(d);
   return kExitOk;
 }

@@ -1,4 +1,4 @@
-// sluice devices and sluice collect-env: this machine.
+// sluice devices and sluice collect-env: information about this machine.
 #pragma once
 #include "apps/common/commands.h"
 

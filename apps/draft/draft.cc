@@ -35,8 +35,8 @@ Result<DType> router_dtype_of(const std::string& name) {
   return unknown_name("--router-dtype", name, known);
 }
 
-// Steps of up to `most` sequences, one token each at position `context`: everything but the weights, in memory that both the host
-// and the layer's device reach.
+// Steps of up to `most` sequences, with one token each at position `context`. Owns all tensors except the weights, in memory that the
+// host and the layer's device can access.
 class Steps {
  public:
   static Result<std::unique_ptr<Steps>> make(Device& device, const LoadedMtp& layer, int64_t most,
@@ -56,7 +56,7 @@ class Steps {
     StepTiming out{.tokens = tokens, .kernels = mtp_->kernels(tokens, tokens)};
     std::vector<double> ms;
     std::vector<std::byte> first;
-    for (int i = -1; i < kRepeats; ++i) {  // the first one warms up
+    for (int i = -1; i < kRepeats; ++i) {  // the first run warms up
       const auto begin = Clock::now();
       SLUICE_TRY(step(tokens));
       if (i >= 0) ms.push_back(ms_since(begin));
@@ -130,7 +130,7 @@ class Steps {
       Tensor view = t.view();
       return view.shape[0] = tokens, view;
     };
-    // Sequences beyond the step's own no rows.
+    // Sequences beyond the step's own have no rows.
     for (int64_t s = 0; s < mtp_->bounds().sequences; ++s) {
       begins_.view().as<int32_t>()[s + 1] = static_cast<int32_t>(std::min(s + 1, tokens));
       lengths_.view().as<int32_t>()[s] = s < tokens ? static_cast<int32_t>(mtp_->bounds().positions) : 0;

@@ -1,4 +1,4 @@
-// sluice draft: the draft layer of a checkpoint on this machine: loaded, checked, timed.
+// sluice draft: loads, checks and times the draft layer of a checkpoint on this machine.
 #pragma once
 #include <cstdint>
 #include <ostream>
@@ -14,15 +14,15 @@ namespace sluice::apps {
 
 struct DraftOptions {
   std::string model;  // a directory
-  int64_t layer = 0;  // of the model's draft layers
+  int64_t layer = 0;  // index among the model's draft layers
   std::vector<int64_t> tokens = {1, 2, 4, 8};
-  int64_t context = 128;       // positions before each token
-  std::string dtype = "auto";  // activations: auto, bfloat16, float32
-  // The main model's: where its MoE layers are ("cuda"; empty: the CPU, as the rest) and the type of their router's scores.
+  int64_t context = 128;       // previous positions of each token
+  std::string dtype = "auto";  // type of activations: auto, bfloat16, float32
+  // Of the main model: the device of its MoE layers ("cuda"; empty: the CPU, like the rest), and the type of its router scores.
   std::string experts, router_dtype = "float32";
-  // The draft's own; empty: the main model's.
+  // The same for the draft layer. Empty: as the main model.
   std::string speculative_moe_backend, speculative_router_dtype;
-  int threads = 0;  // 0: one for each processor
+  int threads = 0;  // 0: one per processor
   uint64_t seed = 1;
 };
 
@@ -33,13 +33,13 @@ struct DraftReport {
   std::vector<StepTiming> timings;
 };
 
-// Loads the layer, holding its experts to the references, and times steps of it on random hidden states. Writes to `words` as it
-// goes, when given. Errors as LoadedMtp::load (models/mtp.h); kInvalidArgument for a count, a context or a word that cannot be;
-// kCorrupt when bits differ from run to run.
+// Loads the layer, compares its experts with the references, and times its steps on random hidden states. Writes progress to `words`
+// unless null. Errors as in LoadedMtp::load (models/mtp.h); kInvalidArgument: a wrong count, context or name; kCorrupt: bits differ
+// between runs.
 Result<DraftReport> run_draft(const DraftOptions& options, std::ostream* words);
 
 std::string draft_json(const DraftReport& report);
-// As a command: prints it.
+// The command: prints the report.
 int draft(const DraftOptions& options, Format format);
 
 }  // namespace sluice::apps

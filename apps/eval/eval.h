@@ -1,4 +1,4 @@
-// Accuracy on questions with exact answers, for any backend.
+// Measures accuracy on questions with exact answers.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,9 +13,9 @@ struct EvalOptions {
   ModelFlags model;
   ChatFlags chat;
   RequestSampling sampling = {.temperature = 0};
-  std::string
-      questions;      // a file of lines {"task", "question", "answer"}; empty: eval.jsonl beside the model
-  int64_t limit = 0;  // questions of each task; 0: all
+  // A file of lines {"task", "question", "answer"}; empty: eval.jsonl beside the model.
+  std::string questions;
+  int64_t limit = 0;  // questions per task; 0: all
 };
 
 struct EvalTask {
@@ -31,18 +31,18 @@ struct EvalReport {
   std::vector<EvalTask> tasks;  // in the order of the file
   std::vector<EvalMistake> mistakes;
   int64_t prompt_tokens = 0, completion_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompts: found in the prefix cache
+  int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   double seconds = 0;
   int64_t questions() const;
   int64_t right() const;
 };
 
-// `progress(done, all)` is called as answers come.
+// Calls `progress(done, all)` after each answer.
 Result<EvalReport> evaluate(const EvalOptions& options,
                             const std::function<void(int64_t, int64_t)>& progress);
 
 std::string eval_json(const EvalReport& report);
-// As a command: prints it.
+// The command: prints the report.
 int eval_model(const EvalOptions& options, Format format);
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// sluice eval --server and --compare as commands: what they print and write.
+// The commands sluice eval --server and sluice eval --compare: their output and files.
 #pragma once
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace sluice::apps {
 
 struct ServerEvalFiles {
-  std::string output_json;  // empty: none
+  std::string output_json;  // empty: not written
   bool quiet = false;
 };
 // kExitNo if a request failed.

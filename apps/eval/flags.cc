@@ -10,7 +10,7 @@
 namespace sluice::apps {
 
 Command add_eval(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("eval", "accuracy of a model on questions with exact answers");
+  CLI::App* app = root.add_subcommand("eval", "measure a model's accuracy on questions with exact answers");
   struct Flags {
     EvalOptions options;
     bool json = false;
@@ -21,11 +21,11 @@ Command add_eval(CLI::App& root) {
   add_chat_flags(app, &flags->options.chat);
   add_sampling_flags(app, &flags->options.sampling);
   app->add_option("--questions", flags->options.questions,
-                  R"(a file of lines {"task", "question", "answer"}; none: eval.jsonl beside the model)");
-  app->add_option("--limit", flags->options.limit, "questions of each task; 0: all")
+                  R"(a file of lines {"task", "question", "answer"}; default: eval.jsonl beside the model)");
+  app->add_option("--limit", flags->options.limit, "questions per task; 0: all")
       ->capture_default_str()
       ->check(integer_between(0, INT64_MAX));
-  app->add_flag("--json", flags->json, "the answer as JSON, with every mistake");
+  app->add_flag("--json", flags->json, "print JSON, with every mistake");
   const EvalByServer by_server = add_eval_server(app);
   app->allow_extras();
   return {app, [app, flags, by_server] {

@@ -18,9 +18,9 @@ struct EvalFlags {
   std::vector<std::string> compare;
 };
 
-constexpr const char* kServerGroup = "A server in place of a model";
+constexpr const char* kServerGroup = "A server instead of a model";
 
-// Flags that say how a model runs here mean nothing to a server.
+// Rejects flags about running a model here: a server's model runs elsewhere.
 Status only_for_servers(const CLI::App& app) {
   constexpr std::string_view kBoth[] = {
       "--model",     "--quiet", "--temperature",      "--top-p", "--seed", "--max-tokens",
@@ -67,7 +67,7 @@ Status fill_options(const CLI::App& app, const EvalOptions& shared, EvalFlags* f
   const auto shipped = model_directory("");
   if (!shipped.ok())
     return invalid(
-        "--questions: wanted a file of questions, found none, and those of the shipped model are not "
+        "--questions: wanted a file of questions, found none; the shipped model's eval.jsonl is not "
         "beside the program");
   o.file.path = shipped.value() + "/eval.jsonl";
   return {};
@@ -82,36 +82,38 @@ EvalByServer add_eval_server(CLI::App* app) {
     return app->add_option(flag, *value, says)->group(kServerGroup);
   };
   add("--server", &flags->url,
-      "as http://127.0.0.1:8000; --model is its name there, none: the first of /v1/models")
+      "such as http://127.0.0.1:8000; --model is the model's name there, default: the first of /v1/models")
       ->check(some_text());
-  add("--task", &o.task, "questions, gsm8k or gpqa")
+  add("--task", &o.task, "benchmark: questions, gsm8k or gpqa")
       ->capture_default_str()
       ->check(CLI::IsMember({"questions", "gsm8k", "gpqa"}));
-  add("--data", &o.file.path, "its questions: lines of JSON, or a table whose name ends in .csv")
+  add("--data", &o.file.path, "file of questions: lines of JSON, or a table whose name ends in .csv")
       ->check(some_text());
   add("--train", &o.file.shots_path,
-      "gsm8k's worked examples; none: the front of --data, which is not asked then")
+      "file of gsm8k's worked examples; default: the first lines of --data, which are then not asked")
       ->check(some_text());
-  add("--num-fewshot", &o.file.shots, "how many worked examples")
+  add("--num-fewshot", &o.file.shots, "number of worked examples")
       ->capture_default_str()
       ->check(integer_between(0, 1000));
-  add("--repeat", &o.repeat, "each question so often, with other shuffles and seeds")
+  add("--repeat", &o.repeat, "times to ask each question, with different shuffles and seeds")
       ->capture_default_str()
       ->check(integer_between(1, 1000));
-  add("--max-concurrency", &o.max_concurrency, "requests at once")
+  add("--max-concurrency", &o.max_concurrency, "concurrent requests")
       ->capture_default_str()
       ->check(integer_between(1, 1 << 16));
   add_word(app, "--backend", kBackends, &o.backend,
-           "openai-chat, the default; openai: the question as it stands")
+           "openai-chat (default): chat messages; openai: the bare question as a completion")
       ->group(kServerGroup);
-  add("--api-key", &o.api_key, "where the server wants one; or in OPENAI_API_KEY")
+  add("--api-key", &o.api_key, "API key, if the server requires one; or set OPENAI_API_KEY")
       ->envname("OPENAI_API_KEY")
       ->check(key_word());
-  add("--timeout", &o.timeout, "seconds of one request")
+  add("--timeout", &o.timeout, "time limit of one request, in seconds")
       ->capture_default_str()
       ->check(number_between(0.1, kSecondsMax));
-  add("--output-json", &flags->files.output_json, "gets the result with every answer")->check(some_text());
-  add("--compare", &flags->compare, "two such results: which is better, and how sure that is; asks nobody")
+  add("--output-json", &flags->files.output_json, "write the result with every answer to this file")
+      ->check(some_text());
+  add("--compare", &flags->compare,
+      "compare two such result files and test the difference for significance; sends no requests")
       ->expected(2);
   return [app, flags](const EvalOptions& options, bool json) -> std::optional<int> {
     if (!flags->compare.empty()) return eval_compare_command(flags->compare[0], flags->compare[1]);

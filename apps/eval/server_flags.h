@@ -1,4 +1,4 @@
-// The flags of sluice eval that ask a server in place of a model.
+// The flags of sluice eval that evaluate a server instead of a model.
 #pragma once
 #include <functional>
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace sluice::apps {
 
-// --server and --compare, and all that belongs to them, beside the flags of sluice eval. What it returns runs the evaluation, if one of
-// the two was named; `options` are those that both kinds of evaluation have.
+// Adds --server, --compare and their flags to those of sluice eval. The returned function runs the evaluation if one of the two was
+// given; `options` holds the flags that both kinds of evaluation share.
 using EvalByServer = std::function<std::optional<int>(const EvalOptions& options, bool json)>;
 EvalByServer add_eval_server(CLI::App* eval);
 

@@ -57,7 +57,7 @@ void print_sweep(const AnyProblem& problem, const DeviceInfo& device, const std:
                 s.planned ? "  (planned: no kernel in this build)" : "");
 }
 
-// This machine's, by name or where none is named (a whole model runs on its GPU if it has one); or a known one.
+// This machine's device by name, a known device, or the default: for a whole model the GPU if present, else the CPU.
 Result<DeviceInfo> device_of(const ExplainOptions& options) {
   const std::string name = options.device.value_or(options.model ? "auto" : "cpu");
   if (name == "cuda" || name == "auto") {
@@ -77,7 +77,7 @@ Status check_force(const AnyProblem& problem, const std::string& force) {
   for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) known.emplace_back(v.candidate);
   for (const ForceWord& word : force_words(force)) {
     if (word.op() != problem.op() && make_problem(word.op()).ok())
-      continue;  // of a part: decide() looks at it
+      continue;  // a field of a part, which decide() checks
     if (std::find(known.begin(), known.end(), word.name) == known.end())
       return unknown_name("kernel", word.name, known);
   }
@@ -111,7 +111,7 @@ int answer(AnyProblem& problem, const ExplainOptions& options) {
   return decision.chosen >= 0 ? kExitOk : kExitNo;
 }
 
-// A column of its own where the device has floors; nothing elsewhere.
+// The column "of the floor"; empty if the device has no roofline.
 std::string floor_column(std::optional<double> floor_us, double cost_us, bool shown) {
   if (!shown) return "";
   if (!floor_us) return "             -";
@@ -173,13 +173,13 @@ int explain_whole_model(const ExplainOptions& options) {
   return choices.value().refused() == 0 ? kExitOk : kExitNo;
 }
 
-// Defaults of a problem's fields: experts' weights in the layout that the device reads.
+// Sets the defaults of fields: the experts' weights get the layout that the device reads.
 void suit_device(AnyProblem& problem, const ExplainOptions& options) {
   if (problem.op() != ExpertGemm::kName || options.show == Show::kContract) return;
   const Result<DeviceInfo> device = device_of(options);
   if (!device.ok()) return;  // reported when the device is used
   const Status status = problem.set("layout", std::string(word(layout_for(device.value().backend))));
-  if (!status.ok()) std::abort();  // cannot fail: one of the field's own words
+  if (!status.ok()) std::abort();  // cannot fail: the word is one of the field's own
 }
 
 }  // namespace

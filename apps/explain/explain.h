@@ -1,4 +1,4 @@
-// sluice explain: which kernel would run, and why not the others.
+// sluice explain: shows which kernel would run, and why the others would not.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,21 +13,21 @@
 namespace sluice::apps {
 
 enum class Show : uint8_t {
-  kDecision,  // which kernel is chosen, and why
-  kSweep,     // which kernel is chosen for each count of tokens
+  kDecision,  // the chosen kernel, and the reason
+  kSweep,     // the chosen kernel for each count of tokens
   kContract,  // fields and tensors
 };
 
 struct ExplainOptions {
   std::string op;                                           // empty: lists the operations
-  std::vector<std::pair<std::string, std::string>> fields;  // name and value, as they were typed
-  // Instead of one operation: all that a model runs for a step of `tokens`. A directory, or a name of known_moe().
+  std::vector<std::pair<std::string, std::string>> fields;  // name and value as typed
+  // Instead of one operation: everything that a model runs in a step of `tokens`. A directory, or a name of known_moe().
   std::optional<std::string> model;
   int64_t tokens = 1, max_model_len = 0;
   std::optional<std::string> device;  // a known device; none: this machine
   Policy policy;
   MoeBackend moe_backend = {};          // of the model's experts
-  std::string kv_cache_dtype = "auto";  // of the model's caches, as ModelFlags has it
+  std::string kv_cache_dtype = "auto";  // of the model's KV cache; see ModelFlags
   int64_t tokens_max = 1024;            // of a sweep
   Show show = Show::kDecision;
   Format format = Format::kText;

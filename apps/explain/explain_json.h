@@ -1,4 +1,4 @@
-// The answers of sluice explain as JSON.
+// JSON output of sluice explain.
 #pragma once
 #include <string>
 #include <vector>

@@ -12,7 +12,7 @@
 namespace sluice::apps {
 namespace {
 
-// Every reason of this device's kernels; those of other backends always refuse it.
+// Every reason why this device's kernels refuse the problem. Kernels of other backends refuse it anyway.
 std::string reasons_of(const PieceProblem& piece, const DeviceInfo& device) {
   const Decision decision = piece.problem->decide(device, all_candidates(), piece.policy);
   std::string out = decision.contract.accepted() ? "" : decision.contract.line();
@@ -42,7 +42,7 @@ StageChoice choice_of(const PieceProblem& piece, const Step& step, int64_t token
   return out;
 }
 
-// Adds the pieces of a step, those of equal problems as one: a stage of two layers.
+// Adds the pieces of a step. Equal problems, such as one stage of two layers, become one entry.
 void add_pieces(const Step& step, int64_t tokens, const ModelQuestion& q, const DeviceInfo& device,
                 std::vector<StageChoice>* out) {
   for (const PieceProblem& piece : step.problems(tokens)) {
@@ -58,12 +58,12 @@ void add_pieces(const Step& step, int64_t tokens, const ModelQuestion& q, const 
   }
 }
 
-// The known layer, or the step of a model in a directory.
+// Chooses kernels for a known MoE layer, or for the model in a directory.
 Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* out) {
   const int64_t tokens_max = std::max(q.tokens, q.sweep_tokens_max.value_or(0));
-  // A known layer's name stands over a model's in a cache.
+  // The name of a known layer takes precedence over a cached model's name.
   const Result<MoeConfig> moe = known_moe(q.model);
-  std::error_code unknown;  // what cannot be looked at is not there
+  std::error_code unknown;  // an unreadable path counts as missing
   const bool layer = moe.ok() && !std::filesystem::is_directory(q.model, unknown);
   const auto directory =
       layer || q.model.empty() ? Result<std::string>(invalid("")) : model_directory(q.model);
@@ -84,13 +84,13 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   }
   Result<ModelConfig> config = read_model_config(directory.value());
   if (!config.ok()) return config.status();
-  // The files need not be there.
+  // The weight files may be absent.
   if (const auto files = Checkpoint::open(directory.value()); files.ok())
     SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
   StepBounds bounds;
   bounds.positions = q.max_model_len > 0 ? q.max_model_len : std::min<int64_t>(config.value().context, 4096);
   bounds.tokens = tokens_max;
-  // A step that decodes draws a token for each sequence; more tokens than that are prompts.
+  // A decode step samples one token per sequence; further tokens are prefill.
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   out->layers = std::ssize(config.value().decoder.layers);

@@ -1,4 +1,4 @@
-// What a whole model would run: every distinct stage of one step, how often, and why.
+// The kernels of a whole model: every distinct stage of a step, its count, and the reason for its kernel.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,37 +10,37 @@
 namespace sluice::apps {
 
 struct StageChoice {
-  std::string stage;  // without its layer: "experts.up"
+  std::string stage;  // without the layer: "experts.up"
   std::string op, problem;
-  int64_t times = 0;   // in one step
-  std::string config;  // of the kernel; empty where it has one
-  std::string kernel;  // empty: no kernel accepts it
+  int64_t times = 0;   // per step
+  std::string config;  // the kernel's configuration; empty: it has only one
+  std::string kernel;  // empty: no kernel accepts the stage
   bool planned = false;
-  double cost_us = 0;  // of one
-  // What one must at least take on this device: its contract's bytes and flops, each once (floor_us). Not of a CPU, whose
-  // memory's rate is measured (`sluice bench`) and not known, nor where no kernel accepts it.
+  double cost_us = 0;  // of one run
+  // Roofline of one run on this device, from its contract's bytes and flops (floor_us). None for a CPU, whose memory bandwidth is only
+  // measured by `sluice bench`, and for stages that no kernel accepts.
   std::optional<double> floor_us;
-  std::string reasons;           // where no kernel accepts it
+  std::string reasons;           // if no kernel accepts the stage
   std::vector<TableStep> steps;  // of a sweep
 };
 
 struct ModelChoices {
   std::string model;
   int64_t tokens = 0, layers = 0;
-  std::vector<StageChoice> stages;  // in the order in which they first run
+  std::vector<StageChoice> stages;  // in the order of their first run
   double total_us() const;
   std::optional<double> total_floor_us() const;  // of the same stages
   int64_t refused() const;
 };
 
 struct ModelQuestion {
-  std::string model;  // a directory with config.json, or a name that known_moe() knows (its MoE layer alone)
+  std::string model;  // a directory with config.json, or a name of known_moe() (its MoE layer only)
   int64_t tokens = 1;
   int64_t max_model_len = 0;                // 0: the model's context, at most 4096
-  std::optional<int64_t> sweep_tokens_max;  // also lists every change of kernel up to that count
+  std::optional<int64_t> sweep_tokens_max;  // also lists every change of kernel up to this count
   Policy policy = {};
   MoeBackend moe_backend = {};
-  CacheType cache = CacheType::kSame;  // of keys and values; a MoE layer alone has none
+  CacheType cache = CacheType::kSame;  // of the KV cache; MoE layers alone have none
 };
 
 Result<ModelChoices> model_choices(const ModelQuestion& question, const DeviceInfo& device);

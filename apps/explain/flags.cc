@@ -9,20 +9,20 @@
 namespace sluice::apps {
 namespace {
 
-constexpr int64_t kSweepTokensMax = 1 << 20;  // each count's workspace is looked at
+constexpr int64_t kSweepTokensMax = 1 << 20;  // every count's workspace is computed
 
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
 }
 
-// "--top_k,--top-k": both spellings of a field.
+// Both spellings of a field: "--top_k,--top-k".
 std::string flags_of(std::string_view field) {
   const std::string name(field), dashed = with_dashes(name);
   return "--" + name + (dashed == name ? "" : ",--" + dashed);
 }
 
-// The operation among the words after "explain": its fields become options, so that --help lists them.
+// Finds the operation among the words after "explain", so that its fields become options and --help lists them.
 std::unique_ptr<AnyProblem> named_op(const std::vector<std::string>& words) {
   for (const std::string& word : words)
     if (auto problem = make_problem(word); problem.ok()) return std::move(problem).value();
@@ -31,7 +31,7 @@ std::unique_ptr<AnyProblem> named_op(const std::vector<std::string>& words) {
 
 struct ExplainFlags {
   ExplainOptions options;
-  std::vector<std::pair<std::string, std::string>> typed;  // a value for each field; empty: not given
+  std::vector<std::pair<std::string, std::string>> typed;  // one value per field; empty: not given
   std::string sweep, model;
   bool json = false, contract = false;
 };
@@ -57,7 +57,7 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
                                   : status.message);
   for (const auto& [name, value] : flags.typed) {
     if (value.empty()) continue;
-    // A flag without a value arrives as "true".
+    // CLI11 gives a flag without a value as "true".
     o.fields.emplace_back(name, value == "true" ? "1" : value == "false" ? "0" : value);
   }
   o.format = flags.json ? Format::kJson : Format::kText;
@@ -66,49 +66,48 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (!flags.model.empty()) o.model = flags.model;
   if (o.model && !o.op.empty()) return wrong_use("explain: wanted an operation or --model, found both");
   if (!o.model && !(o.moe_backend.prefill + o.moe_backend.decode).empty())
-    return wrong_use(
-        "--moe-backend: wanted --model with it, found none (--force names an operation's kernel)");
+    return wrong_use("--moe-backend: wanted --model with it, found none (use --force for an operation)");
   if (!o.model && o.kv_cache_dtype != "auto")
-    return wrong_use("--kv-cache-dtype: wanted --model with it, found none (--cache sets an operation's)");
+    return wrong_use("--kv-cache-dtype: wanted --model with it, found none (use --cache for an operation)");
   return explain(o);
 }
 
 }  // namespace
 
 Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
-  CLI::App* app = root.add_subcommand("explain", "which kernel would run, and why not the others");
+  CLI::App* app = root.add_subcommand("explain", "show which kernel would run, and why the others would not");
   const auto flags = std::make_shared<ExplainFlags>();
   app->allow_extras();
-  app->add_option("op", flags->options.op, "the operation; none: lists them");
+  app->add_option("op", flags->options.op, "the operation; default: list all operations");
   app->add_option("--device", flags->options.device,
-                  "a device of `sluice devices`, or cpu or cuda of this machine; none: the CPU, and with "
-                  "--model a Hopper GPU where there is one");
+                  "a device of `sluice devices`, or cpu or cuda of this machine; default: the CPU, or with "
+                  "--model a Hopper GPU if present");
   app->add_option(
       "--force", flags->options.policy.force,
-      "the only kernel allowed: NAME or NAME:CONFIG; several, parted by commas, one an operation");
+      "allow only this kernel: NAME or NAME:CONFIG; at most one per operation, separated by commas");
   app->add_flag("--batch-invariant", flags->options.policy.batch_invariant,
-                "only kernels whose rows do not depend on each other");
-  app->add_option("--sweep", flags->sweep, "prints the choice for each count of tokens")
+                "allow only batch-invariant kernels");
+  app->add_option("--sweep", flags->sweep, "print the choice for each count of tokens")
       ->check(CLI::IsMember({"tokens"}));
-  app->add_option("--tokens-max", flags->options.tokens_max, "the sweep's last count")
+  app->add_option("--tokens-max", flags->options.tokens_max, "last count of the sweep")
       ->capture_default_str()
       ->check(integer_between(0, kSweepTokensMax));
-  app->add_flag("--json", flags->json, "the answer as JSON");
-  app->add_flag("--contract", flags->contract, "prints fields and tensors");
+  app->add_flag("--json", flags->json, "print JSON");
+  app->add_flag("--contract", flags->contract, "print the operation's fields and tensors");
   app->add_option("--model", flags->model,
-                  "a model's directory, or the name of a known MoE layer: all that it runs");
+                  "explain everything that this model runs: a directory, or the name of a known MoE layer");
   if (const auto problem = named_op(words)) {
     add_fields(app, *problem, flags.get());
   } else {
-    app->add_option("--tokens", flags->options.tokens, "with --model: tokens of the step")
+    app->add_option("--tokens", flags->options.tokens, "with --model: tokens per step")
         ->capture_default_str()
         ->check(integer_between(0, kStepTokensMax));
     add_moe_backend(app, &flags->options.moe_backend, "With --model");
     app->add_option("--kv-cache-dtype", flags->options.kv_cache_dtype,
-                    "with --model: type of keys and values: auto, bfloat16, fp8, fp8_e4m3")
+                    "with --model: type of the KV cache: auto, bfloat16, fp8, fp8_e4m3")
         ->capture_default_str();
     app->add_option("--max-model-len", flags->options.max_model_len,
-                    "with --model: tokens of a sequence; 0: the model's context, at most 4096")
+                    "with --model: maximum tokens per sequence; 0: the model's context, at most 4096")
         ->check(integer_between(0, INT32_MAX));
   }
   return {app, [app, flags] { return run_explain(*app, *flags); }};

@@ -12,7 +12,7 @@
 namespace sluice::apps {
 namespace {
 
-// The tensors of the naming that the checkpoint uses: the naming with more tensors in it.
+// The tensor names that the checkpoint uses: of the family's namings, the one with the most tensors in the files.
 std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
                                   const Checkpoint& checkpoint) {
   std::vector<TensorSpec> best;
@@ -46,7 +46,7 @@ void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoin
     if (by_name.count(s.name)) out->missing.push_back(s.name + " " + stored_text(s.type, s.shape));
 }
 
-// Without a family: the MoE layers that nn/moe/load.h can load, by their names.
+// For unknown families: finds the MoE layers that nn/moe/load.h can load, by their names.
 void use_moe_names(const Checkpoint& checkpoint, MoeNaming naming, Inspection* out) {
   std::map<std::string, std::string> uses;
   const MoeNames& n = moe_names(naming);

@@ -9,29 +9,31 @@
 namespace sluice::apps {
 
 Command add_make_checkpoint(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("make-checkpoint", "random weights in a model's real layout");
+  CLI::App* app = root.add_subcommand("make-checkpoint", "write random weights in a model's real layout");
   const auto options = std::make_shared<MakeOptions>();
-  app->add_option("directory", options->directory, "where to write: a new or empty directory");
+  app->add_option("directory", options->directory, "output directory, new or empty");
   app->add_option("--like", options->like,
-                  "the model: gpt-oss and Qwen3-MoE whole, of the others the MoE layers alone, in bf16 where "
+                  "the model: gpt-oss and Qwen3-MoE complete, other models only their MoE layers, in bf16 if "
                   "they ship in "
                   "FP8 or NVFP4")
       ->capture_default_str();
-  app->add_option("--layers", options->layers, "0: as many as the model has")
+  app->add_option("--layers", options->layers, "number of layers; 0: as many as the model has")
       ->capture_default_str()
       ->check(integer_between(0, 1000));
-  app->add_option("--seed", options->seed, "of the weights")->capture_default_str()->check(seed_number());
+  app->add_option("--seed", options->seed, "random seed of the weights")
+      ->capture_default_str()
+      ->check(seed_number());
   add_routing(app, [options](Routing routing) { options->routing = routing; });
-  app->add_option(
-         "--only", options->only,
-         "only the tensors whose names contain this, with the bytes that they have in the whole checkpoint")
+  app->add_option("--only", options->only,
+                  "write only the tensors whose names contain this text, with the same bytes as in the "
+                  "complete checkpoint")
       ->check(some_text());
   app->add_flag(
       "--config-only",
       [options](int64_t count) {
         if (count > 0) options->weights = MakeOptions::Weights::kLeaveOut;
       },
-      "no weights: `--load-format dummy` makes those of seed 0 of it, with its own --routing");
+      "write no weights: `--load-format dummy` generates the same weights as seed 0, with its own --routing");
   app->allow_extras();
   return {app, [app, options] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);

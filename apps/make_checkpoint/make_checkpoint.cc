@@ -20,15 +20,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPiece = 8 << 20;  // bytes written at a time; a multiple of 8
+constexpr int64_t kPiece = 8 << 20;  // bytes per write; a multiple of 8
 
-// What can be made. Models of a family that Sluice runs are whole; of the others the MoE layers, in bf16 where they are published in
-// FP8.
+// A model to imitate. Models of families that Sluice runs are complete. Other models have only their MoE layers, in bf16 if they are
+// published in FP8.
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
-  int64_t layers, first_moe_layer;  // MoE layers; their numbers go on from the first
-  int64_t step = 1;                 // of these numbers
+  int64_t layers, first_moe_layer;  // number of MoE layers, and the first one's index
+  int64_t step = 1;                 // between the indices
 };
 constexpr Like kLike[] = {
     {"gpt-oss-20b", "GptOssForCausalLM", MoeNaming::kGptOss, 24, 0},
@@ -36,7 +36,7 @@ constexpr Like kLike[] = {
     {"deepseek-v4-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 43, 0},
     {"deepseek-v4-pro", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 61, 0},
     {"deepseek-v4.1-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 1,
-     0},  // how many it has is not published
+     0},  // their number is not published
     {"deepseek-v3", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 58, 3},
     {"kimi-k2", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 60, 1},
     {"glm-4.5", "Glm4MoeForCausalLM", MoeNaming::kDeepSeekV3, 89, 3},
@@ -52,14 +52,15 @@ constexpr Like kLike[] = {
     {"llama-4-scout", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 48, 0},
     {"llama-4-maverick", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 24, 1, 2},
 };
-constexpr int64_t kHashLayers = 3;  // of DeepSeek V4: the first ones look experts up by token
+// Of DeepSeek V4: its first layers choose experts by a hash of the token.
+constexpr int64_t kHashLayers = 3;
 
 bool has_router_bias(const Like& like) { return like.naming == MoeNaming::kGptOss; }
 bool is_whole(const Like& like) {
   return like.naming == MoeNaming::kGptOss || like.naming == MoeNaming::kQwen3Moe;
 }
 
-// "gpt-oss-20b, gpt-oss-120b"
+// Lists the names: "gpt-oss-20b, gpt-oss-120b".
 std::string names_of(bool (*wanted)(const Like&)) {
   std::string out;
   for (const Like& like : kLike)
@@ -139,7 +140,7 @@ Json qwen3_moe_config(const Like& like, int64_t layers) {
           {"vocab_size", 151936}};
 }
 
-// Of a model that is whole.
+// The config.json of a complete model.
 Json config_of(const Like& like, int64_t layers) {
   return like.naming == MoeNaming::kQwen3Moe ? qwen3_moe_config(like, layers) : gpt_oss_config(like, layers);
 }
@@ -173,7 +174,8 @@ Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& all, c
     tensors.push_back({s.name, s.type, s.shape});
   }
   if (specs.empty())
-    return invalid("--only: wanted a part of a tensor's name, as " + all.front().name + ", found " + only);
+    return invalid("--only: wanted a part of a tensor's name such as " + all.front().name + ", found " +
+                   only);
   auto writer = SafetensorsWriter::create(path.string(), tensors, {{"format", "pt"}});
   if (!writer.ok()) return writer.status();
   RandomWeights random(all, options, 0);
@@ -190,7 +192,7 @@ Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& all, c
   return writer.value()->finish();
 }
 
-// The MoE layers of a model that no family runs: what nn/moe/load.h reads.
+// The tensors of the MoE layers that nn/moe/load.h reads, for a model without a family.
 std::vector<TensorSpec> moe_layers_of(const Like& like, int64_t layers) {
   std::vector<TensorSpec> out;
   for (int64_t i = 0; i < layers; ++i) {
@@ -220,7 +222,7 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   SLUICE_TRY(write_text(directory / "tokenizer_config.json",
                         stand_in_tokenizer_config(made["max_position_embeddings"].get<int64_t>())));
   if (o.weights == MakeOptions::Weights::kLeaveOut) return {};
-  // The list of tensors is the one that the loader uses: it comes from the config that was just written.
+  // Reads the config just written, so that the tensors are those that the loader expects.
   const auto config = read_model_config(directory.string());
   if (!config.ok()) return config.status();
   for (const Family* family : families())
@@ -232,9 +234,9 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   return unsupported("no family for " + std::string(like.architecture));
 }
 
-const std::string kPartial = ".partial-";  // and the number of the process that writes it
+const std::string kPartial = ".partial-";  // followed by the id of the writing process
 
-// Whether it is what a process left that was killed while it wrote.
+// Whether a killed process left this folder.
 bool is_leftover(const std::string& name) {
   if (!name.starts_with(kPartial)) return false;
   pid_t writer = 0;
@@ -260,7 +262,7 @@ Status make_empty(const fs::path& directory) {
   return {};
 }
 
-// The weights first: who finds a config finds all.
+// Moves the weights first, so that a directory with a config is complete.
 Status move_all(const fs::path& from, const fs::path& to) {
   for (const char* name : {"model.safetensors", "tokenizer.json", "tokenizer_config.json",
                            "generation_config.json", "config.json"}) {
@@ -286,7 +288,7 @@ std::string made_text(const MakeOptions& options) {
   const int64_t layers = options.layers ? options.layers : like->layers;
   const int64_t last = like->first_moe_layer + (layers - 1) * like->step;
   const bool fp4 = known_moe(like->name).value().expert_w == DType::kE2M1;
-  return options.like + ": " + std::to_string(layers) + " MoE layers alone, " +
+  return options.like + ": " + std::to_string(layers) + " MoE layers only, " +
          std::to_string(like->first_moe_layer) + " to " + std::to_string(last) +
          (like->step > 1 ? " by " + std::to_string(like->step) : "") + ", experts in " +
          (fp4 ? "MXFP4" : "bf16") + ", named as " + std::string(word(like->naming));
@@ -300,7 +302,7 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
     return unknown_name("--like", o.like, known);
   }
   if (o.weights == MakeOptions::Weights::kLeaveOut && !is_whole(*like))
-    return invalid("--config-only: wanted a model that Sluice runs whole (" + names_of(is_whole) +
+    return invalid("--config-only: wanted a model that Sluice runs (" + names_of(is_whole) +
                    "), found --like " + o.like);
   if (o.weights == MakeOptions::Weights::kLeaveOut && !o.only.empty())
     return invalid("--only: wanted no --config-only with it, found both");

@@ -1,4 +1,4 @@
-// Checkpoints with random weights in a model's real layout: for speed, memory and every path that real ones take.
+// Writes checkpoints with random weights in a model's real layout, to test speed, memory and every code path of real ones.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,24 +14,24 @@ struct MakeOptions {
   int64_t layers = 0;  // 0: as many as the model has
   uint64_t seed = 0;
   Routing routing = Routing::kUniform;
-  std::string only;  // tensors whose names contain it are written, and no others; empty: all
+  std::string only;  // writes only tensors whose names contain this; empty: all
   enum class Weights : uint8_t { kWrite, kLeaveOut } weights = Weights::kWrite;
 };
 
-// Called with bytes as they are written: a Status that is not ok ends the work and is the answer.
+// Called with the number of written bytes. An error stops the work and is returned.
 using MakeProgress = std::function<Status(int64_t done, int64_t all)>;
 
-// Writes config.json and model.safetensors: of a model that Sluice runs everything, with a stand-in tokenizer, of others the MoE layers. Without
-// weights, the configs and the tokenizer of a model that it runs alone: `--load-format dummy` makes the same weights of them. Tensors are
-// written in chunks, so no model is too large for memory. Everything lies in a folder .partial-PID of the directory until it is
-// whole. A failure leaves nothing behind; what a killed process left is removed by the next one. kInvalidArgument names the option;
-// kIo the file and, on a full disk, the bytes wanted.
+// Writes config.json and model.safetensors: complete and with a stand-in tokenizer for models that Sluice runs, else only the MoE layers.
+// With kLeaveOut, only configs and tokenizer are written; `--load-format dummy` then generates the same weights. kLeaveOut requires a
+// model that Sluice runs. Tensors are written in chunks, so no model is too large for memory. Files are written to a folder .partial-PID
+// of the directory and moved when complete. A failure leaves no files behind; the next call removes what a killed process left.
+// kInvalidArgument names the option; kIo names the file and, on a full disk, the bytes needed.
 Status make_checkpoint(const MakeOptions& options, const MakeProgress& progress);
 
-// What that is: "gpt-oss-20b", or which MoE layers of a model that Sluice does not run, and how its experts are stored.
+// Describes the checkpoint: "gpt-oss-20b", or the MoE layers of a model that Sluice does not run, and how the experts are stored.
 std::string made_text(const MakeOptions& options);
 
-// As a command.
+// The command.
 int make_checkpoint_command(const MakeOptions& options);
 
 }  // namespace sluice::apps

@@ -13,7 +13,7 @@ int make_checkpoint_command(const MakeOptions& options) {
   ProgressBar bar("Writing");
   const Interruptible interruptible(EndOn::kAnySignal);
   const Status status = make_checkpoint(options, [&](int64_t done, int64_t all) -> Status {
-    if (asked_to_end()) return {Code::kIo, options.directory + ": interrupted; nothing is left of it"};
+    if (asked_to_end()) return {Code::kIo, options.directory + ": interrupted; removed the partial files"};
     if (people_are_watching()) bar(done, all);
     return {};
   });
@@ -22,7 +22,7 @@ int make_checkpoint_command(const MakeOptions& options) {
   const bool weights = options.weights == MakeOptions::Weights::kWrite;
   std::printf(
       "%s: %s %s\n", options.directory.c_str(),
-      weights ? "random weights, in the layout of" : "configs and a tokenizer, for --load-format dummy, of",
+      weights ? "random weights in the layout of" : "configs and a tokenizer for --load-format dummy of",
       made_text(options).c_str());
   return kExitOk;
 }

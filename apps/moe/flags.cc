@@ -10,8 +10,7 @@
 namespace sluice::apps {
 
 Command add_moe(CLI::App& root) {
-  CLI::App* app =
-      root.add_subcommand("moe", "one MoE layer of a known model on this machine, checked and timed");
+  CLI::App* app = root.add_subcommand("moe", "check and time one MoE layer of a known model on this machine");
   struct Flags {
     MoeLayerOptions options;
     std::string device = "cpu";
@@ -21,7 +20,7 @@ Command add_moe(CLI::App& root) {
   const auto flags = std::make_shared<Flags>();
   MoeLayerOptions* options = &flags->options;
   app->add_option("model", options->model,
-                  "one of " + known_moe_names() + "; or fields, as \"hidden=2880 experts=128 top_k=4\"")
+                  "one of " + known_moe_names() + "; or fields such as \"hidden=2880 experts=128 top_k=4\"")
       ->capture_default_str();
   app->add_option("--device", flags->device, "cpu, or cuda: this machine's GPU")
       ->capture_default_str()
@@ -29,19 +28,19 @@ Command add_moe(CLI::App& root) {
   add_moe_backend(app, &options->experts);
   add_counts(app, "--tokens", &options->tokens, 1, kStepTokensMax,
              "token counts to time, separated by commas");
-  app->add_option("--threads", options->threads, "threads of the CPU; 0: one for each processor")
+  app->add_option("--threads", options->threads, "CPU threads; 0: one per processor")
       ->capture_default_str()
       ->check(integer_between(0, kThreadsMax));
-  app->add_option("--seed", options->seed, "of weights and activations")
+  app->add_option("--seed", options->seed, "random seed of weights and activations")
       ->capture_default_str()
       ->check(seed_number());
-  app->add_flag("--json", flags->json, "the answer as JSON");
+  app->add_flag("--json", flags->json, "print JSON");
   CLI::Option* digests = app->add_flag(
       "--digest", flags->wants_digest,
-      "hashes of what a gpt-oss layer with reproducible weights gives, as examples/layer.c prints them");
-  app->add_option("--ep-rank", flags->digest.slice.ep_rank, "of --digest: expert-parallel rank")
+      "print hashes of the output of a gpt-oss layer with reproducible weights, as examples/layer.c does");
+  app->add_option("--ep-rank", flags->digest.slice.ep_rank, "with --digest: expert-parallel rank")
       ->needs(digests);
-  app->add_option("--ep-size", flags->digest.slice.ep_size, "of --digest: expert-parallel ranks")
+  app->add_option("--ep-size", flags->digest.slice.ep_size, "with --digest: number of expert-parallel ranks")
       ->needs(digests);
   app->allow_extras();
   return {app, [app, flags] {

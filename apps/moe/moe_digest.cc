@@ -13,7 +13,7 @@ namespace {
 
 enum class Kind : uint8_t { kCodes, kScales, kRouter, kBias, kUnit };
 
-// SplitMix64 (Steele, Lea, Flood 2014) of a counter.
+// SplitMix64 (Steele, Lea, Flood 2014), applied to a counter.
 uint64_t mix(uint64_t z) {
   z += 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -21,7 +21,7 @@ uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// Four bf16 of one size: sign and mantissa at random, one exponent.
+// Four bf16 numbers with random signs and mantissas and one exponent.
 uint64_t four_bf16(uint64_t bits, uint64_t exponent) {
   return (bits & 0x807F807F807F807Fu) | exponent * 0x0080008000800080u;
 }
@@ -31,9 +31,9 @@ uint64_t word_of(Kind kind, uint64_t bits) {
     case Kind::kCodes:
       return bits;
     case Kind::kScales:
-      return 0x7676767676767676u + (bits & 0x0303030303030303u);  // 2^-9 to 2^-6
+      return 0x7676767676767676u + (bits & 0x0303030303030303u);  // four e8m0 scales from 2^-9 to 2^-6
     case Kind::kRouter:
-      return four_bf16(bits, 121);  // 2^-6 to 2^-5
+      return four_bf16(bits, 121);  // from 2^-6 to 2^-5
     case Kind::kBias:
       return four_bf16(bits, 124);
     case Kind::kUnit:
@@ -42,7 +42,7 @@ uint64_t word_of(Kind kind, uint64_t bits) {
   return 0;
 }
 
-// Tensor k from its byte `first` on, in words of 8 bytes.
+// The bytes of tensor k from offset `first` on, generated in words of 8 bytes.
 std::vector<std::byte> numbers(Kind kind, uint64_t k, int64_t first, int64_t bytes) {
   std::vector<std::byte> out(static_cast<size_t>(bytes));
   for (size_t i = 0; i < out.size(); i += 8) {
@@ -52,7 +52,7 @@ std::vector<std::byte> numbers(Kind kind, uint64_t k, int64_t first, int64_t byt
   return out;
 }
 
-// The layer's tensors under the names of its checkpoint, of this rank's experts.
+// The layer's tensors under the checkpoint's names, for this rank's experts.
 class Weights {
  public:
   Weights(const MoeConfig& c, const Slice& slice) : part_(part_of_experts(c.experts, slice)) {
@@ -85,7 +85,7 @@ class Weights {
                         .data = bytes_.back().data()});
   }
   Part part_;
-  std::vector<std::vector<std::byte>> bytes_;  // whose own memory stays where it is when they move
+  std::vector<std::vector<std::byte>> bytes_;  // moving the outer vector leaves the bytes in place
   std::vector<CheckpointTensor> tensors_;
 };
 

@@ -1,4 +1,4 @@
-// sluice moe MODEL --digest: what a layer with reproducible weights computes, for comparison with a program outside.
+// sluice moe MODEL --digest: hashes the output of a layer with reproducible weights, for comparison with other programs.
 #pragma once
 #include <cstdint>
 #include <ostream>
@@ -16,15 +16,15 @@ struct MoeDigestOptions {
   std::vector<int64_t> tokens = {1};
   Backend backend = Backend::kCpu;
   int index = 0;    // of the GPU
-  int threads = 0;  // of the CPU; 0: one for each processor
+  int threads = 0;  // CPU threads; 0: one per processor
   Slice slice = {};
 };
 
-// Makes the weights of a gpt-oss layer as its checkpoint has them, by the formula of examples/layer.c, loads them, runs the layer and
-// writes a line for each count of tokens with the FNV-1a hash of y, as that program does. kInvalidArgument for another model.
+// Generates the weights of a gpt-oss layer in its checkpoint's format by the formula of examples/layer.c and runs the layer. Writes one
+// line per count of tokens with the FNV-1a hash of y, in that program's format. kInvalidArgument: any other model.
 Status write_moe_digests(const MoeDigestOptions& options, std::ostream& out);
 
-// As a command: prints it.
+// The command: prints the lines.
 int moe_digest(MoeDigestOptions options, const std::string& device);
 
 }  // namespace sluice::apps

@@ -25,7 +25,7 @@ Result<StepTiming> time_step(Device& device, const Moe& moe, const RandomLayer& 
   if (!eager.ok()) return eager.status();
   auto recording = device.record(stream, forward);
   if (!recording.ok()) return recording.status();
-  // A wait for a GPU costs as much as a small layer: many replays share one.
+  // Synchronizing with a GPU costs as much as a small layer, so many replays share one synchronization.
   const int replays = device.shares_host_memory() ? 1 : kReplaysOnGpu;
   std::vector<double> ms;
   for (int i = 0; i < kRepeats; ++i) {
@@ -80,7 +80,7 @@ Result<MoeConfig> checked_config(const MoeLayerOptions& options) {
   return config;
 }
 
-// A stage outside of its bound is an error that names it.
+// Fails if a stage exceeds its error bound, and names the stage.
 Status check_stages(Device& device, const Moe& moe, const RandomLayer& layer, Random& random,
                     std::ostream* words, MoeLayerReport* report) {
   const Result<RandomCall> call = random_call(device, moe, kCheckedTokens, random);
@@ -95,7 +95,7 @@ Status check_stages(Device& device, const Moe& moe, const RandomLayer& layer, Ra
     if (c.worst > 1) wrong += "\n  " + c.stage + " (" + c.kernel + "): " + c.detail;
   }
   if (wrong.empty()) return {};
-  return {Code::kCorrupt, "moe: stages outside of their error bounds:" + wrong};
+  return {Code::kCorrupt, "moe: these stages exceed their error bounds:" + wrong};
 }
 
 }  // namespace
@@ -125,12 +125,12 @@ Result<MoeLayerReport> run_moe_layer(const MoeLayerOptions& options, std::ostrea
   if (!made.ok()) return made.status();
   const RandomLayer& layer = *made.value();
   report.weight_bytes = layer.bytes();
-  print(words, "weights  %.0f MB, random, in layout %s, made in %.1f s\n", report.weight_bytes / 1e6,
+  print(words, "weights  %.0f MB, random, in layout %s, generated in %.1f s\n", report.weight_bytes / 1e6,
         report.layout.c_str(), ms_since(begin) / 1e3);
-  print(
-      words,
-      "\ncheck    each stage of %d tokens against its double-precision reference: worst share of its bound\n",
-      static_cast<int>(kCheckedTokens));
+  print(words,
+        "\ncheck    each stage of %d tokens against its double-precision reference: worst error as a "
+        "fraction of its bound\n",
+        static_cast<int>(kCheckedTokens));
   Random random(options.seed + 1);
   SLUICE_TRY(check_stages(device, moe, layer, random, words, &report));
 

@@ -1,4 +1,4 @@
-// sluice moe: one MoE layer of a known model, with random weights in the real layout, on this machine or its GPU.
+// sluice moe: one MoE layer of a known model, with random weights in the real layout, on the CPU or the GPU.
 #pragma once
 #include <cstdint>
 #include <ostream>
@@ -13,11 +13,12 @@
 namespace sluice::apps {
 
 struct MoeLayerOptions {
-  std::string model = "gpt-oss-20b";  // of known_moe(), or a layer's fields: "hidden=2880 experts=128 ..."
+  // A name of known_moe(), or a layer's fields: "hidden=2880 experts=128 ...".
+  std::string model = "gpt-oss-20b";
   std::vector<int64_t> tokens = {1, 16, 256};
-  Backend backend = Backend::kCpu;  // the device: this machine's CPU or its GPU
+  Backend backend = Backend::kCpu;  // this machine's CPU or its GPU
   MoeBackend experts = {};
-  int threads = 0;  // 0: one for each processor
+  int threads = 0;  // 0: one per processor
   uint64_t seed = 1;
 };
 
@@ -28,14 +29,14 @@ struct MoeLayerReport {
   std::vector<StepTiming> timings;
 };
 
-// Makes the weights, holds four tokens to the references stage by stage, times the layer at each count of tokens, and
-// compares eager with recorded runs bit by bit. Writes to `words` as it goes, when given. kInvalidArgument for an
-// unknown model, a kernel that the device has not or a bad count; kUnsupported where there is no GPU; kOutOfMemory before anything is allocated when the layer does not fit; kCorrupt when
-// a check fails.
+// Generates the weights, compares four tokens with the references stage by stage, times the layer at each count of tokens, and compares
+// eager with captured runs bit by bit. Writes progress to `words` unless null. kInvalidArgument: an unknown model, a kernel that the
+// device lacks, or a wrong count. kUnsupported: no GPU. kOutOfMemory: the layer does not fit; detected before allocation. kCorrupt: a
+// check failed.
 Result<MoeLayerReport> run_moe_layer(const MoeLayerOptions& options, std::ostream* words);
 
 std::string moe_layer_json(const MoeLayerReport& report);
-// As a command: prints it.
+// The command: prints the report.
 int moe(const MoeLayerOptions& options, Format format);
 
 }  // namespace sluice::apps

@@ -7,7 +7,7 @@
 namespace sluice::apps {
 namespace {
 
-// Memory on the device that `fill` writes on the host.
+// Allocates device memory and fills it from the host with `fill`.
 template <class Fill>
 Status make_filled(Device& device, const SlotSpec& spec, Tensor* to, std::vector<OwnedTensor>* memory,
                    Fill fill) {
@@ -37,7 +37,7 @@ bool is_scale(const SlotSpec& spec) {
   return spec.name.ends_with("up_scale") || spec.name.ends_with("down_scale");
 }
 
-// The matrix product that a tensor of the experts belongs to.
+// The matrix product that reads this expert tensor.
 const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& spec) {
   const bool down = spec.name.find(".down") != std::string_view::npos;
   if (spec.name.starts_with("shared")) return down ? p.shared_down : p.shared_up;
@@ -45,8 +45,8 @@ const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& s
   return down ? p.down : p.up;
 }
 
-// Weights of unit gain: their root mean square is about 1 / sqrt(width). Random bytes are their own random permutation, so packed
-// weights are filled in place.
+// Fills weights such that the layer has unit gain: their root mean square is about 1 / sqrt(width). A permutation of random bytes is
+// equally random, so packed weights are filled in place.
 void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
   const ExpertProblems problems = expert_problems(c);
   const ExpertGemm::Problem& product = product_of(problems, spec);
@@ -54,7 +54,8 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
   const int gain = -static_cast<int>(std::lround(std::log2(root)));
   const int64_t n = elements_of(t);
   if (is_scale(spec)) {
-    // Uniform e2m1 codes have a root mean square of 2.9, about 2^1.5. In fragments: relative scales, then each row's largest.
+    // Uniform e2m1 codes have a root mean square of 2.9, about 2^1.5. Fragments store relative scales first, then the largest scale of
+    // each row.
     const bool fragments = c.layout == WeightLayout::kFragments;
     const int64_t each = t.shape[1], top = fragments ? ExpertGemm::fragments(product).top_begin() : 0;
     for (int64_t i = 0; i < n; ++i)
@@ -62,7 +63,7 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
                                                 : i % each < top ? kFragmentUnscaled - random.integer(0, 1)
                                                                  : 127 + gain - 1);
   } else if (t.dtype == DType::kU8 && product.w == DType::kBF16) {
-    for (int64_t i = 0; i < n / 2; ++i) {  // sign and mantissa at random, one exponent
+    for (int64_t i = 0; i < n / 2; ++i) {  // random signs and mantissas, one exponent
       const uint32_t bits = random.bits();
       t.as<uint16_t>()[i] = static_cast<uint16_t>((bits & 0x807Fu) | static_cast<uint32_t>(127 + gain) << 7);
     }
@@ -97,7 +98,7 @@ void fill_io(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& 
   }
 }
 
-// Padding of fragments holds zeros; bytes at random would fill it, too.
+// Fragments must have zeros as padding, and random bytes would overwrite them.
 Status check_padding(const MoeConfig& c, const SlotSpec& spec) {
   if (c.layout != WeightLayout::kFragments || spec.dtype != DType::kU8) return {};
   const ExpertProblems problems = expert_problems(c);

@@ -1,4 +1,4 @@
-// An MoE layer's weights and a call's tensors on a device, at random, of a size that neither vanishes nor overflows.
+// Random weights of an MoE layer and random tensors of a call, on a device, scaled so that results neither vanish nor overflow.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,12 +9,12 @@
 
 namespace sluice::apps {
 
-// Bytes of what weight_slots() or io_slots() list.
+// Total bytes of the tensors from weight_slots() or io_slots().
 double bytes_of_slots(const std::vector<std::pair<SlotSpec, Tensor*>>& slots);
 
 class RandomLayer {
  public:
-  // kUnsupported: fragments of a matrix that has padding, which would be random, too. kOutOfMemory names the tensor.
+  // kUnsupported: a matrix is stored as fragments with padding, which would become random, too. kOutOfMemory names the tensor.
   static Result<std::unique_ptr<RandomLayer>> make(Device& device, const MoeConfig& config, uint64_t seed);
   const MoeWeights& weights() const { return weights_; }
   double bytes() const { return bytes_; }
@@ -25,7 +25,7 @@ class RandomLayer {
   double bytes_ = 0;
 };
 
-// Everything that one call touches besides the weights.
+// All tensors of one call besides the weights.
 struct RandomCall {
   MoeIo io;
   Workspace workspace;
@@ -33,7 +33,7 @@ struct RandomCall {
 };
 Result<RandomCall> random_call(Device& device, const Moe& moe, int64_t tokens, Random& random);
 
-// A contiguous tensor's bytes, wherever it is.
+// Copies a contiguous tensor's bytes from any device.
 Result<std::vector<std::byte>> bytes_at(Device& device, const Tensor& tensor);
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// What the answers of `sluice run` must match.
+// The structure that answers of `sluice run` must match.
 #pragma once
 #include <memory>
 #include <optional>
@@ -9,14 +9,14 @@
 namespace sluice::apps {
 
 struct AnswerForm {
-  std::optional<ResponseFormat> told;  // of which the model is told
-  MakeFilter make_filter;              // empty: any text will do
-  // Of one answer.
+  std::optional<ResponseFormat> told;  // the description that the model sees
+  MakeFilter make_filter;              // empty: answers are unconstrained
+  // Makes the filter of one answer.
   std::shared_ptr<TokenFilter> filter() const { return make_filter ? make_filter() : nullptr; }
 };
 
-// `source`: a JSON schema, which begins with '{', or the name of a file that has one. `vocab`: logits of the model, as many as it has
-// tokens or more. Compiles, which takes seconds where there are many tokens. kInvalidArgument, kIo: begins with --json-schema.
+// `source`: a JSON schema, which begins with '{', or the name of a file with one. `vocab`: length of the model's logits row. Compiling
+// takes seconds for large vocabularies. kInvalidArgument, kIo: the message begins with --json-schema.
 Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& format,
                                std::optional<bool> thinking, int64_t vocab);
 

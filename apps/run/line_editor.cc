@@ -32,16 +32,16 @@ namespace {
 constexpr int kHistoryLines = 1000;
 constexpr int64_t kEditrcBytesMax = 1 << 20;
 
-// Keys that terminals send and libedit does not know by itself; and a search in the history, as shells have it.
+// Key sequences of terminals that libedit does not bind by itself, and history search as in shells.
 constexpr const char* kKeys[][2] = {{"\\e[3~", "ed-delete-next-char"}, {"\\e[H", "ed-move-to-beg"},
                                     {"\\e[F", "ed-move-to-end"},       {"\\e[1~", "ed-move-to-beg"},
                                     {"\\e[4~", "ed-move-to-end"},      {"\\e[1;5C", "em-next-word"},
                                     {"\\e[1;5D", "ed-prev-word"},      {"^R", "em-inc-search-prev"}};
 
-// Reads a line of editor commands from the terminal, and follows wild pointers where a quote in it stays open.
+// This libedit command reads further commands from the terminal and follows wild pointers if a quote in them stays open.
 constexpr const char* kUnsafeCommand = "ed-command";
 
-// libedit reads characters as the locale has them; a bare system's has ASCII alone.
+// libedit decodes characters by the locale, which is ASCII on a minimal system.
 void want_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -72,8 +72,8 @@ class LibeditEditor final : public LineEditor {
 
   std::optional<std::string> next() override {
     const SignalNotes::Taking taking(&signals_);
-    el_resize(line_);                // the window may have changed during an answer
-    el_set(line_, EL_PREP_TERM, 1);  // before the prompt: who sees it may press any key
+    el_resize(line_);                // the window may have been resized during an answer
+    el_set(line_, EL_PREP_TERM, 1);  // before the prompt, because users may type as soon as they see it
     int bytes = 0;
     const char* text = el_gets(line_, &bytes);
     if (text == nullptr || bytes <= 0) return {};
@@ -101,11 +101,11 @@ class LibeditEditor final : public LineEditor {
 
   std::string prompt_;
   SignalNotes signals_;
-  EditLine* line_ = el_init("sluice", stdin, stderr, stderr);  // answers alone go to standard output
+  EditLine* line_ = el_init("sluice", stdin, stderr, stderr);  // standard output gets only answers
   History* past_ = history_init();
 };
 
-// As libedit's own reader: 1 for a character, 0 for the end, -1 for an error. Bytes that are no text are dropped.
+// Replaces libedit's reader: 1 for a character, 0 for the end, -1 for an error. Drops invalid bytes.
 int LibeditEditor::read_key(wchar_t* key) {
   char bytes[MB_LEN_MAX];
   size_t count = 0;
@@ -118,9 +118,9 @@ int LibeditEditor::read_key(wchar_t* key) {
     while (count > 0) {
       std::mbstate_t state{};
       const size_t used = std::mbrtowc(key, bytes, count, &state);
-      if (used == static_cast<size_t>(-2) && count < sizeof bytes) break;  // not whole yet
+      if (used == static_cast<size_t>(-2) && count < sizeof bytes) break;  // incomplete
       if (used <= count) return 1;
-      bytes[0] = bytes[count - 1];  // which may begin a character
+      bytes[0] = bytes[count - 1];  // this byte may begin another character
       count = count > 1 ? 1 : 0;
     }
   }
@@ -149,13 +149,13 @@ void LibeditEditor::redraw() {
   el_set(line_, EL_REFRESH);
 }
 
-// As el_source() finds and reads it, but a line that libedit cannot read is an error there, and not undefined.
+// Finds and reads the file as el_source() does. But a line that libedit cannot parse is an error here, not undefined behaviour.
 void LibeditEditor::read_editrc() {
   const char *named = std::getenv("EDITRC"), *home = std::getenv("HOME");
   if (!named && !home) return;
   const std::string path = named ? named : std::string(home) + "/.editrc";
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return;  // none, or /dev/null, which says so
+  if (!std::filesystem::is_regular_file(path, error)) return;  // no file, or /dev/null to disable it
   const auto text = read_file(path, kEditrcBytesMax);
   if (!text.ok()) {
     wrong_use(text.status().message);
@@ -177,7 +177,8 @@ void LibeditEditor::take_editrc_line(const std::string& line, const std::string&
     wrong_use(place + ": wanted every quote closed, found one that is open");
   } else if (std::any_of(all, all + count,
                          [](const char* word) { return std::strcmp(word, kUnsafeCommand) == 0; })) {
-    wrong_use(place + ": wanted another command, found " + kUnsafeCommand + ", which is not offered here");
+    wrong_use(place + ": wanted another command, found " + kUnsafeCommand +
+              ", which Sluice does not support");
   } else if (count > 0 && el_parse(line_, count, all) == -1) {
     wrong_use(place + ": wanted a command of libedit, found '" + all[0] + "'");
   }

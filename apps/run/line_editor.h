@@ -1,4 +1,4 @@
-// Lines edited on a terminal, by libedit.
+// Line editing on a terminal, by libedit.
 #pragma once
 #include <memory>
 #include <optional>
@@ -8,10 +8,10 @@ namespace sluice::apps {
 
 class LineEditor {
  public:
-  // Null: this build has no libedit, or the process no descriptors left.
+  // Null: this build lacks libedit, or the process has no descriptors left.
   static std::unique_ptr<LineEditor> open(const char* prompt);
   virtual ~LineEditor() = default;
-  virtual std::optional<std::string> next() = 0;  // without its newline; none: there are no more
+  virtual std::optional<std::string> next() = 0;  // without the newline; none at the end of input
 };
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// Lines that somebody types, or that a script brings.
+// Reads lines from a user or from a script.
 #pragma once
 #include <memory>
 #include <optional>
@@ -9,17 +9,17 @@
 
 namespace sluice::apps {
 
-// On a terminal a prompt, editing and the history of this run; ~/.editrc may set keys. From anywhere else the lines as they come.
+// A terminal gets a prompt, line editing and the history of this run; ~/.editrc may define keys. Other inputs are read line by line.
 class LineInput {
  public:
   LineInput();
   bool terminal() const { return terminal_; }
-  // Without its newline; none: there are no more. kIo, kCorrupt: standard input cannot be read, or has a line without an end.
+  // Returns a line without its newline; none at the end of input. kIo: standard input cannot be read; kCorrupt: a line is too long.
   Result<std::optional<std::string>> next();
 
  private:
   bool terminal_;
-  std::unique_ptr<LineEditor> editor_;  // null: nothing to edit with
+  std::unique_ptr<LineEditor> editor_;  // null: no line editing
 };
 
 }  // namespace sluice::apps

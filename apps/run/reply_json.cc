@@ -4,7 +4,7 @@
 
 namespace sluice::apps {
 
-// As OpenAI's API has it: a token may be a part of a character, so its bytes say what its text cannot.
+// As in OpenAI's API: a token may be part of a character, so its bytes are listed, too.
 static OrderedJson token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
   const std::string_view piece = tokenizer.piece(id);
   return {{"token", piece},

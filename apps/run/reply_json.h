@@ -1,4 +1,4 @@
-// An answer of sluice run as JSON.
+// JSON output of sluice run.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace sluice::apps {
 
-// The tokenizer says what tokens with log probabilities are.
+// The tokenizer gives the text of tokens in lists of log probabilities.
 std::string reply_json(const Reply& reply, const Tokenizer& tokenizer);
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// sluice run: asks a model, once or in a conversation.
+// sluice run: answers one prompt, or chats interactively.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@
 namespace sluice::apps {
 
 enum class Reasoning : uint8_t {
-  kOnTerminal,  // shown when standard error is one
+  kOnTerminal,  // shown if standard error is a terminal
   kShow,
   kHide,
 };
@@ -20,10 +20,10 @@ struct RunOptions {
   ModelFlags model;
   ChatFlags chat;
   RequestSampling sampling;
-  std::vector<std::string> stop;           // text for the user ends before any of them; none is empty
-  std::optional<std::string> prompt;       // "-": all of standard input
-  std::optional<std::string> prompt_file;  // likewise; neither: a conversation on standard input
-  std::optional<std::string> json_schema;  // that answers match: its text, or a file with it
+  std::vector<std::string> stop;      // the text for the user ends before the first of these; each non-empty
+  std::optional<std::string> prompt;  // "-": all of standard input
+  std::optional<std::string> prompt_file;  // file with the prompt; neither: chat on standard input
+  std::optional<std::string> json_schema;  // answers must match it: a schema, or a file with one
   Reasoning reasoning = Reasoning::kOnTerminal;
   Format format = Format::kText;
 };

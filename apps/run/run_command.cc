@@ -1,4 +1,3 @@
-// sluice run: asks a model, once or in a conversation.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +18,7 @@
 namespace sluice::apps {
 namespace {
 
-// The answer goes to standard output; the reasoning and everything about it to standard error, and only for people.
+// Prints the answer to standard output. The reasoning and statistics go to standard error, by default only on a terminal.
 class Printer {
  public:
   explicit Printer(Reasoning show)
@@ -47,7 +46,8 @@ class Printer {
     if (dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[0m\n" : "\n", stderr);
     dim_ = false;
   }
-  // A terminal obeys control characters, and a model may say any: people see them escaped. A file gets the text as it is.
+  // A terminal interprets control characters, and a model may generate any, so a terminal gets them escaped. A file gets the text
+  // unchanged.
   static void write(const std::string& text, std::FILE* to) {
     const std::string shown = isatty(fileno(to)) ? printable(text, Lines::kMany) : text;
     std::fwrite(shown.data(), 1, shown.size(), to);
@@ -55,25 +55,25 @@ class Printer {
   bool reasoning_, dim_ = false;
 };
 
-// An answer that nobody can read is not generated further.
+// Stops generating once the output cannot be written.
 bool should_stop() { return asked_to_end() || !output_arrives(); }
 
 void print_speed(const Reply& r) {
   const double decode = r.seconds - r.first_token_seconds;
   std::fprintf(stderr, "%lld tokens in", static_cast<long long>(r.prompt_tokens));
   if (r.cached_tokens > 0) std::fprintf(stderr, " (%lld cached)", static_cast<long long>(r.cached_tokens));
-  std::fprintf(stderr, ", %lld out; first after %.2f s", static_cast<long long>(r.completion_tokens),
+  std::fprintf(stderr, ", %lld out; first token after %.2f s", static_cast<long long>(r.completion_tokens),
                r.first_token_seconds);
   if (r.completion_tokens > 1 && decode > 0)
     std::fprintf(stderr, ", then %.1f tokens/s", static_cast<double>(r.completion_tokens - 1) / decode);
-  if (r.finish == FinishReason::kLength) std::fputs("; cut at the limit of tokens", stderr);
+  if (r.finish == FinishReason::kLength) std::fputs("; cut off at the token limit", stderr);
   if (r.finish == FinishReason::kAbort) std::fputs("; stopped", stderr);
   std::fputs("\n", stderr);
   if (!r.recovered.empty())
     std::fprintf(stderr, "the answer's format was repaired: %s\n", printable(r.recovered).c_str());
 }
 
-// A script must not take a part of an answer for the whole.
+// A script must notice that an answer is incomplete.
 int status_of(const Reply& reply) {
   return reply.finish == FinishReason::kAbort ? kExitInterrupted : kExitOk;
 }
@@ -98,7 +98,7 @@ int ask_once(Chat& chat, const RunOptions& o, const AnswerForm& form, const Conv
 
 enum class Word : uint8_t { kNone, kNew, kHelp, kExit };
 
-// What a line of a conversation asks of the program and not of the model. kInvalidArgument: a word like these that is none of them.
+// Recognizes commands of a chat, such as /new. kInvalidArgument: an unknown word that looks like a command.
 Result<Word> word_of(const std::string& line) {
   const std::vector<std::string> known{"/new", "/help", "/exit"};
   const auto in_word = [](unsigned char c) { return std::isalpha(c) != 0; };
@@ -111,26 +111,27 @@ Result<Word> word_of(const std::string& line) {
 }
 
 constexpr const char* kHelp =
-    "/new    starts over: what was said is forgotten\n"
-    "/help   this text\n"
-    "/exit   ends, as Ctrl-D does\n"
-    "Ctrl-C stops an answer. The arrow keys edit a line and bring back earlier ones, Ctrl-R searches them.\n";
+    "/new    starts a new conversation\n"
+    "/help   shows this text\n"
+    "/exit   quits, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. The arrow keys move in the line and recall earlier ones; Ctrl-R searches "
+    "them.\n";
 
-// One question of a conversation. None: it goes on; else the exit status.
+// Takes one turn of a chat. Returns none to continue, else the exit status.
 std::optional<int> take_turn(Chat& chat, const RunOptions& o, const AnswerForm& form, bool terminal,
                              Conversation* conversation) {
   Printer printer(o.reasoning);
   const Interruptible interruptible(EndOn::kCtrlC);
   auto reply = chat.ask(*conversation, o.sampling, o.stop, std::ref(printer), should_stop, form.filter());
   if (!reply.ok()) {
-    // A conversation that no longer fits is no reason to end; one line read from a script is.
+    // A user can continue after an error such as a full context. A script cannot, so it ends.
     wrong_use(reply.status().message);
     conversation->messages.pop_back();
     if (terminal) return {};
     return kExitWrongUse;
   }
   printer.end();
-  if (!output_arrives()) return kExitWrongUse;  // which main() reports
+  if (!output_arrives()) return kExitWrongUse;  // main() reports the error
   if (!o.model.quiet) print_speed(reply.value());
   if (!terminal && status_of(reply.value()) != kExitOk) return kExitInterrupted;
   for (Message& m : reply.value().messages) conversation->messages.push_back(std::move(m));
@@ -144,7 +145,7 @@ Status not_utf8(const std::string& place) {
 int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversation conversation) {
   LineInput input;
   if (input.terminal())
-    std::fputs("Ask something; /help lists what else there is, /exit or Ctrl-D ends.\n", stderr);
+    std::fputs("Type a message; /help lists the commands, /exit or Ctrl-D quits.\n", stderr);
   while (true) {
     const auto read = input.next();
     if (!read.ok()) return wrong_use(read.status().message);
@@ -172,12 +173,12 @@ int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversati
   return kExitOk;
 }
 
-// The question that the flags bring, if any.
+// The prompt from the flags; none: chat.
 Result<std::optional<std::string>> question_of(const RunOptions& o) {
   if (!o.prompt_file && !o.prompt) return o.prompt;
   const bool standard = o.prompt_file ? o.prompt_file == "-" : o.prompt == "-";
   auto text = standard        ? text_of(stdin, kStandardInput)
-              : o.prompt_file ? file_text(*o.prompt_file, "the question")
+              : o.prompt_file ? file_text(*o.prompt_file, "the prompt")
                               : Result<std::string>(*o.prompt);
   if (!text.ok()) return text.status();
   if (!is_utf8(text.value()))
@@ -185,7 +186,7 @@ Result<std::optional<std::string>> question_of(const RunOptions& o) {
   return std::optional(std::move(text).value());
 }
 
-// Of any text where no schema is wanted. Before the weights are read: a refusal is then quick.
+// Compiles --json-schema before the weights are read, so that errors come early. Without the flag, answers are unconstrained.
 Result<AnswerForm> form_of(const RunOptions& o, const ChatFormat& format) {
   if (!o.json_schema) return AnswerForm();
   const auto directory = model_directory(o.model.model);

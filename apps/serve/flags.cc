@@ -1,4 +1,4 @@
-// The subcommand serve. Flags are spelled as vLLM spells them; limits have names of their own.
+// The flags of sluice serve, with vLLM's names. Limits without a counterpart there have their own names.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -16,12 +16,12 @@ namespace {
 
 constexpr double kSecondsMax = 1e6;
 
-// Which it is stays untold.
+// The error never shows the key.
 CLI::Validator usable_key() {
   const auto check = [](const std::string& word) -> std::string {
     const auto plain = [](char c) { return c >= ' ' && c < 127; };
     if (word.empty()) return "wanted a key, found none";
-    // A header's value loses the blanks around it.
+    // HTTP strips blanks around a header's value.
     const bool fits =
         std::all_of(word.begin(), word.end(), plain) && word.front() != ' ' && word.back() != ' ';
     return fits ? "" : "wanted printable ASCII without blanks around it, found another character in a key";
@@ -39,7 +39,7 @@ void add_name_list(CLI::App* app, const char* flag, ReadNames read_names, std::v
   };
   const auto add = [read_names, names](const std::vector<std::string>& words) {
     for (const std::string& word : words) {
-      const auto read = read_names(word);  // checked
+      const auto read = read_names(word);  // checked above
       names->insert(names->end(), read.value().begin(), read.value().end());
     }
   };
@@ -51,38 +51,39 @@ void add_name_list(CLI::App* app, const char* flag, ReadNames read_names, std::v
 
 void add_server_flags(CLI::App* app, ServeOptions* o) {
   const char* group = "Server";
-  app->add_option("--host", o->http.host, "the address to listen on; 0.0.0.0: every one of IPv4")
+  app->add_option("--host", o->http.host, "address to listen on; 0.0.0.0: all IPv4 addresses")
       ->capture_default_str()
       ->group(group)
       ->check(some_text());
-  app->add_option("--port", o->http.port, "0: any that is free")
+  app->add_option("--port", o->http.port, "port to listen on; 0: any free port")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, 65535));
   app->add_option("--api-key", o->api.access.api_keys,
-                  "wanted of every client; may stand several times, or in SLUICE_API_KEY")
+                  "API key that clients must send; may be repeated, or set in SLUICE_API_KEY")
       ->allow_extra_args(false)
       ->envname("SLUICE_API_KEY")
       ->group(group)
       ->check(usable_key());
   add_name_list(
       app, "--allowed-hosts", read_hosts, &o->api.access.allowed_hosts,
-      "names that clients without a key may know the server by, beside addresses and names without a dot; "
+      "host names that clients may use if no API key is set, besides addresses and names without a dot; "
       "*: any");
   add_name_list(app, "--allowed-origins", read_origins, &o->api.access.allowed_origins,
-                "of pages that may ask (CORS), as https://chat.example; *: any; none: the server's own page");
+                "origins whose pages may send requests (CORS), such as https://chat.example; *: any; "
+                "default: only the server's own page");
   app->add_option_function<std::string>(
          "--log-format",
          [o](const std::string& word) { o->api.log = word == "json" ? LogFormat::kJson : LogFormat::kText; },
-         "text: lines to read; json: an object a line, with request_id, counts and times")
+         "text: readable lines; json: one object per line, with request_id, counts and times")
       ->check(CLI::IsMember({"text", "json"}))
       ->default_str("text")
       ->group(group);
 }
 
-// Names of the model. A list of them at the end of a command line takes the directory behind it, too.
+// Names of the model. A list of names before the directory also consumes the directory; take_model() gives it back.
 struct ServedNames {
-  std::optional<size_t> last_of_list;  // of ServeOptions::served_names
+  std::optional<size_t> last_of_list;  // index into ServeOptions::served_names
 };
 
 void add_served_names(CLI::App* app, ServeOptions* o, ServedNames* names) {
@@ -92,8 +93,9 @@ void add_served_names(CLI::App* app, ServeOptions* o, ServedNames* names) {
            o->served_names.insert(o->served_names.end(), words.begin(), words.end());
            if (words.size() > 1) names->last_of_list = o->served_names.size() - 1;
          },
-         "names of the model; none: that of its directory, and as it was typed. The last of several is the "
-         "model where none is named")
+         "names of the model for clients; default: its directory's name and the name as typed. If no model "
+         "is "
+         "given, the last of several names is the model")
       ->trigger_on_parse()
       ->group("Server")
       ->check(some_text());
@@ -111,73 +113,79 @@ Status take_model(const ServedNames& names, ServeOptions* o) {
   for (const std::string& name : o->served_names)
     if (std::filesystem::exists(std::filesystem::path(name) / "config.json", error))
       return invalid("--served-model-name: wanted a name, found the model's directory '" + name +
-                     "'; say serve DIR --served-model-name NAME");
+                     "'; use serve DIR --served-model-name NAME");
   return {};
 }
 
 void add_limit_flags(CLI::App* app, ServeOptions* o) {
   const char* group = "Limits";
-  app->add_option("--max-queue,--max-queued-requests", o->api.max_queue, "sequences that wait; more get 429")
+  app->add_option("--max-queue,--max-queued-requests", o->api.max_queue,
+                  "maximum waiting sequences; further requests get 429")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, 1 << 20));
-  app->add_option("--max-body-bytes", o->http.max_body_bytes, "of a request; more get 413")
+  app->add_option("--max-body-bytes", o->http.max_body_bytes,
+                  "maximum bytes of a request; larger ones get 413")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1, int64_t{1} << 32));
-  app->add_option("--max-pending-bytes", o->http.max_pending_bytes,
-                  "of all bodies that are being read, more get 503; of log probabilities kept for answers; "
-                  "of unread answers")
+  app->add_option(
+         "--max-pending-bytes", o->http.max_pending_bytes,
+         "maximum total bytes of request bodies (beyond it requests get 503); the same limit holds for "
+         "kept log probabilities and for unsent answers")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1024, int64_t{1} << 40));
-  app->add_option(
-         "--max-output-bytes", o->http.max_output_bytes,
-         "of a stream that its client leaves unread for a second, beside those of one step; more close it")
+  app->add_option("--max-output-bytes", o->http.max_output_bytes,
+                  "maximum bytes of a stream that stay unread for a second, besides one step's; beyond it "
+                  "the connection is closed")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1024, int64_t{1} << 32));
-  app->add_option("--max-connections", o->http.max_connections, "open at once; more are closed")
+  app->add_option("--max-connections", o->http.max_connections,
+                  "maximum open connections; further ones are closed")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1, 1 << 20));
-  app->add_option("--request-timeout", o->api.request_timeout, "seconds of an answer; 0: no bound")
+  app->add_option("--request-timeout", o->api.request_timeout,
+                  "seconds until an answer must be complete; 0: no limit")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0, kSecondsMax));
-  app->add_option("--read-timeout", o->http.read_timeout, "seconds in which all of a request must come")
+  app->add_option("--read-timeout", o->http.read_timeout, "seconds to receive a whole request")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0.1, kSecondsMax));
-  app->add_option("--write-timeout", o->http.write_timeout, "seconds in which a client must read something")
+  app->add_option("--write-timeout", o->http.write_timeout,
+                  "seconds without progress until a client that does not read is disconnected")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0.1, kSecondsMax));
   app->add_option("--drain-seconds", o->api.drain_seconds,
-                  "for requests that run when SIGTERM or SIGINT asks it to end")
+                  "grace period in seconds for running requests at shutdown (SIGTERM or SIGINT)")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0, kSecondsMax));
 }
 
-// What scripts for other servers say, and what it means here: nothing that could be otherwise.
+// Flags of other servers that Sluice accepts and ignores, because they can only ask for what it does anyway.
 struct ForeignFlag {
   const char* names;
-  std::vector<std::string> values;  // the ones that say so; none: it takes none
+  std::vector<std::string> values;  // the accepted values; empty: the flag takes no value
   const char* meaning;
 };
 
 const std::vector<ForeignFlag>& foreign_flags() {
   static const std::vector<std::string> parsers{"openai_gptoss", "openai", "gpt-oss", "gpt_oss", "auto"};
-  static const char* const one_device = "a model runs on one device";
-  static const char* const calls = "the model's format says what calls a tool";
+  static const char* const one_device = "Sluice runs a model on one device";
+  static const char* const calls = "the chat format defines tool calls";
   static const std::vector<ForeignFlag> flags{
-      {"--reasoning-parser", parsers, "the model's format says what is reasoning"},
-      {"--reasoning-format", {"auto", "deepseek"}, "reasoning stands apart from the answer"},
+      {"--reasoning-parser", parsers, "the chat format defines reasoning"},
+      {"--reasoning-format", {"auto", "deepseek"}, "reasoning is always reported separately"},
       {"--tool-call-parser", parsers, calls},
       {"--enable-auto-tool-choice", {}, calls},
-      {"--jinja", {}, "prompts are in the model's own format, which runs no template"},
-      {"--trust-remote-code", {}, "nothing that comes with a model is run"},
+      {"--jinja", {}, "prompts use the built-in chat format, not a template"},
+      {"--trust-remote-code", {}, "Sluice never runs code of a model"},
       {"--tensor-parallel-size,--tp-size,--tp", {"1"}, one_device},
       {"--pipeline-parallel-size,--pp-size,--pp", {"1"}, one_device},
       {"--data-parallel-size,--dp-size,--dp", {"1"}, one_device},
@@ -185,14 +193,12 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {"--enable-expert-parallel", {}, one_device},
       {"--n-gpu-layers,--gpu-layers,--ngl",
        {"all", "auto", "99", "999"},
-       "all of a model is on one device: --device"},
-      {"--quantization", {"mxfp4"}, "the checkpoint says how its experts are stored"},
-      {"--enable-chunked-prefill", {}, "prompts are always computed in chunks: --max-num-batched-tokens"},
-      {"--async-scheduling", {}, "--steps-ahead says how far the host runs ahead"},
-      {"--disable-log-requests,--no-enable-log-requests",
-       {},
-       "each request has a line in the log; -q leaves all out"},
-      {"--metrics,--enable-metrics", {}, "/metrics is always there"}};
+       "a whole model runs on one device: --device"},
+      {"--quantization", {"mxfp4"}, "the checkpoint determines how its experts are stored"},
+      {"--enable-chunked-prefill", {}, "prefill is always chunked: --max-num-batched-tokens"},
+      {"--async-scheduling", {}, "use --steps-ahead instead"},
+      {"--disable-log-requests,--no-enable-log-requests", {}, "every request is logged; use -q for no log"},
+      {"--metrics,--enable-metrics", {}, "/metrics is always available"}};
   return flags;
 }
 
@@ -223,7 +229,7 @@ void add_foreign_flags(CLI::App* app, ServeOptions* o) {
 }  // namespace
 
 Command add_serve(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("serve", "the OpenAI API over a model");
+  CLI::App* app = root.add_subcommand("serve", "serve a model over the OpenAI API");
   const auto options = std::make_shared<ServeOptions>();
   add_model_flags(app, &options->model);
   add_chat_flags(app, &options->chat);

@@ -32,12 +32,12 @@ static int serve(const ServeOptions& options, ServerLog& log) {
       return wrong_use(said.message);
   ModelFlags flags = options.model;
   flags.count_experts = true;                         // for /metrics
-  flags.quiet = options.api.log != LogFormat::kText;  // what it says is text
+  flags.quiet = options.api.log != LogFormat::kText;  // its lines are plain text
   auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);
   if (options.api.log == LogFormat::kJson)
     for (const SessionLine& line : lines_about(session.value())) log.write("", line.text, line.fields);
-  log.flush();  // before what may go wrong is told
+  log.flush();  // the log must precede the errors below
   const ModelConfig& config = session.value().model->config();
   if (const Status fits =
           check_vocabulary(session.value().directory, format.value()->tokenizer(), config.decoder.vocab);
@@ -46,7 +46,7 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   const ServedModel model(config, session.value().engine->max_model_len(), *format.value(),
                           chat_flags.value(), names_of(options, session.value().directory));
   allow_many_descriptors();
-  std::unique_ptr<HttpServer> http;  // outlives the threads that post to it
+  std::unique_ptr<HttpServer> http;  // must outlive the threads that post to it
   ApiOptions api = options.api;
   api.max_answer_bytes = options.http.max_pending_bytes;
   ApiServer server(*session.value().engine, model, api, log);
@@ -55,7 +55,7 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   http = std::move(listening).value();
   server.attach(*http);
   for (const std::string& note : options.notes) server.log("", note);
-  if (!chats.ok()) server.log("", "no chats, completions alone: " + chats.message);
+  if (!chats.ok()) server.log("", "chats are disabled, only completions are served: " + chats.message);
   server.log("", "serving " + model.names().front() + " at " + http->url());
   log.flush();
   std::printf("%s\n", http->url().c_str());

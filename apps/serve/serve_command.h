@@ -1,4 +1,4 @@
-// sluice serve: the OpenAI API over one model.
+// sluice serve: serves one model over the OpenAI API.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,10 +14,10 @@ struct ServeOptions {
   ChatFlags chat;
   HttpOptions http;
   ApiOptions api;
-  std::vector<std::string> notes;         // for the log, before anything else
-  std::vector<std::string> served_names;  // none: the directory's, and the one that was typed
+  std::vector<std::string> notes;         // logged at the start
+  std::vector<std::string> served_names;  // empty: the directory's name and the name as typed
 };
-// Until it is asked to end. Prints its URL to standard output once it can serve.
+// Returns after shutdown. Prints the server's URL to standard output once it can serve.
 int serve_model(const ServeOptions& options);
 
 }  // namespace sluice::apps

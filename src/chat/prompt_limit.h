@@ -1,4 +1,4 @@
-// Whether a text can be a prompt at all, told before any work on it.
+// Tells whether a text can fit in the context, before it is tokenized.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,9 +15,9 @@ class PromptLimit {
       longest_token_bytes_ = std::max(longest_token_bytes_, std::ssize(tokenizer.piece(id)));
   }
   int64_t max_model_len() const { return max_model_len_; }
-  // The fewest tokens that a text of so many bytes has.
+  // The minimum number of tokens of a text of that many bytes.
   int64_t fewest_tokens(int64_t bytes) const { return bytes / longest_token_bytes_; }
-  // A prompt leaves room for one token of the answer.
+  // A prompt must leave room for one token of the answer.
   bool fits(int64_t tokens) const { return tokens < max_model_len_; }
 
  private:

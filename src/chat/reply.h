@@ -1,4 +1,4 @@
-// What a model says in its chat format as an answer: the text for the user, and the reasoning apart.
+// Splits a model's output in its chat format into the text for the user and the reasoning.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,26 +10,25 @@
 
 namespace sluice {
 
-// One answer.
 struct Reply {
-  std::string text;               // the text for the user
-  std::string reasoning;          // before it
-  std::string recovered;          // what was wrong with the format, for a log; empty if nothing was
-  std::vector<Message> messages;  // for the next turn
+  std::string text;                           // the text for the user
+  std::string reasoning;                      // the reasoning before it
+  std::string recovered;                      // describes the repaired format error, for a log; empty: none
+  std::vector<Message> messages;              // for the next turn
   FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
   int64_t prompt_tokens = 0, completion_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt: found in the prefix cache
+  int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   double first_token_seconds = 0, seconds = 0;
-  std::vector<GeneratedToken> tokens;  // all of the answer
+  std::vector<GeneratedToken> tokens;  // all tokens of the answer
 };
 
-// Which of the two a text belongs to.
+// Where a piece of text belongs.
 enum class Channel : uint8_t { kReasoning, kFinal };
 using TextSink = std::function<void(Channel, const std::string&)>;
-// Turns the tokens of one answer into a Reply, streaming its text.
+// Turns the tokens of one answer into a Reply and streams its text.
 class ReplyReader {
  public:
-  // Of an answer to a prompt of these options, which offers no functions.
+  // `options` are those of the prompt, which must offer no tools.
   ReplyReader(const ChatFormat& format, const ChatOptions& options, TextSink sink)
       : parser_(format.parser({.thinking = options.thinking})), sink_(std::move(sink)) {}
   void push(const GeneratedToken& token);

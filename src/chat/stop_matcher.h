@@ -1,4 +1,4 @@
-// Text that comes in pieces, up to the first of some strings.
+// Cuts streamed text at the first stop string.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -10,36 +10,36 @@
 
 namespace sluice {
 
-// Strings that end a text. Immutable and cheap to copy: all answers to a request share them.
+// The stop strings of a request. Immutable and cheap to copy: all answers to the request share them.
 class StopStrings {
  public:
   StopStrings() = default;
-  StopStrings(std::vector<std::string> strings);  // none is empty
+  StopStrings(std::vector<std::string> strings);  // each must be non-empty
   StopStrings(std::initializer_list<std::string> strings) : StopStrings(std::vector<std::string>(strings)) {}
   bool empty() const { return !shared_; }
   size_t size() const { return shared_ ? shared_->strings.size() : 0; }
   const std::string& operator[](size_t i) const { return shared_->strings[i]; }
-  // A text ends with the first `matched` bytes of string i, and with no longer beginning of it. How many it ends with once `byte`
-  // follows: constant time a byte over a whole text.
+  // The text so far ends with the first `matched` bytes of string i, its longest such prefix. Returns the length of that prefix after
+  // `byte` is appended. Amortized constant time per byte.
   uint32_t next(size_t i, uint32_t matched, char byte) const;
 
  private:
   struct Shared {
     std::vector<std::string> strings;
-    // [i][n]: bytes of the longest beginning of string i, but for the whole, with which its first n + 1 bytes end.
+    // [i][n]: length of the longest proper prefix of string i that is a suffix of its first n + 1 bytes.
     std::vector<std::vector<uint32_t>> shorter;
   };
   std::shared_ptr<const Shared> shared_;
 };
 
-// What push() and flush() returned, joined, is the text before the string that begins first, wherever the text was cut into pieces.
-// What may be the beginning of one is held back.
+// The concatenated results of push() and flush() are the text before the first stop string, however the text was split into pieces. Text
+// that may begin a stop string is held back.
 class StopMatcher {
  public:
   explicit StopMatcher(StopStrings stops);
   std::string push(std::string_view text);
-  std::string flush();  // the text has ended
-  // The string that ended it: of two that begin at one place the shorter one.
+  std::string flush();  // call at the end of the text
+  // The stop string that ended the text. If two begin at the same place, the shorter one.
   const std::optional<std::string>& found() const { return found_; }
 
  private:
@@ -48,15 +48,15 @@ class StopMatcher {
   std::string end_at_first();
 
   StopStrings stops_;
-  std::vector<uint32_t> matched_;  // of each, at the end of the text so far
-  uint64_t bytes_ = 0;             // of the text so far
-  uint64_t held_from_ = 0;         // where `held_` stands in it
+  std::vector<uint32_t> matched_;  // of each string: length of the prefix at the end of the text so far
+  uint64_t bytes_ = 0;             // length of the text so far
+  uint64_t held_from_ = 0;         // position of `held_` in the text
   std::string held_;
   struct Whole {
     uint64_t begin = 0;
     size_t stop = 0;
   };
-  std::optional<Whole> first_;  // of those that are whole
+  std::optional<Whole> first_;  // the stop string found so far that begins first
   std::optional<std::string> found_;
 };
 

@@ -1,4 +1,4 @@
-// How sure a share of right answers is.
+// Confidence intervals and tests for measured accuracies.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,14 +9,15 @@ namespace sluice {
 struct Interval {
   double low = 0, high = 1;
 };
-// Wilson's score interval of 95% for `right` of `questions`; with repeats `right` is the sum of each question's mean. 0 to 1 if
-// there are no questions.
+// Wilson's 95% score interval of `right` out of `questions`. With repeats, `right` is the sum of each question's mean. 0 to 1 if there
+// are no questions.
 Interval wilson(double right, int64_t questions);
 
-// Exact two-sided p-value that wins and losses are the toss of a fair coin (McNemar's exact test of paired answers). 1 without any.
+// McNemar's exact test: the two-sided p-value of the hypothesis that wins and losses are equally likely. 1 without wins and losses.
 double sign_test(int64_t wins, int64_t losses);
 
 double mean_of(std::span<const double> values);
-double deviation_of(std::span<const double> values);  // of a sample; 0 for fewer than two
+// Sample standard deviation; 0 for fewer than two values.
+double deviation_of(std::span<const double> values);
 
 }  // namespace sluice

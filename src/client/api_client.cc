@@ -3,9 +3,9 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kErrorBytesMax = 300;  // of a server's own words
+constexpr size_t kErrorBytesMax = 300;  // of an error text from the server
 
-// {"error": {"message"}} and {"message"}; anything else as it stands.
+// The text in {"error": {"message"}} or {"message"}; any other body unchanged.
 std::string words_of(const std::string& body) {
   const auto json = parse_json(body, "answer");
   std::string out = body;
@@ -47,7 +47,7 @@ void StreamedAnswer::on_body(std::string_view bytes, Clock::time_point arrived) 
   }
   events_.push(bytes, [&](const std::string& data) { take(data, arrived); });
   if (events_.too_long())
-    event_error_ = "wanted events of at most " + std::to_string(EventStream::kEventBytesMax) +
+    event_error_ = "stream: wanted events of at most " + std::to_string(EventStream::kEventBytesMax) +
                    " bytes, found a longer one";
 }
 
@@ -58,11 +58,11 @@ void StreamedAnswer::take(const std::string& data, Clock::time_point arrived) {
   }
   const auto json = parse_json(data, "event");
   if (!json.ok() || !json.value().is_object()) {
-    event_error_ = "wanted events of JSON objects, found '" + data.substr(0, kErrorBytesMax) + "'";
+    event_error_ = "stream: wanted events with JSON objects, found '" + data.substr(0, kErrorBytesMax) + "'";
     return;
   }
   const Json& event = json.value();
-  if (event.contains("error")) event_error_ = "an error within the answer: " + words_of(data);
+  if (event.contains("error")) event_error_ = "error in the stream: " + words_of(data);
   const auto choices = event.find("choices");
   if (choices != event.end() && choices->is_array() && !choices->empty() && choices->front().is_object())
     take_choice(choices->front(), arrived);
@@ -96,8 +96,8 @@ std::string StreamedAnswer::error_of(const Status& status) const {
   if (!status.ok()) return status.message;
   if (status_ != 200) return refused(status_, refusal_);
   if (!event_error_.empty()) return event_error_;
-  if (pieces_ == 0) return "the answer has no piece with a choice";
-  return ended_ ? "" : "the answer ended without [DONE]";
+  if (pieces_ == 0) return "stream: wanted at least one event with a choice, found none";
+  return ended_ ? "" : "stream: wanted [DONE] at its end, found none";
 }
 
 void StreamedAnswer::on_end(const Status& status) {

@@ -1,4 +1,4 @@
-// An OpenAI server as its client sees it: answers that stream, with the times of their pieces, and answers in one piece.
+// The client of an OpenAI server: streamed answers with the arrival times of their pieces, and whole answers.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Which endpoint is asked; named as in vLLM's --backend.
+// The endpoint to use, with the names of vLLM's --backend.
 enum class ApiBackend : uint8_t {
   kOpenai,      // /v1/completions
   kOpenaiChat,  // /v1/chat/completions
@@ -22,30 +22,29 @@ constexpr const char* endpoint_of(ApiBackend backend) {
   return backend == ApiBackend::kOpenai ? "/v1/completions" : "/v1/chat/completions";
 }
 
-constexpr size_t kRefusalBytesMax = 64 << 10;  // that are kept of an answer with another status than 200
+constexpr size_t kRefusalBytesMax = 64 << 10;  // kept bytes of an answer with a status other than 200
 
-// The tokens that a server says it counted. kCorrupt: a count that is no integer, is negative, or is more than any context holds.
+// Reads the server's token counts. kCorrupt: a count is no integer, negative, or larger than any context.
 struct TokenUsage {
   int64_t prompt_tokens = 0, output_tokens = 0;
 };
 Result<TokenUsage> usage_of(const JsonAt& usage);
 
-// What became of one request. Times are seconds on the client's clock.
+// The outcome of one request. Times are seconds on the client's clock.
 struct RequestOutcome {
-  std::string error = "no answer";  // empty: a whole answer with at least one piece
-  double start = 0;                 // when it was sent, after the run's begin
-  double queued = 0;                // from its arrival until it was sent: --max-concurrency held it back
-  double ttft = 0;                  // from sending to the first piece with a choice
-  double latency = 0;               // from sending to the last one
-  std::vector<double> itl = {};     // between pieces, one less than there are
-  int64_t prompt_tokens = 0,
-          output_tokens = 0;  // as the server's usage says; without it the pieces are counted
-  bool usage = false;         // the server said how many tokens there were
+  std::string error = "no answer";               // empty: a complete answer with at least one piece
+  double start = 0;                              // sending time, since the start of the run
+  double queued = 0;                             // wait of the arrived request, because of --max-concurrency
+  double ttft = 0;                               // from sending to the first piece with a choice
+  double latency = 0;                            // from sending to the last piece
+  std::vector<double> itl = {};                  // times between pieces, one fewer than pieces
+  int64_t prompt_tokens = 0, output_tokens = 0;  // from the server's usage; without usage, pieces are counted
+  bool usage = false;                            // the server reported its token counts
   std::string text = {};
   bool ok() const { return error.empty(); }
 };
 
-// Reads a stream of either endpoint. A piece is an event with a choice, whatever it holds, as vLLM's client counts.
+// Reads a stream of either endpoint. Like vLLM's client, counts every event with a choice as a piece, even if it is empty.
 class StreamedAnswer final : public AnswerReader {
  public:
   using Done = std::function<void(RequestOutcome)>;
@@ -64,11 +63,11 @@ class StreamedAnswer final : public AnswerReader {
   EventStream events_;
   int status_ = 0;
   int64_t pieces_ = 0;
-  bool ended_ = false;  // [DONE] was there
+  bool ended_ = false;  // [DONE] has arrived
   std::string refusal_, event_error_;
 };
 
-// An answer in one piece: its JSON, or why there is none ("HTTP 429: queue full").
+// Reads an unstreamed answer: its JSON, or the error ("HTTP 429: queue full").
 class WholeAnswer final : public AnswerReader {
  public:
   using Done = std::function<void(Result<Json>)>;
@@ -85,9 +84,9 @@ class WholeAnswer final : public AnswerReader {
   std::string body_;
 };
 
-// Asks and waits for the answer; nothing else may be under way.
+// Sends a request and waits for the answer. No other request may be running.
 Result<Json> ask(HttpClient& client, const ClientRequest& request);
-// The first of /v1/models: what to call the model where nobody said.
+// The first name of /v1/models, the default for the model's name.
 Result<std::string> first_model(HttpClient& client, const std::string& api_key);
 
 }  // namespace sluice

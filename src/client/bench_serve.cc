@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kArrivalMost = 1e8;  // seconds: later ones never come
+constexpr double kArrivalMost = 1e8;  // in seconds; later requests are clamped to this
 
 std::string date_now() {
   const std::time_t now = std::time(nullptr);
@@ -54,13 +54,13 @@ ServingRun empty_run(const ServeBenchOptions& o, const std::string& model, int64
           .metadata = o.metadata};
 }
 
-// One load: requests arrive when they are due, and wait in a queue while max_concurrency are under way.
+// Runs one load: sends requests when they arrive, or queues them while max_concurrency requests are running.
 class Load {
  public:
   Load(const ServeBenchOptions& options, HttpClient& client, int64_t max_concurrency)
       : options_(options), client_(client), max_concurrency_(max_concurrency) {}
 
-  // Outcomes in the order of the bodies. seconds(): until the last answer.
+  // Returns outcomes in the order of `bodies`. seconds() is the time until the last answer.
   std::vector<RequestOutcome> run(const std::vector<std::string>& bodies, const std::vector<double>& arrivals,
                                   const std::function<void(int64_t, int64_t)>& progress);
   double duration() const { return duration_; }
@@ -133,7 +133,7 @@ void Load::send(const Due& due) {
                std::make_shared<StreamedAnswer>(sent, done));
 }
 
-// What all loads of one benchmark share.
+// The state that all runs of a benchmark share.
 class ServeBench {
  public:
   ServeBench(const ServeBenchOptions& options, LoadTarget target)
@@ -142,7 +142,7 @@ class ServeBench {
   Result<std::vector<ServingRun>> run(const std::function<void(int64_t, int64_t)>& progress) {
     auto dataset = Dataset::open(options_.dataset, target_);
     if (!dataset.ok()) return dataset.status();
-    // All prompts are there before the first run: where one cannot be made, no result is lost.
+    // Makes all prompts before the first run, so that an error loses no results.
     const auto probe = prompts(dataset.value(), 1);
     if (!probe.ok()) return probe.status();
     std::vector<Prompts> warmups, measured;
@@ -156,7 +156,7 @@ class ServeBench {
     }
     const auto first = outcomes(probe.value(), 1);
     if (!first.front().ok())
-      return Status{Code::kIo, "the first request failed, nothing was measured: " + first.front().error};
+      return Status{Code::kIo, "the first request failed, so nothing was measured: " + first.front().error};
     std::vector<ServingRun> out;
     for (size_t i = 0; i < options_.max_concurrency.size(); ++i) {
       outcomes(warmups[i], options_.max_concurrency[i]);
@@ -177,11 +177,11 @@ class ServeBench {
     if (!drawn.ok()) return drawn.status();
     Prompts out{.all = std::move(drawn).value(), .bodies = {}};
     for (const LoadPrompt& p : out.all) out.bodies.push_back(body_of(p, options_, target_.model).dump());
-    if (!target_.tokenizer) out.all = {};  // nobody counts their tokens
+    if (!target_.tokenizer) out.all = {};  // their tokens are not counted afterwards
     return out;
   }
 
-  // Of requests that all arrive at once and are not measured.
+  // Sends unmeasured requests that all arrive at once.
   std::vector<RequestOutcome> outcomes(const Prompts& prompts, int64_t concurrency) {
     return Load(options_, target_.client, concurrency)
         .run(prompts.bodies, arrival_times(std::ssize(prompts.bodies), {}), nullptr);
@@ -197,7 +197,7 @@ class ServeBench {
     return out;
   }
 
-  // After the run, whose clock it must not hold up.
+  // Counts tokens after the run, because tokenizing would disturb its timing.
   Status count_what_was_not(const std::vector<LoadPrompt>& prompts, std::vector<RequestOutcome>* outcomes) {
     for (size_t i = 0; i < prompts.size(); ++i) {
       RequestOutcome& o = (*outcomes)[i];
@@ -224,7 +224,7 @@ Result<std::optional<Tokenizer>> tokenizer_of(const std::string& directory) {
   return std::optional(std::move(tokenizer).value());
 }
 
-// What can be found wrong before anybody is asked.
+// Checks everything that needs no request.
 Status check_options(const ServeBenchOptions& o) {
   for (const std::string& metric : o.metrics) SLUICE_TRY(check_metric(metric));
   ServingRun run = empty_run(o, "", o.max_concurrency.empty() ? 0 : o.max_concurrency.front());
@@ -233,7 +233,7 @@ Status check_options(const ServeBenchOptions& o) {
   const Json own = own_body({.prompt = "", .output_len = 1}, o, "");
   for (const auto& [name, value] : o.extra_body.items())
     if (own.contains(name))
-      return invalid("--extra-body: wanted fields that no flag sets, found '" + name + "'");
+      return invalid("--extra-body: wanted only fields that no flag sets, found '" + name + "'");
   return {};
 }
 

@@ -1,4 +1,4 @@
-// sluice bench serve: how a server answers under load, whichever OpenAI server it is.
+// sluice bench serve: measures any OpenAI-compatible server under load.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,30 +10,31 @@
 
 namespace sluice {
 
-// Named as vLLM's client names them.
+// Names follow vLLM's client.
 struct ServeBenchOptions {
   ServerUrl server = {"127.0.0.1", "8000", ""};
   std::string endpoint;  // empty: endpoint_of(backend)
   ApiBackend backend = ApiBackend::kOpenai;
-  std::string model;  // empty: the server's first
+  std::string model;  // empty: the first of /v1/models
   std::string api_key;
-  std::string tokenizer;  // a directory with the model's tokenizer.json; empty: the server's is asked
-  Json extra_body = Json::object();  // more fields of each request
+  // Directory of the model's tokenizer.json; empty: use the server's tokenize endpoint.
+  std::string tokenizer;
+  Json extra_body = Json::object();  // further fields of each request
   std::vector<Metadata> metadata;    // of the results
-  double timeout = 6 * 60 * 60;      // seconds of a request
-  DatasetOptions dataset;            // its seed is that of the arrivals too
+  double timeout = 6 * 60 * 60;      // seconds per request
+  DatasetOptions dataset;            // its seed also determines the arrivals
   int64_t num_prompts = 1000, num_warmups = 0;
   ArrivalOptions arrivals;
-  std::vector<int64_t> max_concurrency = {0};  // each is a run of its own; 0: no bound
+  std::vector<int64_t> max_concurrency = {0};  // one run per value; 0: no limit
   bool ignore_eos = false;
-  double temperature = -1;  // below 0: the server's own
+  double temperature = -1;  // below 0: the server's default
   std::vector<double> percents = {99};
   Goodput goodput;
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
 };
 
-// `progress(done, all)` is called as answers come. One request goes first, alone: if it fails the error says so, and nothing is
-// measured. Then, before each run, num_warmups requests. No prompt of these is measured, where the data set has enough.
+// Calls `progress(done, all)` after each answer. First sends one request alone; if it fails, returns its error and measures nothing. Each
+// run starts with num_warmups requests. Prompts of these requests are not measured if the data set is large enough.
 Result<std::vector<ServingRun>> bench_serve(const ServeBenchOptions& options,
                                             const std::function<void(int64_t, int64_t)>& progress);
 

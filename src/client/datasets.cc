@@ -8,10 +8,10 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kFileBytesMax = int64_t{2} << 30;
-// Conversations outside these are left out, as vLLM's and SGLang's clients do.
+// Like vLLM's and SGLang's clients, leaves out conversations outside these limits.
 constexpr int64_t kShareGptLeast = 4, kShareGptPromptMost = 1024, kShareGptMost = 2048;
 
-// Plain text of every pair of letters and many numbers: no token of it is special.
+// Plain text with every pair of letters and many numbers. None of its tokens is special.
 std::string plain_words() {
   std::string out;
   for (char a = 'a'; a <= 'z'; ++a)
@@ -60,7 +60,7 @@ Result<int64_t> count_tokens(const std::string& text, const LoadTarget& target) 
 Result<Dataset> Dataset::open(const DatasetOptions& options, const LoadTarget& target) {
   Dataset out(options);
   if (options.kind != DatasetKind::kRandom && options.path.empty())
-    return invalid("--dataset-path: wanted the file of the data set, found none");
+    return invalid("--dataset-path: wanted the data set's file, found none");
   if (options.kind == DatasetKind::kRandom && options.vocab_size == 0) SLUICE_TRY(out.find_ids(target));
   if (options.kind == DatasetKind::kShareGpt) SLUICE_TRY(out.read_sharegpt());
   if (options.kind == DatasetKind::kCustom) SLUICE_TRY(out.read_custom());

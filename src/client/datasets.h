@@ -1,4 +1,4 @@
-// The prompts of a load: random tokens, conversations of ShareGPT's form, or a file of prompts.
+// The prompts of a load: random tokens, ShareGPT conversations, or a file of prompts.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,14 +15,14 @@ enum class DatasetKind : uint8_t { kRandom, kShareGpt, kCustom };
 
 struct DatasetOptions {
   DatasetKind kind = DatasetKind::kRandom;
-  std::string path =
-      {};  // kShareGpt: JSON, [{"conversations": [{"value"}, {"value"}]}]; kCustom: lines {"prompt", "output_tokens"}
+  // kShareGpt: JSON, [{"conversations": [{"value"}, {"value"}]}]; kCustom: lines {"prompt", "output_tokens"}.
+  std::string path = {};
   int64_t random_input_len = 1024, random_output_len = 128;
-  int64_t random_prefix_len =
-      0;  // random tokens that all prompts begin with, before random_input_len of their own
-  double random_range_ratio = 0;    // lengths are drawn from (1 - ratio) to (1 + ratio) of these
-  int64_t vocab_size = 0;           // random ids are below it; 0: ids of plain words
-  int64_t sharegpt_output_len = 0;  // 0: as many tokens as the conversation's answer
+  // Random tokens at the start of all prompts, followed by random_input_len tokens of their own.
+  int64_t random_prefix_len = 0;
+  double random_range_ratio = 0;    // lengths are sampled from (1 - ratio) to (1 + ratio) times these
+  int64_t vocab_size = 0;           // random ids are less than this; 0: ids of plain words
+  int64_t sharegpt_output_len = 0;  // 0: the length of the conversation's reply
   int64_t custom_output_len = 0;    // 0: output_tokens of the line
   uint64_t seed = 0;
 };
@@ -32,22 +32,23 @@ struct LoadPrompt {
   int64_t output_len = 0;
 };
 
-// Whom prompts are for: /v1/chat/completions takes text alone.
+// The receiver of the prompts. /v1/chat/completions accepts only text.
 struct LoadTarget {
   HttpClient& client;
   ApiBackend backend;
   std::string model, api_key;
-  // Of the model; none: the server's /tokenize and /detokenize are asked.
+  // The model's tokenizer; none: use the server's /tokenize and /detokenize.
   std::optional<Tokenizer> tokenizer = {};
 };
-// How many tokens a text is for the target's own tokenizer, which is there.
+// The number of tokens of `text` by `target.tokenizer`, which must be set.
 Result<int64_t> count_tokens(const std::string& text, const LoadTarget& target);
 
 class Dataset {
  public:
-  // Reads the file; finds out tokens where they must be known. kInvalidArgument, kIo or kCorrupt says what is missing, and where.
+  // Reads the file and determines token ids if the data set needs them. kInvalidArgument, kIo and kCorrupt name the problem and its
+  // place.
   static Result<Dataset> open(const DatasetOptions& options, const LoadTarget& target);
-  // The next prompts; a file that has too few begins again. Random ones never repeat.
+  // Returns the next prompts. A file with too few prompts starts over; random prompts never repeat.
   Result<std::vector<LoadPrompt>> draw(int64_t count, const LoadTarget& target);
 
  private:
@@ -66,7 +67,7 @@ class Dataset {
   DatasetOptions options_;
   Random random_;
   std::vector<int64_t> prefix_;
-  std::vector<int32_t> ids_;  // random tokens are of these; empty: of all below vocab_size
+  std::vector<int32_t> ids_;  // random tokens are sampled from these; empty: from all ids below vocab_size
   std::vector<Row> rows_;
   size_t next_ = 0;
 };

@@ -1,4 +1,4 @@
-// What an evaluation of a server says, as text and as JSON, and two such results compared.
+// Reports of a server's evaluation as text and as JSON, and the comparison of two reports.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -56,11 +56,11 @@ OrderedJson score_json(const Score& s) {
           {"deviation_of_repeats", deviation_of(s.repeats)}};
 }
 
-// How often a question was answered rightly, by question and what was wanted of each repeat.
+// One model's results: the share of correct repeats by question, and the expected answers.
 struct Side {
   std::string model, server, task;
   int64_t repeat = 1;
-  std::map<int64_t, double> right;                            // share of repeats, by question
+  std::map<int64_t, double> right;                            // share of correct repeats, by question
   std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // by question and repeat
 };
 

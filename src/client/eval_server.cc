@@ -3,7 +3,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kCompletionTokens = 256;  // lm-evaluation-harness's bound
+constexpr int64_t kCompletionTokens = 256;  // as in lm-evaluation-harness
 
 Result<std::unique_ptr<QuestionSet>> open_set(const ServerEvalOptions& o) {
   if (o.task == "gsm8k") return open_gsm8k(o.file);
@@ -28,7 +28,7 @@ std::string body_of(const EvalPrompt& prompt, const ServerEvalOptions& o, const 
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// The text for the user; a message whose content is null has none.
+// The text for the user; empty if the message's content is null.
 Result<std::string> text_of(const Json& answer, ApiBackend backend) {
   const auto choices = JsonAt(answer, "answer").at("choices");
   if (!choices.ok()) return choices.status();
@@ -41,7 +41,7 @@ Result<std::string> text_of(const Json& answer, ApiBackend backend) {
   return message.value().string("content", "");
 }
 
-// All requests of one evaluation, max_concurrency at once.
+// Runs all requests of one evaluation, max_concurrency at a time.
 class Asking {
  public:
   Asking(const ServerEvalOptions& options, HttpClient& client, const std::string& model,

@@ -1,4 +1,4 @@
-// Accuracy of the model behind any OpenAI server, such that two of them can be told apart.
+// Measures the accuracy of the model behind any OpenAI server, in a form that can be compared statistically.
 #pragma once
 #include <functional>
 #include <string>
@@ -13,31 +13,31 @@ namespace sluice {
 struct ServerEvalOptions {
   ServerUrl server;
   ApiBackend backend = ApiBackend::kOpenaiChat;
-  std::string model;  // empty: the server's first
+  std::string model;  // empty: the first of /v1/models
   std::string api_key;
-  double timeout = 60 * 60;        // seconds of a request
+  double timeout = 60 * 60;        // seconds per request
   std::string task = "questions";  // questions, gsm8k, gpqa
   QuestionFile file;
-  int64_t repeat = 1;  // each question so often, with other shuffles and seeds of draws
+  int64_t repeat = 1;  // times to ask each question, with different shuffles and sampling seeds
   int64_t max_concurrency = 32;
-  double temperature = 0, top_p = -1;  // below 0: the server's own
-  int64_t max_tokens = 0;              // 0: 256 of /v1/completions, else the server's own
-  std::string reasoning_effort;        // empty: the server's own
+  double temperature = 0, top_p = -1;  // below 0: the server's default
+  int64_t max_tokens = 0;              // 0: 256 for /v1/completions, else the server's default
+  std::string reasoning_effort;        // empty: the server's default
 };
 
 struct ServerAnswer {
   int64_t question = 0, repeat = 0;
   std::string task, wanted, text;
   Grade grade;
-  std::string error;  // empty: there was an answer; else it counts as wrong
+  std::string error;  // empty: answered; a failed request counts as wrong
 };
 
-// Of one kind of match.
+// The score by one kind of match.
 struct Score {
   int64_t questions = 0;
-  double right = 0;                  // the sum of each question's mean over its repeats
-  Interval interval = {};            // 95%, of questions: repeats of one are no new ones
-  std::vector<double> repeats = {};  // the accuracy of each
+  double right = 0;                  // sum over the questions of the mean over their repeats
+  Interval interval = {};            // 95%, over questions: repeats do not count as further questions
+  std::vector<double> repeats = {};  // accuracy of each repeat
   double accuracy() const { return questions ? right / static_cast<double>(questions) : 0; }
 };
 
@@ -57,16 +57,16 @@ Result<ServerEval> evaluate_server(const ServerEvalOptions& options,
 std::string server_eval_text(const ServerEval& eval);
 std::string server_eval_json(const ServerEval& eval);
 
-// Two results of server_eval_json() over the same questions, compared question by question.
+// A comparison of two results of server_eval_json(), question by question.
 struct EvalComparison {
   std::string name_a, name_b, task;
   int64_t questions = 0, repeat = 1;
   double accuracy_a = 0, accuracy_b = 0;  // by the flexible match
-  int64_t better_a = 0, better_b = 0;     // questions that one answers rightly more often than the other
-  Interval difference = {};               // of b - a, 95%, from the questions' own differences
-  double p = 1;                           // that the two are equally good: McNemar's exact test
+  int64_t better_a = 0, better_b = 0;     // questions that one model answers correctly more often
+  Interval difference = {};               // 95% interval of b - a, from the differences per question
+  double p = 1;                           // p-value of equal quality, by McNemar's exact test
 };
-// kCorrupt: a file that is no such result, or results of other questions, shuffles or repeats.
+// kCorrupt: a file is no such result, or the results differ in questions, shuffles or repeats.
 Result<EvalComparison> compare_evals(const std::string& path_a, const std::string& path_b);
 std::string comparison_text(const EvalComparison& comparison);
 

@@ -1,4 +1,4 @@
-// Server-sent events, read from pieces of any size.
+// Parses server-sent events from pieces of any size.
 #pragma once
 #include <functional>
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace sluice {
 
-// Source: WHATWG HTML, "Server-sent events", 9.2.6: lines end in LF, CR or both, an empty line ends an event, data lines of one event
-// are joined by LF. Comments and the other fields say nothing here.
+// Source: WHATWG HTML, "Server-sent events", 9.2.6: lines end in LF, CR or both; an empty line ends an event; data lines of one event are
+// joined by LF. Comments and other fields are ignored.
 class EventStream {
  public:
   static constexpr size_t kEventBytesMax = 16 << 20;
-  // Calls `event` with the data of each event that these bytes complete. After an event beyond the bound there are no others.
+  // Calls `event` with the data of each event that these bytes complete. An event above the limit stops the parser.
   void push(std::string_view bytes, const std::function<void(const std::string& data)>& event);
-  bool too_long() const { return too_long_; }  // there was an event beyond the bound
+  bool too_long() const { return too_long_; }  // an event exceeded the limit
 
  private:
   void end_line(const std::function<void(const std::string&)>& event);

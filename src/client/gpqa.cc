@@ -1,5 +1,5 @@
-// Source: openai/simple-evals, gpqa_eval.py and common.py: the question's form and the pattern of its answer; the flexible match is
-// that of lm-evaluation-harness's gpqa tasks.
+// Source: openai/simple-evals, gpqa_eval.py and common.py: the form of questions and the pattern of answers. The flexible match is from
+// lm-evaluation-harness's gpqa tasks.
 #include <algorithm>
 #include <array>
 
@@ -45,7 +45,7 @@ class Gpqa final : public QuestionSet {
 
  private:
   EvalPrompt prompt(int64_t question, int64_t repeat) const {
-    std::array<int, kOptions> order = {0, 1, 2, 3};  // option 0 is the right one
+    std::array<int, kOptions> order = {0, 1, 2, 3};  // option 0 is correct
     for (int i = kOptions - 1; i > 0; --i) {
       const uint64_t draw =
           (static_cast<uint64_t>(question) << 32 | static_cast<uint64_t>(repeat)) * kOptions +
@@ -70,7 +70,8 @@ class Gpqa final : public QuestionSet {
 
 }  // namespace
 
-// (?i)Answer[ \t]*:[ \t]*\$?([A-D])\$?, the last one; stars and parentheses of Markdown may stand between, as in "**Answer: (B)**".
+// The last match of (?i)Answer[ \t]*:[ \t]*\$?([A-D])\$?. Markdown's asterisks and parentheses may surround the letter, as in "**Answer:
+// (B)**".
 std::string strict_choice(const std::string& answer) {
   constexpr std::string_view kWord = "answer";
   std::string out = kNoAnswer;

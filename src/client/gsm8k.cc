@@ -1,5 +1,5 @@
-// Source: EleutherAI/lm-evaluation-harness, lm_eval/tasks/gsm8k/gsm8k.yaml (version 3): prompt, stops, both filters and what an exact
-// match ignores.
+// Source: EleutherAI/lm-evaluation-harness, lm_eval/tasks/gsm8k/gsm8k.yaml (version 3): prompt, stop strings, both filters and the
+// characters that an exact match ignores.
 #include <algorithm>
 
 #include "client/question_set.h"
@@ -13,12 +13,12 @@ constexpr std::string_view kMark = "#### ";
 
 std::string question_text(const std::string& question) { return "Question: " + question + "\nAnswer:"; }
 
-// How far `text` from `at` on has characters of `set`.
+// The number of characters of `set` in `text` from `at` on.
 size_t run_of(std::string_view text, size_t at, std::string_view set) {
   return std::min(text.find_first_not_of(set, at), text.size()) - at;
 }
 
-// What a match ignores: commas, dollars, all up to the last "#### ", a full stop at the end.
+// Removes what a match ignores: commas, dollar signs, everything up to the last "#### ", and a final full stop.
 std::string plain(std::string text) {
   std::erase_if(text, [](char c) { return c == ',' || c == '$'; });
   const size_t mark = text.rfind(kMark);
@@ -51,7 +51,7 @@ class Gsm8k final : public QuestionSet {
 
 }  // namespace
 
-// #### (\-?[0-9\.\,]+), the first one
+// The first match of #### (\-?[0-9\.\,]+).
 std::string strict_number(const std::string& answer) {
   constexpr std::string_view kNumber = "0123456789.,";
   for (size_t at = answer.find(kMark); at != std::string::npos; at = answer.find(kMark, at + 1)) {
@@ -63,7 +63,7 @@ std::string strict_number(const std::string& answer) {
   return kNoAnswer;
 }
 
-// (-?[$0-9.,]{2,})|(-?[0-9]+), the last one
+// The last match of (-?[$0-9.,]{2,})|(-?[0-9]+).
 std::string flexible_number(const std::string& answer) {
   constexpr std::string_view kNumber = "$0123456789.,";
   std::string out = kNoAnswer;
@@ -88,10 +88,11 @@ Result<std::unique_ptr<QuestionSet>> open_gsm8k(const QuestionFile& file) {
   auto shots = file.shots_path.empty() ? rows : read_table(file.shots_path, kColumns);
   if (!shots.ok()) return shots.status();
   const std::string& shots_path = file.shots_path.empty() ? file.path : file.shots_path;
-  const int64_t own = file.shots_path.empty() ? file.shots : 0;  // of the questions: shown, so not asked
+  // Questions used as worked examples, which are not asked.
+  const int64_t own = file.shots_path.empty() ? file.shots : 0;
   if (std::ssize(shots.value()) < file.shots || std::ssize(rows.value()) <= own)
     return Status{Code::kCorrupt, shots_path + ": wanted " + std::to_string(file.shots) +
-                                      " worked examples (and questions besides), found " +
+                                      " worked examples and further questions, found " +
                                       std::to_string(shots.value().size()) + " rows"};
   std::string text;
   for (int64_t i = 0; i < file.shots; ++i) {

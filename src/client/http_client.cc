@@ -1,4 +1,4 @@
-// The transport: one of the two files that include Boost. A request is one coroutine on the thread that calls run().
+// The transport, one of two files that include Boost. Each request is a coroutine on the thread that calls run().
 #include "client/http_client.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Status too_long() {
   return io_error("wanted an answer of at most " + std::to_string(kBodyBytesMax) + " bytes, found more");
 }
 
-// The bytes of a body as they come. Unlike http::string_body it takes no memory on the word of a Content-Length.
+// A body that is delivered in pieces. Unlike http::string_body, it does not allocate a promised Content-Length.
 struct PieceBody {
   using value_type = std::string;
   class reader {
@@ -65,7 +65,7 @@ class Connection {
   tcp::socket& socket() { return socket_; }
   bool timed_out() const { return timed_out_; }
 
-  // Closes the socket then, so that whoever waits for it sees an error.
+  // Closes the socket at the deadline, so that a waiting coroutine gets an error.
   void end_at(Clock::time_point deadline) {
     timer_.expires_at(deadline);
     timer_.async_wait([this](const error_code& error) {
@@ -77,14 +77,14 @@ class Connection {
   }
   void rest() { timer_.cancel(); }
 
-  // One request and its answer. `answered`: a byte of the answer has come; `again`: the connection may be used again.
+  // Sends one request and reads its answer. answered(): a byte of the answer has arrived. again(): the connection can be reused.
   asio::awaitable<Status> exchange(const std::string& request, AnswerReader& reader);
   bool answered() const { return answered_; }
   bool again() const { return again_; }
 
  private:
   using Parser = http::response_parser<PieceBody>;
-  // Asked to switch to no protocol, a server that says so (101) has not answered.
+  // 101 (Switching Protocols) is no interim answer, because this client never asks to switch.
   static bool is_interim(const Parser& parser) {
     return parser.is_header_done() && parser.get().result_int() / 100 == 1 &&
            parser.get().result() != http::status::switching_protocols;
@@ -104,22 +104,22 @@ asio::awaitable<Status> Connection::exchange(const std::string& request, AnswerR
   head_ = answered_ = again_ = false;
   body_bytes_ = 0;
   input_.clear();
-  // What an answer costs is the server's choice: where it is too much, this request failed and no other.
+  // The server determines the size of its answer. If it exhausts memory, only this request fails.
   try {
     error_code error;
     co_await asio::async_write(socket_, asio::buffer(request),
                                asio::redirect_error(asio::use_awaitable, error));
-    // A server may answer and close before it has read everything: what it said counts.
+    // A server may answer and close before it has read the whole request; its answer counts.
     Status status = co_await read(reader);
     if (!status.ok() && !answered_ && error) status = io_error("cannot send the request: " + error.message());
     co_return status;
   } catch (const std::exception& e) {
     again_ = false;
-    co_return io_error(std::string("cannot take the answer: ") + e.what());
+    co_return io_error(std::string("cannot process the answer: ") + e.what());
   }
 }
 
-// Interim answers (1xx) come before the one that counts (RFC 9110, 15.2).
+// Interim answers (1xx) precede the final one (RFC 9110, 15.2).
 asio::awaitable<Status> Connection::read(AnswerReader& reader) {
   for (int interim = 0; interim <= kInterimMax; ++interim) {
     Parser parser;
@@ -147,7 +147,7 @@ asio::awaitable<Status> Connection::read_one(Parser* parser, AnswerReader& reade
     if (error == asio::error::eof && answered_) {
       if (parser->is_header_done()) parser->put_eof(error);
       if (!error) co_return Status{};
-      co_return io_error("the server closed the connection within its answer");
+      co_return io_error("the server closed the connection before its answer was complete");
     }
     if (error == asio::error::eof) co_return io_error("the server closed the connection without an answer");
     if (error) co_return io_error("cannot read the answer: " + error.message());
@@ -169,7 +169,7 @@ Status Connection::take(Parser* parser, AnswerReader& reader, Clock::time_point 
   if (input_.size() > kHeadBytesMax && !parser->is_done())
     return io_error("wanted at most " + std::to_string(kHeadBytesMax) + " bytes of a head, found more");
   if (is_interim(*parser)) return {};
-  // Beast looks at what was promised only where no byte of it came with the head.
+  // Beast checks the Content-Length limit only if no byte of the body came with the head.
   body_bytes_ += parser->get().body().size();
   if (body_bytes_ > kBodyBytesMax || parser->content_length().value_or(0) > kBodyBytesMax) return too_long();
   if (!head_ && parser->is_header_done()) {
@@ -178,7 +178,7 @@ Status Connection::take(Parser* parser, AnswerReader& reader, Clock::time_point 
   }
   std::string& body = parser->get().body();
   if (!body.empty()) reader.on_body(body, arrived);
-  body.clear();  // what comes next is appended to it
+  body.clear();  // the next piece is appended
   return {};
 }
 
@@ -248,8 +248,9 @@ asio::awaitable<void> ClientLoop::answer(std::string request, std::shared_ptr<An
     const bool stale = !status.ok() && !kept->answered() && !kept->timed_out();
     if (!stale) {
       const Status end =
-          kept->timed_out() ? io_error("no whole answer within " + number_text(options_.timeout) + " seconds")
-                            : status;
+          kept->timed_out()
+              ? io_error("no complete answer within " + number_text(options_.timeout) + " seconds")
+              : status;
       keep(std::move(kept));
       reader->on_end(end);
       co_return;
@@ -274,12 +275,12 @@ asio::awaitable<Status> ClientLoop::answer_by_new(const std::string& request, An
     status = co_await connection->exchange(request, reader);
   }
   if (connection->timed_out())
-    status = io_error("no whole answer within " + number_text(options_.timeout) + " seconds");
+    status = io_error("no complete answer within " + number_text(options_.timeout) + " seconds");
   keep(std::move(connection));
   co_return status;
 }
 
-// One whose time ran out just as its answer ended is closed.
+// A connection whose deadline passed just as its answer ended is closed.
 std::unique_ptr<Connection> ClientLoop::take_idle() {
   while (!idle_.empty()) {
     std::unique_ptr<Connection> out = std::move(idle_.back());
@@ -289,7 +290,7 @@ std::unique_ptr<Connection> ClientLoop::take_idle() {
   return nullptr;
 }
 
-// Its timer's handler may still be on its way: a connection goes only after that.
+// The handler of the connection's timer may still be queued, so a connection is destroyed only after it ran.
 void ClientLoop::keep(std::unique_ptr<Connection> connection) {
   connection->rest();
   if (connection->again() && !connection->timed_out()) {
@@ -313,9 +314,10 @@ Result<ServerUrl> parse_url(std::string_view text) {
     return invalid("wanted " + wanted + ", found '" + std::string(text) + "'");
   };
   if (text.starts_with("https://"))
-    return wrong("http:// (there is no TLS here: name a proxy that has it, or the server itself)");
+    return wrong(
+        "http:// (TLS is not supported; use a proxy that terminates TLS, or the server's own http port)");
   constexpr std::string_view kScheme = "http://";
-  if (!text.starts_with(kScheme)) return wrong("a URL as http://127.0.0.1:8000");
+  if (!text.starts_with(kScheme)) return wrong("a URL such as http://127.0.0.1:8000");
   std::string_view rest = text.substr(kScheme.size());
   ServerUrl out;
   const size_t slash = std::min(rest.find('/'), rest.size());
@@ -332,8 +334,8 @@ Result<ServerUrl> parse_url(std::string_view text) {
   const auto plain = [](char c) { return c > ' ' && c < 127 && c != '@' && c != '?' && c != '#'; };
   const bool digits = !out.port.empty() && out.port.find_first_not_of("0123456789") == std::string::npos;
   if (out.host.empty() || !digits || !std::all_of(rest.begin(), rest.end(), plain))
-    return wrong("a URL as http://127.0.0.1:8000");
-  // A resolver would take more modulo 65536.
+    return wrong("a URL such as http://127.0.0.1:8000");
+  // A resolver would reduce larger numbers modulo 65536.
   const std::string significant = out.port.substr(std::min(out.port.find_first_not_of('0'), out.port.size()));
   constexpr size_t kDigitsMax = 5;
   if (significant.empty() || significant.size() > kDigitsMax || std::stoi(significant) > UINT16_MAX)

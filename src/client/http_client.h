@@ -1,5 +1,5 @@
-// HTTP/1.1 to one server: many requests at once on one thread, answers read as they come. Nothing of the library behind it shows
-// here.
+// An HTTP/1.1 client of one server: many concurrent requests on one thread, with answers read as they arrive. This header hides the
+// library that implements it.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -16,45 +16,46 @@ inline double seconds(Clock::duration d) { return std::chrono::duration<double>(
 
 struct ServerUrl {
   std::string host, port;
-  std::string path;           // in front of every request's: "" or "/api"
+  std::string path;           // prefix of every request's path: "" or "/api"
   std::string place() const;  // "host:8000", "[::1]:8000"
   std::string text() const;
 };
-// "http://host:8000/path", port 80 if it names none. kInvalidArgument: what is no such URL; https is refused by name.
+// Parses "http://host:8000/path"; the default port is 80. kInvalidArgument: not such a URL; the error for https says that TLS is not
+// supported.
 Result<ServerUrl> parse_url(std::string_view text);
 
 struct ClientRequest {
   std::string method = "POST";
-  std::string path;  // behind ServerUrl::path
+  std::string path;  // appended to ServerUrl::path
   std::string body = {};
-  std::string api_key = {};  // empty: no Authorization
+  std::string api_key = {};  // empty: no Authorization header
 };
 
-// Takes one answer, on the thread that runs the client.
+// Receives one answer. All functions run on the client's thread.
 class AnswerReader {
  public:
   virtual ~AnswerReader() = default;
   virtual void on_head(int status) = 0;
-  // A piece of the body, decoded; `arrived` is when its bytes had been read.
+  // A decoded piece of the body. `arrived`: when its bytes had been read.
   virtual void on_body(std::string_view bytes, Clock::time_point arrived) = 0;
-  // Once, and last: whether the whole answer was there, or kIo and why not.
+  // Called once, last. Ok if the answer is complete, else kIo with the reason.
   virtual void on_end(const Status& status) = 0;
 };
 
 struct ClientOptions {
   ServerUrl server;
-  double timeout = 6 * 60 * 60;  // seconds of a request and its answer
+  double timeout = 6 * 60 * 60;  // seconds for a request and its answer
 };
 
-// Connections are kept and used again. A request that meets one which the server has closed meanwhile goes out on a new one.
+// Connections are kept alive and reused. If the server has closed one meanwhile, the request is sent again on a new connection.
 class HttpClient {
  public:
-  // kIo: the name of the server is not known.
+  // kIo: the server's host name cannot be resolved.
   static Result<std::unique_ptr<HttpClient>> open(const ClientOptions& options);
   virtual ~HttpClient() = default;
   virtual void send(const ClientRequest& request, std::shared_ptr<AnswerReader> reader) = 0;
   virtual void at(Clock::time_point when, std::function<void()> work) = 0;
-  virtual void run() = 0;  // until no answer and no work is awaited
+  virtual void run() = 0;  // returns when no answer and no work is pending
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Questions with answers that a program can judge: what is asked, and what is right.
+// Questions whose answers a program can grade.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,20 +10,20 @@
 namespace sluice {
 
 struct EvalPrompt {
-  int64_t question = 0;  // its place in the file
-  std::string task;      // accuracy is told for each
+  int64_t question = 0;  // index in the file
+  std::string task;      // accuracy is reported per task
   std::string text, wanted;
 };
 
 struct Grade {
-  bool strict = false, flexible = false;  // whether it is right, by two ways to read it
-  std::string found;                      // the answer as it was read, for whom the grade surprises
+  bool strict = false, flexible = false;  // correct by the strict and by the flexible rule
+  std::string found;                      // the answer that the grader extracted
 };
 
 class QuestionSet {
  public:
   virtual ~QuestionSet() = default;
-  // The same for the same repeat, in any process.
+  // Deterministic: the same repeat gives the same prompts in every process.
   virtual std::vector<EvalPrompt> prompts(int64_t repeat) const = 0;
   virtual Grade grade(const EvalPrompt& prompt, const std::string& answer) const = 0;
   virtual std::vector<std::string> stops() const { return {}; }
@@ -31,34 +31,34 @@ class QuestionSet {
 
 struct QuestionFile {
   std::string path;
-  std::string shots_path =
-      {};             // of gsm8k: the file that the worked examples come from; empty: the front of `path`
-  int64_t shots = 5;  // how many
-  int64_t limit = 0;  // questions, of each task; 0: all
+  // gsm8k: the file of the worked examples; empty: the first lines of `path`.
+  std::string shots_path = {};
+  int64_t shots = 5;  // number of worked examples
+  int64_t limit = 0;  // questions per task; 0: all
   uint64_t seed = 0;  // of shuffles
 };
 
-// Grade-school mathematics in the form of lm-evaluation-harness's task gsm8k. Lines of {"question", "answer"}, where an answer ends
-// in "#### N". Strict: the number behind "#### ". Flexible: the last number.
+// Grade-school mathematics in the form of lm-evaluation-harness's task gsm8k. Lines of {"question", "answer"}; an answer ends in "####
+// N". Strict: the number after "#### ". Flexible: the last number.
 Result<std::unique_ptr<QuestionSet>> open_gsm8k(const QuestionFile& file);
 
-// GPQA in the form of simple-evals: four options in an order that seed, question and repeat decide. A table (CSV, or lines of JSON)
-// with "Question", "Correct Answer", "Incorrect Answer 1" to 3. Strict: the last "Answer: X". Flexible: else the last "(X)".
+// GPQA in the form of simple-evals. Seed, question and repeat determine the order of the four options. A table (CSV, or lines of JSON)
+// with "Question", "Correct Answer", "Incorrect Answer 1" to 3. Strict: the last "Answer: X". Flexible: without one, the last "(X)".
 Result<std::unique_ptr<QuestionSet>> open_gpqa(const QuestionFile& file);
 
 struct EvalQuestion {
   std::string task, question, answer;
 };
-// Lines of {"task", "question", "answer"}, at most `limit` of each task (0: all). kIo or kCorrupt names the file, the line, what was
-// wanted and what was found.
+// Reads lines of {"task", "question", "answer"}, at most `limit` per task (0: all). kIo or kCorrupt names the file, the line, the
+// expected and the found value.
 Result<std::vector<EvalQuestion>> read_questions(const std::string& path, int64_t limit);
-// Such a file; a strict and a flexible match are the same.
+// Opens a file for read_questions(). The strict and the flexible rule are the same.
 Result<std::unique_ptr<QuestionSet>> open_questions(const QuestionFile& file);
 
-// An answer is right when it is the wanted text, apart from white space around it and a full stop after it.
+// Whether the texts are equal, ignoring surrounding white space and a final full stop.
 bool same_answer(const std::string& wanted, const std::string& found);
 
-// What the graders read. "[invalid]" where there is nothing, as lm-evaluation-harness says.
+// The extracted answer if there is none; the text is lm-evaluation-harness's.
 inline constexpr const char* kNoAnswer = "[invalid]";
 std::string strict_number(const std::string& answer);
 std::string flexible_number(const std::string& answer);

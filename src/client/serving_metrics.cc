@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMs = 1000;
 
-// Of sorted values, at least one.
+// `sorted` must not be empty.
 double percentile(const std::vector<double>& sorted, double percent) {
   const double at = percent / 100 * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(at);
@@ -22,7 +22,7 @@ bool keeps(double seconds, const std::optional<double>& bound_ms) {
   return !bound_ms || seconds * kMs <= *bound_ms;
 }
 
-// Seconds are counted from the first request that was completed.
+// Seconds are counted from the first completed request.
 void find_peaks(std::span<const RequestOutcome> outcomes, ServingMetrics* m) {
   double first = INFINITY;
   for (const RequestOutcome& o : outcomes)

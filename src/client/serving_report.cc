@@ -17,7 +17,7 @@ struct Metric {
   std::string_view key, name, header;
   Distribution ServingMetrics::*distribution;
 };
-// In the order of the block.
+// In the order of the report.
 constexpr Metric kMetrics[] = {
     {"ttft", "TTFT", "Time to First Token", &ServingMetrics::ttft},
     {"tpot", "TPOT", "Time per Output Token (excl. 1st token)", &ServingMetrics::tpot},
@@ -130,7 +130,7 @@ Status check_metadata(const ServingRun& run) {
   OrderedJson keys = run_json(run, Detail::kEachRequest);
   for (const Metadata& m : run.metadata) {
     if (keys.contains(m.key))
-      return invalid("--metadata: wanted a key that no result has, and each once, found '" + m.key + "'");
+      return invalid("--metadata: wanted unique keys that the result does not have, found '" + m.key + "'");
     keys[m.key] = m.value;
   }
   return {};
@@ -142,7 +142,7 @@ Status check_metric(const std::string& name) {
     if (m.key == name) return {};
     known += (known.empty() ? "" : ", ") + std::string(m.key);
   }
-  return invalid("--percentile-metrics: wanted some of " + known + ", found '" + name + "'");
+  return invalid("--percentile-metrics: wanted any of " + known + ", found '" + name + "'");
 }
 
 std::string serving_block(const ServingRun& run) {
@@ -189,7 +189,8 @@ Result<std::string> serving_svg(const std::vector<ServingRun>& runs) {
   for (const ServingRun& run : runs)
     if (run.max_concurrency > 0 && run.measured.completed > 0)
       loads[run.max_concurrency] = metrics_of(run.outcomes, run.measured.seconds, kBand, {});
-  if (loads.empty()) return invalid("--svg: wanted a --max-concurrency with completed requests, found none");
+  if (loads.empty())
+    return invalid("--svg: wanted a run with --max-concurrency and completed requests, found none");
   bench::Figure figure{.op = std::string(bench::kServingOp), .panels = {}, .axes = bench::kServingAxes};
   for (const Metric& metric : kMetrics) {
     if (metric.key != "ttft" && metric.key != "tpot" && metric.key != "itl") continue;

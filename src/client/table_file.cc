@@ -13,7 +13,7 @@ constexpr int64_t kFileBytesMax = int64_t{1} << 30;
 
 using Record = std::vector<std::string>;
 
-// Reads records of CSV one after another.
+// Reads the records of a CSV file.
 class CsvReader {
  public:
   CsvReader(std::string_view text, std::string path) : text_(text), path_(std::move(path)) {
@@ -21,7 +21,7 @@ class CsvReader {
     if (text_.starts_with(kMark)) text_.remove_prefix(kMark.size());
   }
   int64_t line() const { return first_line_; }
-  // Nothing after the last record.
+  // None after the last record.
   Result<std::optional<Record>> next() {
     while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) step();
     first_line_ = line_;
@@ -59,8 +59,8 @@ class CsvReader {
         return {};
       }
     }
-    return {Code::kCorrupt,
-            path_ + " line " + std::to_string(first_line_) + ": wanted the quote's end, found the file's"};
+    return {Code::kCorrupt, path_ + " line " + std::to_string(first_line_) +
+                                ": wanted a closing quote, found the end of the file"};
   }
   std::string_view text_;
   std::string path_;

@@ -1,4 +1,4 @@
-// Rows with named cells, from CSV or from lines of JSON.
+// Reads rows with named cells from CSV or from lines of JSON.
 #pragma once
 #include <map>
 #include <span>
@@ -14,8 +14,8 @@ struct TableRow {
   std::string where;  // "gpqa.csv line 12"
   std::map<std::string, std::string> cells;
 };
-// Those columns of every row. A name that ends in .csv is a table with a header (RFC 4180: quotes, and lines within them), any other
-// file has an object on each line. kIo or kCorrupt names file, line and column.
+// Reads these columns of every row. Files whose names end in .csv are tables with a header (RFC 4180, including quoted line breaks);
+// other files have one object per line. kIo or kCorrupt names file, line and column.
 Result<std::vector<TableRow>> read_table(const std::string& path, std::span<const std::string_view> columns);
 
 }  // namespace sluice

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// The ranges of UTF-8 sequences that spell a range of code points: each is one byte range for each byte.
+// The UTF-8 byte sequences of a range of code points, as one byte range per position.
 using Bytes = std::vector<std::pair<uint8_t, uint8_t>>;
 
 int length_of(char32_t c) { return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4; }
@@ -73,9 +73,9 @@ void Nfa::add_empty(int32_t from, int32_t to, When when) {
 void Nfa::add_chars(int32_t from, const CharSet& chars, int32_t to) {
   std::vector<Bytes> all;
   for (const CharSet::Range& r : chars.ranges()) split(r.first, r.last, &all);
-  std::map<std::pair<Bytes, int>, int32_t> shared;  // states by the bytes that follow them
+  std::map<std::pair<Bytes, int>, int32_t> shared;  // states by their outgoing bytes
   for (const Bytes& bytes : all) {
-    // From the last byte to the first, so that sequences with one tail share it.
+    // Builds from the last byte to the first, so that sequences with a common tail share its states.
     int32_t after = to;
     for (size_t i = bytes.size(); i-- > 1;) {
       const Bytes tail(bytes.begin() + static_cast<std::ptrdiff_t>(i), bytes.end());
@@ -114,7 +114,7 @@ void DfaBuilder::set_next(int32_t from, const std::array<int32_t, 256>& next) {
 
 namespace {
 
-// Which states lead to acceptance and can be reached.
+// Marks the states that are reachable and lead to acceptance.
 std::vector<uint8_t> useful_states(const std::vector<std::array<int32_t, 256>>& next,
                                    const std::vector<uint8_t>& accepts) {
   const size_t n = accepts.size();
@@ -146,7 +146,7 @@ std::vector<uint8_t> useful_states(const std::vector<std::array<int32_t, 256>>& 
 
 constexpr int64_t kMergeStepsMax = 4'000'000;
 
-// The partition of states into those with the same future, by Moore's algorithm; it may stop early, which leaves equal states apart.
+// Partitions the states by equivalence with Moore's algorithm. It may stop early and then leave some equivalent states separate.
 std::vector<int32_t> equal_states(const std::vector<int32_t>& next, size_t classes,
                                   std::vector<int32_t> group, Work* work) {
   const size_t n = group.size();
@@ -164,7 +164,7 @@ std::vector<int32_t> equal_states(const std::vector<int32_t>& next, size_t class
       }
       refined[s] = seen.try_emplace(key, static_cast<int32_t>(seen.size())).first->second;
     }
-    // Merging is wanted, not needed: long chains take as many rounds as they have states and have nothing to merge.
+    // Merging is optional: long chains need as many rounds as they have states, and have nothing to merge.
     steps += static_cast<int64_t>(n * (classes + 1));
     (void)work->spend(static_cast<int64_t>(n * (classes + 1)) / 4);
     if (steps > kMergeStepsMax || work->over()) {
@@ -182,10 +182,10 @@ std::vector<int32_t> equal_states(const std::vector<int32_t>& next, size_t class
 Dfa DfaBuilder::done(Work* work, const std::vector<uint8_t>* labels, std::vector<int32_t>* order) const {
   Dfa out;
   if (order != nullptr) order->clear();
-  (void)work->spend(16 * int64_t{states()});  // some 256 looks at each
+  (void)work->spend(16 * int64_t{states()});  // about 256 lookups per state
   const auto useful = useful_states(next_, accepts_);
   if (useful.empty() || !useful[0]) return out;
-  // Breadth first, so that numbers are those of reading and the start is 0.
+  // Numbers states breadth first, so that the start is 0.
   std::vector<int32_t> number(useful.size(), Dfa::kDead), old{0};
   number[0] = 0;
   for (size_t i = 0; i < old.size(); ++i)
@@ -194,7 +194,7 @@ Dfa DfaBuilder::done(Work* work, const std::vector<uint8_t>* labels, std::vector
         number[static_cast<size_t>(t)] = static_cast<int32_t>(old.size());
         old.push_back(t);
       }
-  // Bytes that lead to the same state everywhere are one class.
+  // Bytes with the same target in every state form one class.
   const auto target = [&](int32_t s, size_t byte) {
     const int32_t t = next_[static_cast<size_t>(s)][byte];
     return t == Dfa::kDead ? Dfa::kDead : number[static_cast<size_t>(t)];
@@ -205,7 +205,7 @@ Dfa DfaBuilder::done(Work* work, const std::vector<uint8_t>* labels, std::vector
     int32_t from, target, to;
   };
   for (const int32_t s : old) {
-    // The first target of a class keeps its number; others get new ones.
+    // The first target of a class keeps the class's number; other targets get new ones.
     constexpr int32_t kNone = -2;
     std::array<int32_t, 256> first;
     first.fill(kNone);
@@ -232,7 +232,7 @@ Dfa DfaBuilder::done(Work* work, const std::vector<uint8_t>* labels, std::vector
     group[s] = (accepts_[from] ? 1 : 0) + (labels != nullptr ? 2 * (*labels)[from] : 0);
   }
   group = equal_states(next, classes, std::move(group), work);
-  // Groups in the order of their first states.
+  // Orders the groups by their first states.
   std::vector<int32_t> rank(old.size(), -1), first;
   for (size_t s = 0; s < old.size(); ++s)
     if (rank[static_cast<size_t>(group[s])] < 0) {
@@ -275,7 +275,7 @@ size_t Dfa::bytes() const {
 std::optional<std::vector<std::string>> Dfa::texts(size_t most) const {
   std::vector<std::string> out;
   if (empty()) return out;
-  // Depth first over bytes in order. A text longer than there are states means a loop, and that there is no end of them.
+  // Depth first, bytes in order. A text longer than the number of states implies a loop, and infinitely many texts.
   std::string text;
   const std::function<bool(int32_t)> walk = [&](int32_t s) {
     if (static_cast<int32_t>(text.size()) > states()) return false;
@@ -309,7 +309,7 @@ const Dfa& Dfa::any_text() {
 
 namespace {
 
-// The set of states that empty steps reach from `states`, sorted.
+// Computes the sorted set of states that empty transitions reach from `states`.
 class Closure {
  public:
   explicit Closure(const Nfa& nfa) : nfa_(nfa), mark_(nfa.states.size()) {}
@@ -346,9 +346,9 @@ MaybeDfa determinize(const Nfa& nfa, Work* work) {
   DfaBuilder builder;
   std::unordered_map<std::vector<int32_t>, int32_t, VectorHash> number;
   std::vector<std::vector<int32_t>> sets;
-  // The start is a set by itself even where another set has the same states: only there is the text's beginning.
+  // The start has a set of its own even if another set has the same states, because '^' holds only there.
   const auto add = [&](std::vector<int32_t> set, bool at_begin) {
-    // Nothing else matters any more.
+    // The sink accepts everything, so the other states are irrelevant.
     if (nfa.sink >= 0 && std::binary_search(set.begin(), set.end(), nfa.sink))
       set = closure({nfa.sink}, false, false, work);
     if (!at_begin)
@@ -362,7 +362,7 @@ MaybeDfa determinize(const Nfa& nfa, Work* work) {
   add(closure({nfa.begin}, true, false, work), true);
   for (size_t i = 0; i < sets.size(); ++i) {
     if (builder.states() > kDfaStatesMax || work->over()) return {};
-    // Between two bounds of edges all bytes lead to the same set.
+    // All bytes between two bounds of edges lead to the same set.
     std::vector<Nfa::Edge> edges;
     std::vector<int32_t> bounds;
     for (const int32_t s : sets[i])

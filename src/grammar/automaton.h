@@ -1,4 +1,4 @@
-// Finite automata over bytes. Every language here is one of valid UTF-8 texts.
+// Finite automata over bytes. Every text that they accept is valid UTF-8.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Nfa {
     uint8_t first, last;
     int32_t to;
   };
-  // A step that reads nothing: always, only before the first byte, or only behind the last one.
+  // A transition that reads no byte: always, only before the first byte, or only after the last one.
   enum class When : uint8_t { kAlways, kAtBegin, kAtEnd };
   struct Empty {
     When when;
@@ -35,15 +35,15 @@ struct Nfa {
   int32_t add_state();
   void add_edge(int32_t from, uint8_t first, uint8_t last, int32_t to);
   void add_empty(int32_t from, int32_t to, When when = When::kAlways);
-  void add_chars(int32_t from, const CharSet& chars, int32_t to);  // in UTF-8
+  void add_chars(int32_t from, const CharSet& chars, int32_t to);  // encodes the characters in UTF-8
   void add_text(int32_t from, std::string_view bytes, int32_t to);
 };
 
-// Deterministic; each state is on a way from the start to acceptance, so an empty language has no states. State 0 is the start.
+// A deterministic automaton. State 0 is the start. Every state is reachable and leads to acceptance, so an empty language has no states.
 class Dfa {
  public:
   static constexpr int32_t kDead = -1;
-  // A word of `texts`, with as few states as can be.
+  // Accepts exactly `texts`, with the minimum number of states.
   static Dfa of_texts(std::span<const std::string> texts);
   static const Dfa& any_text();
 
@@ -54,13 +54,13 @@ class Dfa {
   }
   bool accepts(int32_t state) const { return accepts_[static_cast<size_t>(state)] != 0; }
   bool matches(std::string_view text) const;
-  // Whether a byte leads on from `state`.
+  // Whether any byte has a transition from `state`.
   bool goes_on(int32_t state) const { return has_next_[static_cast<size_t>(state)] != 0; }
-  // Bit byte % 64 of word byte / 64: whether that byte leads on.
+  // Bit byte % 64 of word byte / 64: whether the byte has a transition from `state`.
   const std::array<uint64_t, 4>& next_bytes(int32_t state) const {
     return next_bytes_[static_cast<size_t>(state)];
   }
-  // Its texts, sorted, if there are at most `most`.
+  // All accepted texts, sorted; none if there are more than `most`.
   std::optional<std::vector<std::string>> texts(size_t most) const;
   size_t bytes() const;
 
@@ -73,7 +73,7 @@ class Dfa {
   std::vector<std::array<uint64_t, 4>> next_bytes_;
 };
 
-// Builds a Dfa state by state. done() takes out the states that lead nowhere and those that nothing reaches, and merges equal ones.
+// Builds a Dfa state by state. done() removes unreachable states and states that never lead to acceptance, and merges equivalent states.
 class DfaBuilder {
  public:
   int32_t add_state(bool accepts);
@@ -82,7 +82,7 @@ class DfaBuilder {
   void set_next(int32_t from, const std::array<int32_t, 256>& next);
   int32_t next(int32_t from, uint8_t byte) const { return next_[static_cast<size_t>(from)][byte]; }
   int32_t states() const { return static_cast<int32_t>(accepts_.size()); }
-  // `label` of each state: states with different labels are not merged. `order`, if given, receives for each new state one old one.
+  // States with different labels are not merged. `order`, if given, receives one old state for each new state.
   Dfa done(Work* work, const std::vector<uint8_t>* labels = nullptr,
            std::vector<int32_t>* order = nullptr) const;
 
@@ -91,16 +91,16 @@ class DfaBuilder {
   std::vector<uint8_t> accepts_;
 };
 
-// A Dfa has at most so many states; what would take more, or more work than there is, gives none.
+// Limit of a Dfa's states. The functions below return none if the result exceeds the limit or if the work budget is spent.
 constexpr int32_t kDfaStatesMax = 20000;
 using MaybeDfa = std::optional<Dfa>;
 
 MaybeDfa determinize(const Nfa& nfa, Work* work);
 enum class SetOp : uint8_t { kBoth, kFirstOnly, kEither };
 MaybeDfa combine(const Dfa& a, const Dfa& b, SetOp op, Work* work);
-// All texts that are not in `a`.
+// Accepts all texts that `a` rejects.
 MaybeDfa complement(const Dfa& a, Work* work);
-// Texts of `a` that have from `least` to `most` characters.
+// Accepts the texts of `a` with `least` to `most` characters.
 MaybeDfa with_length(const Dfa& a, int64_t least, int64_t most, Work* work);
 MaybeDfa concatenate(const Dfa& a, const Dfa& b, Work* work);
 

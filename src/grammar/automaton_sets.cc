@@ -1,4 +1,4 @@
-// Sets of texts from others: intersections, differences, unions, and what follows what.
+// Operations on languages: intersection, difference, union and concatenation.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -12,7 +12,7 @@ MaybeDfa combine(const Dfa& a, const Dfa& b, SetOp op, Work* work) {
   std::map<std::pair<int32_t, int32_t>, int32_t> number;
   std::vector<std::pair<int32_t, int32_t>> pairs;
   const auto accepts = [](const Dfa& dfa, int32_t s) { return s != Dfa::kDead && dfa.accepts(s); };
-  int32_t last_s = -2, last_t = -2, last = Dfa::kDead;  // mostly the next byte's, too
+  int32_t last_s = -2, last_t = -2, last = Dfa::kDead;  // usually the same for the next byte
   const auto add = [&](int32_t s, int32_t t) {
     if (s == last_s && t == last_t) return last;
     last_s = s, last_t = t, last = Dfa::kDead;
@@ -53,7 +53,7 @@ MaybeDfa with_length(const Dfa& a, int64_t least, int64_t most, Work* work) {
   std::vector<std::pair<int32_t, int64_t>> pairs;
   const bool bounded = most >= 0;
   const auto add = [&](int32_t s, int64_t count) {
-    if (!bounded) count = std::min(count, least);  // beyond it they need not be told apart
+    if (!bounded) count = std::min(count, least);  // larger counts are equivalent
     const auto [found, is_new] = number.try_emplace({s, count}, builder.states());
     if (is_new) {
       builder.add_state(a.accepts(s) && count >= least);

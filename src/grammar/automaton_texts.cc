@@ -1,4 +1,4 @@
-// The smallest automaton of a list of texts, in a time that grows with their bytes.
+// The minimal automaton of a list of texts, in time linear in their bytes.
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -9,13 +9,13 @@ namespace sluice {
 namespace {
 
 struct Node {
-  std::vector<std::pair<uint8_t, int32_t>> edges = {};  // sorted by their bytes
+  std::vector<std::pair<uint8_t, int32_t>> edges = {};  // sorted by byte
   bool accepts = false;
   bool operator==(const Node&) const = default;
 };
 
-// Takes sorted texts one by one. Behind what a text has in common with the next one nothing is added any more, so those nodes are merged
-// with equal ones at once (Daciuk, Mihov, Watson and Watson, 2000).
+// Takes sorted texts one by one. Nodes after the common prefix with the next text are final, so they are merged with equivalent nodes at
+// once (Daciuk, Mihov, Watson and Watson, 2000).
 class TextsBuilder {
  public:
   TextsBuilder() : known_(16, Hash{&nodes_}, Equal{&nodes_}) { path_.push_back(add()); }
@@ -65,7 +65,7 @@ class TextsBuilder {
     free_.pop_back();
     return out;
   }
-  // Merges the nodes of the last text behind its first `bytes`, from the end on.
+  // Merges the last text's nodes after its first `bytes` bytes, from the end on.
   void settle(size_t bytes) {
     for (; path_.size() > bytes + 1; path_.pop_back()) {
       const int32_t node = path_.back();
@@ -89,13 +89,13 @@ Dfa Dfa::of_texts(std::span<const std::string> texts) {
   if (texts.empty()) return {};
   std::vector<const std::string*> sorted;
   for (const std::string& text : texts) sorted.push_back(&text);
-  // As bytes, not as characters that may be signed.
+  // compare() orders by unsigned bytes.
   std::sort(sorted.begin(), sorted.end(),
             [](const std::string* a, const std::string* b) { return a->compare(*b) < 0; });
   TextsBuilder builder;
   for (const std::string* text : sorted) builder.add(*text);
   const std::vector<Node>& nodes = builder.done();
-  // Breadth first, so that numbers are those of reading.
+  // Numbers nodes breadth first.
   std::vector<int32_t> number(nodes.size(), kDead), order{0};
   number[0] = 0;
   std::array<bool, 256> used{};
@@ -106,7 +106,7 @@ Dfa Dfa::of_texts(std::span<const std::string> texts) {
       number[static_cast<size_t>(to)] = static_cast<int32_t>(order.size());
       order.push_back(to);
     }
-  // Bytes that no text has are one class.
+  // Bytes that occur in no text form one class.
   Dfa out;
   const bool all_used = std::all_of(used.begin(), used.end(), [](bool u) { return u; });
   out.classes_ = all_used ? 0 : 1;

@@ -21,7 +21,7 @@ CharSet ascii_of(char lower) {
   return {{'\t', '\r'}, {' ', ' '}};
 }
 
-// Beyond ASCII, what some validator takes as \s. Of \d and \w that is anything there.
+// The characters beyond ASCII that some validator includes in \s. For \d and \w, these are all characters beyond ASCII.
 CharSet blanks_of_unicode() {
   return {{0x1c, 0x1f},     {0x85, 0x85},     {0xa0, 0xa0},     {0x1680, 0x1680},
           {0x180e, 0x180e}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},

@@ -1,4 +1,4 @@
-// What is behind a Grammar.
+// The contents of a Grammar.
 #pragma once
 #include "grammar/grammar.h"
 #include "grammar/parse.h"

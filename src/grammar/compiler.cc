@@ -73,7 +73,7 @@ struct GrammarCompiler::State {
     std::shared_ptr<const Grammar::Compiled> compiled;
     size_t bytes;
   };
-  std::list<Kept> kept;  // the latest first
+  std::list<Kept> kept;  // most recent first
   size_t kept_bytes = 0;
 
   std::shared_ptr<const Vocabulary> get_vocabulary() {
@@ -102,7 +102,7 @@ struct GrammarCompiler::State {
       kept.pop_back();
     }
   }
-  // Of leaves that all grammars share, masks are shared, too.
+  // Leaves that all grammars share also share their masks.
   std::shared_ptr<LeafMasks> masks_of(const LeafPointer& leaf,
                                       const std::shared_ptr<const Vocabulary>& words) {
     const CommonLeaves& c = CommonLeaves::get();
@@ -136,7 +136,7 @@ Result<Grammar> GrammarCompiler::compile(const GrammarSource& source, std::stop_
   for (const LeafPointer& leaf : compiled->grammar.program.leaves)
     compiled->grammar.masks.push_back(state_->masks_of(leaf, vocabulary));
   Grammar out(compiled);
-  // The first mask, so that a grammar that no token begins, or whose masks take too long, is refused at once.
+  // Computes the first mask now, so that a grammar without a first token or with too expensive masks is rejected at once.
   GrammarMatcher first(out);
   TokenBits bits(static_cast<size_t>(vocabulary->words));
   const Status begins = first.allowed(bits, stop);

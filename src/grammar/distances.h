@@ -1,4 +1,4 @@
-// Shortest ways in a graph whose steps weigh 0 or 1.
+// Shortest paths in a graph whose edges weigh 0 or 1.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -6,18 +6,18 @@
 
 namespace sluice {
 
-// A step, kept at the node where it ends.
+// An edge, stored at the node where it ends.
 struct ArrowInto {
   int32_t from, weight;
 };
 constexpr int32_t kNoWay = std::numeric_limits<int32_t>::max();
 
-// From each node the least weight of a way to one of `ends`; kNoWay: there is none.
+// For each node the weight of the lightest path to a node of `ends`; kNoWay: no path exists.
 inline std::vector<int32_t> least_weights(const std::vector<std::vector<ArrowInto>>& into,
                                           std::vector<int32_t> ends) {
   std::vector<int32_t> out(into.size(), kNoWay), farther;
   for (const int32_t end : ends) out[static_cast<size_t>(end)] = 0;
-  // Node by node in the order of distances: `ends` holds those of this distance, `farther` those of the next one.
+  // Visits nodes in order of distance: `ends` holds the nodes at the current distance, `farther` the nodes at the next one.
   for (int32_t distance = 0; !ends.empty(); ++distance) {
     while (!ends.empty()) {
       const int32_t at = ends.back();

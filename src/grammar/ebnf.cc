@@ -14,7 +14,7 @@ using Node = Regex::Node;
 using Kind = Node::Kind;
 using Pointer = Node::Pointer;
 constexpr int32_t kProgramStatesMax = 100000;
-constexpr size_t kInlinedMax = 400;  // parts of a rule that is put in place of its name
+constexpr size_t kInlinedMax = 400;  // maximum parts of a rule that is inlined
 
 Status too_large() { return invalid("one that takes too long to compile"); }
 
@@ -35,7 +35,7 @@ class EbnfCompiler {
 
  private:
   Result<Program> finish(int32_t root) {
-    // One rule at a time, so that names may be as deep as memory is.
+    // Compiles one rule at a time instead of recursively, so that nesting is limited only by memory.
     while (!todo_.empty() && status_.ok()) {
       const auto [name, rule] = std::move(todo_.back());
       todo_.pop_back();
@@ -63,10 +63,10 @@ class EbnfCompiler {
     return found->second;
   }
 
-  // The tree of a rule without names in it, if it is small; null: it has names that lead back to it, or is large.
+  // The tree of a small rule without references; null: the rule is recursive or large.
   Pointer plain_rule(const std::string& name) {
     const auto [found, is_new] =
-        plain_.try_emplace(name, nullptr);  // null while it is being found: it names itself
+        plain_.try_emplace(name, nullptr);  // null during the search, which detects recursion
     if (!is_new) return found->second;
     size_t size = 0;
     Pointer out = without_names(source_->find(name)->second, &size);
@@ -91,7 +91,7 @@ class EbnfCompiler {
     return out;
   }
 
-  // `node` without names, if that can be had.
+  // `node` without references; null if impossible.
   Pointer plain(const Pointer& node) {
     size_t size = 0;
     if (!has_kind(node, Kind::kReference)) return node;
@@ -102,14 +102,14 @@ class EbnfCompiler {
                                              [kind](const Pointer& p) { return has_kind(p, kind); });
   }
 
-  // Adds what `node` matches between two states of a rule.
+  // Adds transitions for `node` between two states of a rule.
   void emit(const Pointer& node, int32_t from, int32_t to) {
     if (!status_.ok() || !work_->spend(16) || std::ssize(program_.states) > kProgramStatesMax) {
       if (status_.ok()) status_ = too_large();
       return;
     }
     if (const Pointer whole = plain(node); whole != nullptr && leaf(whole, from, to)) return;
-    // In parts '^' would be true before each of them.
+    // If the tree were split into parts, '^' would hold at the start of each part.
     for (const Kind kind : {Kind::kBegin, Kind::kEnd, Kind::kLookAhead})
       if (status_.ok() && has_kind(node, kind)) status_ = too_large();
     if (!status_.ok()) return;
@@ -129,12 +129,12 @@ class EbnfCompiler {
     }
   }
 
-  // Parts next to each other that have no names are one leaf.
+  // Adjacent parts without references become one leaf.
   void sequence(const Node& node, int32_t from, int32_t to) {
     const int32_t rule = program_.states[static_cast<size_t>(from)].rule;
     std::vector<bool> joins;
     for (const Pointer& part : node.parts) joins.push_back(plain(part) != nullptr);
-    // Where all of them could be joined, that was too large.
+    // If all parts could be joined, the whole was already tried and too large.
     if (std::find(joins.begin(), joins.end(), false) == joins.end()) joins.assign(joins.size(), false);
     for (size_t i = 0; i < node.parts.size();) {
       size_t end = i + 1;
@@ -166,7 +166,7 @@ class EbnfCompiler {
       if (node.most < 0) program_.add_empty(end, begin);
       return;
     }
-    // Counted, in a rule of its own: the part is a rule, too, so that each time is one call.
+    // Repetitions are counted in a rule of their own. The part is a rule, too, so that each repetition is one call.
     const int32_t once = program_.add_rule(), counter = program_.add_rule();
     emit(part, program_.start(once), final_state(once));
     Program::Rule& r = program_.rules[static_cast<size_t>(counter)];
@@ -178,7 +178,7 @@ class EbnfCompiler {
     program_.add_call(from, counter, to);
   }
 
-  // One leaf for all of `node`, which has no names. False: it would be too large.
+  // Compiles all of `node`, which has no references, to one leaf. False: the leaf would be too large.
   bool leaf(const Pointer& node, int32_t from, int32_t to) {
     constexpr int64_t kLeafSteps = 2'000'000;
     Work own(kLeafSteps);
@@ -226,7 +226,7 @@ Result<Program> compile_ebnf(std::string_view text, Work* work) {
 Result<Program> compile_regex(std::string_view pattern, Work* work) {
   const auto regex = Regex::parse(pattern);
   if (!regex.ok()) return regex.status();
-  // The whole text is matched, so these are true where they are.
+  // The pattern matches the whole text, so '^' and '$' at its ends are always true.
   Node whole = regex.value().root();
   if (whole.kind == Kind::kSequence) {
     while (!whole.parts.empty() && whole.parts.front()->kind == Kind::kBegin)

@@ -1,4 +1,4 @@
-// Grammars as clients write them: GBNF, llama.cpp's notation, and regular expressions that are the whole text.
+// Compiles grammars that clients write: GBNF (llama.cpp's notation), and regular expressions that match the whole text.
 #pragma once
 #include <string_view>
 
@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-// The text is what the rule "root" matches. kInvalidArgument says what is wrong and where.
+// The rule "root" matches the whole text. kInvalidArgument names the error and its position.
 Result<Program> compile_ebnf(std::string_view text, Work* work);
-// A part that is too large for an automaton becomes rules; look-aheads cannot be in it.
+// Parts that are too large for one automaton become rules; such a part must not contain look-aheads.
 Result<Program> compile_regex(std::string_view pattern, Work* work);
 Program compile_texts(const std::vector<std::string>& texts);
 

@@ -38,7 +38,7 @@ class Parser {
     while (error_.empty() && at_ < text_.size()) rule();
     for (const auto& [name, where] : used_)
       if (error_.empty() && !rules_.contains(name))
-        error_ = "the rule '" + printable(name) + "', which is used at " + where + " and never made";
+        error_ = "the rule '" + printable(name) + "', which is used at " + where + " and not defined";
     if (error_.empty() && !rules_.contains("root")) error_ = "no rule 'root'";
     if (!error_.empty()) return invalid(error_);
     return std::move(rules_);
@@ -57,7 +57,7 @@ class Parser {
     if (error_.empty()) error_ = found + " at " + here();
   }
 
-  // Blanks, line ends and comments.
+  // Skips blanks, line breaks and comments.
   void blanks() {
     while (at_ < text_.size()) {
       const char c = text_[at_];
@@ -91,7 +91,7 @@ class Parser {
     blanks();
     if (called.empty() || !next_is("::="))
       return fail("'" + printable(valid_utf8(text_.substr(at_, 12))) +
-                  "' in place of a rule, as 'name ::= ...',");
+                  "' instead of a rule such as 'name ::= ...',");
     at_ += 3;
     blanks();
     Pointer body = choice(0);
@@ -201,7 +201,7 @@ class Parser {
     return make(std::move(out));
   }
 
-  // One character of a literal or a class, escapes too.
+  // Reads one character of a literal or class, including escapes.
   char32_t character() {
     if (ahead() != '\\') {
       const Utf8Step step = utf8_step(text_.substr(at_));
@@ -237,7 +237,7 @@ class Parser {
     }
     if (is_name(c) && c != '-' && c != '.' && c != '_')
       fail(std::string("an escape that is not known, '\\") + c + "',");
-    if (at_ > text_.size()) fail("a backslash with nothing behind it");
+    if (at_ > text_.size()) fail("a backslash at the end");
     return static_cast<unsigned char>(c);
   }
   char32_t hex(int digits) {
@@ -263,7 +263,7 @@ class Parser {
     }
     if (error_.empty() && at_ >= text_.size()) {
       at_ = start;
-      fail("a literal without its end");
+      fail("an unclosed literal");
     }
     ++at_;
     return make(std::move(out));
@@ -296,7 +296,7 @@ class Parser {
   size_t at_ = 0;
   std::string error_;
   EbnfRules rules_;
-  std::map<std::string, std::string> used_;  // and where first
+  std::map<std::string, std::string> used_;  // with the place of the first use
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The rules of a grammar in GBNF, as trees.
+// Parses a GBNF grammar into one tree per rule.
 #pragma once
 #include <map>
 #include <string>
@@ -10,7 +10,7 @@
 namespace sluice {
 
 using EbnfRules = std::map<std::string, Regex::Node::Pointer, std::less<>>;
-// All names that are used are rules, and "root" is one.
+// Every referenced name is a rule, and the rule "root" exists.
 Result<EbnfRules> parse_ebnf(std::string_view text);
 
 }  // namespace sluice

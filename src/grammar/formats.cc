@@ -1,5 +1,5 @@
-// Formats of JSON Schema as regular expressions: of each a part of what its specification allows, which every checker takes, and what
-// no checker goes beyond.
+// JSON Schema's formats as regular expressions. Each format has a subset of its specification that every checker accepts, and a superset
+// of what any checker accepts.
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// February has 28 days here: 29 would need to know the year.
+// February has 28 days: allowing 29 requires arithmetic on the year.
 #define SLUICE_DATE \
   R"((\d{3}[1-9]|\d{2}[1-9]0|\d[1-9]00|[1-9]000)-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8])))"
 #define SLUICE_TIME R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"
@@ -30,7 +30,7 @@ namespace {
 
 struct Format {
   std::string_view name, inner;
-  std::string_view outer = {};  // none: any text may be one
+  std::string_view outer = {};  // empty: any text
 };
 constexpr Format kFormats[] = {
     {"date", SLUICE_DATE, R"x([0-9W-]*)x"},

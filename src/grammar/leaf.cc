@@ -22,14 +22,14 @@ struct ShortEscape {
 constexpr ShortEscape kShort[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', '\b'},
                                   {'f', '\f'}, {'n', '\n'},  {'r', '\r'}, {'t', '\t'}};
 
-// Whether the state is between two characters and not inside of one.
+// Whether the state is between two characters.
 bool between_chars(const Dfa& value, int32_t state) {
   for (int byte = 0x80; byte < 0xc0; ++byte)
     if (value.step(state, static_cast<uint8_t>(byte)) != Dfa::kDead) return false;
   return true;
 }
 
-// The fewest counted characters to acceptance, by state.
+// By state: the minimum number of counted characters up to acceptance.
 std::vector<int32_t> least_to_end(const Dfa& dfa, const std::vector<uint8_t>& counts) {
   const auto n = static_cast<size_t>(dfa.states());
   std::vector<std::vector<ArrowInto>> into(n);
@@ -59,7 +59,7 @@ void set_counts(Leaf* leaf, int64_t least, int64_t most, const std::vector<uint8
 }
 
 Leaf with_blanks(DfaBuilder* builder, int32_t from, bool may_be_none) {
-  // States of one blank more each, down to none left.
+  // Each state allows one blank fewer, down to none.
   std::vector<int32_t> states{from};
   for (int i = 0; i < kBlanksMax; ++i) states.push_back(builder->add_state(true));
   for (size_t i = 0; i + 1 < states.size(); ++i)
@@ -100,8 +100,8 @@ std::optional<Leaf> json_strings(const Dfa& value, int64_t least, int64_t most, 
     for (const ShortEscape& e : kShort)
       if (to(e.means) != Dfa::kDead)
         builder.set(escaped(), static_cast<uint8_t>(e.letter), static_cast<uint8_t>(e.letter), to(e.means));
-    int32_t digits[3] = {Dfa::kDead, Dfa::kDead, Dfa::kDead};  // behind "\u", "\u0" and "\u00"
-    int32_t last[2] = {Dfa::kDead, Dfa::kDead};                // behind "\u000" and "\u001"
+    int32_t digits[3] = {Dfa::kDead, Dfa::kDead, Dfa::kDead};  // after "\u", "\u0" and "\u00"
+    int32_t last[2] = {Dfa::kDead, Dfa::kDead};                // after "\u000" and "\u001"
     for (int c = 0; c < 0x20; ++c) {
       if (to(c) == Dfa::kDead) continue;
       if (digits[0] == Dfa::kDead) {
@@ -141,7 +141,7 @@ Leaf any_json_string(int64_t least, int64_t most) {
   builder.set(text, 0x20, 0x7f, text);
   builder.set(text, '"', '"', closed);
   builder.set(text, '\\', '\\', escape);
-  const int32_t one = add(), two = add(), three = add();  // so many bytes of a character are left
+  const int32_t one = add(), two = add(), three = add();  // the number of missing bytes of a character
   const int32_t e0 = add(), ed = add(), f0 = add(), f4 = add();
   builder.set(one, 0x80, 0xbf, text);
   builder.set(two, 0x80, 0xbf, one);
@@ -170,7 +170,7 @@ Leaf any_json_string(int64_t least, int64_t most) {
   hex(hex2, hex3);
   hex(hex3, hex4);
   hex(hex4, text);
-  // \ud800 to \udbff and then \udc00 to \udfff; no other order.
+  // \ud800 to \udbff followed by \udc00 to \udfff, in no other order.
   const int32_t high3 = add(), high4 = add(), slash = add(), u = add(), low1 = add(), low2 = add();
   for (const uint8_t d : {'d', 'D'}) {
     builder.set(hex1, d, d, surrogate);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kFewMax = 512;
 
-// Whether each character that begins at `state` and is written as itself leads back to it, through states that do not accept.
+// Whether every unescaped character leads from `state` back to it without passing an accepting state.
 bool chars_lead_back(const Dfa& dfa, int32_t state) {
   const auto tail = [&](auto&& self, int32_t s, int first, int last, int left) -> bool {
     if (s == Dfa::kDead || dfa.accepts(s)) return false;
@@ -56,7 +56,7 @@ std::shared_ptr<const LeafMask> LeafMasks::at(Leaf::Place place, Work* work) {
     const std::lock_guard lock(mutex_);
     if (const auto found = masks_.find({place.state, room}); found != masks_.end()) return found->second;
   }
-  // As if the text were one of exactly so much room.
+  // As if the limit were exactly `room` characters away.
   auto mask = find({place.state, leaf_->counted() ? leaf_->most - room : 0}, work);
   if (mask == nullptr) return nullptr;
   const auto bytes = static_cast<int64_t>(mask->bytes());

@@ -1,4 +1,4 @@
-// Which tokens a leaf takes from one of its places: found once, kept, and shared by all answers that come there.
+// The tokens that a leaf accepts from one of its places. A mask is computed once, cached, and shared by all answers.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,16 +16,16 @@
 namespace sluice {
 
 struct LeafMask {
-  // Tokens all of whose bytes the leaf takes, and behind which it goes on: as bits, or one by one where they are few.
+  // Tokens that the leaf reads completely and can continue after: as bits, or as a list if there are few.
   TokenBits bits = {};
   std::vector<int32_t> few = {};
-  // Where the leaf accepts inside a token or at its end.
+  // A place, inside a token or at its end, where the leaf accepts.
   struct Exit {
     int32_t node;   // of `trie`
-    int32_t chars;  // counted since the place
+    int32_t chars;  // counted since the start of the token
   };
-  std::vector<Exit> ends = {};   // and takes no more bytes
-  std::vector<Exit> inner = {};  // and could take more
+  std::vector<Exit> ends = {};   // the leaf accepts no further bytes here
+  std::vector<Exit> inner = {};  // the leaf could accept more bytes
   const TokenTrie* trie = nullptr;
   size_t bytes() const;
   void add_to(std::span<uint32_t> words) const {
@@ -34,10 +34,10 @@ struct LeafMask {
   }
 };
 
-// Of one leaf. Any number of threads may use it.
+// The masks of one leaf. Thread-safe.
 class LeafMasks {
  public:
-  // `kept` counts the bytes of all masks that are kept, of all leaves; beyond kKeptBytesMax a mask is found anew each time.
+  // `kept` counts the bytes of the cached masks of all leaves. Beyond kKeptBytesMax, masks are computed on every call.
   LeafMasks(LeafPointer leaf, std::shared_ptr<const Vocabulary> vocabulary,
             std::shared_ptr<std::atomic<int64_t>> kept);
   ~LeafMasks();
@@ -45,7 +45,7 @@ class LeafMasks {
   LeafMasks& operator=(const LeafMasks&) = delete;
 
   const Leaf& leaf() const { return *leaf_; }
-  // Null: no budget left.
+  // Null: the budget is spent.
   std::shared_ptr<const LeafMask> at(Leaf::Place place, Work* work);
 
  private:
@@ -56,10 +56,11 @@ class LeafMasks {
   LeafPointer leaf_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::shared_ptr<std::atomic<int64_t>> kept_;
-  int64_t room_max_ = 0;  // characters before the bound from which on no token can reach it
+  // A text with at least this many characters left cannot reach the limit within one token.
+  int64_t room_max_ = 0;
   std::mutex mutex_;
-  std::map<std::pair<int32_t, int64_t>, std::shared_ptr<const LeafMask>>
-      masks_;  // by state and characters before the bound
+  // By state, and by the number of characters left.
+  std::map<std::pair<int32_t, int64_t>, std::shared_ptr<const LeafMask>> masks_;
   int64_t own_bytes_ = 0;
 };
 

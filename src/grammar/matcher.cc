@@ -8,14 +8,16 @@
 namespace sluice {
 namespace {
 
-// Of one token. A step takes some ten to fifty nanoseconds.
+// Per token. A step takes ten to fifty nanoseconds.
 constexpr int64_t kMaskSteps = 1'500'000, kAcceptSteps = 500'000;
 
 Status too_long() {
-  return invalid("structured output: wanted a grammar whose next tokens are found in " +
+  return invalid("structured output: wanted a grammar whose token masks take at most " +
                  std::to_string(kMaskSteps) + " steps, found one that takes more");
 }
-Status no_token() { return invalid("structured output: no token is left that the grammar allows here"); }
+Status no_token() {
+  return invalid("structured output: wanted a token that the grammar allows here, found none");
+}
 
 }  // namespace
 

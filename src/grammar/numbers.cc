@@ -1,4 +1,4 @@
-// Automata of JSON's numbers: between two bounds, and multiples.
+// Automata of JSON numbers: bounded numbers, and multiples.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -11,12 +11,12 @@
 namespace sluice {
 namespace {
 
-// Digits of what is written without an exponent. More say nothing to anybody and invite a model to go on for ever. Of a number that has
-// bounds both parts together have at most 15: a double tells those from the bound, while 99.999999999999999 reads as 100.
+// Maximum digits of numbers without an exponent. More digits carry no information and let a model write them forever. Bounded numbers
+// have at most 15 digits in total: a double distinguishes these from the bound, while 99.999999999999999 would read as 100.
 constexpr size_t kWholeDigits = 15, kFractionDigits = 15;
 constexpr int64_t kMultipleMax = 20000, kListedMax = 5000;
 
-// How the digits so far compare with those of a bound at the same places.
+// How the digits so far compare with the bound's leading digits.
 enum class Order : uint8_t { kBelow, kEqual, kAbove };
 
 Order order_of(Order before, char digit, char of_bound) {
@@ -26,8 +26,8 @@ Order order_of(Order before, char digit, char of_bound) {
 
 enum class Part : uint8_t { kBegin, kZero, kWhole, kPoint, kFraction };
 
-// Where a number without its sign is: its part, digits of this part and how many it may have, and its order to both bounds. As a whole:
-// the order of the parts read so far.
+// The position in a number after its sign: the part, its digits so far and their maximum, and the order to both bounds. In the whole
+// part, the order compares the digits read so far; afterwards the number.
 struct Place {
   Part part = Part::kBegin;
   size_t digits = 0, most_digits = 0;
@@ -35,7 +35,7 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-// Magnitudes between two of them.
+// A range of magnitudes.
 struct Range {
   std::optional<Decimal> least, most;
   bool least_excluded = false, most_excluded = false;
@@ -96,14 +96,14 @@ class RangeBuilder {
       to.most = whole ? whole_order(at.most, *range_.most, digit, at.digits)
                       : fraction_order(at.most, *range_.most, digit, at.digits);
     ++to.digits;
-    // Behind the point places only matter while a bound is still to be compared: fewer states.
+    // After the point, the position only matters while a bound is still equal. This saves states.
     const bool open =
         (range_.least && to.least == Order::kEqual) || (range_.most && to.most == Order::kEqual);
     if (to.part == Part::kFraction && !open) to.most_digits -= std::exchange(to.digits, 0);
     return to;
   }
 
-  // A number of fewer digits is below one of more.
+  // A number with fewer digits before the point is smaller.
   static Order after_whole(Order so_far, const Decimal& bound, size_t digits) {
     if (digits != bound.whole.size()) return digits < bound.whole.size() ? Order::kBelow : Order::kAbove;
     return so_far;
@@ -152,7 +152,7 @@ Dfa in_range(const NumberBounds& b, Work* work) {
     if (b.least && !b.least->negative) range.least = b.least, range.least_excluded = b.least_excluded;
     RangeBuilder(&builder, range, b.integer).from(start);
   }
-  // "-0" is 0, which belongs to the others.
+  // "-0" equals 0, which the other branch handles.
   const bool below = !b.least || b.least->negative;
   if (below) {
     Range range;
@@ -166,7 +166,7 @@ Dfa in_range(const NumberBounds& b, Work* work) {
   return builder.done(work);
 }
 
-// A zero has no exponent: with one it would be the same number again, in ever more spellings.
+// A zero has no exponent: it would only add endless spellings of the same number.
 Dfa any_number() {
   Nfa nfa;
   nfa.begin = nfa.add_state();
@@ -187,7 +187,7 @@ Dfa any_number() {
     from = to;
   }
   nfa.add_empty(whole, mantissa);
-  // Behind the point: zeros so far, behind a zero, or anything else.
+  // After the point: only zeros so far, and a digit other than zero.
   int32_t zeros = nfa.add_state(), others = nfa.add_state();
   nfa.add_edge(zero, '.', '.', zeros);
   nfa.add_edge(whole, '.', '.', others);
@@ -218,7 +218,7 @@ std::string text_of(const Decimal& d) {
   return (d.negative ? "-" : "") + d.whole + (d.fraction.empty() ? "" : "." + d.fraction);
 }
 
-// `multiple` as an integer over a power of ten.
+// `multiple` as an integer divided by a power of ten.
 struct Scaled {
   int64_t value = 0;
   size_t places = 0;
@@ -229,12 +229,12 @@ std::optional<Scaled> scaled(const Decimal& d) {
   return Scaled{std::stoll(digits), d.fraction.size()};
 }
 
-// Numbers that are a multiple of `m`, by the remainder of the digits so far.
+// Accepts multiples of `m` by tracking the remainder of the digits so far.
 std::optional<Dfa> multiples_of(const Scaled& m, bool integer) {
   if (m.value <= 0 || m.value > kMultipleMax || m.places > 15) return {};
   if (m.value * static_cast<int64_t>(m.places + 2) > 4 * kMultipleMax) return {};
   DfaBuilder builder;
-  // The remainder of what is written, as if it had all `places` behind the point.
+  // The remainder of the number as if it had all `places` digits after the point.
   std::map<std::tuple<int, size_t, int64_t>, int32_t> number;
   std::vector<std::tuple<int, size_t, int64_t>> todo;
   enum { kSign, kFirst, kZero, kWhole, kPoint, kFraction };
@@ -291,7 +291,7 @@ std::optional<Dfa> with_fraction(Work* work) {
   return determinize(nfa, work);
 }
 
-// All integers between two bounds that are multiples of one, if they are few.
+// All multiples between two bounds, if they are integers and few.
 std::optional<Dfa> listed(const NumberBounds& b) {
   if (!b.integer || !b.least || !b.most || b.multiples.size() != 1) return {};
   const auto whole = [](const Decimal& d) -> std::optional<int64_t> {
@@ -311,7 +311,7 @@ std::optional<Dfa> listed(const NumberBounds& b) {
   return Dfa::of_texts(texts);
 }
 
-// Of a large multiple the thousand nearest to 0, where there is no bound: an automaton of all of them would be large.
+// Limits unbounded multiples of a large number to the thousand nearest to 0; an automaton of all would be large.
 NumberBounds near(NumberBounds b) {
   constexpr int64_t kLarge = 1000, kTimes = 1000;
   const auto m = b.multiples.size() == 1 ? scaled(b.multiples[0]) : std::nullopt;
@@ -339,7 +339,7 @@ std::optional<Decimal> Decimal::of(const Json& number) {
               fraction = point == std::string::npos ? "" : text.substr(point + 1);
   if (whole.find_first_not_of("0123456789") != std::string::npos ||
       fraction.find_first_not_of("0123456789") != std::string::npos)
-    return {};  // inf, nan
+    return {};  // infinity and NaN
   for (; power > 0; --power) {
     whole += fraction.empty() ? '0' : fraction[0];
     if (!fraction.empty()) fraction.erase(0, 1);
@@ -356,7 +356,7 @@ std::optional<Decimal> Decimal::of(const Json& number) {
   return out;
 }
 
-// A fraction of p digits is one of 2^p if 5^p divides its digits.
+// A fraction with p digits is a multiple of 2^-p if 5^p divides its digits.
 bool Decimal::is_double() const {
   if (whole.size() + fraction.size() > 15) return false;
   int64_t digits = fraction.empty() ? 0 : std::stoll(fraction);
@@ -370,7 +370,7 @@ int compare(const Decimal& a, const Decimal& b) {
   const int sign = a.negative ? -1 : 1;
   if (a.whole.size() != b.whole.size()) return a.whole.size() < b.whole.size() ? -sign : sign;
   if (const int c = a.whole.compare(b.whole); c != 0) return c < 0 ? -sign : sign;
-  const int c = a.fraction.compare(b.fraction);  // without zeros at their ends, so a prefix is less
+  const int c = a.fraction.compare(b.fraction);  // without trailing zeros, so a prefix is smaller
   return c == 0 ? 0 : c < 0 ? -sign : sign;
 }
 
@@ -384,7 +384,7 @@ Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
     auto one = m ? multiples_of(*m, bounds.integer) : std::nullopt;
     if (one) one = combine(out, *one, SetOp::kBoth, work);
     if (!one)
-      return invalid("multipleOf " + text_of(multiple) + ", which is too large or too fine to be kept here");
+      return invalid("multipleOf " + text_of(multiple) + ", which is too large or has too many digits");
     out = std::move(*one);
   }
   if (bounds.fraction) {

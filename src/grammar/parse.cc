@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kItemsMax = 20000;  // of one set: more readings than that are those of a grammar made for it
+constexpr size_t kItemsMax = 20000;  // per set; only grammars made for this purpose have more
 
 uint64_t mix(uint64_t h, uint64_t x) {
   h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
@@ -73,7 +73,7 @@ void Parse::pop_to(size_t sets) {
   text_.resize(sets_.back().text);
 }
 
-// Whether the rule can still have as many counted calls as it must, and no more than it may.
+// Whether the rule can still reach its minimum of counted calls without exceeding its maximum.
 bool Parse::fits(int32_t to, int64_t count) const {
   const Program::State& s = state(to);
   const Program::Rule& rule = grammar_.program.rules[static_cast<size_t>(s.rule)];
@@ -108,10 +108,10 @@ void Parse::advance(const RuleItem& item, const Program::Call& call, size_t sinc
   if (trace != kNoTrace) add_rule(call.to, item.origin, trace);
 }
 
-// All that waited in `origin` for this rule or leaf goes on.
+// Advances all rules in `origin` that wait for this rule or leaf.
 void Parse::complete(Callee callee, int32_t origin) {
   const auto set = static_cast<size_t>(origin);
-  if (set + 1 == sets_.size()) return;  // nothing was read: predict() has seen to it
+  if (set + 1 == sets_.size()) return;  // nothing was read, so predict() has handled it
   const size_t since = sets_[set].text, end = rules_end(set);
   for (size_t i = sets_[set].rules; i < end; ++i) {
     const RuleItem item = rules_[i];
@@ -186,7 +186,7 @@ bool Parse::scan(uint8_t byte) {
   return close_set();
 }
 
-// Nothing can refer to a set in which no rule waits: inside of a leaf only the last one matters.
+// Nothing refers to a set without waiting rules: inside a leaf, only the last set matters.
 void Parse::drop_unneeded() {
   Set& last = sets_.back();
   const Set& before = sets_[sets_.size() - 2];
@@ -241,8 +241,7 @@ bool Parse::allowed(std::span<uint32_t> bits, Work* work) {
   return work_->spend(static_cast<int64_t>(items.size()) * 16);
 }
 
-// The tokens that go beyond the end of a leaf. What comes behind it is the same for all of them, unless it was found by a look at
-// the text.
+// Sets the tokens that extend beyond the end of a leaf. All ends continue in the same way, unless the continuation depends on the text.
 bool Parse::exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t> bits) {
   const size_t sets = sets_.size(), text = text_.size();
   const Leaf& l = leaf(item.leaf);
@@ -268,7 +267,7 @@ bool Parse::exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t
       sets_.back().text = text_.size();
       const bool looked = looked_at_text_;
       if (!is_empty() && ends) mask.trie->set_tokens(node, bits);
-      if (!has_leaves() && !looked && (!ends || is_empty())) break;  // nor does any other of the list lead on
+      if (!has_leaves() && !looked && (!ends || is_empty())) break;  // the other ends lead nowhere, either
       if (has_leaves() && !walk(*mask.trie, exit.node, bits)) return false;
       looked_at_text_ = looked;
     }
@@ -278,7 +277,7 @@ bool Parse::exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t
   return true;
 }
 
-// The tokens below a node, from the last set on.
+// Sets the tokens below a node that parse from the last set on.
 bool Parse::walk(const TokenTrie& trie, int32_t from, std::span<uint32_t> bits) {
   const auto nodes = trie.nodes();
   const TokenTrie::Node& root = nodes[static_cast<size_t>(from)];

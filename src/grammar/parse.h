@@ -1,4 +1,4 @@
-// An Earley parser over bytes: all readings of the text so far at once.
+// An Earley parser over bytes. It follows all derivations of the text so far at once.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,41 +20,43 @@ namespace sluice {
 
 struct CompiledGrammar {
   Program program;
-  std::vector<std::shared_ptr<LeafMasks>> masks;  // of each leaf
+  std::vector<std::shared_ptr<LeafMasks>> masks;  // by leaf
   std::shared_ptr<const Vocabulary> vocabulary;
 };
 
 class Parse {
  public:
-  // At the start. The grammar must outlive it.
+  // Starts at the empty text. `grammar` must outlive the parser.
   explicit Parse(const CompiledGrammar& grammar);
-  bool begin(Work* work);  // first of all
+  bool begin(Work* work);  // call it first
 
-  // Each false: the budget is spent, or more readings than are kept. Then nothing else may be asked.
-  bool accept(std::string_view bytes, Work* work);     // of a token; dead() tells whether the grammar has it
-  bool allowed(std::span<uint32_t> bits, Work* work);  // sets the bits of tokens that may come, leaves others
+  // The functions return false if the budget is spent or the parser exceeds its item limit; then no other function may be called.
+  // the bytes of a token; dead() tells whether the grammar rejects them
+  bool accept(std::string_view bytes, Work* work);
+  // Sets the bits of tokens that may come; leaves the other bits alone.
+  bool allowed(std::span<uint32_t> bits, Work* work);
   bool dead() const { return dead_; }
-  bool complete() const { return sets_.back().complete; }  // the text so far is one of the grammar's
+  bool complete() const { return sets_.back().complete; }  // the grammar accepts the text so far
 
  private:
-  // What the counted calls of one rule were so far. At or below 0: only their number, negative. Else the place of a Trace.
+  // Describes the counted calls of one rule so far. At or below 0: only their number, negated. Above 0: the index of a Trace.
   using TraceId = int32_t;
   static constexpr TraceId kNoTrace = std::numeric_limits<int32_t>::max();
   struct Trace {
     int32_t count;
     TraceId before;
     bool distinct;
-    uint64_t value;     // hash of the JSON value, of a call whose texts must differ
+    uint64_t value;     // hash of the JSON value of a call whose value must be unique
     size_t begin, end;  // its text
   };
-  // A rule at one of its states, begun in the set `origin`.
+  // A rule in one of its states, begun in the set `origin`.
   struct RuleItem {
     int32_t state, origin;
     TraceId trace;
     bool operator==(const RuleItem&) const = default;
   };
   struct LeafItem {
-    int32_t leaf;  // of the program; from its number of leaves on, one of `extra_`
+    int32_t leaf;  // an index into the program's leaves; beyond them, into `extra_`
     int32_t origin;
     Leaf::Place place;
     bool operator==(const LeafItem& o) const {
@@ -62,18 +64,18 @@ class Parse {
              place.count == o.place.count;
     }
   };
-  // Where a text may go on after so many bytes. Its items follow those of the set before.
+  // The items at one position of the text. They follow the items of the previous set.
   struct Set {
-    size_t rules, leaves;  // the first of its items
-    size_t text;           // bytes before it
+    size_t rules, leaves;  // index of the set's first item
+    size_t text;           // length of the text before the set
     bool complete = false;
-    std::array<uint64_t, 4> next = {};  // bytes that some leaf takes
+    std::array<uint64_t, 4> next = {};  // bytes that some leaf accepts
   };
-  // Finds an item of the last set.
+  // A hash table of the last set's items.
   class Slots {
    public:
     void clear();
-    // The place for an item with this hash: of one that is_same says yes to, or a free one.
+    // Returns the slot of the item with this hash for which is_same() is true, or a free slot.
     template <class IsSame>
     int32_t* find(uint64_t hash, const IsSame& is_same);
 
@@ -128,8 +130,8 @@ class Parse {
   std::vector<Trace> traces_{{0, 0, false, 0, 0, 0}};
   std::string text_;
   bool dead_ = false;
-  bool looked_at_text_ = false;  // while the last set was closed
-  // Leaves of few texts without those that came before, and of which leaf and trace.
+  bool looked_at_text_ = false;  // while closing the last set
+  // Leaves without the texts that earlier elements used, each with its original leaf and its trace.
   std::vector<LeafPointer> extra_;
   std::vector<std::pair<int32_t, TraceId>> extra_of_;
   Slots rule_slots_, leaf_slots_;

@@ -1,4 +1,4 @@
-// Elements that must differ from each other: what came before, and which tokens would leave nothing but that.
+// Arrays with unique elements: tracks earlier values, and finds tokens after which only a repeated value is possible.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -9,15 +9,15 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kLooksMax = 2048;           // at places of a leaf, behind one token
-constexpr int64_t kLooksOfStepMax = 200'000;  // behind all tokens of a step
+constexpr int64_t kLooksMax = 2048;           // leaf places examined per token
+constexpr int64_t kLooksOfStepMax = 200'000;  // leaf places examined per step
 
 uint64_t mix(uint64_t h, uint64_t x) {
   h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
   return h * 0xff51afd7ed558ccd;
 }
 
-// Numbers that are equal are written alike.
+// Equal numbers get the same form.
 Json canonical(Json value) {
   if (value.is_number_float()) {
     const double d = value.get<double>();
@@ -49,7 +49,7 @@ bool Parse::has_value(TraceId trace, uint64_t value) const {
   return false;
 }
 
-// The trace behind a call; kNoTrace: its text was there before.
+// The trace after a call; kNoTrace: its value repeats an earlier one.
 Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t since) {
   if (!call.counted && !call.distinct) return trace;
   Trace next{.count = count_of(trace) + (call.counted ? 1 : 0),
@@ -95,7 +95,7 @@ std::optional<int32_t> Parse::leaf_without(int32_t index, TraceId trace) {
   return own + static_cast<int32_t>(extra_.size()) - 1;
 }
 
-// The trace of the one rule that waits for this leaf, if its calls must differ; kNoTrace: none, or nothing came before.
+// The trace of the only rule that waits for this leaf, if its values must be unique. kNoTrace: no such rule, or no earlier values.
 Parse::TraceId Parse::trace_of(const LeafItem& item) const {
   const auto own = static_cast<int32_t>(grammar_.program.leaves.size());
   if (item.leaf >= own || !leaf(item.leaf).texts.empty()) return kNoTrace;
@@ -110,7 +110,7 @@ Parse::TraceId Parse::trace_of(const LeafItem& item) const {
   return found > 0 ? found : kNoTrace;
 }
 
-// Whether the leaf has a text from `at` on, behind `text`, whose value did not come before. True, too, if that takes too long to tell.
+// Whether the leaf can continue `text` from `at` to a value that did not occur before. Also true if the search takes too long.
 bool Parse::has_other(const Leaf& l, Leaf::Place at, TraceId trace, std::string* text, int64_t* looks) {
   if (--*looks < 0 || !work_->spend(1)) return true;
   if (l.accepts(at)) {
@@ -125,14 +125,14 @@ bool Parse::has_other(const Leaf& l, Leaf::Place at, TraceId trace, std::string*
     text->pop_back();
     return has;
   };
-  // The end of a string first, and large digits before zeros, which add nothing to a fraction.
+  // Tries the end of a string first, and large digits before zeros, which add nothing to a fraction.
   if (try_byte('"')) return true;
   for (int byte = 255; byte >= 0; --byte)
     if (byte != '"' && try_byte(static_cast<uint8_t>(byte))) return true;
   return false;
 }
 
-// Only tokens that go on as a text that came before can leave nothing else.
+// Only tokens that continue an earlier text can make a repetition unavoidable.
 bool Parse::take_out_repeated(const LeafItem& item, TraceId trace, std::span<uint32_t> bits) {
   const Leaf& l = leaf(item.leaf);
   const TokenTrie& trie = grammar_.vocabulary->all;
@@ -158,8 +158,7 @@ bool Parse::take_out_repeated(const LeafItem& item, TraceId trace, std::span<uin
       text.push_back(c);
       const TokenTrie::Node& node = nodes[static_cast<size_t>(n)];
       if (node.token >= 0 && !seen.contains(n)) {
-        if (left <= 0)
-          return !work_->over();  // what is left may end without a way: an error, and no wrong answer
+        if (left <= 0) return !work_->over();  // a remaining dead end gives an error, never a wrong answer
         seen.insert(n);
         int64_t looks = kLooksMax;
         if (!has_other(l, place, trace, &text, &looks)) trie.clear_tokens(node, bits);

@@ -39,7 +39,7 @@ namespace {
 
 using Arrows = std::vector<std::vector<ArrowInto>>;
 
-// The steps between states, calls that `may` allows, at the states where they end. Counted calls weigh 1.
+// The reversed edges of the calls that `may` allows. Counted calls weigh 1.
 Arrows reversed(const std::vector<Program::State>& states, const auto& may) {
   Arrows out(states.size());
   for (size_t s = 0; s < states.size(); ++s) {
@@ -52,7 +52,7 @@ Arrows reversed(const std::vector<Program::State>& states, const auto& may) {
   return out;
 }
 
-// The fewest counted calls from each state to a final one; kNoBound: there is no way.
+// The minimum number of counted calls from each state to a final state; kNoBound: unreachable.
 std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arrows& into) {
   static_assert(kNoWay == Program::kNoBound);
   std::vector<int32_t> finals;
@@ -63,17 +63,17 @@ std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arr
 
 }  // namespace
 
-// A rule is productive if a way from its start to a final state has productive rules and leaves alone, and enough of them are counted.
-// Each rule that becomes one opens the calls of it, from where shorter ways spread: rules may lead to one another in long chains.
+// A rule is productive if a path from its start to a final state uses only productive rules and leaves and has enough counted calls. Each
+// newly productive rule opens the calls to it, and shorter paths spread from there. So long chains of rules need no repeated passes.
 std::vector<uint8_t> Program::productive_rules(Work* work) const {
   struct Arrow {
     int32_t from, to, weight;
   };
   std::vector<uint8_t> known(rules.size());
   std::vector<std::vector<Arrow>> into(states.size()),
-      calls_of(rules.size());  // that are open; that are not yet
+      calls_of(rules.size());  // already open; not yet open
   std::vector<int32_t> needs(states.size(), kNoBound);
-  std::vector<int32_t> rule_at(states.size(), -1);  // that starts there
+  std::vector<int32_t> rule_at(states.size(), -1);  // by start state
   std::deque<int32_t> todo;
   for (size_t r = 0; r < rules.size(); ++r)
     rule_at[static_cast<size_t>(rules[r].start)] = static_cast<int32_t>(r);
@@ -138,7 +138,7 @@ void Program::set_nullable(Work* work) {
   }
 }
 
-// Of states in rules that count. Where a way comes back to a state over a counted call there is no most.
+// For states of counting rules. If a loop contains a counted call, there is no maximum.
 void Program::set_counts(Work* work) {
   const auto all = [](const Call&) { return true; };
   const auto needs = fewest(states, reversed(states, all));
@@ -146,7 +146,7 @@ void Program::set_counts(Work* work) {
   std::vector<std::vector<int32_t>> states_of(rules.size());
   for (size_t s = 0; s < states.size(); ++s)
     states_of[static_cast<size_t>(states[s].rule)].push_back(static_cast<int32_t>(s));
-  // A way without a loop has at most as many counted calls as there are states; an offer that grows beyond that has a loop behind it.
+  // A path without loops has at most as many counted calls as states, so a larger offer implies a loop.
   for (size_t r = 0; r < rules.size(); ++r) {
     if (!rules[r].counted()) continue;
     const std::vector<int32_t>& own = states_of[r];
@@ -187,7 +187,7 @@ bool Program::finish(Work* work) {
       changed |= std::erase_if(s.empties, dead) > 0;
     }
     set_counts(work);
-    // A rule that needs more than it can have matches nothing: its final states go, and all is looked at again.
+    // A rule whose minimum exceeds its maximum matches nothing. Its final states are removed, and the analysis repeats.
     for (const Rule& rule : rules)
       if (rule.counted() &&
           (rule.most < rule.least || states[static_cast<size_t>(rule.start)].offers < rule.least)) {

@@ -1,4 +1,4 @@
-// A grammar as the parser runs it: rules, which are small automata whose steps are other rules or leaves.
+// The form of a grammar that the parser runs: each rule is a small automaton whose transitions call other rules or leaves.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -12,14 +12,14 @@
 
 namespace sluice {
 
-// Something about a whole value that an automaton does not see, asked when its text has ended.
+// A condition on a whole value that automata cannot express. Checked at the end of the value's text.
 class ValueCheck {
  public:
   virtual ~ValueCheck() = default;
-  virtual bool holds(const std::string& text, Work* work) const = 0;  // false, too, without work left
+  virtual bool holds(const std::string& text, Work* work) const = 0;  // false also if the budget is spent
 };
 
-// Names a rule (from 0 on) or a leaf (below 0).
+// A rule (0 and above) or a leaf (below 0).
 using Callee = int32_t;
 inline bool is_leaf(Callee callee) { return callee < 0; }
 inline int32_t leaf_index(Callee callee) { return -1 - callee; }
@@ -29,21 +29,21 @@ struct Program {
   struct Call {
     Callee callee;
     int32_t to;
-    bool counted;   // one more element or member
-    bool distinct;  // its text must differ, as a JSON value, from those before it in the same rule
+    bool counted;   // counts as one more element or member
+    bool distinct;  // its JSON value must differ from the earlier ones of the same rule
   };
   struct State {
     int32_t rule;
     std::vector<Call> calls = {};
     std::vector<int32_t> empties = {};
     bool final = false;
-    // Of the counted calls on the ways to a final state: the fewest, and the most.
+    // The minimum and maximum number of counted calls on paths to a final state.
     int32_t needs = 0, offers = 0;
   };
   struct Rule {
     int32_t start;
     bool nullable = false;
-    int32_t least = 0, most = kNoBound;  // counted calls
+    int32_t least = 0, most = kNoBound;  // limits of the number of counted calls
     std::shared_ptr<const ValueCheck> check = {};
     bool counted() const { return least > 0 || most != kNoBound; }
   };
@@ -52,15 +52,14 @@ struct Program {
   std::vector<LeafPointer> leaves;
   Callee root = 0;  // a rule
 
-  int32_t add_rule();  // with a start
+  int32_t add_rule();  // with a start state
   int32_t add_state(int32_t rule);
   Callee add_leaf(LeafPointer leaf);
   void add_call(int32_t from, Callee callee, int32_t to, bool counted = false, bool distinct = false);
   void add_empty(int32_t from, int32_t to);
   int32_t start(int32_t rule) const { return rules[static_cast<size_t>(rule)].start; }
 
-  // Takes out what can match nothing, and sets what is derived (nullable, needs, offers). False: the root matches nothing, or no work
-  // is left.
+  // Removes parts that match nothing and derives nullable, needs and offers. False: the root matches nothing, or the budget is spent.
   bool finish(Work* work);
   size_t bytes() const;
 

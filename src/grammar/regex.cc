@@ -36,7 +36,7 @@ class Builder {
  public:
   Builder(Bound bound, Work* work) : bound_(bound), work_(work) {}
 
-  // `tail`: any text may follow; `lead`: any text may come before.
+  // `tail`: any text may follow; `lead`: any text may precede.
   Result<Dfa> texts(const Parts& parts, bool lead, bool tail) {
     std::vector<Parts> alternatives;
     SLUICE_TRY(flatten(parts, &alternatives));
@@ -55,7 +55,7 @@ class Builder {
   }
 
  private:
-  // Sequences in which every look-ahead is a part by itself: groups that have one are opened.
+  // Expands groups that contain look-aheads, so that each look-ahead is a part of its own.
   Status flatten(const Parts& parts, std::vector<Parts>* out) const {
     std::vector<Parts> done{{}};
     for (const Pointer& part : parts) {
@@ -82,13 +82,13 @@ class Builder {
     return {};
   }
 
-  // The texts of `before`, then a rest that is looked at: what follows and what the look-ahead says are both about that rest.
+  // The texts of `before`, followed by a rest that must satisfy both the look-ahead and the remaining parts.
   Result<Dfa> sequence(const Parts& parts, bool lead, bool tail) {
     const auto look = std::find_if(parts.begin(), parts.end(),
                                    [](const Pointer& p) { return p->kind == Kind::kLookAhead; });
     if (look == parts.end()) return plain(parts, lead, tail);
     const Parts before(parts.begin(), look), after(look + 1, parts.end());
-    // What follows begins with the text, where nothing but '^' comes before.
+    // The remaining parts begin at the start of the text if only '^' precedes them.
     const bool anchored = !before.empty() && std::all_of(before.begin(), before.end(),
                                                          [](const Pointer& p) { return is_begin(p); });
     const bool first = anchored || (before.empty() && !lead);
@@ -117,7 +117,7 @@ class Builder {
     if (lead) anything(from);
     for (const Pointer& part : parts) from = add(part, from);
     if (tail) {
-      // By itself: the end of a look at the text's beginning must not become a place where it goes on.
+      // A separate state: a look-ahead's end at the start of the text must not become an entry to the loop.
       const int32_t loop = nfa_.add_state();
       nfa_.add_empty(from, loop);
       anything(from = loop);
@@ -132,7 +132,7 @@ class Builder {
 
   void anything(int32_t at) { nfa_.add_chars(at, CharSet::all(), at); }
 
-  // Adds what `node` matches behind `from`; where it ends.
+  // Adds `node` after the state `from` and returns its end.
   int32_t add(const Pointer& node, int32_t from) {
     if (nfa_.states.size() > kNfaStatesMax) return from;
     switch (node->kind) {
@@ -163,7 +163,7 @@ class Builder {
       case Kind::kEnd: {
         const int32_t to = nfa_.add_state();
         nfa_.add_empty(from, to, Nfa::When::kAtEnd);
-        if (bound_ == Bound::kOuter) {  // Python's '$' is also before a last line feed
+        if (bound_ == Bound::kOuter) {  // Python's '$' also matches before a final line feed
           const int32_t behind = nfa_.add_state();
           nfa_.add_edge(from, '\n', '\n', behind);
           nfa_.add_empty(behind, to, Nfa::When::kAtEnd);
@@ -172,7 +172,7 @@ class Builder {
       }
       case Kind::kLookAhead:
       case Kind::kReference:
-        break;  // taken out before
+        break;  // flatten() removed these
     }
     return from;
   }
@@ -191,7 +191,7 @@ class Builder {
     const int32_t to = nfa_.add_state();
     nfa_.add_empty(from, to);
     for (int64_t i = node.least; i < node.most && nfa_.states.size() <= kNfaStatesMax; ++i) {
-      // A state of its own: a part that loops at its beginning must not be entered from behind.
+      // A separate state: a part that begins with a loop must not be entered from elsewhere.
       const int32_t start = nfa_.add_state();
       nfa_.add_empty(from, start);
       from = add(part, start);

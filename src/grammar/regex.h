@@ -1,4 +1,4 @@
-// Regular expressions as JSON Schema and clients write them, to automata.
+// Compiles regular expressions, as JSON Schema and clients write them, to automata.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,24 +14,25 @@ namespace sluice {
 
 enum class RegexMatch : uint8_t {
   kWhole,   // the whole text
-  kSearch,  // some part of it, as the keyword "pattern" means it
+  kSearch,  // some part of the text, as in the keyword "pattern"
 };
 
-// Characters of a class repeated, and nothing else: ^[a-z]{1,4000}$. A count can be kept beside an automaton, which then stays small.
+// An expression that only repeats a character class, such as ^[a-z]{1,4000}$. A counter beside the automaton keeps the automaton small.
 struct RepeatedClass {
   CharSet chars;
-  int64_t least, most;  // most < 0: no bound
+  int64_t least, most;  // most < 0: no limit
 };
 
-// ECMAScript's syntax with Unicode code points as characters, without back references, look-behinds, \b and \B; a look-ahead may not be
-// repeated. What ECMAScript and Python read differently is refused, or where it is a class of characters bounded from `bound`'s side.
+// ECMAScript syntax over Unicode code points, without back references, look-behinds, \b and \B; a look-ahead must not be repeated. Syntax
+// that ECMAScript and Python read differently is rejected; character classes that they read differently are bounded from the side of
+// `bound`.
 class Regex {
  public:
   static Result<Regex> parse(std::string_view pattern);
-  // kTooLarge: too many states, or no budget left. kInvalidArgument: what is not supported.
+  // kTooLarge: too many states, or the budget is spent. kInvalidArgument: unsupported syntax.
   static constexpr Code kTooLarge = Code::kOutOfMemory;
   Result<Dfa> dfa(RegexMatch match, Bound bound, Work* work) const;
-  // Set where the expression is ^C{m,n}$, of one class; for kSearch.
+  // The class and counts of an expression of the form ^C{m,n}$; for kSearch.
   std::optional<RepeatedClass> repeated_class(Bound bound) const;
 
   struct Node;

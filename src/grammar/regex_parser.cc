@@ -22,7 +22,7 @@ bool is_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 
 
 Pointer make(Node node) { return std::make_shared<const Node>(std::move(node)); }
 
-// A class of characters seen from both sides.
+// A character class with both of its bounds.
 struct Class {
   CharSet sets[2];
   static Class of(char32_t c) {
@@ -48,7 +48,7 @@ class Parser {
 
   Result<Pointer> all() {
     auto out = choice(0);
-    if (error_.empty() && at_ < text_.size()) fail("a ')' without its '('");
+    if (error_.empty() && at_ < text_.size()) fail("an unmatched ')'");
     if (!error_.empty()) return invalid(error_);
     return out;
   }
@@ -101,7 +101,7 @@ class Parser {
         break;
       }
       counted = true;
-      if (has() && ahead() == '?') ++at_;  // reluctant: the same texts match
+      if (has() && ahead() == '?') ++at_;  // lazy: matches the same texts
       if (has() && ahead() == '+') fail("a possessive repetition");
       part = make({.kind = Node::Kind::kRepeat, .parts = {std::move(part)}, .least = least, .most = most});
     }
@@ -138,7 +138,7 @@ class Parser {
       const auto second = number();
       *most = second ? *second : -1;
     }
-    if (ahead(end) != '}') return false;  // then '{' is a letter
+    if (ahead(end) != '}') return false;  // then '{' is an ordinary character
     at_ += end + 1;
     if (*most >= 0 && *most < *least) fail("a repetition whose bounds are in the wrong order");
     return true;
@@ -211,11 +211,11 @@ class Parser {
     return chars(escape());
   }
 
-  // What a backslash and what follows stand for, outside of classes and inside.
+  // Reads an escape, outside of and inside classes.
   Class escape() {
     ++at_;
     if (!has()) {
-      fail("a backslash with nothing behind it");
+      fail("a backslash at the end");
       return {};
     }
     const char32_t c = text_[at_++];
@@ -324,11 +324,11 @@ class Parser {
         break;
       }
       if (ahead() == ']') break;
-      // POSIX classes and intersections where there are any, characters where there are none.
+      // Validators with POSIX classes or intersections read these as such; others read characters.
       const char32_t next = has(1) ? ahead(1) : 0;
       if (ahead() == '[' && (next == ':' || next == '.' || next == '=')) {
         fail(
-            "'[' with ':', '.' or '=' behind it in a class, which is read differently by different "
+            "'[:', '[.' or '[=' in a class, which is read differently by different "
             "validators,");
         break;
       }
@@ -347,7 +347,7 @@ class Parser {
       bool single_end = true;
       const Class to = member(&single_end);
       if (!error_.empty()) break;
-      if (!single || !single_end) {  // [\w-.]: the dash is one of the characters
+      if (!single || !single_end) {  // in [\w-.], the dash is a character
         out.add(from);
         out.add(Class::of('-'));
         out.add(to);
@@ -364,7 +364,7 @@ class Parser {
     return negative ? out.complement() : out;
   }
 
-  // One member of a class. `single`: it is one character, and last_single_ says which (single_char_: the one before).
+  // Reads one member of a class. `single`: it is one character, now in last_single_; single_char_ has the previous one.
   Class member(bool* single) {
     single_char_ = last_single_;
     if (ahead() != '\\') {
@@ -383,7 +383,7 @@ class Parser {
     }
     at_ += 2;
     last_single_ = at_ <= text_.size() ? escaped_char(c) : 0;
-    if (at_ > text_.size()) fail("a backslash with nothing behind it");
+    if (at_ > text_.size()) fail("a backslash at the end");
     return Class::of(last_single_);
   }
 

@@ -1,4 +1,4 @@
-// The tree of a regular expression.
+// The syntax tree of a regular expression.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,12 +14,12 @@ struct Regex::Node {
   enum class Kind : uint8_t { kChars, kSequence, kChoice, kRepeat, kBegin, kEnd, kLookAhead, kReference };
   using Pointer = std::shared_ptr<const Node>;
   Kind kind = Kind::kSequence;
-  // Of kChars: by Bound.
+  // For kChars; indexed by Bound.
   CharSet chars[2] = {};
-  std::vector<Pointer> parts = {};  // of kSequence and kChoice; one of kRepeat and kLookAhead
-  int64_t least = 0, most = -1;     // of kRepeat; most < 0: no bound
+  std::vector<Pointer> parts = {};  // of kSequence and kChoice; exactly one for kRepeat and kLookAhead
+  int64_t least = 0, most = -1;     // of kRepeat; most < 0: no limit
   bool negative = false;            // of kLookAhead
-  std::string name = {};            // of kReference: a rule of a grammar
+  std::string name = {};            // of kReference: the name of a grammar rule
 };
 
 Result<Regex::Node::Pointer> parse_regex(std::string_view pattern);

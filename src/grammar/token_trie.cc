@@ -7,9 +7,10 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kCharsMax = 64;  // of a plain token that is counted by itself; longer ones are rare
+// Masks count plain tokens up to this length exactly; longer ones are rare.
+constexpr size_t kCharsMax = 64;
 
-// Its characters if it is plain, else -1.
+// The number of characters of a plain token; -1 if the token is not plain.
 int64_t plain_chars(std::string_view piece) {
   int64_t chars = 0;
   for (size_t at = 0; at < piece.size(); ++chars) {
@@ -35,7 +36,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::vector<int32_t> tokens)
     const auto x = tokenizer.piece(a), y = tokenizer.piece(b);
     return x != y ? x < y : a < b;
   });
-  std::vector<int32_t> open;  // nodes from the root's child to the last node
+  std::vector<int32_t> open;  // from the root's child to the last node
   std::string_view before;
   const auto close_to = [&](size_t depth) {
     for (; open.size() > depth; open.pop_back())

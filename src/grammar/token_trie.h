@@ -1,4 +1,4 @@
-// The tokens of a vocabulary by their bytes: a prefix tree in depth-first order.
+// The tokens of a vocabulary as a prefix tree of their bytes, in depth-first order.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,13 +15,14 @@ class TokenTrie {
  public:
   struct Node {
     uint8_t byte;
-    uint16_t depth;   // of a child of the root: 1
-    int32_t token;    // whose bytes end here; the next one with the same bytes is next_same(); -1: none
-    int32_t end;      // the first node behind this subtree
-    int32_t example;  // a token that begins with the bytes that lead here
+    uint16_t depth;  // 1 for children of the root
+    // A token whose bytes end here, or -1; next_same_ links further tokens with the same bytes.
+    int32_t token;
+    int32_t end;      // the first node after this subtree
+    int32_t example;  // some token that begins with the bytes of this node
   };
 
-  // Special tokens and those without bytes are left out.
+  // Leaves out special tokens and tokens without bytes.
   explicit TokenTrie(const Tokenizer& tokenizer) : TokenTrie(tokenizer, all_tokens(tokenizer)) {}
   TokenTrie(const Tokenizer& tokenizer, std::vector<int32_t> tokens);
   static std::vector<int32_t> all_tokens(const Tokenizer& tokenizer);
@@ -43,16 +44,16 @@ class TokenTrie {
   int64_t bytes_max_ = 0;
 };
 
-// A vocabulary as masks need it.
+// A vocabulary in the form that masks need.
 struct Vocabulary {
   explicit Vocabulary(const Tokenizer& tokenizer, int64_t vocab, int32_t end);
   Tokenizer tokenizer;
-  int64_t words;  // of a mask
+  int64_t words;  // per mask
   int32_t end;    // the token that ends a text
   TokenTrie all;
-  // Plain tokens are whole characters that JSON writes as themselves: most of a vocabulary. The others, as a tree.
+  // The tree of all tokens that are not plain. Plain tokens, most of a vocabulary, are whole characters that JSON does not escape.
   TokenTrie not_plain;
-  // Plain tokens of at most so many characters, by that number; the last: all of them.
+  // Plain tokens of at most that many characters, by that number; the last entry has all of them.
   std::vector<TokenBits> plain;
 
  private:

@@ -1,4 +1,4 @@
-// JSON values as JSON Schema compares them: 1 and 1.0 are one value, and members have no order.
+// Compares values as JSON Schema does: 1 equals 1.0, and the order of members does not matter.
 #pragma once
 #include <span>
 #include <string>
@@ -11,14 +11,14 @@ namespace sluice {
 
 bool same_value(const Json& a, const Json& b);
 
-// Finds a value in a time that does not depend on how many there are.
+// A hash set of JSON values.
 class ValueSet {
  public:
   ValueSet() = default;
-  // Without work left some values are missing.
+  // If the budget is spent, some values are missing.
   ValueSet(std::span<const Json> values, Work* work);
   bool contains(const Json& value) const;
-  bool insert(const Json& value, Work* work);  // false: it was there
+  bool insert(const Json& value, Work* work);  // false: already present
 
  private:
   std::unordered_set<std::string> keys_;

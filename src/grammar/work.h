@@ -1,4 +1,4 @@
-// A budget of steps for one compilation or one mask. Steps are counted and not timed, so the same text fails on every machine.
+// A step budget for one compilation or one mask. Steps are counted instead of time, so a text fails on every machine or on none.
 #pragma once
 #include <cstdint>
 #include <stop_token>
@@ -9,7 +9,7 @@ class Work {
  public:
   explicit Work(int64_t steps, std::stop_token stop = {}) : left_(steps), stop_(std::move(stop)) {}
 
-  // False once the budget is spent or a stop was requested, and from then on.
+  // Returns false once the budget is spent or stop is requested, and on every later call.
   bool spend(int64_t steps) {
     left_ -= steps;
     if ((until_poll_ -= steps) < 0) poll();
@@ -23,7 +23,7 @@ class Work {
     until_poll_ = kPollSteps;
     if (stop_.stop_requested()) left_ = -1;
   }
-  static constexpr int64_t kPollSteps = 1 << 14;  // well under a millisecond
+  static constexpr int64_t kPollSteps = 1 << 14;  // takes well under a millisecond
   int64_t left_, until_poll_ = kPollSteps;
   std::stop_token stop_;
 };

@@ -11,13 +11,13 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kNameShown = 200;  // bytes of a foreign name in a message
+constexpr size_t kNameShown = 200;  // bytes of a client's name in a message
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Without a port, brackets and the root's dot, and in small letters.
+// The host without port, brackets and trailing dot, in lower case.
 std::string host_name(std::string_view host) {
   if (host.starts_with('[')) {
     host = host.substr(1, host.find(']') - 1);
@@ -29,7 +29,7 @@ std::string host_name(std::string_view host) {
 }
 
 bool is_address(const std::string& host) {
-  in6_addr bytes;  // the larger one
+  in6_addr bytes;  // the larger of both address types
   return inet_pton(AF_INET, host.c_str(), &bytes) == 1 ||
          inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &bytes) == 1;
 }
@@ -45,7 +45,7 @@ bool is_host(const std::string& host) {
          host.find("..") == host.npos;
 }
 
-// Behind a host: nothing, or ":" and a number.
+// What may follow a host: nothing, or ":" and a number.
 bool is_port(std::string_view text) {
   return text.empty() || (text.size() > 1 && text[0] == ':' &&
                           std::all_of(text.begin() + 1, text.end(), [](char c) { return is_digit(c); }));
@@ -59,16 +59,17 @@ std::string_view port_of(std::string_view host) {
 }
 
 Status wrong_host(const std::string& name) {
-  return invalid("wanted names of hosts, as chat.example, or '*' alone for any, found '" + name + "'");
+  return invalid("wanted host names such as chat.example, or '*' alone for any, found '" + name + "'");
 }
 
 Status check_origin(std::string_view origin) {
   const auto wrong = [&](const std::string& why) {
     return invalid(
-        "wanted origins, as https://chat.example or http://localhost:3000, or '*' alone for any, found '" +
+        "wanted origins such as https://chat.example or http://localhost:3000, or '*' alone for any, found "
+        "'" +
         std::string(origin) + "'" + why);
   };
-  if (origin == "*" || origin == "null") return {};  // "null": of pages in files
+  if (origin == "*" || origin == "null") return {};  // "null" is the origin of local files
   const size_t end = std::min(origin.find("://"), origin.size());
   const std::string scheme = lower(std::string(origin.substr(0, end)));
   const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '+' || c == '-' || c == '.'; };
@@ -80,13 +81,13 @@ Status check_origin(std::string_view origin) {
   const std::string_view port = port_of(host);
   if (!is_host(host_name(host)) || !is_port(port)) return wrong("");
   if ((scheme == "http" && port == ":80") || (scheme == "https" && port == ":443"))
-    return wrong(", whose port browsers leave out");
+    return wrong("; browsers omit the default port");
   return {};
 }
 
 Status no_names(std::string_view text) {
-  return invalid("wanted names with commas between them, or a JSON list of them, found '" +
-                 std::string(text) + "'");
+  return invalid("wanted names separated by commas, or a JSON list of names, found '" + std::string(text) +
+                 "'");
 }
 
 Result<std::vector<std::string>> read_names(std::string_view text) {
@@ -146,7 +147,7 @@ bool Access::authorized(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "bearer ";
   const std::string& header = request.authorization;
   if (header.size() < kScheme.size() || lower(header.substr(0, kScheme.size())) != kScheme) return false;
-  bool known = false;  // all are compared, whichever it is
+  bool known = false;  // compares all keys, so that the time does not depend on the match
   for (const std::string& key : options_.api_keys)
     known |= same_secret(key, std::string_view(header).substr(kScheme.size()));
   return known;
@@ -155,14 +156,14 @@ bool Access::authorized(const HttpRequest& request) const {
 std::optional<ApiError> Access::check_host(const HttpRequest& request) const {
   if (!options_.api_keys.empty() || request.host.empty() || has(options_.allowed_hosts, "*")) return {};
   const std::string host = host_name(request.host);
-  // Nobody else's page has a name without a dot: it is found in this network alone.
+  // Such names resolve only in the local network, so no foreign page can have one.
   const bool local = host.find('.') == host.npos || host.ends_with(".localhost");
   if (local || is_address(host) || host == host_name(options_.host) || has(options_.allowed_hosts, host))
     return {};
   return ApiError{
       .status = 403,
       .message = "Host: wanted an address, a name without a dot or one of --allowed-hosts, found '" +
-                 host.substr(0, kNameShown) + "', and the server asks for no key (--api-key)",
+                 host.substr(0, kNameShown) + "'; or set --api-key, which lifts this restriction",
       .type = "permission_error",
       .code = "host_not_allowed"};
 }
@@ -176,7 +177,7 @@ HttpHeaders Access::headers_for(const HttpRequest& request) const {
   if (options_.allowed_origins.empty()) return {};
   const bool any = has(options_.allowed_origins, "*");
   HttpHeaders out;
-  if (!any) out.emplace_back("Vary", "Origin");  // for caches between
+  if (!any) out.emplace_back("Vary", "Origin");  // tells caches that the answer depends on it
   if (!allows_origin(request.origin)) return out;
   out.emplace_back("Access-Control-Allow-Origin", any ? "*" : request.origin);
   out.emplace_back("Access-Control-Expose-Headers", "x-request-id, Retry-After");
@@ -187,7 +188,8 @@ std::optional<HttpResponse> Access::preflight(const HttpRequest& request) const 
   if (options_.allowed_origins.empty() || request.method != "OPTIONS" || request.origin.empty() ||
       request.asked_method.empty())
     return {};
-  HttpResponse out{.content_type = "text/plain"};  // whose headers say whether the page may go on
+  // The headers tell the browser whether the page may send its request.
+  HttpResponse out{.content_type = "text/plain"};
   if (!allows_origin(request.origin)) return out;
   out.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE");
   if (!request.asked_headers.empty())

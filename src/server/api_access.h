@@ -1,4 +1,4 @@
-// Who may ask: keys, the names that clients may know the server by, and pages of other origins.
+// Access control: API keys, the host names that clients may use, and the origins whose pages may send requests.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,15 +11,15 @@
 namespace sluice {
 
 struct AccessOptions {
-  std::vector<std::string> api_keys = {};       // one of them is wanted; none: none is
-  std::string host = {};                        // the one that the server listens on
-  std::vector<std::string> allowed_hosts = {};  // other names of it; "*": any
-  std::vector<std::string> allowed_origins =
-      {};  // "https://chat.example": of pages that may ask, "*": any; none: those of the server's own origin
+  std::vector<std::string> api_keys = {};       // a request needs one of them; empty: requests need no key
+  std::string host = {};                        // the host that the server listens on
+  std::vector<std::string> allowed_hosts = {};  // further host names of the server; "*": any
+  // Origins whose pages may send requests, such as "https://chat.example"; "*": any; empty: only the server's own origin.
+  std::vector<std::string> allowed_origins = {};
 };
 
-// What a flag says that takes a list: names with commas between them, or JSON's ["a", "b"], as vLLM has it. kInvalidArgument: it is no
-// list, or a name that no header "Host" or "Origin" of a request can have.
+// Reads the value of a flag that takes a list: names separated by commas, or JSON such as ["a", "b"], as in vLLM. kInvalidArgument: the
+// text is no list, or contains a name that no "Host" or "Origin" header can have.
 Result<std::vector<std::string>> read_hosts(std::string_view text);
 Result<std::vector<std::string>> read_origins(std::string_view text);
 
@@ -27,12 +27,12 @@ class Access {
  public:
   explicit Access(AccessOptions options);
   bool authorized(const HttpRequest& request) const;
-  // A page of anybody can have its own name point here, and then is of the same origin as the server for a browser (DNS rebinding).
-  // So where no key is asked for, clients must use a name that is known, or an address.
+  // The owner of any page can point the page's host name at this server; browsers then treat both as one origin (DNS rebinding). So a
+  // server without API keys accepts only known host names and addresses.
   std::optional<ApiError> check_host(const HttpRequest& request) const;
-  // What an answer to a page of an allowed origin has.
+  // Headers of the answer to a page of an allowed origin.
   HttpHeaders headers_for(const HttpRequest& request) const;
-  // The answer to a browser that asks before a page's request, where pages of other origins are allowed at all.
+  // The answer to a browser's preflight request. None: no other origin is allowed.
   std::optional<HttpResponse> preflight(const HttpRequest& request) const;
 
  private:

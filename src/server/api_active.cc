@@ -1,5 +1,5 @@
-// Answers under way: tokens go into them, and what they give goes to their clients. Work that grows with an answer is a worker's: one
-// answer may have millions of log probabilities, and the loop holds up everybody.
+// Running requests: takes their tokens and sends the events to the clients. Work that grows with an answer runs on workers, because one
+// answer may have millions of log probabilities and a busy loop delays all requests.
 #include "server/api_active.h"
 
 #include <algorithm>
@@ -14,23 +14,24 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kLoopWork = 8192;   // scores that the loop makes JSON of at once: a few milliseconds
-constexpr int64_t kSmallWork = 1024;  // so few it makes in any case: small answers do not wait for large ones
+// Scores that the loop writes before it hands further work to workers: a few milliseconds.
+constexpr int64_t kLoopWork = 8192;
+// Work of this size stays on the loop, so that small answers never wait for large ones.
+constexpr int64_t kSmallWork = 1024;
 constexpr int64_t kBytesOfScore = 64;      // as JSON
-constexpr int64_t kKeptBytesOfScore = 24;  // before, with its share of what its token has
-constexpr size_t kIgnoredMax = 256;        // names of fields that are remembered
+constexpr int64_t kKeptBytesOfScore = 24;  // in memory, with its share of the token's data
+constexpr size_t kIgnoredMax = 256;        // limit of remembered field names
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// No waiting helps.
+// Retrying cannot help.
 ApiError too_many(int64_t found, int64_t most) {
-  return {
-      .message = "n: wanted at most " + std::to_string(most) +
-                 " answers to all prompts, what the engine and its queue have places for (--max-num-seqs, " +
-                 "--max-queue), found " + std::to_string(found),
-      .param = "n"};
+  return {.message = "n: wanted at most " + std::to_string(most) +
+                     " choices of all prompts, the capacity of the engine and its queue (--max-num-seqs, " +
+                     "--max-queue), found " + std::to_string(found),
+          .param = "n"};
 }
 
 ApiError error_of(const Status& fault) {
@@ -50,7 +51,7 @@ int64_t ApiServer::Active::prompt_tokens() const {
 }
 
 int64_t ApiServer::Active::completion_tokens() const {
-  if (request.sampling.max_tokens == 0) return 0;  // what is drawn is not part of it
+  if (request.sampling.max_tokens == 0) return 0;  // the sampled token is not part of the answer
   int64_t sum = 0;
   for (const Sequence& s : sequences) sum += s.tokens;
   return sum;
@@ -58,7 +59,7 @@ int64_t ApiServer::Active::completion_tokens() const {
 
 int64_t ApiServer::Active::work_of(const GeneratedToken& token) const {
   const int64_t each = request.sampling.logprobs ? 1 + *request.sampling.logprobs : 0;
-  const bool begins = request.stream && !begun;  // a response says what was asked
+  const bool begins = request.stream && !begun;  // the first event of a response repeats the request
   return each * (1 + std::ssize(token.prompt)) +
          (begins ? std::ssize(request.response.given_back) / kBytesOfScore : 0);
 }
@@ -78,12 +79,13 @@ void ApiServer::note_ignored(const std::string& id, const ApiRequest& request) {
     return ignored_.size() < kIgnoredMax && ignored_.insert(name).second;
   };
   for (const std::string& field : request.ignored)
-    if (is_new(field)) log(id, "requests name the field '" + field + "', which is unknown and ignored");
+    if (is_new(field)) log(id, "ignoring the unknown field '" + field + "' of requests");
   for (const std::string& wish : request.unmet)
-    if (is_new("unmet: " + wish)) log(id, "requests ask for " + wish + ", of which there is none here");
+    if (is_new("unmet: " + wish))
+      log(id, "requests ask for " + wish + ", which this server does not provide");
   for (const std::string& type : request.tools.left_out)
     if (is_new("tools: " + type))
-      log(id, "requests offer the tool '" + shortened(type) + "', which no server here runs: it is left out");
+      log(id, "ignoring the hosted tool '" + shortened(type) + "' of requests: this server cannot run it");
 }
 
 void ApiServer::begin(const Exchange& exchange, Clock::time_point arrived, ServedModel::Prepared prepared) {
@@ -116,7 +118,7 @@ void ApiServer::begin(const Exchange& exchange, Clock::time_point arrived, Serve
 
 void ApiServer::enter(const std::shared_ptr<Active>& active, std::vector<QueuedSequence> sequences) {
   active_.insert(active);
-  touched_.reserve(active_.size());  // take() must not want memory for it
+  touched_.reserve(active_.size());  // so that take() never allocates for it
   for (const QueuedSequence& s : sequences) by_ticket_[s.ticket] = active;
   if (!engine_.submit(std::move(sequences))) {
     forget(active);
@@ -147,7 +149,7 @@ void ApiServer::take(StepReport* report) {
     active->touched = true;
     if (!has_memory_for([&] { take_token(active, std::move(token), report->at); })) fail_for_memory(active);
   }
-  // What a step gives is written as one: see HttpExchange::write().
+  // All events of a step go into one write: see HttpExchange::write().
   for (const auto& active : touched_) {
     active->touched = false;
     if (active_.contains(active) && !has_memory_for([&] { send(active.get()); })) fail_for_memory(active);
@@ -215,7 +217,7 @@ void ApiServer::note_end(Active* active, size_t choice, const GeneratedToken& to
   const Ticket ticket = active->first_ticket + choice;
   s.ended = true;
   by_ticket_.erase(ticket);
-  if (token.finish == FinishReason::kNone) engine_.cancel({ticket});  // a stop string
+  if (token.finish == FinishReason::kNone) engine_.cancel({ticket});  // a stop string ended the choice
   const auto length = static_cast<double>(s.tokens);
   ++metrics_.finished[std::string(text(active->answer->finish_reason(static_cast<int64_t>(choice))))];
   metrics_.whole.observe(seconds_between(active->arrived, at));
@@ -242,7 +244,7 @@ void ApiServer::send_away(const std::shared_ptr<Active>& active, std::function<v
 void ApiServer::take_home(const std::shared_ptr<Active>& active, bool done,
                           const std::function<void()>& then) noexcept {
   active->away = false;
-  if (!active_.contains(active)) return destroy(active.get());  // its client is gone
+  if (!active_.contains(active)) return destroy(active.get());  // the client disconnected
   if (!done) return fail_for_memory(active);
   work_ = 0;
   const auto take = [&] {
@@ -268,7 +270,7 @@ void ApiServer::send(Active* active) {
     active->exchange->begin_stream(
         {.content_type = "text/event-stream; charset=utf-8",
          .headers = {{"Cache-Control", "no-cache"},
-                     {"X-Accel-Buffering", "no"}}});  // events pass proxies at once
+                     {"X-Accel-Buffering", "no"}}});  // proxies must forward events at once
     active->streaming = true;
     ++metrics_.answers[200];
   }
@@ -285,7 +287,7 @@ void ApiServer::complete(const std::shared_ptr<Active>& active) {
 
 void ApiServer::finish(const std::shared_ptr<Active>& active, std::string rest) {
   if (auto response = active->answer->stored(); response && !responses_.put(active->answer->id(), response))
-    log(active->exchange->id(), "the response is larger than all that may be stored, and is not");
+    log(active->exchange->id(), "the response exceeds the limit of stored responses and is not stored");
   active->exchange->on_loss = {};
   if (active->request.stream) {
     send(active.get());
@@ -332,7 +334,7 @@ void ApiServer::abandon(const std::shared_ptr<Active>& active, ClientLoss how) n
   if (!told) forget_surely(active);
 }
 
-// The engine computes for nobody until it knows, so it is told as soon as there is memory to.
+// Until the engine knows, it keeps generating tokens for a lost client. So this retries until there is memory.
 void ApiServer::forget_surely(const std::shared_ptr<Active>& active) noexcept {
   surely([&] { forget(active); });
 }
@@ -350,7 +352,7 @@ void ApiServer::forget(const std::shared_ptr<Active>& active) {
   destroy(active.get());
 }
 
-// The answer that keeps most of it pays. It counts no more, though a worker may have it for a while.
+// Ends the answers that keep most bytes. An ended answer no longer counts, although a worker may still own it for a while.
 void ApiServer::bound_answers() {
   const auto bytes = [](const std::shared_ptr<Active>& a) { return a->fault ? int64_t{0} : a->kept_bytes(); };
   int64_t all = 0;
@@ -363,7 +365,7 @@ void ApiServer::bound_answers() {
   }
 }
 
-// A million small pieces of memory take a while.
+// Freeing a million small allocations takes a while, so large answers are freed on a worker.
 void ApiServer::destroy(Active* active) noexcept {
   if (active->away || active->kept <= kLoopWork) return;
   (void)has_memory_for([&] {
@@ -380,7 +382,7 @@ void ApiServer::log_end(const Active& a, const std::string& how) {
   const double first = s.tokens ? seconds_between(a.arrived, s.first_token) : 0.;
   const double whole = seconds_between(a.arrived, Clock::now());
   char times[96];
-  std::snprintf(times, sizeof times, "first token after %.3f s, whole after %.3f s: ", first, whole);
+  std::snprintf(times, sizeof times, "first token after %.3f s, end after %.3f s: ", first, whole);
   log_.write(a.exchange->id(),
              std::string(kind) + ' ' + std::to_string(a.prompt_tokens()) + " tokens in, " +
                  std::to_string(a.completion_tokens()) + " out, " + times + how,

@@ -1,4 +1,4 @@
-// A request in the queue or in the engine, as the files of ApiServer share it.
+// A request in the queue or in the engine. The files of ApiServer share this struct.
 #pragma once
 #include <atomic>
 #include <ctime>
@@ -21,31 +21,31 @@ struct ApiServer::Active {
         answer(Answer::make(format, request, std::move(head), p.prompts, p.forced)) {}
   int64_t prompt_tokens() const;
   int64_t completion_tokens() const;
-  // In scores of which JSON is made: of a token, and of the end.
+  // Cost in scores that become JSON: for one token, and for the end of the answer.
   int64_t work_of(const GeneratedToken& token) const;
   int64_t work_of_end() const;
-  bool end_repeats() const;    // the end says again what the tokens had
-  int64_t kept_bytes() const;  // of log probabilities, with those of the end
+  bool end_repeats() const;    // the last event, or the whole answer, lists all scores again
+  int64_t kept_bytes() const;  // of log probabilities, including those that the end repeats
 
   Exchange exchange;
   ApiRequest request;
   std::shared_ptr<Answer> answer;
   Ticket first_ticket = 0;
   struct Sequence {
-    bool ended = false;  // the engine has no more of it
+    bool ended = false;  // the engine sends no more tokens
     int64_t tokens = 0;
     Clock::time_point started, first_token, last_token;
   };
-  std::vector<Sequence> sequences;  // by choice
+  std::vector<Sequence> sequences;  // indexed by choice
   std::vector<int64_t> prompt_lengths;
-  std::string events;    // of a stream, that one step gives
-  bool touched = false;  // by the step that is being taken
+  std::string events;    // the events of the current step
+  bool touched = false;  // in `touched_`: the current step gave it tokens
   Clock::time_point arrived;
   bool started = false;    // at least one sequence has entered the engine
   bool begun = false;      // at least one token is in the answer
   bool streaming = false;  // the head of the stream is written
 
-  // A worker has `answer` and `events`. What comes meanwhile waits: tokens, and the error that ends the answer.
+  // While `away`, a worker owns `answer` and `events`. Tokens that arrive meanwhile wait in `later`, an error in `fault`.
   bool away = false;
   struct Later {
     TicketToken token;
@@ -53,8 +53,8 @@ struct ApiServer::Active {
   };
   std::deque<Later> later;
   std::optional<ApiError> fault;
-  int64_t kept = 0;                // scores
-  std::atomic<bool> over = false;  // nobody wants what the worker does
+  int64_t kept = 0;                // in scores
+  std::atomic<bool> over = false;  // the worker may stop: the request is over
 };
 
 }  // namespace sluice

@@ -28,9 +28,9 @@ ApiError no_memory() {
 
 ApiError too_much_kept(int64_t most) {
   return {.status = 503,
-          .message =
-              "logprobs: wanted at most " + std::to_string(most) +
-              " bytes of all answers under way (--max-pending-bytes), found more, and the most in this one",
+          .message = "logprobs: wanted at most " + std::to_string(most) +
+                     " bytes of log probabilities in all running answers (--max-pending-bytes), found more; "
+                     "this answer had the most",
           .type = "server_error",
           .param = "logprobs",
           .code = "out_of_memory"};

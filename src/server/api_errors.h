@@ -1,4 +1,4 @@
-// Refusals that are not about what a request says.
+// Errors about the server's limits and state, and about unknown models.
 #pragma once
 #include <cstdint>
 #include <string>

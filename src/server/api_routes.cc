@@ -1,4 +1,4 @@
-// Which request goes where, and the answers that are there at once; api_server.cc has the others.
+// Dispatches requests and answers the short ones at once; api_server.cc handles the others.
 #include <algorithm>
 #include <utility>
 
@@ -49,7 +49,7 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
   const auto named = [&](const Endpoint& e) {
     const std::string_view path = e.path, asked = request.path;
     if (!path.ends_with('/') || path == "/") return asked == path;
-    // A name follows, which of a model may have slashes.
+    // A name follows the path. Names of models may contain slashes.
     return asked.size() > path.size() && asked.starts_with(path) &&
            (e.route == Route::kModel || asked.find('/', path.size()) == std::string_view::npos);
   };
@@ -66,7 +66,8 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
         .code = "invalid_api_key"};
   if (!known)
     return ApiError{.status = 404,
-                    .message = "path: wanted one of the API, found " + shortened(request.path),
+                    .message = "path: wanted an endpoint of the API (/openapi.json lists them), found " +
+                               shortened(request.path),
                     .code = "unknown_url"};
   if (!lists((*endpoint)->methods, request.method))
     return ApiError{.status = 405,
@@ -103,7 +104,7 @@ void ApiServer::respond(const Exchange& exchange, const ApiError& error, const s
   respond(exchange, std::move(response));
 }
 
-// Where there is none for the refusal either, the connection ends.
+// If there is no memory for the error either, the connection is closed.
 void ApiServer::refuse_for_memory(const Exchange& exchange) noexcept {
   if (!has_memory_for([&] { respond(exchange, no_memory()); })) exchange->drop();
 }
@@ -120,9 +121,9 @@ void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchan
   if (route == Route::kMetrics) return answer_metrics(exchange);
   const bool healthy = engine_.load().healthy;
   if (is_ending() || !healthy)
-    return respond(
-        exchange,
-        HttpResponse{.status = 503, .body = status_json(is_ending() ? "ending" : "the last step failed")});
+    return respond(exchange,
+                   HttpResponse{.status = 503,
+                                .body = status_json(is_ending() ? "shutting down" : "the last step failed")});
   respond(exchange, HttpResponse{.body = status_json("ok")});
 }
 
@@ -138,7 +139,7 @@ void ApiServer::answer_model(const std::string& name, const Exchange& exchange) 
   respond(exchange, HttpResponse{.body = model_json(name, created_, model_.max_model_len())});
 }
 
-// What stands behind "name=" in a query.
+// The value of "name=" in a query.
 static std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {
   for (size_t at = 0; at < query.size();) {
     const size_t end = std::min(query.find('&', at), query.size());
@@ -153,16 +154,15 @@ void ApiServer::answer_stored(const HttpRequest& request, const Exchange& exchan
   const std::string id = name_in(request.path, "/v1/responses/");
   const auto found = responses_.find(id);
   if (!found)
-    return respond(exchange,
-                   ApiError{.status = 404,
-                            .message = "response: wanted the id of one that is stored here, found '" +
-                                       shortened(id) + "'",
-                            .code = "response_not_found"});
+    return respond(exchange, ApiError{.status = 404,
+                                      .message = "response: wanted the id of a stored response, found '" +
+                                                 shortened(id) + "'",
+                                      .code = "response_not_found"});
   for (const char* field : {"stream", "starting_after"})
     if (const auto value = query_value(request.query, field); value && *value != "false")
       return respond(exchange,
                      ApiError{.message = "query: " + std::string(field) +
-                                         ": wanted none, since a stored response comes as a whole, found '" +
+                                         ": wanted none, since stored responses are not streamed, found '" +
                                          shortened(std::string(*value)) + "'",
                               .param = field});
   if (request.method == "GET") return respond(exchange, HttpResponse{.shared = {found, &found->json}});

@@ -15,8 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr int kWorkers = 2;
-constexpr int64_t kStoredBytes = 64 << 20;  // of answers that are kept
-constexpr int64_t kSmallBody = 64 << 10;    // bytes that are read in a millisecond or so
+constexpr int64_t kStoredBytes = 64 << 20;  // of stored responses
+constexpr int64_t kSmallBody = 64 << 10;    // bodies up to this size parse in about a millisecond
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -33,11 +33,11 @@ struct ApiServer::Job {
   HttpRequest request;
   const Exchange exchange;
   std::stop_source stop;
-  // What it wants is wrong; the answer; what the engine is to do; none: there was no memory, or nobody wants it any more.
+  // The result: an error, an answer, or input for the engine. Empty: memory ran out, or the request is over.
   std::variant<std::monostate, ApiError, std::string, ServedModel::Prepared> outcome;
 };
 
-// A fault of one request is that request's alone.
+// Turns an exception into an error of this request alone.
 template <class F>
 void ApiServer::Job::attempt(F&& f) noexcept {
   const auto try_it = [&] {
@@ -146,11 +146,11 @@ void ApiServer::come_back(const std::shared_ptr<Job>& job) noexcept {
 }
 
 void ApiServer::take_back(const std::shared_ptr<Job>& job) {
-  if (jobs_.erase(job) == 0) return;  // has ended
+  if (jobs_.erase(job) == 0) return;  // already ended
   const Exchange& exchange = job->exchange;
   exchange->on_loss = {};
   const auto go_on = [&] {
-    if (!exchange->waits()) return log(exchange->id(), "left before it began");
+    if (!exchange->waits()) return log(exchange->id(), "client disconnected before the request started");
     if (const auto* error = std::get_if<ApiError>(&job->outcome)) return respond(exchange, *error);
     if (auto* answer = std::get_if<std::string>(&job->outcome))
       return respond(exchange, HttpResponse{.body = std::move(*answer)});
@@ -190,13 +190,13 @@ void ApiServer::check_time() {
   if (active_.empty()) http_->stop();
 }
 
-// What has not begun to run does not begin any more.
+// Requests that have not started are rejected; running ones get the grace period.
 void ApiServer::on_signal() {
   if (drain_until_) return;
   drain_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                     std::chrono::duration<double>(options_.drain_seconds));
   (void)has_memory_for([&] {
-    log("", "asked to end: " + std::to_string(active_.size() + jobs_.size()) + " requests are open");
+    log("", "shutting down: " + std::to_string(active_.size() + jobs_.size()) + " open requests");
     const auto jobs = jobs_;
     for (const auto& job : jobs) end_job(job, ending());
     const auto all = active_;

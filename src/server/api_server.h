@@ -1,4 +1,4 @@
-// The endpoints: which request goes where, and what becomes of it until its answer is written.
+// The endpoints of the API: dispatches requests and tracks each one until its answer is written.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,22 +24,23 @@
 namespace sluice {
 
 struct ApiOptions {
-  AccessOptions access = {};   // keys are not wanted for /health, /version and the page
-  int64_t max_queue = 1024;    // sequences that wait for the engine
-  int64_t max_stored = 1024;   // answers of /v1/responses
-  double request_timeout = 0;  // seconds from a request to the end of its answer; 0: no bound
-  double drain_seconds = 30;   // for what runs when the server is asked to end
-  int64_t max_answer_bytes = int64_t{1} << 30;  // of log probabilities that all answers together keep
+  AccessOptions access = {};  // /health, /version and the page need no key
+  int64_t max_queue = 1024;   // sequences that wait for the engine
+  int64_t max_stored = 1024;  // stored answers of /v1/responses
+  // Seconds from the arrival of a request to the end of its answer; 0: no limit.
+  double request_timeout = 0;
+  double drain_seconds = 30;                    // grace period for running requests at shutdown
+  int64_t max_answer_bytes = int64_t{1} << 30;  // limit of all kept log probabilities together
   LogFormat log = LogFormat::kText;
 };
 
-// All on the loop's thread, but for the constructor.
+// All functions but the constructor run on the loop's thread.
 class ApiServer final : public HttpService {
  public:
-  // Throws std::system_error where the system has no more threads. `log` must outlive it.
+  // Throws std::system_error if no thread can be created. `log` must outlive the server.
   ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options, ServerLog& log);
   ~ApiServer() override;
-  void attach(HttpServer& http);  // before anything arrives
+  void attach(HttpServer& http);  // call it before the first request arrives
 
   void on_request(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
   std::string error_body(int status, const std::string& message) override;
@@ -49,7 +50,7 @@ class ApiServer final : public HttpService {
 
  private:
   struct Active;  // a request in the queue or in the engine
-  struct Job;     // one that workers prepare for it
+  struct Job;     // a request that workers prepare
   using Exchange = std::shared_ptr<HttpExchange>;
   enum class Route : uint8_t {
     kChat,
@@ -67,7 +68,7 @@ class ApiServer final : public HttpService {
     kPage
   };
   struct Endpoint {
-    const char *path, *methods;  // a path that ends with "/" has a name behind it
+    const char *path, *methods;  // a path that ends with "/" is followed by a name
     Route route;
   };
   static const Endpoint kEndpoints[];
@@ -83,11 +84,11 @@ class ApiServer final : public HttpService {
   void respond(const Exchange& exchange, const ApiError& error, const std::string& allowed = "");
   void refuse_for_memory(const Exchange& exchange) noexcept;
 
-  // Reads the body elsewhere, in up to two steps, and comes back.
+  // Prepares the request on workers, in up to two steps, and then continues on the loop.
   void answer_later(Route route, HttpRequest request, const Exchange& exchange);
   void prepare(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;    // on a worker
-  void constrain(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;  // likewise
-  void come_back(const std::shared_ptr<Job>& job) noexcept;                        // likewise
+  void constrain(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;  // on a worker
+  void come_back(const std::shared_ptr<Job>& job) noexcept;                        // on a worker
   void take_back(const std::shared_ptr<Job>& job);
   void end_job(const std::shared_ptr<Job>& job, const ApiError& error);
   bool is_ending() const { return drain_until_.has_value(); }
@@ -99,7 +100,7 @@ class ApiServer final : public HttpService {
   void take(StepReport* report);
   void take_token(const std::shared_ptr<Active>& active, TicketToken token, Clock::time_point at);
   void push_token(const std::shared_ptr<Active>& active, TicketToken token, Clock::time_point at);
-  bool is_small(int64_t work);  // enough for the loop, which then counts it as done
+  bool is_small(int64_t work);  // the loop may do this work itself; if so, counts it as done
   void note_token(Active* active, size_t choice, Clock::time_point at);
   void note_end(Active* active, size_t choice, const GeneratedToken& token, Clock::time_point at);
   void token_taken(const std::shared_ptr<Active>& active, const TicketToken& token, Clock::time_point at);
@@ -111,16 +112,16 @@ class ApiServer final : public HttpService {
   void abandon(const std::shared_ptr<Active>& active, ClientLoss how) noexcept;
   void check_time();
   void bound_answers();
-  void forget(const std::shared_ptr<Active>& active);  // and cancels what is left of it
+  void forget(const std::shared_ptr<Active>& active);  // also cancels its sequences
   void forget_surely(const std::shared_ptr<Active>& active) noexcept;
   void destroy(Active* active) noexcept;
   void log_end(const Active& active, const std::string& how);
-  // `work` on a worker, with the answer, which is away for so long; then `then` on the loop.
+  // Runs `work` on a worker, which owns the answer meanwhile; then runs `then` on the loop.
   void send_away(const std::shared_ptr<Active>& active, std::function<void()> work,
                  std::function<void()> then);
   void take_home(const std::shared_ptr<Active>& active, bool done,
                  const std::function<void()>& then) noexcept;
-  void go_on(const std::shared_ptr<Active>& active);  // with what came while it was away
+  void go_on(const std::shared_ptr<Active>& active);  // takes the tokens that arrived meanwhile
   template <class Work>
   void post(const Work& work) noexcept {  // to the loop; copying `work` must not throw
     surely([&] { http_->post(work); });
@@ -138,15 +139,15 @@ class ApiServer final : public HttpService {
   std::unordered_set<std::shared_ptr<Job>> jobs_;
   std::optional<Clock::time_point> drain_until_;
   ResponseStore responses_;
-  std::unordered_set<std::string> ignored_;  // fields of which the log has told
+  std::unordered_set<std::string> ignored_;  // fields that the log has already reported
   std::unordered_map<Ticket, std::shared_ptr<Active>> by_ticket_;
   std::unordered_set<std::shared_ptr<Active>> active_;
-  std::vector<std::shared_ptr<Active>> touched_;  // by the step that is being taken
-  int64_t work_ = 0;  // that the loop has done on answers since it last looked for other things
-  // These end first, the last one before the others: what they do comes back to what stands above.
+  std::vector<std::shared_ptr<Active>> touched_;  // requests that got tokens in the current step
+  int64_t work_ = 0;  // scores written by the loop since it last handled other events
+  // These are destroyed first, in reverse order: their threads post work that uses the members above.
   EngineThread engine_;
-  WorkPool answer_workers_;  // parts of answers that are large
-  WorkPool slow_workers_;    // large bodies, and grammars: what is small does not wait behind them
+  WorkPool answer_workers_;  // large parts of answers
+  WorkPool slow_workers_;    // large bodies and grammars; small requests do not wait behind them
   WorkPool workers_;
 };
 

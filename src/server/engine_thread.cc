@@ -82,8 +82,8 @@ void EngineThread::run() {
     if (!has_memory_for(make_step)) fail_all_for_memory(&report);
     if (!report.started.empty() || !report.tokens.empty() || !report.faults.empty())
       deliver_(std::move(report));
-    // After the last tokens have gone out: the engine waits for what it has in flight.
-    (void)has_memory_for(note);  // else they stay as they were
+    // Sent after the last tokens have been delivered, because the engine waits for its steps in flight.
+    (void)has_memory_for(note);  // on failure the counts stay as they were
   }
 }
 
@@ -93,7 +93,7 @@ bool EngineThread::wait_for_work() {
   return !end_;
 }
 
-// Cancels first: their places are free then.
+// Cancels first, because that frees places.
 void EngineThread::admit(StepReport* report) {
   std::vector<Ticket> cancelled;
   {
@@ -140,7 +140,7 @@ void EngineThread::step(StepReport* report) {
     fail_all(tokens.status(), report);
     return note_load(false);
   }
-  report->tokens.reserve(tokens.value().size());  // a request that has ended must not lose its last one
+  report->tokens.reserve(tokens.value().size());  // so that a finished request never loses its last token
   for (GeneratedToken& token : tokens.value()) {
     const auto found = ticket_of_.find(token.request);
     if (found == ticket_of_.end()) continue;
@@ -157,16 +157,16 @@ void EngineThread::ask_expert_counts_in_time() {
   const auto now = std::chrono::steady_clock::now();
   if (now - expert_counts_asked_ < kExpertCountsEvery) return;
   expert_counts_asked_ = now;
-  (void)engine_.ask_expert_counts();  // of an engine that has work it only takes a note
+  (void)engine_.ask_expert_counts();  // a busy engine only sets a flag
 }
 
 void EngineThread::note_expert_counts() {
-  (void)engine_.ask_expert_counts();  // an error that lasts is the next step's
+  (void)engine_.ask_expert_counts();  // a lasting error will fail the next step
   const std::lock_guard lock(mutex_);
   load_.experts = engine_.expert_counts();
 }
 
-// Those whose filter has failed.
+// Reports the requests whose filter failed.
 void EngineThread::fail_some(StepReport* report) {
   for (FailedRequest& failed : engine_.take_failed()) {
     const auto found = ticket_of_.find(failed.request);
@@ -177,7 +177,7 @@ void EngineThread::fail_some(StepReport* report) {
   }
 }
 
-// The engine names one request at most, and after a fault of the device none can be trusted to go on.
+// The engine names at most one request, and after a device fault no sequence can be trusted to continue.
 void EngineThread::fail_all(const Status& status, StepReport* report) {
   for (const auto& [id, ticket] : ticket_of_) {
     engine_.cancel(id);
@@ -187,7 +187,7 @@ void EngineThread::fail_all(const Status& status, StepReport* report) {
   id_of_.clear();
 }
 
-// The step is lost, and nobody knows how far it was.
+// The step is lost, and its progress is unknown.
 void EngineThread::fail_all_for_memory(StepReport* report) {
   const auto fail = [&] {
     StepReport failed;
@@ -217,7 +217,7 @@ void EngineThread::note_load(bool healthy) {
   load_.prefix_hits = prefix.hits;
   load_.masks = engine_.mask_counts();
   load_.steps = engine_.steps();
-  // Into memory that is there, unless a kernel is new.
+  // Reuses memory unless a kernel is new.
   (void)has_memory_for([&] { load_.kernels = engine_.kernel_runs(); });
   load_.experts = engine_.expert_counts();
   load_.healthy = healthy;

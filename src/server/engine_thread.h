@@ -1,4 +1,4 @@
-// The thread that steps the engine: sequences come in through a bounded queue, tokens go out once a step.
+// The thread that steps the engine. Sequences arrive through a bounded queue; tokens leave once per step.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -38,51 +38,53 @@ struct TicketFault {
   Status status;
 };
 
-// What one step gave.
+// The results of one step.
 struct StepReport {
   std::chrono::steady_clock::time_point at;
-  std::vector<Ticket> started;  // entered the engine before it
+  std::vector<Ticket> started;  // entered the engine before this step
   std::vector<TicketToken> tokens;
   std::vector<TicketFault> faults;  // these sequences have ended
 };
 
-// As it was after the last step.
+// The state after the last step.
 struct EngineLoad {
   int64_t running = 0, waiting = 0;
   int64_t pages = 0, free_pages = 0;
   int64_t preemptions = 0, steps = 0;
-  int64_t prefix_queries = 0, prefix_hits = 0;  // tokens of prompts, looked for in the prefix cache and found
+  int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up, and prefix cache hits
   KernelRuns kernels = {};                      // of all steps
   MaskCounts masks = {};
-  bool healthy = true;  // the last step that was made did not fail
-  // Little more than a second old, or as they were when the engine became idle; null: not counted.
+  bool healthy = true;  // the last step succeeded
+  // At most slightly more than a second old, or taken when the engine became idle. Null: experts are not counted.
   std::shared_ptr<const ExpertCounts> experts = {};
 };
 
-// Tickets are unique. Every sequence that was taken ends with a last token (its `finish` says why) or with a fault, unless it is
-// cancelled: then nothing more comes of it but what was under way.
+// Tickets are unique. Every accepted sequence ends with a last token, whose `finish` gives the reason, or with a fault. A cancelled
+// sequence gets at most the tokens that were already in flight.
 class EngineThread {
  public:
-  using Deliver =
-      std::function<void(StepReport)>;  // called on the engine's thread; it must not wait, nor throw
+  // Called on the engine's thread. It must neither block nor throw.
+  using Deliver = std::function<void(StepReport)>;
 
-  // `engine` must outlive it, and nobody else may use it meanwhile.
+  // `engine` must outlive this object. Other threads must not use the engine meanwhile.
   EngineThread(Engine& engine, int64_t max_queue, Deliver deliver);
-  ~EngineThread();  // ends after the step under way
+  ~EngineThread();  // waits for the step in flight
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // From any thread. Takes all of them, or none where they do not fit (false) or there is no memory (std::bad_alloc).
+  // Thread-safe. Accepts all sequences; or none, if they do not fit (returns false) or memory is exhausted (throws std::bad_alloc).
   bool submit(std::vector<QueuedSequence> sequences);
-  void cancel(const std::vector<Ticket>& tickets);  // before the next step; of one that has ended: nothing
+  // Takes effect before the next step; ignores tickets that have ended.
+  void cancel(const std::vector<Ticket>& tickets);
   EngineLoad load() const;
-  int64_t places() const;                                         // sequences that it takes while none waits
-  int64_t capacity() const { return max_queue_ + max_running_; }  // sequences that it takes while it has none
+  int64_t places() const;  // sequences that submit() accepts now without queueing any
+  // Sequences that submit() accepts when idle.
+  int64_t capacity() const { return max_queue_ + max_running_; }
 
  private:
   int64_t places_while_locked() const;
   void run();
-  bool wait_for_work();  // false: the end
+  bool wait_for_work();  // false: shutdown
   void admit(StepReport* report);
   void step(StepReport* report);
   void ask_expert_counts_in_time();
@@ -98,16 +100,16 @@ class EngineThread {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by the mutex.
-  std::list<QueuedSequence> waiting_;  // which go from list to list without memory for it
+  std::list<QueuedSequence> waiting_;  // a list, because splicing needs no memory
   std::vector<Ticket> cancelled_;
   EngineLoad load_;
   bool end_ = false;
-  // The thread's own: sequences that are about to enter the engine; those in it, both ways.
+  // Used only by the engine's thread: sequences about to enter the engine, and both maps of those inside.
   std::list<QueuedSequence> admitted_;
   std::unordered_map<int64_t, Ticket> ticket_of_;
   std::unordered_map<Ticket, int64_t> id_of_;
   std::chrono::steady_clock::time_point expert_counts_asked_ = {};
-  WorkerThread thread_;  // last: it uses all of the above
+  WorkerThread thread_;  // last: the thread uses all members above
 };
 
 }  // namespace sluice

@@ -12,10 +12,10 @@ constexpr std::chrono::milliseconds kPause{1};
 thread_local SteadyClock::duration patience{0};
 thread_local SteadyClock::time_point refused_first, refused_last;
 
-// operator new calls it until there is memory, or it throws.
+// Called by operator new until an allocation succeeds. Throws when the patience ends.
 void wait_for_memory() {
   const auto now = SteadyClock::now();
-  if (now - refused_last > 50 * kPause) refused_first = now;  // another allocation
+  if (now - refused_last > 50 * kPause) refused_first = now;  // a new allocation, not a retry
   refused_last = now;
   if (now - refused_first >= patience) throw std::bad_alloc();
   std::this_thread::sleep_for(kPause);
@@ -29,7 +29,8 @@ void be_patient_for_memory(std::chrono::milliseconds most) {
 }
 
 void need_memory_for_json(std::string_view text) {
-  constexpr size_t kBytesOfValue = 256;  // in an array or an object, and what its growth takes for a while
+  // The memory of a value in an array or object, including the temporary growth of its container.
+  constexpr size_t kBytesOfValue = 256;
   size_t values = 1;
   bool inside = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -38,7 +39,7 @@ void need_memory_for_json(std::string_view text) {
     if (c == '"') inside = !inside;
     values += !inside && (c == ',' || c == '[' || c == '{') ? 1 : 0;
   }
-  // Called by name, so that no compiler leaves both out; no page is touched.
+  // Calls operator new by name: a new-expression could be optimized away. No page is touched.
   void* room = ::operator new(values* kBytesOfValue);
   ::operator delete(room);
 }

@@ -1,4 +1,4 @@
-// What happens where the system refuses memory: a bound as `ulimit -v` or a container's. One request fails, and nobody else.
+// Handles refused allocations, under `ulimit -v` or a container's limit: one request fails, and the others continue.
 #pragma once
 #include <chrono>
 #include <new>
@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-// Whether `f` found the memory that it wanted. At the edges of threads; what `f` had begun it must have left in order.
+// Runs `f`. Returns false if it threw std::bad_alloc. Used at the top of threads and callbacks; `f` must leave its state consistent when
+// it throws.
 template <class F>
 bool has_memory_for(F&& f) {
   try {
@@ -19,18 +20,18 @@ bool has_memory_for(F&& f) {
   }
 }
 
-// For what must not be lost, and wants little memory: waits until there is some.
+// Runs `f` again until it finds memory. For work that must not be lost and needs little memory.
 template <class F>
 void surely(F&& f) noexcept {
   while (!has_memory_for(f)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
-// From now on this thread waits up to `most` for memory that is refused, before it counts as refused: a request that wants too much
-// fails at once on a thread without patience, and gives back what it took.
+// From now on, refused allocations of this thread are retried for up to `most`. A request that needs too much memory fails at once on a
+// thread without this patience, and then frees what it took.
 void be_patient_for_memory(std::chrono::milliseconds most);
 
-// Throws std::bad_alloc where there is no memory for the values of a JSON text. Values that are being destroyed want memory, too, and
-// must get it: so a text is read only where there is room to spare.
+// Throws std::bad_alloc unless there is room to spare for the values of a JSON text. The destructor of these values allocates, and this
+// allocation must not fail.
 void need_memory_for_json(std::string_view text);
 
 }  // namespace sluice

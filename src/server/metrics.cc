@@ -41,7 +41,7 @@ class Page {
     text_ +=
         name_ + suffix + "{" + label_ + (more.empty() ? "" : "," + more) + "} " + number_text(value) + "\n";
   }
-  // The same with labels that are numbers, of which a series may have thousands: only text_ grows.
+  // Takes numeric labels. A series may have thousands of samples, so only text_ is allocated.
   void sample(std::initializer_list<std::pair<std::string_view, int64_t>> numbered, int64_t value) {
     text_.append(name_).append("{").append(label_);
     for (const auto& [key, number] : numbered) {
@@ -60,7 +60,7 @@ class Page {
   void histogram(const std::string& name, const char* help, const Histogram& h) {
     histogram(name, help, h.bounds(), h.counts(), h.sum());
   }
-  // counts: one more than bounds.
+  // `counts` has one element more than `bounds`.
   void histogram(const std::string& name, const char* help, std::span<const double> bounds,
                  std::span<const int64_t> counts, double sum) {
     begin(name, "histogram", help);
@@ -87,40 +87,44 @@ class Page {
 void append_engine(Page* page, const std::string& p, const EngineLoad& load) {
   const double used =
       load.pages ? 1 - static_cast<double>(load.free_pages) / static_cast<double>(load.pages) : 0;
-  page->one(p + "num_requests_running", "gauge", "Sequences in the engine.",
+  page->one(p + "num_requests_running", "gauge", "Sequences that the engine runs.",
             static_cast<double>(load.running));
-  page->one(p + "num_requests_waiting", "gauge", "Sequences that wait for it.",
+  page->one(p + "num_requests_waiting", "gauge", "Sequences that wait for the engine.",
             static_cast<double>(load.waiting));
-  page->one(p + "kv_cache_usage_perc", "gauge", "Share of the cache in use, 0 to 1.", used);
-  page->one(p + "num_preemptions_total", "counter", "Sequences that lost their cache for a time.",
+  page->one(p + "kv_cache_usage_perc", "gauge", "Fraction of the KV cache in use, 0 to 1.", used);
+  page->one(p + "num_preemptions_total", "counter", "Preemptions of running sequences.",
             static_cast<double>(load.preemptions));
-  page->one(p + "prefix_cache_queries_total", "counter",
-            "Tokens of prompts that were looked for in the cache.", static_cast<double>(load.prefix_queries));
-  page->one(p + "prefix_cache_hits_total", "counter", "Tokens of prompts that were found there.",
+  page->one(p + "prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+            static_cast<double>(load.prefix_queries));
+  page->one(p + "prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
             static_cast<double>(load.prefix_hits));
 }
 
 void append_requests(Page* page, const std::string& p, const ServeMetrics& m) {
-  page->one(p + "prompt_tokens_total", "counter", "Tokens of prompts that were computed.",
+  page->one(p + "prompt_tokens_total", "counter", "Prompt tokens processed.",
             static_cast<double>(m.prompt_tokens));
-  page->one(p + "generation_tokens_total", "counter", "Tokens that were generated.",
+  page->one(p + "generation_tokens_total", "counter", "Generated tokens.",
             static_cast<double>(m.generation_tokens));
-  page->begin(p + "request_success_total", "counter", "Sequences that ended, by reason.");
+  page->begin(p + "request_success_total", "counter", "Finished sequences by finish reason.");
   for (const auto& [reason, count] : m.finished)
     page->sample(static_cast<double>(count), "finished_reason=\"" + reason + "\"");
-  page->histogram(p + "time_to_first_token_seconds", "From a request to its first token.", m.first_token);
-  page->histogram(p + "inter_token_latency_seconds", "Between tokens of a sequence.", m.between_tokens);
-  page->histogram(p + "request_time_per_output_token_seconds", "Mean of a sequence after its first token.",
-                  m.per_output_token);
-  page->histogram(p + "e2e_request_latency_seconds", "From a request to its last token.", m.whole);
-  page->histogram(p + "request_queue_time_seconds", "From a request to its first step.", m.queue);
-  page->histogram(p + "request_prefill_time_seconds", "From its first step to its first token.", m.prefill);
-  page->histogram(p + "request_decode_time_seconds", "From its first token to its last.", m.decode);
-  page->histogram(p + "request_prompt_tokens", "Tokens of a prompt.", m.prompt_lengths);
-  page->histogram(p + "request_generation_tokens", "Tokens of an answer.", m.generation_lengths);
+  page->histogram(p + "time_to_first_token_seconds", "Time from a request to its first token.",
+                  m.first_token);
+  page->histogram(p + "inter_token_latency_seconds", "Time between two tokens of a sequence.",
+                  m.between_tokens);
+  page->histogram(p + "request_time_per_output_token_seconds",
+                  "Mean time per token of a sequence after its first token.", m.per_output_token);
+  page->histogram(p + "e2e_request_latency_seconds", "Time from a request to its last token.", m.whole);
+  page->histogram(p + "request_queue_time_seconds", "Time from a request to its first step.", m.queue);
+  page->histogram(p + "request_prefill_time_seconds", "Time from a request's first step to its first token.",
+                  m.prefill);
+  page->histogram(p + "request_decode_time_seconds", "Time from a request's first token to its last.",
+                  m.decode);
+  page->histogram(p + "request_prompt_tokens", "Tokens per prompt.", m.prompt_lengths);
+  page->histogram(p + "request_generation_tokens", "Tokens per answer.", m.generation_lengths);
 }
 
-// The busiest expert's tokens over the mean of all; 0 before the first token.
+// The busiest expert's tokens divided by the mean of all experts; 0 before the first token.
 double imbalance(std::span<const int64_t> tokens) {
   const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
   if (all == 0) return 0;
@@ -132,14 +136,15 @@ void append_experts(Page* page, const ExpertCounts& counts) {
   const auto experts = static_cast<size_t>(counts.experts);
   const auto of_layer = [&](size_t i) { return std::span(counts.tokens).subspan(i * experts, experts); };
   page->begin("sluice:expert_tokens_total", "counter",
-              "Tokens that an expert of a layer got, those that were computed again or for nobody too.");
+              "Tokens routed to an expert of a layer, including recomputed and discarded tokens.");
   for (size_t i = 0; i < counts.layers.size(); ++i)
     for (int64_t expert = 0; expert < counts.experts; ++expert)
       page->sample({{"layer", counts.layers[i]}, {"expert", expert}},
                    of_layer(i)[static_cast<size_t>(expert)]);
-  page->begin("sluice:expert_load_imbalance", "gauge",
-              "Tokens of a layer's busiest expert over the mean of its experts, since the start; 0 before "
-              "the first token.");
+  page->begin(
+      "sluice:expert_load_imbalance", "gauge",
+      "Tokens of a layer's busiest expert divided by the mean of its experts, since the start; 0 before "
+      "the first token.");
   for (size_t i = 0; i < counts.layers.size(); ++i)
     page->sample(imbalance(of_layer(i)), "layer=\"" + std::to_string(counts.layers[i]) + "\"");
 }
@@ -172,25 +177,25 @@ std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t 
     append_engine(&page, prefix, load);
     append_requests(&page, prefix, m);
   }
-  page.one("sluice:engine_steps_total", "counter", "Steps of the engine.", static_cast<double>(load.steps));
+  page.one("sluice:engine_steps_total", "counter", "Engine steps.", static_cast<double>(load.steps));
   const MaskTimes& masks = load.masks.times;
   page.histogram("sluice:structured_mask_seconds",
-                 "Time on a worker for the tokens that may come next in a structured answer.",
+                 "Time on a worker to compute the mask of allowed tokens of a structured answer.",
                  MaskTimes::kBounds, masks.counts, masks.seconds);
   page.one("sluice:structured_steps_sat_out_total", "counter",
-           "Steps without a sequence whose tokens that may come next were not known in time.",
+           "Steps that skipped a sequence because its token mask was not ready.",
            static_cast<double>(load.masks.steps_sat_out));
-  page.begin("sluice:kernel_runs_total", "counter", "Runs of a kernel, in replayed steps too.");
+  page.begin("sluice:kernel_runs_total", "counter", "Kernel launches, including replayed graphs.");
   for (const KernelRuns::Entry& e : load.kernels.all())
     page.sample(static_cast<double>(e.runs), "kernel=\"" + escaped(std::string(e.kernel)) + "\"");
   if (load.experts) append_experts(&page, *load.experts);
-  page.histogram("sluice:step_generated_tokens", "Tokens that a step drew.", m.step_tokens);
+  page.histogram("sluice:step_generated_tokens", "Tokens sampled per step.", m.step_tokens);
   page.one("sluice:connections", "gauge", "Open connections.", static_cast<double>(connections));
-  page.one("sluice:clients_lost_total", "counter", "Clients that left before their answer was whole.",
+  page.one("sluice:clients_lost_total", "counter", "Clients lost before their answer was complete.",
            static_cast<double>(m.clients_lost));
-  page.one("sluice:log_lines_dropped_total", "counter", "Lines of the log that could not be written.",
+  page.one("sluice:log_lines_dropped_total", "counter", "Log lines that could not be written.",
            static_cast<double>(m.log_lines_dropped));
-  page.begin("sluice:http_answers_total", "counter", "Answers by HTTP status.");
+  page.begin("sluice:http_answers_total", "counter", "HTTP answers by status.");
   for (const auto& [status, count] : m.answers)
     page.sample(static_cast<double>(count), "status=\"" + std::to_string(status) + "\"");
   return std::move(page).text();

@@ -1,4 +1,4 @@
-// Counters of a server, as Prometheus reads them. Names are vLLM's; each stands under `vllm:` and under `sluice:`.
+// Counters of a server in Prometheus's format. Names are vLLM's; every counter is listed with the prefix `vllm:` and with `sluice:`.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,11 +14,12 @@ class Histogram {
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void observe(double value);
   const std::vector<double>& bounds() const { return bounds_; }
-  const std::vector<int64_t>& counts() const { return counts_; }  // one more than bounds: those above all
+  // One more than bounds: the last counts values above all bounds.
+  const std::vector<int64_t>& counts() const { return counts_; }
   double sum() const { return sum_; }
 
  private:
-  std::vector<double> bounds_;  // ascending; a value belongs to the first that it does not exceed
+  std::vector<double> bounds_;  // ascending; a value belongs to the first bound that is not below it
   std::vector<int64_t> counts_;
   double sum_ = 0;
 };
@@ -27,7 +28,7 @@ struct ServeMetrics {
   ServeMetrics();
   int64_t prompt_tokens = 0, generation_tokens = 0;
   std::map<std::string, int64_t> finished;  // sequences by finish reason
-  std::map<int, int64_t> answers;           // of HTTP, by status
+  std::map<int, int64_t> answers;           // HTTP answers by status
   int64_t clients_lost = 0, log_lines_dropped = 0;
   Histogram first_token, between_tokens, per_output_token, whole, queue, prefill, decode;  // seconds
   Histogram prompt_lengths, generation_lengths, step_tokens;                               // tokens

@@ -27,7 +27,7 @@ OrderedJson object(OrderedJson properties, OrderedJson required = OrderedJson::a
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
 }
 
-// Every member may be null, which says what its absence says.
+// Every member may be null, which means the same as its absence.
 OrderedJson optional(OrderedJson properties) {
   for (auto& [name, schema] : properties.items())
     schema = any_of(OrderedJson::array({std::move(schema), type("null")}));
@@ -63,7 +63,7 @@ OrderedJson sampling_fields(const ApiLimits& limits) {
 OrderedJson effort() { return one_of({"low", "medium", "high"}); }
 OrderedJson text_of_at_most(int64_t characters) { return {{"type", "string"}, {"maxLength", characters}}; }
 
-// What an answer must match, beside response_format: at most one of them may be there.
+// The fields besides response_format that constrain an answer. A request may have at most one of them.
 OrderedJson structure_fields() {
   const OrderedJson schema = any_of(OrderedJson::array({type("object"), type("string")}));
   const OrderedJson choices = list({{"type", "string"}, {"minLength", 1}}, 1);
@@ -83,7 +83,7 @@ OrderedJson structure_fields() {
           {"ebnf", type("string")}};
 }
 
-// The fields of a chat's and a response's prompt that are alike.
+// The prompt fields that chats and responses share.
 OrderedJson prompt_fields() {
   return {{"reasoning", object(optional({{"effort", effort()}}))},
           {"chat_template_kwargs",
@@ -104,8 +104,8 @@ OrderedJson function_fields() {
           {"strict", any_of(OrderedJson::array({type("boolean"), type("null")}))}};
 }
 
-// {"type": "json_schema", "json_schema": {"name", "schema"}}; in a response these two stand beside the type. In a chat a schema may stand
-// beside the type by itself.
+// {"type": "json_schema", "json_schema": {"name", "schema"}}. A response has name and schema beside the type. A chat may have the schema
+// alone beside the type.
 OrderedJson format(bool of_response) {
   const OrderedJson named = {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
                              {"schema", type("object")}};
@@ -231,7 +231,7 @@ OrderedJson response_request(const ApiLimits& limits) {
   return object(fields, {"input"});
 }
 
-// What whole answers have at least.
+// The members that every complete answer has.
 OrderedJson answers() {
   const OrderedJson error = object({{"message", type("string")},
                                     {"type", type("string")},
@@ -286,27 +286,27 @@ OrderedJson body_of(const char* media, OrderedJson schema) {
 
 struct Operation {
   const char *path, *method, *id, *summary;
-  const char* request;   // a schema; null: none
-  const char* answer;    // a schema of JSON; null: text
-  bool streams = false;  // may answer with events
+  const char* request;   // the name of a schema; null: no body
+  const char* answer;    // the name of a JSON schema; null: text
+  bool streams = false;  // may answer with an event stream
 };
 constexpr Operation kOperations[] = {
-    {"/v1/chat/completions", "post", "createChatCompletion", "The next message of a conversation",
+    {"/v1/chat/completions", "post", "createChatCompletion", "Generates the next message of a conversation",
      "ChatRequest", "ChatCompletion", true},
-    {"/v1/completions", "post", "createCompletion", "What follows a text", "CompletionRequest", "Completion",
+    {"/v1/completions", "post", "createCompletion", "Generates the continuation of a text",
+     "CompletionRequest", "Completion", true},
+    {"/v1/responses", "post", "createResponse",
+     "Generates an answer as items, which the next request can continue", "ResponseRequest", "Response",
      true},
-    {"/v1/responses", "post", "createResponse", "An answer as items, which the next request can go on from",
-     "ResponseRequest", "Response", true},
-    {"/v1/responses/{id}", "get", "getResponse", "An answer that is stored", nullptr, "Response"},
-    {"/v1/responses/{id}", "delete", "deleteResponse", "Forgets an answer", nullptr, "Deleted"},
-    {"/v1/models", "get", "listModels", "The names of the model", nullptr, "Models"},
-    {"/v1/models/{id}", "get", "getModel", "One of them", nullptr, "Model"},
-    {"/tokenize", "post", "tokenize", "The tokens of a text or of a conversation", "TokenizeRequest",
-     "Tokens"},
-    {"/detokenize", "post", "detokenize", "The text of tokens", "DetokenizeRequest", "Text"},
-    {"/health", "get", "health", "Whether it can serve", nullptr, "Status"},
-    {"/version", "get", "version", "Its version", nullptr, "Version"},
-    {"/metrics", "get", "metrics", "Counters in the text format of Prometheus", nullptr, nullptr},
+    {"/v1/responses/{id}", "get", "getResponse", "Returns a stored answer", nullptr, "Response"},
+    {"/v1/responses/{id}", "delete", "deleteResponse", "Deletes a stored answer", nullptr, "Deleted"},
+    {"/v1/models", "get", "listModels", "Lists the names of the model", nullptr, "Models"},
+    {"/v1/models/{id}", "get", "getModel", "Returns one name of the model", nullptr, "Model"},
+    {"/tokenize", "post", "tokenize", "Tokenizes a text or a conversation", "TokenizeRequest", "Tokens"},
+    {"/detokenize", "post", "detokenize", "Decodes tokens to text", "DetokenizeRequest", "Text"},
+    {"/health", "get", "health", "Whether the server can serve requests", nullptr, "Status"},
+    {"/version", "get", "version", "The server's version", nullptr, "Version"},
+    {"/metrics", "get", "metrics", "Metrics in Prometheus's text format", nullptr, nullptr},
     {"/openapi.json", "get", "openapi", "This document", nullptr, nullptr}};
 
 OrderedJson operation_of(const Operation& o) {
@@ -320,8 +320,8 @@ OrderedJson operation_of(const Operation& o) {
       {"responses",
        {{"200", ok},
         {"default", {{"description", "An error"}, {"content", body_of("application/json", ref("Error"))}}}}}};
-  if (std::string_view(o.path) == "/health")  // it tells why in the same form
-    out["responses"]["503"] = {{"description", "It cannot"}, {"content", content}};
+  if (std::string_view(o.path) == "/health")  // the error has the same form
+    out["responses"]["503"] = {{"description", "The server cannot serve requests"}, {"content", content}};
   if (o.request)
     out["requestBody"] = {{"required", true}, {"content", body_of("application/json", ref(o.request))}};
   if (std::string_view(o.path).ends_with("{id}"))

@@ -1,4 +1,4 @@
-// What the server answers, for tools that read OpenAPI.
+// Describes the API for tools that read OpenAPI.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// An OpenAPI 3.1 document of all endpoints. The bounds of its numbers are those that the readers hold requests to.
+// Returns an OpenAPI 3.1 document of all endpoints. Its numeric limits are the limits that requests are checked against.
 std::string openapi_json(const ApiLimits& limits);
 
 }  // namespace sluice

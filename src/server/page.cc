@@ -3,7 +3,7 @@
 namespace sluice {
 namespace page {
 
-// Of the files in apps/serve/page, by cmake/embed.cmake.
+// Generated from src/server/page by cmake/embed.cmake.
 extern const std::string_view index_html, page_css, page_js;
 
 }  // namespace page
@@ -22,7 +22,7 @@ HttpResponse page_response(std::string_view path) {
   if (path == "/page.js") type = "text/javascript; charset=utf-8", text = page::page_js;
   return {.content_type = type,
           .body = std::string(text),
-          .headers = {{"Cache-Control", "no-cache"},  // of another version of the server is another page
+          .headers = {{"Cache-Control", "no-cache"},  // another version of the server has another page
                       {"Content-Security-Policy", kPolicy},
                       {"Referrer-Policy", "no-referrer"},
                       {"X-Content-Type-Options", "nosniff"}}};

@@ -1,4 +1,4 @@
-// The page at /: a conversation in a browser. Its files are inside the program.
+// The chat page at /. Its files are embedded in the program.
 #pragma once
 #include <string_view>
 
@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-// "/", "/page.css" or "/page.js". The page may load nothing from elsewhere and runs no script but its own, whatever a model says.
+// `path` is "/", "/page.css" or "/page.js". The headers forbid the page to load anything from other origins or to run foreign scripts,
+// whatever text a model generates.
 HttpResponse page_response(std::string_view path);
 
 }  // namespace sluice

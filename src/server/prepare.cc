@@ -16,7 +16,7 @@ ApiError too_long(int64_t most, const std::string& found, const char* field) {
           .code = "context_length_exceeded"};
 }
 
-// Where a request has its prompt.
+// The field that holds the request's prompt.
 const char* field_of(const ApiRequest& request) {
   return request.kind == ApiKind::kChat       ? "messages"
          : request.kind == ApiKind::kResponse ? "input"
@@ -54,15 +54,15 @@ std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* fi
   return too_long(max_model_len(), std::to_string(tokens), field);
 }
 
-// Before any work on a text that cannot fit.
+// Called before tokenizing. Rejects a text that cannot fit.
 std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
   const int64_t fewest = limit_.fewest_tokens(bytes);
   if (limit_.fits(fewest)) return {};
-  return too_long(max_model_len(),
-                  std::to_string(bytes) + " bytes, which are at least " + std::to_string(fewest), field);
+  return too_long(max_model_len(), std::to_string(bytes) + " bytes, at least " + std::to_string(fewest),
+                  field);
 }
 
-// What is asked for. How long an answer becomes that has no bound of its own nobody knows.
+// Checks the requested number of log probabilities. Answers without max_tokens pass, because their length is unknown.
 std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) const {
   const ApiRequest& request = prepared.request;
   const RequestSampling& s = request.sampling;
@@ -76,9 +76,9 @@ std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) cons
   if (scores <= limits_.scores_max) return {};
   const char* field = request.kind == ApiKind::kCompletion ? "logprobs" : "top_logprobs";
   return ApiError{.message = std::string(field) + ": wanted at most " + std::to_string(limits_.scores_max) +
-                             " log probabilities in an answer, found " + std::to_string(scores) +
-                             " where each of its tokens has " + std::to_string(1 + *s.logprobs) +
-                             "; ask for fewer, for fewer answers, or for a smaller max_tokens",
+                             " log probabilities in an answer, found " + std::to_string(scores) + " with " +
+                             std::to_string(1 + *s.logprobs) +
+                             " for each token; reduce logprobs, n or max_tokens",
                   .param = field};
 }
 
@@ -93,7 +93,7 @@ Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& 
   const char* field = field_of(chat);
   if (const auto error = check_bytes(bytes, field)) return *error;
   Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
-  // An empty system message leaves the server's own instructions in place; without any it is empty in the prompt, too.
+  // An empty system message keeps the server's own instructions. If the server has none either, the prompt gets an empty system message.
   if (!instructions.empty()) conversation.options.developer_instructions = instructions;
   conversation.options.has_instructions = chat.conversation.has_instructions;
   conversation.options.thinking = chat.thinking;
@@ -134,8 +134,8 @@ Result<ServedModel::Prepared, ApiError> ServedModel::finish(Prepared prepared) c
   SamplingParams& out = prepared.sampling;
   out = sampling_params(s, *model_, format());
   if (!s.seed) out.seed = random_seed();
-  if (s.max_tokens == 0) out.max_tokens = 1;  // the engine draws in any case
-  if (s.logprobs == 0) out.logprobs = -1;     // the token's own comes always
+  if (s.max_tokens == 0) out.max_tokens = 1;  // the engine always samples one token
+  if (s.logprobs == 0) out.logprobs = -1;     // the sampled token's own log probability is always returned
   if (request.echo) out.prompt_logprobs = s.logprobs.value_or(-1);
   return prepared;
 }
@@ -154,7 +154,7 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
   if (!can.thinking_switch) chat->thinking.reset();
   if (can.thinking_switch) std::erase(chat->ignored, kThinkingField);
   if (!chat->thinking) chat->thinking = options_.thinking;
-  if (!can.many_calls) chat->tools.parallel = true;  // there is one in any case
+  if (!can.many_calls) chat->tools.parallel = true;  // the format makes at most one call anyway
   return {};
 }
 
@@ -177,7 +177,7 @@ std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) c
 bool ServedModel::compiles(const ApiRequest& request) { return StructuredOutput::filters_of(request); }
 
 std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::stop_token& stop) const {
-  if (stop.stop_requested()) return ApiError{.status = 499, .message = "nobody waits for it"};
+  if (stop.stop_requested()) return ApiError{.status = 499, .message = "the request is over"};
   auto filters = structured_.filters(prepared->request, stop);
   if (!filters.ok()) return filters.error();
   prepared->make_filter = std::move(filters).value();
@@ -187,7 +187,7 @@ std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::st
 Result<ServedModel::Prepared, ApiError> ServedModel::conversation(ApiRequest request) const {
   Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
   if (const auto error = make_prompt(&out, PromptEnd::kNextMessage)) return *error;
-  // What it has said is in the prompt now; a response that is stored goes on with it.
+  // The prompt now contains the conversation. Only a response that will be stored still needs it.
   if (out.request.kind == ApiKind::kChat || !out.request.response.store) out.request.conversation = {};
   return finish(std::move(out));
 }

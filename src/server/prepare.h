@@ -1,4 +1,4 @@
-// From what a client asks to what the engine computes: tokens, and parameters with the model's defaults.
+// Turns requests into the engine's input: tokens, and sampling parameters with the model's defaults.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,30 +14,30 @@
 
 namespace sluice {
 
-// A model under the names that clients know it by. Any number of threads may use it.
+// A model with the names under which clients request it. Thread-safe.
 class ServedModel {
  public:
-  // `options` hold for requests that do not say otherwise. At least one name. `model` and `format` outlive it.
+  // `options` are the defaults of chats. `names` is not empty. `model` and `format` must outlive this object.
   ServedModel(const ModelConfig& model, int64_t max_model_len, const ChatFormat& format, ChatOptions options,
               std::vector<std::string> names);
 
   struct Prepared {
     ApiRequest request;
     std::vector<std::vector<int32_t>> prompts;  // tokens
-    std::vector<int32_t> forced;                // what each of them ends with, and is said by the model
-    SamplingParams sampling;                    // of the first choice; the next one's seed is one more
-    MakeFilter make_filter = {};                // none: nothing has to match
+    std::vector<int32_t> forced;                // the last tokens of every prompt, which belong to the answer
+    SamplingParams sampling;      // for the first choice; every further choice adds one to the seed
+    MakeFilter make_filter = {};  // none: the output is unconstrained
   };
-  // These have no filter yet: constrain() makes it.
+  // These functions leave `make_filter` empty; constrain() sets it.
   Result<Prepared, ApiError> chat(std::string_view body) const;
   Result<Prepared, ApiError> response(std::string_view body, const FindResponse& stored) const;
   Result<Prepared, ApiError> completion(std::string_view body) const;
-  // Whether constrain() compiles something for it.
+  // Whether constrain() compiles a grammar for the request.
   static bool compiles(const ApiRequest& request);
-  // What the answer must match. Gives up, with an error that nobody reads, once it is asked to stop.
+  // Compiles the structure that the answer must match. Once `stop` is requested, gives up with an error that is not sent.
   std::optional<ApiError> constrain(Prepared* prepared, const std::stop_token& stop) const;
-  Result<std::string, ApiError> tokenize(std::string_view body) const;    // the answer's JSON
-  Result<std::string, ApiError> detokenize(std::string_view body) const;  // likewise
+  Result<std::string, ApiError> tokenize(std::string_view body) const;    // returns JSON
+  Result<std::string, ApiError> detokenize(std::string_view body) const;  // returns JSON
 
   const ChatFormat& format() const { return *format_; }
   const ApiLimits& limits() const { return limits_; }
@@ -51,7 +51,7 @@ class ServedModel {
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_scores(const Prepared& prepared) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
-  // Whether the model's format has a place for what a chat asks; what it takes is no longer ignored.
+  // Checks that the chat format supports the request's options. Removes the supported ones from `ignored`.
   std::optional<ApiError> check_chat(ApiRequest* chat) const;
   std::optional<ApiError> make_prompt(Prepared* chat, PromptEnd end) const;
   Result<Prepared, ApiError> conversation(ApiRequest request) const;

@@ -3,9 +3,9 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kNodeBytes = 64;  // of a container's node, and of what the allocator keeps beside it
+constexpr int64_t kNodeBytes = 64;  // overhead of a container's node and of its allocation
 
-// What a text has outside of itself.
+// Heap bytes of a string.
 int64_t bytes_of(const std::string& text) { return text.capacity() > 15 ? std::ssize(text) + kNodeBytes : 0; }
 
 int64_t bytes_of(const Message& m) {
@@ -34,7 +34,7 @@ std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id)
 }
 
 bool ResponseStore::put(const std::string& id, std::shared_ptr<const StoredResponse> response) {
-  // The id stands in the list and in the map.
+  // The id is stored in the list and in the map.
   const int64_t bytes = bytes_of(*response) + int64_t{sizeof(Entry)} + 3 * kNodeBytes + 2 * bytes_of(id);
   const std::lock_guard lock(mutex_);
   if (const auto same = by_id_.find(id); same != by_id_.end()) drop(same->second);

@@ -1,4 +1,4 @@
-// Answers of /v1/responses, for requests that go on from them.
+// Stores answers of /v1/responses, so that requests can continue them.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -11,15 +11,15 @@
 
 namespace sluice {
 
-// Bytes of memory that it holds, all of it.
+// All memory that the response uses, in bytes.
 int64_t bytes_of(const StoredResponse& response);
 
-// Those used least recently go first. Any number of threads may use it.
+// Evicts the least recently used responses. Thread-safe.
 class ResponseStore {
  public:
   ResponseStore(int64_t most, int64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
-  std::shared_ptr<const StoredResponse> find(const std::string& id);  // null: none has this id
-  // False: it is larger than all that may be kept, and is not.
+  std::shared_ptr<const StoredResponse> find(const std::string& id);  // null: not stored
+  // False: the response alone exceeds the limit and is not stored.
   bool put(const std::string& id, std::shared_ptr<const StoredResponse> response);
   bool erase(const std::string& id);
 
@@ -33,7 +33,7 @@ class ResponseStore {
 
   const int64_t most_, most_bytes_;
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the one used last is the first
+  std::list<Entry> entries_;  // most recently used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_id_;
   int64_t bytes_ = 0;
 };

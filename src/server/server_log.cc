@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kWaitingBytes = 1 << 20;  // of lines that are not written yet
+constexpr int64_t kWaitingBytes = 1 << 20;  // limit of unwritten lines
 constexpr size_t kTextMax = 4096;
 
 std::string utc_now() {
@@ -29,7 +29,7 @@ std::string utc_now() {
   return out;
 }
 
-// Both ends, between whole characters.
+// Keeps both ends, cut between whole characters.
 std::string without_middle(std::string_view text) {
   if (text.size() <= kTextMax) return std::string(text);
   const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
@@ -44,7 +44,7 @@ std::string dropped_line(LogFormat format, int64_t lines) {
   return log_line(
       format, utc_now(), "",
       std::to_string(lines) +
-          " lines of the log are missing here: standard error could not be written, or nobody read it",
+          " lines of the log are missing here: writing to standard error failed, or its reader was too slow",
       {{"lines", lines}});
 }
 

@@ -1,4 +1,4 @@
-// What a server tells those who run it: lines on standard error.
+// The server's log: lines on standard error.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,31 +13,31 @@
 namespace sluice {
 
 enum class LogFormat : uint8_t {
-  kText,  // time, id of the request, text
-  kJson,  // an object: time, request_id, message, and what of the message is a number or a name by itself
+  kText,  // time, request id, message
+  kJson,  // an object with time, request_id, message, and the message's numbers and names as fields
   kNone,
 };
 
 using LogFields = std::vector<std::pair<const char*, std::variant<int64_t, double, std::string>>>;
 
-// Text is foreign in part: control characters are escaped, bytes that are no UTF-8 replaced in JSON, and the middle of what is longer
-// than some kilobytes is left out.
+// Messages may contain foreign text: control characters are escaped, JSON replaces bytes that are not UTF-8, and the middle of a message
+// longer than some kilobytes is left out.
 std::string log_line(LogFormat format, std::string_view time, std::string_view request, std::string_view text,
                      const LogFields& fields);
 
-// From any thread. Nobody waits for who reads it: lines that are not read in time are dropped, and a line says how many.
+// Thread-safe. write() never blocks: lines that are not read in time are dropped, and a later line reports their number.
 class ServerLog {
  public:
-  // Throws std::system_error where the system has no thread for it.
+  // Throws std::system_error if the writing thread cannot be created.
   explicit ServerLog(LogFormat format);
-  // `request`: the id of the one that it is about; empty: of none. `fields` stand in JSON alone.
+  // `request`: the id of the request, or empty. `fields` appear only in JSON.
   void write(std::string_view request, std::string_view text, const LogFields& fields = {}) noexcept;
-  void flush();  // waits a second at most until all lines are written
+  void flush();  // waits at most one second until all lines are written
   int64_t dropped() const { return lines_ ? lines_->dropped() : 0; }
 
  private:
   LogFormat format_;
-  std::unique_ptr<LineWriter> lines_;  // none: of LogFormat::kNone
+  std::unique_ptr<LineWriter> lines_;  // null for LogFormat::kNone
 };
 
 }  // namespace sluice

@@ -1,20 +1,20 @@
-// Small things that a server does with text.
+// Text helpers of the server.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace sluice {
 
-// Takes the same time wherever two texts of one length differ.
+// Compares in constant time for texts of equal length.
 bool same_secret(std::string_view wanted, std::string_view found);
 std::string lower(std::string text);
-// "a/b" of "a%2Fb". What is no such pair of digits stays.
+// Decodes "a%2Fb" to "a/b". Invalid escapes stay as they are.
 std::string percent_decoded(std::string_view text);
-// What follows `before` in a path, decoded.
+// Returns the rest of a path after `before`, decoded.
 std::string name_in(const std::string& path, std::string_view before);
-// Whether "GET, DELETE" has a word.
+// Whether a list such as "GET, DELETE" contains the word.
 bool lists(std::string_view words, std::string_view word);
-// 32 hexadecimal digits that nobody guesses.
+// 32 random hexadecimal digits that cannot be guessed.
 std::string random_name();
 
 }  // namespace sluice

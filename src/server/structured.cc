@@ -10,7 +10,7 @@ using Bits = std::vector<uint32_t>;
 using Content = ChatGate::Content;
 
 void set(std::span<uint32_t> bits, int32_t id) { bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32); }
-// Whether it was there.
+// Returns whether the bit was set.
 bool take_out(std::span<uint32_t> bits, int32_t id) {
   const uint32_t bit = 1u << (id % 32);
   return (std::exchange(bits[static_cast<size_t>(id) / 32], bits[static_cast<size_t>(id) / 32] & ~bit) &
@@ -29,14 +29,14 @@ class TextFilter final : public TokenFilter {
   GrammarMatcher matcher_;
 };
 
-// What all filters of one request share.
+// Shared by all filters of one request.
 struct ChatPlan {
   std::unique_ptr<const ChatGate> gate;
-  std::optional<Grammar> text;                    // of the final message; none: it is free
-  std::vector<std::optional<Grammar>> arguments;  // of each function; none: they are free
-  std::shared_ptr<const Bits> words;              // of free text
-  std::shared_ptr<const Bits> frame;              // tokens that no content has
-  int32_t end;                                    // of a text, for grammars
+  std::optional<Grammar> text;                    // of the final message; none: unconstrained
+  std::vector<std::optional<Grammar>> arguments;  // by function; none: unconstrained
+  std::shared_ptr<const Bits> words;              // tokens of free text
+  std::shared_ptr<const Bits> frame;              // tokens that never occur in content
+  int32_t end;                                    // the token that ends a text for grammars
   bool is_frame(int32_t id) const { return ((*frame)[static_cast<size_t>(id) / 32] >> (id % 32) & 1u) != 0; }
 };
 
@@ -44,7 +44,7 @@ bool has(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-// Leads through the gate, and holds content to what it must match.
+// Follows the chat format's gate and applies the grammar of the current content.
 class ChatFilter final : public TokenFilter {
  public:
   explicit ChatFilter(std::shared_ptr<const ChatPlan> plan)
@@ -61,7 +61,7 @@ class ChatFilter final : public TokenFilter {
   Status accept(int32_t id, const std::stop_token& stop) override {
     if (!has(gate_->step().frame, id)) {
       bool ends = has(gate_->step().ends, id);
-      // Text of the frame may begin with a token that content has, too.
+      // A token that begins the frame's text may also be content.
       if (ends && content_ && !plan_->is_frame(id)) SLUICE_TRY(is_complete(stop, &ends));
       if (content_) SLUICE_TRY(content_->accept(ends ? plan_->end : id, stop));
       if (!ends) return gate_->accept_content(), Status{};
@@ -110,7 +110,7 @@ class ChatFilter final : public TokenFilter {
   std::unique_ptr<ChatGate> gate_;
   Content at_ = Content::kNone;
   size_t function_ = 0;
-  std::unique_ptr<TokenFilter> content_;  // that is held to something
+  std::unique_ptr<TokenFilter> content_;  // null: the content is unconstrained
 };
 
 }  // namespace
@@ -136,7 +136,8 @@ Result<Grammar, ApiError> StructuredOutput::compile(const GrammarSource& source,
   return std::move(grammar).value();
 }
 
-// Of a function that is not strict they match its schema if that can be kept, or are an object, or free where no grammar can be had.
+// For functions that are not strict: arguments match the schema if it is supported, else they are an object; unconstrained if no grammar
+// can be compiled.
 Result<std::optional<Grammar>, ApiError> StructuredOutput::arguments_of(const FunctionTool& function,
                                                                         size_t number,
                                                                         const std::stop_token& stop) const {
@@ -193,8 +194,8 @@ Result<MakeFilter, ApiError> StructuredOutput::filters(const ApiRequest& request
                                                        const std::stop_token& stop) const {
   if (filters_of(request) && request.sampling.ignore_eos)
     return ApiError{.message =
-                        "ignore_eos: wanted false or null where the answer must match something, which "
-                        "says itself where it ends, found true",
+                        "ignore_eos: wanted false or null if the answer must match a structure, which "
+                        "determines its end, found true",
                     .param = "ignore_eos"};
   std::optional<Grammar> text;
   if (request.structure) {

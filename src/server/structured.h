@@ -1,4 +1,4 @@
-// Structured output: from what an answer must match to the filter of its tokens.
+// Structured output: compiles the structure that an answer must match into a token filter.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,18 +15,18 @@
 
 namespace sluice {
 
-using MakeFilter = std::function<
-    std::shared_ptr<TokenFilter>()>;  // one for each answer; from any thread; empty: none is wanted
+// Makes one filter per answer. Thread-safe. Empty: the output is unconstrained.
+using MakeFilter = std::function<std::shared_ptr<TokenFilter>()>;
 
-// Of one model. Any number of threads may use it.
+// Compiles for one model. Thread-safe.
 class StructuredOutput {
  public:
-  // `format` outlives it.
+  // `format` must outlive this object.
   StructuredOutput(const ChatFormat& format, int64_t vocab);
-  // Whether filters() compiles something for it.
+  // Whether filters() compiles a grammar for the request.
   static bool filters_of(const ApiRequest& request);
-  // What the request asks for: a structure of its text, a call that must be made, arguments that must match. Compiles on the thread
-  // that calls, and gives up once it is asked to stop. Errors name the field.
+  // Covers the structure of the text, required calls and the schemas of arguments. Compiles on the calling thread and gives up once
+  // `stop` is requested. Errors name the field.
   Result<MakeFilter, ApiError> filters(const ApiRequest& request, const std::stop_token& stop = {}) const;
 
  private:
@@ -39,8 +39,8 @@ class StructuredOutput {
 
   const ChatFormat& format_;
   std::unique_ptr<GrammarCompiler> compiler_;
-  std::shared_ptr<const std::vector<uint32_t>> words_,
-      frame_;  // the tokens of free text, and those that no text has
+  std::shared_ptr<const std::vector<uint32_t>> words_;  // tokens of free text
+  std::shared_ptr<const std::vector<uint32_t>> frame_;  // tokens that never occur in text
 };
 
 }  // namespace sluice

@@ -10,7 +10,7 @@ WorkPool::WorkPool(int threads) {
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   } catch (const std::system_error&) {
-    end();  // those that have begun
+    end();  // joins the threads that have started
     throw;
   }
 }
@@ -43,11 +43,11 @@ void WorkPool::run() {
     wake_.wait(lock, [&] { return end_ || !waiting_.empty(); });
     if (end_) return;
     running_.splice(running_.end(), waiting_,
-                    waiting_.begin());  // takes no memory, which there may be none of
+                    waiting_.begin());  // splicing needs no memory
     const auto entry = std::prev(running_.end());
     lock.unlock();
     entry->work(entry->stop.get_token());
-    entry->work = nullptr;  // what it holds is freed without the lock
+    entry->work = nullptr;  // frees captured objects without holding the lock
     lock.lock();
     running_.erase(entry);
   }

@@ -1,4 +1,4 @@
-// Threads that do what would hold up a loop: reading JSON, making tokens of text, compiling grammars.
+// Threads for work that would block a loop: parsing JSON, tokenizing text, compiling grammars.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -11,17 +11,17 @@
 
 namespace sluice {
 
-// Work may take long: it looks at its token, which is asked to stop when nobody wants the work any more.
+// Work may take long. It must check its stop token, which is requested once the result is not needed.
 class WorkPool {
  public:
   using Work = std::function<void(std::stop_token)>;  // must not throw
 
-  // Throws std::system_error where the system has no more threads.
+  // Throws std::system_error if a thread cannot be created.
   explicit WorkPool(int threads);
-  ~WorkPool();  // what has not begun is dropped, and what has is asked to stop and waited for
+  ~WorkPool();  // drops queued work; requests running work to stop and waits for it
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
-  // Whoever asks for the work to stop does so by `stop`; it is begun in any case.
+  // Requesting `stop` asks the work to stop. Even then the work starts, unless the pool is destroyed first.
   void submit(std::stop_source stop, Work work);
 
  private:

@@ -9,9 +9,9 @@ namespace sluice {
 
 Result<AnswerGate> AnswerGate::from(const Harmony& harmony, const AnswerEnds& ends) {
   if (!ends.final_message && ends.functions.empty())
-    return invalid("answer: wanted a message or a call to lead to, found none");
+    return invalid("answer: wanted a final message or a call to be allowed, found neither");
   std::vector<Header> headers;
-  // Function names are words of a few letters: none of them is a special token.
+  // Names of functions contain no special tokens.
   const auto add = [&](const std::string& text, Place leads_to, size_t function = 0) {
     headers.push_back({.tokens = {}, .leads_to = leads_to, .function = function});
     return harmony.tokenizer().encode(text, Specials::kParse, &headers.back().tokens);
@@ -51,7 +51,7 @@ void AnswerGate::accept(int32_t id) {
     std::erase_if(headers_, [&](const Header& h) { return h.tokens[at_] != id; });
     ++at_;
     if (headers_.empty()) return arrive(last);
-    // No header begins another one: each ends with <|message|>.
+    // No header is a prefix of another one, because each ends with <|message|>.
     if (headers_.front().tokens.size() == at_) arrive(headers_.front());
   }
 }

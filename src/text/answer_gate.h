@@ -1,4 +1,4 @@
-// The way of an answer in harmony to the message that is held to something: the final one, or a call of a function.
+// Guides an answer in harmony to the message with a required structure: the final message, or a function call.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,23 +10,23 @@
 
 namespace sluice {
 
-// At most one message of analysis, then a final message or a call. No other channel, recipient or type of content: what is held to
-// something would be somewhere else then. Reads the tokens behind a prompt that ended with "<|start|>assistant".
+// Allows at most one analysis message, then a final message or a call. Other channels, recipients and content types are forbidden,
+// because they would bypass the structure. Starts after a prompt that ends with "<|start|>assistant".
 class AnswerGate {
  public:
   enum class Place : uint8_t {
-    kHeader,    // next() may come
-    kAnalysis,  // text may come, and <|end|>
-    kFinal,     // the content of the final message begins, or has begun
-    kCall,      // the arguments of a call, likewise
+    kHeader,    // next() lists the tokens that may come
+    kAnalysis,  // text or <|end|> may come
+    kFinal,     // in the content of the final message
+    kCall,      // in the arguments of a call
   };
-  // What Tokenizer::encode() says; kInvalidArgument where there is no end at all.
+  // Fails like Tokenizer::encode(); kInvalidArgument if `ends` allows neither a message nor a call.
   static Result<AnswerGate> from(const Harmony& harmony, const AnswerEnds& ends);
 
   Place place() const { return place_; }
-  size_t function() const { return function_; }  // that is called
+  size_t function() const { return function_; }  // the function of kCall
   std::vector<int32_t> next() const;
-  void accept(int32_t id);  // a token that may come; one that may not leads to the last place that is left
+  void accept(int32_t id);  // a forbidden token leads to the last remaining place
 
  private:
   struct Header {
@@ -37,8 +37,8 @@ class AnswerGate {
   AnswerGate() = default;
   void arrive(const Header& header);
   std::shared_ptr<const std::vector<Header>> behind_analysis_;
-  std::vector<Header> headers_;  // that begin with the tokens so far
-  size_t at_ = 0;                // how many those are
+  std::vector<Header> headers_;  // headers that begin with the tokens so far
+  size_t at_ = 0;                // number of these tokens
   size_t function_ = 0;
   int32_t end_ = 0;
   Place place_ = Place::kHeader;

@@ -1,4 +1,4 @@
-// What a model says in its chat format, token by token.
+// Parses a model's output in its chat format, token by token.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace sluice {
 
-// What ended a message. kNothing: the next message began, or the tokens ended.
+// How a message ended. kNothing: the next message began, or the tokens ended.
 enum class MessageEnd : uint8_t { kEnd, kCall, kReturn, kNothing };
 
 struct AnswerEvent {
   enum class Kind : uint8_t {
-    kHeader,  // a message begins: `message` has its header, its content is empty
-    kText,    // `text` continues its content; valid UTF-8
-    kEnd,     // it is complete; `end` says by what
+    kHeader,  // a message begins: `message` has its header and no content
+    kText,    // `text` continues the content; valid UTF-8
+    kEnd,     // the message is complete; `end` gives the reason
   };
   Kind kind = Kind::kText;
   Message message;
@@ -26,23 +26,23 @@ struct AnswerEvent {
 struct ParsedMessage {
   Message message;
   MessageEnd end = MessageEnd::kNothing;
-  std::string recovered;  // what was wrong with it, for a log; empty if nothing was
+  std::string recovered;  // describes repaired format errors, for a log; empty: none
 };
 
 struct ParsedAnswer {
   std::vector<ParsedMessage> messages;
-  std::vector<AnswerEvent>
-      events;             // those of the end: text that was held back, the end of an unfinished message
-  std::string recovered;  // what was wrong between the messages
+  // The last events: held-back text, and the end of an unfinished message.
+  std::vector<AnswerEvent> events;
+  std::string recovered;  // format errors between the messages
 };
 
-// Reads the tokens behind a prompt and recovers from everything that is not of the format. No plain text is lost: it is in a field of a
-// message, or in a `recovered` note. Never fails. Not thread-safe; one parser a sequence.
+// Parses the tokens after a prompt and recovers from all violations of the format. No plain text is lost: it goes into a field of a
+// message or into a `recovered` note. Never fails. Not thread-safe; use one parser per sequence.
 class AnswerParser {
  public:
   virtual ~AnswerParser() = default;
   virtual std::vector<AnswerEvent> push(int32_t id) = 0;
-  // The end of the tokens. The parser has nothing left afterwards, and reads the next answer as if it was new.
+  // Call it after the last token. Then the parser can read another answer.
   virtual ParsedAnswer finish() = 0;
 };
 

@@ -1,4 +1,4 @@
-// The formats that chat_formats.cc lists.
+// The formats that chat_formats.cc registers.
 #pragma once
 #include "text/chat_format.h"
 

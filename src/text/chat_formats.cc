@@ -20,7 +20,7 @@ std::string all_names() {
   return out;
 }
 
-// Of a model whose chats cannot be read: texts and tokens alone.
+// The format of models with an unknown chat format: supports only completions.
 class NoChat final : public ChatFormat {
  public:
   NoChat(Tokenizer tokenizer, int32_t end, Status why)
@@ -48,12 +48,11 @@ class NoChat final : public ChatFormat {
   Status why_;
 };
 
-// Grammars want a special token for the end of a text.
+// Grammars need a special token that ends a text.
 Result<ChatFormatPointer> no_chat(const ChatFiles& files) {
-  const Status why =
-      unsupported("chat template: wanted one of a format that is known (" + all_names() + "), found " +
-                  (files.chat_template ? "another" : "none") +
-                  "; --chat-format names the format of a model that was trained on one of them");
+  const Status why = unsupported("chat template: wanted the template of a known format (" + all_names() +
+                                 "), found " + (files.chat_template ? "another" : "none") +
+                                 "; use --chat-format if the model was trained on one of these formats");
   for (const int32_t id : files.stop_tokens)
     if (files.tokenizer.is_special(id))
       return ChatFormatPointer(std::make_shared<const NoChat>(files.tokenizer, id, why));

@@ -1,4 +1,4 @@
-// The way of an answer to what is held to something: its text, or the arguments of a call.
+// Guides an answer to the part with a required structure: its text, or the arguments of a call.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -7,39 +7,39 @@
 
 namespace sluice {
 
-// Where an answer may lead to.
+// What an answer may contain.
 struct AnswerEnds {
   bool final_message = true;
-  std::vector<std::string> functions = {};  // that may be called
-  // Of gates, which are told what is held to something:
-  std::vector<bool> free_arguments =
-      {};                  // by function: arguments that nothing is said of; none: all are held
-  bool held_text = false;  // the final message
-  bool many_calls = true;  // one after the other, where the format has them
+  std::vector<std::string> functions = {};  // the functions that may be called
+  // For gates only, which need to know the parts with a required structure:
+  // By function: the arguments are unconstrained. Empty: all arguments are constrained.
+  std::vector<bool> free_arguments = {};
+  bool held_text = false;  // the final message has a required structure
+  bool many_calls = true;  // several calls in a row, if the format supports them
   bool begun = false;      // the prompt ends with ChatFormat::call_start() of the first function
 };
 
-// What may come next in an answer, as far as its format says so. One answer's; the filter of its tokens (src/server/structured.h) adds what
-// the content must match.
+// The tokens that a format allows next in an answer. One object per answer. The token filter (src/server/structured.h) adds the structure
+// of the content.
 class ChatGate {
  public:
   enum class Content : uint8_t {
-    kNone,       // none may come: the frame alone
+    kNone,       // no content: only the frame
     kFree,       // any text
-    kText,       // the final message begins, or has begun
-    kArguments,  // those of a call, likewise
+    kText,       // in the final message
+    kArguments,  // in the arguments of a call
   };
   struct Step {
     Content content = Content::kNone;
     size_t function = 0;              // of kArguments
-    std::vector<int32_t> frame = {};  // tokens that may come in any case
-    std::vector<int32_t> ends = {};   // tokens that may come where the content is complete
+    std::vector<int32_t> frame = {};  // frame tokens that may always come
+    std::vector<int32_t> ends = {};   // tokens that may come once the content is complete
   };
 
   virtual ~ChatGate() = default;
   virtual std::unique_ptr<ChatGate> copy() const = 0;
   const Step& step() const { return step_; }
-  virtual void accept(int32_t id) = 0;  // one of the step's frame or ends
+  virtual void accept(int32_t id) = 0;  // one of the step's `frame` or `ends`
   virtual void accept_content() = 0;    // a token of the content
 
  protected:

@@ -1,4 +1,4 @@
-// A conversation, whatever format a model reads it in (text/chat_format.h).
+// A conversation, independent of a model's chat format (text/chat_format.h).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,44 +14,44 @@ std::optional<ChatRole> parse_role(std::string_view word);
 enum class ReasoningEffort : uint8_t { kLow, kMedium, kHigh };
 std::string_view text(ReasoningEffort effort);  // "low", ...
 
-// The parts of a turn, each a message of its own: reasoning, text and calls of the assistant, results of tools. The fields are those
-// of the richest format, harmony; each format writes those that it has a place for.
+// Each part of a turn is a message: the assistant's reasoning, text and calls, and results of tools. The fields are those of harmony, the
+// richest format; other formats write the fields that they support.
 struct Message {
   ChatRole role = ChatRole::kUser;
-  std::string name = {};  // of a tool ("functions.weather"), which stands in the header in place of its role
-  std::string channel = {};  // "analysis", "commentary" or "final" from the assistant
-  std::string recipient =
-      {};  // whom a call is for ("functions.weather"), or whom a tool answers ("assistant")
-  std::string content_type = {};  // what the content is constrained to, for example "json"
+  std::string name = {};     // of a tool ("functions.weather"); replaces the role in the header
+  std::string channel = {};  // of the assistant: "analysis", "commentary" or "final"
+  // The receiver of a call ("functions.weather") or of a tool's result ("assistant").
+  std::string recipient = {};
+  std::string content_type = {};  // type of the content, for example "json"
   std::string content = {};
   bool operator==(const Message&) const = default;
 };
 
-// A JSON schema for the final message, of which the developer message tells the model.
+// A JSON schema for the final message. Harmony's developer message shows it to the model.
 struct ResponseFormat {
   std::string name = {}, description = {}, schema = {};
 };
 
-// What a format makes of what stands before the conversation. Harmony: the system message and the developer message, without empty lines
+// The content that precedes the conversation in a prompt. Harmony writes a system message and a developer message, and omits empty lines
 // and sections.
 struct ChatOptions {
   ReasoningEffort effort = ReasoningEffort::kMedium;
   std::string model_identity = "You are ChatGPT, a large language model trained by OpenAI.";
   std::string knowledge_cutoff = "2024-06";
   std::string current_date;            // "2025-06-28"
-  std::string developer_instructions;  // what other formats call the system prompt
-  bool has_instructions = false;       // even if they are empty
-  std::string functions;               // of ChatFormat::functions_text(): what the model may call
+  std::string developer_instructions;  // the system prompt of other formats
+  bool has_instructions = false;       // true even if they are empty
+  std::string functions;               // from ChatFormat::functions_text()
   std::optional<ResponseFormat> response_format = {};
-  std::optional<bool> thinking =
-      {};  // whether the model reasons before it answers; none: as its format does by itself
+  // Whether the model reasons before it answers; none: the format's default.
+  std::optional<bool> thinking = {};
 };
 
-// How the prompt of a conversation ends.
+// The end of a prompt.
 enum class PromptEnd : uint8_t {
-  kNextMessage,  // with the beginning of the next message of the assistant, for which it asks
-  kLastMessage,  // with the last message
-  kOpenMessage,  // within the last message: its end is left out
+  kNextMessage,  // the header of the assistant's next message
+  kLastMessage,  // the last message
+  kOpenMessage,  // inside the last message, whose end is omitted
 };
 
 struct Conversation {
@@ -60,9 +60,9 @@ struct Conversation {
   PromptEnd end = PromptEnd::kNextMessage;
 };
 
-// The parts of a conversation.
+// Functions that make the parts of a conversation.
 Message user_message(std::string content);
-Message instruction_message(std::string content);  // of the system or a developer, amid a conversation
+Message instruction_message(std::string content);  // of the system or a developer, within a conversation
 Message reasoning_message(std::string content);
 enum class Said : uint8_t { kFinal, kBeforeCall };
 Message text_message(std::string content, Said said);
@@ -72,21 +72,21 @@ Message result_message(const std::string& function, std::string content);
 bool is_reasoning(const Message& message);
 bool is_final_text(const Message& message);
 
-// Whom a call of a function is for, and whose result a message is: "functions.NAME".
+// The recipient of a call, and the name of a result's tool: "functions.NAME".
 std::string function_recipient(const std::string& name);
-// The function that a recipient names; empty: none.
+// The function of a recipient; empty: none.
 std::string called_function(const std::string& recipient);
 
 constexpr size_t kFunctionNameMax = 64;
-bool is_function_name(const std::string& name);  // 1 to so many letters, digits, "_" and "-"
+bool is_function_name(const std::string& name);  // 1 to kFunctionNameMax letters, digits, "_" and "-"
 
-// A function that a model may call.
+// A function that the model may call.
 struct FunctionTool {
   std::string name;  // is_function_name()
   std::string description = {};
-  // A JSON schema, its members in the order in which they are to be shown. Empty: no parameters.
+  // A JSON schema with its members in the order to show. Empty: no parameters.
   std::string parameters = {};
-  // The schema that arguments are held to: the parameters, and an object. Empty: any object.
+  // The schema for generated arguments: that of the parameters, restricted to objects. Empty: any object.
   std::string arguments = {};
   bool strict = false;  // arguments must match the schema
 };

@@ -48,7 +48,7 @@ bool ChatMl::is_frame(int32_t id) const {
 Result<std::vector<int32_t>> ChatMl::call_start(const std::string& function,
                                                 std::optional<bool> thinking) const {
   std::string text;
-  // What a template writes where nothing is reasoned.
+  // The text that a template writes if there is no reasoning.
   if (thinking_ == ChatMlThinking::kSwitch && thinking.value_or(true)) text = "<think>\n\n</think>\n\n";
   if (thinking_ == ChatMlThinking::kAlways) text = "\n</think>\n\n";
   std::vector<int32_t> ids;
@@ -74,7 +74,7 @@ Result<std::unique_ptr<ChatGate>> ChatMl::gate(const AnswerEnds& ends, std::opti
 
 namespace {
 
-// All that the templates of Qwen3 write or compare with. One that has another string writes another format.
+// All strings that Qwen3's templates write or compare with. A template with another string belongs to another format.
 constexpr std::string_view kTemplateStrings[] = {
     "",
     "\n",
@@ -110,7 +110,7 @@ constexpr std::string_view kTemplateStrings[] = {
     "<args-json-object>}\n</tool_call><|im_end|>\n",
 };
 
-// How the model of a template reasons; none: the template is of another format.
+// How the template's model reasons; none: the template belongs to another format.
 std::optional<ChatMlThinking> thinking_of(const ChatFiles& files) {
   const auto words = template_words(files.chat_template.value_or(""));
   if (!words || words->has_text) return {};
@@ -128,7 +128,7 @@ std::optional<ChatMlThinking> thinking_of(const ChatFiles& files) {
   if (!thinks)
     return has_next && !words->has_name("reasoning_content") ? std::optional(ChatMlThinking::kNever)
                                                              : std::nullopt;
-  // Which reasoning a prompt shows again is in the program and not in its strings.
+  // The rule for showing reasoning again is code of the template and not one of its strings.
   if (!words->has_name("last_query_index") || !words->has_name("multi_step_tool") ||
       !words->has_name("reasoning_content"))
     return {};

@@ -18,9 +18,9 @@
 
 namespace sluice {
 
-// How models reason, which is all that their templates differ in.
+// How models reason; the templates differ in nothing else.
 enum class ChatMlThinking : uint8_t {
-  kSwitch,  // unless ChatOptions::thinking is false: the prompt has an empty block then
+  kSwitch,  // reasons unless ChatOptions::thinking is false; then the prompt contains an empty block
   kAlways,  // the prompt opens the block
   kNever,
 };
@@ -51,7 +51,7 @@ class ChatMl final : public ChatFormat {
     int32_t start = 0, end = 0, think = 0, end_think = 0, call = 0, end_call = 0;
   };
   const Tokens& tokens() const { return tokens_; }
-  // The tokens of text that the program wrote; what looks like a token of the frame is one.
+  // Tokenizes text that the program wrote; the text of special tokens becomes the tokens.
   Status encode_frame(std::string_view text, std::vector<int32_t>* ids) const {
     return tokenizer_.encode(text, Specials::kParse, ids);
   }
@@ -64,7 +64,7 @@ class ChatMl final : public ChatFormat {
   Tokens tokens_;
 };
 
-// The beginning of a call, behind <tool_call>: the arguments follow.
+// The beginning of a call after <tool_call>, up to its arguments.
 std::string hermes_call_head(const std::string& function);
 
 }  // namespace sluice

@@ -8,7 +8,7 @@ namespace sluice {
 Result<std::unique_ptr<ChatGate>> ChatMlGate::make(const ChatMl& format, const AnswerEnds& ends,
                                                    Begin begin) {
   if (!ends.final_message && ends.functions.empty())
-    return invalid("answer: wanted a message or a call to lead to, found none");
+    return invalid("answer: wanted text or a call to be allowed, found neither");
   Shared shared{.tokens = format.tokens(),
                 .ends = ends,
                 .behind_reasoning = {},
@@ -85,7 +85,7 @@ void ChatMlGate::go_to(Place place) {
   }
 }
 
-// One token more of a way that has no choice.
+// Takes the next token of a fixed sequence.
 void ChatMlGate::follow(const Tokens& way, Place leads_to) {
   if (++at_ == way.size()) return go_to(leads_to);
   step_ = {.frame = {way[at_]}};
@@ -107,7 +107,7 @@ void ChatMlGate::accept(int32_t id) {
     case Place::kCallHead:
       std::erase_if(heads_, [&](size_t f) { return s.call_heads[f][at_] != id; });
       if (heads_.empty()) return go_to(Place::kDone);  // a token that may not come
-      // No head begins another one: a name ends with a quotation mark.
+      // No head is a prefix of another one, because names end with a quotation mark.
       if (++at_ == s.call_heads[heads_.front()].size()) return go_to(Place::kArguments);
       step_ = {.frame = heads_next()};
       return;

@@ -1,4 +1,4 @@
-// The way of an answer in ChatML to what is held to something.
+// Guides an answer in ChatML to the part with a required structure.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,15 +9,15 @@
 
 namespace sluice {
 
-// [reasoning], then text, then calls; of these what AnswerEnds allows.
+// Optional reasoning, then text, then calls, as far as AnswerEnds allows them.
 class ChatMlGate final : public ChatGate {
  public:
   enum class Begin : uint8_t {
-    kReasoning,  // the prompt has opened it
+    kReasoning,  // the prompt opened it
     kEither,
     kAnswer,
   };
-  // What Tokenizer::encode() says; kInvalidArgument where there is no end at all.
+  // Fails like Tokenizer::encode(); kInvalidArgument if `ends` allows neither text nor a call.
   static Result<std::unique_ptr<ChatGate>> make(const ChatMl& format, const AnswerEnds& ends, Begin begin);
 
   std::unique_ptr<ChatGate> copy() const override { return std::make_unique<ChatMlGate>(*this); }
@@ -38,14 +38,14 @@ class ChatMlGate final : public ChatGate {
     kDone
   };
   using Tokens = std::vector<int32_t>;
-  // What all answers of one request share.
+  // Shared by all answers of a request.
   struct Shared {
     ChatMl::Tokens tokens;
     AnswerEnds ends;
-    Tokens behind_reasoning;         // line ends
-    std::vector<Tokens> call_heads;  // of each function, behind <tool_call>
+    Tokens behind_reasoning;         // line breaks
+    std::vector<Tokens> call_heads;  // by function: the text after <tool_call>
     Tokens call_end;                 // from the end of the arguments to </tool_call>
-    Tokens next_call;                // from </tool_call> to <tool_call>
+    Tokens next_call;                // from </tool_call> to the next <tool_call>
   };
   explicit ChatMlGate(std::shared_ptr<const Shared> shared) : shared_(std::move(shared)) {}
   void go_to(Place place);
@@ -55,7 +55,7 @@ class ChatMlGate final : public ChatGate {
   std::shared_ptr<const Shared> shared_;
   Place place_ = Place::kStart;
   bool may_think_ = false;
-  size_t at_ = 0;              // tokens of the way that have come
+  size_t at_ = 0;              // number of tokens already taken of the current fixed sequence
   std::vector<size_t> heads_;  // functions whose heads begin with the tokens so far
 };
 

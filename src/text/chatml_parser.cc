@@ -48,7 +48,7 @@ ParsedAnswer ChatMlParser::finish() {
 }
 
 void ChatMlParser::on_think() {
-  if (phase_ == Phase::kText) note("<think> behind text");
+  if (phase_ == Phase::kText) note("<think> after text");
   if (phase_ == Phase::kBefore) held_.clear();
   end_part(MessageEnd::kNothing);
   phase_ = Phase::kReasoning;
@@ -68,7 +68,7 @@ void ChatMlParser::on_call() {
     held_.clear();
   }
   end_part(MessageEnd::kEnd);
-  // Only now it is known not to be the last word.
+  // Only now the text is known not to be the last part of the answer.
   if (behind_text) done_.messages.back().message.channel = text_message({}, Said::kBeforeCall).channel;
   phase_ = Phase::kCall;
   call_ = {};
@@ -82,7 +82,7 @@ void ChatMlParser::on_end(MessageEnd end) {
 
 void ChatMlParser::on_text(std::string_view bytes) { take(bytes_.push(bytes)); }
 
-// Text of the part that is being said.
+// Takes text of the current part.
 void ChatMlParser::take(const std::string& text) {
   if (text.empty()) return;
   if (phase_ == Phase::kCall) {
@@ -91,14 +91,14 @@ void ChatMlParser::take(const std::string& text) {
     return add(arguments);
   }
   if (current_) return say(text);
-  // Before its first word: line ends of the frame are dropped, others are a part of it.
+  // Before the part's first word: drops the frame's line breaks; keeps others as text.
   held_ += text;
   const bool drops = phase_ == Phase::kReasoning || behind_reasoning_;
   if (drops) held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
-  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // as what was held before is
+  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // so was the text held before
   if (held_.empty() || (is_blank && phase_ == Phase::kBefore)) return;
   if (behind_call_) {
-    note("text behind a call");
+    note("text after a call");
     held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
   }
   open(phase_ == Phase::kReasoning ? reasoning_message({}) : text_message({}, Said::kFinal));
@@ -106,7 +106,7 @@ void ChatMlParser::take(const std::string& text) {
   say(std::exchange(held_, {}));
 }
 
-// All but the line ends that may be of the frame.
+// Emits text, but holds back trailing line breaks, which may belong to the frame.
 void ChatMlParser::say(std::string_view text) {
   held_ += text;
   const size_t said = held_.find_last_not_of('\n') + 1;
@@ -146,8 +146,8 @@ void ChatMlParser::close_call(MessageEnd end) {
     return close(end);
   }
   add(arguments);
-  if (!call_.complete()) note("a call that is cut");
-  if (!call_.stray().empty()) note("what is of no call: '" + call_.stray() + "'");
+  if (!call_.complete()) note("an incomplete call");
+  if (!call_.stray().empty()) note("text outside a call: '" + call_.stray() + "'");
   close(end);
 }
 
@@ -157,7 +157,7 @@ void ChatMlParser::end_part(MessageEnd end) {
     close_call(end);
     behind_call_ = true;
   } else {
-    // Line ends at the end of an answer are said; those at the end of reasoning, and where nothing else is, are of the frame.
+    // Trailing line breaks of an answer's text are part of it. At the end of reasoning and of a finished turn they belong to the frame.
     const bool is_text = phase_ == Phase::kText && end != MessageEnd::kEnd;
     if (is_text && current_) add(held_);
     if (phase_ == Phase::kBefore && !held_.empty() && !behind_call_ && !behind_reasoning_) {
@@ -174,7 +174,7 @@ void ChatMlParser::end_part(MessageEnd end) {
 
 void ChatMlParser::note(std::string_view what) {
   std::string& notes = current_ ? current_->recovered : done_.recovered;
-  if (notes.ends_with(what)) return;  // the same again and again: once is enough
+  if (notes.ends_with(what)) return;  // reports repeated errors once
   if (!notes.empty()) notes += "; ";
   notes += what;
 }

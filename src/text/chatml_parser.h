@@ -1,4 +1,4 @@
-// What a model says in ChatML, token by token, whatever it says.
+// Parses a model's output in ChatML, token by token. Accepts any output.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,18 +12,18 @@
 
 namespace sluice {
 
-// Line ends around reasoning and before a call belong to the frame. What it makes of mistakes:
-//   - no </think>: all is reasoning. </think> without <think>: a note.
-//   - <tool_call> within reasoning: a part of it, as reasoning may speak of calls.
+// Line breaks around reasoning and before a call belong to the frame. Errors are handled as follows:
+//   - no </think>: everything is reasoning. </think> without <think>: a note.
+//   - <tool_call> inside reasoning: part of the reasoning, which may discuss calls.
 //   - a call that is no JSON object with a name: text.
-//   - no </tool_call>: the call ends with the next one, or with the answer.
-//   - other members of a call and text behind its object: a note.
-//   - a special token that has no meaning at its place: a note, and nothing else.
+//   - no </tool_call>: the call ends at the next call, or with the answer.
+//   - other members of a call, or text after its object: a note.
+//   - a special token without a meaning at its place: a note, and otherwise ignored.
 class ChatMlParser final : public AnswerParser {
  public:
   enum class Begin : uint8_t {
     kAnswer,
-    kReasoning,  // the prompt has opened it
+    kReasoning,  // the prompt opened it
   };
   enum class Calls : uint8_t { kRead, kText };
   ChatMlParser(const ChatMl& format, Begin begin, Calls calls);
@@ -33,9 +33,9 @@ class ChatMlParser final : public AnswerParser {
 
  private:
   enum class Phase : uint8_t {
-    kBefore,     // nothing but line ends so far
-    kReasoning,  // its text may come
-    kText,       // has come
+    kBefore,     // only line breaks so far
+    kReasoning,  // reasoning may come
+    kText,       // text has come
     kCall,
   };
   void begin();
@@ -57,13 +57,13 @@ class ChatMlParser final : public AnswerParser {
   Begin begin_;
   Calls calls_;
   Phase phase_ = Phase::kBefore;
-  bool behind_reasoning_ = false;  // line ends before the text are of the frame
-  bool behind_call_ = false;       // likewise
-  std::string held_;               // line ends, or in kBefore white space, that may be of the frame
+  bool behind_reasoning_ = false;  // line breaks before the text belong to the frame
+  bool behind_call_ = false;       // the same after a call
+  std::string held_;               // line breaks (in kBefore white space) that may belong to the frame
   Utf8Stream bytes_;
-  std::optional<ParsedMessage> current_;  // once it has content, or a call its name
+  std::optional<ParsedMessage> current_;  // set once the message has content, or the call a name
   HermesCall call_;
-  ParsedAnswer done_;  // its events are those of the push() that runs
+  ParsedAnswer done_;  // `events` belong to the current push()
 };
 
 }  // namespace sluice

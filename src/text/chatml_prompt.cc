@@ -1,4 +1,4 @@
-// Conversations in ChatML, as Qwen3's templates write them.
+// Writes conversations in ChatML as Qwen3's templates do.
 #include <algorithm>
 #include <utility>
 
@@ -12,13 +12,13 @@ namespace {
 
 constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 
-// One message of a template.
+// One message of the template.
 struct Turn {
   ChatRole role = ChatRole::kUser;
   std::string reasoning, text;
   std::vector<const Message*> calls;
   enum class Part : uint8_t { kNone, kReasoning, kText, kFinalText, kCalls };
-  Part last = Part::kNone;  // of the assistant's
+  Part last = Part::kNone;  // of the assistant's turn
 };
 
 Turn::Part part_of(const Message& m) {
@@ -27,7 +27,8 @@ Turn::Part part_of(const Message& m) {
   return is_final_text(m) ? Turn::Part::kFinalText : Turn::Part::kText;
 }
 
-// Messages of the assistant go on a turn in their order: reasoning, text, calls. Final text ends one, since text before a call says so.
+// Successive messages of the assistant share a turn: reasoning, text, calls. Final text ends the turn; text before a call is marked as
+// such.
 bool goes_on(const Turn& turn, Turn::Part part) {
   if (turn.role != ChatRole::kAssistant || turn.last == Turn::Part::kFinalText) return false;
   if (part == Turn::Part::kCalls) return true;
@@ -62,7 +63,7 @@ std::string_view without_newlines(std::string_view text) {
   return without_newlines_before(text);
 }
 
-// Reasoning that stands in the text, as clients send it that take no answers apart.
+// Extracts reasoning from the text, for clients that send answers back unparsed.
 void split_reasoning(Turn* turn) {
   const std::string all = turn->text;
   const size_t first = all.find(kEndThink), last = all.rfind(kEndThink);
@@ -80,7 +81,7 @@ bool is_query(ChatRole role, std::string_view text) {
          !(text.starts_with("<tool_response>") && text.ends_with("</tool_response>"));
 }
 
-// Text between tokens of the frame is one text, whoever wrote it, as the tokenizer sees it in a rendered template.
+// Adjacent texts between frame tokens are tokenized together, as in a rendered template.
 class PromptWriter {
  public:
   enum class Thinks : uint8_t { kShown, kLeftOut };
@@ -215,7 +216,7 @@ Result<std::string> ChatMl::functions_text(const std::vector<FunctionTool>& func
 Result<std::vector<int32_t>> ChatMl::prompt(const Conversation& conversation) const {
   std::vector<Turn> turns = turns_of(conversation.messages);
   if (conversation.end == PromptEnd::kOpenMessage && turns.empty())
-    return invalid("wanted a message that can go on, found instructions alone");
+    return invalid("wanted a message to continue, found only instructions");
   PromptWriter out(*this);
   out.system(conversation.options);
   size_t last_query = turns.size();
@@ -231,7 +232,7 @@ Result<std::vector<int32_t>> ChatMl::prompt(const Conversation& conversation) co
     }
     const bool may_think = turn.role == ChatRole::kAssistant && thinking_ != ChatMlThinking::kNever;
     if (may_think) split_reasoning(&turn);
-    // Reasoning is shown again from the last question on: between calls, and in an answer that is continued.
+    // Reasoning is shown from the last question on: between calls, and in an answer to continue.
     const bool thinks = may_think && i > last_query && (is_last || !turn.reasoning.empty());
     out.turn(turn, thinks ? PromptWriter::Thinks::kShown : PromptWriter::Thinks::kLeftOut, end);
   }
@@ -252,7 +253,7 @@ void ChatMl::forget_old_reasoning(std::vector<Message>* messages) const {
   };
   auto kept = messages->begin();
   for (auto m = messages->begin(); m != shown_from; ++m) {
-    // Without it reasoning would be looked for in the text that follows.
+    // Without this message, reasoning would be extracted from the text that follows.
     const bool is_needed = m + 1 != messages->end() && splits(m[1]);
     if (m->role == ChatRole::kAssistant && is_reasoning(*m) && !is_needed) continue;
     if (kept != m) *kept = std::move(*m);

@@ -22,13 +22,13 @@ void add_section(std::string_view section, std::string* text) {
   *text += section;
 }
 
-// White space would end the field, and the next word would be read as something else.
+// White space would end the field, and the next word would be parsed as another field.
 Status check_field(std::string_view name, std::string_view value) {
   for (const char c : value)
     if (static_cast<uint8_t>(c) <= ' ' || c == 0x7f)
       return invalid(std::string(name) + ": wanted no white space and no control characters, found '" +
                      shortened(valid_utf8(value)) + "'");
-  // A recipient in the place of another field is read as a recipient.
+  // This prefix would turn another field into a recipient.
   if (value.starts_with("to="))
     return invalid(std::string(name) + ": wanted it without 'to=', found '" + shortened(valid_utf8(value)) +
                    "'");
@@ -144,7 +144,7 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
     }
   }
   if (conversation.end == PromptEnd::kOpenMessage) {
-    if (messages.empty()) return invalid("wanted a message that can go on, found instructions alone");
+    if (messages.empty()) return invalid("wanted a message to continue, found only instructions");
     ids.pop_back();
   }
   if (conversation.end != PromptEnd::kNextMessage) return ids;

@@ -1,4 +1,4 @@
-// Harmony, the chat format of gpt-oss: messages to tokens and back.
+// Harmony, the chat format of gpt-oss: conversations to tokens and back.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ namespace sluice {
 // The text of the system message, without its frame.
 std::string system_text(const ChatOptions& options);
 
-// A tokenizer that has harmony's special tokens. Cheap to copy.
+// Needs a tokenizer with harmony's special tokens. Cheap to copy.
 //
 //   message     <|start|>HEADER<|message|>CONTENT then <|end|>, <|call|> (assistant to a tool) or <|return|> (the model is done)
 //   HEADER      ROLE or the name of a tool, [ to=RECIPIENT][<|channel|>CHANNEL][ <|constrain|>CONTENT_TYPE]
@@ -24,25 +24,24 @@ std::string system_text(const ChatOptions& options);
 // Source: openai/harmony, docs/format.md and src/encoding.rs.
 class Harmony final : public ChatFormat {
  public:
-  // kUnsupported names the special token that the tokenizer lacks. A token of that text which is not special does not
-  // count: text from a user would become it.
+  // kUnsupported names the missing special token. An added token with the same text does not count unless it is special: a user's text
+  // could produce it.
   static Result<Harmony> from(const Tokenizer& tokenizer);
 
-  // The prompt for the next message of the assistant: the system message, the developer message if there are instructions,
-  // the messages, and the end that the conversation asks for. All content is plain text: no content makes a special token. Analysis before the
-  // last final message of the assistant is left out, because the model was trained not to see it again.
-  // Header fields hold no white space and no control characters, and do not begin with "to="; an empty one is left out.
-  // kInvalidArgument names the message and the field: a header that could not be read back, a tool without a
-  // name; kOpenMessage without a message; and what Tokenizer::encode() says.
+  // The prompt: the system message, the developer message if there are instructions, the messages, and the requested end. Content never
+  // becomes a special token. Analysis before the assistant's last final message is omitted, because the model was trained without it.
+  // Header fields contain neither white space nor control characters and do not begin with "to="; empty fields are omitted.
+  // kInvalidArgument names the message and the field: a header that could not be parsed again, a tool without a name, kOpenMessage
+  // without a message, or an error of Tokenizer::encode().
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const override;
   // Appends one message with its frame.
   Status append(const Message& message, std::vector<int32_t>* ids) const;
 
-  // What ends the sampling of one message: <|return|> and <|call|>; <|end|> only ends a message.
+  // Whether the token ends sampling: <|return|> and <|call|> do; <|end|> only ends a message.
   bool ends_turn(int32_t id) const { return id == return_ || id == call_; }
   const Tokenizer& tokenizer() const override { return tokenizer_; }
 
-  // ChatFormat's (harmony_format.cc).
+  // Overrides of ChatFormat (harmony_format.cc).
   std::string_view name() const override { return "harmony"; }
   ChatAbilities abilities() const override { return {.efforts = true, .system_message = true}; }
   Result<std::string> functions_text(const std::vector<FunctionTool>& functions) const override;

@@ -1,4 +1,4 @@
-// Harmony as one of the chat formats.
+// Harmony's implementation of ChatFormat.
 #include <algorithm>
 #include <utility>
 
@@ -10,10 +10,10 @@
 
 namespace sluice {
 
-// AnswerGate's places as steps.
+// Presents an AnswerGate as a ChatGate.
 class HarmonyGate final : public ChatGate {
  public:
-  // Without a gate: the arguments of a call have begun.
+  // Without `gate`: the prompt has begun the arguments of a call.
   HarmonyGate(const Harmony& harmony, std::optional<AnswerGate> gate)
       : gate_(std::move(gate)), end_(harmony.end_), return_(harmony.return_), call_(harmony.call_) {
     arrive();
@@ -88,7 +88,7 @@ Result<ChatFormatPointer> open_harmony(const ChatFiles& files) {
 
 }  // namespace
 
-// Its special tokens are names of its own: a tokenizer that has all of them is of a model that speaks it.
+// Only harmony's models have tokenizers with all of harmony's special tokens.
 const ChatFormatEntry kHarmonyFormat = {.name = "harmony", .fits = is_harmony, .open = open_harmony};
 
 }  // namespace sluice

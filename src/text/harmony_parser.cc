@@ -18,7 +18,7 @@ std::string_view trimmed(std::string_view text) {
 }
 bool is_blank(std::string_view text) { return trimmed_left(text).empty(); }
 
-// The first word of `text`, which is trimmed on the left; `after` is what follows it.
+// Returns the first word of `text`, which has no leading blanks; `after` gets the rest.
 std::string_view first_word(std::string_view text, std::string_view* after) {
   const size_t size = std::min(text.find_first_of(kBlanks), text.size());
   *after = text.substr(size);
@@ -31,7 +31,7 @@ bool is_known_channel(std::string_view word) {
   return std::find(std::begin(kChannels), std::end(kChannels), word) != std::end(kChannels);
 }
 
-// Whether a word can be the type of some content, and is not content itself.
+// Whether a word can be a content type and is not content itself.
 bool is_type(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -166,7 +166,7 @@ void HarmonyParser::begin_header(Author author) {
   phase_ = Phase::kAuthor;
 }
 
-// A header that another one follows, or nothing.
+// Drops a header that is followed by another header or by nothing.
 void HarmonyParser::drop_header() {
   std::string verbatim;
   for (const std::string* part : {&parts_.author, &parts_.channel, &parts_.constrain}) join(*part, &verbatim);
@@ -181,8 +181,8 @@ void HarmonyParser::drop_header() {
   if (!verbatim.empty()) note_text("a header without a message", trimmed(verbatim));
 }
 
-// Where the tokens end within a header, its last word may be cut. What is the beginning of a word that a header can have at this place is
-// no text of an answer, and no name of a tool.
+// If the tokens end in a header, its last word may be incomplete. Drops it if it may begin a word that is allowed here: then it is
+// neither text of the answer nor a tool's name.
 void HarmonyParser::drop_cut_word() {
   std::string& part = phase_ == Phase::kAuthor    ? parts_.author
                       : phase_ == Phase::kChannel ? parts_.channel
@@ -192,7 +192,7 @@ void HarmonyParser::drop_cut_word() {
   const std::string_view before = trimmed(std::string_view(part).substr(0, at));
   const auto begins = [&](std::string_view whole) { return whole.starts_with(word); };
   bool cut = false;
-  bool recipient = false;  // may stand here
+  bool recipient = false;  // a recipient may stand here
   if (phase_ == Phase::kAuthor) {
     cut = before.empty() && !parts_.implied && begins("assistant");
     recipient = parts_.implied ? before.empty() : parse_role(before).has_value();
@@ -206,7 +206,7 @@ void HarmonyParser::drop_cut_word() {
   }
   cut = cut || (recipient && (word.starts_with("to=") || (!before.empty() && begins("to="))));
   if (!cut || word.empty()) return;
-  note_text("a word that is cut", word);
+  note_text("an incomplete word", word);
   part.resize(at);
 }
 
@@ -218,8 +218,8 @@ void HarmonyParser::take_recipient(std::string_view* rest) {
   *rest = after;
 }
 
-// [ROLE or the name of a tool][ to=RECIPIENT]. Without <|message|> a single word is more likely the beginning of an answer than
-// a tool, and where no <|start|> was read, more likely than a role.
+// Parses [ROLE or the name of a tool][ to=RECIPIENT]. Without <|message|>, a single word is more likely the beginning of an answer than a
+// tool; without <|start|>, also more likely than a role.
 void HarmonyParser::read_author(Header how, std::string* stray) {
   std::string_view rest = trimmed_left(parts_.author), after;
   const std::string_view word = first_word(rest, &after);
@@ -231,7 +231,7 @@ void HarmonyParser::read_author(Header how, std::string* stray) {
     std::string_view behind = after;
     take_recipient(&behind);
     if (!is_blank(behind)) {
-      current_.message.recipient.clear();  // it stands in a sentence
+      current_.message.recipient.clear();  // it was a word of a sentence
     } else {
       current_.message.role = ChatRole::kTool;
       current_.message.name = valid_utf8(word);
@@ -242,7 +242,7 @@ void HarmonyParser::read_author(Header how, std::string* stray) {
   join(rest, stray);
 }
 
-// CHANNEL[ to=RECIPIENT][ CONTENT_TYPE]
+// Parses CHANNEL[ to=RECIPIENT][ CONTENT_TYPE].
 void HarmonyParser::read_channel(Header how, std::string* stray) {
   if (!parts_.has_channel) return;
   std::string_view rest = trimmed_left(parts_.channel), after;
@@ -291,7 +291,7 @@ void HarmonyParser::open_content(Header how, const std::string& stray) {
     note("no <|message|>");
     add_content(content_.push(stray));
   } else if (!stray.empty()) {
-    note_text("words in its header that fit nowhere", trimmed(stray));
+    note_text("unknown words in the header", trimmed(stray));
   }
 }
 
@@ -317,7 +317,7 @@ void HarmonyParser::end_message(HarmonyEnd end) {
 
 void HarmonyParser::note(std::string_view what) {
   const std::string& notes = phase_ == Phase::kBetween ? done_.recovered : current_.recovered;
-  if (!notes.ends_with(what)) add_note(what);  // the same again and again: once is enough
+  if (!notes.ends_with(what)) add_note(what);  // reports repeated errors once
 }
 
 void HarmonyParser::note_text(std::string_view what, std::string_view text) {

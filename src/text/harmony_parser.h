@@ -1,4 +1,4 @@
-// What a model says in harmony, token by token, whatever it says.
+// Parses a model's output in harmony, token by token. Accepts any output.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,37 +13,37 @@ using HarmonyEnd = MessageEnd;
 using HarmonyEvent = AnswerEvent;
 using ParsedHarmony = ParsedAnswer;
 
-// What it makes of mistakes:
-//   - no <|message|>: what is understood of the header is the header, all text after it is content. So is a header longer
-//     than kHeaderBytesMax, at once, so that text is not held back for ever.
-//   - the end of the tokens within a header: as without <|message|>, but for a last word that begins one of a header, which is noted.
-//   - <|start|> or <|channel|> within content: the message ends there. <|channel|> alone begins one of the assistant.
+// Errors are handled as follows:
+//   - no <|message|>: the recognized part of the header is the header, and the rest is content. The same holds for a header
+//     longer than kHeaderBytesMax, so that text is not held back forever.
+//   - the tokens end in a header: as without <|message|>. But a last word that may begin a word of a header becomes a note.
+//   - <|start|> or <|channel|> in content: the message ends. <|channel|> also begins a message of the assistant.
 //   - no <|start|>: text, <|channel|> or <|message|> between messages begin a message of the assistant.
-//   - a header that another <|start|> follows, without text: dropped, with a note.
-//   - words of a header that fit nowhere: a note. A channel that is unknown: kept, with a note.
-//   - a special token that has no meaning at its place: a note, and nothing else.
+//   - a header followed by <|start|>, without text: dropped, with a note.
+//   - unknown words of a header: a note. An unknown channel: kept, with a note.
+//   - a special token without a meaning at its place: a note, and otherwise ignored.
 class HarmonyParser final : public AnswerParser {
  public:
   static constexpr int64_t kHeaderBytesMax = 1024;
   enum class Begin : uint8_t {
     kMessage,    // the tokens begin with a message
-    kAssistant,  // they continue a prompt, which ended with "<|start|>assistant"
+    kAssistant,  // the tokens continue a prompt that ends with "<|start|>assistant"
   };
   HarmonyParser(const Harmony& harmony, Begin begin);
 
   std::vector<HarmonyEvent> push(int32_t id) override;
-  // The end of the tokens. The parser has nothing left afterwards, and can be used for what continues a prompt or not, as at
-  // its construction.
+  // Call it after the last token. Then the parser is in its initial state again.
   ParsedHarmony finish() override;
 
  private:
   enum class Phase : uint8_t { kBetween, kAuthor, kChannel, kConstrain, kContent };
   enum class Header : uint8_t { kComplete, kWithoutMessage };
-  // A header as it comes: bytes of its parts, before anything is understood.
+  // The bytes of a header's parts, before they are interpreted.
   struct Parts {
     std::string author, channel, constrain;
-    std::string stray;     // what fits nowhere
-    bool implied = false;  // no <|start|> ROLE was read: the assistant's, unless it says otherwise
+    std::string stray;  // words without a meaning
+    // No <|start|> ROLE was read: the role is the assistant unless the header names another.
+    bool implied = false;
     bool has_channel = false, has_constrain = false;
     int64_t bytes() const {
       return static_cast<int64_t>(author.size() + channel.size() + constrain.size() + stray.size());
@@ -60,7 +60,7 @@ class HarmonyParser final : public AnswerParser {
   enum class Author : uint8_t { kFollows, kImplied };
   void begin_header(Author author);
   void end_header(Header how);
-  std::string understand(Header how);  // fills the header of current_; returns what fits nowhere
+  std::string understand(Header how);  // fills the header of current_; returns the uninterpreted words
   void open_content(Header how, const std::string& stray);
   HarmonyEvent& add_event(HarmonyEvent::Kind kind);
   void drop_header();
@@ -71,8 +71,8 @@ class HarmonyParser final : public AnswerParser {
   void take_recipient(std::string_view* rest);
   void end_message(HarmonyEnd end);
   void add_content(const std::string& text);
-  void note(std::string_view what);                              // once, if the last note says the same
-  void note_text(std::string_view what, std::string_view text);  // always: it holds plain text
+  void note(std::string_view what);                              // not if the last note says the same
+  void note_text(std::string_view what, std::string_view text);  // always, because `text` must not be lost
   void add_note(std::string_view what);
 
   Harmony harmony_;
@@ -81,7 +81,7 @@ class HarmonyParser final : public AnswerParser {
   Parts parts_;
   ParsedMessage current_;
   Utf8Stream content_;
-  ParsedHarmony done_;  // its events are those of the push() that runs
+  ParsedHarmony done_;  // `events` belong to the current push()
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Functions that a model may call, as harmony describes them.
+// Describes functions to the model in harmony's form.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,12 +8,12 @@
 
 namespace sluice {
 
-// A namespace of TypeScript, under "# Tools" of the developer message. What the schema language has and TypeScript's types have not is
-// left out. kInvalidArgument names the function: a name that no header can hold, parameters that are no JSON object.
+// A TypeScript namespace under "# Tools" of the developer message. Parts of a schema that TypeScript's types cannot express are omitted.
+// kInvalidArgument names the function: its name does not fit in a header, or its parameters are no JSON object.
 // Source: openai/harmony, docs/format.md and src/encoding.rs.
 Result<std::string> functions_section(const std::vector<FunctionTool>& functions);
 
-// The header of a call, from its channel on: "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>". The arguments follow.
+// The header of a call from its channel on: "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>". The arguments follow.
 std::string call_header(const std::string& name);
 
 }  // namespace sluice

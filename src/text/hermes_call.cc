@@ -9,7 +9,7 @@ namespace {
 
 bool is_json_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-// The text that a JSON string stands for.
+// Decodes a JSON string.
 std::optional<std::string> string_of_json(std::string_view text) {
   const auto value = parse_json(text, "call");
   if (!value.ok() || !value.value().is_string()) return {};
@@ -25,7 +25,7 @@ std::string HermesCall::push(std::string_view text) {
 }
 
 std::string HermesCall::finish() {
-  // A value that is cut: what there is of the arguments belongs to them.
+  // Keeps an incomplete value: the value of arguments belongs to the arguments.
   if (place_ == Place::kInValue && !streams_) (member_ == Member::kArguments ? arguments_ : stray_) += value_;
   if (place_ == Place::kInKey) stray_ += key_;
   return released();
@@ -74,7 +74,8 @@ void HermesCall::take(char c) {
 
 void HermesCall::take_value(char c) {
   const bool bare = depth_ == 0 && !in_string_;
-  if (bare && !value_.empty() && (c == ',' || c == '}' || is_json_blank(c))) {  // behind a number or a word
+  // After a number or a literal.
+  if (bare && !value_.empty() && (c == ',' || c == '}' || is_json_blank(c))) {
     end_value();
     return take(c);
   }

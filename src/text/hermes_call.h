@@ -1,4 +1,4 @@
-// One call as Hermes writes it, {"name": "f", "arguments": {...}}, from text that comes in pieces.
+// Parses one call in Hermes's form, {"name": "f", "arguments": {...}}, from pieces of text.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,21 +7,20 @@
 
 namespace sluice {
 
-// Gives the text of the arguments as it comes, as soon as the name is known. Arguments that stand in a string, as in OpenAI's own API, are
-// taken out of it. Never fails: what it cannot read is in stray().
+// Streams the text of the arguments once the name is known. Arguments inside a string, as in OpenAI's API, are unquoted. Never fails:
+// stray() has the unreadable parts.
 class HermesCall {
  public:
-  // The arguments that are new; empty as long as there is no name.
+  // Returns new text of the arguments; empty until the name is known.
   std::string push(std::string_view text);
-  // The end of the text: the arguments that are left.
+  // Call it at the end of the text. Returns the remaining text of the arguments.
   std::string finish();
 
   const std::optional<std::string>& name() const { return name_; }
   bool complete() const { return place_ == Place::kDone; }  // the object is closed
   const std::string& all() const { return all_; }           // the text so far
-  const std::string& stray() const {
-    return stray_;
-  }  // other members, and what follows the object or is no JSON
+  // Other members, and text that follows the object or is no JSON.
+  const std::string& stray() const { return stray_; }
 
  private:
   enum class Place : uint8_t {
@@ -47,9 +46,9 @@ class HermesCall {
   std::optional<std::string> name_;
   bool has_arguments_ = false;
   std::string all_, stray_;
-  std::string key_, value_;  // a key with its quotation marks; a value that is not given out as it comes
-  std::string arguments_;    // that are not given out yet
-  int64_t depth_ = 0;        // of brackets within the value
+  std::string key_, value_;  // a key with its quotation marks; a value that is not streamed
+  std::string arguments_;    // text not returned yet
+  int64_t depth_ = 0;        // of brackets inside the value
   bool in_string_ = false, escaped_ = false, streams_ = false;
 };
 

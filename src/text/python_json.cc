@@ -7,14 +7,14 @@
 namespace sluice {
 namespace {
 
-// The fewest digits that give the number again, with an exponent from 1e16 on and below 1e-4.
+// The fewest digits that round-trip, with an exponent from 1e16 on and below 1e-4.
 std::string python_float(double value) {
   char scientific[64];
   const auto end =
       std::to_chars(scientific, scientific + sizeof scientific, value, std::chars_format::scientific);
   const std::string text(scientific, end.ptr);
   const size_t e = text.find('e');
-  if (e == text.npos) return text;  // no finite number has none
+  if (e == text.npos) return text;  // infinity or NaN
   const int exponent = std::atoi(text.c_str() + e + 1);
   if (exponent < -4 || exponent >= 16) return text;
   char fixed[64];

@@ -1,4 +1,4 @@
-// JSON as Python writes it, which is what chat templates show to models.
+// JSON in Python's notation, which chat templates show to models.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// json.dumps(value, ensure_ascii=False): transformers' tojson. A number beyond 64 bits is what a double makes of it.
+// json.dumps(value, ensure_ascii=False), transformers' tojson. Numbers beyond 64 bits are rounded to doubles.
 std::string python_json(const OrderedJson& value);
 
 }  // namespace sluice

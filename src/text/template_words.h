@@ -1,4 +1,4 @@
-// The words that a chat template is made of. A template is a program; what it writes it has as strings.
+// The words of a chat template. A template is a program; the texts that it writes are its string literals.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,14 +8,14 @@
 namespace sluice {
 
 struct TemplateWords {
-  std::vector<std::string> strings;  // sorted, each once; escapes resolved
-  std::vector<std::string> names;    // likewise: of variables, attributes, filters, keywords
-  bool has_text = false;             // outside of its tags, other than white space
+  std::vector<std::string> strings;  // sorted and unique, escapes resolved
+  std::vector<std::string> names;    // variables, attributes, filters and keywords; sorted and unique
+  bool has_text = false;             // has text other than white space outside its tags
   bool has_string(std::string_view text) const;
   bool has_name(std::string_view name) const;
 };
 
-// None: a tag or a string does not end.
+// None: a tag or a string is not closed.
 std::optional<TemplateWords> template_words(std::string_view jinja);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-"""The shipped checkpoint as other tools save it: directories with the same model under other types, configs and shards. Standard library alone."""
+"""Variants of the shipped checkpoint as other tools save it, with other types, configs and shards. Uses only the standard library."""
 import array
 import json
 import math
@@ -92,7 +92,7 @@ def dequantised(tensors):
 
 
 def save(directory, tensors=None, shards=1, **changes):
-    """A directory with these tensors (None: those that ship, linked) and the shipped JSON files, each changed by changes[its stem]."""
+    """A directory with these tensors (None: links to the shipped ones) and the shipped JSON files, each changed by changes[its stem]."""
     shutil.rmtree(directory, ignore_errors=True)
     os.makedirs(directory)
     for file in JSONS:

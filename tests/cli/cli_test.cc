@@ -1,4 +1,4 @@
-// The built command: what it prints, where, and with which exit status.
+// The built command: its output, streams and exit statuses.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -12,7 +12,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// An answer: status, nothing on stderr.
+// Runs a command that must succeed: status 0, nothing on stderr.
 std::string answer(const std::vector<std::string>& words, int status = 0) {
   const Outcome o = sluice(words);
   EXPECT_EQ(o.status, status) << o.err << o.out;
@@ -57,7 +57,7 @@ TEST(Cli, ExplainChoosesAndExitsWithZero) {
   EXPECT_FALSE(contains(text, "(planned")) << text;
 }
 
-// Experts' weights are taken to lie as the device reads them, unless the question says how they do.
+// The experts' weights are assumed to have the device's layout unless the problem names another.
 TEST(Cli, ExplainsExpertsInTheDevicesLayout) {
   const std::string gpu = answer({"explain", "expert_gemm", "--device", "h200"});
   EXPECT_TRUE(contains(gpu, "layout=fragments")) << gpu;
@@ -190,7 +190,7 @@ TEST(Cli, EachSubcommandShowsExamplesThatWork) {
     EXPECT_GE(examples.size(), 2u) << command;
     for (const std::string& example : examples) {
       EXPECT_EQ(example.substr(0, command.size()), command) << example;
-      // Those that take no time, as a shell takes them.
+      // Runs the quick examples through a shell.
       if (command != "explain" && command != "inspect" && command != "devices") continue;
       const Outcome o = run_process({"/bin/sh", "-c", SLUICE_COMMAND " " + example});
       EXPECT_EQ(o.status, 0) << example << "\n" << o.err;
@@ -227,7 +227,7 @@ TEST(Cli, MoeRunsALayerGivenAsFieldsWithANamedKernel) {
   EXPECT_TRUE(contains(json, "cpu.lora_delta.dot")) << json;
 }
 
-// With a GPU the layer runs there; without one the reason is told.
+// With a GPU the layer runs on it; without one the command gives the reason.
 TEST(Cli, MoeOnAGpu) {
   const Outcome o = run_process({SLUICE_COMMAND, "moe", "hidden=256 intermediate=128 experts=16 top_k=4",
                                  "--tokens", "1,64", "--device", "cuda"});

@@ -14,7 +14,7 @@ inline Outcome sluice(std::vector<std::string> words) {
   return run_process(words);
 }
 
-// Wrong use: status 2, nothing on stdout, one line on stderr, which it returns.
+// Wrong use: status 2, nothing on stdout, and one line on stderr, which is returned.
 inline std::string complaint(const std::vector<std::string>& words) {
   const Outcome o = sluice(words);
   EXPECT_EQ(o.status, 2) << o.err << o.out;

@@ -1,4 +1,4 @@
-// explain --model: each stage's share of what it must at least take on the device.
+// explain --model: each stage's share of its roofline on the device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,7 +43,7 @@ void expect_floor(const Json& stage, double us) {
 
 TEST(ExplainModel, AStageThatMovesBytesHasThatFloor) {
   const Json at = choices("gpt-oss-120b", "64", "h200");
-  // Experts that 64 * 4 rows are expected to reach, 4.25 bits a weight, rows of bf16 in and out.
+  // The experts that 64 * 4 rows are expected to reach, 4.25 bits per weight, rows of bf16 in and out.
   const double experts = 128 * (1 - std::pow(127.0 / 128, 256)), rows = 64 * 4;
   expect_floor(stage(at, "experts.up+experts.down"),
                (experts * (5760 + 2880) * 2880 * 4.25 / 8 + rows * 2 * (2880 + 2880)) / kBytesPerUs);
@@ -64,7 +64,7 @@ TEST(ExplainModel, AStepHasTheFloorsOfItsStages) {
   }
   EXPECT_NEAR(at["total_floor_us"].get<double>(), floor_us, 1e-9 * floor_us);
   EXPECT_NEAR(at["share_of_floor"].get<double>(), floor_us / us, 1e-9);
-  // The floor of `sluice bench`: weights, the keys and values of 64 sequences of 4096 tokens, and nothing between stages.
+  // The roofline of `sluice bench`: weights, the keys and values of 64 sequences of 4096 tokens, and no traffic between stages.
   const double attention = 2880.0 * (64 + 2 * 8) * 64 + 64 * 64 * 2880.0,
                experts = 32 * (1 - std::pow(0.875, 64));
   const double weights =

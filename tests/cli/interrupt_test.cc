@@ -1,4 +1,4 @@
-// Ctrl-C, and what a terminal shows.
+// Ctrl-C, and the output on a terminal.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 namespace sluice::test {
 namespace {
 
-// A model that says its token 0 until the context is full: without the last norm's weights all logits are 0.
+// A model that generates token 0 until the context is full: without the weights of the last norm all logits are 0.
 class EndlessModel : public ModelCopy {
  public:
   EndlessModel() {
@@ -61,11 +61,11 @@ TEST(Interrupt, CtrlCEndsTheAnswer) {
   ASSERT_TRUE(process.wait_for_out(10));
   process.send(SIGINT);
   const Outcome o = process.finish();
-  EXPECT_EQ(o.status, 130) << o.err;  // it ended by itself, and says that the answer is not whole
+  EXPECT_EQ(o.status, 130) << o.err;  // the program ended normally and reported an incomplete answer
   EXPECT_EQ(o.out.back(), '\n');
 }
 
-// The program waits for its reader, so it looks at no flag: the first asks it to end, the second ends it.
+// The program blocks on a full pipe and checks no flag: the first signal requests a stop, the second one kills it.
 TEST(Interrupt, ASecondCtrlCEndsTheProgram) {
   const EndlessModel model;
   Process process(model.ask(), Process::Out::kNarrow);
@@ -85,7 +85,7 @@ TEST(Interrupt, JsonSaysThatTheAnswerIsNotWhole) {
   words.insert(words.end(), {"--json"});
   words.erase(std::find(words.begin(), words.end(), "-q"));
   Process process(words);
-  ASSERT_TRUE(process.wait_for_err(10));  // the line about the model: the answer follows at once
+  ASSERT_TRUE(process.wait_for_err(10));  // the line about the model; the answer follows at once
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   process.send(SIGINT);
   const Outcome o = process.finish();
@@ -109,7 +109,7 @@ TEST(Interrupt, MakeCheckpointLeavesNothing) {
   }
 }
 
-// A process that was killed could not clean up: the next one does, and does not refuse the folder.
+// A killed process cannot clean up: the next one does, and accepts the folder.
 TEST(Interrupt, MakeCheckpointTakesAKilledOnesFolder) {
   const fs::path path = fresh_path("sluice_killed_");
   const std::vector<std::string> words = {SLUICE_COMMAND, "make-checkpoint", path.string(), "--layers", "1"};
@@ -127,10 +127,10 @@ TEST(Interrupt, MakeCheckpointTakesAKilledOnesFolder) {
   fs::remove_all(path);
 }
 
-// Token 0 is ESC: a terminal must not obey what a model says, and a file gets it as it is.
+// Token 0 is ESC: a terminal must not interpret what a model generates, and a file gets it unchanged.
 TEST(Terminal, ShowsControlCharactersOfTheModel) {
   EndlessModel model;
-  model.say("\xc4\x9b");  // how a byte-level vocabulary writes byte 27
+  model.say("\xc4\x9b");  // the byte-level spelling of byte 27
   std::vector<std::string> words = model.ask();
   words.insert(words.end(), {"--max-tokens", "1100"});  // more than a header has
   const Outcome shown = Process(words, Process::Out::kTerminal).finish();
@@ -144,7 +144,7 @@ TEST(Terminal, ShowsControlCharactersOfTheModel) {
 TEST(Terminal, ShowsControlCharactersOfTensorNames) {
   ModelCopy copy;
   copy.change_weights([](std::string& bytes) {
-    // Six characters of JSON in place of six letters.
+    // Six characters of JSON instead of six letters.
     bytes.replace(bytes.find("lm_head.weight"), 7, "\\u001b_");
   });
   const Outcome inspected = run_process({SLUICE_COMMAND, "inspect", copy.path()});

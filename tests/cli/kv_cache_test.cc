@@ -35,7 +35,7 @@ TEST(KvCacheDtype, ExplainShowsKernelsThatTakeIt) {
   EXPECT_NE(problems("fp8").find("cache=e4m3"), std::string::npos) << problems("fp8");
 }
 
-// A step's floor has the bytes of the caches as they are, and its row says what they are.
+// A step's roofline counts the bytes of the actual cache type, and the row names the type.
 TEST(KvCacheDtype, BenchCountsItsBytes) {
   const auto row_of = [&](const std::string& type) {
     const std::string path = testing::TempDir() + "kv_cache_" + type + ".csv";

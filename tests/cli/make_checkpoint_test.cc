@@ -1,4 +1,4 @@
-// `sluice make-checkpoint`: what it writes, and what it refuses.
+// `sluice make-checkpoint`: its files, and the options that it rejects.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -32,8 +32,7 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   fs::remove_all(path);
   const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--config-only"});
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_NE(o.out.find("configs and a tokenizer, for --load-format dummy, of gpt-oss-120b"),
-            std::string::npos)
+  EXPECT_NE(o.out.find("configs and a tokenizer for --load-format dummy of gpt-oss-120b"), std::string::npos)
       << o.out;
   EXPECT_FALSE(fs::exists(path / "model.safetensors"));
   const Json config = parse_json(text_of(path / "config.json"), "config").value();
@@ -41,13 +40,13 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   EXPECT_EQ(config["num_local_experts"], 128);
   fs::remove_all(path);
   expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--config-only"},
-                 {"--config-only: wanted a model that Sluice runs whole (gpt-oss-20b, gpt-oss-120b, "
+                 {"--config-only: wanted a model that Sluice runs (gpt-oss-20b, gpt-oss-120b, "
                   "qwen3-30b-a3b, qwen3-235b-a22b)",
                   "found --like kimi-k2"});
   EXPECT_FALSE(fs::exists(path));
 }
 
-// Read back, it is the published model.
+// The written config gives the published model.
 TEST(MakeCheckpointCommand, WritesTheConfigsOfQwen3Moe) {
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_qwen3_config_" + std::to_string(getpid()));
   for (const std::string name : {"qwen3-30b-a3b", "qwen3-235b-a22b"}) {
@@ -67,7 +66,7 @@ TEST(MakeCheckpointCommand, WritesTheConfigsOfQwen3Moe) {
   fs::remove_all(path);
 }
 
-// Biases by Zipf's law are what another engine needs beside a uniform checkpoint of the same seed.
+// Another engine needs the Zipf biases besides a uniform checkpoint of the same seed.
 TEST(MakeCheckpointCommand, WritesSomeTensorsAlone) {
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_only_" + std::to_string(getpid()));
   fs::remove_all(path);
@@ -90,7 +89,7 @@ TEST(MakeCheckpointCommand, WritesSomeTensorsAlone) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-// Every known layer; DeepSeek V4's that choose by token are layers of the model without -hash.
+// Every known layer, except DeepSeek V4's -hash layers, which belong to the model without the suffix.
 TEST(MakeCheckpointCommand, KnowsEveryKnownLayer) {
   std::istringstream names(known_moe_names());
   int known = 0;

@@ -1,4 +1,4 @@
-// The command on models: the one that ships, and damaged ones.
+// The command on models: the shipped one, and damaged ones.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -20,7 +20,7 @@ TEST(ModelCommand, AnswersTheQuestionOfTheReadme) {
   EXPECT_EQ(o.out, "685\n");
   EXPECT_NE(o.err.find("GptOssForCausalLM, "), std::string::npos) << o.err;
   EXPECT_NE(o.err.find("tokens/s"), std::string::npos) << o.err;
-  // Not a terminal: no bar, no colours, no reasoning.
+  // Not a terminal: no progress bar, no colours, no reasoning.
   EXPECT_EQ(o.err.find('\033'), std::string::npos);
   EXPECT_EQ(o.err.find('\r'), std::string::npos);
 }
@@ -67,7 +67,7 @@ TEST(ModelCommand, AnswersWithLogprobs) {
   expect_refusal(people, {"--logprobs: wanted --json with it, found none"});
 }
 
-// A later turn begins behind the pages of those before it, and says the same.
+// A later turn reuses the cached pages of earlier turns and gives the same answer.
 TEST(ModelCommand, AConversationIsReadOnce) {
   const auto converse = [](const std::string& flag) {
     return run_process({"bash", "-c",
@@ -113,7 +113,7 @@ TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
   EXPECT_NE(o.err.find("GB of random weights in "), std::string::npos) << o.err;
   const Json report = parse_json(o.out, "bench").value();
   EXPECT_EQ(report["experts"], 16);
-  EXPECT_GE(report["rows"][0]["experts"], 4);  // of one token: those that it chose
+  EXPECT_GE(report["rows"][0]["experts"], 4);  // of one token: its chosen experts
   EXPECT_LE(report["rows"][0]["experts"], 4);
   EXPECT_EQ(
       sluice({"run", copy.path(), "-q", "--load-format", "dummy", "--max-tokens", "4", "-p", "Hi"}).status,
@@ -142,12 +142,13 @@ TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {
   expect_refusal({"explain", "linear", "--model", "gpt-oss-20b"}, {"found both"});
 }
 
-// --moe-backend of what runs a model: the line about the model names the kernel of a token's experts.
+// --moe-backend of commands that run a model: the line about the model names the experts' kernel.
 TEST(ModelCommand, KernelsOfTheExpertsByName) {
   const auto says = [](std::vector<std::string> words, const std::string& kernel) {
     const Outcome o = sluice(words);
     EXPECT_EQ(o.status, 0) << o.err;
-    EXPECT_NE(o.err.find("a token's experts by " + kernel), std::string::npos) << kernel << " in " << o.err;
+    EXPECT_NE(o.err.find("experts of a decode step: " + kernel), std::string::npos)
+        << kernel << " in " << o.err;
     return o.out;
   };
   const std::vector<std::string> question = {"run", "-p", "What is 417 + 268?", "--max-tokens", "500"};
@@ -157,7 +158,7 @@ TEST(ModelCommand, KernelsOfTheExpertsByName) {
   };
   const std::string slow = "cpu.expert_gemm.panels_f32";
   EXPECT_EQ(says(asked({"--moe-backend", "panels_f32"}), slow), "685\n");
-  // What one phase names stands over what both get, in any order: a kernel that cannot run is none's.
+  // The flag of one phase overrides the flag of both, in any order. An unsupported kernel is then not used.
   EXPECT_EQ(says(asked({"--moe-backend-decode", slow, "--moe-backend-prefill", slow, "--moe-backend", "dot"}),
                  slow),
             "685\n");
@@ -209,19 +210,19 @@ TEST(ModelCommand, ExplainsAModelWithKernelsByName) {
   for (const char* tokens : {"1", "8"}) {
     const std::string out = at(tokens);
     EXPECT_TRUE(has(out, tile)) << out;
-    EXPECT_TRUE(has(out, "cuda.router_gemm.")) << out;  // the others stay free
+    EXPECT_TRUE(has(out, "cuda.router_gemm.")) << out;  // other operations keep their choice
     EXPECT_FALSE(has(out, mlp) || has(out, "stream_sm90") || has(out, "none:")) << out;
   }
   const std::string prefill = at("9");
   EXPECT_TRUE(has(prefill, "cuda.expert_gemm.mxfp4_stream_sm90")) << prefill;
   EXPECT_FALSE(has(prefill, tile)) << prefill;
-  // A sweep of the experts goes through the phase of the step alone.
+  // A sweep of the experts stays in the phase of the step.
   std::vector<std::string> words = phases;
   words.insert(words.end(), {"--tokens", "8", "--sweep", "tokens", "--tokens-max", "300"});
   const std::string sweep = answer(words);
   EXPECT_TRUE(has(sweep, "to 8 ")) << sweep;
   EXPECT_FALSE(has(sweep, "stream_sm90")) << sweep;
-  // --force says the same of one operation and leaves the others alone.
+  // --force does the same for one operation.
   const std::string forced = answer({"--tokens", "64", "--force", tile});
   EXPECT_TRUE(has(forced, tile) && has(forced, "cuda.combine.")) << forced;
   EXPECT_FALSE(has(forced, "none:")) << forced;
@@ -256,7 +257,7 @@ TEST(ModelCommand, RefusesAScaleThatIsNoNumber) {
   expect_refusal(one_question(copy.path()), {tensor, "expert 3", "row 5", "255"});
 }
 
-// bf16 infinity or NaN, in the tensor's element 3.
+// bf16 infinity or NaN, in element 3 of the tensor.
 std::function<void(std::string&)> spoiled(const std::string& tensor, uint16_t bits) {
   return [=](std::string& bytes) { std::memcpy(bytes.data() + offset_of(bytes, tensor) + 6, &bits, 2); };
 }
@@ -289,7 +290,7 @@ TEST(ModelCommand, RefusesWhatIsNoFile) {
   }
 }
 
-// Refused by their number, before anything is built of them.
+// Rejected by their count, before anything is built from them.
 TEST(ModelCommand, RefusesHeadersOfTooManyTensors) {
   std::string json = "{";
   for (int i = 0; i < 1'500'000; ++i)
@@ -302,7 +303,7 @@ TEST(ModelCommand, RefusesHeadersOfTooManyTensors) {
                  {"model.safetensors: wanted at most 262144 tensors in its header, found more"});
 }
 
-// Refused by its bytes, before it is split into tokens.
+// Rejected by its bytes, before it is tokenized.
 TEST(ModelCommand, RefusesAPromptOfFarTooManyBytes) {
   const std::string line = "yes 'hello world' | head -c 10000000 | tr '\\n' ' ' | \"$1\" run -q";
   const Outcome o = run_process({"sh", "-c", line, "sh", SLUICE_COMMAND});
@@ -340,7 +341,7 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
   }
   for (const char* date : {"not a date", "2025-02-29", "2025-6-28", "2025-06-28x"})
     expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--current-date", date},
-                   {"--current-date: wanted a date as 2025-06-28, found '", date});
+                   {"--current-date: wanted a date such as 2025-06-28, found '", date});
   expect_refusal({"eval", "/nowhere", "--limit", "-1"},
                  {"--limit: wanted an integer of at least 0, found '-1'"});
   for (const char* list : {"1,,2", "1,", ",", ""})
@@ -382,7 +383,7 @@ TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
 
 TEST(ModelCommand, SaysWhyAFolderCannotBeWritten) {
   expect_refusal({"make-checkpoint", "/dev/null/x"}, {"/dev/null/x: cannot be created: Not a directory"});
-  if (geteuid() == 0) return;  // whom no folder refuses
+  if (geteuid() == 0) return;  // root can write to every folder
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_read_only_" + std::to_string(getpid()));
   fs::create_directories(path);
   fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
@@ -414,7 +415,7 @@ TEST(ModelCommand, RefusesTokenizersThatLie) {
   std::string text = text_of(kShipped / "tokenizer.json");
   for (size_t at; (at = text.find("<|channel|>")) != std::string::npos;) text.replace(at, 11, "<|chennel|>");
   copy.write("tokenizer.json", text);
-  expect_refusal(one_question(copy.path()), {"chat template: wanted one of a format that is known"});
+  expect_refusal(one_question(copy.path()), {"chat template: wanted the template of a known format"});
 }
 
 TEST(ModelCommand, RefusesWhatDoesNotFit) {
@@ -425,12 +426,12 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
   expect_refusal({"bench", "-q", "--max-num-seqs", "16000", "--max-num-batched-tokens", "16000",
                   "--max-model-len", "4096"},
                  {"engine: wanted", "16000 sequences of 4096 tokens", "free; lower max_num_seqs"});
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes of their own
-  // Whatever the limit is short of (a mapping, weights, threads, the cache), one line names it.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers map terabytes
+  // Whichever resource the limit exhausts (a mapping, weights, threads, the cache), one line names it.
   for (const char* kib : {"36000", "40000", "46000", "52000", "56000"}) {
     const Outcome o = run_process(
         {"bash", "-c", std::string("ulimit -v ") + kib + "; exec " SLUICE_COMMAND " run -q -p x"});
-    if (o.status == 0) continue;  // it was enough
+    if (o.status == 0) continue;  // the limit was sufficient
     EXPECT_EQ(o.status, 2) << kib << ": " << o.err;
     EXPECT_EQ(o.err.substr(0, 8), "sluice: ") << kib << ": " << o.err;
     EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << kib << ": " << o.err;
@@ -438,7 +439,7 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
   }
   const Outcome crowd = run_process({"bash", "-c",
                                      "ulimit -s 8192 -v 90000; exec " SLUICE_COMMAND
-                                     " run -q --threads 64 -p x"});  // 8 MiB a stack
+                                     " run -q --threads 64 -p x"});  // 8 MiB per stack
   EXPECT_EQ(crowd.status, 2);
   EXPECT_NE(crowd.err.find("cpu: wanted 64 threads, the system gave "), std::string::npos) << crowd.err;
 #endif

@@ -1,4 +1,4 @@
-// What the command writes must arrive, or the command fails; and what a terminal shows.
+// A command fails if its output is lost; and the output on a terminal.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -44,7 +44,7 @@ TEST(Output, AClosedStandardOutputIsAnError) {
     expect_lost(shell("\"$1\" " + command + " >&-"), command, "Bad file descriptor");
 }
 
-// Much is written before the end, and the conversation ends where nobody reads its answers.
+// Produces much output before the end. The chat ends when nothing reads its answers.
 TEST(Output, AConversationEndsAtTheFirstAnswerThatIsLost) {
   expect_lost(shell("printf 'What is 1 + 1?\\nWhat is 2 + 2?\\n' | \"$1\" run -q > /dev/full"), "run",
               "No space left on device");

@@ -1,4 +1,4 @@
-// sluice bench report: what it writes, and what it refuses.
+// sluice bench report: its files, and the inputs that it rejects.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ Outcome report(const fs::path& from, const fs::path& to) {
   return run_process({SLUICE_COMMAND, "bench", "report", "--from", from.string(), "--to", to.string()});
 }
 
-// Status 2, nothing on standard output, one line that says `part`; and nothing is written.
+// Status 2, nothing on standard output, one line that contains `part`; and no file is written.
 void expect_refusal(const fs::path& from, const std::string& part) {
   const fs::path to = from / "out";
   const Outcome o = report(from, to);
@@ -52,7 +52,7 @@ void expect_refusal(const fs::path& from, const std::string& part) {
 
 TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
   const Folder folder;
-  const fs::path to = folder.path() / "a/b";  // is made
+  const fs::path to = folder.path() / "a/b";  // will be created
   const Outcome o = report(kData, to);
   ASSERT_EQ(o.status, 0) << o.err;
   std::string want;
@@ -74,7 +74,7 @@ TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
     EXPECT_EQ(text_of(file.path()), text_of(folder.path() / "again" / file.path().filename())) << file.path();
 }
 
-// README.md and docs/benchmarks say what bench/measured says.
+// README.md and docs/benchmarks agree with bench/measured.
 TEST(CliReport, PagesAndReadmeAreThoseOfTheRows) {
   const fs::path root = SLUICE_SOURCE_DIR;
   const Folder folder;
@@ -116,7 +116,7 @@ TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
   EXPECT_NE(o.err.find("README.md: wanted the line '<!-- sluice bench report: begin -->'"), std::string::npos)
       << o.err;
   EXPECT_FALSE(fs::exists(folder.path() / "out"));
-  // An operation's figures have one name, so it has one file of rows.
+  // An operation's figures share a file name, so an operation may have only one file of rows.
   folder.write("router.csv", rows);
   folder.write("routing.csv",
                rows.substr(0, rows.find('\n') + 1) + "routing,router_gemm,1x1,1,x,1,2,1,3,1,1,\n");

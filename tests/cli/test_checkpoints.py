@@ -1,4 +1,4 @@
-"""Checkpoints as other tools save them: each answers as the shipped one does, or is refused by what is wrong with it."""
+"""Checkpoints as other tools save them: each answers as the shipped one does, or is rejected with its defect."""
 import json
 import os
 import pathlib
@@ -11,9 +11,9 @@ import unittest
 import checkpoint_variants as variants
 
 COMMAND = os.environ["SLUICE_COMMAND"]
-WATCHDOG = 120  # seconds after which something hangs
+WATCHDOG = 120  # seconds after which the test counts as hanging
 QUESTION, ANSWER = "What is 417 + 268?", "685"
-END = 1012  # <|end|>, which an answer's reasoning ends with
+END = 1012  # <|end|>, the end of an answer's reasoning
 TENSORS = variants.read_tensors()
 BF16 = variants.dequantised(TENSORS)
 
@@ -60,7 +60,7 @@ class Checkpoints(unittest.TestCase):
         return [token["logprob"] for token in json.loads(done.stdout)["logprobs"]]
 
     def same(self, *args, **changes):
-        """A variant that says what the shipped one says, token by token."""
+        """Checks that a variant gives the same tokens as the shipped checkpoint."""
         self.assertEqual(self.reply(variants.save(self.path(), *args, **changes)), self.shipped)
 
     def refused(self, wanted, *args, **changes):
@@ -135,7 +135,7 @@ class Weights(Checkpoints):
         tied = variants.save(self.path(), once, config=setting(tie_word_embeddings=True))
         self.assertEqual(self.reply(tied, "--max-tokens", "40"), wanted)
         self.assertNotEqual(self.first_logprobs(tied), self.first_logprobs(variants.SHIPPED))
-        self.same(TENSORS, config=setting(tie_word_embeddings=True))  # one of its own counts
+        self.same(TENSORS, config=setting(tie_word_embeddings=True))  # the checkpoint's own lm_head takes precedence
         self.refused("wanted tensor 'lm_head.weight'", once)
 
     def test_a_vocabulary_that_grew(self):
@@ -178,7 +178,7 @@ class Config(Checkpoints):
         self.same(config=rope(lambda r: {"full_attention": r, "sliding_attention": r}))
         self.same(config=lambda c: c["rope_scaling"].update(type=c["rope_scaling"].pop("rope_type")))
         self.same(config=lambda c: c["rope_scaling"].update(rope_theta=c["rope_theta"]) or c.update(rope_theta=10000))
-        self.same(config=setting(rope_parameters={"rope_type": "default"}))  # rope_scaling stands over it
+        self.same(config=setting(rope_parameters={"rope_type": "default"}))  # overrides rope_scaling
 
     def test_rope_parameters_that_are_not_known(self):
         for nest, said in ((lambda r: {"full_attention": r, "sliding_attention": dict(r, factor=8)}, "rope_parameters.sliding_attention: wanted what full_attention has"),
@@ -226,7 +226,7 @@ class Config(Checkpoints):
             self.assertIn(wanted, done.stderr)
 
     def test_numbers_that_json_does_not_have(self):
-        """Python writes them, and reads them."""
+        """Python writes and accepts them."""
         for value, word in ((float("inf"), "Infinity"), (-float("inf"), "Infinity"), (float("nan"), "NaN")):
             self.refused(f"config.json: wanted JSON, found {word} at byte", config=setting(initializer_range=value))
 
@@ -250,7 +250,7 @@ class Config(Checkpoints):
         for change in (without("eos_token_id"), setting(eos_token_id=None)):
             self.same(generation_config=change)
             directory = variants.save(self.path(), config=setting(eos_token_id=END), generation_config=change)
-            self.assertEqual(self.reply(directory)["text"], "")  # then config.json counts
+            self.assertEqual(self.reply(directory)["text"], "")  # then config.json applies
         os.remove(os.path.join(directory, "generation_config.json"))
         self.assertEqual(self.reply(directory)["text"], "")
         self.refused("generation_config.json: eos_token_id: wanted a token's id or at least one", generation_config=setting(eos_token_id=[]))
@@ -258,7 +258,7 @@ class Config(Checkpoints):
         self.refused("generation_config.json: eos_token_id: wanted an integer", generation_config=setting(eos_token_id={"id": 1007}))
 
 
-# What Hugging Face's GenerationConfig can ask for and Sluice does not compute, and what asks for nothing.
+# GenerationConfig options that Sluice does not support, and the values that turn them off.
 ASKED = {
     "suppress_tokens": ([21, 22, 23, 24], []), "begin_suppress_tokens": ([21], []), "bad_words_ids": ([[22]], []), "min_new_tokens": (200, 0),
     "min_length": (200, 0), "forced_eos_token_id": (1007, None), "forced_bos_token_id": (1003, None), "guidance_scale": (1.5, 1.0),
@@ -296,7 +296,7 @@ class Generation(Checkpoints):
         self.assertIn("in sequences of 110", self.run_command("run", directory, "-p", QUESTION).stderr)
 
     def test_a_config_alone_speaks_of_generation_too(self):
-        """As transformers reads a config.json without a generation_config.json beside it."""
+        """Like transformers with a config.json and no generation_config.json."""
         directory = variants.save(self.path(), config=setting(suppress_tokens=[22]))
         self.assertEqual(self.reply(directory), self.shipped)
         os.remove(os.path.join(directory, "generation_config.json"))
@@ -320,13 +320,13 @@ class Tokenizer(Checkpoints):
             return change
 
         self.same(tokenizer=add("[THINK]"))
-        self.refused("added_tokens: wanted normalized tokens apart from the others, found 'x<|', which can overlap '<|", tokenizer=add("x<|"))
+        self.refused("added_tokens: wanted normalized tokens that cannot overlap others, found 'x<|', which can overlap '<|", tokenizer=add("x<|"))
         self.refused("lstrip: wanted false", tokenizer=add("[THINK]", lstrip=True))
 
 
 class Names(Checkpoints):
     def cache(self, snapshots=1, main=None):
-        """A Hugging Face cache with the shipped model as org/tiny-16e: files are links to blobs."""
+        """A Hugging Face cache with the shipped model as org/tiny-16e: its files are links to blobs."""
         hub = self.path("hub")
         shutil.rmtree(hub, ignore_errors=True)
         folder = os.path.join(hub, "models--org--tiny-16e")
@@ -358,7 +358,7 @@ class Names(Checkpoints):
             self.assertIn(os.path.basename(snapshot), err)
         status, _, err = self.said("run", "org/other", "-q", "-p", QUESTION, HF_HUB_CACHE=hub)
         self.assertEqual(status, 2)
-        self.assertIn(f"org/other: wanted a model's directory, found none of this name, nor a model in the Hugging Face cache {hub}", err)
+        self.assertIn(f"org/other: wanted a model's directory, found neither a directory nor a model of this name in the Hugging Face cache {hub}", err)
         for root in (hub, home):
             status, _, err = self.said("run", root, "-q", "-p", QUESTION)
             self.assertEqual(status, 2)
@@ -401,7 +401,7 @@ class StandIn(Checkpoints):
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
             vocab = json.load(file)["vocab_size"]
         ids = [*tokenizer["model"]["vocab"].values(), *(t["id"] for t in tokenizer["added_tokens"])]
-        self.assertEqual(sorted(ids), list(range(vocab)))  # whatever is drawn is some text
+        self.assertEqual(sorted(ids), list(range(vocab)))  # every sampled token is some text
         named = {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
         self.assertEqual([named[f"<|{word}|>"] for word in ("return", "call", "start", "end", "message", "channel")],
                          [200002, 200012, 200006, 200007, 200008, 200005])

@@ -16,7 +16,7 @@ import unittest
 
 COMMAND = os.environ["SLUICE_COMMAND"]
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "sluice-16e-tiny")
-WATCHDOG = 120  # seconds after which something hangs; nothing here measures time
+WATCHDOG = 120  # seconds after which the test counts as hanging; the tests measure no time
 QUESTION = "What is 417 + 268?"
 
 
@@ -25,7 +25,7 @@ def run(*words, text=""):
 
 
 class Terminal:
-    """A conversation on a terminal of its own; or a shell there."""
+    """A chat, or a shell, on a terminal of its own."""
 
     def __init__(self, *words, shell=None, **environment):
         self.shown = b""
@@ -46,7 +46,7 @@ class Terminal:
         os.write(self.fd, keys.encode())
 
     def expect(self, pattern):
-        """Reads until `pattern` is shown; what stood before its end. Colours and moves of the cursor count as nothing."""
+        """Reads until `pattern` appears and returns the text up to its end. Ignores colours and cursor movements."""
         end = time.monotonic() + WATCHDOG
         while True:
             plain = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07", b"", self.shown).decode(errors="replace")
@@ -75,7 +75,7 @@ class Terminal:
 
 
 def taken_by_workers(process, least):
-    """(thread, signal) of each of the program's worker threads, of which there are `least` or more."""
+    """(thread, signal) for each of the program's worker threads; there must be at least `least`."""
     threads = [int(name) for name in os.listdir(f"/proc/{process}/task") if int(name) != process]
     if len(threads) < least:
         raise AssertionError(f"wanted {least} workers, found {len(threads)}")
@@ -93,9 +93,9 @@ class OnATerminal(unittest.TestCase):
         t = Terminal()
         t.ask("What is 1 + 1?\r", "2")
         t.ask("What is 2 + 3?\x1b[D\x7f2\r", "4")  # left, backspace: 2 + 2
-        t.ask("\x1b[A\x1b[A\r", "2")  # the one before the last
+        t.ask("\x1b[A\x1b[A\r", "2")  # the message before the last
         t.ask("at is 3 + 3?\x1b[HWh\r", "6")  # Home
-        t.ask("xWhat is 4 + 4?\x01\x1b[3~\r", "8")  # the beginning of the line, Delete
+        t.ask("xWhat is 4 + 4?\x01\x1b[3~\r", "8")  # start of the line, Delete
         t.ask("\x12+ 3\r", "6")  # Ctrl-R
         t.send("\x04")  # Ctrl-D
         self.assertEqual(t.status(), 0)
@@ -126,14 +126,14 @@ class OnATerminal(unittest.TestCase):
         t.send("What is 1")
         t.expect("What is 1")
         self.assertIn("-icanon", t.modes())
-        # The terminal is put back, and then the program ends as any does.
+        # The terminal is restored, and then the program has the default behaviour.
         os.kill(t.pid, signal.SIGINT)
         self.assertEqual(os.WTERMSIG(os.waitpid(t.pid, 0)[1]), signal.SIGINT)
         self.assertIn(" icanon", t.modes())
         os.close(t.fd)
 
     def ends_well(self, t):
-        """Whatever stands in the line: it is dropped, a question is answered, and the program ends when asked."""
+        """For every content of the line: the line is dropped, the next prompt is answered, and the program ends on request."""
         t.send("\x07\x1b[4~\x15")
         t.shown = b""
         t.ask("\x15What is 2 + 2?\r", "4")
@@ -223,7 +223,7 @@ class OnATerminal(unittest.TestCase):
             t.send("/exit\r")
             self.assertEqual(t.status(), 0)
             for line, said in (('bind "^T ed-move-to-beg', "line 1: wanted every quote closed, found one that is open"),
-                               ('bind "^T" ed-command', "line 1: wanted another command, found ed-command, which is not offered here"),
+                               ('bind "^T" ed-command', "line 1: wanted another command, found ed-command, which Sluice does not support"),
                                ("bend ^T", "line 1: wanted a command of libedit, found 'bend'")):
                 with open(os.path.join(home, ".editrc"), "w") as file:
                     file.write(line + "\n")
@@ -245,7 +245,7 @@ class OnATerminal(unittest.TestCase):
 
     def test_letters_whose_second_half_was_a_key(self):
         t = Terminal()
-        t.send("\xf8\xf8")  # whose code is that of Meta-x
+        t.send("\xf8\xf8")  # its code is that of Meta-x
         t.expect("\xf8\xf8")
         self.ends_well(t)
 
@@ -254,7 +254,7 @@ class InScripts(unittest.TestCase):
     def test_workers_of_the_server_take_no_signals(self):
         server = subprocess.Popen([COMMAND, "serve", "-q", "--port", "0", "--threads", "3"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
-            self.assertTrue(server.stdout.readline())  # it listens
+            self.assertTrue(server.stdout.readline())  # the server is listening
             self.assertEqual(taken_by_workers(server.pid, least=4), [])
         finally:
             server.terminate()
@@ -271,12 +271,12 @@ class InScripts(unittest.TestCase):
             both = run("-f", file.name, "-p", "x")
             self.assertEqual((both.returncode, both.stdout), (2, ""))
         self.assertEqual(run("-p", "-", text=QUESTION + "\n").stdout, want)
-        lines = "Sort these numbers:\n5, 2, 9"  # one question, though it has two lines
+        lines = "Sort these numbers:\n5, 2, 9"  # one prompt of two lines
         self.assertEqual(run("-p", "-", text=lines).stdout, run("-p", lines).stdout)
         for path, why in (("/nonexistent/question", "No such file or directory"), ("/", "Is a directory")):
             wrong = run("-f", path)
             self.assertEqual(wrong.returncode, 2)
-            self.assertEqual(wrong.stderr, f"sluice: {path}: wanted a file with the question, found none that can be read ({why})\n")
+            self.assertEqual(wrong.stderr, f"sluice: {path}: wanted a file with the prompt, found none that can be read ({why})\n")
 
     def test_what_has_no_end_is_refused(self):
         most = "wanted at most 16777216 bytes, found more\n"
@@ -327,7 +327,7 @@ class InScripts(unittest.TestCase):
             self.assertEqual(out.stderr.count("\n"), 1, out.stderr[-500:])
 
     def test_files_that_may_not_grow(self):
-        """A bound (ulimit -f) is an error like a full disk, and ends no process by a signal."""
+        """A file size limit (ulimit -f) is an error like a full disk and kills no process."""
         with tempfile.TemporaryDirectory() as directory:
             name = os.path.join(directory, "out")
             with open(name, "wb") as file:
@@ -347,7 +347,7 @@ class InScripts(unittest.TestCase):
         self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
 
     def test_words_behind_two_dashes(self):
-        """POSIX, guideline 10: what stands behind them is no flag."""
+        """POSIX, guideline 10: arguments after "--" are no flags."""
         self.assertEqual(run("-p", QUESTION, "--temperature", "0", "--", MODEL).stdout, run("-p", QUESTION, "--temperature", "0").stdout)
         self.assertIn("-none", run("-p", "x", "--", "-none").stderr)
         self.assertIn("unexpected argument 'b'", run("-p", "x", "--", MODEL, "b").stderr)
@@ -356,7 +356,7 @@ class InScripts(unittest.TestCase):
         for flag in ("--stop", "--reverse-prompt", "-r"):
             self.assertEqual(run("-p", QUESTION, flag, "5", flag, "zzz").stdout, "68\n")
         self.assertEqual(run("-p", QUESTION, "--stop", "42").stdout, "685\n")
-        self.assertEqual(run("-p", QUESTION, "--stop", "ones").stdout, "685\n")  # stands in the reasoning
+        self.assertEqual(run("-p", QUESTION, "--stop", "ones").stdout, "685\n")  # occurs in the reasoning
         answer = json.loads(run("-p", QUESTION, "--stop", "8", "--json").stdout)
         self.assertEqual((answer["text"], answer["finish_reason"]), ("6", "stop"))
         self.assertIn("Sum: 685", answer["reasoning"])
@@ -418,7 +418,7 @@ class ToASchema(unittest.TestCase):
         for source, said in (("/nonexistent", "/nonexistent: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
                              ("-", "-: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
                              ("{", "JSON schema: wanted JSON, found that it ends too early, after 1 byte"),
-                             ('{"not": {}}', "JSON schema: wanted one that some value is valid by, found one that nothing matches")):
+                             ('{"not": {}}', "JSON schema: wanted one under which some value is valid, found one that nothing matches")):
             wrong = run("-p", "x", "--json-schema", source)
             self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", f"sluice: --json-schema: {said}\n"))
 

@@ -122,12 +122,13 @@ TEST(StreamedAnswer, ChatAndNoUsage) {
 
 TEST(StreamedAnswer, Failures) {
   const Piece text = {10, text_event("a")}, done = {20, kDone};
-  EXPECT_EQ(outcome_of({text}).error, "the answer ended without [DONE]");
-  EXPECT_EQ(outcome_of({done}).error, "the answer has no piece with a choice");
+  EXPECT_EQ(outcome_of({text}).error, "stream: wanted [DONE] at its end, found none");
+  EXPECT_EQ(outcome_of({done}).error, "stream: wanted at least one event with a choice, found none");
   EXPECT_EQ(outcome_of({text, done}, 200, {Code::kIo, "reset"}).error, "reset");
   EXPECT_EQ(outcome_of({text, {15, event(R"({"error":{"message":"too slow"}})")}, done}).error,
-            "an error within the answer: too slow");
-  EXPECT_EQ(outcome_of({text, {15, event("{")}, done}).error, "wanted events of JSON objects, found '{'");
+            "error in the stream: too slow");
+  EXPECT_EQ(outcome_of({text, {15, event("{")}, done}).error,
+            "stream: wanted events with JSON objects, found '{'");
   EXPECT_EQ(outcome_of({{10, R"({"error":{"message":)"}, {11, R"("full"}})"}}, 429).error, "HTTP 429: full");
   EXPECT_EQ(outcome_of({{10, R"({"error":"full"})"}}, 429).error, "HTTP 429: full");
   EXPECT_EQ(outcome_of({{10, "<html>"}}, 500).error, "HTTP 500: <html>");
@@ -186,11 +187,12 @@ TEST(Url, PartsOfIt) {
   for (const char* same : {"http://[::1]:8000/v1", "http://host:1"})
     EXPECT_EQ(parse_url(same).value().text(), same);
   EXPECT_EQ(parts("https://host"),
-            "wanted http:// (there is no TLS here: name a proxy that has it, or the server itself), found "
+            "wanted http:// (TLS is not supported; use a proxy that terminates TLS, or the server's own http "
+            "port), found "
             "'https://host'");
   for (const char* wrong : {"host:8000", "ftp://host", "http://", "http://:80", "http://h:x",
                             "http://h:", "http://h/a b", "http://user@h", "http://h/\r\nX: y", "http://h?x"})
-    EXPECT_EQ(parts(wrong), std::string("wanted a URL as http://127.0.0.1:8000, found '") + wrong + "'");
+    EXPECT_EQ(parts(wrong), std::string("wanted a URL such as http://127.0.0.1:8000, found '") + wrong + "'");
   for (const char* wrong : {"http://h:0", "http://h:65536", "http://h:84267", "http://h:123456"})
     EXPECT_EQ(parts(wrong), std::string("wanted a port from 1 to 65535 in the URL, found '") + wrong + "'");
   EXPECT_EQ(parts("http://h:65535"), "h|65535|");

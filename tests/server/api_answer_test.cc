@@ -32,7 +32,7 @@ std::unique_ptr<Answer> answer_to(const ApiRequest& request, const std::string& 
       tokens_of(forced));
 }
 
-// All tokens of `said` for one choice; the last one ends it.
+// Pushes all tokens of `said` for one choice; the last one ends it.
 std::string push_all(Answer* answer, int64_t choice, const std::string& said,
                      FinishReason finish = FinishReason::kStop) {
   std::string out;
@@ -42,7 +42,7 @@ std::string push_all(Answer* answer, int64_t choice, const std::string& said,
   return out;
 }
 
-// The objects of a stream that does not end yet.
+// The objects of an unfinished stream.
 std::vector<Json> events_in(const std::string& text) {
   std::vector<Json> out;
   size_t at = 0;
@@ -147,7 +147,7 @@ TEST(ApiAnswer, WhatWasCachedOfAPromptCountsOnce) {
 
 TEST(ApiAnswer, ATokenThatEndsACompletionIsNoText) {
   const auto answer = answer_to({.kind = ApiKind::kCompletion, .prompts = {"a"}});
-  push_all(answer.get(), 0, "xyz");  // kStop: its last token is one of stop_token_ids
+  push_all(answer.get(), 0, "xyz");  // kStop: the last token is in stop_token_ids
   const std::string text = Json::parse(answer->finish())["choices"][0]["text"];
   EXPECT_TRUE(std::string("xyz").starts_with(text));
   EXPECT_LT(text.size(), 3u);
@@ -163,7 +163,7 @@ ApiRequest with_tool(bool stream = false) {
   return {.tools = {.functions = {{.name = "add"}}}, .stream = stream};
 }
 
-// Tokens with made-up log probabilities: the i-th has -i, and one likelier token.
+// Tokens with invented log probabilities: token i has -i, and one more likely alternative.
 std::string push_with_logprobs(Answer* answer, const std::vector<int32_t>& ids) {
   std::string out;
   for (size_t i = 0; i < ids.size(); ++i)
@@ -225,7 +225,7 @@ TEST(ApiAnswer, LogprobsOfACompletion) {
   EXPECT_EQ(logprobs["text_offset"][0], 0);
   EXPECT_EQ(logprobs["text_offset"].back(), 2);  // code points
   EXPECT_EQ(logprobs["token_logprobs"].back(), -static_cast<double>(ids.size() - 1));
-  EXPECT_EQ(logprobs["top_logprobs"].back().size(), 2u);  // the likeliest, and the token itself
+  EXPECT_EQ(logprobs["top_logprobs"].back().size(), 2u);  // the most likely token, and the token itself
 }
 
 TEST(ApiAnswer, PartsOfCharactersHaveNamesOfTheirBytes) {
@@ -241,7 +241,7 @@ TEST(ApiAnswer, PartsOfCharactersHaveNamesOfTheirBytes) {
   EXPECT_EQ(choice["logprobs"]["tokens"].size(), ids.size());
 }
 
-// The prompt's tokens come first in the lists, the first of them without a log probability; then all that were drawn.
+// The prompt's tokens come first in the lists, the first one without a log probability; then all sampled tokens.
 TEST(ApiAnswer, AnEchoListsThePromptsTokens) {
   const auto prompt = tokens_of("é<|start|>x");
   const size_t n = prompt.size();
@@ -285,7 +285,7 @@ TEST(ApiAnswer, AnEchoListsThePromptsTokens) {
     EXPECT_EQ(lists["tokens"][n - 1], "x");
     EXPECT_EQ(lists["text_offset"][n - 1], 10);
     EXPECT_EQ(lists["token_logprobs"][n - 1], -static_cast<double>(n - 1));
-    EXPECT_EQ(lists["top_logprobs"][n - 1].size(), 2u);  // the likeliest, and the token itself
+    EXPECT_EQ(lists["top_logprobs"][n - 1].size(), 2u);  // the most likely token, and the token itself
     EXPECT_EQ(lists["tokens"][n], "6");
     EXPECT_EQ(lists["text_offset"][n], 11);
     EXPECT_EQ(lists["token_logprobs"][n], -9);

@@ -136,7 +136,7 @@ namespace {
 const std::string kWeather =
     R"({"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"z": 1, "a": {"y": 2, "b": 3}}}})";
 
-// Of a chat with these members.
+// Reads a chat with these members.
 ApiError chat_refusal(const std::string& fields) {
   return refusal(read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + fields + "}", kLimits));
 }

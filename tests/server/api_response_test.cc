@@ -52,7 +52,7 @@ std::string push_all(Answer* answer, const std::string& said, FinishReason finis
   return out;
 }
 
-// Checks the frame of each event, and that they are numbered.
+// Checks the frame of each event and the sequence numbers.
 std::vector<Json> events_in(const std::string& text) {
   std::vector<Json> out;
   for (size_t at = 0; at < text.size();) {
@@ -218,7 +218,7 @@ TEST(ApiResponse, EventsTellTheSame) {
   EXPECT_EQ(events.back()["response"], Json::parse(whole->finish()));
 }
 
-// Each comes with the delta of its token, and once with the whole.
+// Each one is sent with its token's delta, and once with the whole response.
 TEST(ApiResponse, LogProbabilitiesAreNotRepeatedByEveryEnd) {
   const auto answer = answer_to(request(
       R"("input": "q", "stream": true, "include": ["message.output_text.logprobs"], "top_logprobs": 20)"));
@@ -253,7 +253,7 @@ TEST(ApiResponse, ACallWaitsForItsOutput) {
   const auto stored = answer->stored();
   ASSERT_TRUE(stored);
   EXPECT_EQ(stored->conversation.function_of.at(call["call_id"]), "f");
-  ASSERT_EQ(stored->conversation.messages.size(), 3u);  // the question, the reasoning, the call
+  ASSERT_EQ(stored->conversation.messages.size(), 3u);  // the prompt, the reasoning, the call
   EXPECT_EQ(stored->conversation.messages[2].recipient, "functions.f");
 }
 
@@ -288,7 +288,7 @@ TEST(ResponseStore, TheLeastRecentlyUsedGoFirst) {
   store.put("d", response(10));
   EXPECT_FALSE(store.find("b"));
   EXPECT_TRUE(store.find("a") && store.find("c") && store.find("d"));
-  EXPECT_FALSE(store.put("e", response(50000)));  // larger than all that may be kept
+  EXPECT_FALSE(store.put("e", response(50000)));  // exceeds the whole limit
   EXPECT_FALSE(store.find("e"));
   EXPECT_TRUE(store.find("a") && store.find("c") && store.find("d"));
   EXPECT_TRUE(store.erase("d"));

@@ -1,4 +1,4 @@
-"""How long /health takes while a test does something else: asked by a process of its own, which the test's threads do not hold up."""
+"""Measures the latency of /health while a test does something else, from a process of its own that the test's threads cannot delay."""
 import http.client
 import json
 import subprocess
@@ -8,16 +8,16 @@ import time
 
 
 class HealthClock:
-    """with HealthClock(server) as clock: ...; then clock.seconds has the time of each, and clock.worst the longest. clock.blocked has the
-    same without the time in which the server's loop or the asking thread was ready to run and the system ran something else: what is left
-    is the server's own doing, on a busy machine too. clock.most_blocked is the longest of these."""
+    """with HealthClock(server) as clock: ...; then clock.seconds has all times and clock.worst the longest. clock.blocked has
+    the same times without those in which the server's loop or the measuring thread was ready to run and the system ran something else. So
+    clock.blocked measures the server alone, even on a busy machine. clock.most_blocked is the longest of these times."""
 
     def __init__(self, server):
         self.process = subprocess.Popen([sys.executable, "-B", __file__, str(server.port), str(server.process.pid)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self):
-        self.process.stdout.readline()  # it has begun
+        self.process.stdout.readline()  # it has started
         return self
 
     def __exit__(self, *fault):
@@ -36,18 +36,19 @@ class HealthClock:
 
 
 def starved_of(path):
-    """Seconds in which a thread was ready to run, and did not."""
+    """Seconds in which a thread was ready to run but did not run."""
     try:
         with open(path) as f:
             return int(f.read().split()[1]) / 1e9
     except (OSError, IndexError):
-        return 0.0  # a system that does not count it
+        return 0.0  # the system does not count it
 
 
 def main(port, pid):
     ended, seconds, blocked, fault = threading.Event(), [], [], None
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    threads = (f"/proc/{pid}/task/{pid}/schedstat", "/proc/thread-self/schedstat")  # the loop is the server's first thread
+    # The loop is the server's first thread.
+    threads = (f"/proc/{pid}/task/{pid}/schedstat", "/proc/thread-self/schedstat")
     print("begun", flush=True)
     while fault is None and (not ended.is_set() or not seconds):
         starved = [starved_of(t) for t in threads]

@@ -1,4 +1,4 @@
-// The engine's thread beside filters that fail or never answer.
+// The engine's thread with filters that fail or never return.
 #include "server/engine_thread.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class EngineThreads : public ::testing::Test {
     for (const TicketFault& f : report.faults) tickets_[f.ticket].fault = f.status;
     wake_.notify_all();
   }
-  // Waits for its last token or its fault.
+  // Waits for the sequence's last token or its fault.
   Ended end_of(Ticket ticket) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(wake_.wait_for(lock, std::chrono::seconds(60),
@@ -101,7 +101,7 @@ TEST_F(EngineThreads, AFilterThatNeverAnswersKeepsNobodyFromComingAndGoing) {
     EXPECT_GT(thread.load().masks.steps_sat_out, 0);
     EXPECT_EQ(thread.load().running, 1);
   }
-  engine_.reset();  // with the other one's filter under way
+  engine_.reset();  // while the other filter is running
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(50));
 }
 

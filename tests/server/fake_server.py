@@ -1,4 +1,4 @@
-"""A server whose answers and times are known: what a client measures of it can be checked."""
+"""A server with known answers and timing, to check a client's measurements."""
 import http.server
 import json
 import threading
@@ -8,7 +8,7 @@ FIRST, GAP = 0.3, 0.1  # seconds until the first piece, and between pieces
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-# Answers that no client may trust, by a name; then the connection is closed.
+# Invalid answers by name. The connection is closed after them.
 RAW = {
     **{f"length {n}": HEAD + b"Content-Length: %d\r\n\r\ndata: " % n for n in (2**64 - 1, 2**63 - 1, 10**30, 200 * 10**9, 200 * 10**6)},
     "length -1": HEAD + b"Content-Length: -1\r\n\r\n",
@@ -27,18 +27,19 @@ RAW = {
 
 
 class FakeServer:
-    """A prompt of /v1/completions names what happens to it; but the first request of the log is answered. See _Handler.behave."""
+    """A prompt of /v1/completions names the server's behaviour, except that the first request is answered normally. See _Handler.behave."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.log = []  # of each request to /v1/*: {"path", "body", "received", "writes", "connection"}
         self.open = self.most_open = 0
-        self.barrier = threading.Barrier(1)  # so many whole answers, or prompts "together", wait for each other
-        self.released = threading.Event()  # ends what hangs
+        # This many whole answers, or prompts "together", wait for each other.
+        self.barrier = threading.Barrier(1)
+        self.released = threading.Event()  # releases hanging requests
         self.answer = lambda body: ""  # of /v1/chat/completions without a stream
         self.refusal = "out of order"  # of a prompt "500 long"
         self.asked_tokens = []  # bodies of /tokenize and /detokenize
-        self.raw = lambda body: None  # its name in RAW
+        self.raw = lambda body: None  # gives the answer's name in RAW
         self.usage = lambda body: {"prompt_tokens": 3, "completion_tokens": 2}
         fake = self
 
@@ -63,7 +64,7 @@ class FakeServer:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 1024  # connections that come at once
+    request_queue_size = 1024  # simultaneous connections
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -104,7 +105,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self.answer_whole(body)
         try:
             self.behave("ok" if first or not isinstance(body.get("prompt"), str) else body["prompt"], entry, body.get("max_tokens") or body["max_completion_tokens"])
-        except OSError:  # the client had enough
+        except OSError:  # the client disconnected
             self.hang_up()
         finally:
             self.done()
@@ -116,7 +117,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def answer_whole(self, body):
         self.server_of.barrier.wait()
         text = self.server_of.answer(body)
-        self.done()  # before the answer: who has read it may ask again
+        self.done()  # before the answer: a client may send its next request once it has read the answer
         if name := self.server_of.raw(body):
             return self.answer_raw(name)
         if text is None:
@@ -127,7 +128,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def answer_raw(self, name):
         try:
             self.wfile.write(RAW[name])
-        except OSError:  # the client had enough
+        except OSError:  # the client disconnected
             pass
         self.hang_up()
 
@@ -143,13 +144,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self.hang_up()
         if how in RAW:
             return self.answer_raw(how)
-        if how == "long together":  # promises 200 MB, and waits until so many have done so
+        if how == "long together":  # promises 200 MB, and waits until that many requests have done so
             self.wfile.write(RAW[f"length {200 * 10**6}"] + b"data: ")
             self.server_of.barrier.wait()
             return self.hang_up()
-        if how == "interim":  # before the answer that counts
+        if how == "interim":  # before the final answer
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
-        if how == "together":  # answers once so many requests are there
+        if how == "together":  # answers once that many requests have arrived
             self.server_of.barrier.wait()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -170,7 +171,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if how != "no end":
             self.chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
-        if how == "stale":  # the connection was to be kept, and is closed without a word
+        if how == "stale":  # closes the connection although it was to be kept alive
             self.hang_up()
 
     def event(self, body):

@@ -1,5 +1,5 @@
-"""Requests that no client of good will sends, for tests that mix them into ordinary load. Each must end in an answer of its own or in a closed
-connection; none may be felt by anybody else."""
+"""Hostile requests, for tests that mix them into ordinary load. Each must get an answer or a closed
+connection; none may affect other clients."""
 import json
 import socket
 import struct
@@ -32,7 +32,7 @@ def of_properties(count, schema):
 MANY = {f"k{i}": i for i in range(150000)}
 SMALL = b'{"prompt":"x","max_tokens":1}'
 
-# Answered or refused at once, as bytes.
+# Answered or rejected at once; as bytes.
 RAW = [
     b"\0" * 4000,
     b"GET /" + b"a" * 100000,
@@ -64,20 +64,20 @@ RAW = [
     chat(guided_regex="(" + ".*" * 250 + ")*x"),
     chat(guided_regex="((.?){2,})*", max_tokens=30),
     chat(guided_choice=["x" * 4000 + str(i) for i in range(500)]),
-    # Objects of many members, where they are kept in their order.
+    # Objects with many members, in places that keep their order.
     chat(metadata=MANY),
     chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": MANY}}),
     posted(RESPONSE, json.dumps({"input": "hi", "max_output_tokens": 2, "text": MANY})),
     posted(RESPONSE, json.dumps({"input": "hi", "max_output_tokens": 2, "user": "u" * 4000000, "stream": True})),
     posted(RESPONSE, json.dumps({"max_output_tokens": 2, "input": [{"type": "message", "role": "user", "content": "hi"}] +
                                  [{"type": "function_call", "call_id": f"{i}" * 2000, "name": "f", "arguments": "{}"} for i in range(20)]})),
-    # What is asked for more than once.
+    # Repeated fields and values.
     chat(n=128, stop_token_ids=list(range(1000)), logit_bias={str(i): -1 for i in range(1000)}),
     chat(n=128, stop=["a" * 4000, "b" * 4000, "ab" * 2000, "c"]),
     posted(COMPLETION, json.dumps({"prompt": [[5] * 700] * 4, "n": 2, "echo": True, "logprobs": 20, "max_tokens": 1})),
     posted(COMPLETION, json.dumps({"prompt": [5] * 700, "n": 3, "echo": True, "logprobs": 20, "max_tokens": 1, "stream": True})),
     posted(COMPLETION, json.dumps({"prompt": ["x"] * 128, "max_tokens": 1, "logprobs": 20})),
-    # Where one request ends and another begins.
+    # Ambiguous ends of requests.
     HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: gzip, chunked\r\n\r\n1d\r\n" + SMALL + b"\r\n0\r\n\r\n",
     HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: xchunked\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
     in_chunks(SMALL, b";a=" + b"x" * 1000),
@@ -96,7 +96,7 @@ def send(server, data):
         try:
             s.sendall(data)
         except OSError:
-            pass  # refused before all of it was sent
+            pass  # rejected before all of it was sent
         answer = read_all(s)
     if answer and not answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 4", b"HTTP/1.1 503 ")):
         raise AssertionError(answer[:200])
@@ -107,7 +107,7 @@ def send_all(server):
         try:
             send(server, data)
         except (ConnectionResetError, BrokenPipeError, TimeoutError):
-            pass  # closed, as it may be
+            pass  # closing the connection is allowed
 
 
 def reset(s):
@@ -171,7 +171,7 @@ def close_one_half(server, chance):
 
 
 def ask_without_patience(server, chance):
-    """Leaves while workers have it."""
+    """Disconnects while workers process the request."""
     s = server.socket()
     s.sendall(chance.choice(RAW))
     time.sleep(chance.random() / 5)
@@ -186,10 +186,10 @@ def hold_connections(server, chance):
 
 
 def one(server, chance):
-    """A hostile request by chance."""
+    """A random hostile request."""
     how = chance.choice((None, None, None, leave_in_the_middle, leave_behind_input, read_slowly, send_bytes_alone, hold_connections,
                          leave_answers_unread, close_one_half, ask_without_patience))
     try:
         return how(server, chance) if how else send(server, chance.choice(RAW))
     except (ConnectionResetError, BrokenPipeError, TimeoutError):
-        return None  # closed, as it may be
+        return None  # closing the connection is allowed

@@ -29,7 +29,7 @@ class LineWriters : public testing::Test {
     return out;
   }
   static std::string note(int64_t lines) { return "missing " + std::to_string(lines) + "\n"; }
-  // Of all whole notes in a text.
+  // The sum of all complete notes in a text.
   static int64_t noted(const std::string& text) {
     int64_t lines = 0;
     for (size_t at = text.find("missing "); at != text.npos; at = text.find("missing ", at + 1))
@@ -54,10 +54,10 @@ TEST_F(LineWriters, WhatDoesNotFitIsCountedWhereItIsMissing) {
     LineWriter lines(writer_, 10000, note);
     lines.write(full + '\n');  // fills the pipe
     ASSERT_TRUE(lines.flush(std::chrono::minutes(1)));
-    lines.write(full + '\n');  // waits in a write
+    lines.write(full + '\n');  // blocks in a write
     while (lines.flush(std::chrono::milliseconds(0))) {
     }
-    for (int i = 0; i < 10; ++i) lines.write(full + '\n');  // some fit
+    for (int i = 0; i < 10; ++i) lines.write(full + '\n');  // some fit into the queue
     const int64_t dropped = lines.dropped();
     EXPECT_GE(dropped, 8);
     EXPECT_LT(dropped, 10);

@@ -67,7 +67,7 @@ TEST(Metrics, ImbalanceIsTheBusiestExpertOverTheMean) {
     EXPECT_NE(page.find(line), std::string::npos) << line << "is not in\n" << page;
 }
 
-// The largest page there is: gpt-oss-120b's, after a long time.
+// The largest page: gpt-oss-120b's after a long time.
 TEST(Metrics, APageOfManyExpertsIsNotTooLong) {
   EngineLoad load;
   const size_t without = metrics_text({}, load, 0, "openai/gpt-oss-120b").size();

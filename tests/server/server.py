@@ -1,4 +1,4 @@
-"""Runs `sluice serve` for a test, and talks to it with what Python's library has."""
+"""Runs `sluice serve` for a test and sends requests with Python's standard library."""
 import http.client
 import json
 import os
@@ -11,7 +11,7 @@ import time
 import unittest
 
 COMMAND = os.environ["SLUICE_COMMAND"]
-WATCHDOG = 120  # seconds after which something hangs; nothing here measures time
+WATCHDOG = 120  # seconds after which the test counts as hanging; the tests measure no time
 QUESTION = [{"role": "user", "content": "What is 417 + 268?"}]
 
 
@@ -24,7 +24,7 @@ def wait_until(condition, what):
 
 
 def is_sanitized():
-    """Whether it is built with a sanitizer, which takes all addresses and does not give back what is freed."""
+    """Whether the server is built with a sanitizer, which maps all addresses and does not return freed memory."""
     with open(COMMAND, "rb") as f:
         program = f.read()
     return b"__asan_init" in program or b"__tsan_init" in program
@@ -32,7 +32,7 @@ def is_sanitized():
 
 class Server:
     def __init__(self, *flags, log=None, limits=()):
-        """`log`: where its standard error goes, in place of logged(). `limits`: (resource, bytes) that bound the process."""
+        """`log`: receives standard error instead of logged(). `limits`: (resource, bytes) limits of the process."""
         def bound():
             for what, most in limits:
                 resource.setrlimit(what, (most, most))
@@ -69,7 +69,7 @@ class Server:
         return self.exit_status()
 
     def memory(self, kind="VmRSS"):
-        """Megabytes that the process has."""
+        """Resident megabytes of the process."""
         with open(f"/proc/{self.process.pid}/status") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith(kind)) // 1024
 
@@ -83,7 +83,7 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout=WATCHDOG)
 
     def ask(self, path, body=None, headers=None, method=None):
-        """Status, headers and the body, read as JSON where it is."""
+        """Status, headers and the body, parsed if it is JSON."""
         connection = self.connect()
         all_headers = {"Content-Type": "application/json"} if body is not None else {}
         all_headers.update(headers or {})
@@ -111,7 +111,7 @@ class Server:
         return connection, response
 
     def open_later(self, prompt, max_tokens):
-        """A stream of which nothing is read yet."""
+        """Starts a stream without reading any of it."""
         connection = self.connect()
         body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
@@ -124,7 +124,7 @@ class Server:
         return events
 
     def metric(self, name, label=""):
-        """Its value; of several with `label`, as 'finished_reason="stop"'."""
+        """The value of a metric; `label` selects one of several, such as 'finished_reason="stop"'."""
         for line in self.ask("/metrics")[2].splitlines():
             if line.startswith(name + "{") and label in line:
                 return float(line.rsplit(" ", 1)[1])
@@ -138,14 +138,14 @@ class Server:
         wait_until(lambda: self.metric("vllm:num_requests_waiting") == 0, "no waiting requests")
 
     def raw(self, data, then_close_writing=False):
-        """All that comes back for these bytes until the server closes, as text."""
+        """Sends these bytes and returns everything until the server closes the connection, as text."""
         with self.socket() as s:
             try:
                 s.sendall(data)
                 if then_close_writing:
                     s.shutdown(socket.SHUT_WR)
             except OSError:
-                pass  # refused before all of it was sent
+                pass  # rejected before all of it was sent
             return read_all(s).decode("latin-1")
 
 
@@ -179,7 +179,7 @@ def events_of(response):
 
 
 def close(stream):
-    """What open_stream() gave, in the middle: the response has the socket too."""
+    """Disconnects in the middle of a stream from open_stream(): the response holds the socket, too."""
     connection, response = stream
     response.close()
     connection.close()
@@ -196,7 +196,7 @@ def run_json(*words):
 
 
 class ServerTest(unittest.TestCase):
-    """One server for all tests of a class; it must still serve after each, and end with 0."""
+    """One server for all tests of a class. It must still serve after each test and exit with 0."""
     FLAGS = ()
 
     @classmethod

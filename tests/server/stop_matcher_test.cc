@@ -34,11 +34,11 @@ TEST(StopMatcher, EndsAtTheSamePlaceHoweverTheTextIsCut) {
       {{"of"}, "all of it", {"all ", "of"}},
       {{"it", "of"}, "all of it", {"all ", "of"}},
       {{"all"}, "all of it", {"", "all"}},
-      {{"it!"}, "all of it", {"all of it", {}}},  // begun, never whole
-      {{"aab"}, "aaaab", {"aa", "aab"}},          // begins again within itself
-      {{"abcd", "bc"}, "abce", {"a", "bc"}},      // the one that began first did not become whole
-      {{"abcd", "bc"}, "abcd", {"", "abcd"}},     // and here it did
-      {{"abcd", "bc"}, "abc", {"a", "bc"}},       // and here the text ended
+      {{"it!"}, "all of it", {"all of it", {}}},  // begun, never complete
+      {{"aab"}, "aaaab", {"aa", "aab"}},          // a match begins inside itself
+      {{"abcd", "bc"}, "abce", {"a", "bc"}},      // the string that begins first stays incomplete
+      {{"abcd", "bc"}, "abcd", {"", "abcd"}},     // here it is complete
+      {{"abcd", "bc"}, "abc", {"a", "bc"}},       // here the text ends
       {{"ab", "abc"}, "xabc", {"x", "ab"}},       // two at one place
       {{"\xc3\xa9"}, "caf\xc3\xa9s", {"caf", "\xc3\xa9"}},
   };
@@ -47,7 +47,7 @@ TEST(StopMatcher, EndsAtTheSamePlaceHoweverTheTextIsCut) {
       EXPECT_EQ(in_pieces(c.stops, c.text, piece), c.want) << c.text << " by " << piece;
 }
 
-// Comparing every end of the text with every beginning of a string takes minutes.
+// Comparing every suffix of the text with every prefix of a string would take minutes.
 TEST(StopMatcher, TakesLinearTime) {
   std::vector<std::string> stops;
   for (int i = 0; i < 64; ++i) stops.push_back(std::string(4000 + i, 'a') + "!");

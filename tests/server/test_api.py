@@ -1,4 +1,4 @@
-"""What clients of the OpenAI API get."""
+"""The answers of the OpenAI API."""
 import re
 import threading
 import unittest
@@ -257,7 +257,7 @@ class Api(ServerTest):
                 self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
                 self.server.chat(max_tokens=1, **{field: neutral})
                 self.server.chat(max_tokens=1, **{field: None})
-        # What other servers' clients send with its default asks for nothing.
+        # Fields that clients of other servers send with default values have no effect.
         for field, value, neutral in (("n_predict", 3, -1), ("xtc_probability", 0.5, 0), ("dry_multiplier", 0.8, 0), ("mirostat", 2, 0), ("typical_p", 0.9, 1),
                                       ("top_n_sigma", 1, -1), ("samplers", ["top_k"], None), ("dynatemp_range", 0.5, 0), ("repeat_penalty", 1.1, 1.0),
                                       ("tfs_z", 0.9, 1), ("n_probs", 2, 0), ("n_indent", 4, 0), ("t_max_predict_ms", 5, 0), ("max_new_tokens", 3, None),
@@ -272,7 +272,7 @@ class Api(ServerTest):
                 with self.subTest(member=member, path=path):
                     self.refused(path, {**body, "reasoning": {member: value}}, 400, f"reasoning.{member}", "not supported")
                     self.assertEqual(self.server.ask(path, {**body, "reasoning": {member: neutral}})[0], 200)
-        # A limit by the name that another path has for it limits nothing.
+        # A limit under another path's name with the value "no limit" has no effect.
         for path, body, fields in ((COMPLETION, {"prompt": "x"}, ("max_completion_tokens", "max_output_tokens", "n_predict", "max_new_tokens")),
                                    ("/v1/responses", {"input": "x"}, ("max_completion_tokens", "n_predict", "max_new_tokens"))):
             for field in fields:
@@ -320,14 +320,14 @@ class Api(ServerTest):
         for token, logprob, top in list(zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"]))[1:]:
             self.assertEqual(top[token], logprob)
             self.assertLessEqual(logprob, max(top.values()))
-        # The prefix cache has all of it by now: the same lists, and none of it is taken from there.
+        # The prefix cache contains all of it by now. The lists are the same, and cached pages are not used for them.
         again = ask(prompt=text, max_tokens=0)
         self.assertEqual(again["choices"][0]["logprobs"], lists)
         self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
-        # One more token, as evaluations ask: the answer's lists behind those.
+        # One more token, as in evaluations: the answer's lists follow the prompt's.
         more = ask(prompt=text, max_tokens=1)["choices"][0]["logprobs"]
         self.assertEqual([values[:-1] for values in more.values()], list(lists.values()))
-        # What a model says by itself has the same log probabilities where it is a prompt.
+        # Generated tokens have the same log probabilities when they are a prompt.
         said = ask(prompt="Hello", max_tokens=12)["choices"][0]
         ids = self.server.ask("/tokenize", {"prompt": said["text"]})[2]["tokens"]
         echoed = ask(prompt=ids, max_tokens=0)["choices"][0]["logprobs"]
@@ -364,7 +364,7 @@ class Api(ServerTest):
         self.assertEqual("".join(p["function"]["arguments"] for p in pieces), whole["tool_calls"][0]["function"]["arguments"])
 
     def test_answers_that_end_within_a_header(self):
-        """No part of a header is content, and no part of a name is a tool's."""
+        """No part of a header becomes content, and no partial name becomes a call."""
         tool = {"type": "function", "function": {**ADD["function"], "name": "get_current_weather"}}
         fields = {"messages": [{"role": "user", "content": "What is 1 + 1?"}], "tools": [tool], "tool_choice": "required", "temperature": 0}
         whole = self.server.chat(**fields, max_tokens=100)

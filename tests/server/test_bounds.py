@@ -1,5 +1,5 @@
-"""What is bounded: memory, threads, a log that nobody reads, what a client leaves unread, and the work of one answer. None of it is felt by
-anybody else."""
+"""Limits: memory, threads, an unread log, a client's unread bytes, and the work of one answer. Reaching a limit does not affect
+other clients."""
 import fcntl
 import json
 import os
@@ -24,7 +24,7 @@ class Memory(OwnServerTest):
             self.skipTest("a sanitizer takes all addresses that there are")
 
     def address_space(self, what):
-        """Bytes of a server that has answered."""
+        """Resident bytes of a server after its first answer."""
         server = self.start("-q")
         server.chat(max_tokens=2)
         with open(f"/proc/{server.process.pid}/status") as f:
@@ -33,7 +33,7 @@ class Memory(OwnServerTest):
         return found
 
     def test_one_request_that_wants_too_much(self):
-        """It is refused; an answer under way beside it stays whole."""
+        """The large request is rejected; a concurrent answer completes."""
         server = self.start("-q", limits=[(resource.RLIMIT_AS, self.address_space("VmPeak") + (100 << 20))])
         body = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"x":[' + ",".join(["[]"] * 2500000) + "]}"
         ids = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"n":8,"stop_token_ids":[' + ",".join(["1"] * 3000000) + "]}"
@@ -57,7 +57,7 @@ class Memory(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_bodies_of_many_clients(self):
-        """All that are being read count together: 64 that send 8 MB each and wait with the last byte are not 512 MB."""
+        """All bodies being read count together: 64 clients that send 8 MB each, except the last byte, do not take 512 MB."""
         server = self.start("--max-pending-bytes", str(32 << 20), "--max-body-bytes", str(8 << 20))
         whole = b'{"prompt": "x", "max_tokens": 1, "user": "' + b"a" * (7 << 20) + b'"}'
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(whole)
@@ -68,7 +68,7 @@ class Memory(OwnServerTest):
             try:
                 s.sendall(head + whole[:-1])
             except OSError:
-                pass  # refused before all of it was sent
+                pass  # rejected before all of it was sent
             held.append(s)
         for s in held:
             s.settimeout(1)
@@ -87,11 +87,11 @@ class Memory(OwnServerTest):
         for s in held:
             s.close()
         wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
-        self.assertEqual(server.ask(COMPLETION, whole)[0], 200)  # as ever
+        self.assertEqual(server.ask(COMPLETION, whole)[0], 200)  # unaffected
         self.assertEqual(server.stop(), 0)
 
     def test_threads_that_cannot_be_made(self):
-        """Whichever it is: it serves, or says so in a line."""
+        """For every limit: the server serves, or one line explains why not."""
         stack, served, refused = 256 << 20, 0, 0
         least = self.address_space("VmPeak")
         for more in range(0, 20):
@@ -115,11 +115,11 @@ class Memory(OwnServerTest):
         self.assertGreater(served, 0)
 
 
-LINES = 8000  # of some 200 bytes: more than the server keeps for a log that nobody reads
+LINES = 8000  # of about 200 bytes: more than the server keeps for an unread log
 
 
 class Log(OwnServerTest):
-    """Of a server whose standard error is a pipe."""
+    """The log of a server whose standard error is a pipe."""
 
     def start_with_pipe(self, *flags):
         reader, writer = os.pipe()
@@ -131,7 +131,7 @@ class Log(OwnServerTest):
         return server
 
     def ask_all(self, server, count):
-        """Requests that each give a line, and a chat."""
+        """Sends requests that each log a line, and a chat."""
         with HealthClock(server) as clock:
             for _ in range(count):
                 self.assertEqual(server.ask("/" + "a" * 4000)[0], 404)
@@ -149,11 +149,12 @@ class Log(OwnServerTest):
         wait_until(lambda: any(b"are missing here" in line for line in list(lines)), "a line that says so")
         self.assertEqual(server.stop(), 0)
         reading.join()
-        read = [json.loads(line) for line in lines]  # each is whole
+        read = [json.loads(line) for line in lines]  # every line is complete
         missing = [line["lines"] for line in read if "lines of the log are missing here" in line["message"]]
         self.assertEqual(sum(missing), dropped)
-        self.assertIn(sum(line.get("status") == 404 for line in read) + dropped, (LINES, LINES + 1))  # that of the chat is shorter, and may have found room
-        self.assertIn("asked to end", read[-1]["message"])
+        # The chat's line is shorter and may have fitted.
+        self.assertIn(sum(line.get("status") == 404 for line in read) + dropped, (LINES, LINES + 1))
+        self.assertIn("shutting down", read[-1]["message"])
 
     def test_nobody_reads_to_the_end(self):
         server = self.start_with_pipe()
@@ -169,7 +170,7 @@ class Log(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_a_file_that_may_not_grow(self):
-        """As a full disk: lines are lost, and nothing else."""
+        """Like a full disk: only lines are lost."""
         with tempfile.TemporaryFile() as file:
             server = self.start(log=file, limits=[(resource.RLIMIT_FSIZE, 10)])
             self.ask_all(server, 20)
@@ -178,7 +179,7 @@ class Log(OwnServerTest):
 
 
 class Streams(OwnServerTest):
-    """The bound is on what a client leaves unread, and not on what one event weighs."""
+    """The limit applies to a client's unread bytes, not to the size of one event."""
 
     def whole_stream(self, server, path, body):
         events = server.stream(path, **body)
@@ -199,7 +200,7 @@ class Streams(OwnServerTest):
     def test_last_events_that_are_large(self):
         server = self.start()
         for tokens in (200, 1200):
-            # No token that ends the analysis or the message.
+            # No token ends the analysis or the message.
             body = {"input": "Count.", "max_output_tokens": tokens, "ignore_eos": True, "top_logprobs": 20, "include": ["message.output_text.logprobs"],
                     "temperature": 0, "logit_bias": {str(1000 + i): -100 for i in (3, 4, 5, 6, 7, 8, 9, 16, 17)}}
             response = self.whole_stream(server, RESPONSE, body)
@@ -219,17 +220,17 @@ class Streams(OwnServerTest):
             while chunk := s.recv(1 << 20 if len(out) > 1 << 20 else 65536):
                 out += chunk
                 if len(out) < 1 << 20:
-                    time.sleep(0.2)  # some 3 s until there is 1 MB of it
+                    time.sleep(0.2)  # about 3 s until there is 1 MB of it
         self.assertTrue(out.endswith(b"data: [DONE]\n\n"), out[-100:])
         self.assertEqual(server.stop(), 0)
         self.assertNotIn("client", server.logged())
 
 
-BLOCKED = 0.15  # seconds that the server itself may hold /health up, where it did so for 0.4 to 2 s
+BLOCKED = 0.15  # seconds that the server itself may block /health; it once blocked for 0.4 to 2 s
 
 
 class LargeAnswers(OwnServerTest):
-    """Of which some parts are made by workers."""
+    """Large answers, parts of which are made by workers."""
     ECHO = {"prompt": [5] * 1500, "echo": True, "logprobs": 20, "n": 4, "max_tokens": 2, "temperature": 0}
 
     def test_log_probabilities_hold_up_nobody(self):
@@ -279,7 +280,7 @@ class LargeAnswers(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_answers_together(self):
-        """What is kept of all of them is bounded, and the largest fails."""
+        """The kept data of all answers is limited, and the largest answer fails."""
         server = self.start("--max-pending-bytes", str(1 << 20))
         status, _, answer = server.ask(COMPLETION, {**self.ECHO, "n": 2})
         self.assertEqual((status, answer["error"]["code"]), (503, "out_of_memory"), answer)
@@ -297,7 +298,7 @@ class LargeAnswers(OwnServerTest):
         return s
 
     def test_answers_that_nobody_reads(self):
-        """Those that are the same for all are there once."""
+        """Bodies that are the same for all clients exist once."""
         server = self.start()
         status, _, answer = server.ask(RESPONSE, {"input": "hi", "max_output_tokens": 2, "user": "u" * 7000000})
         self.assertEqual(status, 200)
@@ -312,12 +313,12 @@ class LargeAnswers(OwnServerTest):
             s.close()
         if not is_sanitized():
             self.assertLess(after - before, 100, "MB")
-            self.assertLess(clock.most_blocked, BLOCKED * 3)  # 350 clients at once
+            self.assertLess(clock.most_blocked, BLOCKED * 3)  # 350 concurrent clients
         self.assertEqual(server.ask(f"/v1/responses/{answer['id']}")[2], answer)
         self.assertEqual(server.stop(), 0)
 
     def test_answers_that_nobody_reads_and_that_differ(self):
-        """Beyond --max-pending-bytes the connection ends that has most of them; a small one stays."""
+        """Beyond --max-pending-bytes the connection with the most unsent bytes is closed; a small one stays open."""
         server = self.start("--max-pending-bytes", str(12 << 20))
         small = self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         text = json.dumps({"prompt": "x", "max_tokens": 1, "stream": False, "user": "u"})
@@ -328,7 +329,7 @@ class LargeAnswers(OwnServerTest):
         while "--max-pending-bytes" not in server.logged():
             held.append(self.open_unread(server, request))
             self.assertLess(len(held), 20)
-            self.assertEqual(held[-1].recv(1), b"H")  # it is answered
+            self.assertEqual(held[-1].recv(1), b"H")  # its answer has arrived
             time.sleep(0.3)
         whole = b""
         while chunk := small.recv(65536):

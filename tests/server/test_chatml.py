@@ -1,4 +1,4 @@
-"""Chats of a model with Qwen3's chat format, and of one with none that is known: the shipped weights under another tokenizer, which say anything."""
+"""Chats with Qwen3's chat format and with an unknown one: the shipped weights with another tokenizer, which generate arbitrary text."""
 import json
 import pathlib
 import shutil
@@ -18,7 +18,8 @@ TOOLS = [{"type": "function", "function": {"name": "point", "description": "Keep
 FORMAT = {"type": "json_schema", "json_schema": {"name": "point", "strict": True, "schema": POINT}}
 SCHEMAS = {"point": POINT, "points": LIST}
 TOKENS = {t["content"]: t["id"] for t in json.loads((DATA / "tokenizer" / "pattern_qwen.json").read_text())["added_tokens"]}
-ENDS = {str(TOKENS["</think>"]): 6, str(TOKENS["<|im_end|>"]): 4}  # what says anything seldom says these
+# Arbitrary text seldom contains these tokens.
+ENDS = {str(TOKENS["</think>"]): 6, str(TOKENS["<|im_end|>"]): 4}
 
 
 def made_model(folder, template=None):
@@ -47,7 +48,7 @@ class ChatMlTest(ServerTest):
         super().setUpClass()
 
     def choices(self, **fields):
-        """The messages of those that ended."""
+        """The messages of finished answers."""
         answer = self.server.chat(**{"temperature": 1, "max_tokens": 400, "n": 8, "logit_bias": ENDS, **fields})
         for choice in answer["choices"]:
             self.assertIn(choice["finish_reason"], ["stop", "length", "tool_calls"])
@@ -137,7 +138,7 @@ class Switch(ChatMlTest):
             choice = self.server.chat(seed=seed, temperature=1, max_tokens=60, logprobs=True)["choices"][0]
             content = choice["logprobs"]["content"]
             said = b"".join(bytes(t["bytes"]) for t in content).decode(errors="replace")
-            # Numbers above the tokenizer's are no bytes, and white space before the first word is not listed.
+            # Ids above the tokenizer's decode to no bytes, and white space before the first word is not listed.
             self.assertEqual(said.replace("\ufffd", "").strip(), choice["message"]["content"].replace("\ufffd", "").strip())
 
     def test_efforts_are_refused_and_thinking_is_not(self):
@@ -207,7 +208,7 @@ class Unknown(OwnServerTest):
             if template:
                 (pathlib.Path(self.model) / "chat_template.jinja").write_text(template)
             server = self.start("--model", self.model)
-            self.assertIn("no chats, completions alone: chat template: wanted one of a format that is known", server.logged())
+            self.assertIn("chats are disabled, only completions are served: chat template: wanted the template of a known format", server.logged())
             for path, body in ((CHAT, {"messages": QUESTION}), ("/v1/responses", {"input": "q"}), (CHAT, {"messages": QUESTION, "tools": TOOLS}),
                                ("/tokenize", {"messages": QUESTION})):
                 status, _, answer = server.ask(path, body)
@@ -225,7 +226,7 @@ class Unknown(OwnServerTest):
 
     def test_run_and_eval_refuse_it(self):
         for words in (("run", "-p", "q"), ("eval",)):
-            self.assertIn("chat template: wanted one of a format that is known (harmony, qwen3, qwen3-thinking, qwen3-instruct), found none",
+            self.assertIn("chat template: wanted the template of a known format (harmony, qwen3, qwen3-thinking, qwen3-instruct), found none",
                           self.fails(*words, "-m", self.model))
 
     def test_a_format_that_is_named(self):

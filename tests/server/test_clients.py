@@ -1,4 +1,4 @@
-"""`sluice bench serve` and `sluice eval --server`, against sluice serve and against a server whose answers and times are known."""
+"""`sluice bench serve` and `sluice eval --server`, against sluice serve and against a server with known answers and timing."""
 import collections
 import json
 import os
@@ -48,7 +48,7 @@ class Files(unittest.TestCase):
             return json.load(f)
 
     def bench(self, url, *words, status=0):
-        """Standard output, standard error, and the result with each request's times."""
+        """Returns standard output, standard error, and the result with each request's times."""
         result = self.path("result.json")
         out, err = sluice("bench", "serve", "--base-url", url, "--output-json", result, "--save-detailed", *words, status=status)
         return out, err, self.read("result.json")
@@ -67,7 +67,7 @@ class AgainstFake(Files):
 
     def test_times_are_those_of_the_server(self):
         out, _, result = self.bench(self.fake.url, *self.custom(["ok"] * 5, 6), "--max-concurrency", 1, "--percentile-metrics", "ttft,tpot,itl,e2el")
-        log = self.fake.asked("/v1/completions")[1:]  # the first was to see whether it answers
+        log = self.fake.asked("/v1/completions")[1:]  # the first request only tests the server
         self.assertEqual((len(log), self.fake.most_open), (5, 1))
         self.assertEqual((result["completed"], result["failed"], result["total_input_tokens"], result["total_output_tokens"]), (5, 0, 55, 30))
         for i, asked in enumerate(log):
@@ -79,7 +79,7 @@ class AgainstFake(Files):
         self.assertAlmostEqual(result["mean_tpot_ms"], statistics.mean(
             1000 * (total - first) / 5 for total, first in zip(result["latencies"], result["ttfts"])))
         self.assertGreaterEqual(result["duration"], sum(result["latencies"]))
-        # The server sleeps before its first piece and between the others. How much later they are read is the machine's.
+        # The server sleeps before its first piece and between pieces. The machine adds further delay.
         self.assertGreaterEqual(result["median_ttft_ms"], 1000 * FIRST)
         self.assertGreaterEqual(result["median_e2el_ms"], 1000 * (FIRST + 5 * GAP))
         self.assertIn(f"{'Mean TTFT (ms):':<40} {result['mean_ttft_ms']:<10.2f}\n", out)
@@ -113,8 +113,8 @@ class AgainstFake(Files):
 
     def test_failures_are_counted_with_their_reasons(self):
         bad = {"500": "HTTP 500: out of order", "close": "the server closed the connection without an answer",
-               "cut": "the server closed the connection within its answer", "no end": "the answer ended without [DONE]",
-               "error event": "an error within the answer: lost the thread", "hang": "no whole answer within 6 seconds"}
+               "cut": "the server closed the connection before its answer was complete", "no end": "stream: wanted [DONE] at its end, found none",
+               "error event": "error in the stream: lost the thread", "hang": "no complete answer within 6 seconds"}
         rows = ["ok"] * 4 + ["no usage"] + [b for b in bad for _ in range(2)]
         out, err, result = self.bench(self.fake.url, *self.custom(rows, 2), "--timeout", 6)
         self.assertEqual((result["completed"], result["failed"]), (5, 12))
@@ -128,15 +128,15 @@ class AgainstFake(Files):
         f"length {2**64 - 1}": "wanted an answer of at most 268435456 bytes, found more",
         f"length {2**63 - 1}": "wanted an answer of at most 268435456 bytes, found more",
         f"length {200 * 10**9}": "wanted an answer of at most 268435456 bytes, found more",
-        f"length {200 * 10**6}": "the server closed the connection within its answer",
+        f"length {200 * 10**6}": "the server closed the connection before its answer was complete",
         f"length {10**30}": "wanted an HTTP answer, found an error: bad Content-Length",
         "length -1": "wanted an HTTP answer, found an error: bad Content-Length",
         "chunk zz": "wanted an HTTP answer, found an error: bad chunk",
         "chunk huge": "wanted an HTTP answer, found an error: bad chunk",
-        "chunk cut": "the server closed the connection within its answer",
+        "chunk cut": "the server closed the connection before its answer was complete",
         "chunk of words": "wanted ", "head": "wanted ", "heads": "wanted ",
         "interims": "wanted at most 100 interim answers, found more",
-        "interim and no more": "the server closed the connection within its answer",
+        "interim and no more": "the server closed the connection before its answer was complete",
         "switch": "HTTP 101", "mail": "wanted an HTTP answer, found an error: bad version",
         "event": "wanted events of at most 16777216 bytes, found a longer one",
         'usage {"prompt_tokens": -5}': "usage: prompt_tokens: wanted an integer from 0 to 2147483647, found -5",
@@ -200,7 +200,7 @@ class AgainstFake(Files):
             self.assertIn("--metadata: " + said if "wanted" in said else said,
                           sluice("bench", "serve", "--base-url", self.fake.url, *words, "--metadata", bad, status=2)[1])
         self.assertIn("found 'a'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--metadata", "a=1", "a=2", status=2)[1])
-        self.assertEqual(self.fake.log, [], "found before anybody is asked")
+        self.assertEqual(self.fake.log, [], "found before any request")
 
     def test_extra_body(self):
         words = self.custom(["ok"] * 2, 1)
@@ -211,12 +211,12 @@ class AgainstFake(Files):
             self.assertEqual(asked["body"]["max_tokens"], 1)
         self.fake.log.clear()
         for bad, said in (("[1]", "--extra-body: wanted an object, found "), ("{", "--extra-body: wanted JSON"),
-                          ('{"stream": false}', "--extra-body: wanted fields that no flag sets, found 'stream'"),
+                          ('{"stream": false}', "--extra-body: wanted only fields that no flag sets, found 'stream'"),
                           ('{"max_tokens": 3}', "found 'max_tokens'"), ('{"prompt": 3}', "found 'prompt'")):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, "--extra-body", bad, status=2)[1])
         self.assertIn("found 'ignore_eos'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--ignore-eos", "--extra-body",
                                                    json.dumps(extra), status=2)[1])
-        self.assertEqual(self.fake.log, [], "found before anybody is asked")
+        self.assertEqual(self.fake.log, [], "found before any request")
 
     def test_a_prefix_that_all_random_prompts_share(self):
         self.bench(self.fake.url, "--num-prompts", 5, "--num-warmups", 2, "--random-prefix-len", 30, "--random-input-len", 10,
@@ -240,7 +240,7 @@ class AgainstFake(Files):
         talk = self.write("talk.json", json.dumps([{"conversations": [{"value": "How many are there?"}, {"value": "There are five of them."}]}]))
         self.bench(self.fake.url, "--num-prompts", 1, "--dataset-name", "sharegpt", "--dataset-path", talk, "--tokenizer", MODEL)
         self.assertEqual(asked, [], "the server counts nothing")
-        # Without usage the answer's text is counted: pieces are "x", whose five are fewer tokens than pieces or as many.
+        # Without usage, the client counts the answer's tokens. Pieces are "x", and five of them are at most as many tokens.
         _, _, result = self.bench(self.fake.url, *self.custom(["no usage"], 5), "--tokenizer", MODEL)
         prompt, output = (int(t) for t in (result["total_input_tokens"], result["total_output_tokens"]))
         self.assertGreater(prompt, 0)
@@ -260,7 +260,7 @@ class AgainstFake(Files):
     def test_when_no_request_of_a_run_succeeds(self):
         _, err, result = self.bench(self.fake.url, *self.custom(["500"] * 3), status=2)
         self.assertEqual((result["completed"], result["failed"], result["mean_ttft_ms"]), (0, 3, 0))
-        self.assertIn("wanted requests that succeed", err)
+        self.assertIn("requests: wanted at least one success", err)
 
     def test_random_prompts(self):
         words = ("--num-prompts", 8, "--num-warmups", 3, "--random-input-len", 40, "--random-output-len", 2, "--ignore-eos", "--seed", 3)
@@ -268,7 +268,7 @@ class AgainstFake(Files):
         bodies = [r["body"] for r in self.fake.asked("/v1/completions")]
         self.assertEqual({r["key"] for r in self.fake.asked("/v1/completions")}, {"Bearer secret"})
         self.assertEqual(len(bodies), 1 + 3 + 8)
-        self.assertEqual(len({tuple(b["prompt"]) for b in bodies}), 12, "no prompt comes again")
+        self.assertEqual(len({tuple(b["prompt"]) for b in bodies}), 12, "no prompt repeats")
         for b in bodies:
             self.assertTrue(30 <= len(b["prompt"]) <= 50 and 1 <= b["max_tokens"] <= 3 and b["ignore_eos"], b)
             self.assertTrue(all(i >= 10 for i in b["prompt"]), "ids that /tokenize gave")
@@ -300,7 +300,7 @@ class AgainstFake(Files):
             n = int(re.findall(r"Question: Q(\d+)\?", body["messages"][0]["content"])[-1])
             return None if n == 9 else f"so\n#### {n}" if n % 2 else f"It is {n}."
         self.fake.answer = answer
-        self.fake.barrier = threading.Barrier(2, timeout=20)  # a question is answered beside another
+        self.fake.barrier = threading.Barrier(2, timeout=20)  # two questions are answered concurrently
         result = self.path("eval.json")
         out, _ = sluice("eval", "--server", self.fake.url, "--task", "gsm8k", "--data", self.gsm8k(13), "--num-fewshot", 3,
                         "--output-json", result, "--max-concurrency", 2, status=1)
@@ -343,11 +343,11 @@ class AgainstFake(Files):
             words = words if "--data" in words else (*words, "--data", "x")
             self.assertIn(said, sluice("eval", *words, status=2)[1])
         self.assertIn("--data: wanted the questions of gsm8k", sluice("eval", "--server", self.fake.url, "--task", "gsm8k", status=2)[1])
-        # A resolver would take the port modulo 65536, which is another server.
+        # A resolver would reduce the port modulo 65536, which is another server.
         for port in (65536 + int(self.fake.url.rsplit(":", 1)[1]), 0, 65536, "00000", "9" * 30):
             for words in (("bench", "serve", "--base-url"), ("eval", "--data", "x", "--server")):
                 self.assertIn("wanted a port from 1 to 65535", sluice(*words, f"http://127.0.0.1:{port}", status=2)[1])
-        # An unset variable of a script is no server, and no file.
+        # An empty variable of a script is neither a server nor a file.
         for flag in ("--base-url", "--host", "--model", "--output-json", "--svg", "--result-dir", "--result-filename", "--tokenizer", "--dataset-path", "--extra-body"):
             self.assertIn(f"{flag}: wanted some text, found none", sluice("bench", "serve", flag, "", status=2)[1])
         for flag in ("--server", "--data", "--train", "--output-json"):
@@ -360,10 +360,10 @@ class AgainstFake(Files):
 
 
     def test_results_without_a_place(self):
-        """Known before the run, and said before it."""
+        """Errors that can be detected before the run are reported before it."""
         nowhere = self.path("none/x")
         for words, said in ((("--output-json", nowhere), "--output-json: cannot write"), (("--output-json", self.folder), "it is a folder"),
-                            (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: wanted a --max-concurrency"),
+                            (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: wanted --max-concurrency"),
                             (("--save-result", "--result-dir", self.write("file", "") + "/x"), "--result-dir: cannot make the folder")):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, status=2)[1])
         questions = self.lines("q.jsonl", [{"question": "x", "answer": "y"}])

@@ -8,7 +8,7 @@ import unittest
 from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest
 
 MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "models" / "sluice-16e-tiny")
-# A script for vLLM, one for SGLang and one for llama.cpp, but for the model's name.
+# Scripts for vLLM, SGLang and llama.cpp, without the model's name.
 SCRIPTS = (
     "--tensor-parallel-size 1 --max-model-len 2048 --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-num-batched-tokens 256 "
     "--long-prefill-token-threshold 64 --enforce-eager --trust-remote-code --async-scheduling --reasoning-parser openai_gptoss --tool-call-parser openai "
@@ -54,10 +54,10 @@ class Flags(OwnServerTest):
             self.assertIn(value, said)
 
     def test_one_dash_is_as_good_as_two(self):
-        for words, said in ((("-tp", "2"), "--tensor-parallel-size: wanted 1 (a model runs on one device), found '2'"),
-                            (("-pp=2",), "--pipeline-parallel-size: wanted 1 (a model runs on one device), found '2'"),
-                            (("-dp", "x"), "--data-parallel-size: wanted 1 (a model runs on one device), found 'x'"),
-                            (("-ngl", "0"), "--n-gpu-layers: wanted all, auto, 99, 999 (all of a model is on one device: --device), found '0'"),
+        for words, said in ((("-tp", "2"), "--tensor-parallel-size: wanted 1 (Sluice runs a model on one device), found '2'"),
+                            (("-pp=2",), "--pipeline-parallel-size: wanted 1 (Sluice runs a model on one device), found '2'"),
+                            (("-dp", "x"), "--data-parallel-size: wanted 1 (Sluice runs a model on one device), found 'x'"),
+                            (("-ngl", "0"), "--n-gpu-layers: wanted all, auto, 99, 999 (a whole model runs on one device: --device), found '0'"),
                             (("-t", "p"), "--threads: wanted an integer from 0 to 1024, found 'p'")):
             self.assertEqual(refusal(*words), (2, f"sluice: {said} (see sluice --help)\n"))
         self.assertEqual(refusal("-tq", "2"), (2, "sluice: --threads: wanted an integer from 0 to 1024, found 'q' (see sluice --help)\n"))
@@ -123,7 +123,7 @@ class Log(OwnServerTest):
         self.assertEqual(left["end"], "client gone")
 
     def test_what_was_loaded(self):
-        """The same in both formats but for the seconds; in JSON with its figures by themselves."""
+        """Both formats have the same messages except for the seconds; JSON also has the numbers as fields."""
         flags = ("--max-num-seqs", "4", "--max-num-batched-tokens", "96")
         text, as_json = self.start(*flags), self.start(*flags, "--log-format", "json")
         said = [line for server in (text, as_json) for line in server.logged().splitlines()[:3]]
@@ -135,7 +135,7 @@ class Log(OwnServerTest):
         self.assertEqual((model["architecture"], model["layers"], model["experts"], model["top_k"]), ("GptOssForCausalLM", 6, 16, 4))
         self.assertIn("{model}: GptOssForCausalLM, 6 layers, 16 experts (top 4), ".format(**model), model["message"])
         self.assertIn(f" {1e-9 * model['weight_bytes']:.2f} GB in {model['seconds']:.1f} s", model["message"])
-        self.assertEqual(experts["message"], "{device}: a token's experts by {kernel}".format(**experts))
+        self.assertEqual(experts["message"], "{device}: experts of a decode step: {kernel}".format(**experts))
         self.assertEqual((memory["step_tokens"], memory["step_sequences"]), (96, 4))
         self.assertTrue(memory["message"].startswith(
             f"{memory['device']}: cache of {memory['cache_tokens']} tokens of {memory['cache_type']} in sequences of {memory['sequence_tokens']}, "

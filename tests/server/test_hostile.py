@@ -1,4 +1,4 @@
-"""What no client of good will sends: each gets a clear 4xx or a closed connection, and the server goes on."""
+"""Hostile requests: each gets a clear 4xx or a closed connection, and the server keeps serving."""
 import http.client
 import json
 import resource
@@ -49,7 +49,8 @@ class Bodies(ServerTest):
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": many}}}
         chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "messages"),  # the model would be told
+        # The prompt would contain it.
+        for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "messages"),
                                   ("/v1/chat/completions", {**chat, "guided_json": many}, "guided_json"),
                                   ("/v1/chat/completions", {**chat, "tools": [{**tool, "x": many}]}, "tools"),
                                   ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_schema", **schema["json_schema"]}}},
@@ -57,7 +58,7 @@ class Bodies(ServerTest):
             status, _, answer = self.server.ask(path, body)
             self.assertEqual((status, answer["error"]["param"]), (400, param), answer["error"]["message"])
             self.assertLess(len(answer["error"]["message"]), 1000)
-        # Beside what is kept in its order, or among what nobody reads, they cost no more than elsewhere.
+        # Inside values whose order is kept, or inside unread fields, they cost no more than elsewhere.
         self.assertEqual(self.server.ask("/v1/chat/completions", {**chat, "junk": many, "tools": [tool]})[0], 200)
 
     def test_text_of_every_kind_is_answered(self):
@@ -74,7 +75,7 @@ class Protocol(ServerTest):
         return self.server.raw(data, **how).split("\r\n")[0]
 
     def in_pieces(self, head, pieces):
-        """The first line of the answer to what comes in several parts."""
+        """The first line of the answer to a request sent in several parts."""
         with self.server.socket() as s:
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
@@ -83,11 +84,11 @@ class Protocol(ServerTest):
                     time.sleep(0.005)
                     s.sendall(piece)
             except OSError:
-                pass  # refused before all of it was sent
+                pass  # rejected before all of it was sent
             return read_all(s).decode("latin-1").split("\r\n")[0]
 
     def test_one_host(self):
-        """RFC 9112, 3.2: a request of HTTP/1.1 says one, if only an empty one."""
+        """RFC 9112, 3.2: an HTTP/1.1 request must have a Host header, even if it is empty."""
         for path in ("/version", "http://localhost/version", "*"):
             for hosts, status in (("", "400"), ("Host: x\r\nHost: x\r\n", "400"), ("Host: x\r\nHOST: y\r\n", "400")):
                 self.assertIn(f" {status} ", self.first_line(f"GET {path} HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n".encode()), (path, hosts))
@@ -119,13 +120,13 @@ class Protocol(ServerTest):
         self.assertTrue(self.server.raw(head + pieces + b"0\r\n\r\n").startswith("HTTP/1.1 200 "))
         for bad in (b"zz\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n", b"1\nx\n0\n\n"):
             self.assertRegex(self.server.raw(head + bad), r"^HTTP/1.1 400 ", bad)
-        # RFC 9112, 2.2: a line feed alone ends no line, wherever one is due.
+        # RFC 9112, 2.2: LF alone never ends a line.
         for bad in (b"1d\n" + body + b"\n0\n\n", b"1\r\n{\r\n1c\n" + body[1:] + b"\r\n0\r\n\r\n", b"1d;a=b\n" + body, b"1d\r\n" + body + b"\r\n0\n\n"):
             for pieces in ([bad], [bad[i:i + 1] for i in range(len(bad))]):
                 self.assertIn(" 400 ", self.in_pieces(head, pieces), bad)
 
     def test_trailers_are_no_headers(self):
-        """RFC 9110, 6.5.1: what comes behind the body changes nothing of what came before."""
+        """RFC 9110, 6.5.1: trailers do not change the fields of the header section."""
         body = b'1d\r\n{"prompt":"x","max_tokens":1}\r\n0\r\n'
         head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
         json_type = b"Content-Type: application/json\r\n"
@@ -137,7 +138,7 @@ class Protocol(ServerTest):
             self.assertNotIn("late", answer)
 
     def test_empty_lines_before_a_request(self):
-        """RFC 9112, 2.2: some clients send one behind a body."""
+        """RFC 9112, 2.2: some clients send an empty line after a body."""
         last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         body = b'{"prompt":"x","max_tokens":1}'
         first = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -165,8 +166,8 @@ class Protocol(ServerTest):
     def test_requests_that_do_not_end(self):
         for data in (b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", request("{")[:-1] + b"", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"):
             self.assertIn("408", self.first_line(data))
-        self.assertEqual(self.server.raw(b""), "")  # says nothing, hears nothing
-        with self.server.socket() as s:  # a byte at a time, for ever
+        self.assertEqual(self.server.raw(b""), "")  # sends nothing and receives nothing
+        with self.server.socket() as s:  # a byte at a time, forever
             got = b""
             s.settimeout(0.05)
             for byte in b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * WATCHDOG * 20:
@@ -205,7 +206,7 @@ class Protocol(ServerTest):
                 for _ in range(2000):
                     s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
             except TimeoutError:
-                pass  # it has stopped to read, as it should
+                pass  # the server has stopped reading, as it should
             else:
                 self.fail("200000 requests were read before their answers")
 
@@ -258,7 +259,7 @@ class Many(OwnServerTest):
         s.settimeout(WATCHDOG)
         s.connect(("127.0.0.1", server.port))
         s.sendall(request('{"prompt":"x","max_tokens":4000,"ignore_eos":true,"stream":true,"n":32}'))
-        other = server.ask(COMPLETION, {"prompt": "Hello", "max_tokens": 5})  # is not held up
+        other = server.ask(COMPLETION, {"prompt": "Hello", "max_tokens": 5})  # unaffected
         self.assertEqual(other[0], 200)
         wait_until(lambda: "client too slow" in server.logged(), "the end of the slow reader")
         server.wait_until_idle()
@@ -272,10 +273,10 @@ class Many(OwnServerTest):
             try:
                 return server.metric("sluice:connections")
             except (OSError, http.client.HTTPException):
-                return None  # one that was closed by its client still counts
+                return None  # a connection that its client has closed may still count
         held = [server.socket() for _ in range(19)]
         wait_until(lambda: connections() == 20, "19 connections and this one")
-        # The one that asked may still count, and then the 20th is refused. The 22nd is in any case.
+        # The connection that asked may still count, and then the 20th is rejected. The 22nd always is.
         held += [server.socket() for _ in range(3)]
         self.assertEqual(read_all(held[-1]), b"")
         wait_until(lambda: "connection refused" in server.logged(), "a line in the log")

@@ -1,4 +1,4 @@
-"""HTTP at its edges: where a request ends, who may ask, and clients that leave."""
+"""Edge cases of HTTP: ends of requests, access control, and clients that disconnect."""
 import json
 import re
 import subprocess
@@ -16,7 +16,7 @@ def statuses(answer):
 
 class WhereARequestEnds(ServerTest):
     def test_codings_other_than_chunked(self):
-        """RFC 9112, 6.3: else the body would be the next request."""
+        """RFC 9112, 6.3: otherwise the body would be read as the next request."""
         inner = "GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
         for coding in ("gzip", "xchunked", "chunked, identity", "identity", "gzip, chunked", "chunked, chunked", "", "chunked;x=1"):
             head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: {coding}\r\n\r\n"
@@ -37,7 +37,7 @@ class WhereARequestEnds(ServerTest):
         self.assertEqual(statuses(answer), ["400"], answer)
 
     def test_lines_of_chunks_end_in_two_bytes(self):
-        """At once: a parser that waits for more would keep the client waiting, too. A body may have line feeds, in pieces of any size."""
+        """Rejected at once: a parser that waited for more would make the client wait, too. Bodies may contain LF, in pieces of any size."""
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         body = b'{\n "prompt": "x",\n "max_tokens": 1\n}\n'
         started = time.monotonic()
@@ -59,7 +59,7 @@ class WhereARequestEnds(ServerTest):
         self.assertEqual(statuses(answer), ["200"], answer)
 
     def test_absolute_targets(self):
-        """RFC 9112, 3.2.2: clients of proxies send them, and the host in them counts."""
+        """RFC 9112, 3.2.2: clients of proxies send absolute targets, whose host applies."""
         for target, status in (("http://127.0.0.1:1/version", "200"), ("HTTP://localhost/version?x=/y", "200"), ("https://h/version", "200"),
                                ("http://h", "200"), ("http://evil.example/version", "403"), ("http://h/nowhere", "404")):
             answer = self.server.raw(f"GET {target} HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n".encode())
@@ -88,7 +88,7 @@ class ClientsThatLeave(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_what_stands_behind_is_not_kept(self):
-        """A client that stays gets its answer, and then the end of the connection."""
+        """A connected client gets its answer before the connection is closed."""
         server = self.start()
         body = json.dumps({"prompt": "x", "max_tokens": 300, "ignore_eos": True}).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -98,18 +98,18 @@ class ClientsThatLeave(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_without_having_read_an_answer_that_is_whole(self):
-        """The log does not say of it that all was well and no more."""
+        """The log must not report complete success."""
         server = self.start("--max-num-seqs", "2")
         with server.socket() as s:
             body = json.dumps({"prompt": [5] * 4000, "echo": True, "logprobs": 20, "max_tokens": 1, "n": 4}).encode()
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            wait_until(lambda: "whole after" in server.logged(), "the whole answer")
+            wait_until(lambda: "end after" in server.logged(), "the whole answer")
         wait_until(lambda: re.search(r"client gone: \d+ bytes of the whole answer were not read", server.logged()), "a line of the log")
         self.assertEqual(server.stop(), 0)
 
 
 class Names(OwnServerTest):
-    """A page of anybody whose name points here is of the server's own origin for a browser: its name must be known."""
+    """A foreign page whose host name points at the server has the server's origin in a browser, so host names must be known."""
 
     def host(self, server, name, path="/v1/models"):
         return server.ask(path, headers={"Host": name})[0]
@@ -156,13 +156,15 @@ class Origins(OwnServerTest):
         server = self.start("--allowed-origins", '["https://a.example"]', "--api-key", "k")
         shown = {"access-control-allow-origin": "https://a.example", "access-control-expose-headers": "x-request-id, Retry-After", "vary": "Origin"}
         asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
-        self.assertEqual(self.ask(server, "https://a.example", "OPTIONS", CHAT, **asks),  # a browser asks without the key
+        # Browsers send preflights without the key.
+        self.assertEqual(self.ask(server, "https://a.example", "OPTIONS", CHAT, **asks),
                          (200, {**shown, "access-control-allow-methods": "GET, POST, DELETE", "access-control-max-age": "600",
                                 "access-control-allow-headers": "authorization, content-type"}))
         for origin in ("https://b.example", "http://a.example", "https://a.example.evil.example", "null"):
             self.assertEqual(self.ask(server, origin, "OPTIONS", CHAT, **asks), (200, {"vary": "Origin"}))
             self.assertEqual(self.ask(server, origin, Authorization="Bearer k"), (200, {"vary": "Origin"}))
-        self.assertEqual(self.ask(server, "https://a.example"), (401, shown))  # whose message the page can read
+        # The page can read the message.
+        self.assertEqual(self.ask(server, "https://a.example"), (401, shown))
         for stream in (False, True):
             body = {"messages": QUESTION, "max_tokens": 2, "stream": stream}
             self.assertEqual(self.ask(server, "https://a.example", "POST", CHAT, body, Authorization="Bearer k"), (200, shown))
@@ -186,7 +188,7 @@ class Flags(unittest.TestCase):
                                   ("--api-key", "secret\n", "without blanks"), ("--allowed-hosts", "", "wanted names"), ("--allowed-origins", "a,,b", "wanted names"),
                                   ("--allowed-origins", "a b", "wanted names"), ("--allowed-hosts", '["e.f", 5]', "wanted names"),
                                   ("--allowed-origins", "[]", "wanted names"),
-                                  *(("--allowed-hosts", name, "wanted names of hosts") for name in (
+                                  *(("--allowed-hosts", name, "wanted host names") for name in (
                                       "http://a.b", "*.example.com", "a.b/", ".example.com", "a..b", "a.b:x", "a.b,c/d", "ä.example", "[::1]:x")),
                                   *(("--allowed-origins", name, "wanted origins") for name in (
                                       "c.d", "https://*.x.y", "https://a.b/c", "https://", "//a.b", "https://a.b:x", "https://a@b", "https://a.b:443",

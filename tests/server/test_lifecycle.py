@@ -1,4 +1,4 @@
-"""Clients that leave, and a server that is asked to end."""
+"""Clients that disconnect, and the server's shutdown."""
 import json
 import pathlib
 import signal
@@ -25,7 +25,7 @@ class Cancellation(OwnServerTest):
 
     def test_a_client_that_leaves_before_any_answer(self):
         server = self.start("--max-num-seqs", "1")
-        for _ in range(3):  # the first runs, the others wait
+        for _ in range(3):  # the first one runs, the others wait
             connection = server.connect()
             body = '{"prompt": "x", "max_tokens": 4000, "ignore_eos": true}'
             connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
@@ -89,7 +89,7 @@ class Drain(OwnServerTest):
 
 class Fault(OwnServerTest):
     def test_a_step_that_fails(self):
-        """Weights of the last norm so large that no logit is a number."""
+        """The last norm has such large weights that every logit is NaN."""
         shipped = pathlib.Path(__file__).parents[2] / "models" / "sluice-16e-tiny"
         with tempfile.TemporaryDirectory() as broken:
             for file in shipped.iterdir():

@@ -1,4 +1,4 @@
-"""What /metrics says beside what clients get."""
+"""/metrics agrees with the answers of clients."""
 import re
 import unittest
 
@@ -39,7 +39,7 @@ class Metrics(ServerTest):
 class ExpertTokens(ServerTest):
     def test_add_up(self):
         def series(name):
-            """By (layer, expert) or (layer,)."""
+            """Samples by (layer, expert) or (layer,)."""
             lines = [line for line in self.server.ask("/metrics")[2].splitlines() if line.startswith(name + "{")]
             return {tuple(int(n) for n in re.findall(r'(?:layer|expert)="(\d+)"', line)): float(line.rsplit(" ", 1)[1]) for line in lines}
 
@@ -47,19 +47,19 @@ class ExpertTokens(ServerTest):
             return {layer: sum(n for (at, _), n in tokens.items() if at == layer) for layer, _ in tokens}
 
         def settled(before, computed):
-            """The counters, once each layer has this many tokens more than before."""
+            """The counters, once each layer has this many further tokens."""
             more = {layer: n + computed * TOP_K for layer, n in of_layers(before).items()}
             wait_until(lambda: of_layers(series("sluice:expert_tokens_total")) == more, "counters of experts that add up")
             return series("sluice:expert_tokens_total")
 
-        # The last token of an answer is computed by no step.
+        # No step computes the last token of an answer.
         prompt, tokens = list(range(100, 170)), 40
         before = series("sluice:expert_tokens_total")
         self.assertEqual(before, {(layer, expert): 0 for layer in range(LAYERS) for expert in range(EXPERTS)})
         body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
         self.assertEqual(self.server.ask(COMPLETION, body)[2]["usage"]["completion_tokens"], tokens)
         once = settled(before, len(prompt) + tokens - 1)
-        # What the prefix cache has is not computed.
+        # Prefix cache hits are not computed.
         usage = self.server.ask(COMPLETION, body)[2]["usage"]
         found = usage["prompt_tokens_details"]["cached_tokens"]
         self.assertGreater(found, 0)
@@ -67,7 +67,7 @@ class ExpertTokens(ServerTest):
         for layer, imbalance in series("sluice:expert_load_imbalance").items():
             of_layer = [n for (at, _), n in twice.items() if (at,) == layer]
             self.assertAlmostEqual(imbalance, max(of_layer) / (sum(of_layer) / EXPERTS), places=9)
-        # They come in while an answer is under way, too.
+        # The counters also grow during an answer.
         stream = self.server.open_stream(COMPLETION, prompt=prompt, max_tokens=3900, ignore_eos=True, n=8)
         wait_until(lambda: of_layers(series("sluice:expert_tokens_total"))[0] > of_layers(twice)[0], "counters that go on")
         self.assertEqual(self.server.metric("vllm:num_requests_running"), 8)

@@ -1,4 +1,4 @@
-"""Requests as clients of other servers send them, and what no request may cost."""
+"""Requests of clients of other servers, and limits of the cost of a request."""
 import json
 import threading
 import time
@@ -8,7 +8,7 @@ from clock import HealthClock
 from server import QUESTION, OwnServerTest, ServerTest, events_of, is_sanitized
 
 CHAT, RESPONSE, TOKENIZE = "/v1/chat/completions", "/v1/responses", "/tokenize"
-LONG = 7_000_000  # characters: nearly as long as a body may be
+LONG = 7_000_000  # characters: almost the largest body
 
 
 class AsSent(ServerTest):
@@ -96,7 +96,7 @@ class AsSent(ServerTest):
         self.assertEqual(both["usage"]["input_tokens"], ask(tools=[shell])["usage"]["input_tokens"])
         self.assertEqual(self.server.logged().count("'web_search'"), 1)
         for wish in ("a summary of the reasoning", "encrypted reasoning"):
-            self.assertEqual(self.server.logged().count(wish + ", of which there is none"), 1)
+            self.assertEqual(self.server.logged().count(wish + ", which this server does not provide"), 1)
         self.refused(RESPONSE, {**body, "include": ["file_search_call.results"]}, "include[0]", "reasoning.encrypted_content")
         self.assertEqual(ask(tools=[search, {"type": "local_shell"}])["usage"]["input_tokens"], ask(tools=[])["usage"]["input_tokens"])
         self.refused(RESPONSE, {**body, "tools": [search], "tool_choice": "required"}, "tool_choice")
@@ -138,10 +138,10 @@ class AsSent(ServerTest):
 
 
 class Unharmed(OwnServerTest):
-    """Beside these requests the others go on."""
+    """These requests do not delay others."""
 
     def beside(self, server, path, body, copies=2):
-        """The statuses of `body`, beside which /health and chats go on."""
+        """The statuses of `body`, during which /health and chats must work."""
         statuses, slowest = [], 0
         threads = [threading.Thread(target=lambda: statuses.append(server.ask(path, body)[0])) for _ in range(copies)]
         with HealthClock(server) as clock:
@@ -157,7 +157,7 @@ class Unharmed(OwnServerTest):
         return statuses
 
     def test_objects_of_many_members(self):
-        """Each took minutes, on the thread of all connections or on both workers."""
+        """Each once took minutes, on the loop's thread or on both workers."""
         server = self.start("-q")
         many = ",".join(f'"k{i}":1' for i in range(300000))
         chat, schema = '"messages":[{"role":"user","content":"hi"}],"max_tokens":2', '"schema":{"type":"object"}'

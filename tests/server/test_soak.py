@@ -1,6 +1,7 @@
-"""Requests of every kind at once, from clients of which many leave, in a cache that is too small for all of them, and beside hostile
-ones: each that is accepted is answered as it is alone, or fails by name; nothing is left behind, and memory stays. SLUICE_SOAK_SECONDS is how long
-(20; 600 before a release). /health of a second server without work says what the machine itself takes."""
+"""Concurrent requests of every kind, together with hostile ones, from clients that often disconnect, with a cache that is too small for
+all of them. Every accepted request gets the answer that it gets alone, or fails with a reason; no resource leaks, and memory stays
+constant. SLUICE_SOAK_SECONDS is the duration (20; 600 before a release). /health of a second, idle server measures the machine's own
+latency."""
 import json
 import os
 import random
@@ -14,8 +15,8 @@ from server import WATCHDOG, OwnServerTest, close, events_of, is_sanitized, join
 
 SECONDS = float(os.environ.get("SLUICE_SOAK_SECONDS", "20"))
 CLIENTS, HOSTILE_CLIENTS = 12, 3
-SLOWEST = 2  # seconds in which /health must answer beside all of it
-SLOWEST_OWN = 0.1  # of these: that the server itself takes, as /proc counts it
+SLOWEST = 2  # seconds in which /health must answer under this load
+SLOWEST_OWN = 0.1  # seconds of these that the server itself takes, by /proc
 DRAIN = 3  # seconds of --drain-seconds
 CHAT, COMPLETION, RESPONSE = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 FLAGS = ("--batch-invariant", "--max-model-len", "768", "--max-num-batched-tokens", "128", "--kv-cache-gib", "0.0008", "--max-num-seqs", "8", "--max-queue", "6", "--max-output-bytes", "100000", "--drain-seconds", str(DRAIN))
@@ -23,7 +24,7 @@ ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "o
 
 
 def requests():
-    """(path, body) of every kind; the same each time."""
+    """(path, body) of every kind of request; deterministic."""
     chance = random.Random(5)
     out = []
     for i in range(6):
@@ -40,7 +41,7 @@ def requests():
 
 
 def said(path, answer):
-    """What an answer says, without what is another's each time."""
+    """An answer without its ids and times."""
     if path == RESPONSE:
         return [(i["type"], i["content"][0]["text"]) for i in answer["output"]]
     return [(c.get("text"), c.get("message", {}).get("content"), c.get("message", {}).get("reasoning"),
@@ -54,7 +55,7 @@ class Soak(OwnServerTest):
         self.kinds = requests()
         self.alone = [self.ask(server, *kind) for kind in self.kinds]
         self.counts, self.wrong, self.lock = {}, [], threading.Lock()
-        self.warm(server)  # every buffer has its size after this
+        self.warm(server)  # now every buffer has its final size
         with HealthClock(idle) as idle_clock, HealthClock(server) as clock:
             working = threading.Thread(target=self.work, args=(server, SECONDS))
             memory = []
@@ -80,7 +81,7 @@ class Soak(OwnServerTest):
         self.end_beside_work(server)
 
     def warm(self, server):
-        """Until each thread has had the largest requests, and stored responses have what they may, memory grows."""
+        """Memory grows until every thread has processed the largest requests and the stored responses are at their limit."""
         for _ in range(2):
             clients = [threading.Thread(target=hostile.send_all, args=(server,)) for _ in range(HOSTILE_CLIENTS)]
             for c in clients:
@@ -91,7 +92,7 @@ class Soak(OwnServerTest):
             server.ask(RESPONSE, {"input": "hi", "max_output_tokens": 2, "user": "u" * 4000000})
 
     def end_beside_work(self, server):
-        """SIGTERM while all of it goes on: what its clients see is no matter here."""
+        """SIGTERM under load; the clients' results do not matter here."""
         self.wrong = []
         ending = threading.Thread(target=self.work, args=(server, 2))
         ending.start()
@@ -127,7 +128,7 @@ class Soak(OwnServerTest):
             which = chance.randrange(len(self.kinds))
             try:
                 what = chance.choice((self.whole, self.whole, self.stream, self.stream, self.leave, self.never_read))(server, which, chance)
-            except Exception as fault:  # any at all: the test says so
+            except Exception as fault:  # any exception: the test reports it
                 what = f"fault: {fault!r}"
                 with self.lock:
                     self.wrong.append((self.kinds[which], what))
@@ -140,7 +141,7 @@ class Soak(OwnServerTest):
         while time.monotonic() < end and len(self.wrong) < 3 and not server.has_ended():
             try:
                 hostile.one(server, chance)
-            except Exception as fault:  # any at all: the test says so
+            except Exception as fault:  # any exception: the test reports it
                 with self.lock:
                     self.wrong.append(("hostile", repr(fault)))
             with self.lock:

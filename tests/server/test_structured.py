@@ -1,4 +1,4 @@
-"""Answers that match what was asked, by a model that has never learnt to: whatever is drawn, and beside others."""
+"""Structured answers of a model that was not trained for them, with random sampling and among other requests."""
 import json
 import re
 import threading
@@ -17,7 +17,7 @@ TOOL = {"type": "function", "function": {"name": "person", "description": "Keeps
 
 
 class Structured(ServerTest):
-    # Which pages of a prompt are still in the cache depends on answers that are drawn at random. Bits must not.
+    # Random answers determine which pages of a prompt are still cached. The sampled bits must not depend on that.
     FLAGS = ("--max-num-seqs", "8", "--batch-invariant", "-q")
 
     def check_person(self, text):
@@ -30,7 +30,7 @@ class Structured(ServerTest):
         self.assertTrue(all(type(tag) is bool for tag in person["tags"]) and len(person["tags"]) <= 2)
 
     def choices(self, **fields):
-        """The messages of those that ended."""
+        """The messages of finished answers."""
         answer = self.server.chat(**{"temperature": 1, "max_tokens": 700, "reasoning_effort": "low", **fields})
         for choice in answer["choices"]:
             self.assertIn(choice["finish_reason"], ["stop", "length", "tool_calls"])
@@ -51,7 +51,7 @@ class Structured(ServerTest):
                 self.check_person(message["content"])
 
     def test_run_answers_alike(self):
-        """What `sluice run --json-schema` says, by the same gate and grammar: prompt, reasoning and text."""
+        """`sluice run --json-schema` uses the same gate and grammar: prompt, reasoning and text."""
         named = {"type": "json_schema", "json_schema": {"name": "answer", "schema": PERSON}}
         for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
             flags = [word for name, value in sampling.items() for word in (f"--{name}", str(value))]
@@ -68,7 +68,7 @@ class Structured(ServerTest):
             self.assertIsInstance(json.loads(message["content"]), dict)
 
     def calls(self, **fields):
-        """The calls of answers that ended."""
+        """The calls of finished answers."""
         tools = [TOOL, {"type": "function", "function": {"name": "list", "parameters": {
             "type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"], "additionalProperties": False}}}]
         messages = self.choices(tools=tools, n=8, max_tokens=900, **fields)
@@ -196,7 +196,7 @@ class Structured(ServerTest):
             self.assertIn(part, answer["error"]["message"])
 
     def test_an_object_is_an_object(self):
-        """Whatever a schema beside "json_object" says, and whichever draft lets "$ref" stand alone."""
+        """With every schema beside "json_object", and with drafts in which "$ref" stands alone."""
         for schema in ({}, {"minimum": 3}, {"type": ["string", "object"]}, {"anyOf": [{"const": 5}, {"type": "object"}]},
                        {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", "definitions": {"a": {"enum": [5, {"b": 1}]}}}):
             for message in self.choices(response_format={"type": "json_object", "schema": schema}, n=4, seed=2, temperature=1.6):
@@ -226,14 +226,14 @@ class Structured(ServerTest):
         for value in (2 ** 64 - 1, -2 ** 63, 9007199254740993, 1e22):
             status, _, answer = self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 60, "guided_json": {"const": value}})
             self.assertEqual((status, json.loads(answer["choices"][0]["text"])), (200, value))
-        # What a program writes that has doubles alone: a bound is held as it is written.
+        # Programs without integers write bounds as doubles; the bound applies as written.
         self.assertEqual(self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 1, "guided_json": {"type": "integer", "maximum": 18446744073709552000}})[0], 200)
         self.refused({"guided_json": {"type": "integer", "const": 18446744073709552000}}, "guided_json.const", "64 bits")
-        # Beside a schema they are nobody's.
+        # Beside a schema these have no effect.
         self.assertEqual(self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1, "guided_json": {"const": 1}, "x": wide})[0], 200)
 
     def test_many_values(self):
-        """Each took from seconds to minutes of a worker: they were compared with each other. Now linear, or within the budget of steps."""
+        """Each once took a worker seconds to minutes, by comparing all pairs. Now the time is linear, or limited by the step budget."""
         words = [f"{i * 7919 % 1000003:06d}" for i in range(40000)]
         half = len(words) // 4
         chain = {f"a{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}, "required": ["x"]} for i in range(5000)}
@@ -262,11 +262,11 @@ class Structured(ServerTest):
             self.assertLess(slowest, 20, "seconds; each takes about one at most")
 
     def test_numbers_of_which_none_is_left(self):
-        """0.3 is no multiple of 0.1 to who divides doubles, so nothing is left; it failed at the first token only after it was accepted."""
+        """Checkers that divide doubles find that 0.3 is no multiple of 0.1, so no value is left. This once failed only at the first token."""
         for schema in ({"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.35},
                        {"type": "integer", "minimum": 0, "maximum": 3, "not": {"enum": [0, 1, 2, 3]}}):
             self.refused({"guided_json": schema}, "guided_json", "nothing matches")
-        schema = {"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.55}  # 0.3 is left out, 0.4 and 0.5 are not
+        schema = {"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.55}  # excludes 0.3; allows 0.4 and 0.5
         _, _, answer = self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 40, "guided_json": schema, "n": 8, "temperature": 1.5, "seed": 1})
         self.assertEqual({c["finish_reason"] for c in answer["choices"]}, {"stop"})
         self.assertLessEqual({json.loads(c["text"]) for c in answer["choices"]}, {0.4, 0.5})

@@ -118,8 +118,8 @@ TEST(ChatMlParser, ReadsCallsOfOtherForms) {
   EXPECT_EQ(call(R"({"name":"f","arguments":""})"), "f({})");
   EXPECT_EQ(call(R"({"name":"f","arguments":"{\"a\": \"ä\"}"})"), R"(f({"a": "ä"}))");
   EXPECT_EQ(call(R"({"name":"f","arguments": null })"), "f(null)");
-  EXPECT_EQ(call(R"({"name":"f","arguments":{},"id":"7"})"), "f({})[what is of no call: '\"id\": \"7\"']");
-  EXPECT_EQ(call(R"({"name":"f","arguments":{}} and)"), "f({})[what is of no call: 'and']");
+  EXPECT_EQ(call(R"({"name":"f","arguments":{},"id":"7"})"), "f({})[text outside a call: '\"id\": \"7\"']");
+  EXPECT_EQ(call(R"({"name":"f","arguments":{}} and)"), "f({})[text outside a call: 'and']");
   EXPECT_EQ(call(R"({"name":"\u0066","arguments":{"<think>":1}})"), R"(f({"<think>":1}))");
 }
 
@@ -127,20 +127,20 @@ TEST(ChatMlParser, RecoversFromMistakes) {
   EXPECT_EQ(parsed("<think>\nHm.\n<|im_end|>"), "reasoning(Hm.)[no </think>]");
   EXPECT_EQ(parsed("Hm.", ChatMlBegin::kReasoning), "reasoning(Hm.)[no </think>]");
   EXPECT_EQ(parsed("a</think>b<|im_end|>"), "final(ab)[</think> without <think>]");
-  EXPECT_EQ(parsed("a<think>b</think>c<|im_end|>"), "final(a)[<think> behind text]reasoning(b)final(c)");
+  EXPECT_EQ(parsed("a<think>b</think>c<|im_end|>"), "final(a)[<think> after text]reasoning(b)final(c)");
   EXPECT_EQ(parsed("<think>a <tool_call> <think> b</think>c<|im_end|>"),
             "reasoning(a <tool_call> <think> b)final(c)");
   EXPECT_EQ(parsed("<tool_call>\nf(1)\n</tool_call><|im_end|>"), "final(\nf(1)\n)[a call without a name]");
   EXPECT_EQ(parsed("<tool_call>{\"arguments\": {}}</tool_call>"),
             "final({\"arguments\": {}})[a call without a name]");
   EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1"),
-            "f({\"a\": 1)[a call that is cut]");
+            "f({\"a\": 1)[an incomplete call]");
   EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\", \"argu"),
-            "f()[a call that is cut; what is of no call: '\"argu']");
+            "f()[an incomplete call; text outside a call: '\"argu']");
   EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\"}" + kCall + "<|im_end|>"),
             "f({})[no </tool_call>]f({\"a\": [1, \"}\"]})");
   EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\"}<|im_end|>"), "f({})[no </tool_call>]");
-  EXPECT_EQ(parsed(kCall + "\nDone.<|im_end|>"), "f({\"a\": [1, \"}\"]})final(Done.)[text behind a call]");
+  EXPECT_EQ(parsed(kCall + "\nDone.<|im_end|>"), "f({\"a\": [1, \"}\"]})final(Done.)[text after a call]");
   EXPECT_EQ(parsed("a<|im_start|>b<|im_end|>"), "final(ab)[<|im_start|> has no meaning here]");
   EXPECT_EQ(parsed("a</tool_call>b"), "final(a</tool_call>b)");
 }

@@ -198,7 +198,7 @@ TEST(ChatFormats, TextAloneNeedsNoFormat) {
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(none.value()->end_token(), end);
   EXPECT_EQ(none.value()->usable().code, Code::kUnsupported);
-  EXPECT_NE(none.value()->usable().message.find("chat template: wanted one of a format that is known"),
+  EXPECT_NE(none.value()->usable().message.find("chat template: wanted the template of a known format"),
             std::string::npos);
   EXPECT_FALSE(none.value()->prompt(of({user_message("q")})).ok());
   EXPECT_FALSE(open_chat_format("auto", {.tokenizer = qwen_tokenizer(), .stop_tokens = {5}}).ok());

@@ -72,7 +72,7 @@ TEST(SplitPattern, RefusesWhatTheEnginesReadDifferently) {
   const std::pair<const char*, const char*> cases[] = {
       {"a^", "'^' at byte 1"},       {"$", "'$' at byte 0"},          {"\\w", "'\\w' at byte 0"},
       {"[a[b]]", "'[' at byte 2"},   {"[a&&b]", "'&&' at byte 2"},    {"[]a]", "']' at byte 1"},
-      {"[a", "without its end"},     {"\\p{Han}", "'\\p' at byte 0"}, {"\\p{^L}", "'\\p' at byte 0"},
+      {"[a", "an unclosed class"},   {"\\p{Han}", "'\\p' at byte 0"}, {"\\p{^L}", "'\\p' at byte 0"},
       {"\\pL", "'\\p' at byte 0"},   {"(?i:ss)", "'ss' at byte 4"},   {"(?i:[a])", "'[' at byte 4"},
       {"(?m:a)", "'(?m' at byte 0"}, {"(?>a)", "'(?>' at byte 0"},    {"(*UTF)", "'(*' at byte 0"},
       {"a{,3}", "'{' at byte 1"},    {"a{2}+", "'{2}+' at byte 1"},   {"a{2}?", "'{2}?' at byte 1"},

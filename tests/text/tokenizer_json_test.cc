@@ -74,7 +74,7 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/model/vocab/a", "-1", "model.vocab.a: wanted an integer from 0 to"},
       {"/model/vocab/a", "4194304", "model.vocab.a: wanted an integer from 0 to"},
       {"/model/vocab/a", "1.5", "model.vocab.a: wanted an integer"},
-      {"/model/vocab/a", "1", "which another word has"},
+      {"/model/vocab/a", "1", "which belongs to another word"},
       {"/model/merges/3", "\"a b c\"", "model.merges[3]: wanted \"a b\" or [\"a\", \"b\"]"},
       {"/model/merges/3", "[\"a\"]", "model.merges[3]: wanted"},
       {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted words of model.vocab"},
@@ -123,7 +123,7 @@ TEST(TokenizerJson, RefusesNormalizedTokensThatOthersMayCut) {
     last["content"] = content, last["normalized"] = true, last["id"] = 4000;
     const auto tokenizer = parsed(document);
     ASSERT_FALSE(tokenizer.ok()) << content;
-    EXPECT_NE(tokenizer.status().message.find("wanted normalized tokens apart from the others, found '" +
+    EXPECT_NE(tokenizer.status().message.find("wanted normalized tokens that cannot overlap others, found '" +
                                               std::string(content)),
               std::string::npos)
         << tokenizer.status().message;

@@ -12,7 +12,7 @@ const Json* get(const Json& schema, const char* key) {
   return found != schema.end() ? &*found : nullptr;
 }
 
-// The elements that a schema lists one by one, and the schema of all others; null: it says nothing.
+// The schemas of a list's leading elements, and the schema of all others; null: none.
 struct Elements {
   const Json *prefix = nullptr, *rest = nullptr;
   const Json* at(size_t index) const {
@@ -44,7 +44,7 @@ Schemas ArrayRules::element(const Merged& m, size_t index) {
   return out;
 }
 
-// What "unevaluatedItems" of `schema` asks of the element at `index`; null: nothing, since a part of the schema says something of it.
+// The "unevaluatedItems" of `schema` if it applies to the element at `index`; null: some part of the schema evaluates the element.
 const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size_t index) {
   const Json* unevaluated = get(schema, "unevaluatedItems");
   if (unevaluated == nullptr) return nullptr;
@@ -56,7 +56,7 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
     if (other != &schema && other->contains("unevaluatedItems")) return nullptr;
     if (const Json* contains = get(*other, "contains")) contained.push_back(contains);
   }
-  // Elements that "contains" is about are evaluated, from 2020-12 on.
+  // From 2020-12 on, elements that match "contains" are evaluated.
   if (contained.empty() || c_.document_->draft() < 2020) return unevaluated;
   if (contained.size() == 1 && *unevaluated == Json(false)) return contained[0];
   Json either = {{"anyOf", Json::array({*unevaluated})}};
@@ -64,7 +64,7 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
   return c_.document_->keep(std::move(either), schema);
 }
 
-// How many elements "contains" asks for: of one schema in the automaton, of all others as a check.
+// Handles "contains": the first schema's is counted by the automaton, further ones become checks.
 Result<ArrayRules::Contained> ArrayRules::contained(const Merged& m, size_t prefix, Schemas* checks) {
   Contained out;
   for (const Json* schema : m.arrays) {
@@ -100,7 +100,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   }
   if (prefix > kPrefixMax)
     return invalid("JSON schema: wanted at most " + std::to_string(kPrefixMax) +
-                   " elements that are listed one by one, found more");
+                   " elements in prefixItems, found more");
   Schemas checks;
   const auto contained = this->contained(m, prefix, &checks);
   if (!contained.ok()) return contained.status();
@@ -114,7 +114,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
     }
   }
   alike_ = prefix == 0 && contains.schema == nullptr;
-  // After elements that are listed one by one there are others only where the schema asks for them.
+  // After prefix elements, others follow only if the schema requires them.
   const bool loops =
       prefix == 0 || open || m.least_items > static_cast<int64_t>(prefix) || contains.schema != nullptr;
   const int32_t rule = program_.add_rule();
@@ -128,7 +128,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   end_ = program_.add_state(rule);
   program_.states[static_cast<size_t>(end_)].final = true;
   program_.add_call(program_.start(rule), c_.common(leaves.open_array), opened);
-  // at[i][c]: where element i begins and `c` of those before it are contained; the last i: any element behind the prefix.
+  // at[i][c]: before element i, with `c` earlier elements contained. The last i stands for all elements after the prefix.
   std::vector<std::vector<int32_t>> at(prefix + 1);
   for (auto& of_element : at)
     for (int64_t c = 0; c <= contains.last(); ++c) of_element.push_back(program_.add_state(rule));
@@ -145,7 +145,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
         if (also != nullptr) wanted.push_back(also);
         return add_element(m, wanted, at[i][here], next[static_cast<size_t>(count)], count >= contains.least);
       };
-      // Behind the prefix those that must be contained come first, so that an array ends.
+      // After the prefix, the required contained elements come first, so that the array can end.
       const bool may_stay = i < prefix || c >= contains.least;
       if (may_stay) SLUICE_TRY(add(contains.most >= 0 ? contains.negated : nullptr, c));
       if (c < contains.last()) SLUICE_TRY(add(contains.schema, c + 1));
@@ -153,7 +153,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   return checks.empty() ? Result<Callee>(rule) : c_.checked(rule, checks);
 }
 
-// An element between two states; behind it the array ends, or a comma leads to `to`.
+// Adds an element between two states. After it the array ends, or a comma leads to `to`.
 Status ArrayRules::add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to,
                                bool may_end) {
   const auto values = m.distinct ? c_.callees(wanted) : one_of(c_.callee(wanted));

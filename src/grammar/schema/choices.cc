@@ -1,4 +1,4 @@
-// Alternatives among schemas: what holds by "anyOf", "oneOf", "not", "if" and dependencies.
+// Alternatives of schemas: "anyOf", "oneOf", "not", "if" and dependencies.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -90,12 +90,12 @@ std::optional<Schemas> SchemaMerger::ways_not(const Json& schema, const Schemas&
   return out;
 }
 
-// One alternative holds, and the others do not. Where that cannot be said by schemas, the value is asked in the end.
+// Exactly one alternative holds. If schemas cannot express this, the value is checked at its end.
 Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
                                 int depth) {
   const Json& list = s.at("oneOf");
   if (!list.is_array()) return wrong_keyword("oneOf", "an array of schemas", list);
-  if (depth > 0) {  // only what is impossible is asked for, and quickly
+  if (depth > 0) {  // only impossibility matters here, and the test must be fast
     std::vector<Alternative> some;
     for (const Json& one : list) some.push_back({{&one}});
     return choose({&s, "oneOf"}, std::move(some), m, todo, decisions);
@@ -109,7 +109,7 @@ Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const D
   return choose({&s, "oneOf"}, found->second, m, todo, decisions);
 }
 
-// All ways in which alternative `index` of "oneOf" holds and no other one does.
+// All ways in which only alternative `index` of "oneOf" holds.
 void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alternative>* out) {
   constexpr size_t kComparedMax = 40, kWaysApartMax = 8;
   const Json& list = s.at("oneOf");
@@ -149,7 +149,7 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
     if (never.contains("pattern") || never.contains("format")) {
       SLUICE_TRY(prepare_validation(*document_, never, work_));
       m->typed = true;
-      m->types &= kString;  // any other value is valid by a pattern
+      m->types &= kString;  // other types always satisfy a pattern
     }
     m->excluded.push_back(&never);
     m->effective.push_back(&s);
@@ -197,7 +197,7 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
         if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
       }
     } else {
-      // Whether it holds can only be asked of the value.
+      // The condition can only be checked on the value.
       alternatives.push_back({});
       if (otherwise != nullptr && depth == 0) alternatives.back().schemas.push_back(otherwise);
       if (depth == 0) alternatives.back().checks.push_back(document_->only(s, {"if", "then", "else"}));
@@ -208,7 +208,7 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
   return choose({&s, "if"}, *found->second, m, todo, decisions);
 }
 
-// Of each name either it is absent, or what depends on it holds.
+// For each name: it is absent, or its dependency holds.
 Status SchemaMerger::add_dependencies(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
   for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
     const Json* all = get(s, keyword);

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// Asks schemas about a whole value.
+// Checks schemas on a whole value.
 class SchemaCheck final : public ValueCheck {
  public:
   SchemaCheck(std::shared_ptr<const SchemaDocument> document, Schemas schemas)
@@ -68,7 +68,7 @@ Result<Program> SchemaCompiler::whole(bool object) {
   if (object) schemas.push_back(document_->keep(Json{{"type", "object"}}));
   auto value = callee(schemas);
   if (!value.ok()) return value.status();
-  // One value at a time, so that schemas may be as deep as memory is.
+  // Compiles one value at a time instead of recursively, so that nesting is limited only by memory.
   while (!todo_.empty()) {
     const auto [schemas, rule] = std::move(todo_.back());
     todo_.pop_back();
@@ -82,8 +82,8 @@ Result<Program> SchemaCompiler::whole(bool object) {
   const bool matches = !work_->over() && program_.finish(work_);
   if (work_->over()) return too_long();
   if (!matches)
-    return invalid("JSON schema: wanted one that some " + std::string(object ? "object" : "value") +
-                   " is valid by, found one that nothing matches");
+    return invalid("JSON schema: wanted one under which some " + std::string(object ? "object" : "value") +
+                   " is valid, found one that nothing matches");
   return std::move(program_);
 }
 
@@ -105,14 +105,14 @@ Callee SchemaCompiler::checked(Callee value, Schemas checks) {
 }
 Callee SchemaCompiler::never() { return program_.add_leaf(std::make_shared<const Leaf>()); }
 
-// What all of `schemas` say together, as a rule or a leaf; each combination is compiled once.
+// The conjunction of `schemas` as a rule or a leaf. Each combination is compiled once.
 Result<Callee> SchemaCompiler::callee(Schemas schemas) {
   if (!work_->spend(64)) return too_long();
   std::erase_if(schemas, [](const Json* s) { return *s == Json(true) || *s == Json::object(); });
   std::sort(schemas.begin(), schemas.end());
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
   if (const auto found = rules_.find(schemas); found != rules_.end()) return found->second;
-  // Leaves are wanted as leaves: they are decided at once, and rules later.
+  // Leaves must stay leaves, so they are made at once; rules are compiled later.
   std::vector<Merged> ways;
   SLUICE_TRY(merger_.ways(schemas, &ways));
   if (ways.empty()) return rules_[schemas] = never();
@@ -146,7 +146,7 @@ Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
   std::vector<Callee> out;
   for (Merged& m : ways) {
     infer_types(&m);
-    if (!m.values.empty()) m.types = kNull;  // all of them in one leaf
+    if (!m.values.empty()) m.types = kNull;  // all of them share one leaf
     for (const uint8_t type : {kNull, kBoolean, kNumber, kString, kArray, kObject}) {
       if ((m.types & type) == 0) continue;
       Merged one = m;
@@ -166,7 +166,7 @@ Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
   return kinds_[schemas] = std::move(out);
 }
 
-// A schema that says no type is about those types that its keywords are about.
+// Without "type", a schema is restricted to the types that its keywords constrain.
 void SchemaCompiler::infer_types(Merged* m) {
   if (!m->typed && m->about != 0 && m->values.empty()) m->types &= m->about;
 }
@@ -184,7 +184,7 @@ Status SchemaCompiler::rule_of(const Schemas& schemas, int32_t rule) {
   return {};
 }
 
-// Of a leaf that has few texts those that the checks hold for: then none is written that fails in the end.
+// For a leaf with few texts: the texts that satisfy the checks, so that no value fails at its end.
 std::optional<std::vector<std::string>> SchemaCompiler::texts_that_hold(const Leaf& leaf,
                                                                         const Schemas& checks) {
   constexpr size_t kFew = 64;
@@ -196,10 +196,10 @@ std::optional<std::vector<std::string>> SchemaCompiler::texts_that_hold(const Le
   return texts;
 }
 
-// Adds a call for each kind of value that `m` allows.
+// Adds a call for each type of value that `m` allows.
 Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to) {
   Schemas checks = m.checks;
-  // Numbers, arrays and objects that are excluded are not taken out of their automata.
+  // Automata of numbers, arrays and objects do not exclude values; a check does.
   for (const Json* excluded : m.excluded) {
     const auto has_other = [](const Json& v) { return v.is_number() || v.is_structured(); };
     const bool other = (excluded->contains("const") && has_other(excluded->at("const"))) ||
@@ -246,7 +246,7 @@ Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from
   return {};
 }
 
-// The values without parts that `m` allows, in as few leaves as can be: a leaf that counts stays by itself. Listed values may have parts.
+// The values without parts that `m` allows, in as few leaves as possible. Leaves that count stay separate. Listed values may have parts.
 Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const Schemas& schemas) {
   if (!m.values.empty()) {
     for (const Json* s : schemas) SLUICE_TRY(prepare_validation(*document_, *s, work_));

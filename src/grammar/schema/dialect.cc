@@ -1,5 +1,5 @@
-// What the draft of a document makes of its schemas; and schemas that lead back to themselves without a step into the value: no checker
-// comes to an end with them.
+// Applies the document's draft to its schemas, and finds schemas that refer to themselves without a step into the value: no checker
+// terminates on these.
 #include <map>
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kReferences[] = {"$ref", "$dynamicRef", "$recursiveRef"};
 
-// What one schema leads to: schemas of the same value, and schemas of its parts.
+// The subschemas of one schema: for the same value, and for its parts.
 struct Next {
   std::vector<const Json*> here = {}, inside = {};
 };
@@ -61,13 +61,13 @@ Status endless(const Json& schema) {
     if (const std::string* found = string_at(schema, key))
       name = std::string(key) + " '" + printable(valid_utf8(found->substr(0, 120))) + "'";
   return invalid("JSON schema: " + name +
-                 ": wanted a schema that ends, found one that leads back to itself at the same value");
+                 ": wanted a finite schema, found one that refers to itself at the same value");
 }
 
 }  // namespace
 
 void SchemaDocument::drop_unknown(const Json& schema) {
-  // Keywords that say something, and the draft from which on they do.
+  // Keywords, and the first draft that has them.
   static const std::map<std::string, int> kSince = {{"const", 6},
                                                     {"contains", 6},
                                                     {"propertyNames", 6},
@@ -112,7 +112,7 @@ void SchemaDocument::drop_unknown(const Json& schema) {
                                                     {"not", 0}};
   if (draft_ >= 2020) return;
   const bool only_reference = draft_ < 2019 && string_at(schema, "$ref") != nullptr;
-  // The document is this one's own.
+  // The document owns the schema.
   auto& members = const_cast<Json&>(schema).get_ref<Json::object_t&>();
   std::vector<std::string> unknown;
   for (const auto& [key, value] : members)
@@ -120,7 +120,7 @@ void SchemaDocument::drop_unknown(const Json& schema) {
         since != kSince.end() && (only_reference || since->second > draft_))
       unknown.push_back(key);
   for (const std::string& key : unknown) {
-    // The value keeps its address, by which other places know it.
+    // Other maps refer to the value by its address, which extract() preserves.
     auto member = members.extract(key);
     std::string name = "x-unknown-" + key;
     while (members.contains(name)) name += '-';
@@ -137,7 +137,7 @@ Status settle(SchemaDocument* document, Work* work) {
     std::vector<const Json*> here;
   };
   std::vector<const Json*> starts{&document->root()};
-  std::vector<Frame> way;  // schemas of one value, each led to by the one before it
+  std::vector<Frame> way;  // a chain of schemas for one value, each a subschema of the previous one
   const auto enter = [&](const Json* schema) {
     if (!schema->is_object() || !seen.try_emplace(schema, Seen::kOpen).second) return;
     document->drop_unknown(*schema);

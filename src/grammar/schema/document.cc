@@ -17,7 +17,7 @@ std::string shown(const std::string& text) {
   return "'" + clean + (text.size() > kShownMax ? "...'" : "'");
 }
 
-// Follows a reader of JSON through the value that it has read, and notes the order of members.
+// Follows a JSON parser through the parsed value and records the order of members.
 class OrderReader final : public nlohmann::json_sax<Json> {
  public:
   OrderReader(const Json& root, std::unordered_map<const Json*, std::vector<std::string>>* order)
@@ -184,7 +184,7 @@ Result<const Json*> SchemaDocument::target(const Json& schema, const std::string
   const std::string fragment = hash < reference.size() ? percent_decoded(reference.substr(hash + 1)) : "";
   if (!document.empty()) {
     auto found = named_.find(document);
-    // Relative to an "$id": the last parts are compared.
+    // Relative to an "$id": compares the last parts.
     const auto alike = by_last_part_.find(last_part(document));
     if (found == named_.end() && alike != by_last_part_.end() && document.find(':') == std::string::npos)
       for (const std::string& name : alike->second)
@@ -194,7 +194,7 @@ Result<const Json*> SchemaDocument::target(const Json& schema, const std::string
         }
     if (found == named_.end())
       return invalid("$ref " + shown(reference) +
-                     ": wanted one into the same schema, found a URI of another document");
+                     ": wanted a reference within the same schema, found a URI of another document");
     resource = found->second;
   }
   const Json* at = resource;
@@ -204,14 +204,15 @@ Result<const Json*> SchemaDocument::target(const Json& schema, const std::string
   } else {
     at = by_pointer(resource, fragment);
   }
-  if (at == nullptr) return invalid("$ref " + shown(reference) + ": nothing is there");
+  if (at == nullptr)
+    return invalid("$ref " + shown(reference) + ": wanted a schema at this place, found nothing");
   if (!at->is_object() && !at->is_boolean())
-    return invalid("$ref " + shown(reference) + ": no schema is there");
+    return invalid("$ref " + shown(reference) + ": wanted a schema at this place, found another value");
   return at;
 }
 
 const Json* SchemaDocument::only(const Json& schema, const std::vector<std::string>& keywords) {
-  // References of a copy are the root's.
+  // References of a copy resolve from the root.
   if (resource_of_.contains(&schema)) return &schema;
   const auto [found, is_new] = parts_.try_emplace({&schema, keywords.front()}, nullptr);
   if (is_new) {

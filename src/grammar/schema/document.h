@@ -1,4 +1,4 @@
-// A JSON schema as it was written: the order of members, and what references name.
+// A JSON schema with the order of its members and the targets of its references.
 #pragma once
 #include <deque>
 #include <map>
@@ -22,27 +22,28 @@ class SchemaDocument {
   static Result<std::shared_ptr<SchemaDocument>> parse(const std::string& text);
 
   const Json& root() const { return root_; }
-  // The members of an object in the order of the text; of one that was made here in that of its keys.
+  // The members of an object in the order of the text. Objects made by keep() or only() have the order of their keys.
   std::vector<std::string> keys(const Json& object) const;
-  // What "$ref" (or "$dynamicRef", "$recursiveRef") of `schema` names. kInvalidArgument: another document, or nothing.
+  // The target of `schema`'s "$ref", "$dynamicRef" or "$recursiveRef". kInvalidArgument: the target is in another document or does not
+  // exist.
   Result<const Json*> target(const Json& schema, const std::string& reference) const;
-  // How many "$dynamicAnchor"s have this name.
+  // The number of "$dynamicAnchor"s with this name.
   int64_t anchors(const std::string& name) const;
-  // Keeps a schema that was made here; its references are those of `like`.
+  // Stores a generated schema. Its references resolve as those of `like` do.
   const Json* keep(Json schema);
   const Json* keep(Json schema, const Json& like);
-  // Of "$schema": 4, 6, 7, 2019 or 2020, which is the one without it.
+  // The draft that "$schema" names: 4, 6, 7, 2019 or 2020. Without "$schema": 2020.
   int draft() const { return draft_; }
-  // Renames keywords of a schema that the draft does not have, so that they say nothing, as checkers of that draft have it.
+  // Renames the keywords that the draft does not know, so that they have no effect, as in checkers of that draft.
   void drop_unknown(const Json& schema);
-  // A schema that says what `schema` says by these keywords alone; made once.
+  // Returns a schema with only these keywords of `schema`; made once.
   const Json* only(const Json& schema, const std::vector<std::string>& keywords);
-  // Whether a text matches a pattern; patterns are compiled once. kInvalidArgument: the pattern cannot be had.
+  // The automaton of a pattern; compiled once. kInvalidArgument: the pattern is not supported.
   Result<const Dfa*> pattern(const std::string& pattern, Bound bound, Work* work);
-  // One that pattern() has compiled; null: none.
+  // A pattern that pattern() has compiled; null: not compiled.
   const Dfa* known_pattern(const std::string& pattern, Bound bound) const;
-  // Whether `list`, which is a part of a schema that is kept here, has a value. Long lists are sorted once, at the first call. False
-  // without work left.
+  // Whether `list`, which must be part of a stored schema, contains the value. The first call for a long list builds a hash set. False if
+  // the budget is spent.
   bool lists(std::span<const Json> list, const Json& value, Work* work) const;
 
  private:
@@ -51,29 +52,30 @@ class SchemaDocument {
   Json root_;
   int draft_ = 2020;
   std::unordered_map<const Json*, std::vector<std::string>> order_;
-  std::unordered_map<const Json*, const Json*>
-      resource_of_;                           // of schemas with references that are not the root's
-  std::map<std::string, const Json*> named_;  // by "$id", without a fragment
-  std::map<std::string, std::set<std::string>>
-      by_last_part_;  // those names, by what stands behind their last '/'
+  // Of schemas with references that belong to another resource than the root's.
+  std::unordered_map<const Json*, const Json*> resource_of_;
+  std::map<std::string, const Json*> named_;  // by "$id" without its fragment
+  // The keys of `named_` by the part after the last '/'.
+  std::map<std::string, std::set<std::string>> by_last_part_;
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, Bound>, Dfa> patterns_;
-  mutable std::unordered_map<const Json*, ValueSet> value_sets_;  // by the first value of the list
+  // By the address of the list's first value.
+  mutable std::unordered_map<const Json*, ValueSet> value_sets_;
 };
 
 std::span<const Json> values_in(const Json& array);
 
-// Whether `value` is valid by `schema`. kInner: for every checker; kOuter: for some checker. Patterns were compiled before. Without work
-// left it is neither surely valid nor surely not.
+// Whether `value` is valid under `schema`. kInner: for every checker; kOuter: for some checker. All patterns must be compiled already. If
+// the budget is spent, kInner gives false and kOuter true.
 bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound, Work* work);
-// Compiles all patterns below `schema`, and names what is_valid() could not judge.
+// Compiles all patterns below `schema`. Fails if is_valid() cannot judge a keyword, and names the keyword.
 Status prepare_validation(SchemaDocument& document, const Json& schema, Work* work);
 
-// Drops what the draft does not know from all schemas that the root leads to. kInvalidArgument: one of them leads back to itself without
-// a step into the value.
+// Drops the keywords that the draft does not know from all schemas reachable from the root. kInvalidArgument: a schema refers to itself
+// without a step into the value.
 Status settle(SchemaDocument* document, Work* work);
 
 }  // namespace sluice

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kWaysMax = 512;  // of one place of a schema
+constexpr int64_t kWaysMax = 512;  // for one place of a schema
 constexpr int kImpossibleDepthMax = 3;
 
 std::string shown(const std::string& text) { return "'" + printable(valid_utf8(text.substr(0, 80))) + "'"; }
@@ -41,7 +41,7 @@ Status wrong_keyword(const char* key, const char* wanted, const Json& found) {
 
 namespace {
 
-// A size, at least 0; absent: `otherwise`.
+// A size of at least 0; `otherwise` if absent.
 Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) {
   const Json* value = get(schema, key);
   if (value == nullptr) return otherwise;
@@ -51,7 +51,7 @@ Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) 
   return static_cast<int64_t>(std::min(value->get<double>(), 2e9));
 }
 
-// Each name once, where it stood first.
+// Removes repeated names and keeps each first occurrence.
 void keep_first(std::vector<std::string>* names) {
   std::unordered_set<std::string> seen;
   std::erase_if(*names, [&](const std::string& name) { return !seen.insert(name).second; });
@@ -95,7 +95,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
   Merged m;
   Schemas todo(schemas.rbegin(), schemas.rend());
   std::set<const Json*> seen;
-  std::map<const Json*, const Json*> parent;  // the schema that led to it
+  std::map<const Json*, const Json*> parent;  // the schema that added it
   while (!todo.empty() && !m.never) {
     const Json* schema = todo.back();
     todo.pop_back();
@@ -111,7 +111,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
     const size_t known = todo.size();
     SLUICE_TRY(add(*schema, &m, &todo, decisions, depth));
     for (size_t i = known; i < todo.size(); ++i) {
-      // A way that leads back to where it came from, without a value in between, never ends.
+      // A chain that returns to one of its schemas without a step into the value never ends.
       for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr) {
         if (!work_->spend(4)) return too_long();
         m.never |= at == todo[i];
@@ -125,19 +125,35 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
   return m;
 }
 
-Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions, int depth) {
-  for (const char* key : {"disallow", "extends", "divisibleBy"})
-    if (s.contains(key))
-      return invalid("JSON schema: " + std::string(key) +
-                     ": a keyword of an old draft, which is not supported");
-  bool says = false;
-  const auto about = [&](const char* key, uint8_t type) -> const Json* {
-    const Json* value = get(s, key);
-    if (value != nullptr) says = true, m->about |= type;
+// The keywords of one schema, which are merged into `m`.
+struct SchemaMerger::Keywords {
+  const Json& schema;
+  Merged* m;
+  bool constrains = false;  // some keyword constrains the value
+
+  // The value of a keyword that constrains `type`; null: the schema does not have it.
+  const Json* about(const char* key, uint8_t type) {
+    const Json* value = get(schema, key);
+    if (value != nullptr) constrains = true, m->about |= type;
     return value;
-  };
+  }
+  Status sizes(const char* low, const char* high, uint8_t type, int64_t* least, int64_t* most) {
+    if (about(low, type) != nullptr || schema.contains(high)) {
+      (void)about(high, type);
+      const auto a = size_at(schema, low, 0), b = size_at(schema, high, -1);
+      if (!a.ok() || !b.ok()) return a.ok() ? b.status() : a.status();
+      raise(least, a.value());
+      lower(most, b.value());
+    }
+    return {};
+  }
+};
+
+Status SchemaMerger::add_values(Keywords* keys) {
+  const Json& s = keys->schema;
+  Merged* const m = keys->m;
   if (const Json* type = get(s, "type")) {
-    says = m->typed = true;
+    keys->constrains = m->typed = true;
     uint8_t types = 0;
     bool whole = false, fraction = false;
     const auto one = [&](const Json& name) -> Status {
@@ -157,11 +173,17 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   }
   if (const Json* list = get(s, "enum")) {
     if (!list->is_array()) return wrong_keyword("enum", "an array", *list);
-    says = true;
+    keys->constrains = true;
     m->values.push_back(values_in(*list));
   }
-  if (const Json* value = get(s, "const")) says = true, m->values.emplace_back(value, 1);
-  // Numbers. In draft 4 a number as "exclusiveMinimum" is a mistake, which checkers take for true.
+  if (const Json* value = get(s, "const")) keys->constrains = true, m->values.emplace_back(value, 1);
+  return {};
+}
+
+Status SchemaMerger::add_numbers(Keywords* keys) {
+  const Json& s = keys->schema;
+  Merged* const m = keys->m;
+  // In draft 4 a number as "exclusiveMinimum" is an error that checkers read as true.
   const bool draft4 = document_->draft() == 4;
   for (const bool low : {true, false}) {
     const char *key = low ? "minimum" : "maximum",
@@ -176,59 +198,61 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
       if (order == 0) known_excluded |= excluded;
       return {};
     };
-    const Json* strict = about(strict_key, kNumber);
+    const Json* strict = keys->about(strict_key, kNumber);
     if (strict != nullptr && !strict->is_boolean()) SLUICE_TRY(bound(*strict, true, strict_key));
-    if (const Json* value = about(key, kNumber))
+    if (const Json* value = keys->about(key, kNumber))
       SLUICE_TRY(bound(*value,
                        strict != nullptr && (*strict == Json(true) || (draft4 && strict->is_number())), key));
   }
-  if (const Json* multiple = about("multipleOf", kNumber)) {
+  if (const Json* multiple = keys->about("multipleOf", kNumber)) {
     const auto d = Decimal::of(*multiple);
     if (!d || d->negative || d->is_zero()) return wrong_keyword("multipleOf", "a number above 0", *multiple);
     m->number.multiples.push_back(*d);
-    // Many checkers divide doubles, which finds that 4.6 is no multiple of 0.01.
+    // Many checkers divide doubles and so conclude that 4.6 is no multiple of 0.01.
     if (!d->is_double()) SLUICE_TRY(check(*document_->only(s, {"multipleOf"}), m));
   }
-  // Strings.
-  const auto sizes = [&](const char* low, const char* high, uint8_t type, int64_t* least,
-                         int64_t* most) -> Status {
-    if (about(low, type) != nullptr || s.contains(high)) {
-      (void)about(high, type);
-      const auto a = size_at(s, low, 0), b = size_at(s, high, -1);
-      if (!a.ok() || !b.ok()) return a.ok() ? b.status() : a.status();
-      raise(least, a.value());
-      lower(most, b.value());
-    }
-    return {};
-  };
-  SLUICE_TRY(sizes("minLength", "maxLength", kString, &m->least_length, &m->most_length));
-  if (const Json* pattern = about("pattern", kString)) {
+  return {};
+}
+
+Status SchemaMerger::add_strings(Keywords* keys) {
+  const Json& s = keys->schema;
+  Merged* const m = keys->m;
+  SLUICE_TRY(keys->sizes("minLength", "maxLength", kString, &m->least_length, &m->most_length));
+  if (const Json* pattern = keys->about("pattern", kString)) {
     if (!pattern->is_string()) return wrong_keyword("pattern", "a string", *pattern);
     m->patterns.push_back(pattern->get<std::string>());
   }
   if (const Json* format = get(s, "format");
       format != nullptr && format->is_string() && format_values(format->get<std::string>()) != nullptr) {
-    (void)about("format", kString);
+    (void)keys->about("format", kString);
     m->formats.push_back(format->get<std::string>());
   }
-  // Arrays.
-  SLUICE_TRY(sizes("minItems", "maxItems", kArray, &m->least_items, &m->most_items));
+  return {};
+}
+
+Status SchemaMerger::add_arrays(Keywords* keys) {
+  Merged* const m = keys->m;
+  SLUICE_TRY(keys->sizes("minItems", "maxItems", kArray, &m->least_items, &m->most_items));
   bool elements = false;
   for (const char* key : {"items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"})
-    elements |= about(key, kArray) != nullptr;
-  if (elements) m->arrays.push_back(&s);
-  if (const Json* unique = about("uniqueItems", kArray)) m->distinct |= *unique == Json(true);
-  // Objects.
-  SLUICE_TRY(sizes("minProperties", "maxProperties", kObject, &m->least_members, &m->most_members));
+    elements |= keys->about(key, kArray) != nullptr;
+  if (elements) m->arrays.push_back(&keys->schema);
+  if (const Json* unique = keys->about("uniqueItems", kArray)) m->distinct |= *unique == Json(true);
+  return {};
+}
+
+Status SchemaMerger::add_objects(Keywords* keys) {
+  Merged* const m = keys->m;
+  SLUICE_TRY(keys->sizes("minProperties", "maxProperties", kObject, &m->least_members, &m->most_members));
   bool members = false;
   for (const char* key : {"properties", "patternProperties", "additionalProperties", "propertyNames",
                           "unevaluatedProperties"}) {
-    const Json* value = about(key, kObject);
+    const Json* value = keys->about(key, kObject);
     members |= value != nullptr;
     const bool map = std::string_view(key) == "properties" || std::string_view(key) == "patternProperties";
     if (value != nullptr && map && !value->is_object()) return wrong_keyword(key, "an object", *value);
   }
-  if (const Json* required = about("required", kObject)) {
+  if (const Json* required = keys->about("required", kObject)) {
     if (!required->is_array()) return wrong_keyword("required", "an array of names", *required);
     if (!work_->spend(std::ssize(*required))) return too_long();
     for (const Json& name : *required) {
@@ -236,7 +260,11 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
       m->required.push_back(name.get<std::string>());
     }
   }
-  if (members) m->objects.push_back(&s);
+  if (members) m->objects.push_back(&keys->schema);
+  return {};
+}
+
+Status SchemaMerger::add_references(const Json& s, Schemas* todo) {
   for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
     if (const Json* reference = get(s, key)) {
       if (!reference->is_string()) return wrong_keyword(key, "a string", *reference);
@@ -250,7 +278,22 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
       if (!target.ok()) return {target.status().code, "JSON schema: " + target.status().message};
       todo->push_back(target.value());
     }
-  if (says) m->effective.push_back(&s);
+  return {};
+}
+
+Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions, int depth) {
+  for (const char* key : {"disallow", "extends", "divisibleBy"})
+    if (s.contains(key))
+      return invalid("JSON schema: " + std::string(key) +
+                     ": wanted a keyword of the supported drafts, found one of an older draft");
+  Keywords keys{s, m};
+  SLUICE_TRY(add_values(&keys));
+  SLUICE_TRY(add_numbers(&keys));
+  SLUICE_TRY(add_strings(&keys));
+  SLUICE_TRY(add_arrays(&keys));
+  SLUICE_TRY(add_objects(&keys));
+  SLUICE_TRY(add_references(s, todo));
+  if (keys.constrains) m->effective.push_back(&s);
   return add_choices(s, m, todo, decisions, depth);
 }
 
@@ -262,11 +305,11 @@ bool SchemaMerger::excludes(const Merged& m, const Json& value) {
   });
 }
 
-// That nothing satisfies `m`, as far as a quick look tells.
+// Whether a quick look proves that nothing satisfies `m`.
 bool SchemaMerger::contradicts(const Merged& m, int depth) {
   if (m.types == 0) return true;
   if (!m.values.empty()) {
-    // Some value must be in all lists and have one of the types.
+    // Some value must be in all lists and have an allowed type.
     const auto fits = [&](const Json& value) {
       const uint8_t type = value.is_number() ? uint8_t{kNumber} : json_type(value.type_name());
       if ((m.types & type) == 0) return false;

@@ -1,4 +1,4 @@
-// What a value must be by several schemas at once, keyword by keyword.
+// Merges schemas that must hold at once, keyword by keyword.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -26,11 +26,11 @@ enum JsonTypes : uint8_t {
   kAnyType = 63
 };
 
-uint8_t json_type(const std::string& name);  // "integer" is kNumber; 0: no type
+uint8_t json_type(const std::string& name);  // "integer" gives kNumber; 0: no type
 
 using Schemas = std::vector<const Json*>;  // all of them hold
 
-// One choice among alternatives: "anyOf", "oneOf", "if", a negation or a dependency of one schema.
+// A choice among alternatives: "anyOf", "oneOf", "if", a negation or a dependency in one schema.
 struct ChoiceKey {
   const Json* schema;
   std::string keyword;
@@ -38,16 +38,16 @@ struct ChoiceKey {
 };
 struct Alternative {
   Schemas schemas;
-  // Schemas that must be asked about the whole value, since the choice alone does not keep them.
+  // Schemas that must be checked on the whole value, because the grammar of the alternative does not enforce them.
   Schemas checks = {};
 };
 using Decisions = std::map<ChoiceKey, Alternative>;
 
 struct Merged {
   uint8_t types = kAnyType;
-  bool typed = false;  // some schema says a type
+  bool typed = false;  // some schema names a type
   bool never = false;
-  // Of "enum" and "const": each schema's list. A value is in all of them.
+  // The lists of "enum" and "const", one per schema. A value must be in all of them.
   std::vector<std::span<const Json>> values = {};
   Schemas excluded = {};  // {"const"}, {"enum"}, {"pattern"} or {"format"} that must not hold
   NumberBounds number = {};
@@ -56,33 +56,40 @@ struct Merged {
   int64_t least_items = 0, most_items = -1, least_members = 0, most_members = -1;
   bool distinct = false;
   std::vector<std::string> required = {};
-  // Schemas that say something about elements, members and strings; and those that say anything at all.
+  // Schemas that constrain elements, members and strings; and those that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
   Schemas checks = {};
-  uint8_t about = 0;  // types that keywords are about
-  // Not decided yet.
+  uint8_t about = 0;  // types that some keyword constrains
+  // A choice that is not made yet.
   std::optional<std::pair<ChoiceKey, std::vector<Alternative>>> pending = {};
 };
 
-// kInvalidArgument: a keyword's value is none that the keyword takes.
+// kInvalidArgument: a keyword has a value that the keyword does not allow.
 Status wrong_keyword(const char* key, const char* wanted, const Json& found);
 
 class SchemaMerger {
  public:
   SchemaMerger(SchemaDocument* document, Work* work) : document_(document), work_(work) {}
 
-  // All ways to satisfy `schemas`: one Merged for each combination of choices that is not seen to be impossible. Errors name the
-  // keyword that cannot be kept.
+  // All ways to satisfy `schemas`: one Merged for each combination of choices that is not provably impossible. An error names the
+  // unsupported keyword.
   Status ways(const Schemas& schemas, std::vector<Merged>* out);
-  // Whether no value satisfies all of `schemas`: true only if that is sure.
+  // Returns true only if it is certain that no value satisfies all of `schemas`.
   bool impossible(const Schemas& schemas, int depth = 0);
-  // Whether "not" has this value in a "const" or "enum".
+  // Whether a "not" excludes this value by "const" or "enum".
   bool excludes(const Merged& m, const Json& value);
 
  private:
   Status ways(const Schemas& schemas, const Decisions& decisions, int depth, std::vector<Merged>* out);
   Result<Merged> merge(const Schemas& schemas, const Decisions& decisions, int depth);
   Status add(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
+  struct Keywords;
+  Status add_values(Keywords* keys);
+  Status add_numbers(Keywords* keys);
+  Status add_strings(Keywords* keys);
+  Status add_arrays(Keywords* keys);
+  Status add_objects(Keywords* keys);
+  Status add_references(const Json& schema, Schemas* todo);
   Status add_choices(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_not(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_one_of(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
@@ -94,7 +101,7 @@ class SchemaMerger {
   Status check(const Json& schema, Merged* m);
   bool contradicts(const Merged& m, int depth);
   using List = std::vector<Json>;
-  // Schemas of which each implies that another one does not hold. `complete`: whenever it does not hold, one of them does.
+  // Schemas each of which implies that a given schema fails. `complete`: whenever that schema fails, one of them holds.
   struct Negation {
     List schemas = {};
     bool complete = true;
@@ -113,9 +120,9 @@ class SchemaMerger {
     bool complete = true;
   };
   const Nots& nots_of(const Json& schema);
-  // Those of them that are not seen to be impossible with `beside`. No value: whether `schema` fails can only be asked of a value.
+  // The negations that are not provably impossible together with `beside`. None: whether `schema` fails can only be checked on a value.
   std::optional<Schemas> ways_not(const Json& schema, const Schemas& beside);
-  // What stands beside the choices of a schema and may tell them apart.
+  // The keywords beside a schema's choices that may distinguish them.
   const Json* beside(const Json& schema);
 
   SchemaDocument* document_;

@@ -1,4 +1,4 @@
-// That a schema does not hold, said by schemas.
+// Expresses by schemas that a schema fails.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kNegationsMax = 24;
 
-// Keywords of which this says nothing, though a value can fail them.
+// Keywords that can fail without a schema to express it.
 const std::set<std::string>& untold() {
   static const std::set<std::string> kAll = {"multipleOf",
                                              "items",
@@ -49,7 +49,7 @@ SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
   return out;
 }
 
-// Adds schemas of which each implies that `schema` fails by this keyword.
+// Adds schemas each of which implies that `schema` fails by this keyword.
 void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                                   Negation* out) {
   const auto flip = [&](const char* type, const std::string& with, Json bound) {
@@ -68,7 +68,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     const std::string name = value.get<std::string>();
     const bool told = format_values(name, Bound::kOuter) != nullptr;
     if (told) out->schemas.push_back({{"type", "string"}, {"not", {{key, value}}}});
-    out->complete &= told || format_values(name) == nullptr;  // any string has a format that is not known
+    out->complete &= told || format_values(name) == nullptr;  // an unknown format accepts any string
   } else if (key == "required" && value.is_array()) {
     for (const Json& name : value)
       if (name.is_string())
@@ -128,7 +128,7 @@ void SchemaMerger::negate_type(const Json& value, Negation* out) {
   if (integer && (types & kNumber) == 0) out->schemas.back()["not"] = {{"type", "integer"}};
 }
 
-// All of `any` fail: one reason for each of them.
+// All schemas of `any` fail: combines one reason for each.
 void SchemaMerger::negate_any(const Json& any, int depth, Negation* out) {
   List all{Json::object()};
   for (const Json& one : any) {

@@ -18,8 +18,8 @@ const Json* get(const Json& schema, const char* key) {
 
 }  // namespace
 
-// The schemas in "unevaluatedProperties" that a member must hold, which was evaluated by `evaluated`: of each schema that has the
-// keyword and no part that says something about this member.
+// The "unevaluatedProperties" that apply to a member: those of schemas without a part that evaluates it. `evaluated`: the schemas that
+// evaluate the member.
 Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated) {
   Schemas out;
   for (const Json* schema : m.objects) {
@@ -35,11 +35,11 @@ Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>
   return out;
 }
 
-// What the schemas say of the member `name`.
+// All schemas that apply to the member `name`.
 Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
   if (!c_.work_->spend(8 * std::ssize(m.objects))) return SchemaCompiler::too_long();
   Schemas out;
-  std::set<const Json*> evaluated;  // schemas by which the member is
+  std::set<const Json*> evaluated;  // the schemas that evaluate the member
   for (const Json* schema : m.objects) {
     bool here = false;
     if (const Json* properties = get(*schema, "properties");
@@ -102,7 +102,7 @@ Status ObjectRules::list_members(const Merged& m) {
   return {};
 }
 
-// The names that "propertyNames" allows, as strings.
+// Intersects `all` with the names that "propertyNames" allows.
 Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
   std::vector<Merged> ways;
   SLUICE_TRY(c_.merger_.ways({&names}, &ways));
@@ -139,7 +139,7 @@ Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
   return {};
 }
 
-// Names that are not listed, split by the patterns that they match. Kept: an object's alternatives differ in other things.
+// Splits unlisted names by the patterns that they match. Cached, because an object's alternatives often share them.
 Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::set<std::string>& listed) {
   Schemas about_names;
   for (const Json* schema : m.objects)
@@ -232,7 +232,7 @@ Status ObjectRules::list_others(const Merged& m) {
         schemas.push_back(others);
         evaluated.insert(schema);
       }
-      // Patterns without a word on the others: an object of those that match.
+      // Patterns without a schema for other names: the object has only matching names.
       if (others == nullptr && kind.matched.empty() && schema->contains("patternProperties")) closed = true;
     }
     for (const Json* unevaluated : unevaluated_by(m, evaluated)) {
@@ -242,7 +242,7 @@ Status ObjectRules::list_others(const Merged& m) {
     }
     asked |= m.least_members > std::ssize(members_);
     if (closed || !asked) continue;
-    // A few names are members that need not be there.
+    // A few names become optional members.
     for (const std::string& name : kind.few) SLUICE_TRY(add_member(m, name, false));
     if (kind.leaf == nullptr) continue;
     const auto value = c_.callee(schemas);
@@ -270,13 +270,13 @@ Result<Callee> ObjectRules::build(const Merged& m) {
   const int32_t end = program_.add_state(rule), opened = program_.add_state(rule);
   program_.states[static_cast<size_t>(end)].final = true;
   program_.add_call(program_.start(rule), c_.common(leaves.open_object), opened);
-  // names[i]: where the name of member i or of a later one must come; after[i]: behind a member, before i.
+  // names[i]: before the name of member i or a later one. after[i]: after a member, before member i.
   std::vector<int32_t> names, after;
   for (size_t i = 0; i <= members_.size(); ++i) {
     names.push_back(program_.add_state(rule));
     after.push_back(program_.add_state(rule));
   }
-  size_t last_required = 0;  // members before it must come
+  size_t last_required = 0;  // the object may end only from this index on
   for (size_t i = 0; i < members_.size(); ++i)
     if (members_[i].required) last_required = i + 1;
   program_.add_call(opened, c_.common(leaves.blanks), names[0]);
@@ -298,7 +298,7 @@ Result<Callee> ObjectRules::build(const Merged& m) {
     const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
     Callee name = c_.common(others.name);
     if (!name_checks_.empty()) name = c_.checked(name, name_checks_);
-    // No name comes twice.
+    // Names must be unique.
     program_.add_call(names.back(), name, colon, false, true);
     program_.add_call(colon, c_.common(leaves.colon), value);
     program_.add_call(value, others.value, after.back(), true);

@@ -1,4 +1,4 @@
-// The rules of a schema's values, arrays and objects.
+// The grammar rules of a schema's values, arrays and objects.
 #pragma once
 #include <map>
 #include <memory>
@@ -13,16 +13,16 @@
 
 namespace sluice {
 
-// Names of an object's members that are not listed one by one, in kinds by the patterns that they match.
+// The names of members that are not listed individually, grouped by the patterns that they match.
 struct OtherNames {
   struct Kind {
-    std::vector<std::string> few = {};  // all of them, or
+    std::vector<std::string> few = {};  // all names, or
     LeafPointer leaf = {};
     Schemas schemas = {};                // of the patterns that match
-    std::set<const Json*> matched = {};  // those that have these patterns
+    std::set<const Json*> matched = {};  // the schemas that contain these patterns
   };
   std::vector<Kind> kinds = {};
-  Schemas checks = {};  // "propertyNames" that are asked about a whole name
+  Schemas checks = {};  // "propertyNames" that must be checked on the whole name
 };
 
 class SchemaCompiler {
@@ -36,10 +36,10 @@ class SchemaCompiler {
   static Status too_long() { return invalid("JSON schema: takes too long to compile"); }
   Callee common(const LeafPointer& leaf);
   Callee never();
-  // A rule or leaf whose value is asked in the end.
+  // A rule or leaf whose value is checked at its end.
   Callee checked(Callee value, Schemas checks);
   Result<Callee> callee(Schemas schemas);
-  // The same as several: each kind of value by itself, so that where values must differ the few that a kind has can be left out.
+  // Like callee(), but one callee per type. Where values must be unique, this allows leaving out used values of types with few values.
   Result<std::vector<Callee>> callees(const Schemas& schemas);
   static void infer_types(Merged* m);
   Status rule_of(const Schemas& schemas, int32_t rule);
@@ -52,20 +52,20 @@ class SchemaCompiler {
   SchemaMerger merger_;
   Program program_;
   Result<LeafPointer> string(const Merged& m);
-  Callee name(const std::string& name);  // of a member, and its colon
+  Callee name(const std::string& name);  // a member's name and its colon
 
   std::map<const Leaf*, Callee> common_;
-  std::map<std::string, LeafPointer> strings_;  // by all that was said of them
+  std::map<std::string, LeafPointer> strings_;  // by all constraints of the string
   std::map<std::string, Callee> names_;
-  // By the names that are listed, and schemas with "patternProperties" or "propertyNames".
+  // By the listed names, and by the schemas with "patternProperties" or "propertyNames".
   std::map<std::pair<std::set<std::string>, Schemas>, OtherNames> other_names_;
   std::map<const Json*, std::set<const Json*>> parts_;
-  // The schemas that say something about the same value as `schema` on its behalf, itself too: through allOf, $ref and their kin.
+  // The schemas that apply to the same value as `schema`, including `schema` itself: through allOf, $ref and similar keywords.
   const std::set<const Json*>& parts_of(const Json* schema);
-  std::vector<LeafPointer> kept_leaves_;  // so that addresses stay theirs
+  std::vector<LeafPointer> kept_leaves_;  // keeps the addresses unique
   std::map<Schemas, Callee> rules_;
   std::map<Schemas, std::vector<Callee>> kinds_;
-  std::map<int32_t, std::vector<Merged>> ways_;  // of rules that are still to be made
+  std::map<int32_t, std::vector<Merged>> ways_;  // of rules that are not built yet
   std::vector<std::pair<Schemas, int32_t>> todo_;
 };
 
@@ -75,23 +75,22 @@ class ArrayRules {
   Result<Callee> rule(const Merged& m);
 
  private:
-  // "contains" of one schema, from `least` to `most` times; most < 0: no bound.
+  // The "contains" of one schema, `least` to `most` times; most < 0: no limit.
   struct Contained {
     const Json *schema = nullptr, *negated = nullptr;
     int64_t least = 0, most = -1;
-    int64_t last() const {
-      return most >= 0 ? most : least;
-    }  // beyond that many they are not counted, or there are none
+    // Beyond this number matches are not counted, or not allowed.
+    int64_t last() const { return most >= 0 ? most : least; }
   };
   Result<Contained> contained(const Merged& m, size_t prefix, Schemas* checks);
-  // The schemas of the element at `index`; `index` at or beyond all prefixes: of all the others.
+  // The schemas of the element at `index`. An index beyond all prefixes stands for all remaining elements.
   Schemas element(const Merged& m, size_t index);
   const Json* unevaluated_by(const Merged& m, const Json& schema, size_t index);
   Status add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to, bool may_end);
   SchemaCompiler& c_;
   Program& program_;
-  int32_t end_ = -1;    // of the array
-  bool alike_ = false;  // one and the same is asked of all elements
+  int32_t end_ = -1;    // the final state of the array
+  bool alike_ = false;  // all elements have the same schemas
 };
 
 class ObjectRules {
@@ -105,7 +104,7 @@ class ObjectRules {
     Callee value;
     bool required;
   };
-  // Members whose names are not listed: names of one kind have values of one kind.
+  // Members whose names are not listed: all names of a kind share one kind of value.
   struct Others {
     LeafPointer name;
     Callee value;

@@ -1,4 +1,4 @@
-// Whether a value is valid by a schema: for what a grammar cannot say beforehand.
+// Validates a value against a schema, for conditions that a grammar cannot express.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr int kDepthMax = 64;
-constexpr int64_t kLookSteps = 8;  // of one look at a schema
+constexpr int64_t kLookSteps = 8;  // per schema visited
 
 int64_t characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
@@ -31,7 +31,7 @@ bool has_type(const Json& value, const std::string& type) {
 }
 
 bool is_multiple(const Decimal& value, const Decimal& of) {
-  // As integers of one scale, by the remainder of their digits.
+  // Scales both to integers and computes the remainder of the digits.
   const size_t places = std::max(value.fraction.size(), of.fraction.size());
   const auto digits = [&](const Decimal& d) {
     return d.whole + d.fraction + std::string(places - d.fraction.size(), '0');
@@ -45,7 +45,7 @@ bool is_multiple(const Decimal& value, const Decimal& of) {
   return remainder == 0;
 }
 
-// The day before, where a text begins with a leap day: automata of dates have none.
+// Turns a leading leap day into the day before, because automata of dates have no leap days.
 std::string without_leap_day(std::string text) {
   const auto digit = [&](size_t i) { return std::isdigit(static_cast<unsigned char>(text[i])) != 0; };
   if (text.size() < 10 || text.compare(4, 6, "-02-29") != 0 || !digit(0) || !digit(1) || !digit(2) ||
@@ -63,7 +63,7 @@ class Validator {
 
   bool operator()(const Json& value, const Json& schema, int depth) const {
     if (schema.is_boolean()) return schema.get<bool>();
-    // Neither valid for sure nor invalid.
+    // Undecided: kInner gives false, kOuter true.
     if (depth > kDepthMax || !work_->spend(kLookSteps)) return bound_ == Bound::kOuter;
     if (!schema.is_object()) return false;
     return whole(value, schema, depth) && (!value.is_number() || number(value, schema)) &&
@@ -86,7 +86,7 @@ class Validator {
   bool inside(const Json& value, const Json& schema, int depth) const {
     return (*this)(value, schema, depth + 1);
   }
-  // That it is not valid, from this side.
+  // The schema fails, as seen from this bound.
   bool fails(const Json& value, const Json& schema, int depth) const {
     return bound_ == Bound::kInner ? !perhaps(value, schema, depth) : !surely(value, schema, depth);
   }
@@ -94,7 +94,7 @@ class Validator {
   bool whole(const Json& value, const Json& schema, int depth) const {
     if (const Json* type = get(schema, "type")) {
       const auto fits = [&](const Json& one) {
-        // To draft 4, 1.0 is no integer.
+        // In draft 4, 1.0 is no integer.
         const bool written = document_.draft() > 4 || bound_ == Bound::kOuter || !value.is_number_float();
         return one.is_string() && has_type(value, one.get<std::string>()) &&
                (written || one != Json("integer"));
@@ -163,7 +163,7 @@ class Validator {
     if (items != nullptr && items->is_array()) prefix = items, rest = get(schema, "additionalItems");
     for (size_t i = 0; i < value.size(); ++i) {
       const Json* one = prefix != nullptr && i < prefix->size() ? &(*prefix)[i] : rest;
-      // What other schemas evaluate is not known here.
+      // Other schemas may evaluate these elements; this is unknown here.
       if (one == nullptr && bound_ == Bound::kInner) one = get(schema, "unevaluatedItems");
       if (one != nullptr && !inside(value[i], *one, depth)) return false;
     }
@@ -192,7 +192,7 @@ class Validator {
         if (name.is_string() && !value.contains(name.get<std::string>())) return false;
     const Json *names = get(schema, "propertyNames"), *properties = get(schema, "properties");
     const Json *patterns = get(schema, "patternProperties"), *others = get(schema, "additionalProperties");
-    // What other schemas evaluate is not known here.
+    // Other schemas may evaluate these members; this is unknown here.
     if (others == nullptr && bound_ == Bound::kInner) others = get(schema, "unevaluatedProperties");
     for (const auto& [key, member] : value.items()) {
       if (names != nullptr && !inside(Json(key), *names, depth)) return false;

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Where an automaton with a length in its states has at most so many, it has; else a count is kept beside it.
+// If counting the length in the states needs at most this many, the automaton does; otherwise a counter beside it does.
 constexpr int64_t kStatesWithLengthMax = 8000;
 constexpr int32_t kStatesOfAnyMax = 16;
 
@@ -88,7 +88,7 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
     auto dfa = string_values(m, document, work);
     if (!dfa.ok()) return dfa.status();
     values = std::move(dfa).value();
-    // Many patterns match anything, such as ".*" or "[a-z]*", which need not match at the beginning.
+    // Many patterns such as ".*" or "[a-z]*" match anything, because a search need not start at the beginning.
     if (values->states() <= kStatesOfAnyMax) {
       const auto others = complement(*values, work);
       if (others && others->empty())

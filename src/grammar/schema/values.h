@@ -1,4 +1,4 @@
-// Leaves of the values that have no parts: strings, numbers, booleans, null, and values that are listed.
+// Leaves of values without parts: strings, numbers, booleans, null, and listed values.
 #pragma once
 #include <optional>
 #include <vector>
@@ -9,14 +9,14 @@
 
 namespace sluice {
 
-constexpr int64_t kTextByteSteps = 4;  // of a text that is listed, for each byte of it
+constexpr int64_t kTextByteSteps = 4;  // cost of a listed text, per byte
 
-// The strings that `m` allows. An empty leaf: none.
+// The strings that `m` allows. A leaf with an empty automaton: no string.
 Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work* work);
-// The values of strings that `m` allows, without their lengths.
+// The decoded strings that `m` allows, ignoring the length limits.
 Result<Dfa> string_values(const Merged& m, SchemaDocument* document, Work* work);
 Result<LeafPointer> number_leaf(const Merged& m, Work* work);
-// Of "enum" and "const": those that are valid by all of `schemas`.
+// The values of "enum" and "const" that are valid under all of `schemas`.
 std::vector<const Json*> listed_values(const Merged& m, const Schemas& schemas,
                                        const SchemaDocument& document, Work* work);
 std::string json_text(const Json& value);

@@ -1,4 +1,4 @@
-// Answers of the OpenAI API as JSON and as event streams. Nothing here knows a connection or the engine.
+// Writes answers of the OpenAI API as JSON and as event streams. This code knows neither connections nor the engine.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,31 +21,31 @@ std::string version_json();
 std::string status_json(const std::string& status);
 
 struct AnswerHead {
-  std::string id;       // of the request, without the prefix that its kind gives it
+  std::string id;       // of the request, without the prefix of the answer's kind ("chatcmpl-")
   int64_t created = 0;  // seconds since 1970
   std::string model;
-  std::string unique = {};  // no other answer's: calls and responses are named by it
+  std::string unique = {};  // differs between any two answers; names of calls and responses contain it
 };
 
-// The answer to one request: `request.choices` answers to each of its prompts. Choice p * choices + i is the i-th of prompt p.
+// The answer to one request: `request.choices` choices for each of its prompts. Choice p * choices + i is choice i of prompt p.
 class Answer {
  public:
-  // `prompts` are the tokens of each prompt, `forced` those that each of them ends with and that belong to the answer.
+  // `prompts`: the tokens of each prompt. `forced`: tokens at the end of every prompt that belong to the answer.
   static std::unique_ptr<Answer> make(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                                       const std::vector<std::vector<int32_t>>& prompts,
                                       const std::vector<int32_t>& forced);
   virtual ~Answer();
 
-  // Takes the next token of a choice, and appends to `out` the events that it gives, if the request is for a stream. Tokens of a
-  // choice that is done are dropped.
+  // Takes the next token of a choice. If the request streams, appends the events of the token to `out`. Ignores tokens of a choice that
+  // is done.
   void push(int64_t choice, const GeneratedToken& token, std::string* out);
-  bool done(int64_t choice) const { return at(choice).done(); }  // nothing more is wanted of it
+  bool done(int64_t choice) const { return at(choice).done(); }  // the choice needs no more tokens
   bool done() const { return open_ == 0; }
-  // Once all are done. The rest of the stream, or the whole answer.
+  // Returns the rest of the stream, or the whole answer. Call it when all choices are done.
   virtual std::string finish() = 0;
-  // The end of a stream that an error ends.
+  // Returns the last event of a stream that an error ends.
   virtual std::string fail(const ApiError& error) = 0;
-  // Of a response that is done, and to be stored.
+  // The finished response if it is to be stored, else null.
   virtual std::shared_ptr<const StoredResponse> stored() const { return {}; }
 
   const std::string& id() const { return head_.id; }
@@ -65,13 +65,13 @@ class Answer {
   ApiKind kind_;
   bool stream_;
   std::optional<int64_t> logprobs_;
-  bool generates_;  // what is drawn belongs to the answer
+  bool generates_;  // sampled tokens belong to the answer
   AnswerHead head_;
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
 
  private:
   std::vector<std::unique_ptr<AnswerChoice>> choices_;
-  int64_t choices_each_;  // of a prompt
+  int64_t choices_each_;  // per prompt
   int64_t open_ = 0;
 };
 

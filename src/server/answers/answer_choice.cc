@@ -38,7 +38,7 @@ void AnswerChoice::echo(const std::string& text, const std::vector<int32_t>& tok
   if (wants_logprobs_) echoed_ = tokens;
 }
 
-// `scores` are of all tokens but the first.
+// `scores` cover all tokens except the first.
 void AnswerChoice::list_echoed(const std::vector<TokenScore>& scores) {
   int64_t bytes = 0, characters = 0;
   for (size_t i = 0; i < echoed_.size(); ++i) {
@@ -65,7 +65,7 @@ void AnswerChoice::add(Kind kind, const std::string& text) {
   new_.back().text += text;
 }
 
-// Text that a stop string cannot reach any more, with the tokens that begin in it.
+// Emits text that no stop string can reach any more, with the tokens that begin in it.
 void AnswerChoice::show(const std::string& text) {
   shown_bytes_ += std::ssize(text);
   std::vector<TextToken> tokens;
@@ -109,10 +109,10 @@ void AnswerChoice::push(const GeneratedToken& token) {
   if (tokens_++ == 0) list_echoed(token.prompt);
   if (only_echoes_) return end(FinishReason::kLength);
   const bool is_special = parser_ ? format_.is_frame(token.id) : tokenizer_.is_special(token.id);
-  // Behind a prompt's tokens all are listed: who scores a continuation counts them from either end.
+  // After an echoed prompt, every token is listed: benchmark tools score a continuation by its position from either end of the list.
   const bool lists_all = !echoed_.empty();
   if (lists_all) hold(token);
-  // A token that ends the answer is part of it only where it says how: not as text.
+  // A stop token's text is not part of the answer. Only a special token is passed on, because the parser needs it.
   if (token.finish != FinishReason::kStop || is_special) {
     const bool is_content = !is_special && (within_ || !parser_);
     reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;
@@ -138,7 +138,7 @@ void AnswerChoice::end(FinishReason finish) {
   }
   if (stop_.found()) return;
   show(stop_.flush());
-  if (held_.empty()) return;  // tokens that gave no text, at the end
+  if (held_.empty()) return;  // tokens without text at the end
   shown_bytes_ = held_.back().offset + 1;
   show("");
 }

@@ -1,4 +1,4 @@
-// What one choice of an answer says, in pieces: text for the user, reasoning, calls of functions.
+// Splits the text of one choice into pieces: text for the user, reasoning, function calls.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -17,9 +17,9 @@ namespace sluice {
 // A token of the text for the user.
 struct TextToken {
   int32_t id = 0;
-  std::optional<float> logprob = {};  // none of the first token of a prompt
+  std::optional<float> logprob = {};  // none for the first token of a prompt
   std::vector<TokenLogprob> top_logprobs = {};
-  int64_t offset = 0, characters = 0;  // bytes and code points of the text before it
+  int64_t offset = 0, characters = 0;  // length of the text before the token, in bytes and in code points
 };
 
 struct AnswerPiece {
@@ -27,40 +27,43 @@ struct AnswerPiece {
     kReasoning,
     kText,
     kCall,       // `text` is the name of the function
-    kArguments,  // of the call before
+    kArguments,  // of the preceding call
   };
   Kind kind = Kind::kText;
   std::string text;
-  std::vector<TextToken> tokens = {};  // of kText, where log probabilities are wanted: those that begin in it
+  // Of kText, if log probabilities are requested: the tokens that begin in `text`.
+  std::vector<TextToken> tokens = {};
 };
 
-// A stop string is looked for in the text for the user alone.
+// Stop strings are matched only in the text for the user.
 class AnswerChoice {
  public:
-  // `format` outlives it.
+  // `format` must outlive the choice.
   AnswerChoice(const ChatFormat& format, const ApiRequest& request);
-  void begin_with(
-      const std::vector<int32_t>& tokens);  // which the prompt ends with; they belong to the answer
-  // The prompt is the beginning of the text.
+  // Takes the last tokens of the prompt that belong to the answer.
+  void begin_with(const std::vector<int32_t>& tokens);
+  // The text begins with the prompt.
   void echo(const std::string& text, const std::vector<int32_t>& tokens);
   void push(const GeneratedToken& token);
 
-  std::vector<AnswerPiece> take();  // what is new since the last call
-  const std::vector<AnswerPiece>& said() const {
-    return said_;
-  }  // all that was taken, joined where it goes on
-  const std::vector<ParsedMessage>& messages() const { return messages_; }  // of a chat that is done
+  std::vector<AnswerPiece> take();  // the pieces since the last call
+  // All pieces that take() returned; adjacent pieces of one kind are merged.
+  const std::vector<AnswerPiece>& said() const { return said_; }
+  // Of a chat, once done() is true.
+  const std::vector<ParsedMessage>& messages() const { return messages_; }
   bool done() const { return done_; }
   bool called() const { return called_; }
-  FinishReason finish() const { return finish_; }                           // of one that is done
-  const std::optional<std::string>& stop() const { return stop_.found(); }  // the string that ended it
-  // The token that ended it, if none did so as text: one of the model's or of the request's.
+  FinishReason finish() const { return finish_; }  // valid once done() is true
+  // The stop string that ended the choice.
+  const std::optional<std::string>& stop() const { return stop_.found(); }
+  // The model's or the request's stop token that ended the choice, if no stop string did.
   const std::optional<int32_t>& stop_token() const { return stop_token_; }
   int64_t tokens() const { return tokens_; }
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
-  // `word` gave the events, and is content if a message begins among them, as in a format without headers; null: it is not in any case.
+  // `word` is the token that gave the events. If it begins a message of a format without headers, it counts as content. Null: never
+  // content.
   void read(const std::vector<AnswerEvent>& events, const GeneratedToken* word = nullptr);
   void add(AnswerPiece::Kind kind, const std::string& text);
   void add_text(const std::string& text);
@@ -72,16 +75,17 @@ class AnswerChoice {
   const ChatFormat& format_;
   Tokenizer tokenizer_;
   bool show_reasoning_, offers_tools_, wants_logprobs_;
-  bool only_echoes_;                      // nothing that is drawn belongs to the answer
-  std::vector<int32_t> echoed_;           // tokens that come before those of the answer in its lists
-  std::unique_ptr<AnswerParser> parser_;  // of a chat
-  StreamDecoder decoder_;                 // of a completion
+  bool only_echoes_;  // sampled tokens do not belong to the answer
+  // Prompt tokens that precede the answer's tokens in lists of log probabilities.
+  std::vector<int32_t> echoed_;
+  std::unique_ptr<AnswerParser> parser_;  // chats only
+  StreamDecoder decoder_;                 // completions only
   StopMatcher stop_;
-  AnswerPiece::Kind kind_ = AnswerPiece::Kind::kText;  // of what is being said
-  bool within_ = false;                                // the content of a message is being said
-  int64_t text_bytes_ = 0, text_characters_ = 0;       // of the text for the user
-  int64_t shown_bytes_ = 0;                            // of it: given out
-  std::deque<TextToken> held_;                         // tokens of text that is not given out yet
+  AnswerPiece::Kind kind_ = AnswerPiece::Kind::kText;  // kind of the current text
+  bool within_ = false;                                // inside the content of a message
+  int64_t text_bytes_ = 0, text_characters_ = 0;       // length of the text for the user
+  int64_t shown_bytes_ = 0;                            // bytes of it that take() may return
+  std::deque<TextToken> held_;                         // tokens whose text is still held back
   std::vector<AnswerPiece> new_, said_;
   std::vector<ParsedMessage> messages_;
   std::optional<int32_t> stop_token_;

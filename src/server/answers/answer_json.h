@@ -1,4 +1,4 @@
-// What answers are written with.
+// Helpers that write answers as JSON.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,13 +14,13 @@ inline OrderedJson or_null(const std::string& text) {
   return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
 }
 
-// An object with one member more, which is JSON already.
+// Appends the member `key` to the JSON object `object`. `json` is JSON text already.
 std::string with_member(std::string object, const char* key, const std::string& json);
 
-// [{"token", "logprob", "bytes", "top_logprobs"}], as chats and responses have it.
+// [{"token", "logprob", "bytes", "top_logprobs"}], the form of chats and responses.
 std::string logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
-// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, as completions have it. Offsets count code points. Null stands for
-// the log probabilities of a token that has none.
+// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, the form of completions. Offsets count code points. A token without a log
+// probability has null.
 std::string logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
 
 }  // namespace sluice

@@ -112,7 +112,7 @@ void ResponseAnswer::go_on(const AnswerPiece& piece, std::string* out) {
                members, out);
 }
 
-// Log probabilities have come with the deltas, and come once more with the whole response: not with what ends a part and an item.
+// Log probabilities are sent with the deltas and repeated in the whole response. The events that end a part or an item omit them.
 void ResponseAnswer::end_item(std::string* out) {
   if (items_.empty() || !items_.back().open) return;
   Item& item = items_.back();

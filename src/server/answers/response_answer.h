@@ -1,4 +1,4 @@
-// Answers of /v1/responses: an object with items, and the events that tell of them.
+// Answers of /v1/responses: an object with items, and the events that report the items.
 #pragma once
 #include "server/answers/answer.h"
 #include "server/answers/answer_json.h"
@@ -16,8 +16,8 @@ class ResponseAnswer final : public Answer {
  private:
   struct Item {
     AnswerPiece::Kind kind;  // kReasoning, kText or kCall
-    std::string name = {};   // of the function that is called
-    std::string text = {};   // arguments, or what is said
+    std::string name = {};   // of the called function
+    std::string text = {};   // the arguments, or the text
     std::vector<TextToken> tokens = {};
     bool open = true;
   };
@@ -26,16 +26,16 @@ class ResponseAnswer final : public Answer {
   void begin_item(AnswerPiece::Kind kind, const std::string& name, std::string* out);
   void go_on(const AnswerPiece& piece, std::string* out);
   void end_item(std::string* out);
-  // `json` is the member `key` beside the others.
+  // `json` becomes the member `key` of the event.
   void append_event(const char* type, OrderedJson members, std::string* out, const char* key = nullptr,
                     const std::string& json = {});
   void append_state(const char* type, const char* status, std::string* out);
 
-  // Members that every event of an item has.
+  // The members that every event of an item has.
   OrderedJson place() const;
   std::string id_of(size_t item) const;
   std::string call_id_of(size_t item) const { return "call_" + head_.unique + "_" + std::to_string(item); }
-  // As JSON. A list of log probabilities is many times as long as the text.
+  // Whether the JSON lists log probabilities. The list is many times longer than the text.
   enum class Logprobs : uint8_t { kNone, kListed };
   std::string part_of(const Item& item, Logprobs logprobs) const;
   std::string object_of(size_t item, Logprobs logprobs) const;

@@ -26,9 +26,9 @@ class TextAnswer final : public Answer {
 
   bool chat_, include_usage_, usage_in_each_event_;
   std::vector<int32_t> stop_token_ids_;  // the request's, sorted
-  std::string event_head_;               // what every event begins with
-  std::vector<int64_t> calls_;           // of each choice, told so far
-  std::vector<bool> begun_;              // an event has told of the choice
+  std::string event_head_;               // the beginning of every event
+  std::vector<int64_t> calls_;           // calls reported so far, by choice
+  std::vector<bool> begun_;              // whether an event has reported the choice
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// The transport: a loop on one thread that takes in connections (http_connection.cc), looks at the time, and runs what others post.
+// The transport: one thread accepts connections (http_connection.cc), checks deadlines, and runs posted work.
 #include "server/http/http.h"
 
 #include <boost/asio/co_spawn.hpp>
@@ -16,7 +16,7 @@ namespace {
 using boost::system::error_code;
 
 constexpr auto kTick = std::chrono::milliseconds(100);
-// The loop holds up everybody while it waits.
+// How long an allocation on the loop's thread may retry. All connections wait meanwhile.
 constexpr auto kPatience = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -50,13 +50,13 @@ Status HttpLoop::open() {
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction now {};
     sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // nohup ignores it, and so do we
+    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // nohup ignores SIGHUP, and so does the server
   }
   wait_for_signal();
   return {};
 }
 
-// Where one of them finds no memory, run() starts it again.
+// If a coroutine ends because memory ran out, run() starts it again.
 void HttpLoop::start(bool* runs, asio::awaitable<void> (HttpLoop::*coroutine)()) {
   if (*runs) return;
   const auto ended = [runs](std::exception_ptr error) {
@@ -74,7 +74,7 @@ void HttpLoop::run() {
     start(&ticks_, &HttpLoop::tick_always);
     context_.run();
   };
-  // What threw has lost its own connection or answer, and the others go on.
+  // The exception has ended only its own connection or answer; the others continue.
   while (!has_memory_for(serve)) std::this_thread::sleep_for(kPatience);
 }
 
@@ -82,7 +82,7 @@ void HttpLoop::wait_for_signal() {
   signals_.async_wait([this](const error_code& error, int signal) {
     if (error) return;
     if (stop_at_) return;
-    // The next one does what it does to any program.
+    // The next signal gets its default action.
     signals_.clear();
     std::signal(signal, SIG_DFL);
     service_.on_signal();
@@ -94,18 +94,18 @@ asio::awaitable<void> HttpLoop::accept_all() {
     error_code error;
     tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
     if (!acceptor_.is_open()) co_return;
-    if (error) {  // no descriptors left: some will be closed
+    if (error) {  // out of descriptors: wait until some are closed
       asio::steady_timer pause(context_, kTick);
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
     }
-    (void)has_memory_for([&] { take_in(std::move(socket)); });  // else it is closed
+    (void)has_memory_for([&] { take_in(std::move(socket)); });  // on failure the socket is closed
   }
 }
 
 void HttpLoop::take_in(tcp::socket socket) {
   if (connections() >= options_.max_connections)
-    return service_.log("", "connection refused: " + std::to_string(connections()) + " are open");
+    return service_.log("", "connection refused: " + std::to_string(connections()) + " connections are open");
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   const auto connection = std::make_shared<HttpConnection>(*this, std::move(socket));
@@ -133,7 +133,7 @@ void HttpLoop::tick() {
   bound_output();
 }
 
-// The connection that has most of it pays.
+// Drops the connection with the most unsent bytes.
 void HttpLoop::bound_output() {
   while (true) {
     int64_t all = 0, most = 0;
@@ -166,7 +166,7 @@ std::string HttpLoop::url() const {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options, HttpService& service) {
   if (options.host.empty())
-    return invalid("--host: wanted an address or a name, found ''");  // it would mean all
+    return invalid("--host: wanted an address or a name, found ''");  // would listen on all addresses
   auto loop = std::make_unique<HttpLoop>(options, service);
   SLUICE_TRY(loop->open());
   return std::unique_ptr<HttpServer>(std::move(loop));

@@ -1,5 +1,5 @@
-// A connection is two coroutines on the loop's thread: one reads, also while an answer is under way, so that a client that goes away is
-// seen at once; one writes.
+// Each connection has two coroutines on the loop's thread. One reads, even during an answer, so that a disconnected client is noticed at
+// once. The other one writes.
 #include <utility>  // before awaitable.hpp, which uses it and does not include it
 
 #include <algorithm>
@@ -20,11 +20,12 @@ namespace {
 using boost::system::error_code;
 
 constexpr size_t kReadBytes = 16 << 10;
-constexpr size_t kInputMax = 64 << 10;     // of requests behind one that is under way
-constexpr size_t kOutputPause = 64 << 10;  // unread answers above this hold back the next request
-constexpr size_t kWriteBytes = 256 << 10;  // at once: what the system takes, it copies while everybody waits
+constexpr size_t kInputMax = 64 << 10;  // of requests pipelined behind the current one
+// Above this many unread bytes of answers, the next request waits.
+constexpr size_t kOutputPause = 64 << 10;
+constexpr size_t kWriteBytes = 256 << 10;  // per system call: the system copies while the loop waits
 constexpr double kLingerSeconds =
-    2;  // in which a client may read the answer that refuses the rest of its request
+    2;  // time for the client to read the error that rejects the rest of its request
 constexpr auto kReadsWithin = std::chrono::seconds(1);
 
 std::string http_date() {
@@ -47,7 +48,7 @@ HttpConnection::HttpConnection(HttpLoop& loop, tcp::socket socket)
       read_deadline_(after(loop.options().read_timeout)) {}
 
 void HttpConnection::start() {
-  // Out of memory for one connection is no reason to end the others.
+  // Exhausted memory ends this connection only.
   const auto done = [self = shared_from_this()](std::exception_ptr error) {
     if (error) self->lose(ClientLoss::kNoMemory);
   };
@@ -72,15 +73,14 @@ asio::awaitable<void> HttpConnection::read_all() {
                                                           asio::redirect_error(asio::use_awaitable, error));
     if (!open_) co_return;
     if (error) co_return error == asio::error::eof ? peer_ended() : lose(ClientLoss::kClosed);
-    // Read all the same: closing must not take back what was written, and a client that leaves is seen behind all that it has sent.
+    // Keep reading: closing a socket with unread input would discard output, and the end of input is only seen after all input.
     if (last_ || (exchange_ && !keep_alive_)) continue;
     if (input_.empty() && !reader_.within() && !exchange_)
       read_deadline_ = after(loop_.options().read_timeout);
     input_.append(chunk.data(), bytes);
     consume();
     if (!exchange_ || input_.size() < kInputMax) continue;
-    keep_alive_ =
-        false;  // what comes behind this request is not kept, so the connection ends with its answer
+    keep_alive_ = false;  // later input is not kept, so the connection closes after this answer
     std::string().swap(input_);
   }
 }
@@ -114,12 +114,12 @@ asio::awaitable<void> HttpConnection::write_all() {
   read_deadline_ = after(kLingerSeconds);
 }
 
-// Parses what has arrived, up to a request that is under way.
+// Parses the input, up to the end of the next request.
 void HttpConnection::consume() {
   if (consuming_) return;
   consuming_ = true;
   if (!has_memory_for([&] { read_requests(); }) && open_) {
-    // Of a request that is being answered, or that was too much to read.
+    // Either the current answer or the rejected request is too large for the memory.
     if (exchange_ || !has_memory_for([&] { refuse(503, "request: the system has no memory for it"); }))
       lose(ClientLoss::kNoMemory);
   }
@@ -133,7 +133,7 @@ void HttpConnection::read_requests() {
     const HttpReader::State state = reader_.read(&input_);
     if (state == HttpReader::State::kRefused) return refuse(reader_.status(), reader_.message());
     count_body();
-    if (last_) return;  // refused
+    if (last_) return;  // rejected
     if (state == HttpReader::State::kRequest) {
       take_request();
       continue;
@@ -196,7 +196,7 @@ std::string HttpConnection::head_of(const HttpResponse& r, std::optional<size_t>
   return out + (keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
 }
 
-// All of it, or nothing where there is no memory. A large body is not copied.
+// Queues everything, or nothing if memory runs out. Does not copy large bodies.
 void HttpConnection::queue(std::string_view head, Part body, std::string_view tail) {
   const std::string_view text = body.text();
   const int64_t bytes = std::ssize(head) + std::ssize(text) + std::ssize(tail);
@@ -262,7 +262,7 @@ void HttpConnection::end_exchange() {
   consume();
 }
 
-// Half closed is closed for an answer that is still being made; what is already written is still sent.
+// A half-closed connection ends an unfinished answer, but queued output is still sent.
 void HttpConnection::peer_ended() {
   peer_ended_ = true;
   if (exchange_ || unread() == 0) return lose(ClientLoss::kClosed);
@@ -276,7 +276,7 @@ void HttpConnection::finish_output() {
 }
 
 void HttpConnection::lose(ClientLoss how) noexcept {
-  const auto self = weak_from_this().lock();  // close() may give up the last of it
+  const auto self = weak_from_this().lock();  // close() may drop the last reference
   const auto exchange = std::move(exchange_);
   exchange_.reset();
   const bool was_open = open_;
@@ -292,9 +292,10 @@ void HttpConnection::lose(ClientLoss how) noexcept {
 }
 
 const char* text(ClientLoss how) {
-  constexpr const char* kWords[] = {"client gone", "client too slow",
-                                    "the client left the most of more answers than --max-pending-bytes holds",
-                                    "no memory for the answer"};
+  constexpr const char* kWords[] = {
+      "client gone", "client too slow",
+      "unsent answers exceeded --max-pending-bytes, and this one was the largest",
+      "no memory for the answer"};
   return kWords[static_cast<size_t>(how)];
 }
 
@@ -310,10 +311,10 @@ void HttpConnection::close() {
   loop_.drop(shared_from_this());
 }
 
-// A burst may be as large as it is; what a client leaves of it, and of what came after, must grow less.
+// One write may be arbitrarily large. Besides it, the bytes that were unread a second ago must fall below max_output_bytes.
 void HttpConnection::check_reader(Clock::time_point now) {
   if (now - read_checked_ < kReadsWithin) return;
-  const int64_t left = left_before_ - (sent_ - sent_before_);  // of what there was a second ago
+  const int64_t left = left_before_ - (sent_ - sent_before_);  // bytes that have been unread for a second
   read_checked_ = now, left_before_ = unread(), sent_before_ = sent_;
   if (exchange_ && left - largest_ > loop_.options().max_output_bytes) lose(ClientLoss::kTooSlow);
 }

@@ -1,4 +1,4 @@
-// What http.cc and http_connection.cc share, the files of the server that know Boost's sockets.
+// Shared by http.cc and http_connection.cc, the only files of the server that use Boost's sockets.
 #pragma once
 #include <utility>  // before awaitable.hpp, which uses it and does not include it
 
@@ -27,13 +27,12 @@ using asio::ip::tcp;
 
 Clock::time_point after(double seconds);  // from now on
 
-// Bytes of bodies that are read, or not understood yet. Requests give theirs back from any thread.
+// Counts bytes of request bodies that are not parsed yet. Thread-safe.
 class PendingBytes {
  public:
   explicit PendingBytes(int64_t most) : most_(most) {}
-  bool add(int64_t bytes) {
-    return (bytes_ += bytes) <= most_;
-  }  // whether there is room; they count in any case
+  // Always counts the bytes. Returns whether the limit holds.
+  bool add(int64_t bytes) { return (bytes_ += bytes) <= most_; }
   void remove(int64_t bytes) { bytes_ -= bytes; }
   int64_t most() const { return most_; }
 
@@ -49,17 +48,17 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnection(HttpLoop& loop, tcp::socket socket);
   void start();
   void check_deadline(Clock::time_point now);
-  void finish_output();  // nothing more will be asked: closes when all is written
+  void finish_output();  // closes the connection once all output is written
   bool serves(const HttpExchange* exchange) const { return open_ && exchange_.get() == exchange; }
   void respond(HttpResponse response);
   void begin_stream(const HttpResponse& head);
   void write(std::string bytes);
   void end();
   void lose(ClientLoss how) noexcept;
-  int64_t unsent_bytes() const;  // and its part of what it shares with others
+  int64_t unsent_bytes() const;  // including this connection's share of shared bodies
 
  private:
-  // Of what is written: a part that it shares with others, or its own.
+  // A part of the output: its own bytes, or a body shared with other connections.
   struct Part {
     std::string own;
     std::shared_ptr<const std::string> shared = {};
@@ -83,21 +82,21 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   HttpLoop& loop_;
   tcp::socket socket_;
-  // They never expire: cancelling one wakes who waits for it.
+  // These timers never expire. Cancelling one wakes the coroutine that waits for it.
   asio::steady_timer input_wanted_, output_ready_;
   std::string input_;
   std::vector<Part> output_, sending_;
   HttpReader reader_;
-  int64_t counted_ = 0;  // bytes of the body that is being read, of those that are pending
+  int64_t counted_ = 0;  // bytes of the current body that PendingBytes has counted
   std::shared_ptr<HttpExchange> exchange_;
-  std::string last_id_;  // of the request that was answered last
-  // Bytes of answers so far: made, and taken by the system. The largest write of a stream that is not sent yet.
+  std::string last_id_;  // of the request answered last
+  // Bytes of answers so far: queued, and sent to the system. `largest_`: the largest write of a stream among the unsent bytes.
   int64_t queued_ = 0, sent_ = 0, largest_ = 0;
   int64_t left_before_ = 0, sent_before_ = 0;  // unread() and sent_ at read_checked_
   Clock::time_point read_checked_;
   bool open_ = true;
   bool consuming_ = false;
-  bool last_ = false;  // nothing is read any more; the connection ends after what is to be written
+  bool last_ = false;  // no further request is read; the connection closes after its output
   bool peer_ended_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
   Clock::time_point read_deadline_, write_deadline_ = Clock::time_point::max();

@@ -19,13 +19,13 @@ constexpr size_t kRequestIdMax = 128;
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
-// Goes into headers and lines of the log.
+// The id is copied into headers and log lines.
 bool usable_id(std::string_view id) {
   const auto plain = [](char c) { return c > ' ' && c < 127; };
   return !id.empty() && id.size() <= kRequestIdMax && std::all_of(id.begin(), id.end(), plain);
 }
 
-// "http://host:1/path?query" names the host too (RFC 9112, 3.2.2), and then the header Host means nothing.
+// An absolute target such as "http://host:1/path?query" names the host, and the Host header is ignored (RFC 9112, 3.2.2).
 void split_target(const std::string& target, HttpRequest* request) {
   std::string_view rest = target;
   for (const std::string_view scheme : {"http://", "https://"}) {
@@ -56,7 +56,7 @@ const char* reason_phrase(int status) {
 
 struct HttpReader::Parser : http::request_parser<http::string_body> {
   bool head_checked = false, continue_said = false;
-  // As its head says: trailers come behind it, and mean nothing here (RFC 9110, 6.5.1).
+  // Made from the header section. Trailers follow the body and are ignored (RFC 9110, 6.5.1).
   HttpReader::Message message;
 };
 
@@ -70,7 +70,7 @@ HttpReader::State HttpReader::refuse(int status, std::string message) {
   return State::kRefused;
 }
 
-// What says where the body ends must leave no doubt: else the body is another's request (RFC 9112, 6.3).
+// Rejects ambiguous lengths of the body: otherwise the body could be read as another client's request (RFC 9112, 6.3).
 HttpReader::State HttpReader::check_head() {
   parser_->head_checked = true;
   const auto& head = parser_->get();
@@ -92,7 +92,7 @@ HttpReader::State HttpReader::check_head() {
 }
 
 HttpReader::State HttpReader::read(std::string* input) {
-  // Empty lines before a request are no part of it (RFC 9112, 2.2).
+  // Skips empty lines before a request (RFC 9112, 2.2).
   size_t blank = 0;
   while (!parser_ && std::string_view(*input).substr(blank).starts_with("\r\n")) blank += 2;
   input->erase(0, blank);
@@ -116,11 +116,11 @@ HttpReader::State HttpReader::read(std::string* input) {
     if (parser_->is_header_done() && !parser_->head_checked) {
       if (check_head() == State::kRefused) return State::kRefused;
       take_head();
-      parser_->eager(true);  // till here it stops behind the head
+      parser_->eager(true);  // until here the parser stops after the header section
     }
     if (parser_->is_done()) return State::kRequest;
     if (used > 0) continue;
-    // The parser waits for the end of a line, and to it a line feed alone ends none (RFC 9112, 2.2).
+    // The parser waits for CR LF and does not end a line at LF alone (RFC 9112, 2.2).
     if (parser_->is_header_done() && parser_->chunked() && has_bare_line_feed(*input))
       return refuse(400, "Transfer-Encoding: wanted chunks whose lines end in CR LF, found LF alone");
     break;

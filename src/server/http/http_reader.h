@@ -1,4 +1,4 @@
-// Requests of HTTP/1.1 out of the bytes of a connection, without trust. Nothing here knows a socket.
+// Parses HTTP/1.1 requests from untrusted bytes. This code knows no socket.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,25 +18,25 @@ class HttpReader {
   HttpReader& operator=(const HttpReader&) = delete;
 
   enum class State : uint8_t {
-    kMore,     // wants more bytes than there are
-    kRequest,  // take() gives it
-    kRefused,  // what comes is no request, or too large; nothing after it can be understood
+    kMore,     // needs more bytes
+    kRequest,  // take() returns the request
+    kRefused,  // the bytes are no valid request, or too large; later bytes cannot be parsed
   };
-  // Takes bytes from the front of `input`, at most up to the end of a request.
+  // Consumes bytes from the front of `input`, at most up to the end of one request.
   State read(std::string* input);
   bool within() const { return parser_ != nullptr; }  // a request has begun
-  int64_t body_bytes() const;                         // of the request that has begun, so far
-  // Whether its client waits for "100 Continue" before it sends the body. Says so once.
+  int64_t body_bytes() const;                         // received so far of the current request's body
+  // Whether the client waits for "100 Continue" before it sends the body. Returns true at most once per request.
   bool expects_continue();
 
   struct Message {
-    HttpRequest request;  // without an id, where the client's cannot be used
+    HttpRequest request;  // `id` is empty if the client's is unusable
     bool keep_alive = true;
-    bool chunks = true;  // its version knows chunked answers
+    bool chunks = true;  // the client's HTTP version supports chunked answers
     bool head_only = false;
   };
   Message take();
-  // Of kRefused.
+  // Valid in state kRefused.
   int status() const { return status_; }
   const std::string& message() const { return message_; }
 
@@ -46,7 +46,7 @@ class HttpReader {
   State check_head();
   void take_head();
   const HttpOptions& options_;
-  std::unique_ptr<Parser> parser_;  // of a request that has begun
+  std::unique_ptr<Parser> parser_;  // of the current request
   int status_ = 0;
   std::string message_;
 };

@@ -18,14 +18,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastLines{1000};
 
-// How many bytes the descriptor took: all, unless it failed.
+// Returns the number of bytes written: fewer than given only after an error.
 size_t write_bytes(int descriptor, std::string_view bytes) {
   size_t written = 0;
   while (written < bytes.size()) {
     const ssize_t n = ::write(descriptor, bytes.data() + written, bytes.size() - written);
     if (n >= 0) {
       written += static_cast<size_t>(n);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {  // somebody who shares it has made it so
+      // Another process made the shared descriptor non-blocking.
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
       (void)poll(&writable, 1, -1);
     } else if (errno != EINTR) {
@@ -49,8 +50,9 @@ struct LineWriter::Queue {
   std::mutex mutex;
   std::condition_variable wake, idle;
   std::deque<Line> lines;
-  int64_t bytes = 0;                 // of the lines
-  int64_t missing = 0, dropped = 0;  // lines that nothing tells of yet; of all time
+  int64_t bytes = 0;  // of `lines`
+  // Lines dropped since the last queued line; lines dropped since the start.
+  int64_t missing = 0, dropped = 0;
   bool writing = false, end = false;
 };
 
@@ -103,15 +105,15 @@ int64_t LineWriter::dropped() const {
 }
 
 void LineWriter::write_all(const std::shared_ptr<Queue>& queue) {
-  // A reader that leaves is an error of the write, and no reason to end the process.
+  // With SIGPIPE blocked, a closed pipe is a write error and does not kill the process.
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
   Queue& q = *queue;
   std::unique_lock lock(q.mutex);
-  int64_t untold = 0;  // lines that are missing where the next one is written
-  bool cut = false;    // the last one was begun, and not ended
+  int64_t untold = 0;  // dropped lines that no note has reported yet
+  bool cut = false;    // the last line was written only in part
   while (true) {
     q.wake.wait(lock, [&] { return q.end || !q.lines.empty() || q.missing > 0; });
     if (q.lines.empty() && q.missing == 0) return;
@@ -139,7 +141,7 @@ void LineWriter::write_all(const std::shared_ptr<Queue>& queue) {
       failed = written < line.size();
       cut = failed && written > 0;
     } else {
-      failed = !line.empty();  // what cannot be told of comes first
+      failed = !line.empty();  // the note about dropped lines must come first
     }
     untold += failed ? 1 : 0;
     lock.lock();

@@ -1,4 +1,4 @@
-// Lines for a descriptor that may block, as a pipe that nobody reads: a thread of its own writes them, so who has a line never waits.
+// Writes lines to a descriptor that may block, such as a pipe without a reader. A thread of its own writes, so write() never blocks.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -12,27 +12,28 @@ namespace sluice {
 
 class LineWriter {
  public:
-  using NoteDropped = std::function<std::string(int64_t lines)>;  // the line that tells of dropped ones
+  // Makes the line that reports dropped lines.
+  using NoteDropped = std::function<std::string(int64_t lines)>;
 
-  // Keeps at most `max_bytes` of lines that are not written yet. `note` stands where lines are missing, once it can be written; it is
-  // called on any thread. Throws std::system_error where the system has no thread.
+  // Keeps at most `max_bytes` of unwritten lines. The line from `note` replaces dropped lines in the output; any thread may call `note`.
+  // Throws std::system_error if the thread cannot be created.
   LineWriter(int descriptor, int64_t max_bytes, NoteDropped note);
-  // Waits a second at most for what is left.
+  // Waits at most one second until all lines are written.
   ~LineWriter();
   LineWriter(const LineWriter&) = delete;
   LineWriter& operator=(const LineWriter&) = delete;
 
-  void write(std::string line) noexcept;  // from any thread; drops what does not fit
-  void drop() noexcept;                   // counts a line that could not be made
-  bool flush(
-      std::chrono::milliseconds most) const;  // whether all that was taken has been written, or was dropped
-  int64_t dropped() const;                    // so far
+  void write(std::string line) noexcept;  // thread-safe; drops a line that does not fit
+  void drop() noexcept;                   // counts a line whose text could not be allocated
+  // Waits up to `most`. Returns whether all accepted lines are written or dropped.
+  bool flush(std::chrono::milliseconds most) const;
+  int64_t dropped() const;  // since the start
 
  private:
   struct Queue;
   static void write_all(const std::shared_ptr<Queue>& queue);
-  std::shared_ptr<Queue>
-      queue_;  // the thread's too: it may have to be left behind in a write that does not return
+  // Shared with the thread, which is left behind if a write never returns.
+  std::shared_ptr<Queue> queue_;
   WorkerThread thread_;
 };
 

@@ -1,22 +1,22 @@
-// The page at /: a conversation over the API of the server that it comes from, and of no other. Text of people and models becomes
-// elements and text nodes, never HTML: nothing of it can run. The server's policy (page.cc) holds the page to both.
+// The chat page at /. It talks to the API of its own server and to no other. Text of users and models becomes elements and text nodes,
+// never HTML, so none of it can run. The server's content security policy (page.cc) enforces both.
 
 const $ = (id) => document.getElementById(id);
 const log = $("log"), scroll = $("scroll"), question = $("question"), panel = $("panel"), fields = panel.querySelector("form").elements;
 
-// One call for each child: a call with all of a long answer's would take more arguments than there may be.
+// Appends the children one by one: passing all children of a long answer at once would exceed the limit of arguments.
 function fill(element, children) {
   for (const child of children) element.append(child);
   return element;
 }
 
-// Children may also come in arrays.
+// `children` may contain arrays.
 function el(tag, properties = {}, ...children) {
   return fill(Object.assign(document.createElement(tag), properties), children.flat());
 }
 const button = (text, onclick) => el("button", { type: "button", className: "quiet", onclick }, text);
 
-// A browser may refuse to keep anything.
+// Browsers may deny access to storage.
 function kept(store, name, value) {
   try {
     if (value === undefined) return JSON.parse(window[store].getItem("sluice." + name));
@@ -26,13 +26,13 @@ function kept(store, name, value) {
   }
 }
 
-// Markdown. The time that it takes grows with the length of the text, whatever the text: nothing is looked for again where it was not found.
+// Markdown, in time linear in the length of the text: a failed search is never repeated.
 
 const kMark = /[`*[]|https?:\/\//g;
 const isSpace = (c) => !c || /\s/.test(c);
 const isWord = (c) => Boolean(c) && /[\w*]/.test(c);
 
-// Gives where `pattern` (of a single place) is next found, from positions that only grow.
+// Returns a function that finds the next match of `pattern` (one position wide). Its argument must never decrease.
 function finder(text, pattern) {
   const found = new RegExp(pattern, "g");
   let from = 0, at = -1;
@@ -49,10 +49,11 @@ function link(href, ...label) {
   return el("a", { href, target: "_blank", rel: "noopener noreferrer" }, ...label);
 }
 
-// What may begin at a mark: gives the element and its end, or nothing. Called with positions that only grow.
+// Returns a function that parses the element at a mark: the element and its end, or null. Positions must never decrease.
 function inlineParts(text, depth) {
   const strongEnd = finder(text, /(?<=\S)\*\*/), bracket = finder(text, /\]/), hrefEnd = finder(text, /[\s)]/);
-  const sameTicks = new Map();  // by where a run of them begins: where the next one of that length does
+  // Maps the start of a run of backticks to the start of the next run of the same length.
+  const sameTicks = new Map();
   const last = new Map();
   for (const run of [...text.matchAll(/`+/g)].reverse()) {
     sameTicks.set(run.index, last.get(run[0].length));
@@ -117,7 +118,7 @@ function inline(text, depth = 0) {
 async function copy(text, from) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {  // wanted of pages that did not come over TLS
+  } catch {  // pages without TLS have no clipboard access
     const area = el("textarea", { value: text });
     document.body.append(area);
     area.select();
@@ -147,7 +148,7 @@ const isDivider = (line) => /^[ |:-]+$/.test(line) && line.includes("-");
 const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 const startsBlock = (line) => /^(#{1,6} |>)/.test(line) || kItem.test(line) || kRule.test(line) || fenceOf(line) !== null;
 
-// Lines from `at` on while they satisfy `more`, and where they end.
+// The lines from `at` on that satisfy `more`, and the index after them.
 function gather(lines, at, more) {
   let end = at;
   while (end < lines.length && more(lines[end], end)) end++;
@@ -178,7 +179,7 @@ function table(lines, at) {
   return [el("div", { className: "table" }, el("table", {}, el("thead", {}, row("th")(lines[at])), body)), end];
 }
 
-// The block that begins at a line which is not empty, and where the next one may begin.
+// The block that begins at a non-empty line, and the index of the line after it.
 function block(lines, at, depth) {
   const line = lines[at];
   const fence = fenceOf(line);
@@ -221,10 +222,10 @@ function blocks(lines, depth = 0) {
 
 // The conversation
 
-let turns = [];  // {role, content}; answers have more: answer()
-const articles = new WeakMap();  // of turns
-let running = null;  // the answer under way: its turn, and the AbortController of its request
-let editing = null;  // the turn that the next message replaces, with all after it
+let turns = [];  // {role, content}; answer() adds more members to answers
+const articles = new WeakMap();  // by turn
+let running = null;  // the current answer: its turn and the AbortController of its request
+let editing = null;  // index of the turn that the next message replaces, along with all later turns
 let model = { id: "", max_model_len: 0 };
 
 const kSettings = ["system", "effort", "temperature", "max_tokens", "more"];
@@ -244,12 +245,12 @@ async function call(path, body, signal) {
   try {
     response = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
   } catch (error) {
-    throw error.name === "AbortError" ? error : new Error("The server does not answer. Is it still running?");
+    throw error.name === "AbortError" ? error : new Error("The server does not respond. Is it still running?");
   }
   if (response.ok) return response;
   if (response.status === 401) wantKey();
   const found = await response.json().catch(() => null);
-  throw new Error(found?.error?.message ?? `The server answered with status ${response.status}.`);
+  throw new Error(found?.error?.message ?? `The server responded with status ${response.status}.`);
 }
 
 async function* eventsOf(response) {
@@ -311,7 +312,7 @@ async function answer() {
         update(turn);
       });
     }
-    if (!turn.finish) throw new Error("The answer broke off: the server closed the connection.");
+    if (!turn.finish) throw new Error("The answer is incomplete: the server closed the connection.");
   } catch (error) {
     if (error.name === "AbortError") turn.finish = "stop button";
     else turn.error = error.message;
@@ -327,7 +328,7 @@ function stop() {
   question.focus();
 }
 
-// What is known about an answer: while it comes, the pieces that have come stand for tokens.
+// Statistics of an answer. While it streams, received pieces stand in for tokens.
 function facts(turn) {
   const out = [];
   const tokens = turn.usage?.completion_tokens ?? turn.pieces;
@@ -337,7 +338,7 @@ function facts(turn) {
     out.push(`${rate.toFixed(rate < 100 ? 1 : 0)} tokens/s`);
   }
   if (turn.usage && model.max_model_len) out.push(`context ${turn.usage.total_tokens} of ${model.max_model_len}`);
-  if (turn.finish === "length") out.push("cut at the limit of tokens");
+  if (turn.finish === "length") out.push("cut off at the token limit");
   if (turn.finish === "stop button") out.push("stopped");
   return out.join(" · ");
 }
@@ -381,7 +382,7 @@ function update(turn) {
   if (pinned) scroll.scrollTop = scroll.scrollHeight;
 }
 
-// Leaves what is there in its place: it may be focused, selected or unfolded.
+// Leaves existing elements in place, because they may be focused, selected or unfolded.
 function render() {
   turns.map(articleOf).forEach((article, i) => log.children[i] === article || log.insertBefore(article, log.children[i] ?? null));
   while (log.children.length > turns.length) log.lastChild.remove();
@@ -420,7 +421,7 @@ function beginEdit(index) {
   if (running) stop();
   editing = index;
   setQuestion(turns[index].content);
-  say("Sending replaces this message and what came after it. Esc leaves it as it was.");
+  say("Sending replaces this message and everything after it. Esc cancels.");
   question.focus();
 }
 
@@ -449,7 +450,7 @@ function openPanel() {
 }
 
 function wantKey() {
-  say("This server wants an API key: it stands in the settings.");
+  say("This server requires an API key. Enter it in the settings.");
   openPanel();
   fields.key.focus();
 }
@@ -458,7 +459,7 @@ fields.more.oninput = () => {
   let wrong = "";
   try {
     const read = JSON.parse(fields.more.value || "{}");
-    if (Array.isArray(read) || typeof read !== "object" || !read) wrong = 'Wanted an object, as {"seed": 7}';
+    if (Array.isArray(read) || typeof read !== "object" || !read) wrong = 'Enter a JSON object such as {"seed": 7}';
   } catch (error) {
     wrong = error.message;
   }
@@ -483,7 +484,7 @@ async function findModel() {
     const found = await (await call("v1/models")).json();
     model = found.data[0];
     $("model").textContent = $("model").title = model.id;
-    $("about").textContent = `${model.id} · ${model.max_model_len} tokens of context · answers stay on this server`;
+    $("about").textContent = `${model.id} · ${model.max_model_len} tokens of context · conversations stay on this server`;
     document.title = model.id + " · Sluice";
   } catch (error) {
     if (!panel.open) say(error.message);

@@ -5,9 +5,9 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kBody = "body: ";           // before every place that a reader names
-constexpr size_t kParamMax = 200, kMessageMax = 2000;  // bytes; what clients name may be as long as a body
-constexpr size_t kUnreadMax = 32;                      // names of unknown fields that anybody is told of
+constexpr std::string_view kBody = "body: ";           // precedes every path that a reader reports
+constexpr size_t kParamMax = 200, kMessageMax = 2000;  // bytes; a client's names may be as long as a body
+constexpr size_t kUnreadMax = 32;                      // limit of reported unknown fields
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void ApiFields::fail(const Status& status) {
   if (failed()) return;
   ApiError error{.message = status.message};
   const size_t end = error.message.find(": wanted");
-  // Of the body itself it stays: "body: wanted an object".
+  // Errors of the body itself keep the prefix: "body: wanted an object".
   if (error.message.starts_with(kBody) && end != std::string::npos && end >= kBody.size()) {
     error.param = shortened(error.message.substr(kBody.size(), end - kBody.size()), kParamMax);
     error.message.erase(0, kBody.size());
@@ -78,7 +78,7 @@ void ApiFields::refuse(const std::string& name, const char* neutral) {
     if (at->value() == value) return;
   std::string allowed = "null";
   for (const Json& value : values) allowed += " or " + value.dump();
-  fail(*at, allowed + ", because it is not supported");
+  fail(*at, allowed + ", because other values are not supported");
 }
 
 std::vector<std::string> ApiFields::unread(const std::string& prefix) const {
@@ -126,7 +126,7 @@ OrderedJson in_order(std::string_view body, const std::string& member) {
   return value.ok() ? std::move(value).value() : OrderedJson();
 }
 
-// Not by JsonAt::items(): a prompt may have a hundred thousand of them.
+// JsonAt::items() would be too slow: a prompt may have a hundred thousand tokens.
 std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields) {
   std::vector<int32_t> out;
   if (!at.value().is_array()) return fields->fail(at, "an array of token ids"), out;

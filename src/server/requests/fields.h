@@ -1,4 +1,4 @@
-// The fields of one JSON object from a client: each is read once by its name, the first error stays, and what nobody read is known.
+// Reads the fields of a client's JSON object. Each field is read once by name; the first error is kept; unread fields are known.
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -15,25 +15,25 @@ namespace sluice {
 
 class ApiFields {
  public:
-  // `at` and `error` must outlive it. Errors go to `error` unless one is there.
+  // `at` and `error` must outlive this object. An error is stored only if `error` has none yet.
   ApiFields(JsonAt at, std::optional<ApiError>* error);
 
-  // The field, if it is there and not null.
+  // The field, if it is present and not null.
   std::optional<JsonAt> take(const std::string& name);
   std::optional<double> number(const std::string& name, double least, double most);
   std::optional<int64_t> integer(const std::string& name, int64_t least, int64_t most);
   bool boolean(const std::string& name, bool otherwise);
   std::string string(const std::string& name);
-  // Fields whose value must be null or one of `neutral`, a JSON array.
+  // Rejects the field unless it is null or a value in `neutral`, a JSON array.
   void refuse(const std::string& name, const char* neutral);
   void skip(const std::string& name) { known_.insert(name); }
-  // Fields that nobody has read and that are not null, with `prefix` before their names; a few of them, and long names cut.
+  // Returns the unread fields that are not null, each with `prefix`. The list is limited, and long names are shortened.
   std::vector<std::string> unread(const std::string& prefix = "") const;
-  // Reads the fields of an object in this one. The first error of theirs is one of these.
+  // Reads the fields of a nested object. Its first error becomes an error of this object.
   void inside(const JsonAt& at, const std::function<void(ApiFields*)>& read);
   const Json& value() const { return at_.value(); }
 
-  void fail(const Status& status);  // of a JsonAt
+  void fail(const Status& status);  // `status` comes from a JsonAt
   void fail(const JsonAt& at, std::string_view wanted) { fail(at.wrong(wanted)); }
   bool failed() const { return error_->has_value(); }
 
@@ -43,10 +43,10 @@ class ApiFields {
   std::set<std::string> known_;
 };
 
-// None: the error is set.
+// None: `error` is set.
 std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* error);
 
-// Reads a body that is an object with `read`, which gets its fields and the result.
+// Parses a body that must be an object and calls `read` with its fields and the result.
 template <class T, class Read>
 Result<T, ApiError> read_body(std::string_view body, const Read& read) {
   std::optional<ApiError> error;
@@ -59,18 +59,19 @@ Result<T, ApiError> read_body(std::string_view body, const Read& read) {
   return out;
 }
 
-// What requests for text have in common: the model, sampling, n, stop strings, the stream, and what is not supported.
+// Reads the fields that all generation requests share: model, sampling, n, stop strings and stream; rejects unsupported ones.
 void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out);
-// "low", "medium" or "high". Of two fields that ask for another one the second is an error.
+// Reads "low", "medium" or "high". If two fields disagree, the second one is an error.
 void read_effort(const char* name, ApiFields* fields, ApiRequest* out);
-// chat_template_kwargs: what the chat format's template takes. Of names that it does not know a template takes no notice.
+// Reads chat_template_kwargs: the arguments of the chat format's template. A template ignores unknown names.
 void read_template_kwargs(ApiFields* fields, ApiRequest* out);
-// What `reasoning` may ask for in other servers and is not supported.
+// Rejects members of `reasoning` that other servers support and Sluice does not.
 void refuse_reasoning(ApiFields* reasoning);
-void note_summary(ApiFields* reasoning, ApiRequest* out);                               // in `out->unmet`
-void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);  // in `out->ignored`
+void note_summary(ApiFields* reasoning, ApiRequest* out);  // adds to `out->unmet`
+// Adds to `out->ignored`.
+void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);
 
-// The elements of what is known to be an array, one at a time: a body may have millions of them.
+// Iterates over the elements of a JSON array without copying them all: a body may have millions.
 class ItemsOf {
  public:
   explicit ItemsOf(JsonAt array) : array_(std::move(array)) {}
@@ -93,16 +94,16 @@ class ItemsOf {
 };
 inline ItemsOf items_of(const JsonAt& at) { return ItemsOf(at); }
 
-// One of these words, as its place in them; an error of `fields` and none for anything else.
+// Returns the index of the word in `words`. Any other value is an error of `fields`, and the result is none.
 std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
                                 ApiFields* fields);
 
-Status wrong_width(const WideInteger& wide);  // of a body
+Status wrong_width(const WideInteger& wide);  // of an integer in a body
 
-// A member of a body that parse_body() has read, its own members in the order of the text, which schemas are written in.
+// Returns a member of a body that parse_body() has accepted, with keys in the order of the text: schemas depend on that order.
 OrderedJson in_order(std::string_view body, const std::string& member);
 
-// [1, 2, 3], each below `vocab`.
+// Reads token ids such as [1, 2, 3], each below `vocab`.
 std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields);
 
 }  // namespace sluice

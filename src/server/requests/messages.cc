@@ -7,9 +7,9 @@ namespace {
 
 constexpr size_t kToolsMax = 256;
 constexpr size_t kToolValuesMax = 1 << 16,
-                 kToolBytesMax = 1 << 20;  // values and bytes of all of them together
-constexpr size_t kCallNameMax = 256;       // bytes; of calls that others have made
-// Of /v1/responses: tools that OpenAI's server runs, or whose calls have a form that is no JSON.
+                 kToolBytesMax = 1 << 20;  // limits of all tools together
+constexpr size_t kCallNameMax = 256;       // bytes; calls in a conversation may come from other servers
+// Tools of /v1/responses that only OpenAI's server can run, or whose arguments are not JSON.
 constexpr std::string_view kHosted[] = {"apply_patch",
                                         "code_interpreter",
                                         "computer",
@@ -26,13 +26,13 @@ constexpr std::string_view kHosted[] = {"apply_patch",
                                         "web_search_preview"};
 
 bool is_hosted(const std::string& type) {
-  // "web_search_preview_2025_03_11": a version is a date behind the name.
+  // A version is a date after the name: "web_search_preview_2025_03_11".
   const size_t digits = type.find("_20");
   const std::string_view name = std::string_view(type).substr(0, digits);
   return std::find(std::begin(kHosted), std::end(kHosted), name) != std::end(kHosted);
 }
 
-// Values in it, itself included.
+// The number of values in `json`, including itself.
 size_t values_in(const Json& json) {
   size_t count = 1;
   if (json.is_structured())
@@ -90,11 +90,11 @@ void read_message(const JsonAt& at, ApiFields* body, ConversationReader* out) {
   else if (parsed == ChatRole::kUser)
     out->ask(content);
   else if (const std::string id = fields.string("tool_call_id"); !out->call_output(id, content))
-    fields.fail(fields.take("tool_call_id").value_or(at), "a tool_call_id of a call before it");
+    fields.fail(fields.take("tool_call_id").value_or(at), "the tool_call_id of an earlier call");
   if (error) body->fail({Code::kInvalidArgument, "body: " + error->message});
 }
 
-// {"type": "function", "function": {"name": "f"}}, or with the name beside the type.
+// {"type": "function", "function": {"name": "f"}}; a response has the name beside the type.
 void read_named_choice(const JsonAt& at, ToolStyle style, ApiFields* fields, ApiTools* out) {
   const auto type = at.string("type");
   if (!type.ok()) return fields->fail(type.status());
@@ -140,7 +140,7 @@ std::string read_content(const JsonAt& at, std::initializer_list<const char*> ty
     if (!type.ok()) return fields->fail(type.status()), out;
     if (std::find(types.begin(), types.end(), type.value()) == types.end())
       return fields->fail(part.at("type").value(),
-                          "\"" + std::string(*types.begin()) + "\", the one kind of part that is supported"),
+                          "\"" + std::string(*types.begin()) + "\", the only supported type of part"),
              out;
     if (!text.ok()) return fields->fail(text.status()), out;
     out += text.value();
@@ -191,7 +191,7 @@ void read_messages(ApiFields* fields, ApiRequest* out) {
 
 namespace {
 
-// Held to an object, whatever else the schema says: {} would take any value. None: an error of `fields`.
+// Requires an object even if the schema allows other types: {} would allow any value. None: an error of `fields`.
 std::optional<std::string> arguments_schema(const JsonAt& parameters, const OrderedJson& ordered,
                                             ApiFields* fields) {
   if (!parameters.has("type")) {
@@ -203,13 +203,13 @@ std::optional<std::string> arguments_schema(const JsonAt& parameters, const Orde
   if (type.value() == "object") return ordered.dump();
   const bool may_be = type.value().is_array() && std::find(type.value().begin(), type.value().end(),
                                                            Json("object")) != type.value().end();
-  if (!may_be) return fields->fail(type, "\"object\", what arguments are"), std::nullopt;
+  if (!may_be) return fields->fail(type, "\"object\", the type of arguments"), std::nullopt;
   OrderedJson schema = ordered;
   schema["type"] = "object";
   return schema.dump();
 }
 
-// One function; `at` is what has its name.
+// Reads one function; `at` is the object with its name.
 void read_function(const JsonAt& at, const OrderedJson& ordered, ApiFields* fields, ApiTools* out) {
   const auto name = at.string("name"), description = at.string("description", "");
   const auto strict = at.boolean("strict", false);
@@ -246,7 +246,7 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
       return fields->fail(*at, "an array of at most " + std::to_string(kToolsMax) + " tools");
     if (values_in(at->value()) > kToolValuesMax)
       return fields->fail(*at, "at most " + std::to_string(kToolValuesMax) + " values in its schemas");
-    // Schemas are written anew, and a double would round it.
+    // Schemas are written from parsed values, and parsing would round such an integer to a double.
     const std::string path[] = {"tools"};
     if (const auto wide = wide_integer(body, path)) return fields->fail(wrong_width(*wide));
     const auto ordered = at->value().empty() ? OrderedJson() : in_order(body, "tools");
@@ -260,7 +260,7 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
         continue;
       }
       if (type.value() != "function")
-        return fields->fail(tool.at("type").value(), "\"function\", the one kind of tool that is supported");
+        return fields->fail(tool.at("type").value(), "\"function\", the only supported type of tool");
       const auto function = style == ToolStyle::kChat ? tool.at("function") : Result<JsonAt>(tool);
       if (!function.ok()) return fields->fail(function.status());
       if (const Status is_object = function.value().need_object(); !is_object.ok())

@@ -1,4 +1,4 @@
-// Conversations and tools as clients write them.
+// Reads conversations and tools in the forms that clients send.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,24 +8,24 @@
 
 namespace sluice {
 
-// A string, or an array of parts that are all text; `types` are the words that such parts have as their type.
+// Reads a string, or an array of text parts. `types` are the allowed types of a part.
 std::string read_content(const JsonAt& at, std::initializer_list<const char*> types, ApiFields* fields);
 
-constexpr size_t kCallIdMax = 1024;  // bytes; OpenAI's have some 30
-// Whether the id of a call and the name of its function, which are there, are as long as they may be; else an error of `fields`.
+constexpr size_t kCallIdMax = 1024;  // bytes; OpenAI's ids have about 30
+// Checks the length of a call's id and of its function's name; both must be present. A violation is an error of `fields`.
 bool fits_call(const JsonAt& call, const char* id, const JsonAt& function, ApiFields* fields);
 
-// Builds the messages of a conversation from those of a client.
+// Builds a conversation from a client's messages.
 class ConversationReader {
  public:
-  explicit ConversationReader(ApiConversation* out) : out_(out) {}  // goes on from what is there
-  // Of the system or a developer: before all others they are the instructions.
+  explicit ConversationReader(ApiConversation* out) : out_(out) {}  // continues the conversation in `out`
+  // Adds a system or developer message. Before all other messages it sets the instructions.
   void instruct(const std::string& content);
   void ask(const std::string& content);
   void reason(const std::string& content);
   void answer(const std::string& content, Said said);
   void call(const std::string& id, const std::string& function, const std::string& arguments);
-  // False: no call had this id.
+  // False: no earlier call has this id.
   bool call_output(const std::string& id, const std::string& content);
 
  private:
@@ -34,8 +34,8 @@ class ConversationReader {
 
 void read_messages(ApiFields* fields, ApiRequest* out);
 
-// tools and tool_choice. In a chat a function stands in an object of its own, in a response it does not, and tools that the server would
-// run are left out.
+// Reads tools and tool_choice. A chat nests a tool's function in an object of its own; a response does not. Tools that the server would
+// have to run are left out.
 enum class ToolStyle : uint8_t { kChat, kResponse };
 void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTools* out);
 

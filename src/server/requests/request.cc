@@ -13,12 +13,12 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kCompletionTokens = 16;  // of the OpenAI API where max_tokens is not said
+constexpr int64_t kCompletionTokens = 16;  // the OpenAI API's default of max_tokens
 constexpr size_t kStopsMax = 64, kStopBytesMax = 4096;
-constexpr size_t kStopTokensMax = 4096;  // different ones
-constexpr int64_t kBiasesMax = 1 << 20;  // of all answers together: each has its own list
+constexpr size_t kStopTokensMax = 4096;  // different tokens
+constexpr int64_t kBiasesMax = 1 << 20;  // of all choices together, because each has its own list
 
-// What asks for something that Sluice cannot do yet, and the values that do not ask for it.
+// A field of an unsupported feature, and the values that leave the feature off.
 struct Unsupported {
   const char* field;
   const char* neutral;  // a JSON array; null is always neutral
@@ -76,12 +76,12 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"verbosity", R"(["medium"])"},
                                         {"web_search_options", "[]"},
                                         {"xtc_probability", "[0]"}};
-// Limits of tokens by the names that another API has for them, and the values that say "no limit".
+// Token limits under the names of other APIs, with the values that mean "no limit".
 constexpr Unsupported kUnsupportedOfChat[] = {
     {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}};
 constexpr Unsupported kUnsupportedOfCompletion[] = {
     {"max_completion_tokens", "[]"}, {"max_output_tokens", "[]"}, {"n_predict", "[]"}};
-// What asks nothing of the answer.
+// Fields without effect on the answer.
 constexpr const char* kHarmless[] = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
     "user"};
@@ -124,7 +124,7 @@ void read_bias(ApiFields* fields, const ApiLimits& limits, RequestSampling* out)
   const auto at = fields->take("logit_bias");
   if (!at) return;
   if (!at->value().is_object()) return fields->fail(*at, "an object of token ids and biases");
-  std::set<int32_t> seen;  // "5" and "05" are one
+  std::set<int32_t> seen;  // "5" and "05" are the same token
   for (const auto& [key, value] : at->value().items()) {
     int32_t id = -1;
     const char* end = key.data() + key.size();
@@ -147,7 +147,7 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_le
   out->temperature = fields->number("temperature", 0, limits.temperature_max);
   out->top_p = fields->number("top_p", 0, 1);
   out->min_p = fields->number("min_p", 0, 1);
-  // -1 says "all" in vLLM, 0 does here.
+  // "All" is -1 in vLLM and 0 here.
   if (const auto k = fields->integer("top_k", -1, INT32_MAX)) out->top_k = std::max<int64_t>(*k, 0);
   if (const auto seed = fields->integer("seed", INT64_MIN, INT64_MAX))
     out->seed = static_cast<uint64_t>(*seed);
@@ -264,7 +264,7 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
   if (!at) return;
   fields->inside(*at, [&](ApiFields* inside) {
     read_effort("reasoning_effort", inside, out);
-    // Of no meaning until a format takes it, which this does not know.
+    // Only some formats support this field; the reader does not know which one is served.
     if (inside->take(kThinking)) {
       out->thinking = inside->boolean(kThinking, true);
       out->ignored.push_back(kThinkingField);
@@ -276,7 +276,7 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
 
 namespace {
 
-// All that the prompt of a chat is made of.
+// Reads all fields that affect a chat's prompt.
 void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* out) {
   read_messages(fields, out);
   read_structure(fields, body, out);
@@ -343,12 +343,12 @@ void read_prompt_end(ApiFields* fields, PromptEnd* out) {
 Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const ApiLimits&) {
   return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
     out->chat.model = fields->string("model");
-    fields->skip("add_special_tokens");  // harmony has none that a text by itself begins or ends with
+    fields->skip("add_special_tokens");  // a plain text gets no special tokens, with or without this field
     fields->refuse("return_token_strs", "[false]");
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (const auto at = fields->take("prompt")) {
       if (const auto messages = fields->take("messages"))
-        return fields->fail(*messages, "null beside prompt, since one of them is counted");
+        return fields->fail(*messages, "null beside prompt");
       auto text = at->string();
       if (!text.ok()) return fields->fail(text.status());
       out->text = std::move(text).value();

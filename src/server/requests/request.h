@@ -1,4 +1,4 @@
-// What a client of the OpenAI API asks, read from JSON without trust. Nothing here knows a model or a connection.
+// Reads untrusted JSON requests of the OpenAI API. This code knows neither models nor connections.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,100 +19,100 @@
 
 namespace sluice {
 
-// As the error object of the OpenAI API has it. Empty `param` and `code` are null there.
+// The error object of the OpenAI API. Empty `param` and `code` become null.
 struct ApiError {
-  int status = 400;  // of HTTP
+  int status = 400;  // HTTP status
   std::string message;
   std::string type = "invalid_request_error";
   std::string param = {}, code = {};
 };
 
 struct ApiLimits {
-  int64_t vocab = 0;          // token ids are below
-  int64_t max_choices = 128;  // answers to one request
+  int64_t vocab = 0;          // token ids must be less
+  int64_t max_choices = 128;  // choices of one request
   double temperature_max = 2;
-  double penalty_max = 2;  // of frequency and presence, either sign
+  double penalty_max = 2;  // limit of the absolute frequency and presence penalties
   double repetition_min = 0.01, repetition_max = 100;
-  double bias_max = 100;  // either sign
+  double bias_max = 100;  // limit of the absolute bias
   int64_t logprobs_max = 20;
-  int64_t scores_max = 1 << 23;  // log probabilities of an answer
+  int64_t scores_max = 1 << 23;  // log probabilities of one answer
 };
 
 enum class ApiKind : uint8_t { kChat, kCompletion, kResponse };
 using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text or tokens
 
-// What the model may call.
+// The tools that the model may call.
 struct ApiTools {
   std::vector<FunctionTool> functions = {};
-  std::vector<std::string> left_out = {};  // kinds of tools that a server would have to run by itself
+  std::vector<std::string> left_out = {};  // types of tools that the server would have to run
   enum class Choice : uint8_t { kAuto, kNone, kRequired, kNamed };
   Choice choice = Choice::kAuto;
-  std::string named = {};  // one of the functions
-  bool parallel = true;    // calls may follow each other
+  std::string named = {};  // the name of one of the functions
+  bool parallel = true;    // several calls are allowed
   bool offered() const { return choice != Choice::kNone && !functions.empty(); }
 };
 
 struct ApiConversation {
-  std::string instructions = {};  // of the system or developer messages before all others
-  bool has_instructions = false;  // even if they are empty
+  std::string instructions = {};  // of the system or developer messages before all other messages
+  bool has_instructions = false;  // true even if they are empty
   std::vector<Message> messages = {};
-  std::map<std::string, std::string> function_of = {};  // by the id of its call
+  std::map<std::string, std::string> function_of = {};  // by call id
 };
 
-// An answer of /v1/responses, and the conversation up to and with it.
+// An answer of /v1/responses, and the conversation including that answer.
 struct StoredResponse {
   ApiConversation conversation;
   std::string json;
 };
 
-// What /v1/responses alone asks.
+// The fields that only /v1/responses has.
 struct ApiResponseFields {
   bool store = true;
-  std::string instructions = {};  // of this answer alone
-  std::string given_back =
-      {};  // members of a JSON object, without its braces: what the answer repeats of the request
+  std::string instructions = {};  // for this answer only
+  // JSON members, without braces, that the answer copies from the request.
+  std::string given_back = {};
 };
 
 struct ApiRequest {
   ApiKind kind = ApiKind::kChat;
-  std::string model = {};  // empty: the one that is served
-  // Of a chat or a response.
+  std::string model = {};  // empty: the served model
+  // Chats and responses only.
   ApiConversation conversation = {};
   std::optional<ReasoningEffort> effort = {};
   std::optional<bool> thinking = {};
   bool include_reasoning = true;
   ApiTools tools = {};
   ApiResponseFields response = {};
-  // Of a completion.
+  // Completions only.
   std::vector<Prompt> prompts = {};  // at least one
   bool echo = false;
-  Specials specials = Specials::kAsText;  // in its texts
+  Specials specials = Specials::kAsText;  // how prompts treat the text of special tokens
 
-  RequestSampling sampling = {};                       // max_tokens 0: the answer is the echo alone
-  std::optional<GrammarSource> structure = {};         // what the answer matches; of a chat its final message
-  std::string structure_field = {};                    // that says it
-  std::optional<ResponseFormat> response_format = {};  // what a chat tells the model of it
-  int64_t choices = 1;                                 // for each prompt
+  RequestSampling sampling = {};                // max_tokens 0: the answer is only the echoed prompt
+  std::optional<GrammarSource> structure = {};  // what the answer must match; of a chat: its final message
+  std::string structure_field = {};             // the field that requests it
+  std::optional<ResponseFormat> response_format = {};  // shown to the model in a chat's prompt
+  int64_t choices = 1;                                 // per prompt
   StopStrings stop = {};
   bool stream = false, include_usage = false;
-  bool usage_in_each_event = false;       // beside include_usage
-  std::vector<std::string> ignored = {};  // fields that mean nothing here
-  std::vector<std::string> unmet = {};    // what is asked for, of which there is none here
+  bool usage_in_each_event = false;       // only with include_usage
+  std::vector<std::string> ignored = {};  // unknown fields
+  std::vector<std::string> unmet = {};    // features that are requested and not available
 };
 
-// Ignored by formats that do not take it.
+// Chat formats without this option ignore the field.
 constexpr const char* kThinkingField = "chat_template_kwargs.enable_thinking";
 
 struct TokenizeRequest {
-  std::optional<std::string> text;  // none: the chat
+  std::optional<std::string> text;  // none: tokenize the chat
   Specials specials = Specials::kAsText;
   ApiRequest chat;
-  PromptEnd end = PromptEnd::kNextMessage;  // of the chat
+  PromptEnd end = PromptEnd::kNextMessage;  // chats only
 };
 
-// A field that Sluice cannot honour is an error that names it, unless it has the value that asks for nothing.
+// A field that Sluice does not support is an error that names the field, unless its value means "off".
 Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& limits);
-// `stored` finds what `previous_response_id` names; null: there is none.
+// Finds the response named by `previous_response_id`; null: not stored.
 using FindResponse = std::function<std::shared_ptr<const StoredResponse>(const std::string& id)>;
 Result<ApiRequest, ApiError> read_response(std::string_view body, const ApiLimits& limits,
                                            const FindResponse& stored);

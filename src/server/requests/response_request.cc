@@ -17,7 +17,7 @@ constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {
 constexpr size_t kMetadataMax = 16, kMetadataKeyMax = 64, kMetadataValueMax = 512;
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 constexpr const char* kEncrypted =
-    "reasoning.encrypted_content";  // a response that is stored here needs none
+    "reasoning.encrypted_content";  // a stored response needs no encrypted copy
 
 size_t characters_in(const std::string& text) {
   return static_cast<size_t>(
@@ -25,7 +25,7 @@ size_t characters_in(const std::string& text) {
 }
 
 Status no_call(const JsonAt& item) {
-  return {Code::kInvalidArgument, item.where() + ".call_id: wanted the id of a call before it"};
+  return {Code::kInvalidArgument, item.where() + ".call_id: wanted the id of an earlier call"};
 }
 
 void read_reasoning(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
@@ -100,7 +100,7 @@ void read_previous(ApiFields* fields, const FindResponse& stored, ApiRequest* ou
   if (const auto found = stored(id))
     out->conversation = found->conversation;
   else
-    fields->fail(*at, "the id of a response that is stored here");
+    fields->fail(*at, "the id of a stored response");
 }
 
 // {"effort": "low", "summary": "auto"}
@@ -126,7 +126,7 @@ void read_text_options(ApiFields* fields, std::string_view body, ApiRequest* out
   });
 }
 
-// What an answer repeats is bounded, as OpenAI bounds it.
+// The answer repeats the metadata, so their size is limited as in OpenAI's API.
 void read_metadata(ApiFields* fields) {
   const auto at = fields->take("metadata");
   if (!at) return;
@@ -160,7 +160,7 @@ void read_include(ApiFields* fields, const ApiLimits& limits, ApiRequest* reques
                                               std::string(kLogprobs) + "\""});
 }
 
-// The members of an object that are among `keys`.
+// The members of `object` whose keys are in `keys`.
 Json members_of(const Json& object, std::initializer_list<const char*> keys) {
   Json out = Json::object();
   for (const char* key : keys)
@@ -176,7 +176,7 @@ Json tools_given_back(const Json& tools) {
   return out;
 }
 
-// What the answer repeats: a field's value, or what counts where it is not said. What nobody read is not repeated.
+// What the answer repeats: a field's value or its default. Unread fields are not repeated.
 std::string given_back(const Json& body) {
   static const OrderedJson kDefaults = {{"instructions", nullptr},
                                         {"max_output_tokens", nullptr},
@@ -223,8 +223,8 @@ Result<ApiRequest, ApiError> read_response(std::string_view body, const ApiLimit
     read_common(fields, limits, out);
     read_structure(fields, body, out);
     if (out->choices != 1)
-      fields->fail({Code::kInvalidArgument,
-                    "body: n: wanted 1, the answers of a response, found " + std::to_string(out->choices)});
+      fields->fail({Code::kInvalidArgument, "body: n: wanted 1, since a response has one choice, found " +
+                                                std::to_string(out->choices)});
     if (!out->stop.empty())
       fields->fail(
           {Code::kInvalidArgument, "body: stop: wanted none, because a response has no stop strings"});

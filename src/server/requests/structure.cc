@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kChoicesMax = 1000;
 
-constexpr const char* kUnnamed = "answer";  // how the model is told of a schema that has no name
+constexpr const char* kUnnamed = "answer";  // shown to the model if a schema has no name
 
 class StructureReader {
  public:
@@ -19,7 +19,7 @@ class StructureReader {
     if (const auto at = fields_->take("structured_outputs")) group(*at, "structured_outputs");
     for (const auto& [field, kind] : kFields) {
       const auto at = fields_->take(field);
-      // To llama.cpp an empty grammar is none: its clients send all fields with their defaults.
+      // llama.cpp treats an empty grammar as none, and its clients send every field with its default.
       if (at && !(at->value() == "" && field == std::string_view("grammar"))) one(kind, *at, {field});
     }
     for (const auto& [field, neutral] : kUnsupported) fields_->refuse(field, neutral);
@@ -36,7 +36,7 @@ class StructureReader {
     const char* name;
     Kind kind;
   };
-  // vLLM's, llama.cpp's and SGLang's.
+  // Fields of vLLM, llama.cpp and SGLang.
   static constexpr Name kFields[] = {{"guided_json", Kind::kSchema},   {"guided_regex", Kind::kRegex},
                                      {"guided_choice", Kind::kChoice}, {"guided_grammar", Kind::kGrammar},
                                      {"json_schema", Kind::kSchema},   {"grammar", Kind::kGrammar},
@@ -57,14 +57,14 @@ class StructureReader {
     const std::string field = at.where().substr(at.where().find(": ") + 2);
     if (out_->structure)
       return fields_->fail(
-          at, "null beside " + out_->structure_field + ", since one field says what an answer must match");
+          at, "null beside " + out_->structure_field + ", since only one field may constrain the answer");
     out_->structure = std::move(source);
     out_->structure_field = field;
   }
 
-  // As it stands in the body, with its keys in their order. A string is a text that has it.
+  // The value as written in the body, with its keys in order. A string contains the text of the value.
   std::string text_of(const Path& path) {
-    // The text is written anew, and a double would round it.
+    // The text is written from parsed values, and parsing would round such an integer to a double.
     if (const auto wide = wide_integer(body_, path)) return fields_->fail(wrong_width(*wide)), "";
     const OrderedJson member = in_order(body_, path.front());
     const OrderedJson* value = &member;
@@ -78,7 +78,7 @@ class StructureReader {
         fields_->fail(at.at(key).value(), "null where type is \"" + at.string("type").value() + "\"");
   }
 
-  // OpenAI's, and `schema` beside the type as llama.cpp and Together have it.
+  // OpenAI's form, and the form of llama.cpp and Together with `schema` beside the type.
   void response_format(const JsonAt& at, Style style = Style::kChat) {
     const auto type = at.string("type");
     if (!type.ok()) return fields_->fail(type.status());
@@ -109,13 +109,14 @@ class StructureReader {
     told_schema(at, format, style);
   }
 
-  // `at` has the schema, and what the model is told of it; it is `format` or a member of it.
+  // Reads the schema in `at` and the description that the model sees. `at` is `format` or a member of it.
   void told_schema(const JsonAt& at, const JsonAt& format, Style style, Values values = Values::kAny) {
     const auto name = at.string("name", kUnnamed);
     if (!name.ok()) return fields_->fail(name.status());
     if (!is_function_name(name.value()))
       return fields_->fail(at.at("name").value(), "1 to 64 letters, digits, '_' and '-'");
-    const auto strict = at.boolean("strict", false);  // either way an answer matches
+    // Checked and otherwise ignored: answers always match the schema.
+    const auto strict = at.boolean("strict", false);
     if (!strict.ok()) return fields_->fail(strict.status());
     const auto description = at.string("description", "");
     if (!description.ok()) return fields_->fail(description.status());

@@ -1,4 +1,4 @@
-// What a client says an answer must match: response_format, and the fields of vLLM, llama.cpp and SGLang that ask for the same.
+// Reads the structure that an answer must match: response_format, and the equivalent fields of vLLM, llama.cpp and SGLang.
 #pragma once
 #include <string_view>
 
@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-// `body` is what `fields` were read from: the order of a schema's properties stands there alone. At most one of the fields may ask
-// for something.
+// `body` is the text that `fields` were parsed from; only the text has the order of a schema's properties. At most one of the fields may
+// request a structure.
 void read_structure(ApiFields* fields, std::string_view body, ApiRequest* out);
-// Of /v1/responses: `text.format`.
+// Reads `text.format` of /v1/responses.
 void read_text_format(const JsonAt& at, ApiFields* fields, std::string_view body, ApiRequest* out);
 
 }  // namespace sluice

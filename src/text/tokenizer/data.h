@@ -1,4 +1,4 @@
-// What a tokenizer knows. Filled by tokenizer_json.cc, used by tokenizer.cc.
+// The data of a tokenizer. Filled by read_json.cc, used by tokenizer.cc.
 #pragma once
 #include <array>
 #include <string>
@@ -25,15 +25,15 @@ struct Tokenizer::Data {
     Kind kind = Kind::kAdded;
   };
 
-  std::string bytes;          // of all tokens, one after the other
+  std::string bytes;          // the bytes of all tokens, concatenated
   std::vector<Piece> pieces;  // [vocab_size], by id
   std::array<int32_t, 256> byte_ids{};
   Merges merges;
-  bool nfc = false;                    // text becomes that form before it is cut
-  std::vector<SplitPattern> patterns;  // applied one after the other; none: a text is one piece
-  std::vector<Added> added;            // sorted by content, which is what longest_added() searches
+  bool nfc = false;                    // normalize text to NFC before splitting
+  std::vector<SplitPattern> patterns;  // applied in order; empty: a text is one piece
+  std::vector<Added> added;            // sorted by content for longest_added()
   std::array<bool, 256> starts_added{};
-  // ignore_merges only, else empty: words that are taken whole. Views into `bytes`; special tokens are not among them.
+  // Words that are never split, without special tokens; empty unless ignore_merges. Views into `bytes`.
   std::unordered_map<std::string_view, int32_t> whole_words;
 
   std::string_view piece(int32_t id) const {

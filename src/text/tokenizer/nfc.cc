@@ -14,7 +14,7 @@ namespace {
 
 #include "text/tokenizer/nfc_table.inc"
 
-// No code point below U+0300 is a mark or composes with what is before it; bytes of UTF-8 that are less than its first one are of those.
+// Code points below U+0300 are no marks and never compose with their predecessor. Their UTF-8 bytes are less than U+0300's first byte.
 constexpr uint8_t kFirstMarkByte = 0xcc;
 constexpr char32_t kHangul = 0xac00, kLeading = 0x1100, kVowel = 0x1161, kTrailing = 0x11a7;
 constexpr char32_t kLeadings = 19, kVowels = 21, kTrailings = 28,
@@ -22,7 +22,7 @@ constexpr char32_t kLeadings = 19, kVowels = 21, kTrailings = 28,
 
 struct Mark {
   char32_t point = 0;
-  int order = 0;  // the combining class; 0: a starter
+  int order = 0;  // combining class; 0: a starter
 };
 
 class Tables {
@@ -33,7 +33,7 @@ class Tables {
     for (size_t i = 0; i < std::size(kCompositions); i += 3)
       compositions_.emplace(pair(kCompositions[i], kCompositions[i + 1]), kCompositions[i + 2]);
   }
-  // Appends what a code point is made of.
+  // Appends the decomposition of a code point.
   void decompose(char32_t c, std::vector<Mark>* out) const {
     if (c >= kHangul && c < kHangul + kSyllables) {
       const char32_t s = c - kHangul;
@@ -47,7 +47,7 @@ class Tables {
     for (char32_t i = 1; i <= *found->second; ++i)
       out->push_back({found->second[i], order(found->second[i])});
   }
-  // 0: the two stay two.
+  // 0: the pair does not compose.
   char32_t compose(char32_t a, char32_t b) const {
     if (a >= kLeading && a < kLeading + kLeadings && b >= kVowel && b < kVowel + kVowels)
       return kHangul + ((a - kLeading) * kVowels + b - kVowel) * kTrailings;
@@ -60,7 +60,7 @@ class Tables {
  private:
   static uint64_t pair(char32_t a, char32_t b) { return uint64_t{a} << 32 | b; }
   static int order(char32_t c) {
-    size_t low = 0, high = std::size(kClasses) / 3;  // runs of first, last and class
+    size_t low = 0, high = std::size(kClasses) / 3;  // ranges of first, last and class
     while (low < high) {
       const size_t mid = (low + high) / 2;
       if (c > kClasses[mid * 3 + 1])
@@ -71,7 +71,8 @@ class Tables {
     return low < std::size(kClasses) / 3 && c >= kClasses[low * 3] ? static_cast<int>(kClasses[low * 3 + 2])
                                                                    : 0;
   }
-  std::unordered_map<char32_t, const char32_t*> decompositions_;  // how many, and they
+  // The number of code points, followed by them.
+  std::unordered_map<char32_t, const char32_t*> decompositions_;
   std::unordered_map<uint64_t, char32_t> compositions_;
 };
 
@@ -80,7 +81,7 @@ const Tables& tables() {
   return t;
 }
 
-// Marks between two starters, in the order of their classes.
+// Sorts the marks between starters by combining class.
 void sort_marks(std::vector<Mark>* text) {
   for (auto begin = text->begin(); begin != text->end();) {
     const auto is_mark = [](const Mark& m) { return m.order != 0; };
@@ -91,11 +92,11 @@ void sort_marks(std::vector<Mark>* text) {
   }
 }
 
-// Puts together what composes with the last starter and has nothing of its class or a greater one between.
+// Composes each code point with the last starter, unless one of the same or a higher class stands between them.
 void compose(std::vector<Mark>* text) {
   size_t out = 0, starter = 0;
   bool has_starter = false;
-  int last = -1;  // the greatest class since the starter; -1: nothing between
+  int last = -1;  // highest class since the starter; -1: nothing between
   for (const Mark m : *text) {
     const char32_t whole =
         has_starter && last < m.order ? tables().compose((*text)[starter].point, m.point) : 0;

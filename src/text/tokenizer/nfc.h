@@ -1,4 +1,4 @@
-// Unicode's normalization form C, which some tokenizers were trained on.
+// Unicode normalization form C, which some tokenizers require.
 #pragma once
 #include <optional>
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// The normalized text; none: it is normalized as it is. As Hugging Face tokenizers 0.23 has it (its version of Unicode). Bytes that are not
-// UTF-8 stay as they are, and nothing is composed or ordered across them.
+// Returns the normalized text; none: `text` is already normalized. Uses the Unicode version of Hugging Face tokenizers 0.23. Invalid
+// UTF-8 stays as it is; nothing is composed or reordered across it.
 std::optional<std::string> nfc(std::string_view text);
 
 }  // namespace sluice

@@ -62,11 +62,11 @@ class PatternReader {
   void char_class() {
     ++at_;
     if (ahead(0) == '^') ++at_;
-    if (ahead(0) == ']') return refuse(1, "a class that begins with its end");
+    if (ahead(0) == ']') return refuse(1, "an empty class, or one that begins with ']'");
     while (trouble_.empty()) {
       if (at_ >= all_.size()) {
         at_ = all_.size() - 1;
-        return refuse(1, "a class without its end");
+        return refuse(1, "an unclosed class");
       }
       const char c = all_[at_];
       if (c == ']') break;
@@ -96,8 +96,8 @@ class PatternReader {
     refuse(3, "a kind of group that engines read differently");
   }
 
-  // Words without regard to case. One engine also matches one character for two letters here (U+00DF for ss), so words
-  // with such a pair are refused, and everything but words.
+  // Case-insensitive words. For some pairs of letters, one engine also matches a single character (U+00DF for ss), so words with such a
+  // pair are rejected, and so is everything that is no word.
   void caseless() {
     at_ += 4;
     for (; at_ < all_.size() && all_[at_] != ')'; ++at_) {
@@ -109,7 +109,7 @@ class PatternReader {
     }
   }
 
-  // {n}, {n,}, {n,m}: everything else in braces, and what may follow them, is read differently.
+  // {n}, {n,} and {n,m}. The engines read other braces, and quantifiers after braces, differently.
   void counted() {
     size_t end = 1;
     while (is_digit(ahead(end))) ++end;

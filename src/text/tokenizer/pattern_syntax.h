@@ -1,12 +1,12 @@
-// Which patterns mean the same to PCRE2 and to Oniguruma.
+// Finds patterns that PCRE2 and Oniguruma read differently.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace sluice {
 
-// Empty if both engines read `pattern` alike; otherwise what stands in the way, with its place: "'^' at byte 3 (...)".
-// A pattern that passes may still have a mistake in it that PCRE2 finds.
+// Empty if both engines read `pattern` alike. Otherwise describes the difference and its place: "'^' at byte 3 (...)". A pattern that
+// passes may still have a syntax error, which PCRE2 reports.
 std::string pattern_difference(std::string_view pattern);
 
 }  // namespace sluice

@@ -13,16 +13,16 @@ using Kind = Data::Kind;
 
 constexpr int64_t kFileBytesMax = int64_t{256} << 20;
 constexpr int64_t kIdMax =
-    (int64_t{1} << 22) - 1;              // the largest vocabulary in use has 262,144; ids index an array
-constexpr size_t kAddedBytesMax = 1024;  // bounds the search at each byte of a text
-constexpr size_t kStepsMax = 16;         // each cuts the whole text again
+    (int64_t{1} << 22) - 1;              // ids index an array; the largest known vocabulary has 262,144
+constexpr size_t kAddedBytesMax = 1024;  // limits the search at each byte of a text
+constexpr size_t kStepsMax = 16;         // each step splits the whole text again
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 Status not_supported(const JsonAt& value, std::string_view wanted) {
   return unsupported(value.wrong(wanted).message);
 }
 
-// Refuses every key that is not named: a key that is passed over could change what the ids are.
+// Rejects unknown keys, because an ignored key could change the ids.
 Status only_keys(const JsonAt& object, std::initializer_list<std::string_view> known) {
   SLUICE_TRY(object.need_object());
   for (const auto& [key, value] : object.value().items())
@@ -31,7 +31,7 @@ Status only_keys(const JsonAt& object, std::initializer_list<std::string_view> k
   return {};
 }
 
-// A member that must be missing, null, or equal to `neutral`.
+// Rejects a member unless it is missing, null or equal to `neutral`.
 Status only_neutral(const JsonAt& object, const std::string& key, const Json& neutral) {
   if (!object.has(key)) return {};
   const auto member = object.at(key);
@@ -42,7 +42,7 @@ Status only_neutral(const JsonAt& object, const std::string& key, const Json& ne
 
 Result<std::string> type_of(const JsonAt& object) { return object.string("type"); }
 
-// GPT-2's letters for bytes: the printable ones stand for themselves, the others are numbered from U+0100.
+// GPT-2's letters for bytes: printable bytes by themselves, the others numbered from U+0100.
 // Source: openai/gpt-2, src/encoder.py, bytes_to_unicode.
 class ByteLetters {
  public:
@@ -56,7 +56,8 @@ class ByteLetters {
     }
   }
   char32_t letter(int byte) const { return letter_of_[static_cast<size_t>(byte)]; }
-  // Appends the bytes that `word` (valid UTF-8) spells; its own bytes and false if a letter stands for none.
+  // Appends the bytes that `word` (valid UTF-8) spells. If some letter represents no byte, appends the bytes of `word` itself and returns
+  // false.
   bool spell(std::string_view word, std::string* out) const {
     const size_t before = out->size();
     for (std::string_view rest = word; !rest.empty();) {
@@ -75,7 +76,7 @@ class ByteLetters {
 
  private:
   std::array<char32_t, 256> letter_of_{};
-  std::array<int16_t, 324> byte_of_;  // 256 + the 68 that are not printable
+  std::array<int16_t, 324> byte_of_;  // 256 + the 68 non-printable bytes
 };
 
 class TokenizerReader {
@@ -102,7 +103,7 @@ class TokenizerReader {
   }
 
  private:
-  // How a training cut and padded its batches. Nothing here is cut or padded, as transformers switches both off where nobody asks.
+  // Truncation and padding of training batches. Ignored here, as transformers does by default.
   Status read_batching() {
     const auto known = [&](const char* section, std::initializer_list<std::string_view> keys) -> Status {
       return root_.has(section) ? only_keys(root_.at(section).value(), keys) : Status{};
@@ -134,7 +135,7 @@ class TokenizerReader {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       SLUICE_TRY(only_neutral(model, key, ""));
     SLUICE_TRY(only_neutral(model, "byte_fallback", false));
-    const auto fuse = model.boolean("fuse_unk", false);  // has no effect: no byte is unknown
+    const auto fuse = model.boolean("fuse_unk", false);  // no effect, because no byte is unknown
     if (!fuse.ok()) return fuse.status();
     const auto ignore = model.boolean("ignore_merges", false);
     if (!ignore.ok()) return ignore.status();
@@ -142,7 +143,7 @@ class TokenizerReader {
     return {};
   }
 
-  // Gives `id` to a token whose bytes are the last `size` of data_->bytes.
+  // Gives `id` to the token of the last `size` bytes of data_->bytes.
   bool place(int64_t id, size_t size, Kind kind) {
     if (static_cast<size_t>(id) >= data_->pieces.size()) data_->pieces.resize(static_cast<size_t>(id) + 1);
     Data::Piece& piece = data_->pieces[static_cast<size_t>(id)];
@@ -159,7 +160,7 @@ class TokenizerReader {
     ids_.reserve(words.size());
     data_->pieces.reserve(words.size() + 1024);
     for (const auto& [word, number] : words) {
-      // The place is made up only for a number that is wrong: there are hundreds of thousands.
+      // Formats the path only for a wrong number, because there are hundreds of thousands.
       const bool fits = number.is_number_unsigned() && number.get<uint64_t>() <= kIdMax;
       if (!fits) {
         const auto at = JsonAt(number, vocab.value().where() + "." + word).integer(0, kIdMax);
@@ -170,7 +171,7 @@ class TokenizerReader {
       const bool spelled = letters_.spell(word, &data_->bytes);
       if (!place(id, data_->bytes.size() - before, Kind::kWord))
         return corrupt(vocab.value().where() + "." + word + ": wanted an id of its own, found " +
-                       std::to_string(id) + ", which another word has");
+                       std::to_string(id) + ", which belongs to another word");
       ids_.emplace(word, static_cast<int32_t>(id));
       if (spelled && ignore_merges_) spelled_.push_back(static_cast<int32_t>(id));
     }
@@ -193,25 +194,25 @@ class TokenizerReader {
     return {};
   }
 
-  // The library looks for normalized tokens only in what the others leave, and Sluice for all at once: the same where none of the former
-  // can lie across one of the latter.
+  // The library searches normalized tokens only between the other added tokens; Sluice searches all at once. Both give the same result
+  // unless two such tokens can overlap.
   Status check_apart() const {
     for (const auto& normal : data_->added) {
       if (!normalized_.contains(normal.id)) continue;
       if (data_->nfc)
         return unsupported(root_.where() +
-                           ": added_tokens: wanted none that is normalized beside a normalizer, found '" +
+                           ": added_tokens: wanted no normalized token together with a normalizer, found '" +
                            normal.content + "'");
       for (const auto& other : data_->added)
         if (!normalized_.contains(other.id) && may_touch(normal.content, other.content))
           return unsupported(root_.where() +
-                             ": added_tokens: wanted normalized tokens apart from the others, found '" +
+                             ": added_tokens: wanted normalized tokens that cannot overlap others, found '" +
                              normal.content + "', which can overlap '" + other.content + "'");
     }
     return {};
   }
 
-  // Whether two different texts can share a byte of one.
+  // Whether occurrences of two different texts can overlap.
   static bool may_touch(std::string_view a, std::string_view b) {
     if (a.find(b) != a.npos || b.find(a) != b.npos) return true;
     for (size_t n = 1; n < std::min(a.size(), b.size()); ++n)
@@ -242,7 +243,7 @@ class TokenizerReader {
                      ", which model.vocab gives '" + content.value() + "', found " +
                      std::to_string(id.value()));
     if (word != ids_.end()) {
-      // Else one id would stand for two texts, and decoding could not know which.
+      // Otherwise one id would have two texts, and decoding would be ambiguous.
       if (data_->piece(word->second) != content.value())
         return unsupported(token.where() +
                            ".content: wanted a word of model.vocab that spells itself, found '" +
@@ -252,12 +253,12 @@ class TokenizerReader {
     data_->bytes += content.value();
     if (!place(id.value(), size, kind))
       return corrupt(token.where() + ".id: wanted an id of its own, found " + std::to_string(id.value()) +
-                     ", which another token has");
+                     ", which belongs to another token");
     data_->added.push_back({content.value(), static_cast<int32_t>(id.value()), kind});
     return {};
   }
 
-  // Without a word for each byte some text could not be encoded; with a special one, text could forge it.
+  // Every byte needs a word, or some text could not be encoded. A special token as such a word could be forged by text.
   Status read_byte_ids(const JsonAt& model) {
     for (int byte = 0; byte < 256; ++byte) {
       std::string letter;
@@ -274,7 +275,7 @@ class TokenizerReader {
     return {};
   }
 
-  // The two words of a merge; false if it is neither "a b" nor ["a", "b"].
+  // Splits a merge, "a b" or ["a", "b"], into its two words; false if it has neither form.
   static bool halves(const Json& merge, std::string_view* left, std::string_view* right) {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       *left = merge[0].get_ref<const std::string&>();
@@ -345,7 +346,7 @@ class TokenizerReader {
     const auto type = type_of(step);
     if (!type.ok()) return type.status();
     if (type.value() != "ByteLevel") return not_supported(step.at("type").value(), "\"ByteLevel\"");
-    const auto prefix = step.boolean("add_prefix_space", true);  // the library's own default
+    const auto prefix = step.boolean("add_prefix_space", true);  // the library's default
     if (!prefix.ok()) return prefix.status();
     if (prefix.value())
       return unsupported(step.where() + ".add_prefix_space: wanted false, found true or nothing");
@@ -385,7 +386,7 @@ class TokenizerReader {
     if (!type.ok()) return type.status();
     if (type.value() != "ByteLevel")
       return not_supported(decoder.value().at("type").value(), "\"ByteLevel\"");
-    return {};  // its flags are read by no decoder
+    return {};  // decoders ignore the flags
   }
 
   Status read_post_processor() {
@@ -411,7 +412,7 @@ class TokenizerReader {
   std::unordered_map<std::string_view, int32_t> ids_;  // of model.vocab; views into the document
   std::unordered_set<int32_t>
       normalized_;  // added tokens that are looked for in normalized text, which here is the text
-  std::vector<int32_t> spelled_;  // words whose letters all stand for bytes; for ignore_merges
+  std::vector<int32_t> spelled_;  // words whose letters all represent bytes; for ignore_merges
 };
 
 }  // namespace

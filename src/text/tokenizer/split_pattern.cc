@@ -12,12 +12,12 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kPatternBytesMax = 16384;  // the longest in use has about 500
+constexpr size_t kPatternBytesMax = 16384;  // the longest known pattern has about 500
 constexpr size_t kJitStackBytes = 1 << 20;
-constexpr uint32_t kHeapKibMax =
-    1 << 16;  // of the interpreter, which stands in where the JIT's stack does not suffice
-// Steps are PCRE2's count of what it tries. Patterns in use take at most four a byte on their worst texts, which are long runs.
-constexpr uint64_t kStepsFirst = 32;  // tried first: almost every match takes fewer
+// The heap of the interpreter, which takes over if the JIT's stack is too small.
+constexpr uint32_t kHeapKibMax = 1 << 16;
+// Limits on PCRE2's count of match attempts. Known patterns take at most four per byte on their worst texts, which are long runs.
+constexpr uint64_t kStepsFirst = 32;  // enough for almost every match
 constexpr uint64_t kMatchFloor = 1 << 16, kMatchPerByte = 16;
 constexpr uint64_t kBudgetFloor = 1 << 20, kBudgetPerByte = 64;
 
@@ -40,7 +40,7 @@ std::string pcre2_text(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// One call of cut(): the scratch memory of PCRE2, which threads cannot share, and the steps that are left.
+// The state of one call of cut(): PCRE2's scratch memory, which threads cannot share, and the remaining steps.
 class Matcher {
  public:
   static Result<Matcher> make(const pcre2_code* code, const std::string& where, int64_t text_bytes) {
@@ -53,7 +53,7 @@ class Matcher {
     if (!m.data_ || !m.context_) return out_of_memory(where + ": no memory to match the pattern");
     pcre2_set_heap_limit(m.context_.get(), kHeapKibMax);
     pcre2_set_match_limit(m.context_.get(), kStepsFirst);
-    // Without a stack of its own the JIT takes 32 KiB of the thread's, which is legal too.
+    // Without a stack of its own, the JIT uses 32 KiB of the thread's stack.
     m.stack_.reset(pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr));
     if (m.stack_) pcre2_jit_stack_assign(m.context_.get(), nullptr, m.stack_.get());
     return m;
@@ -66,7 +66,8 @@ class Matcher {
   Result<Match> find(std::string_view text, int64_t from) {
     const uint64_t most = std::min<uint64_t>(kMatchFloor + kMatchPerByte * text.size(), UINT32_MAX);
     uint32_t options =
-        PCRE2_NO_UTF_CHECK;  // cut() has looked; looking again at each match takes quadratic time
+        // cut() has validated the text; validating at each match would take quadratic time
+        PCRE2_NO_UTF_CHECK;
     uint64_t steps = kStepsFirst;
     for (;;) {
       const int rc = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
@@ -102,7 +103,7 @@ class Matcher {
   JitStack stack_;
 };
 
-// Pieces of valid UTF-8. An empty match cuts, too, but never right after the match before it, as in Oniguruma's own loop.
+// Splits valid UTF-8. As in Oniguruma's loop, empty matches split, too, except right after another match.
 Status cut_valid(std::string_view text, int64_t base, Matcher* matcher, std::vector<int64_t>* ends) {
   const int64_t size = static_cast<int64_t>(text.size());
   int64_t from = 0, cut = 0, last_end = -1;
@@ -128,8 +129,8 @@ Status cut_valid(std::string_view text, int64_t base, Matcher* matcher, std::vec
   return {};
 }
 
-// The longest run of valid (or of invalid) UTF-8 at the front of `text`, in bytes. `copy` becomes the run with some code
-// points replaced by others of the same length, or stays empty if there is nothing to replace.
+// The longest prefix of `text` that is all valid or all invalid UTF-8. `copy` is the prefix with some code points replaced by others of
+// the same length; empty if nothing is replaced.
 struct Run {
   int64_t bytes = 0;
   bool valid = false;
@@ -148,7 +149,7 @@ Run next_run(std::string_view text, std::string* copy) {
   return run;
 }
 
-// One piece, which may hold bytes that are no UTF-8.
+// Splits one piece, which may contain invalid UTF-8.
 Status cut_piece(std::string_view text, int64_t base, Matcher* matcher, std::vector<int64_t>* ends) {
   std::string copy;
   while (!text.empty()) {
@@ -183,7 +184,7 @@ Result<SplitPattern> SplitPattern::compile(std::string_view pattern, const std::
   const CompileContext context(pcre2_compile_context_create(nullptr));
   if (!context) return out_of_memory(where + ": no memory to compile the pattern");
   pcre2_set_newline(context.get(),
-                    PCRE2_NEWLINE_LF);  // so that '.' leaves out what it leaves out in Oniguruma
+                    PCRE2_NEWLINE_LF);  // '.' excludes the same characters as in Oniguruma
   int error = 0;
   PCRE2_SIZE place = 0;
   Regex regex(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -191,7 +192,7 @@ Result<SplitPattern> SplitPattern::compile(std::string_view pattern, const std::
   if (!regex)
     return Status{Code::kCorrupt, where + ": wanted a regular expression, found " + pcre2_text(error) +
                                       " at byte " + std::to_string(place)};
-  // A system that forbids new code to run refuses this; then the interpreter matches, with the same results.
+  // A system that forbids new executable code makes this fail. Then the interpreter matches, with the same results.
   pcre2_jit_compile(regex.get(), PCRE2_JIT_COMPLETE);
   return SplitPattern(std::make_shared<Compiled>(Compiled{std::move(regex), where}));
 }

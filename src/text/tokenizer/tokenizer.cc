@@ -10,9 +10,9 @@ namespace {
 
 using Data = Tokenizer::Data;
 
-constexpr int64_t kTextBytesMax = int64_t{1} << 30;  // places within a piece are 32-bit
+constexpr int64_t kTextBytesMax = int64_t{1} << 30;  // positions within a piece are 32-bit
 
-// The longest added token that `text` begins with, or null. Narrows the sorted list byte by byte.
+// The longest added token at the front of `text`, or null. Narrows the sorted list byte by byte.
 const Data::Added* longest_added(const Data& data, std::string_view text) {
   auto first = data.added.begin(), last = data.added.end();
   const Data::Added* longest = nullptr;
@@ -27,14 +27,14 @@ const Data::Added* longest_added(const Data& data, std::string_view text) {
   return longest;
 }
 
-// One call of encode().
+// The state of one call of encode().
 struct Encoder {
   const Data& data;
   std::vector<int32_t>* ids;
   BpeScratch scratch;
   std::vector<int64_t> ends;
 
-  // Text without added tokens.
+  // Encodes text without added tokens.
   Status plain(std::string_view text) {
     if (text.empty()) return {};
     const std::optional<std::string> normal = data.nfc ? nfc(text) : std::nullopt;
@@ -62,7 +62,7 @@ struct Encoder {
         ++at;
         continue;
       }
-      // Text that is not to become a token still hides the shorter tokens within it, as in the library it comes from.
+      // An added token that stays text still hides the shorter tokens inside it, as in the library.
       const size_t after = at + found->content.size();
       if (specials == Specials::kParse || found->kind != Data::Kind::kSpecial) {
         SLUICE_TRY(plain(text.substr(begin, at - begin)));

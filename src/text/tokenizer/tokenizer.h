@@ -1,4 +1,4 @@
-// Text to token ids and back: byte-level byte pair encoding, read from a Hugging Face tokenizer.json.
+// Tokenizes text by byte-level byte pair encoding, as defined by a Hugging Face tokenizer.json.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,49 +13,48 @@
 
 namespace sluice {
 
-// What encode() does with the text of a special token, for example "<|end|>".
+// How encode() treats the text of a special token, for example "<|end|>".
 enum class Specials : uint8_t {
   kParse,   // it becomes the token: for text that the program wrote
-  kAsText,  // it is text like any other: for text from a user, which must not forge the frame of a message
+  kAsText,  // it stays text: for text from users, who must not forge a message's frame
 };
 
-// What decoding does with the id of a special token.
+// How decoding treats the id of a special token.
 enum class SpecialOutput : uint8_t { kShow, kSkip };
 
-// Ids are those of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText),
-// with these differences, each on purpose:
-//   - Bytes that are not UTF-8 lose nothing: they are encoded byte by byte, so decode(encode(x)) == x for every x
-//     (with a normalizer: the normalized x).
-//   - Under kAsText a special token is never among the ids, even if ignore_merges would find it as a whole word.
-//   - A token that was added decodes to its own text, even if its letters are among those that stand for bytes.
-// Immutable and cheap to copy; any number of threads may use it.
+// Gives the ids of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText), with these
+// intended differences:
+//   - Invalid UTF-8 is encoded byte by byte, so decode(encode(x)) == x for every x (with a normalizer: the normalized x).
+//   - With kAsText no special token is returned, even if ignore_merges would find it as a whole word.
+//   - An added token decodes to its own text, even if its letters could represent bytes.
+// Immutable, thread-safe and cheap to copy.
 class Tokenizer {
  public:
-  // Reads a file of at most 256 MiB. kIo, kCorrupt or kUnsupported names the file, the key, what was wanted and what was
-  // found. Supported: model BPE (merges as "a b" or ["a", "b"], ignore_merges); normalizer NFC or none; pre_tokenizer ByteLevel, or a
-  // Sequence of Split{Regex, Isolated} and a last ByteLevel, without prefix space; decoder ByteLevel; post_processor none,
-  // ByteLevel or TemplateProcessing, neither of which has an effect without add_special_tokens; added tokens without lstrip,
-  // rstrip, single_word and normalized. A key that is not known is refused, because it could mean anything.
+  // Reads a file of at most 256 MiB. kIo, kCorrupt or kUnsupported names the file, the key, the expected and the found value. Supported:
+  // model BPE (merges as "a b" or ["a", "b"], ignore_merges); normalizer NFC or none; pre_tokenizer ByteLevel, or a Sequence of
+  // Split{Regex, Isolated} and a final ByteLevel, without prefix space; decoder ByteLevel; post_processor none, ByteLevel or
+  // TemplateProcessing, which have no effect without add_special_tokens; added tokens without lstrip, rstrip, single_word and normalized.
+  // An unknown key is an error, because it could change the ids.
   static Result<Tokenizer> load(const std::string& path);
   // The same from memory; `what` names the text in errors.
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);
 
-  // Appends to `ids`, or leaves them alone on error. kInvalidArgument above 1 GiB of text; kUnsupported if the file's
-  // pattern takes too many steps (text/tokenizer/split_pattern.h). No token is added before or after.
+  // Appends to `ids`; leaves them unchanged on error. kInvalidArgument: more than 1 GiB of text. kUnsupported: the file's pattern takes
+  // too many steps (text/tokenizer/split_pattern.h). Adds no tokens at the ends.
   Status encode(std::string_view text, Specials specials, std::vector<int32_t>* ids) const;
 
-  // The bytes of the tokens, joined; they need not be UTF-8. An id without a token (models have more logits than the
-  // vocabulary has words) gives U+FFFD.
+  // The concatenated bytes of the tokens, which may be invalid UTF-8. An id without a token gives U+FFFD: models may have more logits
+  // than the vocabulary has words.
   std::string decode(std::span<const int32_t> ids, SpecialOutput specials = SpecialOutput::kShow) const;
 
   // The id of a special token by its text, for example "<|start|>".
   std::optional<int32_t> id_of(std::string_view special) const;
-  // The same of any token that was added to the vocabulary, special or not.
+  // The id of any added token, special or not.
   std::optional<int32_t> id_of_added(std::string_view added) const;
   bool is_special(int32_t id) const;
-  // One more than the largest id.
+  // The largest id plus one.
   int64_t vocab_size() const;
-  // The bytes of one token; empty for an id without one. Valid as long as this tokenizer or a copy of it.
+  // The bytes of one token; empty for an id without a token. Valid during the lifetime of this tokenizer and its copies.
   std::string_view piece(int32_t id) const;
 
   struct Data;  // text/tokenizer/data.h
@@ -65,14 +64,14 @@ class Tokenizer {
   std::shared_ptr<const Data> data_;
 };
 
-// Decodes ids one at a time into valid UTF-8: a character that is spread over tokens is held back until it is whole, and
-// bytes that are none become U+FFFD.
+// Decodes ids one at a time into valid UTF-8. A character spread over several tokens is held back until it is complete; invalid bytes
+// become U+FFFD.
 class StreamDecoder {
  public:
   explicit StreamDecoder(Tokenizer tokenizer, SpecialOutput specials = SpecialOutput::kSkip)
       : tokenizer_(std::move(tokenizer)), specials_(specials) {}
   std::string push(int32_t id);
-  std::string finish();  // what is still held back; the decoder can be used again
+  std::string finish();  // returns held-back bytes; then the decoder can be reused
 
  private:
   Tokenizer tokenizer_;

@@ -336,7 +336,7 @@ def test_settings_are_sent_and_kept(page):
     assert sent["messages"][0] == {"role": "system", "content": "Answer in one word."}
     assert {name: sent[name] for name in ("reasoning_effort", "seed", "temperature", "max_tokens")} == {
         "reasoning_effort": "low", "seed": 7, "temperature": 0.5, "max_tokens": 8}
-    assert "8 tokens" in last(page, ".tools span") and last(page, ".tools span").endswith("cut at the limit of tokens")
+    assert "8 tokens" in last(page, ".tools span") and last(page, ".tools span").endswith("cut off at the token limit")
 
 
 def test_a_refusal_is_said_in_words(chromium, server):
@@ -365,7 +365,7 @@ def test_keys_of_the_server(chromium, pytestconfig):
     process.kill()
     process.wait()
     ask(page, "What is 1 + 1?")
-    assert "does not answer" in last(page, ".error")
+    assert "does not respond" in last(page, ".error")
     page.close()
 
 
