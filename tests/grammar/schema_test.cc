@@ -370,3 +370,79 @@ TEST_F(SchemaTest, AnchorsOfSeveralScopesAreRefused) {
 
 }  // namespace
 }  // namespace sluice
+TEST_F(SchemaTest, ReferencesAreRelativeToTheSchemaAroundThem) {
+  const std::vector<const char*> right{R"("Z")"}, wrong{R"("W")"};
+  const std::pair<const char*, const char*> roots[] = {
+      // The URI of the root, with its reference; and two schemas, of which it names the second.
+      {R"("$id": "http://x.y/root.json", "$ref": "item")",
+       R"({"$id": "http://other.org/item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "item")",
+       R"({"$id": "http://x.y/a/item", "const": "W"}, {"$id": "http://x.y/b/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "/item")",
+       R"({"$id": "http://x.y/b/item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "./c/../item")",
+       R"({"$id": "http://x.y/item", "const": "W"}, {"$id": "item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "../item")",
+       R"({"$id": "item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "//z.y/item")",
+       R"({"$id": "/item", "const": "W"}, {"$id": "http://z.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/s.json?v=1", "$ref": "?v=2")",
+       R"({"$id": "http://x.y/s.json", "const": "W"}, {"$id": "http://x.y/s.json?v=2", "const": "Z"})"},
+      {R"("$id": "http://x.y", "$ref": "item")",
+       R"({"$id": "http://item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "HTTP://X.y/s", "$ref": "http://x.Y/Item")",
+       R"({"$id": "item", "const": "W"}, {"$id": "Item", "const": "Z"})"},
+      {R"("$id": "urn:a:s", "$ref": "urn:a:item")",
+       R"({"$id": "urn:b:item", "const": "W"}, {"$id": "urn:a:item", "const": "Z"})"},
+      {R"("$id": "b/s.json", "$ref": "item")",
+       R"({"$id": "/item", "const": "W"}, {"$id": "/b/../b/item", "const": "W"}, {"$id": "item", "const": "Z"})"},
+      {R"("$ref": "b/item")",
+       R"({"$id": "http://x.y/b/item", "const": "W"}, {"$id": "b/item", "const": "Z"})"},
+      {R"("$ref": "http://x.y/b/item")",
+       R"({"$id": "http://x.y/a/s", "allOf": [{"$id": "item", "const": "W"}]},
+          {"$id": "http://x.y/b/s", "allOf": [{"$id": "item", "const": "Z"}]})"},
+      {R"("$id": "http://x.y/a/root", "$ref": "b/item#/$defs/q")",
+       R"({"$id": "item", "$defs": {"q": {"const": "W"}}}, {"$id": "b/item", "$defs": {"q": {"const": "Z"}}})"},
+      {R"("$id": "http://x.y/a/root", "$ref": "b/item#q")",
+       R"({"$anchor": "q", "const": "W"}, {"$id": "b/item", "allOf": [{"$anchor": "q", "const": "Z"}]})"},
+      // References of the schema that is named: by its own base, in members of any name too.
+      {R"("$ref": "b/item")",
+       R"({"$id": "q", "const": "W"}, {"$id": "b/item", "$ref": "q", "allOf": [{"$id": "q", "const": "Z"}]})"},
+      {R"("$defs": {"q": {"const": "W"}}, "$ref": "item#/properties/default")",
+       R"(true, {"$id": "item", "properties": {"default": {"$ref": "#/$defs/q"}}, "$defs": {"q": {"const": "Z"}}})"},
+      {R"("type": "string", "$defs": {"q": {"const": "Z"}}, "not": {"$ref": "item"})",
+       R"(true, {"$id": "item", "anyOf": [{"not": {"$ref": "#/$defs/q"}}], "$defs": {"q": {"enum": ["Z", "z"]}}})"},
+      // What is no schema of the draft has no URI.
+      {R"("$ref": "item")", R"({"x": {"$id": "item", "const": "W"}}, {"$id": "item", "const": "Z"})"},
+      {R"("$ref": "item")", R"({"enum": [{"$id": "item"}]}, {"id": "item", "$id": "item", "const": "Z"})"},
+  };
+  for (const auto& [root, schemas] : roots) {
+    const std::string schema =
+        "{" + std::string(root) + R"(, "anyOf": [true, {"allOf": [)" + schemas + "]}]}";
+    check({{schema.c_str(), right, wrong}});
+  }
+}
+
+TEST_F(SchemaTest, ReferencesThatLeadOutAreRefused) {
+  const char* const kAway[] = {
+      R"({"$id": "http://x.y/a/root.json", "$ref": "item", "$defs": {"b": {"$id": "http://x.y/b/item"}}})",
+      R"({"$id": "http://x.y/a/root.json", "$ref": "/b/item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$id": "http://x.y/root.json", "$ref": "//z/item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$id": "http://x.y/root.json", "$ref": "Item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$ref": "../item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$ref": "item", "$defs": {"b": {"$id": "http://x.y/item"}}})",
+      R"({"$ref": "item", "$defs": {"b": {"$id": "s", "$defs": {"c": {"$id": "b/item"}}}}})",
+      R"({"$ref": "item", "x": {"b": {"$id": "item"}}})",
+      R"({"$schema": "http://json-schema.org/draft-07/schema#", "allOf": [{"$ref": "item"}],
+          "definitions": {"b": {"$id": "item", "$ref": "#"}}})"};
+  for (const char* schema : kAway)
+    EXPECT_NE(refusal(kSchema, schema).find("found a URI of another document"), std::string::npos) << schema;
+  EXPECT_NE(refusal(kSchema,
+                    R"({"$ref": "item", "$defs": {"a": {"$id": "item"}, "b": {"$id": "item", "const": 1}}})")
+                .find("found several that differ"),
+            std::string::npos);
+  EXPECT_NE(refusal(kSchema, R"({"$ref": "item", "$defs": {"a": {"$id": "item", "$ref": "#/$defs/q"}}})")
+                .find("$ref 'item#/$defs/q': nothing is there"),
+            std::string::npos);
+}
+

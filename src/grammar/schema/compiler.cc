@@ -340,7 +340,7 @@ const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
       } else if (key == "if" || key == "then" || key == "else") {
         todo.push_back(&value);
       } else if ((key == "$ref" || key == "$dynamicRef" || key == "$recursiveRef") && value.is_string()) {
-        if (const auto target = document_->target(*at, value.get<std::string>()); target.ok())
+        if (const auto target = document_->target(value.get<std::string>()); target.ok())
           todo.push_back(target.value());
       }
     }

@@ -24,13 +24,12 @@ class SchemaDocument {
   const Json& root() const { return root_; }
   // The members of an object in the order of the text; of one that was made here in that of its keys.
   std::vector<std::string> keys(const Json& object) const;
-  // What "$ref" (or "$dynamicRef", "$recursiveRef") of `schema` names. kInvalidArgument: another document, or nothing.
-  Result<const Json*> target(const Json& schema, const std::string& reference) const;
+  // What a "$ref", "$dynamicRef" or "$recursiveRef" names. kInvalidArgument: another document, or nothing.
+  Result<const Json*> target(const std::string& reference) const;
   // How many "$dynamicAnchor"s have this name.
   int64_t anchors(const std::string& name) const;
-  // Keeps a schema that was made here; its references are those of `like`.
+  // Keeps a schema that was made here.
   const Json* keep(Json schema);
-  const Json* keep(Json schema, const Json& like);
   // Of "$schema": 4, 6, 7, 2019 or 2020, which is the one without it.
   int draft() const { return draft_; }
   // Renames keywords of a schema that the draft does not have, so that they say nothing, as checkers of that draft have it.
@@ -46,16 +45,21 @@ class SchemaDocument {
   bool lists(std::span<const Json> list, const Json& value, Work* work) const;
 
  private:
-  void note_resources(const Json& at, const Json* resource);
-  void note_copy(const Json& at, const Json* resource);
+  // A schema with an "$id", and its URI; references inside are relative to it.
+  struct Resource {
+    const Json* schema;
+    std::string uri;
+  };
+  enum class Place : uint8_t { kSchema, kNamedSchemas, kUnknown };
+  void note_resources(Json& at, Resource resource, Place place);
+  void note_schema(Json& at, Resource* resource);
   Json root_;
+  std::string root_uri_;
   int draft_ = 2020;
   std::unordered_map<const Json*, std::vector<std::string>> order_;
-  std::unordered_map<const Json*, const Json*>
-      resource_of_;                           // of schemas with references that are not the root's
-  std::map<std::string, const Json*> named_;  // by "$id", without a fragment
-  std::map<std::string, std::set<std::string>>
-      by_last_part_;  // those names, by what stands behind their last '/'
+  std::map<std::string, const Json*> named_;  // by URI
+  std::vector<std::pair<std::string, const Json*>> named_again_;
+  std::set<std::string> ambiguous_;                                     // URIs of several schemas that differ
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;
