@@ -21,6 +21,10 @@ struct Command {
 // The first option or word that no subcommand takes, with the nearest known one.
 Status unknown_flag(const CLI::App& app);
 
+// Sets the values behind "=" apart where CLI11 would lose them: it takes the next word for the value of "--flag=", and "=x" for that of
+// "-f=x". kInvalidArgument: a flag without values has an empty one.
+Status set_apart_values(const CLI::App& root, std::vector<std::string>* words);
+
 // What a number must be. The error names the option, what was wanted and what was found.
 CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no bound
 CLI::Validator number_between(double least, double most);
