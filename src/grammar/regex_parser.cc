@@ -312,8 +312,10 @@ class Parser {
     const size_t start = at_;
     at_ += 2;
     const char32_t low = hex(4);
-    if (low >= 0xdc00 && low <= 0xdfff) return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
     at_ = start;
+    // One character to ECMAScript, two to Python.
+    if (low >= 0xdc00 && low <= 0xdfff)
+      fail("an escaped pair of surrogates, which is read differently by different validators,");
     return high;
   }
 
