@@ -341,6 +341,47 @@ TEST_F(SchemaTest, KeywordsOfLaterDraftsSayNothing) {
             std::string::npos);
 }
 
+// Members that the schema does not list are there where it wants more than the others can be.
+TEST_F(SchemaTest, EnoughMembersAreThere) {
+  check({
+      {R"({"type": "object", "properties": {"c": {"const": 1}}, "patternProperties": {"^a": {"type": "number"}},
+           "propertyNames": {"enum": ["b", "c"]}, "minProperties": 2})",
+       {R"({"c": 1, "b": 0})"},
+       {R"({"c": 1})", R"({"c": 1, "a": 0})"}},
+      {R"({"type": "object", "patternProperties": {"^a": {"type": "number"}}, "minProperties": 1})",
+       {R"({"a": 1})"},
+       {"{}", R"({"b": 1})"}},
+      {R"({"type": "object", "patternProperties": {"^a": false}, "minProperties": 1})",
+       {R"({"b": 1})"},
+       {"{}", R"({"a": 1})"}},
+      {R"({"type": "object", "patternProperties": {"^a$": {"type": "null"}, "^b": {"enum": []}}, "minProperties": 2})",
+       {R"({"a": null, "c": 1})"},
+       {R"({"a": null})", R"({"a": null, "b": 1})"}},
+      {R"({"type": "object", "patternProperties": {"^a$": {"type": "null"}}, "minProperties": 1})",
+       {R"({"a": null})"},
+       {"{}", R"({"c": 1})"}},
+      {R"({"type": "object", "properties": {"a": {"enum": []}}, "minProperties": 1})",
+       {R"({"b": 1})"},
+       {"{}"}},
+  });
+  EXPECT_NE(refusal(kSchema, R"({"type": "object", "patternProperties": {"^a$": true}, "minProperties": 2,
+                                 "additionalProperties": false})")
+                .find("nothing matches"),
+            std::string::npos);
+}
+
+TEST_F(SchemaTest, ListedIntegersAreWrittenAsIntegers) {
+  check({
+      {R"({"type": "integer", "const": 1e2})", {"100"}, {"100.0", "1e2"}},
+      {R"({"type": "integer", "enum": [2.0, 3.0, 2.5]})", {"2", "3"}, {"2.0", "2.5"}},
+      {R"({"enum": [-4.0, 0.5, 1e300]})", {"-4", "0.5", "1e+300"}, {"-4.0"}},
+      {R"({"const": {"a": [1.0, 1.5]}})", {R"({"a":[1,1.5]})"}, {R"({"a":[1.0,1.5]})"}},
+      {R"({"$schema": "http://json-schema.org/draft-04/schema#", "enum": [1.0], "not": {"type": "integer"}})",
+       {"1.0"},
+       {"1"}},
+  });
+}
+
 TEST_F(SchemaTest, LeapDaysThatAreListed) {
   check({{R"({"type": "string", "format": "date", "enum": ["2024-02-29", "2023-02-29", "1900-02-29"]})",
           {R"("2024-02-29")"},
