@@ -245,6 +245,7 @@ TEST(Cli, MoeNamesWhatIsWrong) {
   const Outcome o = run_process({SLUICE_COMMAND, "moe", tiny, "--moe-backend-decode", "dot"});
   EXPECT_NE(o.status, 0);
   EXPECT_TRUE(contains(o.err, "moe experts.up: expert_gemm")) << o.err;
+  EXPECT_TRUE(contains(complaint({"moe", tiny + " hidden=64"}), "hidden: wanted it once, found it twice"));
   EXPECT_TRUE(contains(o.err, "cpu.expert_gemm.dot: needs layout row_major")) << o.err;
 }
 
