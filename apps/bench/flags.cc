@@ -39,7 +39,7 @@ Command add_bench(CLI::App& root) {
   CLI::App* report = app->add_subcommand("report", "figures and tables from measured rows; needs no GPU");
   report
       ->add_option("--from", flags->report.from,
-                   "the folder of router.csv, routing.csv, mxfp4.csv, bf16.csv, engine.csv")
+                   "the folder of router.csv, routing.csv, mxfp4.csv, bf16.csv, engine.csv, serving.csv")
       ->capture_default_str();
   report->add_option("--to", flags->report.to, "gets the pages, as Markdown and SVG")->capture_default_str();
   report->add_option("--readme", flags->report.readme,

@@ -41,6 +41,8 @@ constexpr Example kExamples[] = {
     {"bench", "DIR --load-format dummy",
      "random weights of the shapes in DIR/config.json; no other file is read"},
     {"bench", "report --to build/report", "figures and tables of what was measured on an H200"},
+    {"bench report", "--to build/report", "figures and tables of what was measured on an H200"},
+    {"bench report", "--from rows --to rows", "the same of the files in another folder, beside them"},
     {"bench serve", "--num-prompts 100 --random-input-len 64 --random-output-len 32 --max-concurrency 8",
      "the server at http://127.0.0.1:8000, random prompts, eight at once"},
     {"bench serve", "--request-rate 4 --goodput ttft:200 tpot:50 --num-prompts 200",
