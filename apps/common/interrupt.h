@@ -22,5 +22,6 @@ class Interruptible {
 };
 
 bool asked_to_end();  // since the last Interruptible began
+int ending_signal();  // that asked; 0: none
 
 }  // namespace sluice::apps
