@@ -89,6 +89,7 @@ int run(int argc, char** argv) {
   }
   try {
     std::vector<std::string> all = with_two_dashes(root, {argv + std::min(argc, 1), argv + argc});
+    if (const Status status = set_apart_values(root, &all); !status.ok()) return wrong_use(status.message);
     std::reverse(all.begin(), all.end());  // CLI11 expects this order
     root.parse(std::move(all));
   } catch (const CLI::Success& asked) {  // --help or --version

@@ -42,7 +42,7 @@ Command add_bench(CLI::App& root) {
       app->add_subcommand("report", "write tables and figures from measured rows; needs no GPU");
   report
       ->add_option("--from", flags->report.from,
-                   "folder with router.csv, routing.csv, mxfp4.csv, bf16.csv, engine.csv")
+                   "folder with router.csv, routing.csv, mxfp4.csv, bf16.csv, engine.csv, serving.csv")
       ->capture_default_str();
   report->add_option("--to", flags->report.to, "output folder for the Markdown and SVG files")
       ->capture_default_str();

@@ -43,6 +43,8 @@ constexpr Example kExamples[] = {
     {"bench", "DIR --load-format dummy",
      "use random weights with the shapes of DIR/config.json; reads no other file"},
     {"bench", "report --to build/report", "write figures and tables of the measurements on an H200"},
+    {"bench report", "--to build/report", "write figures and tables of the measurements on an H200"},
+    {"bench report", "--from rows --to rows", "write them for the files of another folder, into that folder"},
     {"bench serve", "--num-prompts 100 --random-input-len 64 --random-output-len 32 --max-concurrency 8",
      "benchmark the server at http://127.0.0.1:8000 with random prompts, eight at once"},
     {"bench serve", "--request-rate 4 --goodput ttft:200 tpot:50 --num-prompts 200",

@@ -18,6 +18,41 @@ Status unknown_flag(const CLI::App& app) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   return unknown_name("flag", flag->substr(0, flag->find('=')), known);
 }
+
+Status set_apart_values(const CLI::App& root, std::vector<std::string>* words) {
+  const CLI::App* app = &root;
+  std::vector<std::string> out;
+  int values = 0;  // words that the flag before them takes whatever they are
+  bool flags_end = false;
+  for (const std::string& word : *words) {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const bool is_value = values > 0 || flags_end;
+    values = std::max(0, values - 1);
+    flags_end |= !is_value && word == "--";
+    if (const auto named = app->get_subcommands([&](const CLI::App* a) { return a->get_name() == word; });
+        !is_value && !named.empty())
+      app = named.front();
+    const bool is_long = name.starts_with("--"), is_short = name.size() == 2 && name[0] == '-';
+    const CLI::Option* option = !is_value && (is_long || is_short) ? app->get_option_no_throw(name) : nullptr;
+    if (option == nullptr ||
+        (equals == std::string::npos && (values = option->get_items_expected_min(), true))) {
+      out.push_back(word);
+      continue;
+    }
+    const std::string value = word.substr(equals + 1);
+    if (option->get_items_expected_max() == 0 && (value.empty() || is_short))
+      return invalid(name + ": wanted no value, found '" + word + "'");
+    if (value.empty() || is_short) {
+      out.insert(out.end(), {name, value});
+    } else {
+      out.push_back(word);
+    }
+  }
+  *words = std::move(out);
+  return {};
+}
+
 namespace {
 
 template <class T>

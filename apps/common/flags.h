@@ -21,6 +21,10 @@ struct Command {
 // Reports the first option or argument that no subcommand takes, and the nearest known option.
 Status unknown_flag(const CLI::App& app);
 
+// Separates values behind "=" where CLI11 would lose them: CLI11 takes the next word as the value of "--flag=", and "=x" as the value of
+// "-f=x". kInvalidArgument: a flag without values has an empty one.
+Status set_apart_values(const CLI::App& root, std::vector<std::string>* words);
+
 // Validators of numbers. An error names the option, the wanted range and the found value.
 CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no limit
 CLI::Validator number_between(double least, double most);

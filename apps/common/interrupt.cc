@@ -12,7 +12,7 @@ size_t count = 0;  // number of signals caught
 volatile std::sig_atomic_t asked = 0;
 struct sigaction before[std::size(kSignals)];
 
-void on_signal(int) { asked = 1; }
+void on_signal(int signal) { asked = signal; }
 
 }  // namespace
 
@@ -35,5 +35,6 @@ Interruptible::~Interruptible() {
 }
 
 bool asked_to_end() { return asked != 0; }
+int ending_signal() { return asked; }
 
 }  // namespace sluice::apps

@@ -22,5 +22,6 @@ class Interruptible {
 };
 
 bool asked_to_end();  // true once a signal has arrived since the last Interruptible began
+int ending_signal();  // the signal that asked for the end; 0: none
 
 }  // namespace sluice::apps

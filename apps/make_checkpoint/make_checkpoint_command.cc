@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 
 #include "apps/common/commands.h"
@@ -17,7 +18,11 @@ int make_checkpoint_command(const MakeOptions& options) {
     if (people_are_watching()) bar(done, all);
     return {};
   });
-  if (asked_to_end() && !status.ok()) return wrong_use(status.message), kExitInterrupted;
+  if (asked_to_end() && !status.ok()) {
+    (void)wrong_use(status.message);
+    if (ending_signal() != SIGINT) (void)std::raise(ending_signal());  // it has its usual effect again
+    return kExitInterrupted;
+  }
   if (!status.ok()) return wrong_use(status.message);
   const bool weights = options.weights == MakeOptions::Weights::kWrite;
   std::printf(

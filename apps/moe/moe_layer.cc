@@ -8,6 +8,7 @@
 
 #include "apps/moe/random_layer.h"
 #include "backends/backends.h"
+#include "base/named_once.h"
 
 namespace sluice::apps {
 namespace {
@@ -69,6 +70,7 @@ void print(std::ostream* words, const char* format, ...) {
 Result<MoeConfig> checked_config(const MoeLayerOptions& options) {
   const bool fields = options.model.find('=') != std::string::npos;
   MoeConfig read;
+  if (fields) SLUICE_TRY(named_once(options.model));
   if (fields) SLUICE_TRY(parse_fields(options.model, &read));
   Result<MoeConfig> config = fields ? Result<MoeConfig>(read) : known_moe(options.model);
   if (!config.ok()) return config;

@@ -1,5 +1,6 @@
 // The flags of sluice serve, with vLLM's names. Limits without a counterpart there have their own names.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -243,6 +244,10 @@ Command add_serve(CLI::App& root) {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
             if (const Status status = take_model(*names, options.get()); !status.ok())
               return wrong_use(status.message);
+            // CLI11 takes an empty variable for one that is not set.
+            const char* key = std::getenv("SLUICE_API_KEY");
+            if (options->api.access.api_keys.empty() && key != nullptr && *key == '\0')
+              return wrong_use("SLUICE_API_KEY: wanted a key, found none; unset it to serve without a key");
             if (options->model.quiet) options->api.log = LogFormat::kNone;
             options->api.access.host = options->http.host;
             return serve_model(*options);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/named_once.h"
 #include "base/printable.h"
 
 namespace sluice {
@@ -110,6 +111,17 @@ bool next_assignment(std::string_view* rest, std::string_view* name, std::string
   *name = item.substr(0, equals);
   *value = equals == std::string_view::npos ? std::string_view{} : item.substr(equals + 1);
   return true;
+}
+
+Status named_once(std::string_view line) {
+  std::vector<std::string_view> seen;
+  std::string_view name, value;
+  while (next_assignment(&line, &name, &value)) {
+    if (std::find(seen.begin(), seen.end(), name) != seen.end())
+      return invalid(std::string(name) + ": wanted it once, found it twice");
+    seen.push_back(name);
+  }
+  return {};
 }
 
 }  // namespace sluice

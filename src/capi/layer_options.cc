@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "base/named_once.h"
+
 namespace sluice::capi {
 namespace {
 
@@ -14,7 +16,8 @@ Result<MoeConfig> config_of(const sluice_layer_options& options, Backend backend
   }
   config.layout = layout_for(backend);
   if (!options.fields) return config;
-  Status status = parse_fields(options.fields, &config);
+  Status status = named_once(options.fields);
+  if (status.ok()) status = parse_fields(options.fields, &config);
   if (status.ok()) return config;
   return Status{status.code, "fields: " + status.message};
 }

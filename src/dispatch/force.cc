@@ -41,9 +41,12 @@ Status check_force(const Policy& policy, const std::vector<std::string_view>& op
   for (const ForceWord& word : force_words(policy.force)) {
     if (std::find(ops.begin(), ops.end(), word.op()) != ops.end()) continue;
     std::string known;
-    for (const std::string_view op : ops) known += (known.empty() ? "" : ", ") + std::string(op);
-    return invalid("policy.force: wanted a kernel of one of " + known + ", found '" + std::string(word.name) +
-                   "'");
+    for (size_t i = 0; i < ops.size(); ++i)
+      if (std::find(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(i), ops[i]) ==
+          ops.begin() + static_cast<std::ptrdiff_t>(i))
+        known += (known.empty() ? "" : ", ") + std::string(ops[i]);
+    return invalid("policy.force: wanted a kernel of one of the operations " + known + ", found '" +
+                   std::string(word.name) + "'");
   }
   return {};
 }

@@ -115,8 +115,10 @@ CharSet class_of_property(std::string_view name) {
   static std::map<std::string, CharSet, std::less<>> known;
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(name); found != known.end()) return found->second;
-  const bool named = (name.size() == 1 || name.size() == 2) &&
-                     std::string_view("CLMNPSZ").find(name[0]) != std::string_view::npos;
+  // PCRE2 lets blanks and other cases pass.
+  const bool second = name.size() == 1 || (name.size() == 2 && name[1] >= 'a' && name[1] <= 'z');
+  const bool named =
+      (second || name == "LC") && std::string_view("CLMNPSZ").find(name[0]) != std::string_view::npos;
   if (!named) return {};
   const std::string pattern = "\\p{" + std::string(name) + "}";
   int error = 0;

@@ -65,6 +65,13 @@ class Parser {
     if (error_.empty()) error_ = std::string(found) + " at character " + std::to_string(at_);
   }
 
+  // To behind the next `end`.
+  void skip_to(char32_t end, std::string_view otherwise) {
+    const size_t found = text_.find(end, at_);
+    if (found == std::u32string::npos) return fail(otherwise);
+    at_ = found + 1;
+  }
+
   Pointer choice(int depth) {
     if (depth > kDepthMax) {
       fail("more than " + std::to_string(kDepthMax) + " levels of groups");
@@ -180,8 +187,7 @@ class Parser {
     } else if (next_is("(?<=") || next_is("(?<!")) {
       fail("a look-behind, which is not supported,");
     } else if (next_is("(?<") || next_is("(?P<")) {
-      while (has() && ahead() != '>') ++at_;
-      ++at_;
+      skip_to('>', "a '(?<' without its '>'");
     } else if (next_is("(?")) {
       fail("a kind of group that is not supported");
     } else {
@@ -229,9 +235,9 @@ class Parser {
   Class property(bool negative) {
     std::string name;
     if (has() && ahead() == '{') {
-      ++at_;
-      while (has() && ahead() != '}') name += ahead() < 0x80 ? static_cast<char>(text_[at_++]) : (++at_, '?');
-      ++at_;
+      const size_t start = ++at_;
+      skip_to('}', "a '\\p{' without its '}'");
+      for (size_t i = start; i + 1 < at_; ++i) name += text_[i] < 0x80 ? static_cast<char>(text_[i]) : '?';
     }
     for (const std::string_view prefix : {"gc=", "General_Category="})
       if (name.starts_with(prefix)) name.erase(0, prefix.size());
@@ -264,7 +270,7 @@ class Parser {
         if (is_digit(ahead())) fail("an octal escape, which is read differently by different validators,");
         return 0;
       case 'c':
-        if (!is_letter(ahead())) fail("'\\c' without a letter");
+        if (!is_letter(ahead())) return fail("'\\c' without a letter"), 0;
         return text_[at_++] % 32;
       case 'x':
         return hex(2);
@@ -297,7 +303,7 @@ class Parser {
       ++at_;
       char32_t out = 0;
       while (is_hex(ahead()) && out <= 0x10ffff) out = 16 * out + hex(1);
-      if (ahead() != '}' || out > 0x10ffff) fail("an escape that is no code point");
+      if (ahead() != '}' || out > 0x10ffff) return fail("an escape that is no code point"), 0;
       ++at_;
       return out;
     }
@@ -306,8 +312,10 @@ class Parser {
     const size_t start = at_;
     at_ += 2;
     const char32_t low = hex(4);
-    if (low >= 0xdc00 && low <= 0xdfff) return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
     at_ = start;
+    // One character to ECMAScript, two to Python.
+    if (low >= 0xdc00 && low <= 0xdfff)
+      fail("an escaped pair of surrogates, which is read differently by different validators,");
     return high;
   }
 

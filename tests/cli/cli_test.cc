@@ -154,6 +154,36 @@ TEST(Cli, WrongUseIsNamed) {
   EXPECT_TRUE(contains(complaint({"devices", "--nope"}), "--nope"));
 }
 
+TEST(Cli, AnEmptyValueIsAValue) {
+  const std::string tiny = "hidden=64 intermediate=64 experts=8 top_k=2";
+  const std::pair<std::vector<std::string>, std::string> empty[] = {
+      {{"serve", "--host", "--port", "0"}, "--host: wanted some text, found none"},
+      {{"serve", "--api-key", "-q"}, "--api-key: wanted a key, found none"},
+      {{"serve", "--alias", "x"}, "--served-model-name: wanted some text, found none"},
+      {{"run", "-t", "3"}, "--threads: wanted an integer from 0 to 1024, found ''"},
+      {{"run", "--max-tokens", "3"}, "--max-tokens: wanted an integer"},
+      {{"eval", "--limit", "3"}, "--limit: wanted an integer"},
+      {{"moe", tiny, "--tokens", "3"}, "--tokens: wanted an integer from 1 to 16384, found ''"},
+      {{"bench", "serve", "--num-prompts", "3"}, "--num-prompts: wanted an integer"},
+      {{"explain", "router_gemm", "--tokens", "3"}, "tokens: wanted an integer, found ''"}};
+  for (const auto& [words, said] : empty) {
+    std::vector<std::string> with_equals = words, apart = words;
+    const size_t flag = words[0] == "moe" || words[0] == "explain" || words[0] == "bench" ? 2 : 1;
+    with_equals[flag] += "=";
+    apart.insert(apart.begin() + static_cast<std::ptrdiff_t>(flag) + 1, "");
+    expect_refusal(with_equals, {said});
+    EXPECT_EQ(complaint(with_equals), complaint(apart));
+  }
+  expect_refusal({"run", "-t="}, {"--threads: wanted an integer from 0 to 1024, found ''"});
+  expect_refusal({"run", "-t=x"}, {"--threads: wanted an integer from 0 to 1024, found 'x'"});
+  expect_refusal({"serve", "-q="}, {"-q: wanted no value, found '-q='"});
+  expect_refusal({"devices", "--json="}, {"--json: wanted no value, found '--json='"});
+  expect_refusal({"bench", "serve", "--json="}, {"--json: wanted no value, found '--json='"});
+  // Another flag's value, and what stands behind "--", is taken as it is.
+  expect_refusal({"run", "--max-tokens", "--stop="}, {"--max-tokens: wanted", "found '--stop='"});
+  expect_refusal({"devices", "--", "--json="}, {"unexpected argument '--json='"});
+}
+
 TEST(Cli, HelpAndVersion) {
   EXPECT_EQ(answer({"--version"}).substr(0, 9), "sluice 0.");
   const std::string help = answer({"--help"});
@@ -197,7 +227,12 @@ TEST(Cli, EachSubcommandShowsExamplesThatWork) {
     }
   }
   EXPECT_GE(commands, 10) << help;
-  EXPECT_EQ(examples_in(answer({"bench", "report", "--help"})), examples_in(answer({"bench", "--help"})));
+  const std::string report = answer({"bench", "report", "--help"});
+  const auto reports = examples_in(report);
+  EXPECT_GE(reports.size(), 2u) << report;
+  for (const std::string& example : reports) EXPECT_EQ(example.substr(0, 13), "bench report ") << example;
+  for (const char* suite : {"router.csv", "engine.csv", "serving.csv"})
+    EXPECT_TRUE(contains(report, suite)) << report;
 }
 
 TEST(Cli, MoeNamesWhatIsWrong) {
@@ -210,6 +245,7 @@ TEST(Cli, MoeNamesWhatIsWrong) {
   EXPECT_TRUE(contains(complaint({"moe", "--token", "4"}), "did you mean '--tokens'?"));
   const std::string tiny = "hidden=64 intermediate=64 experts=8 top_k=2";
   EXPECT_TRUE(contains(complaint({"moe", tiny + " expert=8"}), "did you mean 'experts'?"));
+  EXPECT_TRUE(contains(complaint({"moe", tiny + " hidden=64"}), "hidden: wanted it once, found it twice"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--device", "tpu"}), "--device"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--moe-backend", "dots"}), "did you mean 'dot'?"));
   const Outcome o = run_process({SLUICE_COMMAND, "moe", tiny, "--moe-backend-decode", "dot"});

@@ -98,12 +98,15 @@ TEST(Interrupt, JsonSaysThatTheAnswerIsNotWhole) {
 TEST(Interrupt, MakeCheckpointLeavesNothing) {
   const fs::path path = fresh_path("sluice_interrupted_");
   const std::vector<std::string> words = {SLUICE_COMMAND, "make-checkpoint", path.string(), "--layers", "1"};
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     Process process(words);
     ASSERT_TRUE(writing(path));
     process.send(signal);
     const Outcome o = process.finish();
-    EXPECT_EQ(o.status, 130) << o.err;
+    if (signal == SIGINT)
+      EXPECT_EQ(o.status, 130) << o.err;
+    else
+      EXPECT_EQ(o.signal, signal) << o.err;
     EXPECT_NE(o.err.find("interrupted"), std::string::npos) << o.err;
     EXPECT_FALSE(fs::exists(path));
   }

@@ -226,8 +226,9 @@ TEST(ModelCommand, ExplainsAModelWithKernelsByName) {
   const std::string forced = answer({"--tokens", "64", "--force", tile});
   EXPECT_TRUE(has(forced, tile) && has(forced, "cuda.combine.")) << forced;
   EXPECT_FALSE(has(forced, "none:")) << forced;
-  expect_refusal({"explain", "--model", "gpt-oss-120b", "--force", "cuda.linear.x"},
-                 {"policy.force: wanted a kernel of one of ", "expert_gemm", "found 'cuda.linear.x'"});
+  expect_refusal(
+      {"explain", "--model", "gpt-oss-120b", "--force", "cuda.linear.x"},
+      {"policy.force: wanted a kernel of one of the operations ", "expert_gemm", "found 'cuda.linear.x'"});
   expect_refusal(
       {"explain", "--model", "gpt-oss-120b", "--moe-backend", "mxfp4_tile_sm9", "--device", "h200"},
       {"did you mean 'mxfp4_tile_sm90'?"});

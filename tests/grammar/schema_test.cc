@@ -341,6 +341,47 @@ TEST_F(SchemaTest, KeywordsOfLaterDraftsSayNothing) {
             std::string::npos);
 }
 
+// Members that the schema does not list are there where it wants more than the others can be.
+TEST_F(SchemaTest, EnoughMembersAreThere) {
+  check({
+      {R"({"type": "object", "properties": {"c": {"const": 1}}, "patternProperties": {"^a": {"type": "number"}},
+           "propertyNames": {"enum": ["b", "c"]}, "minProperties": 2})",
+       {R"({"c": 1, "b": 0})"},
+       {R"({"c": 1})", R"({"c": 1, "a": 0})"}},
+      {R"({"type": "object", "patternProperties": {"^a": {"type": "number"}}, "minProperties": 1})",
+       {R"({"a": 1})"},
+       {"{}", R"({"b": 1})"}},
+      {R"({"type": "object", "patternProperties": {"^a": false}, "minProperties": 1})",
+       {R"({"b": 1})"},
+       {"{}", R"({"a": 1})"}},
+      {R"({"type": "object", "patternProperties": {"^a$": {"type": "null"}, "^b": {"enum": []}}, "minProperties": 2})",
+       {R"({"a": null, "c": 1})"},
+       {R"({"a": null})", R"({"a": null, "b": 1})"}},
+      {R"({"type": "object", "patternProperties": {"^a$": {"type": "null"}}, "minProperties": 1})",
+       {R"({"a": null})"},
+       {"{}", R"({"c": 1})"}},
+      {R"({"type": "object", "properties": {"a": {"enum": []}}, "minProperties": 1})",
+       {R"({"b": 1})"},
+       {"{}"}},
+  });
+  EXPECT_NE(refusal(kSchema, R"({"type": "object", "patternProperties": {"^a$": true}, "minProperties": 2,
+                                 "additionalProperties": false})")
+                .find("nothing matches"),
+            std::string::npos);
+}
+
+TEST_F(SchemaTest, ListedIntegersAreWrittenAsIntegers) {
+  check({
+      {R"({"type": "integer", "const": 1e2})", {"100"}, {"100.0", "1e2"}},
+      {R"({"type": "integer", "enum": [2.0, 3.0, 2.5]})", {"2", "3"}, {"2.0", "2.5"}},
+      {R"({"enum": [-4.0, 0.5, 1e300]})", {"-4", "0.5", "1e+300"}, {"-4.0"}},
+      {R"({"const": {"a": [1.0, 1.5]}})", {R"({"a":[1,1.5]})"}, {R"({"a":[1.0,1.5]})"}},
+      {R"({"$schema": "http://json-schema.org/draft-04/schema#", "enum": [1.0], "not": {"type": "integer"}})",
+       {"1.0"},
+       {"1"}},
+  });
+}
+
 TEST_F(SchemaTest, LeapDaysThatAreListed) {
   check({{R"({"type": "string", "format": "date", "enum": ["2024-02-29", "2023-02-29", "1900-02-29"]})",
           {R"("2024-02-29")"},
@@ -358,6 +399,82 @@ TEST_F(SchemaTest, SchemasThatNeverEndAreRefused) {
   check({{R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": false})",
           {"{}", R"({"a": {"a": {}}})"},
           {R"({"a": 1})"}}});
+}
+
+TEST_F(SchemaTest, ReferencesAreRelativeToTheSchemaAroundThem) {
+  const std::vector<const char*> right{R"("Z")"}, wrong{R"("W")"};
+  const std::pair<const char*, const char*> roots[] = {
+      // The URI of the root, with its reference; and two schemas, of which it names the second.
+      {R"("$id": "http://x.y/root.json", "$ref": "item")",
+       R"({"$id": "http://other.org/item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "item")",
+       R"({"$id": "http://x.y/a/item", "const": "W"}, {"$id": "http://x.y/b/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "/item")",
+       R"({"$id": "http://x.y/b/item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "./c/../item")",
+       R"({"$id": "http://x.y/item", "const": "W"}, {"$id": "item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "../item")",
+       R"({"$id": "item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/b/s.json", "$ref": "//z.y/item")",
+       R"({"$id": "/item", "const": "W"}, {"$id": "http://z.y/item", "const": "Z"})"},
+      {R"("$id": "http://x.y/s.json?v=1", "$ref": "?v=2")",
+       R"({"$id": "http://x.y/s.json", "const": "W"}, {"$id": "http://x.y/s.json?v=2", "const": "Z"})"},
+      {R"("$id": "http://x.y", "$ref": "item")",
+       R"({"$id": "http://item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
+      {R"("$id": "HTTP://X.y/s", "$ref": "http://x.Y/Item")",
+       R"({"$id": "item", "const": "W"}, {"$id": "Item", "const": "Z"})"},
+      {R"("$id": "urn:a:s", "$ref": "urn:a:item")",
+       R"({"$id": "urn:b:item", "const": "W"}, {"$id": "urn:a:item", "const": "Z"})"},
+      {R"("$id": "b/s.json", "$ref": "item")",
+       R"({"$id": "/item", "const": "W"}, {"$id": "/b/../b/item", "const": "W"}, {"$id": "item", "const": "Z"})"},
+      {R"("$ref": "b/item")",
+       R"({"$id": "http://x.y/b/item", "const": "W"}, {"$id": "b/item", "const": "Z"})"},
+      {R"("$ref": "http://x.y/b/item")",
+       R"({"$id": "http://x.y/a/s", "allOf": [{"$id": "item", "const": "W"}]},
+          {"$id": "http://x.y/b/s", "allOf": [{"$id": "item", "const": "Z"}]})"},
+      {R"("$id": "http://x.y/a/root", "$ref": "b/item#/$defs/q")",
+       R"({"$id": "item", "$defs": {"q": {"const": "W"}}}, {"$id": "b/item", "$defs": {"q": {"const": "Z"}}})"},
+      {R"("$id": "http://x.y/a/root", "$ref": "b/item#q")",
+       R"({"$anchor": "q", "const": "W"}, {"$id": "b/item", "allOf": [{"$anchor": "q", "const": "Z"}]})"},
+      // References of the schema that is named: by its own base, in members of any name too.
+      {R"("$ref": "b/item")",
+       R"({"$id": "q", "const": "W"}, {"$id": "b/item", "$ref": "q", "allOf": [{"$id": "q", "const": "Z"}]})"},
+      {R"("$defs": {"q": {"const": "W"}}, "$ref": "item#/properties/default")",
+       R"(true, {"$id": "item", "properties": {"default": {"$ref": "#/$defs/q"}}, "$defs": {"q": {"const": "Z"}}})"},
+      {R"("type": "string", "$defs": {"q": {"const": "Z"}}, "not": {"$ref": "item"})",
+       R"(true, {"$id": "item", "anyOf": [{"not": {"$ref": "#/$defs/q"}}], "$defs": {"q": {"enum": ["Z", "z"]}}})"},
+      // What is no schema of the draft has no URI.
+      {R"("$ref": "item")", R"({"x": {"$id": "item", "const": "W"}}, {"$id": "item", "const": "Z"})"},
+      {R"("$ref": "item")", R"({"enum": [{"$id": "item"}]}, {"id": "item", "$id": "item", "const": "Z"})"},
+  };
+  for (const auto& [root, schemas] : roots) {
+    const std::string schema =
+        "{" + std::string(root) + R"(, "anyOf": [true, {"allOf": [)" + schemas + "]}]}";
+    check({{schema.c_str(), right, wrong}});
+  }
+}
+
+TEST_F(SchemaTest, ReferencesThatLeadOutAreRefused) {
+  const char* const kAway[] = {
+      R"({"$id": "http://x.y/a/root.json", "$ref": "item", "$defs": {"b": {"$id": "http://x.y/b/item"}}})",
+      R"({"$id": "http://x.y/a/root.json", "$ref": "/b/item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$id": "http://x.y/root.json", "$ref": "//z/item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$id": "http://x.y/root.json", "$ref": "Item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$ref": "../item", "$defs": {"b": {"$id": "item"}}})",
+      R"({"$ref": "item", "$defs": {"b": {"$id": "http://x.y/item"}}})",
+      R"({"$ref": "item", "$defs": {"b": {"$id": "s", "$defs": {"c": {"$id": "b/item"}}}}})",
+      R"({"$ref": "item", "x": {"b": {"$id": "item"}}})",
+      R"({"$schema": "http://json-schema.org/draft-07/schema#", "allOf": [{"$ref": "item"}],
+          "definitions": {"b": {"$id": "item", "$ref": "#"}}})"};
+  for (const char* schema : kAway)
+    EXPECT_NE(refusal(kSchema, schema).find("found a URI of another document"), std::string::npos) << schema;
+  EXPECT_NE(refusal(kSchema,
+                    R"({"$ref": "item", "$defs": {"a": {"$id": "item"}, "b": {"$id": "item", "const": 1}}})")
+                .find("found several that differ"),
+            std::string::npos);
+  EXPECT_NE(refusal(kSchema, R"({"$ref": "item", "$defs": {"a": {"$id": "item", "$ref": "#/$defs/q"}}})")
+                .find("$ref 'item#/$defs/q': wanted a schema at this place, found nothing"),
+            std::string::npos);
 }
 
 TEST_F(SchemaTest, AnchorsOfSeveralScopesAreRefused) {

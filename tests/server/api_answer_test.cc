@@ -206,6 +206,49 @@ TEST(ApiAnswer, LogprobsAreOfTheTextForTheUser) {
   }
 }
 
+// Tokens of a header that turned out to be the text, or to have it.
+TEST(ApiAnswer, LogprobsOfATextWithoutItsFrame) {
+  const std::pair<std::string, std::string> answers[] = {
+      {"ateoun(5", "ateoun(5"},
+      {"é 6<|end|>", "é 6"},
+      {"<|channel|>final It is 685", "It is 685"},
+      {"<|channel|>final 6 to=functions.x", "6"},
+      {"a b<|channel|>final 685<|return|>", "a b 685"},
+      {"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final 68<|end|>"
+       "<|start|>assistant<|channel|>final<|message|>5",
+       "685"},
+      {"6<|start|>assistant<|channel|>final<|message|>5", "65"},
+      {std::string(1100, 'a') + " b", std::string(1100, 'a') + " b"}};
+  for (const auto& [said, text] : answers)
+    for (const bool stream : {false, true}) {
+      const auto answer = answer_to({.sampling = {.logprobs = 1}, .stream = stream});
+      const std::string events = push_with_logprobs(answer.get(), tokens_of(said));
+      Json found = Json::array();
+      std::string content;
+      if (!stream) {
+        const Json choice = Json::parse(answer->finish())["choices"][0];
+        found = choice["logprobs"]["content"], content = choice["message"]["content"];
+      }
+      for (const Json& event : events_in(events)) {
+        const Json& choice = event["choices"][0];
+        content += choice["delta"].value("content", "");
+        if (choice["logprobs"].is_object())
+          for (const Json& token : choice["logprobs"]["content"]) found.push_back(token);
+      }
+      EXPECT_EQ(content, text);
+      std::string listed = text_in(found);
+      if (!text.starts_with(' ')) listed.erase(0, listed.find_first_not_of(' '));
+      std::erase(listed, ' ');
+      std::erase(content, ' ');
+      EXPECT_EQ(listed, content) << said;
+    }
+  const auto response = answer_to({.kind = ApiKind::kResponse, .sampling = {.logprobs = 1}});
+  push_with_logprobs(response.get(), tokens_of("<|channel|>final 685"));
+  const Json part = Json::parse(response->finish())["output"][0]["content"][0];
+  EXPECT_EQ(part["text"], "685");
+  EXPECT_EQ(text_in(part["logprobs"]), " 685");
+}
+
 TEST(ApiAnswer, LogprobsEndWhereAStopStringBegins) {
   const auto answer = answer_to({.sampling = {.logprobs = 0}, .stop = {"68"}});
   push_all(answer.get(), 0, kSaid);

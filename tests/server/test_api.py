@@ -395,7 +395,8 @@ class Api(ServerTest):
         for query, param in (("?stream=true", "stream"), ("?a=1&starting_after=3", "starting_after")):
             status, _, answer = self.server.ask(where + query)
             self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
-        for path, method in ((where + "/input_items", "GET"), (where + "/cancel", "POST"), ("/v1/models/", "GET"), ("/v1/responses/", "GET")):
+        for path, method in ((where + "/input_items", "GET"), (where + "/cancel", "POST"), ("/v1/responses/input_tokens", "POST"),
+                             ("/v1/responses/compact", "POST"), ("/v1/models/", "GET"), ("/v1/responses/", "GET")):
             status, _, answer = self.server.ask(path, {} if method == "POST" else None, method=method)
             self.assertEqual((status, answer["error"]["code"]), (404, "unknown_url"), answer)
         more = {"input": "What is 5 + 6?", "temperature": 0, "previous_response_id": whole["id"]}

@@ -1,5 +1,6 @@
 """The flags of `sluice serve`, and its log."""
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -52,6 +53,13 @@ class Flags(OwnServerTest):
             self.assertEqual(status, 2)
             self.assertIn(flag, said)
             self.assertIn(value, said)
+
+    def test_an_empty_key_in_the_environment_is_refused(self):
+        for value, said in (("", "SLUICE_API_KEY: wanted a key, found none"), (" ", "wanted printable ASCII")):
+            done = subprocess.run([COMMAND, "serve", "--port", "0"], capture_output=True, text=True, timeout=WATCHDOG,
+                                  env={**os.environ, "SLUICE_API_KEY": value})
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(said, done.stderr)
 
     def test_one_dash_is_as_good_as_two(self):
         for words, said in ((("-tp", "2"), "--tensor-parallel-size: wanted 1 (Sluice runs a model on one device), found '2'"),

@@ -61,7 +61,7 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
   if (contained.size() == 1 && *unevaluated == Json(false)) return contained[0];
   Json either = {{"anyOf", Json::array({*unevaluated})}};
   for (const Json* one : contained) either["anyOf"].push_back(*one);
-  return c_.document_->keep(std::move(either), schema);
+  return c_.document_->keep(std::move(either));
 }
 
 // Handles "contains": the first schema's is counted by the automaton, further ones become checks.
@@ -75,7 +75,7 @@ Result<ArrayRules::Contained> ArrayRules::contained(const Merged& m, size_t pref
       if (value == nullptr || !value->is_number()) return otherwise;
       return static_cast<int64_t>(std::clamp(value->get<double>(), 0.0, 1e6));
     };
-    const Contained one{contains, c_.document_->keep({{"not", *contains}}, *schema), bound("minContains", 1),
+    const Contained one{contains, c_.document_->keep({{"not", *contains}}), bound("minContains", 1),
                         bound("maxContains", -1)};
     const auto layers = static_cast<size_t>(std::max(one.least, one.most) + 1);
     const bool fits = layers * (prefix + 1) <= kPrefixMax;

@@ -63,7 +63,7 @@ const Json* SchemaMerger::beside(const Json& s) {
     Json some = Json::object();
     for (const char* key : {"type", "required", "properties"})
       if (const Json* value = get(s, key)) some[key] = *value;
-    out = document_->keep(std::move(some), s);
+    out = document_->keep(std::move(some));
   }
   return out;
 }
@@ -73,7 +73,7 @@ const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
   if (is_new) {
     Negation all = negated(schema, 0);
     found->second.complete = all.complete;
-    for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep(std::move(one), schema));
+    for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep(std::move(one)));
   }
   return found->second;
 }

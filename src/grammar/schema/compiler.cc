@@ -1,6 +1,7 @@
 #include "grammar/schema/compiler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -28,6 +29,18 @@ class SchemaCheck final : public ValueCheck {
   std::shared_ptr<const SchemaDocument> document_;
   Schemas schemas_;
 };
+
+// Readers of integers take 100, and not 100.0, which is the same value.
+Json with_integers(Json value) {
+  constexpr double kExactMax = 9007199254740992.0;  // 2^53
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (std::fabs(number) <= kExactMax && number == std::floor(number)) value = static_cast<int64_t>(number);
+  }
+  if (value.is_structured())
+    for (Json& inside : value) inside = with_integers(std::move(inside));
+  return value;
+}
 
 Leaf either(const Leaf& a, const Leaf& b) {
   Work plenty(int64_t{1} << 26);
@@ -258,7 +271,8 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
                            : value->is_null()    ? kNull
                            : value->is_array()   ? kArray
                                                  : kObject;
-      if ((m.types & type) != 0) texts.push_back(json_text(*value));
+      const bool as_written = document_->draft() <= 4;  // to which 1.0 is no integer
+      if ((m.types & type) != 0) texts.push_back(json_text(as_written ? *value : with_integers(*value)));
       if (!texts.empty() && !work_->spend(kTextByteSteps * std::ssize(texts.back()))) return too_long();
     }
     return std::vector<LeafPointer>{std::make_shared<const Leaf>(texts_leaf(texts))};
@@ -340,7 +354,7 @@ const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
       } else if (key == "if" || key == "then" || key == "else") {
         todo.push_back(&value);
       } else if ((key == "$ref" || key == "$dynamicRef" || key == "$recursiveRef") && value.is_string()) {
-        if (const auto target = document_->target(*at, value.get<std::string>()); target.ok())
+        if (const auto target = document_->target(value.get<std::string>()); target.ok())
           todo.push_back(target.value());
       }
     }

@@ -44,7 +44,7 @@ Next next_of(const SchemaDocument& document, const Json& schema) {
   if (!schema.is_object()) return out;
   for (const char* key : kReferences)
     if (const std::string* name = string_at(schema, key))
-      if (const auto target = document.target(schema, *name); target.ok()) out.here.push_back(target.value());
+      if (const auto target = document.target(*name); target.ok()) out.here.push_back(target.value());
   for (const char* key : {"allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
     add(schema, key, &out.here);
   for (const char* key : {"dependentSchemas", "dependencies"}) add_values(schema, key, &out.here);

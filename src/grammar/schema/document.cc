@@ -6,11 +6,14 @@
 #include "base/printable.h"
 #include "base/utf8.h"
 #include "grammar/regex.h"
+#include "grammar/schema/uri.h"
 
 namespace sluice {
 namespace {
 
 constexpr size_t kShownMax = 120;
+// The base of a schema that has none: so deep that ".." leads to no name of the schema.
+const std::string kUnknownBase = "schema:/1/2/3/4/5/6/7/8/";
 
 std::string shown(const std::string& text) {
   const std::string clean = printable(valid_utf8(text.substr(0, kShownMax)));
@@ -86,7 +89,15 @@ std::string percent_decoded(const std::string& text) {
   return out;
 }
 
-std::string last_part(const std::string& name) { return name.substr(name.rfind('/') + 1); }
+std::string shown_reference(const std::string& text) {
+  return shown(text.starts_with(kUnknownBase) ? text.substr(kUnknownBase.size()) : text);
+}
+
+std::string without_fragment(const std::string& text) { return text.substr(0, text.find('#')); }
+
+bool is_one_of(std::string_view key, std::initializer_list<std::string_view> keys) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
 
 const Json* by_pointer(const Json* at, const std::string& pointer) {
   for (size_t from = 0; from < pointer.size();) {
@@ -134,39 +145,63 @@ Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string&
   out->root_ = std::move(json).value();
   OrderReader reader(out->root_, &out->order_);
   (void)Json::sax_parse(text, &reader);
-  out->note_resources(out->root_, &out->root_);
   if (const std::string* dialect = string_at(out->root_, "$schema")) {
     constexpr std::pair<const char*, int> kDrafts[] = {
         {"draft-03", 4}, {"draft-04", 4}, {"draft-06", 6}, {"draft-07", 7}, {"draft/2019-09", 2019}};
     for (const auto& [name, draft] : kDrafts)
       if (dialect->find("json-schema.org/" + std::string(name)) != std::string::npos) out->draft_ = draft;
   }
+  out->root_uri_ = kUnknownBase;
+  out->note_resources(out->root_, {&out->root_, kUnknownBase}, Place::kSchema);
+  for (const auto& [uri, again] : out->named_again_)
+    if (*again != *out->named_.at(uri)) out->ambiguous_.insert(uri);
   return out;
 }
 
-void SchemaDocument::note_resources(const Json& at, const Json* resource) {
+// Only what the keywords of a draft take for schemas has an "$id"; references are everywhere, since pointers lead everywhere.
+void SchemaDocument::note_resources(Json& at, Resource resource, Place place) {
   if (at.is_array())
-    for (const Json& inside : at) note_resources(inside, resource);
+    for (Json& inside : at) note_resources(inside, resource, place);
   if (!at.is_object()) return;
-  for (const char* key : {"$id", "id"}) {
-    const std::string* id = string_at(at, key);
-    if (id == nullptr || id->empty()) continue;
-    const size_t hash = id->find('#');
-    if (hash == 0) {
-      anchors_[{resource, id->substr(1)}] = &at;
-    } else {
-      if (&at != &root_) resource = &at;
-      const std::string name = id->substr(0, hash);
-      named_[name] = &at;
-      by_last_part_[last_part(name)].insert(name);
+  if (place == Place::kSchema) note_schema(at, &resource);
+  const bool named = place == Place::kNamedSchemas;
+  // Of other resources references are written as URIs, so that they say the same in a part that is copied.
+  if (!named && resource.schema != &root_)
+    for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
+      if (const std::string* text = string_at(at, key)) {
+        const std::string document = without_fragment(*text);
+        at[key] = resolved_uri(resource.uri, document) + text->substr(document.size());
+      }
+  for (auto& [key, value] : at.items()) {
+    if (!named && is_one_of(key, {"enum", "const", "default", "examples", "example"})) continue;
+    Place inside = named ? Place::kSchema : Place::kUnknown;
+    if (place == Place::kSchema) {
+      if (is_one_of(key, {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
+                          "dependencies"}))
+        inside = Place::kNamedSchemas;
+      if (is_one_of(key, {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains",
+                          "additionalProperties", "unevaluatedProperties", "propertyNames", "allOf", "anyOf",
+                          "oneOf", "not", "if", "then", "else", "contentSchema"}))
+        inside = Place::kSchema;
+    }
+    note_resources(value, resource, inside);
+  }
+}
+
+void SchemaDocument::note_schema(Json& at, Resource* resource) {
+  const std::string* id = string_at(at, draft_ == 4 ? "id" : "$id");
+  const bool ignored = draft_ < 2019 && at.contains("$ref");  // what stands beside it says nothing
+  if (id != nullptr && !ignored) {
+    if (id->starts_with('#')) {
+      anchors_[{resource->schema, id->substr(1)}] = &at;
+    } else if (!id->empty()) {
+      *resource = {&at, resolved_uri(resource->uri, without_fragment(*id))};
+      if (&at == &root_) root_uri_ = resource->uri;
+      if (!named_.try_emplace(resource->uri, &at).second) named_again_.emplace_back(resource->uri, &at);
     }
   }
   for (const char* key : {"$anchor", "$dynamicAnchor"})
-    if (const std::string* name = string_at(at, key)) anchors_[{resource, *name}] = &at;
-  if (resource != &root_) resource_of_[&at] = resource;
-  for (const auto& [key, value] : at.items())
-    if (key != "enum" && key != "const" && key != "default" && key != "examples" && key != "example")
-      note_resources(value, resource);
+    if (const std::string* name = string_at(at, key)) anchors_[{resource->schema, *name}] = &at;
 }
 
 std::vector<std::string> SchemaDocument::keys(const Json& object) const {
@@ -176,25 +211,20 @@ std::vector<std::string> SchemaDocument::keys(const Json& object) const {
   return out;
 }
 
-Result<const Json*> SchemaDocument::target(const Json& schema, const std::string& reference) const {
-  const auto own = resource_of_.find(&schema);
-  const Json* resource = own != resource_of_.end() ? own->second : &root_;
-  const size_t hash = std::min(reference.find('#'), reference.size());
-  const std::string document = reference.substr(0, hash);
-  const std::string fragment = hash < reference.size() ? percent_decoded(reference.substr(hash + 1)) : "";
+Result<const Json*> SchemaDocument::target(const std::string& reference) const {
+  const Json* resource = &root_;
+  const std::string document = without_fragment(reference);
+  const std::string fragment =
+      document.size() < reference.size() ? percent_decoded(reference.substr(document.size() + 1)) : "";
   if (!document.empty()) {
-    auto found = named_.find(document);
-    // Relative to an "$id": compares the last parts.
-    const auto alike = by_last_part_.find(last_part(document));
-    if (found == named_.end() && alike != by_last_part_.end() && document.find(':') == std::string::npos)
-      for (const std::string& name : alike->second)
-        if (name.ends_with("/" + document)) {
-          found = named_.find(name);
-          break;
-        }
+    const std::string uri = resolved_uri(root_uri_, document);
+    const auto found = named_.find(uri);
     if (found == named_.end())
-      return invalid("$ref " + shown(reference) +
+      return invalid("$ref " + shown_reference(reference) +
                      ": wanted a reference within the same schema, found a URI of another document");
+    if (ambiguous_.contains(uri))
+      return invalid("$ref " + shown_reference(reference) +
+                     ": wanted one schema with this $id, found several that differ");
     resource = found->second;
   }
   const Json* at = resource;
@@ -205,15 +235,14 @@ Result<const Json*> SchemaDocument::target(const Json& schema, const std::string
     at = by_pointer(resource, fragment);
   }
   if (at == nullptr)
-    return invalid("$ref " + shown(reference) + ": wanted a schema at this place, found nothing");
+    return invalid("$ref " + shown_reference(reference) + ": wanted a schema at this place, found nothing");
   if (!at->is_object() && !at->is_boolean())
-    return invalid("$ref " + shown(reference) + ": wanted a schema at this place, found another value");
+    return invalid("$ref " + shown_reference(reference) +
+                   ": wanted a schema at this place, found another value");
   return at;
 }
 
 const Json* SchemaDocument::only(const Json& schema, const std::vector<std::string>& keywords) {
-  // References of a copy resolve from the root.
-  if (resource_of_.contains(&schema)) return &schema;
   const auto [found, is_new] = parts_.try_emplace({&schema, keywords.front()}, nullptr);
   if (is_new) {
     Json part = Json::object();
@@ -230,21 +259,6 @@ int64_t SchemaDocument::anchors(const std::string& name) const {
 }
 
 const Json* SchemaDocument::keep(Json schema) { return &kept_.emplace_back(std::move(schema)); }
-
-const Json* SchemaDocument::keep(Json schema, const Json& like) {
-  const Json* out = keep(std::move(schema));
-  if (const auto own = resource_of_.find(&like); own != resource_of_.end()) note_copy(*out, own->second);
-  return out;
-}
-
-void SchemaDocument::note_copy(const Json& at, const Json* resource) {
-  if (const std::string* id = string_at(at, "$id"))
-    if (const auto own = named_.find(id->substr(0, id->find('#'))); own != named_.end())
-      resource = own->second;
-  if (at.is_object()) resource_of_[&at] = resource;
-  if (at.is_structured())
-    for (const auto& inside : at) note_copy(inside, resource);
-}
 
 Result<const Dfa*> SchemaDocument::pattern(const std::string& pattern, Bound bound, Work* work) {
   const std::lock_guard lock(mutex_);

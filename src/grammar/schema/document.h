@@ -24,14 +24,12 @@ class SchemaDocument {
   const Json& root() const { return root_; }
   // The members of an object in the order of the text. Objects made by keep() or only() have the order of their keys.
   std::vector<std::string> keys(const Json& object) const;
-  // The target of `schema`'s "$ref", "$dynamicRef" or "$recursiveRef". kInvalidArgument: the target is in another document or does not
-  // exist.
-  Result<const Json*> target(const Json& schema, const std::string& reference) const;
+  // The target of "$ref", "$dynamicRef" or "$recursiveRef". kInvalidArgument: the target is in another document or does not exist.
+  Result<const Json*> target(const std::string& reference) const;
   // The number of "$dynamicAnchor"s with this name.
   int64_t anchors(const std::string& name) const;
-  // Stores a generated schema. Its references resolve as those of `like` do.
+  // Stores a generated schema.
   const Json* keep(Json schema);
-  const Json* keep(Json schema, const Json& like);
   // The draft that "$schema" names: 4, 6, 7, 2019 or 2020. Without "$schema": 2020.
   int draft() const { return draft_; }
   // Renames the keywords that the draft does not know, so that they have no effect, as in checkers of that draft.
@@ -47,16 +45,21 @@ class SchemaDocument {
   bool lists(std::span<const Json> list, const Json& value, Work* work) const;
 
  private:
-  void note_resources(const Json& at, const Json* resource);
-  void note_copy(const Json& at, const Json* resource);
+  // A schema with an "$id", and its URI; references inside are relative to it.
+  struct Resource {
+    const Json* schema;
+    std::string uri;
+  };
+  enum class Place : uint8_t { kSchema, kNamedSchemas, kUnknown };
+  void note_resources(Json& at, Resource resource, Place place);
+  void note_schema(Json& at, Resource* resource);
   Json root_;
+  std::string root_uri_;
   int draft_ = 2020;
   std::unordered_map<const Json*, std::vector<std::string>> order_;
-  // Of schemas with references that belong to another resource than the root's.
-  std::unordered_map<const Json*, const Json*> resource_of_;
-  std::map<std::string, const Json*> named_;  // by "$id" without its fragment
-  // The keys of `named_` by the part after the last '/'.
-  std::map<std::string, std::set<std::string>> by_last_part_;
+  std::map<std::string, const Json*> named_;  // by URI
+  std::vector<std::pair<std::string, const Json*>> named_again_;
+  std::set<std::string> ambiguous_;                                     // URIs of several schemas that differ
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;

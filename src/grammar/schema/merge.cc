@@ -274,7 +274,7 @@ Status SchemaMerger::add_references(const Json& s, Schemas* todo) {
         return invalid(
             "JSON schema: $dynamicRef: wanted one $dynamicAnchor of that name, found several, which is not "
             "supported");
-      const auto target = document_->target(s, reference->get<std::string>());
+      const auto target = document_->target(reference->get<std::string>());
       if (!target.ok()) return {target.status().code, "JSON schema: " + target.status().message};
       todo->push_back(target.value());
     }

@@ -105,7 +105,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else if (key == "not") {
     out->schemas.push_back(value);
   } else if (key == "$ref" && value.is_string()) {
-    const auto target = document_->target(schema, value.get<std::string>());
+    const auto target = document_->target(value.get<std::string>());
     out->add(target.ok() ? negated(*target.value(), depth + 1) : Negation{.complete = false});
   } else {
     out->complete &= !untold().contains(key);

@@ -78,8 +78,10 @@ Status ObjectRules::add_member(const Merged& m, const std::string& name, bool re
   if (!well.ok()) return well.status();
   auto schemas = of_name(m, name);
   if (!schemas.ok()) return schemas.status();
-  const bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
-                                  [](const Json* s) { return *s == Json(false); });
+  bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
+                            [](const Json* s) { return *s == Json(false); });
+  // Members that cannot be there do not count.
+  closed |= m.least_members > 0 && c_.merger_.impossible(schemas.value());
   if (!well.value() || closed) {
     never_ |= required;
     return {};
@@ -219,9 +221,11 @@ Status ObjectRules::list_others(const Merged& m) {
   const auto all = other_names(m, listed);
   if (!all.ok()) return all.status();
   name_checks_ = all.value()->checks;
+  const auto few = [&] { return m.least_members > std::ssize(members_); };
+  std::vector<std::pair<const OtherNames::Kind*, Schemas>> left_out;
   for (const OtherNames::Kind& kind : all.value()->kinds) {
     Schemas schemas = kind.schemas;
-    bool asked = !kind.matched.empty() || !declares, closed = false;
+    bool asked = !kind.matched.empty() || !declares, closed = false, matches_none = false;
     std::set<const Json*> evaluated = kind.matched;
     for (const Json* schema : m.objects) {
       if (kind.matched.contains(schema)) continue;
@@ -233,22 +237,34 @@ Status ObjectRules::list_others(const Merged& m) {
         evaluated.insert(schema);
       }
       // Patterns without a schema for other names: the object has only matching names.
-      if (others == nullptr && kind.matched.empty() && schema->contains("patternProperties")) closed = true;
+      if (others == nullptr && kind.matched.empty() && schema->contains("patternProperties"))
+        matches_none = true;
     }
     for (const Json* unevaluated : unevaluated_by(m, evaluated)) {
       asked |= *unevaluated != Json(false);
       closed |= *unevaluated == Json(false);
       schemas.push_back(unevaluated);
     }
-    asked |= m.least_members > std::ssize(members_);
-    if (closed || !asked) continue;
-    // A few names become optional members.
-    for (const std::string& name : kind.few) SLUICE_TRY(add_member(m, name, false));
-    if (kind.leaf == nullptr) continue;
-    const auto value = c_.callee(schemas);
-    if (!value.ok()) return value.status();
-    others_.push_back({kind.leaf, value.value()});
+    if (closed || (few() && c_.merger_.impossible(schemas))) continue;
+    if (matches_none) {
+      left_out.emplace_back(&kind, std::move(schemas));
+    } else if (asked || few()) {
+      SLUICE_TRY(add_others(m, kind, schemas));
+    }
   }
+  // Where the names that match are too few.
+  for (const auto& [kind, schemas] : left_out)
+    if (others_.empty() && few()) SLUICE_TRY(add_others(m, *kind, schemas));
+  return {};
+}
+
+Status ObjectRules::add_others(const Merged& m, const OtherNames::Kind& kind, const Schemas& schemas) {
+  // A few names are members that need not be there.
+  for (const std::string& name : kind.few) SLUICE_TRY(add_member(m, name, false));
+  if (kind.leaf == nullptr) return {};
+  const auto value = c_.callee(schemas);
+  if (!value.ok()) return value.status();
+  others_.push_back({kind.leaf, value.value()});
   return {};
 }
 

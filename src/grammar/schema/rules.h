@@ -114,6 +114,7 @@ class ObjectRules {
   Result<Schemas> of_name(const Merged& m, const std::string& name);
   Schemas unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated);
   Status list_others(const Merged& m);
+  Status add_others(const Merged& m, const OtherNames::Kind& kind, const Schemas& schemas);
   Result<bool> is_named_well(const Merged& m, const std::string& name);
   Status add_names(const Json& names, Dfa* all, Schemas* checks);
   Result<const OtherNames*> other_names(const Merged& m, const std::set<std::string>& listed);

@@ -108,7 +108,7 @@ class Validator {
         return false;
     for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
       if (const Json* name = get(schema, key)) {
-        const auto target = document_.target(schema, name->get<std::string>());
+        const auto target = document_.target(name->get<std::string>());
         if (!target.ok() || !inside(value, *target.value(), depth)) return false;
       }
     return true;
@@ -288,7 +288,7 @@ Status prepare(SchemaDocument& document, const Json& schema, Work* work, std::se
     if (const auto p = schema.find("patternProperties"); p != schema.end() && p->is_object())
       for (const auto& [pattern, inside] : p->items()) SLUICE_TRY(both(pattern));
     if (const auto r = schema.find("$ref"); r != schema.end() && r->is_string()) {
-      const auto target = document.target(schema, r->get<std::string>());
+      const auto target = document.target(r->get<std::string>());
       if (!target.ok()) return target.status();
       SLUICE_TRY(prepare(document, *target.value(), work, seen));
     }

@@ -59,6 +59,40 @@ void AnswerChoice::hold(const GeneratedToken& token) {
                    .characters = text_characters_});
 }
 
+// Of a header that turned out to be `text`, or to have it: the tokens that gave it.
+void AnswerChoice::hold_header(const std::string& text) {
+  std::string all;
+  std::vector<size_t> ends;
+  for (const TextToken& token : header_) {
+    all += tokenizer_.decode({&token.id, 1});
+    ends.push_back(all.size());
+  }
+  constexpr size_t kNone = std::string::npos;
+  std::vector<size_t> place(all.size(), kNone);  // of each byte, in `text`
+  if (const size_t found = all.rfind(text); found != kNone) {
+    for (size_t i = 0; i < text.size(); ++i) place[found + i] = i;
+  } else {
+    // Words between are of the header, and bytes that are no UTF-8 were replaced: what is alike from the end on.
+    for (size_t i = text.size(), left = all.size(); i-- > 0 && left > 0;) {
+      const size_t same = all.rfind(text[i], left - 1);
+      const bool skipped = same == kNone || (text[i] == ' ' && same != left - 1);  // a blank joins two parts
+      if (skipped) continue;
+      place[same] = i;
+      left = same;
+    }
+  }
+  size_t from = 0;
+  for (size_t t = 0; t < header_.size(); from = ends[t++]) {
+    const auto end = place.begin() + static_cast<std::ptrdiff_t>(ends[t]);
+    const auto first = std::find_if(place.begin() + static_cast<std::ptrdiff_t>(from), end,
+                                    [](size_t i) { return i != kNone; });
+    if (first == end) continue;
+    header_[t].offset = text_bytes_ + static_cast<int64_t>(*first);
+    header_[t].characters = text_characters_ + characters_in(std::string_view(text).substr(0, *first));
+    held_.push_back(std::move(header_[t]));
+  }
+}
+
 void AnswerChoice::add(Kind kind, const std::string& text) {
   const bool goes_on = !new_.empty() && new_.back().kind == kind && kind != Kind::kCall;
   if (!goes_on) new_.push_back({.kind = kind, .text = {}});
@@ -86,14 +120,22 @@ void AnswerChoice::add_text(const std::string& text) {
 }
 
 void AnswerChoice::read(const std::vector<AnswerEvent>& events, const GeneratedToken* word) {
-  for (const AnswerEvent& e : events) {
+  for (size_t i = 0; i < events.size(); ++i) {
+    const AnswerEvent& e = events[i];
     within_ = e.kind != AnswerEvent::Kind::kEnd;
     if (e.kind == AnswerEvent::Kind::kHeader) {
       const std::string function = offers_tools_ ? called_function(e.message.recipient) : "";
       kind_ = !function.empty() ? Kind::kArguments : is_reasoning(e.message) ? Kind::kReasoning : Kind::kText;
       if (!function.empty()) add(Kind::kCall, function);
       called_ = called_ || !function.empty();
-      if (word && kind_ == Kind::kText && wants_logprobs_) hold(*word);
+      // Text at once is that of the header: no other token was read.
+      const bool has_text = i + 1 < events.size() && events[i + 1].kind == AnswerEvent::Kind::kText;
+      if (kind_ == Kind::kText && has_text) {
+        hold_header(events[i + 1].text);
+      } else if (word && kind_ == Kind::kText && wants_logprobs_) {
+        hold(*word);
+      }
+      header_.clear();
       if (word && kind_ == Kind::kReasoning) ++reasoning_tokens_;
       word = nullptr;
     }
@@ -117,6 +159,8 @@ void AnswerChoice::push(const GeneratedToken& token) {
     const bool is_content = !is_special && (within_ || !parser_);
     reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;
     if (wants_logprobs_ && !lists_all && is_content && kind_ == Kind::kText) hold(token);
+    if (wants_logprobs_ && parser_ && !is_special && !is_content)
+      header_.push_back({.id = token.id, .logprob = token.logprob, .top_logprobs = token.top_logprobs});
     if (parser_)
       read(parser_->push(token.id), is_special || is_content ? nullptr : &token);
     else

@@ -69,6 +69,7 @@ class AnswerChoice {
   void add_text(const std::string& text);
   void list_echoed(const std::vector<TokenScore>& scores);
   void hold(const GeneratedToken& token);
+  void hold_header(const std::string& text);
   void show(const std::string& text);
   void end(FinishReason finish);
 
@@ -86,6 +87,7 @@ class AnswerChoice {
   int64_t text_bytes_ = 0, text_characters_ = 0;       // length of the text for the user
   int64_t shown_bytes_ = 0;                            // bytes of it that take() may return
   std::deque<TextToken> held_;                         // tokens whose text is still held back
+  std::vector<TextToken> header_;                      // tokens since the last content
   std::vector<AnswerPiece> new_, said_;
   std::vector<ParsedMessage> messages_;
   std::optional<int32_t> stop_token_;
