@@ -28,6 +28,7 @@ struct BenchRow {
   double prompt_tokens_per_s = 0;
   double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // of a prefill: the whole prompt
   double tokens_per_s = 0;                               // by the median
+  double tokens_per_sequence = 1;  // that a step gives, above 1 with speculative decoding
   double experts = 0;  // different ones that a layer's tokens chose, the mean of all layers of some steps
   Floor floor = {};
   double share_of_floor = 0;

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "apps/common/flags.h"
+#include "apps/common/speculative_config.h"
 
 namespace sluice::apps {
 
@@ -85,6 +86,15 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0, kKvCacheGibMax));
+  app->add_option_function<std::string>(
+         "--speculative-config",
+         [flags](const std::string& json) {
+           auto read = read_speculative_config(json);
+           if (!read.ok()) throw CLI::ValidationError(read.status().message);
+           flags->speculation = std::move(read).value();
+         },
+         R"(tokens that each step verifies ahead, as JSON: {"method": "ngram", "num_speculative_tokens": 4}; none: no)")
+      ->group(group);
   app->add_flag("--batch-invariant", flags->batch_invariant,
                 "the same bits whatever else runs: only kernels whose rows do not depend on each other")
       ->group(group);

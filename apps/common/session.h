@@ -32,6 +32,7 @@ struct ModelFlags {
   bool enforce_eager = false;                                      // no recorded steps
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: as engine/engine.h has it
   bool batch_invariant = false;
+  SpeculationOptions speculation = {};
   bool prefix_caching = true;                               // as engine/engine.h has it
   bool count_experts = false, keep_chosen_experts = false;  // as engine/engine.h has them
   bool quiet = false;  // no progress bar and no line about what was loaded

@@ -1,6 +1,7 @@
 // Tokens of one sequence whose logits penalties and biases change (ops/adjust_logits.h): a list that grows with the sequence.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -20,6 +21,9 @@ class AdjustedTokens {
   // Takes in those of `tokens` (prompt and answer) that are new since the last call. Each token is listed once.
   const std::vector<AdjustedToken>& update(const std::vector<int32_t>& tokens, int64_t prompt_tokens,
                                            const SamplingParams& sampling);
+  const std::vector<AdjustedToken>& list() const { return list_; }
+  // The list as it would be once `drafts` had followed what update() took in, of a request with penalties.
+  std::vector<AdjustedToken> behind(std::span<const int32_t> drafts) const;
 
  private:
   AdjustedToken& of(int32_t id);

@@ -1,6 +1,8 @@
 // Several requests at once over one decoder: prompts in chunks, then a token a step for each, from a paged cache.
 #pragma once
+#include <compare>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +20,9 @@ constexpr int64_t kStepTokensMax = 16384;  // what every operation of a layer ta
 // 1.6% less than launches (8.33 and 8.46 ms on an H200); the first step of a count costs some milliseconds more, and longer steps
 // meet more counts.
 constexpr int64_t kRecordedSequences = 256;
+constexpr size_t kRecordingsMax = 1024;  // shapes of steps; others are launched kernel by kernel
+constexpr int64_t kVerifiedRows =
+    1024;  // logit rows of a step that verifies drafts, beyond one for each sequence
 
 struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and answer
@@ -41,6 +46,9 @@ struct EngineOptions {
   // A step that decodes one token each of at most so many sequences is recorded when such a number first comes, and replayed from
   // then on. 0: every kernel is launched. None: kRecordedSequences on a device with memory of its own.
   std::optional<int64_t> recorded_sequences = {};
+  // Tokens that steps verify ahead. Answers are the same with and without; under policy.batch_invariant to the bit, else as far as
+  // kernels for other counts of tokens round alike.
+  SpeculationOptions speculation = {};
   // Counts the tokens that each expert of each layer gets: one launch a step.
   bool count_experts = false;
   // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
@@ -72,7 +80,8 @@ class Engine {
   Result<int64_t> add(Request request);
   void cancel(int64_t request) { scheduler_.cancel(request); }
   bool idle() const { return scheduler_.idle(); }
-  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request. The masks of
+  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request without
+  // options.speculation, and in the order of each answer. The masks of
   // filters are made on other threads: a step waits for its own no longer than kMaskWait, and goes on without the sequences whose mask
   // is late. Where there is no other work it waits as long for one of them, and gives no token. kDevice
   // names the step and the request whose logits are no finite numbers: weights or a kernel are broken, and no token would mean
@@ -91,6 +100,7 @@ class Engine {
   const Decoder& decoder() const { return *decoder_; }
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
+  const SpeculationOptions& speculation() const { return scheduler_.speculation(); }
   int64_t steps() const { return steps_; }  // that have been enqueued so far
   MaskCounts mask_counts() const { return {.steps_sat_out = steps_sat_out_, .times = mask_workers_.times()}; }
   int64_t recordings() const;  // steps that have been recorded so far
@@ -121,6 +131,11 @@ class Engine {
   };
   struct RecordedSteps {
     RecordedStep greedy, drawn;
+  };
+  // Steps of one shape have the same launches.
+  struct StepShape {
+    int64_t sequences, tokens, rows_max;
+    auto operator<=>(const StepShape&) const = default;
   };
   Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
          const SchedulerOptions& options);
@@ -170,7 +185,8 @@ class Engine {
   EngineMemory memory_;
   size_t logits_bytes_ = 0;
   size_t steps_ahead_ = 0;
-  std::vector<RecordedSteps> recordings_;  // of steps that decode 1, 2, ... sequences
+  int64_t recorded_sequences_ = 0;
+  std::map<StepShape, RecordedSteps> recordings_;
   KernelRuns kernel_runs_;
   std::deque<InFlight> in_flight_;  // oldest first
   int64_t steps_ = 0, steps_sat_out_ = 0;

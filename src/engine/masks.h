@@ -21,7 +21,7 @@ class LogitMasks {
   // Enqueues the copy of the bits of the rows that `chunks` draw, whose masks are made. The step before must be done: this writes
   // what it reads, and takes more memory for more masks than ever, of which each keeps a row of logits. kOutOfMemory says how much.
   Status fill(const std::vector<Chunk>& chunks);
-  // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].
+  // Around the draw of the step that was filled last; `logits` f32 [bounds.logit_rows(), vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 

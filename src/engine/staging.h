@@ -44,7 +44,7 @@ class StepStaging {
   Result<StepTensors> fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids);
   // Enqueues the way back of what the step of these chunks drew.
   Status fetch(size_t block, const std::vector<Chunk>& chunks);
-  // Waits for the step, and for nothing behind it. A token for each chunk that draws, in order.
+  // Waits for the step, and for nothing behind it. Chunk::rows() tokens of each chunk, in order.
   Result<std::vector<GeneratedToken>> drawn(size_t block, const std::vector<Chunk>& chunks);
   // Of a step whose tokens drawn() has given: Chunk::scores of each chunk, in order.
   std::vector<TokenScore> scores(size_t block, const std::vector<Chunk>& chunks) const;

@@ -46,7 +46,7 @@ MoeConfig mlp_with_norm(const DecoderConfig& config, int32_t layer);
 // hidden] in the attention's layout. Caches are not among them.
 std::vector<HeldSlot> decoder_weights(const DecoderConfig& config);
 
-// What one step computes; device memory. rows = 0 to bounds.sequences, logit_rows i32[rows]: the tokens of this step whose
+// What one step computes; device memory. rows = 0 to bounds.logit_rows(), logit_rows i32[rows]: the tokens of this step whose
 // logits are wanted.
 struct StepIn {
   Tensor token_ids;  // i32[tokens]
@@ -111,7 +111,7 @@ class Decoder {
   // three count what runs, if anybody counts.
   Status forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
                  Stream stream, KernelRuns* runs = nullptr) const;
-  // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.sequences]. Only this, and what
+  // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.logit_rows()]. Only this, and what
   // stays behind the first workspace_bytes(), has written to the workspace since. every_row: as in StepIn.
   Status logits_of(const Tensor& logit_rows, const DecoderHeld& held, const Tensor& logits,
                    Workspace workspace, Stream stream, bool every_row = false,
@@ -125,6 +125,9 @@ class Decoder {
   // logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   const DecoderSteps& steps() const { return steps_; }
+  // Microseconds of a step by the cost models of its kernels, without its attention's context: `tokens` tokens, 1 to
+  // bounds.logit_rows(), and logits of all of them. verifies: more than one token of some sequence. Experts apart are not among them.
+  double cost_us(int64_t tokens, bool verifies) const;
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy, MoeSite experts)
