@@ -345,6 +345,7 @@ size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken
   const auto& stops = s.sampling.stop_token_ids;
   const int64_t length = std::ssize(s.tokens);
   size_t taken = 0;
+  int64_t accepted = 0;
   for (bool goes_on = true; goes_on; ++taken) {
     GeneratedToken token = drawn[taken];
     token.request = s.id;
@@ -356,13 +357,15 @@ size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken
     } else if (static_cast<int64_t>(s.tokens.size()) >= s.tokens_max) {
       token.finish = FinishReason::kLength;
     }
-    goes_on = token.finish == FinishReason::kNone && taken + 1 < rows &&
-              speculation_->accepts(s.id, length, taken, chunk.drafts[taken], token.id);
+    const bool accepts =
+        taken + 1 < rows && speculation_->accepts(s.id, length, taken, chunk.drafts[taken], token.id);
+    accepted += accepts ? 1 : 0;
+    goes_on = accepts && token.finish == FinishReason::kNone;
     out->push_back(std::move(token));
   }
   // What stands behind a rejected draft is computed again, in its place.
   s.computed -= static_cast<int64_t>(rows - taken);
-  if (!chunk.drafts.empty()) speculation_->verified(&s, chunk.rows() - 1, static_cast<int64_t>(taken) - 1);
+  if (!chunk.drafts.empty()) speculation_->verified(&s, chunk.rows() - 1, accepted);
   // Steps in flight have their tables, so only later ones read another's page in place of its own.
   publish(&s, Twin::kTakesOther);
   return rows;

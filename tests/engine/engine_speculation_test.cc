@@ -91,8 +91,7 @@ TEST_P(EngineSpeculation, GoesOnAfterAPreemption) {
   const auto wanted = plain(requests);
   EngineOptions options = drafting(requests, wanted, 6);
   options.max_model_len = 64;
-  options.max_num_batched_tokens = 12;
-  options.kv_cache_bytes = bytes_of_pages(model_.config, options.page_size, 40);
+  options.kv_cache_bytes = bytes_of_pages(model_.config, options.page_size, 32);
   const auto engine = engine_of(*device_, model_, options);
   EXPECT_EQ(run(*engine, requests), wanted);
   EXPECT_GT(engine->scheduler().preemptions(), 0);
