@@ -16,6 +16,7 @@ std::string bench_json(const BenchReport& r) {
                     {"step_ms_p10", b.step_ms_p10},
                     {"step_ms_p90", b.step_ms_p90},
                     {"tokens_per_s", b.tokens_per_s},
+                    {"tokens_per_sequence", b.tokens_per_sequence},
                     {"experts", b.experts},
                     {"floor_bytes", b.floor.bytes()},
                     {"floor_flops", b.floor.flops},

@@ -11,6 +11,7 @@
 
 #include "apps/common/main_device.h"
 #include "bandwidth.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "report/results.h"
 
@@ -89,7 +90,12 @@ class Decoding {
     const auto start = Clock::now();
     const auto tokens = s_.engine->step();
     if (!tokens.ok()) return tokens.status();
-    return static_cast<int64_t>(tokens.value().size()) == row_.sequences ? ms_since(start) : -1.0;
+    const double ms = ms_since(start);
+    std::set<int64_t> of;
+    for (const GeneratedToken& token : tokens.value()) of.insert(token.request);
+    if (std::ssize(of) != row_.sequences) return -1.0;
+    tokens_ += std::ssize(tokens.value()), ++steps_;
+    return ms;
   }
   // Runs steps for `ms` milliseconds or to the end, and returns their times. On a GPU, all sequences must decode in each step: if the
   // cache cannot hold them all, they would preempt each other as long as they run.
@@ -125,7 +131,9 @@ class Decoding {
     row.step_ms = quantile(times, 0.5);
     row.step_ms_p10 = quantile(times, 0.1);
     row.step_ms_p90 = quantile(times, 0.9);
-    if (row.step_ms > 0) row.tokens_per_s = 1e3 * static_cast<double>(row.sequences) / row.step_ms;
+    const double tokens = static_cast<double>(tokens_) / static_cast<double>(std::max<int64_t>(steps_, 1));
+    if (row.step_ms > 0) row.tokens_per_s = 1e3 * tokens / row.step_ms;
+    row.tokens_per_sequence = tokens / static_cast<double>(row.sequences);
     if (counted_ > 0) row.experts = experts_ / static_cast<double>(counted_);
     return row;
   }
@@ -150,6 +158,7 @@ class Decoding {
   BenchRow row_;
   double experts_ = 0;  // averaged over the counted steps
   int64_t counted_ = 0;
+  int64_t tokens_ = 0, steps_ = 0;  // of steps of all sequences
   std::vector<int64_t> ids_;
 };
 
@@ -234,6 +243,13 @@ Status check_options(const BenchOptions& o) {
   for (const int64_t n : o.input_len) SLUICE_TRY(at_least("--input-len", n, 1));
   for (const int64_t n : o.prefill_len) SLUICE_TRY(at_least("--prefill-len", n, 1));
   for (const int64_t n : o.concurrency) SLUICE_TRY(at_least("--max-concurrency", n, 1));
+  const SpeculationOptions& drafts = o.model.speculation;
+  if (!drafts.synthetic_acceptance.empty() && drafts.method == DraftMethod::kNone)
+    return invalid("--speculative-synthetic-acceptance: wanted --speculative-config with it, found none");
+  if (!std::ranges::is_sorted(drafts.synthetic_acceptance, std::greater<>()))
+    return invalid(
+        "--speculative-synthetic-acceptance: wanted shares that are each at most the one before, found "
+        "larger ones");
   return {};
 }
 
@@ -254,8 +270,9 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
     f->max_num_batched_tokens =
         std::max(f->max_num_batched_tokens.value_or(f->cpu_num_batched_tokens), *f->max_num_seqs);
   if (f->max_model_len > 0) return;
-  // Sequences must not end while steps are timed.
-  const int64_t answer = is_gpu(device) ? 2048 : o.output_len;
+  // Answers go on while the paces last.
+  const int64_t tokens = 1 + f->speculation.num_speculative_tokens;  // of a step
+  const int64_t answer = is_gpu(device) ? 2048 * tokens : o.output_len;
   f->max_model_len = std::ranges::max(o.input_len) + answer;
   for (const int64_t n : o.prefill_len) f->max_model_len = std::max(f->max_model_len, n + 2);
 }
@@ -267,14 +284,27 @@ std::string experts_remark(double experts, int64_t of) {
   return text;
 }
 
+// Of rows with speculative decoding.
+std::string speculation_note(const BenchOptions& o, const BenchRow& row) {
+  const SpeculationOptions& s = o.model.speculation;
+  if (s.method == DraftMethod::kNone || row.op == "prefill") return {};
+  std::string note = " " + std::string(text(s.method)) + " k " + std::to_string(s.num_speculative_tokens) +
+                     (s.by_cost ? " by cost" : "");
+  for (size_t i = 0; i < s.synthetic_acceptance.size(); ++i)
+    note += (i == 0 ? " acceptance " : "/") + number_text(s.synthetic_acceptance[i]);
+  return note;
+}
+
 Status write_csv(const BenchReport& report, const BenchOptions& o) {
   std::ofstream out(o.csv, std::ios::binary);
   out << bench::kCsvHeader << "\n";
   for (const BenchRow& b : report.rows) {
     const bool decode = b.op == "decode";
-    const std::string note = (decode ? "context " + std::to_string(b.context) : "prompt") +
-                             report.cache_note + report.routing_note + (b.pace.empty() ? "" : " " + b.pace) +
-                             experts_remark(b.experts, report.experts);
+    const std::string note =
+        (decode ? "context " + std::to_string(b.context) : "prompt") + report.cache_note +
+        report.routing_note + speculation_note(o, b) + (b.pace.empty() ? "" : " " + b.pace) +
+        experts_remark(b.experts, report.experts) +
+        (b.tokens_per_sequence == 1 ? "" : "; " + number_text(b.tokens_per_sequence) + " tokens a step");
     const auto line =
         bench::csv_line({.suite = "engine",
                          .op = b.op,

@@ -244,6 +244,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const RequestSampling&
     }
     if (const auto failed = session_->engine->take_failed(); !failed.empty()) return failed.front().status;
     for (const GeneratedToken& token : tokens.value()) {
+      if (until.found()) break;
       if (first == 0) first = since();
       reader.push(token);
     }

@@ -62,6 +62,7 @@ EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, con
   o.memory_utilization = is_gpu(device) ? f.gpu_memory_utilization : 0;
   o.policy.batch_invariant = f.batch_invariant;
   o.prefix_cache = f.prefix_caching;
+  o.speculation = f.speculation;
   o.steps_ahead = f.steps_ahead;
   o.count_experts = f.count_experts;
   o.keep_chosen_experts = f.keep_chosen_experts;

@@ -33,9 +33,10 @@ struct ModelFlags {
   bool enforce_eager = false;                                      // no CUDA graphs
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: see engine/engine.h
   bool batch_invariant = false;
-  bool prefix_caching = true;                               // see engine/engine.h
-  bool count_experts = false, keep_chosen_experts = false;  // see engine/engine.h
-  bool quiet = false;                                       // no progress bar and no lines about the model
+  SpeculationOptions speculation = {};
+  bool prefix_caching = true;                               // as engine/engine.h has it
+  bool count_experts = false, keep_chosen_experts = false;  // as engine/engine.h has them
+  bool quiet = false;  // no progress bar and no line about what was loaded
 };
 
 struct Session {

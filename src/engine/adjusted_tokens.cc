@@ -1,5 +1,7 @@
 #include "engine/adjusted_tokens.h"
 
+#include <algorithm>
+
 namespace sluice {
 
 AdjustedToken& AdjustedTokens::of(int32_t id) {
@@ -28,6 +30,22 @@ const std::vector<AdjustedToken>& AdjustedTokens::update(const std::vector<int32
     }
   }
   return list_;
+}
+
+std::vector<AdjustedToken> AdjustedTokens::behind(std::span<const int32_t> drafts) const {
+  std::vector<AdjustedToken> out = list_;
+  for (const int32_t id : drafts) {
+    const auto known = place_.find(id);
+    const auto added = out.begin() + std::ssize(list_);
+    const auto at = known != place_.end()
+                        ? out.begin() + static_cast<ptrdiff_t>(known->second)
+                        : std::find_if(added, out.end(), [&](const AdjustedToken& t) { return t.id == id; });
+    if (at == out.end())
+      out.push_back({.id = id, .count = 1});
+    else
+      ++at->count;
+  }
+  return out;
 }
 
 }  // namespace sluice

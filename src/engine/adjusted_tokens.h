@@ -2,6 +2,7 @@
 // list grows with the sequence.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +22,9 @@ class AdjustedTokens {
   // Adds the tokens of `tokens` (prompt and generated) that are new since the last call. The list holds each token once.
   const std::vector<AdjustedToken>& update(const std::vector<int32_t>& tokens, int64_t prompt_tokens,
                                            const SamplingParams& sampling);
+  const std::vector<AdjustedToken>& list() const { return list_; }
+  // The list as it would be once `drafts` had followed what update() took in, of a request with penalties.
+  std::vector<AdjustedToken> behind(std::span<const int32_t> drafts) const;
 
  private:
   AdjustedToken& of(int32_t id);

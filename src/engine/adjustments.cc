@@ -13,12 +13,21 @@ namespace {
 
 constexpr int64_t kEntriesOfLaunch = int64_t{1} << 20;  // longer lists take several launches
 
+// The tokens that penalties and biases change in the `row`-th row of a chunk, which sees the drafts before it. May write to `changed`.
+const std::vector<AdjustedToken>& adjusted_row(const Chunk& chunk, int64_t row,
+                                               std::vector<AdjustedToken>* changed) {
+  const Sequence& s = *chunk.sequence;
+  if (row == 0 || !s.sampling.penalises()) return s.adjusted.list();
+  *changed = s.adjusted.behind(std::span(chunk.drafts).first(static_cast<size_t>(row)));
+  return *changed;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LogitAdjustments>> LogitAdjustments::make(Device& device, const StepBounds& bounds,
                                                                  int64_t vocab, const Policy& policy) {
   std::unique_ptr<LogitAdjustments> out(new LogitAdjustments(device, bounds));
-  AdjustLogits::Problem p{.entries = 0, .rows = bounds.sequences, .vocab = vocab};
+  AdjustLogits::Problem p{.entries = 0, .rows = bounds.logit_rows(), .vocab = vocab};
   SLUICE_TRY(plan_into<AdjustLogits>(&out->apply_, device, p, kEntriesOfLaunch, policy));
   p.way = AdjustWay::kRestore;
   SLUICE_TRY(plan_into<AdjustLogits>(&out->restore_, device, p, kEntriesOfLaunch, policy));
@@ -32,9 +41,9 @@ size_t LogitAdjustments::workspace_bytes() const {
 LogitAdjustments::Layout LogitAdjustments::layout(int64_t entries) const {
   Places places;
   Layout at{};
-  at.repetition = places.take(DType::kF32, bounds_.sequences);
-  at.frequency = places.take(DType::kF32, bounds_.sequences);
-  at.presence = places.take(DType::kF32, bounds_.sequences);
+  at.repetition = places.take(DType::kF32, bounds_.logit_rows());
+  at.frequency = places.take(DType::kF32, bounds_.logit_rows());
+  at.presence = places.take(DType::kF32, bounds_.logit_rows());
   at.row = places.take(DType::kI32, entries);
   at.id = places.take(DType::kI32, entries);
   at.count = places.take(DType::kI32, entries);
@@ -56,35 +65,40 @@ Status LogitAdjustments::reserve(size_t bytes) {
 
 void LogitAdjustments::write(const Layout& l, const std::vector<Chunk>& chunks) const {
   std::byte* const host = memory_.host();
-  // Rows without entries are never read, but the copy includes their parameters, so those must be initialized.
-  std::fill_n(at<float>(host, l.repetition), bounds_.sequences, 1.f);
-  std::fill_n(at<float>(host, l.frequency), bounds_.sequences, 0.f);
-  std::fill_n(at<float>(host, l.presence), bounds_.sequences, 0.f);
+  // Rows without entries are not read; the copy takes their parameters along.
+  std::fill_n(at<float>(host, l.repetition), bounds_.logit_rows(), 1.f);
+  std::fill_n(at<float>(host, l.frequency), bounds_.logit_rows(), 0.f);
+  std::fill_n(at<float>(host, l.presence), bounds_.logit_rows(), 0.f);
   size_t entry = 0;
+  std::vector<AdjustedToken> changed;
   for (const Chunk& chunk : chunks) {
     if (!chunk.adjusts()) continue;
-    Sequence& s = *chunk.sequence;
-    const auto row = static_cast<size_t>(*chunk.drawn);
-    at<float>(host, l.repetition)[row] = static_cast<float>(s.sampling.repetition_penalty);
-    at<float>(host, l.frequency)[row] = static_cast<float>(s.sampling.frequency_penalty);
-    at<float>(host, l.presence)[row] = static_cast<float>(s.sampling.presence_penalty);
-    for (const AdjustedToken& token : s.adjusted.update(s.tokens, s.prompt_tokens, s.sampling)) {
-      at<int32_t>(host, l.row)[entry] = static_cast<int32_t>(row);
-      at<int32_t>(host, l.id)[entry] = token.id;
-      at<int32_t>(host, l.count)[entry] = token.count;
-      at<float>(host, l.logit_bias)[entry] = token.bias;
-      at<uint8_t>(host, l.in_prompt)[entry] = token.in_prompt ? 1 : 0;
-      ++entry;
+    const Sequence& s = *chunk.sequence;
+    for (int64_t i = 0; i < chunk.rows(); ++i) {
+      const auto row = static_cast<size_t>(*chunk.drawn + i);
+      at<float>(host, l.repetition)[row] = static_cast<float>(s.sampling.repetition_penalty);
+      at<float>(host, l.frequency)[row] = static_cast<float>(s.sampling.frequency_penalty);
+      at<float>(host, l.presence)[row] = static_cast<float>(s.sampling.presence_penalty);
+      for (const AdjustedToken& token : adjusted_row(chunk, i, &changed)) {
+        at<int32_t>(host, l.row)[entry] = static_cast<int32_t>(row);
+        at<int32_t>(host, l.id)[entry] = token.id;
+        at<int32_t>(host, l.count)[entry] = token.count;
+        at<float>(host, l.logit_bias)[entry] = token.bias;
+        at<uint8_t>(host, l.in_prompt)[entry] = token.in_prompt ? 1 : 0;
+        ++entry;
+      }
     }
   }
 }
 
 Status LogitAdjustments::fill(const std::vector<Chunk>& chunks) {
   entries_ = 0;
+  std::vector<AdjustedToken> changed;
   for (const Chunk& chunk : chunks) {
     if (!chunk.adjusts()) continue;
     Sequence& s = *chunk.sequence;
-    entries_ += std::ssize(s.adjusted.update(s.tokens, s.prompt_tokens, s.sampling));
+    s.adjusted.update(s.tokens, s.prompt_tokens, s.sampling);
+    for (int64_t i = 0; i < chunk.rows(); ++i) entries_ += std::ssize(adjusted_row(chunk, i, &changed));
   }
   const Layout l = layout(entries_);
   SLUICE_TRY(reserve(l.end));
@@ -102,7 +116,7 @@ Status LogitAdjustments::run(const PlanTable<AdjustLogits>& plans, const Tensor&
       return make_tensor(memory_.block() + offset + bytes_of(type, first), type, {count}, stream.where);
     };
     const auto of_rows = [&](size_t offset) {
-      return make_tensor(memory_.block() + offset, DType::kF32, {bounds_.sequences}, stream.where);
+      return make_tensor(memory_.block() + offset, DType::kF32, {bounds_.logit_rows()}, stream.where);
     };
     AdjustLogits::Args args{.row = list(l.row, DType::kI32),
                             .id = list(l.id, DType::kI32),

@@ -12,7 +12,10 @@
 namespace sluice {
 namespace {
 
-// Pages for `sequences` sequences of the maximum length, whatever the chunks.
+// What the host adds to a step that waits for the tokens of the one before it.
+constexpr double kWaitingUs = 60;
+
+// Of sequences as long as they may be, in any chunks.
 int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
   return pages_needed(layout.windows, b.page_size,
                       {.sequences = sequences, .tokens = b.positions, .step_tokens = b.tokens});
@@ -47,6 +50,9 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
                .sequences = o.max_num_seqs,
                .positions = o.max_model_len,
                .page_size = o.page_size};
+  if (o.speculation.method != DraftMethod::kNone)
+    b.rows = std::min({b.tokens, b.sequences * (1 + o.speculation.num_speculative_tokens),
+                       std::max(b.sequences, kVerifiedRows)});
   if (b.tokens < b.sequences)
     return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
                    " (each draws a token a step), found " + std::to_string(b.tokens));
@@ -82,8 +88,8 @@ StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, 
   // Prompts are scored while the decoder's workspace still holds its results, so both need space at once.
   const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + top.workspace_bytes();
   return {.workspace = static_cast<int64_t>(std::max(scoring, other_workspace)),
-          // A greedy step has no logits and uses this memory as workspace.
-          .logits = std::max(bytes_of(DType::kF32, b.sequences * c.vocab),
+          // A greedy step has no logits, and other use for the memory.
+          .logits = std::max(bytes_of(DType::kF32, b.logit_rows() * c.vocab),
                              static_cast<int64_t>(decoder.greedy_workspace_bytes())),
           .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary)};
 }
@@ -126,6 +132,7 @@ Engine::~Engine() {
 
 Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig& config,
                                              const NamedWeights& weights, const EngineOptions& options) {
+  SLUICE_TRY(check_speculation(options.speculation));
   const Result<StepBounds> wanted = bounds_of(config, options);
   if (!wanted.ok()) return wanted.status();
   const StepBounds& bounds = wanted.value();
@@ -143,16 +150,16 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   if (!decoder.ok()) return decoder.status();
   std::optional<PlanTable<Sample>> sample;
   std::optional<PlanTable<TakeTokens>> take;
-  SLUICE_TRY(plan_into<Sample>(&sample, device, {.rows = 0, .vocab = config.vocab}, bounds.sequences,
+  SLUICE_TRY(plan_into<Sample>(&sample, device, {.rows = 0, .vocab = config.vocab}, bounds.logit_rows(),
                                options.policy));
   if (ahead.value() > 0)
-    SLUICE_TRY(plan_into<TakeTokens>(&take, device, {.tokens = 0, .rows = bounds.sequences}, bounds.tokens,
+    SLUICE_TRY(plan_into<TakeTokens>(&take, device, {.tokens = 0, .rows = bounds.logit_rows()}, bounds.tokens,
                                      options.policy));
   std::optional<PlanTable<TopLogprobs>> top;
   SLUICE_TRY(plan_into<TopLogprobs>(
       &top, device,
-      {.rows = 0, .logit_rows = bounds.sequences, .vocab = config.vocab, .top = kTopLogprobsMax},
-      bounds.sequences, options.policy));
+      {.rows = 0, .logit_rows = bounds.logit_rows(), .vocab = config.vocab, .top = kTopLogprobsMax},
+      bounds.logit_rows(), options.policy));
   auto adjustments = LogitAdjustments::make(device, bounds, config.vocab, options.policy);
   if (!adjustments.ok()) return adjustments.status();
   auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
@@ -169,10 +176,15 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
                                  masks.value()->workspace_bytes(), experts ? experts->workspace_bytes() : 0});
   SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), *top, other), decoder.value().get()));
   const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
-  std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),
-                                            {.prefix_cache = options.prefix_cache,
-                                             .mixed_prefill_tokens = options.mixed_prefill_tokens,
-                                             .windows = windows}));
+  const Decoder& steps = *decoder.value();
+  std::unique_ptr<Engine> engine(new Engine(
+      device, weights, std::move(decoder).value(),
+      {.prefix_cache = options.prefix_cache,
+       .mixed_prefill_tokens = options.mixed_prefill_tokens,
+       .windows = windows,
+       .speculation = options.speculation,
+       .costs = {.step = [&steps](int64_t tokens, bool verifies) { return steps.cost_us(tokens, verifies); },
+                 .waiting = ahead.value() > 0 ? kWaitingUs : 0}}));
   engine->sample_ = std::move(sample);
   engine->take_ = std::move(take);
   engine->top_ = std::move(top);
@@ -181,7 +193,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   engine->experts_ = std::move(experts);
   engine->counts_experts_ = options.count_experts;
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
-  engine->recordings_.resize(static_cast<size_t>(recorded.value()));
+  engine->recorded_sequences_ = recorded.value();
   SLUICE_TRY(engine->take_memory(other));
   SLUICE_TRY(engine->write_rope_table());
   return engine;

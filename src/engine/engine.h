@@ -1,7 +1,9 @@
 // Serves concurrent requests with one decoder and a paged cache: prefills prompts in chunks, then decodes
 // one token per step for each request.
 #pragma once
+#include <compare>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +21,9 @@ constexpr int64_t kStepTokensMax = 16384;  // the largest token count that every
 // of gpt-oss-20b takes 1.6% less time than launching (8.33 and 8.46 ms on an H200). Each sequence count costs
 // some milliseconds when it is first captured, so a larger limit costs more captures and saves less per step.
 constexpr int64_t kRecordedSequences = 256;
+constexpr size_t kRecordingsMax = 1024;  // shapes of steps; others are launched kernel by kernel
+constexpr int64_t kVerifiedRows =
+    1024;  // logit rows of a step that verifies drafts, beyond one for each sequence
 
 struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and generated
@@ -45,7 +50,10 @@ struct EngineOptions {
   // that size and replayed from then on. 0: every kernel is launched. Default: kRecordedSequences on a
   // device with its own memory, else 0.
   std::optional<int64_t> recorded_sequences = {};
-  // Counts the tokens that each expert of each layer gets; costs one launch per step.
+  // Tokens that steps verify ahead. Answers are the same with and without; under policy.batch_invariant to the bit, else as far as
+  // kernels for other counts of tokens round alike.
+  SpeculationOptions speculation = {};
+  // Counts the tokens that each expert of each layer gets: one launch a step.
   bool count_experts = false;
   // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
   bool keep_chosen_experts = false;
@@ -79,13 +87,13 @@ class Engine {
   Result<int64_t> add(Request request);
   void cancel(int64_t request) { scheduler_.cancel(request); }
   bool idle() const { return scheduler_.idle(); }
-  // Enqueues as many steps as the options allow, waits for the oldest, and returns its sampled tokens, at most one per request.
-  // Worker threads compute the masks of filters. A step waits at most kMaskWait for its masks and then
-  // continues without the sequences whose mask is late. If only such sequences are left, step() waits that
-  // long for one of their masks and returns no token.
-  // kDevice names the step and the request whose logits are not finite: the weights or a kernel are broken,
-  // so no token would be meaningful. After an error the steps in flight are discarded, and so are all
-  // cached keys and values: the next call recomputes every request from its tokens.
+  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request without
+  // options.speculation, and in the order of each answer. The masks of
+  // filters are made on other threads: a step waits for its own no longer than kMaskWait, and goes on without the sequences whose mask
+  // is late. Where there is no other work it waits as long for one of them, and gives no token. kDevice
+  // names the step and the request whose logits are no finite numbers: weights or a kernel are broken, and no token would mean
+  // anything. After an error the steps in flight count as never made, and no keys and values are trusted: every request goes on from
+  // its tokens with the next call.
   Result<std::vector<GeneratedToken>> step();
   // Returns the requests that have ended since the last call because their filter failed or allowed no token.
   std::vector<FailedRequest> take_failed() { return std::exchange(failed_, {}); }
@@ -100,7 +108,8 @@ class Engine {
   const Decoder& decoder() const { return *decoder_; }
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
-  int64_t steps() const { return steps_; }  // enqueued so far
+  const SpeculationOptions& speculation() const { return scheduler_.speculation(); }
+  int64_t steps() const { return steps_; }  // that have been enqueued so far
   MaskCounts mask_counts() const { return {.steps_sat_out = steps_sat_out_, .times = mask_workers_.times()}; }
   int64_t recordings() const;  // steps captured so far
   // Kernels of all steps enqueued so far, replayed steps included.
@@ -131,6 +140,11 @@ class Engine {
   };
   struct RecordedSteps {
     RecordedStep greedy, drawn;
+  };
+  // Steps of one shape have the same launches.
+  struct StepShape {
+    int64_t sequences, tokens, rows_max;
+    auto operator<=>(const StepShape&) const = default;
   };
   Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
          const SchedulerOptions& options);
@@ -180,7 +194,8 @@ class Engine {
   EngineMemory memory_;
   size_t logits_bytes_ = 0;
   size_t steps_ahead_ = 0;
-  std::vector<RecordedSteps> recordings_;  // by the number of decoding sequences, from 1
+  int64_t recorded_sequences_ = 0;
+  std::map<StepShape, RecordedSteps> recordings_;
   KernelRuns kernel_runs_;
   std::deque<InFlight> in_flight_;  // oldest first
   int64_t steps_ = 0, steps_sat_out_ = 0;

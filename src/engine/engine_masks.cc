@@ -11,7 +11,7 @@ namespace sluice {
 void Engine::begin_masks() {
   std::vector<std::shared_ptr<TokenMask>> wanted;
   for (const auto& s : scheduler_.filtered()) {
-    if (s->ahead == 0 && s->mask->begin(s->tokens)) {
+    if (s->ahead == 0 && s->mask->begin(s->tokens, s->drafts_now())) {
       wanted.push_back(s->mask);
       continue;
     }

@@ -14,13 +14,24 @@
 namespace sluice {
 namespace {
 
-// Whether every chunk is one token and samples the next.
+// Every token, which is a sequence's last one or a draft, draws the next.
 bool decodes(const std::vector<Chunk>& chunks) {
-  return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == 1 && c.drawn; });
+  return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == c.rows(); });
 }
 
 int64_t drawn_rows(const std::vector<Chunk>& chunks) {
-  return std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.drawn.has_value(); });
+  int64_t rows = 0;
+  for (const Chunk& chunk : chunks) rows += chunk.rows();
+  return rows;
+}
+
+// Rows of a chunk whose tokens are of its answer.
+int64_t counted_rows(const Chunk& chunk, const std::vector<GeneratedToken>& drawn) {
+  if (!chunk.drawn) return 0;
+  const auto first = static_cast<size_t>(*chunk.drawn);
+  size_t same = 0;
+  while (same < chunk.drafts.size() && drawn[first + same].id == chunk.drafts[same]) ++same;
+  return 1 + static_cast<int64_t>(same);
 }
 
 bool lists(const std::vector<Chunk>& chunks) {
@@ -45,7 +56,7 @@ bool scores(const std::vector<Chunk>& chunks) {
 
 int64_t Engine::recordings() const {
   int64_t count = 0;
-  for (const RecordedSteps& r : recordings_)
+  for (const auto& [shape, r] : recordings_)
     count += (r.greedy.recording != nullptr) + (r.drawn.recording != nullptr);
   return count;
 }
@@ -58,7 +69,7 @@ Status Engine::draw(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   if (step->rows == 0 || step->greedy) return {};
   const Stream stream = device_.stream();
   const Tensor all =
-      make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
+      make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), decoder_->config().vocab}, stream.where);
   if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream, runs));
   // As late as possible: the device computes the logits in the meantime.
   await_masks(step);
@@ -112,7 +123,7 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
     const Tensor logits = make_tensor(logits_, DType::kF32, {rows, vocab}, stream.where);
     SLUICE_TRY(decoder_->logits_of(slice.logit_rows, held_, logits, workspace(), stream, false, runs));
     TopLogprobs::Args top = slice.top;
-    top.logits = make_tensor(logits_, DType::kF32, {bounds_.sequences, vocab}, stream.where);
+    top.logits = make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), vocab}, stream.where);
     SLUICE_TRY(run_and_count(*top_, rows, top, top_workspace, stream, runs));
   }
   return decoder_->logits_of(t.in.logit_rows, held_, t.sample.logits, workspace(), stream, false, runs);
@@ -124,7 +135,7 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
 Status Engine::enqueue(InFlight* step) {
   const Stream stream = device_.stream();
   const bool recorded =
-      decodes(step->chunks) && step->chunks.size() <= recordings_.size() && !lists(step->chunks);
+      decodes(step->chunks) && std::ssize(step->chunks) <= recorded_sequences_ && !lists(step->chunks);
   const bool takes =
       steps_ahead_ > 0 && (recorded || std::any_of(step->chunks.begin(), step->chunks.end(),
                                                    [](const Chunk& c) { return c.taken.has_value(); }));
@@ -137,12 +148,14 @@ Status Engine::enqueue(InFlight* step) {
   const int64_t rotary = c.layers.front().attention.rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
-  t.in.every_row = step->rows == t.in.token_ids.shape[0];  // then each chunk is one token, and samples
+  t.in.every_row = step->rows == t.in.token_ids.shape[0];
   chosen_tokens_ = t.in.token_ids.shape[0];
   if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
-  if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
-  RecordedSteps& both = recordings_[step->chunks.size() - 1];
+  const StepShape shape{std::ssize(step->chunks), chosen_tokens_, t.in.tables.front().rows_max};
+  if (!recorded || (!recordings_.contains(shape) && recordings_.size() >= kRecordingsMax))
+    return launch_all(step, t, ids, &kernel_runs_);
+  RecordedSteps& both = recordings_[shape];
   RecordedStep& known = step->greedy ? both.greedy : both.drawn;
   if (!known.recording) {
     KernelRuns runs;
@@ -210,16 +223,18 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
       return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
                                  std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
                                  number_text(unlike->logprob) + " as a logprob of its prompt"};
-    if (!chunk.drawn) continue;
-    const int64_t row = *chunk.drawn;
-    const float* begin = logits ? logits + row * vocab : &drawn[static_cast<size_t>(row)].logprob;
-    const float* end = begin + (logits ? vocab : 1);
-    const float* wrong = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
-    if (wrong == end) continue;
-    return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
-                               std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
-                               number_text(*wrong) +
-                               (logits ? " for token " + std::to_string(wrong - begin) : " as a logprob")};
+    // What stands behind a rejected draft is nobody's.
+    for (int64_t i = 0; i < counted_rows(chunk, drawn); ++i) {
+      const int64_t row = *chunk.drawn + i;
+      const float* begin = logits ? logits + row * vocab : &drawn[static_cast<size_t>(row)].logprob;
+      const float* end = begin + (logits ? vocab : 1);
+      const float* wrong = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
+      if (wrong == end) continue;
+      return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
+                                 std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
+                                 number_text(*wrong) +
+                                 (logits ? " for token " + std::to_string(wrong - begin) : " as a logprob")};
+    }
   }
   return {};
 }

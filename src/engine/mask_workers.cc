@@ -23,10 +23,11 @@ bool any_token(std::span<const uint32_t> bits, int64_t vocab) {
 
 }  // namespace
 
-bool TokenMask::begin(std::span<const int32_t> tokens) {
+bool TokenMask::begin(std::span<const int32_t> tokens, std::span<const int32_t> drafts) {
   if (behind_ == std::ssize(tokens)) return false;
   behind_ = std::ssize(tokens);
   for (; heard_ < std::ssize(tokens); ++heard_) unheard_.push_back(tokens[static_cast<size_t>(heard_)]);
+  drafts_.assign(drafts.begin(), drafts.end());
   made_.store(false, std::memory_order_relaxed);
   return true;
 }
@@ -35,9 +36,33 @@ Status TokenMask::ask(int64_t vocab) {
   const std::stop_token stop = stop_.get_token();
   for (const int32_t id : unheard_) SLUICE_TRY(filter_->accept(id, stop));
   unheard_.clear();
-  bits_.resize(static_cast<size_t>((vocab + 31) / 32));
-  SLUICE_TRY(filter_->allowed(bits_, stop));
-  return any_token(bits_, vocab) ? Status{} : invalid("the grammar leaves no token that may come next");
+  const auto words = static_cast<size_t>((vocab + 31) / 32);
+  bits_.resize(words * (1 + drafts_.size()));
+  rows_ = 1;
+  const auto first = std::span(bits_).first(words);
+  SLUICE_TRY(filter_->allowed(first, stop));
+  if (!any_token(first, vocab)) return invalid("the grammar leaves no token that may come next");
+  try {
+    if (!drafts_.empty()) ask_behind_drafts(vocab);
+  } catch (const std::bad_alloc&) {
+    // Fewer drafts can count.
+  }
+  return {};
+}
+
+// An error there is none of the request's: it may take another way.
+void TokenMask::ask_behind_drafts(int64_t vocab) {
+  const std::stop_token stop = stop_.get_token();
+  const std::unique_ptr<TokenFilter> filter = filter_->copy();
+  const auto words = static_cast<size_t>((vocab + 31) / 32);
+  for (const int32_t id : drafts_) {
+    const auto before = std::span(bits_).subspan(static_cast<size_t>(rows_ - 1) * words, words);
+    if ((before[static_cast<size_t>(id) / 32] >> (id % 32) & 1u) == 0 || !filter->accept(id, stop).ok())
+      return;
+    const auto here = std::span(bits_).subspan(static_cast<size_t>(rows_) * words, words);
+    if (!filter->allowed(here, stop).ok() || !any_token(here, vocab)) return;
+    ++rows_;
+  }
 }
 
 void TokenMask::make(int64_t vocab) {

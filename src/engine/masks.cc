@@ -12,10 +12,10 @@ namespace sluice {
 Result<std::unique_ptr<LogitMasks>> LogitMasks::make(Device& device, const StepBounds& bounds, int64_t vocab,
                                                      const Policy& policy) {
   std::unique_ptr<LogitMasks> out(new LogitMasks(device, bounds, vocab));
-  MaskLogits::Problem p{.masks = 0, .rows = bounds.sequences, .vocab = vocab};
-  SLUICE_TRY(plan_into<MaskLogits>(&out->apply_, device, p, bounds.sequences, policy));
+  MaskLogits::Problem p{.masks = 0, .rows = bounds.logit_rows(), .vocab = vocab};
+  SLUICE_TRY(plan_into<MaskLogits>(&out->apply_, device, p, bounds.logit_rows(), policy));
   p.way = MaskWay::kRestore;
-  SLUICE_TRY(plan_into<MaskLogits>(&out->restore_, device, p, bounds.sequences, policy));
+  SLUICE_TRY(plan_into<MaskLogits>(&out->restore_, device, p, bounds.logit_rows(), policy));
   return out;
 }
 
@@ -35,7 +35,7 @@ LogitMasks::Layout LogitMasks::layout(int64_t masks) const {
 
 Status LogitMasks::reserve(int64_t masks) {
   if (masks <= masks_max_) return {};
-  const int64_t wanted = std::min(std::max(masks, 2 * masks_max_), bounds_.sequences);
+  const int64_t wanted = std::min(std::max(masks, 2 * masks_max_), bounds_.logit_rows());
   const Layout l = layout(wanted);
   masks_max_ = 0;
   SLUICE_TRY(memory_.replace(l.raw, l.end));
@@ -44,15 +44,17 @@ Status LogitMasks::reserve(int64_t masks) {
 }
 
 Status LogitMasks::fill(const std::vector<Chunk>& chunks) {
-  masks_ = std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.masked(); });
+  masks_ = 0;
+  for (const Chunk& chunk : chunks) masks_ += chunk.masked_rows();
   SLUICE_TRY(reserve(masks_));
   const Layout l = layout(masks_);
   auto* row = at<int32_t>(memory_.host(), l.row);
   auto* bits = at<uint32_t>(memory_.host(), l.allowed);
   for (const Chunk& chunk : chunks) {
-    if (!chunk.masked()) continue;
-    *row++ = static_cast<int32_t>(*chunk.drawn);
-    bits = std::ranges::copy(chunk.sequence->mask->bits(), bits).out;
+    for (int64_t i = 0; i < chunk.masked_rows(); ++i) {
+      *row++ = static_cast<int32_t>(*chunk.drawn + i);
+      bits = std::ranges::copy(chunk.sequence->mask->of_row(i), bits).out;
+    }
   }
   return memory_.send(l.raw);
 }

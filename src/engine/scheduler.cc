@@ -11,7 +11,10 @@ Scheduler::Scheduler(const StepBounds& bounds, const SchedulerOptions& options)
     : bounds_(bounds),
       options_(options),
       pool_(bounds.pages, options.hash, options.windows),
-      room_(longest_sequence()) {}
+      room_(longest_sequence()) {
+  if (options_.speculation.method != DraftMethod::kNone)
+    speculation_.emplace(options_.speculation, options_.costs);
+}
 
 int64_t Scheduler::longest_sequence() const {
   int64_t fits = 0;
@@ -56,6 +59,7 @@ void Scheduler::cancel(int64_t id) {
 }
 
 bool Scheduler::needs_all_tokens() const {
+  if (has_drafts_) return true;
   const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
   return std::any_of(running_.begin(), running_.end(), needs) ||
          std::any_of(waiting_.begin(), waiting_.end(), needs);
@@ -200,7 +204,11 @@ int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length
 
 std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
-  int64_t budget = bounds_.tokens, prompts = budget;  // tokens that the step can still take; of prompts
+  int64_t budget = bounds_.tokens, prompts = budget;  // what the step still takes, and of prompts
+  const auto decodes = [](const Owned& s) { return left_of(*s) == 1 && !s->sits_out; };
+  // Drafts have what the last known tokens leave.
+  int64_t drafts = std::min(bounds_.logit_rows() - bounds_.sequences,
+                            budget - std::count_if(running_.begin(), running_.end(), decodes));
   const int64_t preempted_before = preemptions_;
   for (const Owned& s : running_) release_passed(s.get());
   // Older sequences may take pages from younger ones, never the reverse, so the oldest always makes progress.
@@ -221,7 +229,10 @@ std::vector<Chunk> Scheduler::next() {
     return count;
   };
   for (size_t i = 0; i < running_.size() && budget > 0; ++i)
-    if (left_of(*running_[i]) == 1 && !running_[i]->sits_out) take(running_[i], budget);
+    if (decodes(running_[i]) && take(running_[i], budget) > 0) {
+      add_drafts(&chunks.back(), std::min(drafts, budget));
+      drafts -= std::ssize(chunks.back().drafts), budget -= std::ssize(chunks.back().drafts);
+    }
   if (options_.mixed_prefill_tokens > 0 && !chunks.empty()) prompts = options_.mixed_prefill_tokens;
   for (size_t i = 0; i < running_.size() && std::min(budget, prompts) > 0; ++i)
     if (left_of(*running_[i]) > 1) prompts -= take(running_[i], std::min(budget, prompts));
@@ -239,7 +250,27 @@ std::vector<Chunk> Scheduler::next() {
   return chunks;
 }
 
-// Whether a chunk of this step computes the page that follows the pages found for `s`.
+// No sequence loses its pages for a draft.
+void Scheduler::add_drafts(Chunk* chunk, int64_t most) {
+  Sequence& s = *chunk->sequence;
+  if (s.ahead > 0) return;
+  const auto wanted = static_cast<ptrdiff_t>(std::min(most, std::ssize(s.drafts_now())));
+  if (wanted < 1 || !reserve(&s, s.computed + 1 + wanted)) return;
+  chunk->drafts.assign(s.drafts.begin(), s.drafts.begin() + wanted);
+  chunk->count += wanted;
+}
+
+// Of all sequences that decode, behind the tokens that are known.
+void Scheduler::draft() {
+  if (!speculation_) return;
+  std::vector<Sequence*> decoding;
+  for (const Owned& s : running_)
+    if (std::ssize(s->tokens) > s->prompt_tokens && s->length() - s->computed <= 1)
+      decoding.push_back(s.get());
+  has_drafts_ = speculation_->draft(decoding, bounds_.logit_rows() - bounds_.sequences);
+}
+
+// Whether a chunk computes the page behind those that `s` has found.
 bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
   const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
   if (!options_.prefix_cache || s.needs_scores() || end >= s.tokens.size()) return false;
@@ -289,7 +320,8 @@ void Scheduler::start(Chunk* chunk, int64_t* rows) {
   if (s.computed < s.length()) return;
   if (s.ahead > 0) chunk->taken = s.drawn_row;
   chunk->number = s.length() - s.prompt_tokens;
-  chunk->drawn = s.drawn_row = (*rows)++;
+  chunk->drawn = s.drawn_row = *rows;
+  *rows += chunk->rows();
   ++s.ahead;
 }
 
@@ -300,6 +332,48 @@ void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
     s.scores.push_back(std::move(scores[static_cast<size_t>(i)]));
 }
 
+// The tokens that `chunk` sampled and that count: how many rows of the step it had.
+size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken> drawn,
+                              std::vector<GeneratedToken>* out) {
+  const auto rows = static_cast<size_t>(chunk.rows());
+  if (rows == 0) return 0;
+  Sequence& s = *chunk.sequence;
+  --s.ahead;
+  if (s.ended) return rows;
+  s.sits_out = chunk.dropped;
+  if (chunk.dropped) {
+    s.computed -= chunk.rows();
+    return rows;
+  }
+  const auto& stops = s.sampling.stop_token_ids;
+  const int64_t length = std::ssize(s.tokens);
+  size_t taken = 0;
+  int64_t accepted = 0;
+  for (bool goes_on = true; goes_on; ++taken) {
+    GeneratedToken token = drawn[taken];
+    token.request = s.id;
+    token.cached_tokens = s.cached_tokens.value_or(0);
+    token.prompt = std::exchange(s.scores, {});
+    s.tokens.push_back(token.id);
+    if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
+      token.finish = FinishReason::kStop;
+    } else if (static_cast<int64_t>(s.tokens.size()) >= s.tokens_max) {
+      token.finish = FinishReason::kLength;
+    }
+    const bool accepts =
+        taken + 1 < rows && speculation_->accepts(s.id, length, taken, chunk.drafts[taken], token.id);
+    accepted += accepts ? 1 : 0;
+    goes_on = accepts && token.finish == FinishReason::kNone;
+    out->push_back(std::move(token));
+  }
+  // What stands behind a rejected draft is computed again, in its place.
+  s.computed -= static_cast<int64_t>(rows - taken);
+  if (!chunk.drafts.empty()) speculation_->verified(&s, chunk.rows() - 1, accepted);
+  // Steps in flight have their tables, so only later ones read another's page in place of its own.
+  publish(&s, Twin::kTakesOther);
+  return rows;
+}
+
 std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
                                               const std::vector<GeneratedToken>& drawn,
                                               std::vector<TokenScore> scores) {
@@ -308,32 +382,11 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
   for (const Chunk& chunk : chunks) {
     const auto count = static_cast<size_t>(chunk.scores);
     take_scores(chunk, std::span(scores).subspan(std::exchange(scores_at, scores_at + count), count));
-    if (!chunk.drawn) continue;
-    Sequence& s = *chunk.sequence;
-    GeneratedToken token = drawn[at++];
-    --s.ahead;
-    if (s.ended) continue;
-    s.sits_out = chunk.dropped;
-    if (chunk.dropped) {
-      --s.computed;
-      continue;
-    }
-    token.request = s.id;
-    token.cached_tokens = s.cached_tokens.value_or(0);
-    token.prompt = std::exchange(s.scores, {});
-    s.tokens.push_back(token.id);
-    // Steps in flight already have their page tables, so only later steps read another page in place of the sequence's own.
-    publish(&s, Twin::kTakesOther);
-    const auto& stops = s.sampling.stop_token_ids;
-    if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
-      token.finish = FinishReason::kStop;
-    } else if (static_cast<int64_t>(s.tokens.size()) >= s.tokens_max) {
-      token.finish = FinishReason::kLength;
-    }
-    out.push_back(std::move(token));
+    at += take_tokens(chunk, std::span(drawn).subspan(at), &out);
   }
   for (const GeneratedToken& token : out)
     if (token.finish != FinishReason::kNone) cancel(token.request);
+  draft();
   return out;
 }
 

@@ -1,5 +1,6 @@
 // Chooses which tokens the next step computes, and in which pages their keys and values lie. Host data only.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "engine/mask_workers.h"
 #include "engine/page_pool.h"
 #include "engine/request.h"
+#include "engine/speculation.h"
 #include "nn/attention.h"
 #include "nn/cache_layout.h"
 
@@ -38,16 +40,23 @@ struct Sequence {
   int64_t known = 0;                          // pages of the longest cached prefix found when it began
   std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the cache when it first began
   SamplingParams sampling;
-  AdjustedTokens adjusted;          // used if sampling.adjusts()
-  std::shared_ptr<TokenMask> mask;  // set if the request has a filter
-  bool sits_out = false;            // its mask was late: no step decodes it until the mask is made
-  // With sampling.prompt_logprobs, for the prompt's tokens from the second on: the number of tokens with a
-  // score, and the scores, kept until a token is sampled.
+  AdjustedTokens adjusted;          // where sampling.adjusts()
+  std::shared_ptr<TokenMask> mask;  // where the request has a filter
+  bool sits_out = false;            // its mask was late: it decodes in no step before the mask is made
+  // Speculative decoding: tokens that the next step verifies, and behind how many tokens they stand; only there are they of use.
+  std::vector<int32_t> drafts;
+  int64_t drafted_at = -1;
+  std::optional<NgramIndex> ngrams;
+  std::optional<Acceptance> acceptance;
+  // With sampling.prompt_logprobs, of the prompt's tokens from the second on: so many have a score; the scores, until a token is drawn.
   int64_t scored = 0;
   std::vector<TokenScore> scores;
   bool needs_all_tokens() const { return sampling.adjusts() || mask; }
   bool needs_scores() const { return sampling.prompt_logprobs >= 0 && scored < prompt_tokens - 1; }
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
+  std::span<const int32_t> drafts_now() const {
+    return drafted_at == std::ssize(tokens) ? std::span<const int32_t>(drafts) : std::span<const int32_t>();
+  }
 };
 
 // Tokens [first, first + count) of one sequence in one step.
@@ -58,17 +67,29 @@ struct Chunk {
   std::optional<int64_t> taken = {};
   // The chunk's row among the tokens that this step samples; empty if the sequence has later known tokens.
   std::optional<int64_t> drawn = {};
-  int64_t number = 0;  // of the sampled token in its answer, counted from 0
-  int64_t scores = 0;  // number of its first tokens whose logits score the next prompt token
-  // The sample is discarded because the mask was late or could not be made. The chunk's last token is recomputed later.
+  int64_t number = 0;  // of the drawn token in its answer, counted from 0
+  // Its last tokens, which are guesses. It samples behind each of them, too, in the rows that follow `drawn`.
+  std::vector<int32_t> drafts = {};
+  int64_t scores = 0;  // of its first so many tokens the logits score the token of the prompt that comes next
+  // What it draws is nobody's: the mask was late, or could not be made. Its last token is computed once more.
   bool dropped = false;
 
-  // Whether penalties or biases change the logits before sampling.
+  // Tokens that it samples.
+  int64_t rows() const { return drawn ? 1 + std::ssize(drafts) : 0; }
+  // The i-th of its tokens; -1 - taken where the host does not know it.
+  int32_t token(int64_t i) const {
+    const int64_t known = count - std::ssize(drafts);
+    if (i >= known) return drafts[static_cast<size_t>(i - known)];
+    if (taken && i == known - 1) return static_cast<int32_t>(-1 - *taken);
+    return sequence->tokens[static_cast<size_t>(first + i)];
+  }
+
+  // Whether penalties or biases change the logits that it draws from.
   bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
   // Whether a filter removes tokens from the logits.
   bool masked() const { return drawn && !dropped && sequence->mask; }
-  // Whether TopLogprobs reads the logits: because the request asks for it, or because the logits are
-  // changed, in which case Sample only knows the changed ones.
+  int64_t masked_rows() const { return masked() ? std::min(rows(), sequence->mask->rows()) : 0; }
+  // Whether TopLogprobs looks at them: for the request; and where they change, since Sample then knows the changed ones alone.
   bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || sequence->needs_all_tokens()); }
 };
 
@@ -78,7 +99,9 @@ struct SchedulerOptions {
   // whole step. 0: only the step's own bound applies.
   int64_t mixed_prefill_tokens = 0;
   PageHash hash = page_hash;
-  std::vector<int64_t> windows = {0};  // see CacheLayout
+  std::vector<int64_t> windows = {0};  // CacheLayout
+  SpeculationOptions speculation = {};
+  StepCosts costs = {};  // with speculation
 };
 
 // In tokens, counted when a request first begins; a request that resumes after a preemption is not counted again.
@@ -125,7 +148,7 @@ class Scheduler {
   Result<int64_t> add(Request request);
   void cancel(int64_t id);  // does nothing if the request is finished or unknown
   bool idle() const { return waiting_.empty() && running_.empty(); }
-  // Whether any request needs all previous tokens before it samples: then accept() must come before the next step is chosen.
+  // Whether a request draws by all tokens before the drawn one, or has drafts to verify: no step may be chosen before those are accepted.
   bool needs_all_tokens() const;
   // The sequences that have a filter.
   std::vector<std::shared_ptr<Sequence>> filtered() const;
@@ -133,8 +156,8 @@ class Scheduler {
   // Returns the chunks of the next step and takes pages for them. Empty if there is nothing to do, or
   // nothing before the steps in flight are accepted.
   std::vector<Chunk> next();
-  // Takes the results of the oldest step in flight: a token for each sampling chunk, in order, and
-  // Chunk::scores scores of each chunk. Finished sequences are removed.
+  // Takes what the oldest step in flight computed: Chunk::rows() tokens of each chunk, in order, and Chunk::scores of each. Returns the
+  // tokens that count: those up to the first that is not the draft behind it. Finished sequences leave.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
                                      const std::vector<GeneratedToken>& drawn,
                                      std::vector<TokenScore> scores = {});
@@ -151,6 +174,8 @@ class Scheduler {
   int64_t free_pages() const { return pool_.available(); }
   const PagePool& pool() const { return pool_; }
   int64_t preemptions() const { return preemptions_; }
+  const SpeculationOptions& speculation() const { return options_.speculation; }
+  DraftCounts draft_counts() const { return speculation_ ? speculation_->counts() : DraftCounts{}; }
   PrefixCacheCounts prefix_cache() const;
 
  private:
@@ -175,14 +200,20 @@ class Scheduler {
   void stop_youngest();
   void admit(Room room, std::vector<Chunk>* chunks);
   bool computes_next_page(const std::vector<Chunk>& chunks, const Sequence& sequence) const;
+  void add_drafts(Chunk* chunk, int64_t most);
+  void draft();
   static void start(Chunk* chunk, int64_t* rows);
+  size_t take_tokens(const Chunk& chunk, std::span<const GeneratedToken> drawn,
+                     std::vector<GeneratedToken>* out);
   static void take_scores(const Chunk& chunk, std::span<TokenScore> scores);
   void count_query(Sequence* sequence);
 
   StepBounds bounds_;
   SchedulerOptions options_;
   PagePool pool_;
-  int64_t room_;  // tokens of the longest sequence that fits into the cache alone
+  std::optional<Speculation> speculation_;
+  bool has_drafts_ = false;  // of some sequence, by the tokens that were accepted last
+  int64_t room_;             // tokens of a sequence that fits into the cache alone
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;  // oldest first
   int64_t next_id_ = 0, preemptions_ = 0, queries_ = 0, hits_ = 0;

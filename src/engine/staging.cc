@@ -23,8 +23,8 @@ StepStaging::StepStaging(Device& device, const StepBounds& bounds, size_t groups
   Places places;
   const Counts most{.tokens = bounds.tokens,
                     .sequences = bounds.sequences,
-                    .rows = bounds.sequences,
-                    .listed = bounds.sequences,
+                    .rows = bounds.logit_rows(),
+                    .listed = bounds.logit_rows(),
                     .scores = bounds.tokens};
   in_at_ = answers(most).end;
   places.used = ids_at_ = layout(most).end;
@@ -63,8 +63,8 @@ StepStaging::Counts StepStaging::counts(const std::vector<Chunk>& chunks) {
   out.sequences = std::ssize(chunks);
   for (const Chunk& chunk : chunks) {
     out.tokens += chunk.count;
-    out.rows += chunk.drawn ? 1 : 0;
-    out.listed += chunk.lists() ? 1 : 0;
+    out.rows += chunk.rows();
+    out.listed += chunk.lists() ? chunk.rows() : 0;
     out.scores += chunk.scores;
   }
   return out;
@@ -74,8 +74,8 @@ StepStaging::Answers StepStaging::answers(const Counts& counts) const {
   const int64_t listed = counts.listed, scores = counts.scores;
   Places places;
   Answers at{};
-  at.token = places.take(DType::kI32, bounds_.sequences);
-  at.logprob = places.take(DType::kF32, bounds_.sequences);
+  at.token = places.take(DType::kI32, bounds_.logit_rows());
+  at.logprob = places.take(DType::kF32, bounds_.logit_rows());
   at.listed_logprob = places.take(DType::kF32, listed);
   at.rank = places.take(DType::kI32, listed);
   at.top_id = places.take(DType::kI32, listed * kTopLogprobsMax);
@@ -106,10 +106,11 @@ StepStaging::Layout StepStaging::layout(const Counts& counts) const {
   at.step = places.take(DType::kI64, rows);
   at.listed = places.take(DType::kI32, listed);
   at.score_row = places.take(DType::kI32, scores);
-  // Rounded up to whole slices: TopLogprobs reads a token for every row of logits.
-  at.scored_token = places.take(DType::kI32, scores > 0 ? scores + bounds_.sequences : 0);
-  at.scored_row = places.take(DType::kI32, std::min(scores, bounds_.sequences));
-  // Rows of absent sequences are neither written nor copied: other tensors occupy their place, and nothing reads those rows.
+  // Whole slices: TopLogprobs has a token for every row of logits.
+  at.scored_token = places.take(DType::kI32, scores > 0 ? scores + bounds_.logit_rows() : 0);
+  at.scored_row = places.take(DType::kI32, std::min(scores, bounds_.logit_rows()));
+  // Rows of sequences that a step does not have are neither written nor copied: what stands in their place belongs to other
+  // tensors, and nothing reads it.
   for (size_t group = 0; group < groups_; ++group)
     at.page_table.push_back(places.take(DType::kI32, sequences * bounds_.pages_per_seq()));
   at.end = places.used;
@@ -124,7 +125,7 @@ StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds
   const auto [tokens, sequences, rows, listed, scores] = counts;
   const Answers to = answers(counts);
   StepTensors out;
-  const Tensor drawn = view(to.token, DType::kI32, {bounds_.sequences});
+  const Tensor drawn = view(to.token, DType::kI32, {bounds_.logit_rows()});
   const Tensor written = view(at.token_ids, DType::kI32, {tokens});
   out.take = {.ids = written, .drawn = drawn, .y = view(ids_at_, DType::kI32, {tokens})};
   out.in.token_ids = ids == TakeIds::kFromDrawn ? out.take.y : written;
@@ -160,14 +161,14 @@ StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds
 std::vector<StepTensors::Scores> StepStaging::score_tensors(const Layout& at, const Counts& counts) const {
   const Answers to = answers(counts);
   std::vector<StepTensors::Scores> out;
-  for (int64_t first = 0; first < counts.scores; first += bounds_.sequences) {
-    const int64_t rows = std::min(bounds_.sequences, counts.scores - first);
+  for (int64_t first = 0; first < counts.scores; first += bounds_.logit_rows()) {
+    const int64_t rows = std::min(bounds_.logit_rows(), counts.scores - first);
     const auto words = [&](size_t begin, int64_t of_row) {
       return begin + static_cast<size_t>(bytes_of(DType::kI32, first * of_row));
     };
     out.push_back({.logit_rows = view(words(at.score_row, 1), DType::kI32, {rows}),
                    .top = {.logits = {},
-                           .token = view(words(at.scored_token, 1), DType::kI32, {bounds_.sequences}),
+                           .token = view(words(at.scored_token, 1), DType::kI32, {bounds_.logit_rows()}),
                            .row = view(at.scored_row, DType::kI32, {rows}),
                            .logprob = view(words(to.score, 1), DType::kF32, {rows}),
                            .rank = view(words(to.score_rank, 1), DType::kI32, {rows}),
@@ -188,25 +189,22 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
     const Sequence& s = *chunk.sequence;
     q_begin[sequence] = static_cast<int32_t>(row);
     kv_len[sequence] = static_cast<int32_t>(chunk.first + chunk.count);
-    const int64_t known = chunk.count - (chunk.taken ? 1 : 0);
     for (int64_t i = 0; i < chunk.count; ++i, ++row) {
-      const int64_t position = chunk.first + i;
-      at<int32_t>(host, l.token_ids)[row] =
-          i < known ? s.tokens[static_cast<size_t>(position)] : static_cast<int32_t>(-1 - *chunk.taken);
-      at<int32_t>(host, l.positions)[row] = static_cast<int32_t>(position);
+      at<int32_t>(host, l.token_ids)[row] = chunk.token(i);
+      at<int32_t>(host, l.positions)[row] = static_cast<int32_t>(chunk.first + i);
     }
     ++sequence;
-    if (!chunk.drawn) continue;
     const SamplingParams& p = s.sampling;
-    at<int32_t>(host, l.logit_rows)[drawn] = static_cast<int32_t>(row - 1);
-    at<float>(host, l.temperature)[drawn] = static_cast<float>(p.temperature);
-    at<int32_t>(host, l.top_k)[drawn] = static_cast<int32_t>(p.top_k);
-    at<float>(host, l.top_p)[drawn] = static_cast<float>(p.top_p);
-    at<float>(host, l.min_p)[drawn] = static_cast<float>(p.min_p);
-    at<int64_t>(host, l.seed)[drawn] = static_cast<int64_t>(p.seed);
-    at<int64_t>(host, l.step)[drawn] = chunk.number;
-    if (chunk.lists()) at<int32_t>(host, l.listed)[listed++] = static_cast<int32_t>(drawn);
-    ++drawn;
+    for (int64_t i = 0; i < chunk.rows(); ++i, ++drawn) {
+      at<int32_t>(host, l.logit_rows)[drawn] = static_cast<int32_t>(row - chunk.rows() + i);
+      at<float>(host, l.temperature)[drawn] = static_cast<float>(p.temperature);
+      at<int32_t>(host, l.top_k)[drawn] = static_cast<int32_t>(p.top_k);
+      at<float>(host, l.top_p)[drawn] = static_cast<float>(p.top_p);
+      at<float>(host, l.min_p)[drawn] = static_cast<float>(p.min_p);
+      at<int64_t>(host, l.seed)[drawn] = static_cast<int64_t>(p.seed);
+      at<int64_t>(host, l.step)[drawn] = chunk.number + i;
+      if (chunk.lists()) at<int32_t>(host, l.listed)[listed++] = static_cast<int32_t>(drawn);
+    }
   }
   // Absent sequences own no rows.
   std::fill(kv_len + sequence, kv_len + bounds_.sequences, 0);
@@ -226,8 +224,8 @@ void StepStaging::write_scores(std::byte* host, const Layout& l, const std::vect
   if (score == 0) return;
   // Each slice's logits begin at row 0; no row refers to a token past the last.
   std::iota(at<int32_t>(host, l.scored_row),
-            at<int32_t>(host, l.scored_row) + std::min(score, bounds_.sequences), 0);
-  std::fill_n(at<int32_t>(host, l.scored_token) + score, bounds_.sequences, 0);
+            at<int32_t>(host, l.scored_row) + std::min(score, bounds_.logit_rows()), 0);
+  std::fill_n(at<int32_t>(host, l.scored_token) + score, bounds_.logit_rows(), 0);
 }
 
 // No query sees a page that has left the window, so its table entry may be any page. It must be a valid
@@ -282,20 +280,20 @@ Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, const std::
   const Answers from = answers(counts(chunks));
   std::vector<GeneratedToken> out;
   size_t listed = 0;
-  for (const Chunk& chunk : chunks) {
-    if (!chunk.drawn) continue;
-    const size_t row = out.size();
-    GeneratedToken& token = out.emplace_back();
-    token.id = at<int32_t>(host, from.token)[row];
-    token.logprob = at<float>(host, from.logprob)[row];
-    if (!chunk.lists()) continue;
-    token.logprob = at<float>(host, from.listed_logprob)[listed];
-    const int64_t wanted = chunk.sequence->sampling.logprobs;
-    if (wanted >= 0) token.rank = at<int32_t>(host, from.rank)[listed];
-    token.top_logprobs = likeliest(at<int32_t>(host, from.top_id) + listed * kTopLogprobsMax,
-                                   at<float>(host, from.top_logprob) + listed * kTopLogprobsMax, wanted);
-    ++listed;
-  }
+  for (const Chunk& chunk : chunks)
+    for (int64_t i = 0; i < chunk.rows(); ++i) {
+      const size_t row = out.size();
+      GeneratedToken& token = out.emplace_back();
+      token.id = at<int32_t>(host, from.token)[row];
+      token.logprob = at<float>(host, from.logprob)[row];
+      if (!chunk.lists()) continue;
+      token.logprob = at<float>(host, from.listed_logprob)[listed];
+      const int64_t wanted = chunk.sequence->sampling.logprobs;
+      if (wanted >= 0) token.rank = at<int32_t>(host, from.rank)[listed];
+      token.top_logprobs = likeliest(at<int32_t>(host, from.top_id) + listed * kTopLogprobsMax,
+                                     at<float>(host, from.top_logprob) + listed * kTopLogprobsMax, wanted);
+      ++listed;
+    }
   return out;
 }
 

@@ -44,7 +44,7 @@ class StepStaging {
   Result<StepTensors> fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids);
   // Enqueues the copy of the step's results to the host.
   Status fetch(size_t block, const std::vector<Chunk>& chunks);
-  // Waits for the step, but not for later work. Returns a token for each sampling chunk, in order.
+  // Waits for the step, and for nothing behind it. Chunk::rows() tokens of each chunk, in order.
   Result<std::vector<GeneratedToken>> drawn(size_t block, const std::vector<Chunk>& chunks);
   // For a step whose tokens drawn() has returned: Chunk::scores scores of each chunk, in order.
   std::vector<TokenScore> scores(size_t block, const std::vector<Chunk>& chunks) const;

@@ -1,6 +1,7 @@
 // Restricts the next token of one request.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stop_token>
 
@@ -20,6 +21,8 @@ class TokenFilter {
   // Writes all bits: bit id % 32 of word id / 32 says whether token `id` may come next. There are (vocab + 31)
   // / 32 words; bits past the vocabulary are ignored. If no token is allowed, the request ends with an error.
   virtual Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) = 0;
+  // Another filter, where this one is. Drafts are tried on it (engine/speculation.h), so this one hears of accepted tokens alone.
+  virtual std::unique_ptr<TokenFilter> copy() const = 0;
 };
 
 }  // namespace sluice

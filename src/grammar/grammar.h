@@ -69,6 +69,7 @@ class GrammarMatcher {
  public:
   explicit GrammarMatcher(const Grammar& grammar);
   ~GrammarMatcher();
+  GrammarMatcher(const GrammarMatcher& other);  // goes on from where the other is
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 

@@ -39,6 +39,8 @@ struct GrammarMatcher::State {
 };
 
 GrammarMatcher::GrammarMatcher(const Grammar& grammar) : state_(std::make_unique<State>(grammar.compiled_)) {}
+GrammarMatcher::GrammarMatcher(const GrammarMatcher& other)
+    : state_(std::make_unique<State>(*other.state_)) {}
 GrammarMatcher::~GrammarMatcher() = default;
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;

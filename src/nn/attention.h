@@ -28,8 +28,10 @@ struct StepBounds {
   int64_t tokens = 512;      // of all sequences together
   int64_t sequences = 8;     // rows of the page table
   int64_t positions = 4096;  // of one sequence: rows of the rotary table
-  int64_t page_size = 16;    // tokens per page
-  int64_t pages = 2048;      // of the cache, shared by all sequences
+  int64_t page_size = 16;    // tokens of a page
+  int64_t pages = 2048;      // of the cache, for all sequences together
+  int64_t rows = 0;          // logit rows of one step; 0: one for each sequence
+  int64_t logit_rows() const { return rows > 0 ? rows : sequences; }
   int64_t pages_per_seq() const { return (positions + page_size - 1) / page_size; }
 };
 

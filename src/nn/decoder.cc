@@ -134,7 +134,7 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
       Graph graph = head_graph(c, bounds, every_row, greedy);
       const StepPolicy own{.policy = policy_of(policy, graph)};
       Status status = plan_into(
-          to, Step::plan("decoder", device, catalog, std::move(graph), bounds.sequences, own, gaps));
+          to, Step::plan("decoder", device, catalog, std::move(graph), bounds.logit_rows(), own, gaps));
       if (!status.ok()) return status;
     }
   return out;
@@ -157,6 +157,10 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   if (experts.device) SLUICE_TRY(d->plan_apart());
   SLUICE_TRY(d->plan_steps());
   return d;
+}
+
+double Decoder::cost_us(int64_t tokens, bool verifies) const {
+  return steps_.layers(tokens, verifies ? 2 : 1).cost_us(tokens) + steps_.all_logits->cost_us(tokens);
 }
 
 Status Decoder::plan_steps() {

@@ -47,8 +47,8 @@ MoeConfig mlp_with_norm(const DecoderConfig& config, int32_t layer);
 // weight_slots(). Caches are not included.
 std::vector<HeldSlot> decoder_weights(const DecoderConfig& config);
 
-// The inputs of one step, in device memory. logit_rows i32[rows], 0 <= rows <= bounds.sequences: the tokens
-// of this step whose logits are needed.
+// What one step computes; device memory. rows = 0 to bounds.logit_rows(), logit_rows i32[rows]: the tokens of this step whose
+// logits are wanted.
 struct StepIn {
   Tensor token_ids;  // i32[tokens]
   // One entry per group of layers (CacheLayout); entries differ in slot_of and page_table.
@@ -114,9 +114,8 @@ class Decoder {
   // they run in `runs`, unless that is null.
   Status forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
                  Stream stream, KernelRuns* runs = nullptr) const;
-  // Writes the logits of other tokens of the step that forward() enqueued last, logit_rows i32[0 to
-  // bounds.sequences]. Since forward(), only this function may have written to the first workspace_bytes()
-  // of the workspace. every_row: see StepIn.
+  // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.logit_rows()]. Only this, and what
+  // stays behind the first workspace_bytes(), has written to the workspace since. every_row: as in StepIn.
   Status logits_of(const Tensor& logit_rows, const DecoderHeld& held, const Tensor& logits,
                    Workspace workspace, Stream stream, bool every_row = false,
                    KernelRuns* runs = nullptr) const;
@@ -130,6 +129,9 @@ class Decoder {
   // step of `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   const DecoderSteps& steps() const { return steps_; }
+  // Microseconds of a step by the cost models of its kernels, without its attention's context: `tokens` tokens, 1 to
+  // bounds.logit_rows(), and logits of all of them. verifies: more than one token of some sequence. Experts apart are not among them.
+  double cost_us(int64_t tokens, bool verifies) const;
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy, MoeSite experts)

@@ -14,6 +14,7 @@
 #include "engine/expert_counter.h"
 #include "engine/mask_workers.h"
 #include "engine/request.h"
+#include "engine/speculation.h"
 #include "graph/kernel_runs.h"
 
 namespace sluice {
@@ -54,8 +55,10 @@ struct EngineLoad {
   int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up, and prefix cache hits
   KernelRuns kernels = {};                      // of all steps
   MaskCounts masks = {};
-  bool healthy = true;  // the last step succeeded
-  // At most slightly more than a second old, or taken when the engine became idle. Null: experts are not counted.
+  std::optional<DraftCounts> drafts = {};  // with speculative decoding
+  int64_t drafts_most = 0;                 // of one sequence in one step
+  bool healthy = true;                     // the last step that was made did not fail
+  // Little more than a second old, or as they were when the engine became idle; null: not counted.
   std::shared_ptr<const ExpertCounts> experts = {};
 };
 

@@ -100,6 +100,20 @@ void append_engine(Page* page, const std::string& p, const EngineLoad& load) {
             static_cast<double>(load.prefix_hits));
 }
 
+void append_drafts(Page* page, const std::string& p, const DraftCounts& drafts, int64_t most) {
+  page->one(p + "spec_decode_num_drafts_total", "counter", "Steps of a sequence that verified drafts.",
+            static_cast<double>(drafts.drafts));
+  page->one(p + "spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were verified.",
+            static_cast<double>(drafts.draft_tokens));
+  page->one(p + "spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were accepted.",
+            static_cast<double>(drafts.accepted));
+  page->begin(p + "spec_decode_num_accepted_tokens_per_pos_total", "counter",
+              "Drafted tokens that were accepted, by their place in the draft.");
+  for (int64_t i = 0; i < most; ++i)
+    page->sample(static_cast<double>(drafts.accepted_at[static_cast<size_t>(i)]),
+                 "position=\"" + std::to_string(i) + "\"");
+}
+
 void append_requests(Page* page, const std::string& p, const ServeMetrics& m) {
   page->one(p + "prompt_tokens_total", "counter", "Prompt tokens processed.",
             static_cast<double>(m.prompt_tokens));
@@ -175,6 +189,7 @@ std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t 
   Page page(model);
   for (const char* prefix : {"vllm:", "sluice:"}) {
     append_engine(&page, prefix, load);
+    if (load.drafts) append_drafts(&page, prefix, *load.drafts, load.drafts_most);
     append_requests(&page, prefix, m);
   }
   page.one("sluice:engine_steps_total", "counter", "Engine steps.", static_cast<double>(load.steps));

@@ -24,6 +24,7 @@ class TextFilter final : public TokenFilter {
     return matcher_.allowed(bits, stop);
   }
   Status accept(int32_t id, const std::stop_token& stop) override { return matcher_.accept(id, stop); }
+  std::unique_ptr<TokenFilter> copy() const override { return std::make_unique<TextFilter>(*this); }
 
  private:
   GrammarMatcher matcher_;
@@ -51,6 +52,15 @@ class ChatFilter final : public TokenFilter {
       : plan_(std::move(plan)), gate_(plan_->gate->copy()) {
     arrive();
   }
+
+  ChatFilter(const ChatFilter& o)
+      : plan_(o.plan_),
+        gate_(o.gate_->copy()),
+        at_(o.at_),
+        function_(o.function_),
+        content_(o.content_ ? o.content_->copy() : nullptr) {}
+  ChatFilter& operator=(const ChatFilter&) = delete;
+  std::unique_ptr<TokenFilter> copy() const override { return std::make_unique<ChatFilter>(*this); }
 
   Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
     SLUICE_TRY(allowed_content(bits, stop));

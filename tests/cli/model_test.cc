@@ -340,6 +340,23 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
     expect_refusal({"run", "/nowhere", "-q", "-p", "x", w[0], w[1].substr(begin, end - begin)},
                    {w[0] + ": ", w[1]});
   }
+  const std::pair<const char*, const char*> speculation[] = {
+      {"ngram", "--speculative-config: column 2: wanted"},
+      {"[]", "--speculative-config: wanted an object, found an array of 0"},
+      {"{}", "--speculative-config: method: missing"},
+      {R"({"method": "eagle3", "model": "x"})",
+       R"(--speculative-config: method: wanted ngram or suffix, found "eagle3")"},
+      {R"({"method": "ngram"})", "--speculative-config: num_speculative_tokens: missing"},
+      {R"({"method": "ngram", "num_speculative_tokens": 33})",
+       "num_speculative_tokens: wanted an integer from 1 to 32, found 33"},
+      {R"({"method": "ngram", "num_speculative_tokens": 2, "model": "x"})", R"(found "model")"},
+      {R"({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 3, "prompt_lookup_max": 2})",
+       "prompt_lookup_min: wanted 1 to 2, found 3"},
+      {R"({"method": "suffix", "suffix_decoding_max_spec_factor": -1})",
+       "suffix_decoding_max_spec_factor: wanted 0 to 32, found -1"},
+  };
+  for (const auto& [json, message] : speculation)
+    expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--speculative-config", json}, {message});
   for (const char* date : {"not a date", "2025-02-29", "2025-6-28", "2025-06-28x"})
     expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--current-date", date},
                    {"--current-date: wanted a date such as 2025-06-28, found '", date});

@@ -139,6 +139,7 @@ TEST_F(EngineMasks, AFilterThatFailsEndsItsOwnRequestAlone) {
       return {};
     }
     Status accept(int32_t, const std::stop_token&) override { return unsupported("not this token"); }
+    std::unique_ptr<TokenFilter> copy() const override { return std::make_unique<FailsToHear>(*this); }
   };
   const auto doing = [](DoingFilter::Does does) { return std::make_shared<DoingFilter>(3, std::move(does)); };
   const auto at_five = [&](Status status) {

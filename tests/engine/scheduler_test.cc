@@ -255,6 +255,7 @@ class NoFilter final : public TokenFilter {
  public:
   Status allowed(std::span<uint32_t>, const std::stop_token&) override { return {}; }
   Status accept(int32_t, const std::stop_token&) override { return {}; }
+  std::unique_ptr<TokenFilter> copy() const override { return std::make_unique<NoFilter>(*this); }
 };
 
 TEST(LateMask, SitsOutAndThenComputesItsLastTokenOnceMore) {

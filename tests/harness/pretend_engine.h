@@ -139,6 +139,7 @@ class PretendEngine {
     for (const Chunk& c : step->chunks) {
       auto& tokens = known.emplace_back(c.sequence->tokens);
       if (c.taken) tokens.push_back(last_drawn_.at(static_cast<size_t>(*c.taken)).id);
+      tokens.insert(tokens.end(), c.drafts.begin(), c.drafts.end());
       ASSERT_GE(static_cast<int64_t>(tokens.size()), c.first + c.count);
     }
     // Attention may read positions before a chunk before the step writes anything.
@@ -155,17 +156,27 @@ class PretendEngine {
       }
     }
     ASSERT_LE(std::ssize(written), bounds_.tokens * std::ssize(windows_));
+    ASSERT_LE(rows_of(step->chunks), bounds_.logit_rows());
     for (size_t i = 0; i < step->chunks.size(); ++i) {
       const Chunk& c = step->chunks[i];
       const auto& tokens = known[i];
       expect_written(c, tokens, c.first + c.count);
       if (!c.drawn) continue;
       ASSERT_EQ(*c.drawn, static_cast<int64_t>(step->drawn.size()));
-      step->drawn.push_back({.id = drawn_behind(tokens, c.sequence->sampling, c.number)});
+      for (int64_t row = 0; row < c.rows(); ++row) {
+        const std::vector<int32_t> seen(tokens.begin(),
+                                        tokens.begin() + c.first + c.count - c.rows() + 1 + row);
+        step->drawn.push_back({.id = drawn_behind(seen, c.sequence->sampling, c.number + row)});
+      }
     }
     last_drawn_ = step->drawn;
   }
-  // After a fault, the old content of the cache must not be read.
+  static int64_t rows_of(const std::vector<Chunk>& chunks) {
+    int64_t rows = 0;
+    for (const Chunk& c : chunks) rows += c.rows();
+    return rows;
+  }
+  // After a fault nothing that stands in the cache may be read.
   void garble() { std::ranges::fill(slots_, 0); }
   void drop_ended() {
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };

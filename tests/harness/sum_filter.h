@@ -30,6 +30,7 @@ class SumFilter : public TokenFilter {
     accepted_.push_back(id);
     return {};
   }
+  std::unique_ptr<TokenFilter> copy() const override { return std::make_unique<SumFilter>(*this); }
   const std::vector<int32_t>& accepted() const { return accepted_; }
 
  private:
@@ -43,6 +44,7 @@ class DoingFilter final : public SumFilter {
  public:
   using Does = std::function<Status(int64_t tokens, std::span<uint32_t> bits, const std::stop_token& stop)>;
   DoingFilter(int32_t modulus, Does does) : SumFilter(modulus), does_(std::move(does)) {}
+  std::unique_ptr<TokenFilter> copy() const override { return std::make_unique<DoingFilter>(*this); }
   Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
     SLUICE_TRY(SumFilter::allowed(bits, stop));
     return does_(std::ssize(accepted()), bits, stop);

@@ -33,7 +33,7 @@ Result<ModelConfig> changed(const std::function<void(Json&)>& change) {
   return out;
 }
 
-std::string error_of(const std::function<void(Json&)>& change) {
+std::string error_of_qwen3(const std::function<void(Json&)>& change) {
   const auto read = changed(change);
   EXPECT_FALSE(read.ok());
   const std::string& message = read.status().message;
@@ -160,34 +160,35 @@ TEST(Qwen3Moe, RefusesByKey) {
     return "config.json: " + key + ": wanted " + wanted +
            ", which is all that Qwen3-MoE models have, found " + found;
   };
-  EXPECT_EQ(error_of([](Json& c) { c["use_sliding_window"] = true; }),
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c["use_sliding_window"] = true; }),
             only("use_sliding_window", "false", "true"));
-  EXPECT_EQ(error_of([](Json& c) { c["decoder_sparse_step"] = 49; }),
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c["decoder_sparse_step"] = 49; }),
             "config.json: decoder_sparse_step: wanted at most num_hidden_layers = 48, found 49");
-  EXPECT_EQ(error_of([](Json& c) {
+  EXPECT_EQ(error_of_qwen3([](Json& c) {
               c["mlp_only_layers"] = {3, 48};
             }),
             "config.json: mlp_only_layers[1]: wanted an integer from 0 to 47, found 48");
   EXPECT_EQ(
-      error_of([](Json& c) { c["decoder_sparse_step"] = 30, c["mlp_only_layers"] = {29}; }),
+      error_of_qwen3([](Json& c) { c["decoder_sparse_step"] = 30, c["mlp_only_layers"] = {29}; }),
       "config.json: mlp_only_layers: wanted a list that leaves a layer with experts, found an array of 1");
-  EXPECT_EQ(error_of([](Json& c) { c["mlp_only_layers"] = {3}, c.erase("intermediate_size"); }),
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c["mlp_only_layers"] = {3}, c.erase("intermediate_size"); }),
             "config.json: intermediate_size: wanted a value, found no such key");
-  EXPECT_EQ(error_of([](Json& c) { c["hidden_act"] = "gelu"; }), only("hidden_act", "\"silu\"", "\"gelu\""));
-  EXPECT_EQ(error_of([](Json& c) {
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c["hidden_act"] = "gelu"; }),
+            only("hidden_act", "\"silu\"", "\"gelu\""));
+  EXPECT_EQ(error_of_qwen3([](Json& c) {
               c["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
             }),
             only("rope_scaling.type", "\"yarn\"", "\"linear\""));
-  EXPECT_EQ(error_of([](Json& c) { c["num_experts_per_tok"] = 129; }),
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c["num_experts_per_tok"] = 129; }),
             "config.json: num_experts_per_tok: wanted at most num_experts = 128, found 129");
-  EXPECT_EQ(error_of([](Json& c) { c["num_local_experts"] = 64; }),
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c["num_local_experts"] = 64; }),
             "config.json: num_local_experts: wanted num_experts = 128, found 64");
-  EXPECT_EQ(error_of([](Json& c) { c["num_key_value_heads"] = 5; }),
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c["num_key_value_heads"] = 5; }),
             "config.json: num_attention_heads: wanted a multiple of num_key_value_heads = 5, found 32");
-  EXPECT_EQ(error_of([](Json& c) { c.erase("moe_intermediate_size"); }),
+  EXPECT_EQ(error_of_qwen3([](Json& c) { c.erase("moe_intermediate_size"); }),
             "config.json: moe_intermediate_size: wanted a value, found no such key");
   EXPECT_EQ(
-      error_of([](Json& c) { c["layer_types"] = {"sliding_attention"}; }),
+      error_of_qwen3([](Json& c) { c["layer_types"] = {"sliding_attention"}; }),
       "config.json: layer_types[0]: wanted full_attention, which is all that Qwen3-MoE layers have, found "
       "\"sliding_attention\"");
   for (const char* key : {"quantization_config", "dual_chunk_attention_config"}) {

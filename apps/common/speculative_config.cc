@@ -1,0 +1,90 @@
+#include "apps/common/speculative_config.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/json.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr const char* kFlag = "--speculative-config";
+constexpr int64_t kSuffixDepth = 24, kNgramLookup = 5;  // vLLM's defaults
+constexpr std::array<std::string_view, 5> kNgramKeys = {"method", "num_speculative_tokens",
+                                                        "prompt_lookup_min", "prompt_lookup_max",
+                                                        "enable_adaptive_verification"};
+constexpr std::array<std::string_view, 5> kSuffixKeys = {
+    "method", "num_speculative_tokens", "suffix_decoding_max_tree_depth", "suffix_decoding_max_spec_factor",
+    "enable_adaptive_verification"};
+
+Status check_keys(const Json& object, std::span<const std::string_view> known, const std::string& method) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
+    std::string names;
+    for (const std::string_view name : known) names.append(names.empty() ? "" : ", ").append(name);
+    return invalid(std::string(kFlag) + ": wanted the keys " + names + " with the method " + method +
+                   ", found \"" + key + "\"");
+  }
+  return {};
+}
+
+template <class T>
+Status take(Result<T> read, T* to) {
+  if (!read.ok()) return invalid(read.status().message);
+  *to = std::move(read).value();
+  return {};
+}
+
+Status read_ngram(const JsonAt& at, SpeculationOptions* o) {
+  SLUICE_TRY(take(at.integer("num_speculative_tokens", 1, kDraftsMax), &o->num_speculative_tokens));
+  // One of the two stands for both.
+  const bool has_least = at.has("prompt_lookup_min"), has_most = at.has("prompt_lookup_max");
+  int64_t least = kNgramLookup, most = kNgramLookup;
+  if (has_most) SLUICE_TRY(take(at.integer("prompt_lookup_max", 1, kLookupMax), &most));
+  if (!has_least && has_most) least = most;
+  if (has_least) SLUICE_TRY(take(at.integer("prompt_lookup_min", 1, kLookupMax), &least));
+  if (has_least && !has_most) most = least;
+  o->prompt_lookup_min = least, o->prompt_lookup_max = most;
+  return {};
+}
+
+Status read_suffix(const JsonAt& at, SpeculationOptions* o) {
+  o->prompt_lookup_min = 1;
+  SLUICE_TRY(
+      take(at.integer("suffix_decoding_max_tree_depth", 1, kLookupMax, kSuffixDepth), &o->prompt_lookup_max));
+  SLUICE_TRY(
+      take(at.integer("num_speculative_tokens", 1, kDraftsMax, std::min(kDraftsMax, o->prompt_lookup_max)),
+           &o->num_speculative_tokens));
+  SLUICE_TRY(take(at.number("suffix_decoding_max_spec_factor", 1.0), &o->drafts_per_match));
+  return {};
+}
+
+}  // namespace
+
+Result<SpeculationOptions> read_speculative_config(const std::string& json) {
+  const auto document = parse_json(json, kFlag);
+  if (!document.ok()) return invalid(document.status().message);
+  const JsonAt at(document.value(), kFlag);
+  if (const Status status = at.need_object(); !status.ok()) return invalid(status.message);
+  std::string method;
+  SLUICE_TRY(take(at.string("method"), &method));
+  SpeculationOptions out;
+  if (method == "ngram") {
+    out.method = DraftMethod::kNgram;
+    SLUICE_TRY(check_keys(document.value(), kNgramKeys, method));
+    SLUICE_TRY(read_ngram(at, &out));
+  } else if (method == "suffix") {
+    out.method = DraftMethod::kSuffix;
+    SLUICE_TRY(check_keys(document.value(), kSuffixKeys, method));
+    SLUICE_TRY(read_suffix(at, &out));
+  } else {
+    return invalid(std::string(kFlag) + ": method: wanted ngram or suffix, found \"" + method + "\"");
+  }
+  SLUICE_TRY(take(at.boolean("enable_adaptive_verification", true), &out.by_cost));
+  const Status status = check_speculation(out);
+  if (!status.ok()) return invalid(std::string(kFlag) + ": " + status.message);
+  return out;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,105 @@
+"""Speculative decoding: a server answers as one without it, to the bit under --batch-invariant."""
+import json
+import unittest
+
+from server import QUESTION, Server, joined
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+# Every draft is verified, so that many are wrong.
+CONFIG = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3, "enable_adaptive_verification": False}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}, "note": {"enum": ["sum", "total"]}},
+    "required": ["a", "b", "note"], "additionalProperties": False}}}
+SCHEMA = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "n": {"type": "integer"}},
+                                     "required": ["name", "n"], "additionalProperties": False}, "minItems": 2, "maxItems": 4}
+SAMPLINGS = [
+    {"temperature": 0},
+    {"temperature": 0.8, "seed": 5},
+    {"temperature": 1.4, "top_p": 0.9, "top_k": 40, "min_p": 0.02, "seed": 6},
+    {"temperature": 0.7, "seed": 7, "frequency_penalty": 0.6, "presence_penalty": 0.3, "repetition_penalty": 1.2},
+    {"temperature": 1, "seed": 8, "logit_bias": {"20": 3, "33": -5}, "logprobs": True, "top_logprobs": 4},
+]
+
+
+def said(answer):
+    """What an answer says, without what differs between two requests."""
+    choices = []
+    for choice in answer["choices"]:
+        message = choice.get("message") or {}
+        choices.append({"text": choice.get("text"), "message": {**message, "tool_calls": [call["function"] for call in message.get("tool_calls") or []]}, "finish": choice["finish_reason"],
+                        "logprobs": choice.get("logprobs")})
+    return choices, answer["usage"]["completion_tokens"]
+
+
+def requests():
+    for sampling in SAMPLINGS:
+        yield CHAT, {"messages": QUESTION, "max_tokens": 60, "n": 2, **sampling}
+        yield CHAT, {"messages": QUESTION, "max_tokens": 80, "ignore_eos": True, "stop": ["8", "the "], **sampling}
+        yield CHAT, {"messages": QUESTION, "tools": [TOOL], "tool_choice": "required", "max_tokens": 200, **sampling}
+        yield CHAT, {"messages": QUESTION, "max_tokens": 300, "response_format": {"type": "json_schema", "json_schema": {"name": "list", "schema": SCHEMA}},
+                     **sampling}
+    for sampling in SAMPLINGS[:4]:
+        yield COMPLETION, {"prompt": "one two three one two three one two", "max_tokens": 70, "ignore_eos": True, **sampling}
+        yield COMPLETION, {"prompt": list(range(60, 90)) * 3, "max_tokens": 40, "echo": True, "logprobs": 2, **sampling}
+        yield COMPLETION, {"prompt": "Date: ", "max_tokens": 40, "structured_outputs": {"regex": r"(\d{4}-\d{2}-\d{2}, ){3}end"}, **sampling}
+
+
+def answers(*flags):
+    server = Server("--batch-invariant", "-t", "2", *flags)
+    try:
+        out = []
+        for path, body in requests():
+            status, _, answer = server.ask(path, body)
+            if status != 200:
+                raise AssertionError(f"{status}: {answer} to {body}")
+            out.append(said(answer))
+        streamed = server.stream(messages=QUESTION, max_tokens=60, ignore_eos=True, temperature=0)
+        return out, streamed, server.ask("/metrics")[2]
+    finally:
+        server.close()
+
+
+def counter(metrics, name):
+    return sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(name + "{"))
+
+
+class Speculation(unittest.TestCase):
+    def test_answers_are_those_without_drafts(self):
+        wanted, streamed, metrics = answers()
+        self.assertNotIn("spec_decode", metrics)
+        found, streamed_too, metrics = answers("--speculative-config", json.dumps(CONFIG))
+        for (path, body), want, got in zip(requests(), wanted, found, strict=True):
+            self.assertEqual(got, want, f"{path} {body}")
+        self.assertEqual(joined(streamed_too, "content"), joined(streamed, "content"))
+        drafts, drafted, accepted = (counter(metrics, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "draft_tokens", "accepted_tokens"))
+        self.assertGreater(drafts, 50)
+        self.assertGreater(accepted, 0)
+        self.assertLess(accepted, drafted)
+        self.assertEqual(counter(metrics, "vllm:spec_decode_num_accepted_tokens_per_pos_total"), accepted)
+        self.assertIn('vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=', metrics)
+        self.assertIn('position="4"', metrics)
+
+    def test_a_short_cache_and_many_requests(self):
+        """Preemptions, prefix cache hits and clients that leave, with drafts in flight."""
+        config = json.dumps({"method": "suffix", "num_speculative_tokens": 7})
+        server = Server("--batch-invariant", "-t", "2", "--max-num-seqs", "4", "--max-model-len", "512", "--kv-cache-gib", "0.004",
+                        "--speculative-config", config)
+        try:
+            body = {"prompt": "a b c a b c a b c a b", "max_tokens": 200, "ignore_eos": True, "temperature": 0}
+            alone = said(server.ask(COMPLETION, body)[2])
+            left = [server.open_stream(COMPLETION, **{**body, "n": 2}) for _ in range(3)]
+            waiting = [server.open_later(body["prompt"], 200) for _ in range(3)]
+            for connection, response in left:
+                response.read(200)
+                connection.close()
+            self.assertEqual(said(server.ask(COMPLETION, body)[2]), alone)
+            for connection in waiting:
+                connection.close()
+            self.assertEqual(said(server.ask(COMPLETION, {**body, "n": 3})[2])[0], alone[0] * 3)
+            self.assertEqual(server.stop(), 0)
+        finally:
+            server.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
