@@ -50,7 +50,7 @@ extern "C" {
 #define SLUICE_VERSION_MINOR 1
 #define SLUICE_VERSION_PATCH 0
 
-/* "0.1.0": the version of the library that runs, which may differ from the header's version. */
+/* "0.2.0": the version of the library that runs, which may differ from the header's version. */
 SLUICE_API const char* sluice_version(void);
 
 typedef enum sluice_status {

@@ -19,7 +19,7 @@ from .explain import explain, why_not
 __all__ = ["CorruptData", "DeviceFault", "Error", "IncompatibleEngine", "InvalidArgument", "IoError_", "IoFailure", "LibraryError",
            "MoeLayer", "NoGradient", "OutOfMemory", "SluiceError", "Unsupported", "UnsupportedLayer", "UnsupportedModel", "explain", "ops",
            "version", "why_not"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NEED_TORCH = {"MoeLayer": ".layer", "ops": ".ops", "layer": ".layer", "devices": ".devices"}
 

@@ -120,7 +120,7 @@ def test_without_torch(run_python):
     said = run_python(WITHOUT_TORCH + """
     print(sluice_moe.version(), sluice_moe.explain("router_gemm", experts=8)[:7], sluice_moe.why_not("gpt-oss-20b", tokens_max=8))
     """)
-    assert said.split() == ["0.1.0", "problem", "None"]
+    assert said.split() == ["0.2.0", "problem", "None"]
     said = run_python(WITHOUT_TORCH + "    sluice_moe.MoeLayer\n", fails=True)
     assert "sluice_moe.MoeLayer needs torch, which is not installed" in said
     said = run_python(WITHOUT_TORCH + """
