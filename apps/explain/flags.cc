@@ -31,7 +31,11 @@ std::unique_ptr<AnyProblem> named_op(const std::vector<std::string>& words) {
 
 struct ExplainFlags {
   ExplainOptions options;
-  std::vector<std::pair<std::string, std::string>> typed;  // one value per field; empty: not given
+  struct Typed {
+    std::string name, value;
+    const CLI::Option* option;
+  };
+  std::vector<Typed> typed;  // one per field
   std::string sweep, model;
   bool json = false, contract = false;
 };
@@ -40,10 +44,11 @@ void add_fields(CLI::App* app, AnyProblem& problem, ExplainFlags* flags) {
   const std::vector<Field> fields = problem.fields();
   flags->typed.reserve(fields.size());  // options point into it
   for (const Field& f : fields) {
-    std::string& value = flags->typed.emplace_back(std::string(f.name), "").second;
+    std::string& value = flags->typed.emplace_back(std::string(f.name), "", nullptr).value;
     const std::string doc(f.doc);
     CLI::Option* option = is_switch(f) ? app->add_flag(flags_of(f.name), value, doc)
                                        : app->add_option(flags_of(f.name), value, doc);
+    flags->typed.back().option = option;
     option->group("Fields of " + std::string(problem.op()))->default_str(f.value_text());
   }
 }
@@ -55,8 +60,8 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (const Status status = unknown_flag(app); !status.ok())
     return wrong_use(o.op.empty() ? status.message + " (name an operation to set its fields)"
                                   : status.message);
-  for (const auto& [name, value] : flags.typed) {
-    if (value.empty()) continue;
+  for (const auto& [name, value, option] : flags.typed) {
+    if (option->count() == 0) continue;
     // CLI11 gives a flag without a value as "true".
     o.fields.emplace_back(name, value == "true" ? "1" : value == "false" ? "0" : value);
   }

@@ -475,6 +475,9 @@ TEST_F(SchemaTest, ReferencesThatLeadOutAreRefused) {
   EXPECT_NE(refusal(kSchema, R"({"$ref": "item", "$defs": {"a": {"$id": "item", "$ref": "#/$defs/q"}}})")
                 .find("$ref 'item#/$defs/q': wanted a schema at this place, found nothing"),
             std::string::npos);
+  EXPECT_NE(refusal(kSchema, R"({"$ref": "/item", "$defs": {"a": {"$id": "/item", "$ref": "item"}}})")
+                .find("$ref '/item': wanted a schema that ends"),
+            std::string::npos);
 }
 
 TEST_F(SchemaTest, AnchorsOfSeveralScopesAreRefused) {

@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "base/printable.h"
-#include "base/utf8.h"
 #include "grammar/schema/document.h"
 
 namespace sluice {
@@ -59,7 +57,7 @@ Status endless(const Json& schema) {
   std::string name = "a keyword";
   for (const char* key : kReferences)
     if (const std::string* found = string_at(schema, key))
-      name = std::string(key) + " '" + printable(valid_utf8(found->substr(0, 120))) + "'";
+      name = std::string(key) + " " + shown_reference(*found);
   return invalid("JSON schema: " + name +
                  ": wanted a finite schema, found one that refers to itself at the same value");
 }

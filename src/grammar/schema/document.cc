@@ -89,10 +89,6 @@ std::string percent_decoded(const std::string& text) {
   return out;
 }
 
-std::string shown_reference(const std::string& text) {
-  return shown(text.starts_with(kUnknownBase) ? text.substr(kUnknownBase.size()) : text);
-}
-
 std::string without_fragment(const std::string& text) { return text.substr(0, text.find('#')); }
 
 bool is_one_of(std::string_view key, std::initializer_list<std::string_view> keys) {
@@ -126,6 +122,12 @@ const Json* by_pointer(const Json* at, const std::string& pointer) {
 }
 
 }  // namespace
+
+std::string shown_reference(const std::string& text) {
+  for (const std::string& unknown : {kUnknownBase, kUnknownBase.substr(0, kUnknownBase.find('/'))})
+    if (text.starts_with(unknown)) return shown(text.substr(unknown.size()));
+  return shown(text);
+}
 
 std::span<const Json> values_in(const Json& array) {
   const auto& all = array.get_ref<const Json::array_t&>();

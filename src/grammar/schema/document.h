@@ -69,6 +69,9 @@ class SchemaDocument {
   mutable std::unordered_map<const Json*, ValueSet> value_sets_;
 };
 
+// In quotes, for a message, and as far as the document says where it is.
+std::string shown_reference(const std::string& text);
+
 std::span<const Json> values_in(const Json& array);
 
 // Whether `value` is valid under `schema`. kInner: for every checker; kOuter: for some checker. All patterns must be compiled already. If
