@@ -3,6 +3,7 @@
 
 Run from anywhere; prints one line per finding and exits 1 if there is any.
 """
+import collections
 import pathlib
 import re
 import subprocess
@@ -11,6 +12,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".h", ".cc", ".c", ".cu", ".cuh", ".py", ".sh"}
 MOST_LINES = 500
+MOST_FILES = 40  # of code in a folder
+FLAT = {"src/ops"}  # its names are a list of the operations
 
 # Folder -> folders whose headers it may include; the CMake targets say the same to the compiler.
 MAY_INCLUDE = {
@@ -131,8 +134,15 @@ def lint_docs(path, text):
                 yield f"{relative}:{number}: links to {target}, which does not exist"
 
 
+def lint_folders(paths):
+    counts = collections.Counter(str(path.relative_to(ROOT).parent) for path in paths if path.suffix in CODE)
+    for folder, count in sorted(counts.items()):
+        if count > MOST_FILES and folder not in FLAT:
+            yield f"{folder}: {count} files of code, wanted {MOST_FILES} or fewer"
+
+
 def main():
-    findings, headers = [], {}
+    findings, headers = list(lint_folders(tracked())), {}
     for path in tracked():
         if path.suffix in CODE or path.name == "dev":
             text = path.read_text()
