@@ -143,7 +143,7 @@ class Engine {
   };
   // Steps of one shape have the same launches.
   struct StepShape {
-    int64_t sequences, tokens, rows_max;
+    int64_t sequences, tokens;
     auto operator<=>(const StepShape&) const = default;
   };
   Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,

@@ -152,7 +152,7 @@ Status Engine::enqueue(InFlight* step) {
   chosen_tokens_ = t.in.token_ids.shape[0];
   if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
-  const StepShape shape{std::ssize(step->chunks), chosen_tokens_, t.in.tables.front().rows_max};
+  const StepShape shape{std::ssize(step->chunks), chosen_tokens_};
   if (!recorded || (!recordings_.contains(shape) && recordings_.size() >= kRecordingsMax))
     return launch_all(step, t, ids, &kernel_runs_);
   RecordedSteps& both = recordings_[shape];

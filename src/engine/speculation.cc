@@ -115,13 +115,16 @@ double Speculation::cost_of(int64_t tokens, bool verifies) {
   return known[i];
 }
 
-// Candidates are in descending order. A gain may come behind a loss: kernels have steps in their costs.
+// Candidates are in descending order. A gain may follow a loss, because kernels have steps in their costs. Of many sequences only counts
+// in coarse steps are tried, so that few shapes of steps are captured.
 size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t decoding) {
   const auto own = static_cast<double>(decoding);
   double best = kWorthwhile * own / cost_of(decoding, false), tokens = own;
   size_t count = 0;
+  const size_t every = std::max<size_t>(1, static_cast<size_t>(decoding) / 4);
   for (size_t i = 0; i < candidates.size(); ++i) {
     tokens += candidates[i].survives;
+    if ((i + 1) % every != 0 && i + 1 < candidates.size()) continue;
     const double rate = tokens / (cost_of(decoding + static_cast<int64_t>(i) + 1, true) + costs_.waiting);
     if (rate > best) best = rate, count = i + 1;
   }
@@ -143,7 +146,7 @@ bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
     if (!s.acceptance) s.acceptance = all_;
     double survives = 1;
     for (int64_t j = 0; j < std::ssize(s.drafts); ++j)
-      candidates.push_back({survives *= s.acceptance->at(j), i});
+      candidates.push_back({survives *= (s.acceptance->at(j) + all_.at(j)) / 2, i});
   }
   if (candidates.empty()) return false;
   // Of one sequence each token survives less often than the one before it, so a prefix of this order has prefixes of drafts.
