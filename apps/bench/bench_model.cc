@@ -270,7 +270,7 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
     f->max_num_batched_tokens =
         std::max(f->max_num_batched_tokens.value_or(f->cpu_num_batched_tokens), *f->max_num_seqs);
   if (f->max_model_len > 0) return;
-  // Answers go on while the paces last.
+  // Sequences must not end while steps are timed.
   const int64_t tokens = 1 + f->speculation.num_speculative_tokens;  // of a step
   const int64_t answer = is_gpu(device) ? 2048 * tokens : o.output_len;
   f->max_model_len = std::ranges::max(o.input_len) + answer;

@@ -28,10 +28,11 @@ struct BenchRow {
   int64_t sequences = 0, context = 0;
   double first_token_ms = 0;  // decode: from the first step to the last sequence's first token
   double prompt_tokens_per_s = 0;
-  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // of a prefill: the whole prompt
-  double tokens_per_s = 0;                               // by the median
-  double tokens_per_sequence = 1;  // that a step gives, above 1 with speculative decoding
-  double experts = 0;  // different ones that a layer's tokens chose, the mean of all layers of some steps
+  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // prefill: the whole prompt
+  double tokens_per_s = 0;                               // from the median
+  double tokens_per_sequence = 1;  // tokens of a sequence per step; above 1 with speculative decoding
+  // Distinct experts that a layer's tokens choose, averaged over all layers of some steps.
+  double experts = 0;
   Floor floor = {};
   double share_of_floor = 0;
 };

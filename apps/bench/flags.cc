@@ -35,14 +35,14 @@ Command add_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(integer_between(2, INT32_MAX));
   add_counts(app, "--max-concurrency", &flags->options.concurrency, 1, kStepTokensMax,
-             "sequences at once, likewise; none: 1,8,32,64,128,256 on a GPU, else 1,4");
-  app->add_option(
-         "--speculative-synthetic-acceptance", flags->options.model.speculation.synthetic_acceptance,
-         "with --speculative-config: drafts are random tokens, and the first, second, ... of them counts as "
-         "accepted in so many steps: shares, separated by commas, each at most the one before")
+             "concurrent sequences, separated by commas; default: 1,8,32,64,128,256 on a GPU, else 1,4");
+  app->add_option("--speculative-synthetic-acceptance", flags->options.model.speculation.synthetic_acceptance,
+                  "with --speculative-config: drafts are random tokens; the shares of steps in which the "
+                  "first, second, ... "
+                  "of them counts as accepted, separated by commas, each at most the one before")
       ->delimiter(',')
       ->check(number_between(0, 1));
-  app->add_flag("--json", flags->json, "the answer as JSON");
+  app->add_flag("--json", flags->json, "print JSON");
   app->allow_extras();
   CLI::App* report =
       app->add_subcommand("report", "write tables and figures from measured rows; needs no GPU");

@@ -34,9 +34,9 @@ struct ModelFlags {
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: see engine/engine.h
   bool batch_invariant = false;
   SpeculationOptions speculation = {};
-  bool prefix_caching = true;                               // as engine/engine.h has it
-  bool count_experts = false, keep_chosen_experts = false;  // as engine/engine.h has them
-  bool quiet = false;  // no progress bar and no line about what was loaded
+  bool prefix_caching = true;                               // see engine/engine.h
+  bool count_experts = false, keep_chosen_experts = false;  // see engine/engine.h
+  bool quiet = false;                                       // no progress bar and no lines about the model
 };
 
 struct Session {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kEntriesOfLaunch = int64_t{1} << 20;  // longer lists take several launches
 
-// The tokens that penalties and biases change in the `row`-th row of a chunk, which sees the drafts before it. May write to `changed`.
+// The tokens that penalties and biases change in the `row`-th row of a chunk, given the drafts before it. May use `changed`.
 const std::vector<AdjustedToken>& adjusted_row(const Chunk& chunk, int64_t row,
                                                std::vector<AdjustedToken>* changed) {
   const Sequence& s = *chunk.sequence;
@@ -65,7 +65,7 @@ Status LogitAdjustments::reserve(size_t bytes) {
 
 void LogitAdjustments::write(const Layout& l, const std::vector<Chunk>& chunks) const {
   std::byte* const host = memory_.host();
-  // Rows without entries are not read; the copy takes their parameters along.
+  // Rows without entries are never read, but the copy includes their parameters, so those must be initialized.
   std::fill_n(at<float>(host, l.repetition), bounds_.logit_rows(), 1.f);
   std::fill_n(at<float>(host, l.frequency), bounds_.logit_rows(), 0.f);
   std::fill_n(at<float>(host, l.presence), bounds_.logit_rows(), 0.f);

@@ -22,7 +22,7 @@ class LogitAdjustments {
   // finished, because this overwrites what that step reads and reallocates memory if a list has outgrown
   // it. kOutOfMemory gives the bytes wanted.
   Status fill(const std::vector<Chunk>& chunks);
-  // Around the draw of the step that was filled last; `logits` f32 [bounds.logit_rows(), vocab].
+  // Run before and after sampling in the step that was filled last; `logits` f32 [bounds.logit_rows(), vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 

@@ -12,10 +12,10 @@
 namespace sluice {
 namespace {
 
-// What the host adds to a step that waits for the tokens of the one before it.
+// Host time added to a step that waits for the tokens of the previous step.
 constexpr double kWaitingUs = 60;
 
-// Of sequences as long as they may be, in any chunks.
+// Pages for `sequences` sequences of the maximum length, whatever the chunks.
 int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
   return pages_needed(layout.windows, b.page_size,
                       {.sequences = sequences, .tokens = b.positions, .step_tokens = b.tokens});
@@ -88,7 +88,7 @@ StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, 
   // Prompts are scored while the decoder's workspace still holds its results, so both need space at once.
   const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + top.workspace_bytes();
   return {.workspace = static_cast<int64_t>(std::max(scoring, other_workspace)),
-          // A greedy step has no logits, and other use for the memory.
+          // A greedy step has no logits and uses this memory as workspace.
           .logits = std::max(bytes_of(DType::kF32, b.logit_rows() * c.vocab),
                              static_cast<int64_t>(decoder.greedy_workspace_bytes())),
           .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary)};

@@ -50,10 +50,10 @@ struct EngineOptions {
   // that size and replayed from then on. 0: every kernel is launched. Default: kRecordedSequences on a
   // device with its own memory, else 0.
   std::optional<int64_t> recorded_sequences = {};
-  // Tokens that steps verify ahead. Answers are the same with and without; under policy.batch_invariant to the bit, else as far as
-  // kernels for other counts of tokens round alike.
+  // Draft tokens that steps verify. Answers do not depend on drafts: to the bit under policy.batch_invariant, otherwise as far as
+  // kernels for different token counts round alike.
   SpeculationOptions speculation = {};
-  // Counts the tokens that each expert of each layer gets: one launch a step.
+  // Counts the tokens that each expert of each layer gets; costs one launch per step.
   bool count_experts = false;
   // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
   bool keep_chosen_experts = false;
@@ -87,13 +87,14 @@ class Engine {
   Result<int64_t> add(Request request);
   void cancel(int64_t request) { scheduler_.cancel(request); }
   bool idle() const { return scheduler_.idle(); }
-  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request without
-  // options.speculation, and in the order of each answer. The masks of
-  // filters are made on other threads: a step waits for its own no longer than kMaskWait, and goes on without the sequences whose mask
-  // is late. Where there is no other work it waits as long for one of them, and gives no token. kDevice
-  // names the step and the request whose logits are no finite numbers: weights or a kernel are broken, and no token would mean
-  // anything. After an error the steps in flight count as never made, and no keys and values are trusted: every request goes on from
-  // its tokens with the next call.
+  // Enqueues as many steps as the options allow, waits for the oldest, and returns its sampled tokens in the order of each answer; at
+  // most one per request without options.speculation.
+  // Worker threads compute the masks of filters. A step waits at most kMaskWait for its masks and then
+  // continues without the sequences whose mask is late. If only such sequences are left, step() waits that
+  // long for one of their masks and returns no token.
+  // kDevice names the step and the request whose logits are not finite: the weights or a kernel are broken,
+  // so no token would be meaningful. After an error the steps in flight are discarded, and so are all
+  // cached keys and values: the next call recomputes every request from its tokens.
   Result<std::vector<GeneratedToken>> step();
   // Returns the requests that have ended since the last call because their filter failed or allowed no token.
   std::vector<FailedRequest> take_failed() { return std::exchange(failed_, {}); }
@@ -109,7 +110,7 @@ class Engine {
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
   const SpeculationOptions& speculation() const { return scheduler_.speculation(); }
-  int64_t steps() const { return steps_; }  // that have been enqueued so far
+  int64_t steps() const { return steps_; }  // enqueued so far
   MaskCounts mask_counts() const { return {.steps_sat_out = steps_sat_out_, .times = mask_workers_.times()}; }
   int64_t recordings() const;  // steps captured so far
   // Kernels of all steps enqueued so far, replayed steps included.

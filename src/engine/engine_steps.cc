@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// Every token, which is a sequence's last one or a draft, draws the next.
+// Whether every token of the step samples the next one: last known tokens and drafts.
 bool decodes(const std::vector<Chunk>& chunks) {
   return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == c.rows(); });
 }
@@ -25,7 +25,7 @@ int64_t drawn_rows(const std::vector<Chunk>& chunks) {
   return rows;
 }
 
-// Rows of a chunk whose tokens are of its answer.
+// The number of rows of a chunk whose samples are accepted.
 int64_t counted_rows(const Chunk& chunk, const std::vector<GeneratedToken>& drawn) {
   if (!chunk.drawn) return 0;
   const auto first = static_cast<size_t>(*chunk.drawn);
@@ -223,7 +223,7 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
       return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
                                  std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
                                  number_text(unlike->logprob) + " as a logprob of its prompt"};
-    // What stands behind a rejected draft is nobody's.
+    // Samples behind a rejected draft are discarded.
     for (int64_t i = 0; i < counted_rows(chunk, drawn); ++i) {
       const int64_t row = *chunk.drawn + i;
       const float* begin = logits ? logits + row * vocab : &drawn[static_cast<size_t>(row)].logprob;

@@ -50,7 +50,7 @@ Status TokenMask::ask(int64_t vocab) {
   return {};
 }
 
-// An error there is none of the request's: it may take another way.
+// An error behind a draft is not the request's error, because the draft may be rejected.
 void TokenMask::ask_behind_drafts(int64_t vocab) {
   const std::stop_token stop = stop_.get_token();
   const std::unique_ptr<TokenFilter> filter = filter_->copy();

@@ -25,8 +25,8 @@ class TokenMask {
   // The filter receives the tokens after the first `heard` tokens, which are the prompt.
   TokenMask(std::shared_ptr<TokenFilter> filter, int64_t heard) : filter_(std::move(filter)), heard_(heard) {}
 
-  // Whether the mask behind these tokens has yet to be made: then it is what MaskWorkers::start() takes. The one before must be made.
-  // Behind `drafts`, which may follow, masks are made as far as the filter allows those.
+  // Returns whether the mask for these tokens has yet to be made; if so, pass this object to
+  // MaskWorkers::start(). The previous mask must be made. Masks behind `drafts` are made as far as the filter allows the drafts.
   bool begin(std::span<const int32_t> tokens, std::span<const int32_t> drafts = {});
   bool made() const { return made_.load(std::memory_order_acquire); }
   // The result is no longer needed.
@@ -34,7 +34,8 @@ class TokenMask {
   // Valid when the mask is made. If the status is ok, at least one of bits() is set.
   const Status& status() const { return status_; }
   std::span<const uint32_t> bits() const { return of_row(0); }
-  // Behind the first so many drafts; 1 to 1 + drafts of these are made. A token behind a draft without one never counts.
+  // The number of masks: one for the tokens, and one behind each draft that the filter allows. What is sampled behind another draft is
+  // discarded.
   int64_t rows() const { return rows_; }
   std::span<const uint32_t> of_row(int64_t row) const {
     const size_t words = bits_.size() / static_cast<size_t>(1 + std::ssize(drafts_));
@@ -51,7 +52,7 @@ class TokenMask {
   std::shared_ptr<TokenFilter> filter_;
   std::stop_source stop_;
   int64_t heard_,
-      behind_ = -1;  // tokens of the sequence: that the filter has heard of, and that the mask is for
+      behind_ = -1;  // tokens of the sequence: passed to the filter, and covered by the mask
   std::vector<int32_t> unheard_, drafts_;
   int64_t rows_ = 1;
   std::vector<uint32_t> bits_;

@@ -22,7 +22,7 @@ class LogitMasks {
   // step must have finished, because this overwrites what that step reads. If there are more masks than
   // ever before, it reallocates memory, a row of logits for each mask. kOutOfMemory gives the bytes wanted.
   Status fill(const std::vector<Chunk>& chunks);
-  // Around the draw of the step that was filled last; `logits` f32 [bounds.logit_rows(), vocab].
+  // Run before and after sampling in the step that was filled last; `logits` f32 [bounds.logit_rows(), vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 

@@ -204,9 +204,9 @@ int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length
 
 std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
-  int64_t budget = bounds_.tokens, prompts = budget;  // what the step still takes, and of prompts
+  int64_t budget = bounds_.tokens, prompts = budget;  // tokens that the step can still take; of prompts
   const auto decodes = [](const Owned& s) { return left_of(*s) == 1 && !s->sits_out; };
-  // Drafts have what the last known tokens leave.
+  // Drafts take what is left after one token of each decoding sequence.
   int64_t drafts = std::min(bounds_.logit_rows() - bounds_.sequences,
                             budget - std::count_if(running_.begin(), running_.end(), decodes));
   const int64_t preempted_before = preemptions_;
@@ -250,7 +250,7 @@ std::vector<Chunk> Scheduler::next() {
   return chunks;
 }
 
-// No sequence loses its pages for a draft.
+// Drafts never preempt a sequence.
 void Scheduler::add_drafts(Chunk* chunk, int64_t most) {
   Sequence& s = *chunk->sequence;
   if (s.ahead > 0) return;
@@ -260,7 +260,7 @@ void Scheduler::add_drafts(Chunk* chunk, int64_t most) {
   chunk->count += wanted;
 }
 
-// Of all sequences that decode, behind the tokens that are known.
+// Drafts for all decoding sequences, from their known tokens.
 void Scheduler::draft() {
   if (!speculation_) return;
   std::vector<Sequence*> decoding;
@@ -270,7 +270,7 @@ void Scheduler::draft() {
   has_drafts_ = speculation_->draft(decoding, bounds_.logit_rows() - bounds_.sequences);
 }
 
-// Whether a chunk computes the page behind those that `s` has found.
+// Whether a chunk of this step computes the page that follows the pages found for `s`.
 bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
   const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
   if (!options_.prefix_cache || s.needs_scores() || end >= s.tokens.size()) return false;
@@ -332,7 +332,7 @@ void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
     s.scores.push_back(std::move(scores[static_cast<size_t>(i)]));
 }
 
-// The tokens that `chunk` sampled and that count: how many rows of the step it had.
+// Appends the accepted tokens of `chunk` to `out`; returns the number of its rows.
 size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken> drawn,
                               std::vector<GeneratedToken>* out) {
   const auto rows = static_cast<size_t>(chunk.rows());
@@ -366,10 +366,10 @@ size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken
     goes_on = accepts && token.finish == FinishReason::kNone;
     out->push_back(std::move(token));
   }
-  // What stands behind a rejected draft is computed again, in its place.
+  // Positions behind a rejected draft are computed again.
   s.computed -= static_cast<int64_t>(rows - taken);
   if (!chunk.drafts.empty()) speculation_->verified(&s, chunk.rows() - 1, accepted);
-  // Steps in flight have their tables, so only later ones read another's page in place of its own.
+  // Steps in flight already have their page tables, so only later steps read another page in place of the sequence's own.
   publish(&s, Twin::kTakesOther);
   return rows;
 }

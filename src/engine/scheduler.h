@@ -40,15 +40,17 @@ struct Sequence {
   int64_t known = 0;                          // pages of the longest cached prefix found when it began
   std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the cache when it first began
   SamplingParams sampling;
-  AdjustedTokens adjusted;          // where sampling.adjusts()
-  std::shared_ptr<TokenMask> mask;  // where the request has a filter
-  bool sits_out = false;            // its mask was late: it decodes in no step before the mask is made
-  // Speculative decoding: tokens that the next step verifies, and behind how many tokens they stand; only there are they of use.
+  AdjustedTokens adjusted;          // used if sampling.adjusts()
+  std::shared_ptr<TokenMask> mask;  // set if the request has a filter
+  bool sits_out = false;            // its mask was late: no step decodes it until the mask is made
+  // Speculative decoding: the tokens that the next step verifies, and the number of tokens before them. They are stale at any other
+  // length.
   std::vector<int32_t> drafts;
   int64_t drafted_at = -1;
   std::optional<NgramIndex> ngrams;
   std::optional<Acceptance> acceptance;
-  // With sampling.prompt_logprobs, of the prompt's tokens from the second on: so many have a score; the scores, until a token is drawn.
+  // With sampling.prompt_logprobs, for the prompt's tokens from the second on: the number of tokens with a
+  // score, and the scores, kept until a token is sampled.
   int64_t scored = 0;
   std::vector<TokenScore> scores;
   bool needs_all_tokens() const { return sampling.adjusts() || mask; }
@@ -67,16 +69,16 @@ struct Chunk {
   std::optional<int64_t> taken = {};
   // The chunk's row among the tokens that this step samples; empty if the sequence has later known tokens.
   std::optional<int64_t> drawn = {};
-  int64_t number = 0;  // of the drawn token in its answer, counted from 0
-  // Its last tokens, which are guesses. It samples behind each of them, too, in the rows that follow `drawn`.
+  int64_t number = 0;  // of the sampled token in its answer, counted from 0
+  // Its last tokens are these drafts. It also samples behind each draft, in the rows after `drawn`.
   std::vector<int32_t> drafts = {};
-  int64_t scores = 0;  // of its first so many tokens the logits score the token of the prompt that comes next
-  // What it draws is nobody's: the mask was late, or could not be made. Its last token is computed once more.
+  int64_t scores = 0;  // number of its first tokens whose logits score the next prompt token
+  // The sample is discarded because the mask was late or could not be made. The chunk's last token is recomputed later.
   bool dropped = false;
 
   // Tokens that it samples.
   int64_t rows() const { return drawn ? 1 + std::ssize(drafts) : 0; }
-  // The i-th of its tokens; -1 - taken where the host does not know it.
+  // The i-th of its tokens; -1 - taken if the host does not know it.
   int32_t token(int64_t i) const {
     const int64_t known = count - std::ssize(drafts);
     if (i >= known) return drafts[static_cast<size_t>(i - known)];
@@ -84,12 +86,13 @@ struct Chunk {
     return sequence->tokens[static_cast<size_t>(first + i)];
   }
 
-  // Whether penalties or biases change the logits that it draws from.
+  // Whether penalties or biases change the logits before sampling.
   bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
   // Whether a filter removes tokens from the logits.
   bool masked() const { return drawn && !dropped && sequence->mask; }
   int64_t masked_rows() const { return masked() ? std::min(rows(), sequence->mask->rows()) : 0; }
-  // Whether TopLogprobs looks at them: for the request; and where they change, since Sample then knows the changed ones alone.
+  // Whether TopLogprobs reads the logits: because the request asks for it, or because the logits are
+  // changed, in which case Sample only knows the changed ones.
   bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || sequence->needs_all_tokens()); }
 };
 
@@ -99,7 +102,7 @@ struct SchedulerOptions {
   // whole step. 0: only the step's own bound applies.
   int64_t mixed_prefill_tokens = 0;
   PageHash hash = page_hash;
-  std::vector<int64_t> windows = {0};  // CacheLayout
+  std::vector<int64_t> windows = {0};  // see CacheLayout
   SpeculationOptions speculation = {};
   StepCosts costs = {};  // with speculation
 };
@@ -148,7 +151,8 @@ class Scheduler {
   Result<int64_t> add(Request request);
   void cancel(int64_t id);  // does nothing if the request is finished or unknown
   bool idle() const { return waiting_.empty() && running_.empty(); }
-  // Whether a request draws by all tokens before the drawn one, or has drafts to verify: no step may be chosen before those are accepted.
+  // Whether any request needs all previous tokens before it samples, or has drafts to verify: then accept() must come before the next
+  // step is chosen.
   bool needs_all_tokens() const;
   // The sequences that have a filter.
   std::vector<std::shared_ptr<Sequence>> filtered() const;
@@ -156,8 +160,8 @@ class Scheduler {
   // Returns the chunks of the next step and takes pages for them. Empty if there is nothing to do, or
   // nothing before the steps in flight are accepted.
   std::vector<Chunk> next();
-  // Takes what the oldest step in flight computed: Chunk::rows() tokens of each chunk, in order, and Chunk::scores of each. Returns the
-  // tokens that count: those up to the first that is not the draft behind it. Finished sequences leave.
+  // Takes the results of the oldest step in flight: Chunk::rows() tokens of each chunk, in order, and Chunk::scores scores of each
+  // chunk. Returns the tokens up to the first one that differs from its draft. Finished sequences are removed.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
                                      const std::vector<GeneratedToken>& drawn,
                                      std::vector<TokenScore> scores = {});
@@ -212,8 +216,8 @@ class Scheduler {
   SchedulerOptions options_;
   PagePool pool_;
   std::optional<Speculation> speculation_;
-  bool has_drafts_ = false;  // of some sequence, by the tokens that were accepted last
-  int64_t room_;             // tokens of a sequence that fits into the cache alone
+  bool has_drafts_ = false;  // some sequence has drafts for the tokens that were accepted last
+  int64_t room_;             // tokens of the longest sequence that fits into the cache alone
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;  // oldest first
   int64_t next_id_ = 0, preemptions_ = 0, queries_ = 0, hits_ = 0;

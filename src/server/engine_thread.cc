@@ -219,7 +219,7 @@ void EngineThread::note_load(bool healthy) {
   load_.steps = engine_.steps();
   load_.drafts_most = engine_.speculation().num_speculative_tokens;
   if (load_.drafts_most > 0) load_.drafts = engine_.scheduler().draft_counts();
-  // Into memory that is there, unless a kernel is new.
+  // Reuses memory unless a kernel is new.
   (void)has_memory_for([&] { load_.kernels = engine_.kernel_runs(); });
   load_.experts = engine_.expert_counts();
   load_.healthy = healthy;

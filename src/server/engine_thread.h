@@ -57,8 +57,8 @@ struct EngineLoad {
   MaskCounts masks = {};
   std::optional<DraftCounts> drafts = {};  // with speculative decoding
   int64_t drafts_most = 0;                 // of one sequence in one step
-  bool healthy = true;                     // the last step that was made did not fail
-  // Little more than a second old, or as they were when the engine became idle; null: not counted.
+  bool healthy = true;                     // the last step succeeded
+  // At most slightly more than a second old, or taken when the engine became idle. Null: experts are not counted.
   std::shared_ptr<const ExpertCounts> experts = {};
 };
 
