@@ -13,7 +13,7 @@ Command add_draft(CLI::App& root) {
       root.add_subcommand("draft", "load, check and time a checkpoint's draft (MTP) layer on this machine");
   const auto o = std::make_shared<DraftOptions>();
   const auto json = std::make_shared<bool>(false);
-  app->add_option("model,--model", o->model, "a Hugging Face model directory");
+  app->add_option("model,--model", o->model, "a Hugging Face model directory")->check(some_text());
   app->add_option("--layer", o->layer, "index among the model's draft layers")
       ->capture_default_str()
       ->check(integer_between(0, INT32_MAX));

@@ -100,7 +100,8 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
   app->add_flag("--json", flags->json, "print JSON");
   app->add_flag("--contract", flags->contract, "print the operation's fields and tensors");
   app->add_option("--model", flags->model,
-                  "explain everything that this model runs: a directory, or the name of a known MoE layer");
+                  "explain everything that this model runs: a directory, or the name of a known MoE layer")
+      ->check(some_text());
   if (const auto problem = named_op(words)) {
     add_fields(app, *problem, flags.get());
   } else {

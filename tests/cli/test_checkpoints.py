@@ -376,7 +376,7 @@ class Names(Checkpoints):
                 for flag in ((f"--model={name}",), ("--model", name), (name,)) if words[0] != "explain" else ((f"--model={name}",),):
                     status, out, err = self.said(*words, *flag, HF_HUB_CACHE=self.path("nothing"))
                     self.assertEqual((status, out), (2, ""), (words, flag))
-                    self.assertRegex(err, "wanted|--model: 1 required TEXT missing")
+                    self.assertIn("wanted", err)
 
     def test_one_file_of_a_model_names_the_directory(self):
         status, _, err = self.said("run", os.path.join(variants.SHIPPED, "model.safetensors"), "-q", "-p", QUESTION)
