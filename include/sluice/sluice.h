@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define SLUICE_VERSION_MAJOR 0
-#define SLUICE_VERSION_MINOR 1
+#define SLUICE_VERSION_MINOR 2
 #define SLUICE_VERSION_PATCH 0
 
 /* "0.2.0": the version of the library that runs, which may differ from the header's version. */

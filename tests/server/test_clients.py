@@ -138,7 +138,7 @@ class AgainstFake(Files):
         "interims": "wanted at most 100 interim answers, found more",
         "interim and no more": "the server closed the connection before its answer was complete",
         "switch": "HTTP 101", "mail": "wanted an HTTP answer, found an error: bad version",
-        "event": "wanted events of at most 16777216 bytes, found a longer one",
+        "event": "stream: wanted events of at most 16777216 bytes, found a longer one",
         'usage {"prompt_tokens": -5}': "usage: prompt_tokens: wanted an integer from 0 to 2147483647, found -5",
         'usage {"completion_tokens": 1e300}': "usage: completion_tokens: wanted an integer from 0 to 2147483647, found 1e+300",
         'usage {"completion_tokens": 18446744073709551615}': "usage: completion_tokens: wanted an integer from 0 to 2147483647, found 184467",
@@ -195,7 +195,7 @@ class AgainstFake(Files):
             self.assertEqual((run["gpu"], run["note"], run["empty"], run["completed"]), ("H200", "a = b", "", 2))
         self.fake.log.clear()
         for bad, said in (("gpu", "wanted KEY=VALUE, found 'gpu'"), ("=x", "wanted KEY=VALUE, found '=x'"),
-                          ("completed=9", "wanted a key that no result has, and each once, found 'completed'"),
+                          ("completed=9", "wanted unique keys that the result does not have, found 'completed'"),
                           ("p99_ttft_ms=9", "found 'p99_ttft_ms'"), ("errors=9", "found 'errors'")):
             self.assertIn("--metadata: " + said if "wanted" in said else said,
                           sluice("bench", "serve", "--base-url", self.fake.url, *words, "--metadata", bad, status=2)[1])

@@ -116,10 +116,10 @@ class Log(OwnServerTest):
         all_lines = [json.loads(line) for line in server.logged().splitlines()]
         lines = all_lines[3:]
         self.assertEqual([line["message"].split()[0] for line in lines],
-                         ["serving", "requests", "chat", "refused", "refused", "chat", "asked"])
+                         ["serving", "ignoring", "chat", "refused", "refused", "chat", "shutting"])
         for line in all_lines:
             self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
-            about_a_request = line in lines and line["message"].split()[0] not in ("serving", "asked")
+            about_a_request = line in lines and line["message"].split()[0] not in ("serving", "shutting")
             self.assertEqual("request_id" in line, about_a_request, line)
         _, unknown, whole, wrong, nonsense, left, _ = lines
         self.assertEqual(unknown["request_id"], whole["request_id"])
