@@ -425,8 +425,8 @@ TEST_F(SchemaTest, ReferencesAreRelativeToTheSchemaAroundThem) {
        R"({"$id": "item", "const": "W"}, {"$id": "Item", "const": "Z"})"},
       {R"("$id": "urn:a:s", "$ref": "urn:a:item")",
        R"({"$id": "urn:b:item", "const": "W"}, {"$id": "urn:a:item", "const": "Z"})"},
-      {R"("$id": "b/s.json", "$ref": "item")",
-       R"({"$id": "/item", "const": "W"}, {"$id": "/b/../b/item", "const": "W"}, {"$id": "item", "const": "Z"})"},
+      {R"("$id": "s.json", "$ref": "b/item")",
+       R"({"$id": "item", "const": "W"}, {"$id": "b/item", "const": "Z"})"},
       {R"("$ref": "b/item")",
        R"({"$id": "http://x.y/b/item", "const": "W"}, {"$id": "b/item", "const": "Z"})"},
       {R"("$ref": "http://x.y/b/item")",
@@ -468,10 +468,13 @@ TEST_F(SchemaTest, ReferencesThatLeadOutAreRefused) {
           "definitions": {"b": {"$id": "item", "$ref": "#"}}})"};
   for (const char* schema : kAway)
     EXPECT_NE(refusal(kSchema, schema).find("found a URI of another document"), std::string::npos) << schema;
-  EXPECT_NE(refusal(kSchema,
-                    R"({"$ref": "item", "$defs": {"a": {"$id": "item"}, "b": {"$id": "item", "const": 1}}})")
-                .find("found several that differ"),
-            std::string::npos);
+  // The last two: without a base checkers differ in what these are relative to.
+  for (
+      const char* schema :
+      {R"({"$ref": "item", "$defs": {"a": {"$id": "item"}, "b": {"$id": "item", "const": 1}}})",
+       R"({"$ref": "item", "$defs": {"a": {"$id": "item"}, "b": {"$id": "../item", "const": 1}}})",
+       R"({"$id": "s/root", "$ref": "item", "$defs": {"a": {"$id": "item"}, "b": {"$id": "/item", "const": 1}}})"})
+    EXPECT_NE(refusal(kSchema, schema).find("found several that differ"), std::string::npos) << schema;
   EXPECT_NE(refusal(kSchema, R"({"$ref": "item", "$defs": {"a": {"$id": "item", "$ref": "#/$defs/q"}}})")
                 .find("$ref 'item#/$defs/q': wanted a schema at this place, found nothing"),
             std::string::npos);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kShownMax = 120;
 // The base of a schema that has none: so deep that ".." leads to no name of the schema.
-const std::string kUnknownBase = "schema:/1/2/3/4/5/6/7/8/";
+const std::string kUnknownBase = "schema:/1/2/3/4/5/6/7/8/", kUnknown = "schema:/";
 
 std::string shown(const std::string& text) {
   const std::string clean = printable(valid_utf8(text.substr(0, kShownMax)));
@@ -124,9 +124,8 @@ const Json* by_pointer(const Json* at, const std::string& pointer) {
 }  // namespace
 
 std::string shown_reference(const std::string& text) {
-  for (const std::string& unknown : {kUnknownBase, kUnknownBase.substr(0, kUnknownBase.find('/'))})
-    if (text.starts_with(unknown)) return shown(text.substr(unknown.size()));
-  return shown(text);
+  if (text.starts_with(kUnknownBase)) return shown(text.substr(kUnknownBase.size()));
+  return shown(text.starts_with(kUnknown) ? text.substr(kUnknown.size() - 1) : text);
 }
 
 std::span<const Json> values_in(const Json& array) {
@@ -199,6 +198,10 @@ void SchemaDocument::note_schema(Json& at, Resource* resource) {
     } else if (!id->empty()) {
       *resource = {&at, resolved_uri(resource->uri, without_fragment(*id))};
       if (&at == &root_) root_uri_ = resource->uri;
+      const bool plain =
+          !id->starts_with('/') && !id->starts_with('.') && id->find("/.") == std::string::npos;
+      const bool in_folder = &at == &root_ && id->find('/') != std::string::npos;
+      disputed_ |= resource->uri.starts_with(kUnknown) && (!plain || in_folder);
       if (!named_.try_emplace(resource->uri, &at).second) named_again_.emplace_back(resource->uri, &at);
     }
   }
@@ -213,6 +216,15 @@ std::vector<std::string> SchemaDocument::keys(const Json& object) const {
   return out;
 }
 
+bool SchemaDocument::is_ambiguous(const std::string& uri) const {
+  if (ambiguous_.contains(uri)) return true;
+  if (!disputed_ || !uri.starts_with(kUnknown)) return false;
+  const std::string last = uri.substr(uri.rfind('/'));
+  return std::count_if(named_.begin(), named_.end(), [&](const auto& one) {
+           return one.first.starts_with(kUnknown) && one.first.ends_with(last);
+         }) > 1;
+}
+
 Result<const Json*> SchemaDocument::target(const std::string& reference) const {
   const Json* resource = &root_;
   const std::string document = without_fragment(reference);
@@ -224,7 +236,7 @@ Result<const Json*> SchemaDocument::target(const std::string& reference) const {
     if (found == named_.end())
       return invalid("$ref " + shown_reference(reference) +
                      ": wanted a reference within the same schema, found a URI of another document");
-    if (ambiguous_.contains(uri))
+    if (is_ambiguous(uri))
       return invalid("$ref " + shown_reference(reference) +
                      ": wanted one schema with this $id, found several that differ");
     resource = found->second;

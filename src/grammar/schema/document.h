@@ -53,13 +53,16 @@ class SchemaDocument {
   enum class Place : uint8_t { kSchema, kNamedSchemas, kUnknown };
   void note_resources(Json& at, Resource resource, Place place);
   void note_schema(Json& at, Resource* resource);
+  bool is_ambiguous(const std::string& uri) const;
   Json root_;
   std::string root_uri_;
   int draft_ = 2020;
   std::unordered_map<const Json*, std::vector<std::string>> order_;
   std::map<std::string, const Json*> named_;  // by URI
   std::vector<std::pair<std::string, const Json*>> named_again_;
-  std::set<std::string> ambiguous_;                                     // URIs of several schemas that differ
+  std::set<std::string> ambiguous_;  // URIs of several schemas that differ
+  bool disputed_ =
+      false;  // names without a base that checkers resolve to different URIs, of the same last part
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;
