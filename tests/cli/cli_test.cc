@@ -165,7 +165,7 @@ TEST(Cli, AnEmptyValueIsAValue) {
       {{"eval", "--limit", "3"}, "--limit: wanted an integer"},
       {{"moe", tiny, "--tokens", "3"}, "--tokens: wanted an integer from 1 to 16384, found ''"},
       {{"bench", "serve", "--num-prompts", "3"}, "--num-prompts: wanted an integer"},
-      {{"explain", "router_gemm", "--tokens", "3"}, "tokens: wanted an integer, found ''"}};
+      {{"explain", "router_gemm", "--tokens"}, "tokens: wanted an integer, found ''"}};
   for (const auto& [words, said] : empty) {
     std::vector<std::string> with_equals = words, apart = words;
     const size_t flag = words[0] == "moe" || words[0] == "explain" || words[0] == "bench" ? 2 : 1;
@@ -178,10 +178,10 @@ TEST(Cli, AnEmptyValueIsAValue) {
   expect_refusal({"run", "-t=x"}, {"--threads: wanted an integer from 0 to 1024, found 'x'"});
   expect_refusal({"serve", "-q="}, {"-q: wanted no value, found '-q='"});
   expect_refusal({"devices", "--json="}, {"--json: wanted no value, found '--json='"});
-  expect_refusal({"bench", "serve", "--json="}, {"--json: wanted no value, found '--json='"});
+  expect_refusal({"bench", "serve", "--ignore-eos="}, {"--ignore-eos: wanted no value"});
   // Another flag's value, and what stands behind "--", is taken as it is.
   expect_refusal({"run", "--max-tokens", "--stop="}, {"--max-tokens: wanted", "found '--stop='"});
-  expect_refusal({"devices", "--", "--json="}, {"unexpected argument '--json='"});
+  expect_refusal({"devices", "--", "--json="}, {"was not expected: --json="});
 }
 
 TEST(Cli, HelpAndVersion) {

@@ -212,7 +212,6 @@ TEST(ApiAnswer, LogprobsOfATextWithoutItsFrame) {
       {"ateoun(5", "ateoun(5"},
       {"é 6<|end|>", "é 6"},
       {"<|channel|>final It is 685", "It is 685"},
-      {"<|channel|>final 6 to=functions.x", "6"},
       {"a b<|channel|>final 685<|return|>", "a b 685"},
       {"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final 68<|end|>"
        "<|start|>assistant<|channel|>final<|message|>5",
@@ -242,11 +241,6 @@ TEST(ApiAnswer, LogprobsOfATextWithoutItsFrame) {
       std::erase(content, ' ');
       EXPECT_EQ(listed, content) << said;
     }
-  const auto response = answer_to({.kind = ApiKind::kResponse, .sampling = {.logprobs = 1}});
-  push_with_logprobs(response.get(), tokens_of("<|channel|>final 685"));
-  const Json part = Json::parse(response->finish())["output"][0]["content"][0];
-  EXPECT_EQ(part["text"], "685");
-  EXPECT_EQ(text_in(part["logprobs"]), " 685");
 }
 
 TEST(ApiAnswer, LogprobsEndWhereAStopStringBegins) {

@@ -243,6 +243,19 @@ TEST(ApiResponse, LogProbabilitiesAreNotRepeatedByEveryEnd) {
   EXPECT_EQ(of_deltas, 3u);
 }
 
+TEST(ApiResponse, LogprobsOfATextWithoutItsFrame) {
+  for (const std::string stream : {"false", "true"}) {
+    const auto answer = answer_to(
+        request(R"("input": "q", "include": ["message.output_text.logprobs"], "stream": )" + stream));
+    const std::string events = push_all(answer.get(), "<|channel|>final 685", FinishReason::kLength);
+    const std::string end = answer->finish();
+    const Json whole = stream == "false" ? Json::parse(end) : events_in(events + end).back()["response"];
+    const Json& part = whole["output"][0]["content"][0];
+    EXPECT_EQ(part["text"], "685");
+    EXPECT_FALSE(part["logprobs"].empty());
+  }
+}
+
 TEST(ApiResponse, ACallWaitsForItsOutput) {
   const auto answer = answer_to(request(kTools + R"(, "input": "q")"));
   push_all(answer.get(), kCalls);
