@@ -341,12 +341,13 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
                    {w[0] + ": ", w[1]});
   }
   const std::pair<const char*, const char*> speculation[] = {
-      {"ngram", "--speculative-config: column 2: wanted"},
+      {"ngram", "--speculative-config: wanted JSON, found an error at byte 2 of 5"},
       {"[]", "--speculative-config: wanted an object, found an array of 0"},
-      {"{}", "--speculative-config: method: missing"},
+      {"{}", "--speculative-config: method: wanted a value, found no such key"},
       {R"({"method": "eagle3", "model": "x"})",
        R"(--speculative-config: method: wanted ngram or suffix, found "eagle3")"},
-      {R"({"method": "ngram"})", "--speculative-config: num_speculative_tokens: missing"},
+      {R"({"method": "ngram"})",
+       "--speculative-config: num_speculative_tokens: wanted a value, found no such key"},
       {R"({"method": "ngram", "num_speculative_tokens": 33})",
        "num_speculative_tokens: wanted an integer from 1 to 32, found 33"},
       {R"({"method": "ngram", "num_speculative_tokens": 2, "model": "x"})", R"(found "model")"},

@@ -87,7 +87,8 @@ TEST_P(EngineSpeculation, EndsAtStopTokensAndLengths) {
 
 // Few pages, pieces of prompts, a window: sequences lose their pages between a draft and its verification.
 TEST_P(EngineSpeculation, GoesOnAfterAPreemption) {
-  const auto requests = some_requests();
+  auto requests = some_requests();
+  for (Request& r : requests) r.sampling.max_tokens = 24;
   const auto wanted = plain(requests);
   EngineOptions options = drafting(requests, wanted, 6);
   options.max_model_len = 64;
