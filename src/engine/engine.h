@@ -23,7 +23,7 @@ constexpr int64_t kStepTokensMax = 16384;  // the largest token count that every
 constexpr int64_t kRecordedSequences = 256;
 constexpr size_t kRecordingsMax = 1024;  // shapes of steps; others are launched kernel by kernel
 constexpr int64_t kVerifiedRows =
-    1024;  // logit rows of a step that verifies drafts, beyond one for each sequence
+    1024;  // logit rows of a step that verifies drafts, at most; more sequences have a row each
 
 struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and generated

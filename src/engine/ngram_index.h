@@ -1,4 +1,4 @@
-// Finds where the end of a sequence occurred before, so that what followed it there can be drafted.
+// Finds an earlier occurrence of the last tokens of a sequence. The tokens that followed it are drafts for speculative decoding.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,21 +7,21 @@
 namespace sluice {
 
 struct NgramMatch {
-  int64_t end = 0;     // the tokens from here on followed the earlier occurrence
-  int64_t length = 0;  // of the match, in tokens; 0: none
+  int64_t end = 0;     // position of the token that followed the earlier occurrence
+  int64_t length = 0;  // tokens that match; 0: there is no match
 };
 
-// Every position of one sequence, by the `min_match` tokens before it. Grows with the sequence.
+// A hash table of the positions of one sequence, by the `min_match` tokens before each position. It grows with the sequence.
 class NgramIndex {
  public:
   // min_match >= 1.
   explicit NgramIndex(int64_t min_match) : min_match_(min_match) {}
 
-  // Takes in `tokens`, which begin with the tokens of the last call: at most kTokensOfCall of them, and `budget`, which it lowers. So a
-  // long prompt is indexed over several steps. Returns whether all of them are indexed.
+  // Indexes the tokens that are new since the last call: at most kTokensOfCall and at most `budget`, which it lowers by their number. A
+  // long prompt takes several calls. Returns whether all of `tokens` are indexed.
   bool update(std::span<const int32_t> tokens, int64_t* budget);
-  // The longest suffix of `tokens`, min_match to max_match tokens, that occurred before; the latest such place. Looks at kPlacesOfCall
-  // places. `tokens` are what the last update() took in.
+  // The earlier occurrence that shares the most last tokens with `tokens`, from min_match to max_match; the latest of equally long ones.
+  // Compares at most kPlacesOfCall occurrences. `tokens` are those of the last update().
   NgramMatch find(std::span<const int32_t> tokens, int64_t max_match) const;
 
   static constexpr int64_t kTokensOfCall = 8192, kPlacesOfCall = 64;
@@ -30,9 +30,9 @@ class NgramIndex {
   size_t slot_of(std::span<const int32_t> gram) const;
   void make_room(int64_t tokens);
 
-  int64_t min_match_, indexed_ = 0;  // positions up to here are in the index
-  std::vector<int32_t> latest_;      // by hash of the tokens before it: a position; 0: none
-  std::vector<int32_t> before_;      // of each position: the one before it with the same hash
+  int64_t min_match_, indexed_ = 0;
+  std::vector<int32_t> latest_;  // by hash: the latest position with this hash; 0: none
+  std::vector<int32_t> before_;  // by position: the previous position with the same hash; 0: none
 };
 
 }  // namespace sluice

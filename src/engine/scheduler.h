@@ -48,7 +48,7 @@ struct Sequence {
   std::vector<int32_t> drafts;
   int64_t drafted_at = -1;
   std::optional<NgramIndex> ngrams;
-  std::optional<Acceptance> acceptance;
+  Acceptance acceptance;
   // With sampling.prompt_logprobs, for the prompt's tokens from the second on: the number of tokens with a
   // score, and the scores, kept until a token is sampled.
   int64_t scored = 0;

@@ -1,21 +1,25 @@
 #include "engine/speculation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "base/printable.h"
+#include "base/random.h"
 #include "engine/scheduler.h"
 
 namespace sluice {
 namespace {
 
 constexpr double kFirstGuess = 0.7,
-                 kNextPlace = 0.95;  // of a place nobody has tried: a share of the place before it
-constexpr double kOwnWeight = 0.1, kSharedWeight = 0.02;  // of the newest step in running means
-constexpr double kWorthwhile = 1.03;  // a smaller gain is within the error of a cost model
-constexpr int64_t kProbeEvery = 32;   // drafts that do not pay are tried once in so many steps
-constexpr int64_t kIndexedTokens = 8 * NgramIndex::kTokensOfCall;  // of all sequences, in one step
+                 kNextPlace = 0.95;  // of untried places: the first, and relative to the place before
+constexpr double kOwnWeight = 0.05, kAllWeight = 0.005;  // of one step in the running means
+constexpr double kGuessTrials = 4;                       // that a guess counts for
+constexpr double kDeviations = 2;                        // of a mean that chance does not explain
+constexpr double kWorthwhile = 1.03, kNearBest = 0.98;   // cost models are no better than a few percent
+constexpr int64_t kProbeEvery = 32;                      // every so many unprofitable steps try one draft
+constexpr int64_t kIndexedTokens = 8 * NgramIndex::kTokensOfCall;
 
 class NgramSource final : public DraftSource {
  public:
@@ -36,26 +40,18 @@ class NgramSource final : public DraftSource {
   SpeculationOptions options_;
 };
 
-// A number from 0 to 1 of these three.
-double hashed(int64_t a, int64_t b, size_t c) {
-  uint64_t x = static_cast<uint64_t>(a) * 0x9E3779B97F4A7C15u ^
-               static_cast<uint64_t>(b) * 0xBF58476D1CE4E5B9u ^ (c + 1);
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-  return static_cast<double>((x ^ x >> 31) >> 11) * 0x1p-53;
-}
-
+// Random tokens of the sequence, since those are in the vocabulary.
 class RandomSource final : public DraftSource {
  public:
   std::vector<int32_t> propose(Sequence* s, int64_t most, int64_t*) override {
     std::vector<int32_t> out;
-    // Tokens that the sequence has, so that they are of the vocabulary.
     for (int64_t i = 0; i < most; ++i)
-      out.push_back(
-          s->tokens[static_cast<size_t>(hashed(s->id, std::ssize(s->tokens), static_cast<size_t>(i) + 64) *
-                                        static_cast<double>(s->tokens.size() - 1))]);
+      out.push_back(s->tokens[static_cast<size_t>(random_.integer(0, std::ssize(s->tokens) - 1))]);
     return out;
   }
+
+ private:
+  Random random_{1};
 };
 
 std::shared_ptr<DraftSource> source_of(const SpeculationOptions& options) {
@@ -76,22 +72,32 @@ Status check_speculation(const SpeculationOptions& o) {
   if (o.method == DraftMethod::kNone) return {};
   SLUICE_TRY(check_count("num_speculative_tokens", o.num_speculative_tokens, kDraftsMax));
   SLUICE_TRY(check_count("prompt_lookup_max", o.prompt_lookup_max, kLookupMax));
-  if (!(o.drafts_per_match >= 0 && o.drafts_per_match <= kDraftsMax))
-    return invalid("suffix_decoding_max_spec_factor: wanted 0 to " + std::to_string(kDraftsMax) + ", found " +
-                   number_text(o.drafts_per_match));
-  return check_count("prompt_lookup_min", o.prompt_lookup_min, o.prompt_lookup_max);
+  SLUICE_TRY(check_count("prompt_lookup_min", o.prompt_lookup_min, o.prompt_lookup_max));
+  return check_range("suffix_decoding_max_spec_factor", o.drafts_per_match, 0, kDraftsMax);
 }
 
 double Acceptance::at(int64_t place) const {
-  if (place < known_) return rate_[static_cast<size_t>(place)];
+  const auto i = static_cast<size_t>(place);
+  if (trials_[i] > 0) return rate_[i];
   return place == 0 ? kFirstGuess : kNextPlace * at(place - 1);
 }
 
+double Acceptance::at(int64_t place, const Acceptance& all) const {
+  const auto i = static_cast<size_t>(place);
+  const double mean = all.at(place), own = rate_[i];
+  // A mean of 0 or 1 has no spread, but is a mean of few trials at first.
+  const double spread = std::max(mean * (1 - mean), 0.05);
+  const bool differs = trials_[i] * (own - mean) * (own - mean) > kDeviations * kDeviations * spread;
+  return differs ? own : mean;
+}
+
 void Acceptance::add(int64_t drafted, int64_t accepted, double weight) {
-  for (int64_t i = 0; i < std::min(drafted, accepted + 1); ++i) {
-    const double rate = at(i);
-    known_ = std::max(known_, i + 1);
-    rate_[static_cast<size_t>(i)] = static_cast<float>(rate + weight * ((i < accepted ? 1 : 0) - rate));
+  for (int64_t place = 0; place < std::min(drafted, accepted + 1); ++place) {
+    const auto i = static_cast<size_t>(place);
+    // The first trials have equal weights, beside the guess that they replace; later the mean forgets.
+    const double share = std::max(weight, 1 / (kGuessTrials + 1 + trials_[i])), before = at(place);
+    rate_[i] = static_cast<float>(before + share * ((place < accepted ? 1 : 0) - before));
+    trials_[i] = static_cast<float>(std::min(trials_[i] + 1.0, 1 / weight));
   }
 }
 
@@ -104,7 +110,8 @@ bool Speculation::accepts(int64_t sequence, int64_t length, size_t place, int32_
   if (rates.empty()) return draft == sampled;
   if (place >= rates.size()) return false;
   const double before = place == 0 ? 1 : rates[place - 1];
-  return hashed(sequence, length, place) * before < rates[place];
+  const uint64_t counter = static_cast<uint64_t>(length * kDraftsMax) + place;
+  return uniform(static_cast<uint64_t>(sequence), counter) * before < rates[place];
 }
 
 double Speculation::cost_of(int64_t tokens, bool verifies) {
@@ -115,20 +122,24 @@ double Speculation::cost_of(int64_t tokens, bool verifies) {
   return known[i];
 }
 
-// Candidates are in descending order. A gain may follow a loss, because kernels have steps in their costs. Of many sequences only counts
-// in coarse steps are tried, so that few shapes of steps are captured.
+// The smallest count whose rate is near the best one. Candidates are in descending order. For many sequences it tries few counts, so that
+// few shapes of steps are captured.
 size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t decoding) {
-  const auto own = static_cast<double>(decoding);
-  double best = kWorthwhile * own / cost_of(decoding, false), tokens = own;
-  size_t count = 0;
-  const size_t every = std::max<size_t>(1, static_cast<size_t>(decoding) / 4);
+  const size_t every = std::max<size_t>(1, static_cast<size_t>(decoding) / 2);
+  std::vector<std::pair<double, size_t>> rates;
+  double tokens = static_cast<double>(decoding);
+  const double plain = tokens / cost_of(decoding, false);
+  double best = kWorthwhile * plain;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    tokens += candidates[i].survives;
+    tokens += candidates[i].accepted;
     if ((i + 1) % every != 0 && i + 1 < candidates.size()) continue;
-    const double rate = tokens / (cost_of(decoding + static_cast<int64_t>(i) + 1, true) + costs_.waiting);
-    if (rate > best) best = rate, count = i + 1;
+    const double cost = cost_of(decoding + static_cast<int64_t>(i) + 1, true) + costs_.waiting;
+    rates.emplace_back(tokens / cost, i + 1);
+    best = std::max(best, tokens / cost);
   }
-  return count;
+  for (const auto& [rate, count] : rates)
+    if (rate >= kNearBest * best && rate > kWorthwhile * plain) return count;
+  return 0;
 }
 
 bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
@@ -137,25 +148,23 @@ bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
   for (size_t i = 0; i < decoding.size(); ++i) {
     Sequence& s = *decoding[i];
     s.drafts.clear();
-    const int64_t room =
-        s.tokens_max - std::ssize(s.tokens) - 1;  // the token behind the drafts is sampled, too
-    const int64_t most = std::min(options_.num_speculative_tokens, room);
+    s.drafted_at = std::ssize(s.tokens);
+    // The step also samples one token behind the last draft.
+    const int64_t most = std::min(options_.num_speculative_tokens, s.tokens_max - std::ssize(s.tokens) - 1);
     if (most < 1) continue;
     s.drafts = source_->propose(&s, most, &budget);
-    s.drafted_at = std::ssize(s.tokens);
-    if (!s.acceptance) s.acceptance = all_;
-    double survives = 1;
-    for (int64_t j = 0; j < std::ssize(s.drafts); ++j)
-      candidates.push_back({survives *= (s.acceptance->at(j) + all_.at(j)) / 2, i});
+    double accepted = 1;
+    for (int64_t place = 0; place < std::ssize(s.drafts); ++place)
+      candidates.push_back({accepted *= s.acceptance.at(place, all_), i});
   }
   if (candidates.empty()) return false;
-  // Of one sequence each token survives less often than the one before it, so a prefix of this order has prefixes of drafts.
+  // A draft is never more likely to be accepted than the one before it, so any prefix of this order takes prefixes of drafts.
   std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.survives > b.survives; });
+                   [](const Candidate& a, const Candidate& b) { return a.accepted > b.accepted; });
   candidates.resize(std::min(candidates.size(), static_cast<size_t>(std::max<int64_t>(rows, 0))));
   size_t count = options_.by_cost ? best_count(candidates, std::ssize(decoding)) : candidates.size();
-  // Texts change: what did not pay is tried again now and then.
-  if (count == 0 && !candidates.empty() && ++rejected_ % kProbeEvery == 0) count = 1;
+  // The text may have changed, so an occasional draft updates the means.
+  if (count == 0 && !candidates.empty() && ++unprofitable_ % kProbeEvery == 0) count = 1;
   std::vector<size_t> kept(decoding.size());
   for (size_t i = 0; i < count; ++i) ++kept[candidates[i].sequence];
   for (size_t i = 0; i < decoding.size(); ++i)
@@ -168,8 +177,8 @@ void Speculation::verified(Sequence* s, int64_t drafted, int64_t accepted) {
   counts_.draft_tokens += drafted;
   counts_.accepted += accepted;
   for (int64_t i = 0; i < accepted; ++i) ++counts_.accepted_at[static_cast<size_t>(i)];
-  if (s->acceptance) s->acceptance->add(drafted, accepted, kOwnWeight);
-  all_.add(drafted, accepted, kSharedWeight);
+  s->acceptance.add(drafted, accepted, kOwnWeight);
+  all_.add(drafted, accepted, kAllWeight);
 }
 
 }  // namespace sluice

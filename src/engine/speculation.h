@@ -1,14 +1,13 @@
-// Speculative decoding: which tokens a step verifies behind the last known one of each sequence. Host data only.
+// Speculative decoding: chooses the draft tokens that a step verifies behind the last known token of each sequence. Host data only.
 //
-// The token of a sequence at a position depends on its seed, its position and the tokens before it alone. A step that computes k drafts
-// behind the last known token samples k + 1 tokens; each counts if all drafts before it equal the tokens that were sampled. So the answer
-// is the one without drafts, whatever is drafted.
+// A sampled token depends only on the sequence's seed, its position and the tokens before it. A step that computes k drafts samples
+// k + 1 tokens: one behind the last known token, and one behind each draft. A sample is accepted if every draft before it equals the
+// sample in its place. So answers do not depend on drafts.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -23,82 +22,85 @@ class DraftSource;
 
 enum class DraftMethod : uint8_t {
   kNone,
-  kNgram,   // what followed the last prompt_lookup_min to prompt_lookup_max tokens where they occurred before
-  kSuffix,  // the same, with drafts_per_match
+  kNgram,   // drafts are the tokens that followed an earlier occurrence of the last tokens
+  kSuffix,  // the same, with at most drafts_per_match drafts per token of the match
 };
 constexpr std::string_view text(DraftMethod method) {
   constexpr std::string_view kWords[] = {"none", "ngram", "suffix"};
   return kWords[static_cast<size_t>(method)];
 }
 
-constexpr int64_t kDraftsMax = 32;  // of one sequence in one step
+constexpr int64_t kDraftsMax = 32;  // drafts of one sequence in one step
 constexpr int64_t kLookupMax = 64;  // tokens of a match
 
 struct SpeculationOptions {
   DraftMethod method = DraftMethod::kNone;
-  int64_t num_speculative_tokens = 0;  // of one sequence in one step at most; 1 to kDraftsMax
+  int64_t num_speculative_tokens = 0;                    // limit per sequence and step, 1 to kDraftsMax
   int64_t prompt_lookup_min = 5, prompt_lookup_max = 5;  // tokens of a match, 1 to kLookupMax
-  double drafts_per_match =
-      0;                // of kSuffix: drafts are at most so many times the tokens of the match; 0: no bound
-  bool by_cost = true;  // false: every draft is verified, whether it pays or not
-  std::shared_ptr<DraftSource> source = {};  // in place of the method's own: a caller's drafts
-  // For measurements with random weights, whose texts nobody can guess: drafts are random, and of so many steps the first, second, ...
-  // draft counts as accepted, whatever was sampled. Not increasing. Answers mean nothing. Empty: drafts are compared.
+  double drafts_per_match = 0;                           // 0: no limit
+  bool by_cost = true;                                   // false: verify every draft
+  std::shared_ptr<DraftSource> source = {};              // replaces the method's own source
+  // For benchmarks with random weights: drafts are random tokens, and the first, second, ... draft is accepted in these shares of the
+  // steps, whatever was sampled. The answers are meaningless. Shares do not increase. Empty: drafts are compared with samples.
   std::vector<double> synthetic_acceptance = {};
 };
-// kInvalidArgument: the option, what was wanted, and what was found.
+// kInvalidArgument names the option, the wanted range and the found value.
 Status check_speculation(const SpeculationOptions& options);
 
-// vLLM's counters.
+// The counters of vLLM's metrics.
 struct DraftCounts {
-  int64_t drafts = 0;                                // steps of one sequence that verified at least one token
-  int64_t draft_tokens = 0;                          // that were verified
-  int64_t accepted = 0;                              // of those
-  std::array<int64_t, kDraftsMax> accepted_at = {};  // by their place in the draft
+  int64_t drafts = 0;                                // steps of a sequence that verified at least one draft
+  int64_t draft_tokens = 0;                          // verified drafts
+  int64_t accepted = 0;                              // accepted drafts
+  std::array<int64_t, kDraftsMax> accepted_at = {};  // accepted drafts by their place
 };
 
-// How likely each place of a draft is accepted once those before it are: running means.
+// The probability that the draft at each place is accepted, given that all drafts before it are: running means.
 class Acceptance {
  public:
   double at(int64_t place) const;
-  // Of `drafted` tokens the first `accepted` were.
+  // The mean of one sequence where it differs from `all` sequences by more than chance, else the mean of all.
+  double at(int64_t place, const Acceptance& all) const;
+  // The first `accepted` of `drafted` drafts were accepted. `weight` is the share of this step in the means.
   void add(int64_t drafted, int64_t accepted, double weight);
 
  private:
   std::array<float, kDraftsMax> rate_ = {};
-  int64_t known_ = 0;  // places that have been tried
+  std::array<float, kDraftsMax> trials_ = {};  // that the mean stands for
 };
 
-// Where drafts come from.
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
-  // At most `most` tokens that may follow. `budget`: tokens of prompts that may still be looked through in this step.
+  // Returns at most `most` tokens that may follow the sequence. Lowers `budget`, the tokens that all sequences together may still index
+  // in this step.
   virtual std::vector<int32_t> propose(Sequence* sequence, int64_t most, int64_t* budget) = 0;
 };
 
-// Microseconds of a step.
+// Predicted microseconds.
 struct StepCosts {
-  // That computes so many tokens and samples behind each; verifies: more than one of some sequence.
+  // Of a step that computes `tokens` tokens and samples behind each. verifies: some sequence has more than one of them.
   std::function<double(int64_t tokens, bool verifies)> step = {};
-  double waiting = 0;  // for the tokens of the step before, which a step without drafts need not know
+  // Added to a step with drafts, which cannot be enqueued before the previous step's tokens are known.
+  double waiting = 0;
 };
 
 class Speculation {
  public:
   Speculation(const SpeculationOptions& options, StepCosts costs);
 
-  // Sets Sequence::drafts of those that decode. At most `rows` drafts in all: those for which (tokens expected) / (cost of the step) is
-  // largest, by the running means of what was accepted. Returns whether there are any.
+  // Sets Sequence::drafts of all sequences that decode, `rows` drafts in total at most. Maximises the expected tokens divided by the cost
+  // of the step. Returns whether there is any draft.
   bool draft(std::span<Sequence* const> decoding, int64_t rows);
-  // Whether the draft at `place` of the step that began behind `length` tokens is what was sampled there.
+  // Whether the draft at `place` is accepted, in the step that began with `length` tokens of the sequence.
   bool accepts(int64_t sequence, int64_t length, size_t place, int32_t draft, int32_t sampled) const;
   void verified(Sequence* sequence, int64_t drafted, int64_t accepted);
   const DraftCounts& counts() const { return counts_; }
 
  private:
+  // One draft, with the probability that it and all drafts before it are accepted.
   struct Candidate {
-    double survives;  // the token counts with this probability
+    double accepted;
     size_t sequence;
   };
   size_t best_count(const std::vector<Candidate>& candidates, int64_t decoding);
@@ -107,10 +109,10 @@ class Speculation {
   SpeculationOptions options_;
   StepCosts costs_;
   std::shared_ptr<DraftSource> source_;
-  Acceptance all_;  // what a sequence begins with
+  Acceptance all_;
   DraftCounts counts_;
-  std::array<std::vector<double>, 2> cost_;  // by StepCosts::step's arguments, once they are known
-  int64_t rejected_ = 0;                     // calls in a row whose drafts did not pay
+  std::array<std::vector<double>, 2> cost_;  // StepCosts::step by `verifies` and tokens; 0: not computed yet
+  int64_t unprofitable_ = 0;                 // steps whose drafts did not pay
 };
 
 }  // namespace sluice

@@ -85,16 +85,22 @@ TEST_P(EngineSpeculation, EndsAtStopTokensAndLengths) {
   }
 }
 
-// Few pages and a window: sequences wait for pages that drafts could take. Preemptions: DraftingScheduler.
-TEST_P(EngineSpeculation, AnswersShortOfPages) {
-  auto requests = some_requests();
-  for (Request& r : requests) r.sampling.max_tokens = 24;
+// Three sequences grow in a cache that holds two of them: one loses its pages while the others have drafts.
+TEST_P(EngineSpeculation, GoesOnAfterAPreemption) {
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 3; ++i) {
+    Request r{.prompt = {7 * i, 3, 5, 8}};
+    r.sampling.temperature = 0.8, r.sampling.seed = static_cast<uint64_t>(i), r.sampling.max_tokens = 50;
+    requests.push_back(r);
+  }
   const auto wanted = plain(requests);
   EngineOptions options = drafting(requests, wanted, 6);
   options.max_model_len = 64;
   options.kv_cache_bytes = bytes_of_pages(model_.config, options.page_size, 32);
   const auto engine = engine_of(*device_, model_, options);
   EXPECT_EQ(run(*engine, requests), wanted);
+  EXPECT_GT(engine->scheduler().preemptions(), 0);
+  EXPECT_EQ(engine->scheduler().free_pages(), 32);
   expect_counts(*engine);
 }
 

@@ -86,6 +86,18 @@ TEST(Acceptance, IsARunningMeanOfEachPlace) {
   EXPECT_LE(a.at(2), a.at(1)) << "what stands behind a rejected draft says nothing of its own place";
 }
 
+TEST(Acceptance, OfOneSequenceCountsWhereChanceDoesNotExplainIt) {
+  Acceptance all, unlucky, hopeless;
+  for (int i = 0; i < 400; ++i) all.add(1, i % 4 > 0 ? 1 : 0, 0.01);
+  const double mean = all.at(0);
+  EXPECT_NEAR(mean, 0.75, 0.02);
+  for (int i = 0; i < 3; ++i) unlucky.add(1, 0, 0.05);
+  EXPECT_EQ(unlucky.at(0, all), mean);
+  for (int i = 0; i < 20; ++i) hopeless.add(1, 0, 0.05);
+  EXPECT_LT(hopeless.at(0, all), 0.3);
+  EXPECT_EQ(Acceptance().at(0, all), mean) << "a new sequence";
+}
+
 // A step costs a constant and something for each token: how many drafts pay depends on both.
 int64_t drafts_at(double of_step, double of_token, int64_t sequences, double waiting = 0) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 1000);
@@ -117,6 +129,38 @@ TEST(Speculation, VerifiesAsManyDraftsAsPay) {
   EXPECT_LT(some, 7);
   EXPECT_LT(drafts_at(1000, 300, 16), 16 * some) << "of many sequences each has fewer";
   EXPECT_EQ(drafts_at(1000, 300, 1, 5000), 0) << "waiting for tokens costs more than drafts bring";
+}
+
+// Estimates of sequences differ by chance. The drafts must not go to the sequences that were lucky.
+TEST(Speculation, SharesDraftsEvenlyAmongEqualSequences) {
+  auto source = std::make_shared<KnownAnswers>(Kind::kRight, 1000);
+  SpeculationOptions options = speculation_of(source, 7);
+  options.by_cost = true;
+  Speculation speculation(
+      options, {.step = [](int64_t tokens, bool) { return 5000 + 10.0 * static_cast<double>(tokens); }});
+  std::vector<Sequence> all(64);
+  std::vector<Sequence*> pointers;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].tokens = {static_cast<int32_t>(i), 1};
+    all[i].prompt_tokens = 1, all[i].tokens_max = 100;
+    source->learn({static_cast<int32_t>(i)}, Tokens(20, 1));
+    pointers.push_back(&all[i]);
+  }
+  Random random(4);
+  double apart = 0;
+  for (int step = 0; step < 200; ++step) {
+    ASSERT_TRUE(speculation.draft(pointers, 1000));
+    int64_t least = 7, most = 0;
+    for (Sequence& s : all) {
+      const int64_t drafts = std::ssize(s.drafts);
+      least = std::min(least, drafts), most = std::max(most, drafts);
+      int64_t accepted = 0;
+      while (accepted < drafts && random.uniform() < 0.75) ++accepted;
+      if (drafts > 0) speculation.verified(&s, drafts, accepted);
+    }
+    apart += static_cast<double>(most - least) / 200;
+  }
+  EXPECT_LT(apart, 3.5);
 }
 
 TEST(Speculation, RefusesWhatIsOutOfRange) {
