@@ -122,7 +122,7 @@ int64_t drafts_at(double of_step, double of_token, int64_t sequences, double wai
 }
 
 TEST(Speculation, VerifiesAsManyDraftsAsPay) {
-  EXPECT_EQ(drafts_at(1000, 0, 1), 7) << "tokens cost nothing";
+  EXPECT_EQ(drafts_at(1000, 0, 1), 6) << "tokens cost nothing, but the seventh draft adds less than 2%";
   EXPECT_EQ(drafts_at(0, 1000, 1), 0) << "a token costs as much as a step";
   const int64_t some = drafts_at(1000, 300, 1);
   EXPECT_GT(some, 0);
