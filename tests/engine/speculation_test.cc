@@ -218,6 +218,26 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DraftingScheduler,
                                            Drafting{Kind::kMixed, 5, 34, 1}, Drafting{Kind::kRight, 7, 34, 1},
                                            Drafting{Kind::kWrong, 7, 64, 1}));
 
+// Steps that are short of tokens: drafts get what is left after a token of every sequence.
+TEST(Speculation, DraftsLeaveATokenToEverySequence) {
+  auto source = std::make_shared<KnownAnswers>(Kind::kRight, 3);
+  StepBounds bounds = bounds_of(64);
+  bounds.tokens = 8, bounds.rows = 32;
+  PretendEngine engine(bounds, {.speculation = speculation_of(source, 7)}, 0);
+  for (int32_t i = 0; i < 4; ++i) {
+    const Request r = request(count_up(10 * i, 2), 30, static_cast<uint64_t>(i));
+    source->learn(r.prompt, answer_alone(r, bounds.positions));
+    ASSERT_TRUE(engine.scheduler.add(r).ok());
+  }
+  (void)engine.step();  // all prompts
+  for (int step = 0; step < 5; ++step) {
+    std::set<int64_t> answered;
+    for (const GeneratedToken& token : engine.step()) answered.insert(token.request);
+    EXPECT_EQ(answered.size(), 4u) << step;
+  }
+  EXPECT_GT(engine.scheduler.draft_counts().accepted, 0);
+}
+
 // Without anything to draft a scheduler goes ahead as ever; with drafts it waits for the tokens before.
 TEST(Speculation, StepsGoAheadWhereNothingIsDrafted) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 3);
