@@ -271,8 +271,9 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
         std::max(f->max_num_batched_tokens.value_or(f->cpu_num_batched_tokens), *f->max_num_seqs);
   if (f->max_model_len > 0) return;
   // Sequences must not end while steps are timed.
-  const int64_t tokens = 1 + f->speculation.num_speculative_tokens;  // of a step
-  const int64_t answer = is_gpu(device) ? 2048 * tokens : o.output_len;
+  // The same for any number of drafts: kernels depend on max_model_len.
+  const int64_t on_gpu = f->speculation.method == DraftMethod::kNone ? 2048 : 8192;
+  const int64_t answer = is_gpu(device) ? on_gpu : o.output_len;
   f->max_model_len = std::ranges::max(o.input_len) + answer;
   for (const int64_t n : o.prefill_len) f->max_model_len = std::max(f->max_model_len, n + 2);
 }
