@@ -10,7 +10,10 @@ namespace sluice {
 //           drawn[-1 - ids[t]]  ids[t] < 0, if that row exists
 //           -1                  otherwise: no token (ops/embedding.h gives zeros)
 //
-// Shapes     ids, y i32[tokens]; drawn i32[rows]. tokens >= 0; rows from 1 to 2^31 - 1.
+// With map > 0 the sampled tokens belong to a draft head with a vocabulary of its own: token_of[drawn[..]] takes the place of drawn[..],
+// and -1 that of a token outside the map.
+//
+// Shapes     ids, y i32[tokens]; drawn i32[rows]; token_of i32[map]. tokens >= 0; rows from 1 and map from 0 to 2^31 - 1.
 // Bytes      reads ids and at most as many sampled tokens, writes y.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.
@@ -20,21 +23,23 @@ struct TakeTokens {
   static constexpr std::string_view kSummary =
       "inserts tokens that the previous step sampled among the known tokens";
   struct Problem {
-    int64_t tokens = 1, rows = 256;
+    int64_t tokens = 1, rows = 256, map = 0;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
       v("tokens", p.tokens, "ids of this step");
       v("rows", p.rows, "tokens that the step before may have drawn");
+      v("map", p.map, "tokens of the draft head's vocabulary; 0: drawn tokens are the model's");
     }
   };
   struct Args {
-    Tensor ids, drawn, y;
+    Tensor ids, drawn, token_of, y;
   };
   template <class V>
   static void slots(const Problem& p, V v) {
     v(slot("ids", Role::kIn, DType::kI32, {p.tokens}), &Args::ids);
     v(slot("drawn", Role::kIn, DType::kI32, {p.rows}), &Args::drawn);
+    v(slot("token_of", Role::kIn, DType::kI32, {p.map}, p.map > 0), &Args::token_of);
     v(slot("y", Role::kOut, DType::kI32, {p.tokens}), &Args::y);
   }
   static Refusal validate(const Problem& p);

@@ -13,10 +13,17 @@ struct Suite<TakeTokens> {
         {{.tokens = 128, .rows = 1}, "one row for all", Fill::kSkewed},
         {{.tokens = 37, .rows = 5}, "every row outside", Fill::kEmpty},
         {{.tokens = 0, .rows = 8}, "no tokens"},
+        {{.tokens = 64, .rows = 64, .map = 64000}, "a draft head's own vocabulary"},
+        {{.tokens = 200, .rows = 9, .map = 3}, "tokens outside the map", Fill::kSkewed},
     };
   }
   static void fill(const TakeTokens::Problem& p, Fill fill, HostArgs<TakeTokens>& host, Random& random) {
-    set_each(host.args().drawn, [&](int64_t, int64_t) { return random.integer(0, 200000); });
+    // With a map, some tokens are outside it.
+    set_each(host.args().drawn, [&](int64_t, int64_t) -> double {
+      return static_cast<double>(p.map > 0 ? random.integer(-1, p.map) : random.integer(0, 200000));
+    });
+    if (p.map > 0)
+      set_each(host.args().token_of, [&](int64_t, int64_t) { return random.integer(0, 200000); });
     set_each(host.args().ids, [&](int64_t, int64_t) -> double {
       if (fill == Fill::kEmpty) return static_cast<double>(one_of(random, {-1 - p.rows, INT32_MIN}));
       if (fill == Fill::kSkewed) return static_cast<double>(-p.rows);
@@ -25,7 +32,7 @@ struct Suite<TakeTokens> {
     });
   }
   static TakeTokens::Problem random(Random& r) {
-    return {.tokens = r.integer(0, 400), .rows = r.integer(0, 70)};
+    return {.tokens = r.integer(0, 400), .rows = r.integer(0, 70), .map = coin(r) ? r.integer(0, 50) : 0};
   }
 };
 

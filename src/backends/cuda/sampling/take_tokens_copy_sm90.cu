@@ -45,13 +45,19 @@ namespace {
 constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads)
-    take_tokens(const int32_t* ids, const int32_t* drawn, int32_t* y, int tokens, int rows) {
+    take_tokens(const int32_t* ids, const int32_t* drawn, const int32_t* token_of, int32_t* y, int tokens,
+                int rows, int map) {
   const int64_t t = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   tile::release_next();
   tile::wait_for_previous();
   if (t >= tokens) return;
-  const int id = ids[t], row = -1 - id;  // -1 - id cannot overflow: the least i32 gives the largest
-  y[t] = id >= 0 ? id : row < rows ? drawn[row] : -1;
+  int id = ids[t];
+  if (id < 0) {
+    const int row = -1 - id;  // cannot overflow: the least i32 gives the largest
+    id = row < rows ? drawn[row] : -1;
+    if (map > 0) id = id >= 0 && id < map ? token_of[id] : -1;
+  }
+  y[t] = id;
 }
 
 Status Launcher::enqueue(const TakeTokens::Problem& p, const TakeTokens::Args& a, Workspace, Stream stream) {
@@ -59,8 +65,8 @@ Status Launcher::enqueue(const TakeTokens::Problem& p, const TakeTokens::Args& a
   const Launch how{.grid = {static_cast<unsigned>((p.tokens + kThreads - 1) / kThreads), 1, 1},
                    .block = {kThreads, 1, 1}};
   return launch(take_tokens_copy_sm90.name, take_tokens, how, stream, a.ids.as<const int32_t>(),
-                a.drawn.as<const int32_t>(), a.y.as<int32_t>(), static_cast<int>(p.tokens),
-                static_cast<int>(p.rows));
+                a.drawn.as<const int32_t>(), a.token_of.as<const int32_t>(), a.y.as<int32_t>(),
+                static_cast<int>(p.tokens), static_cast<int>(p.rows), static_cast<int>(p.map));
 }
 
 }  // namespace
