@@ -74,7 +74,9 @@ struct RopeScaling {
   double factor = 1;               // context extension; gpt-oss 32
   double original_context = 4096;  // tokens the model was trained on before extension
   double beta_fast = 32;  // pairs that rotate more often than this over original_context keep their speed
-  double beta_slow = 1;   // pairs that rotate less often are slowed by `factor`; linear blend between
+  double beta_slow = 1;   // pairs that rotate less often are slowed by `factor`; a linear blend between
+  // What the blend is linear in: the number of the pair (YaRN), or its rotations over original_context (Llama 3).
+  enum class Blend : uint8_t { kPairs, kRotations } blend = Blend::kPairs;
   double attention_factor = 0;  // multiplies cos and sin; 0: 0.1 ln(factor) + 1
   enum class Truncate : uint8_t {
     kNo,
@@ -85,7 +87,7 @@ struct RopeScaling {
 // Fills `table` [rows, rotary / 2, 2] with (cos, sin) of each position and pair, computed in double and
 // rounded once to f32. kInvalidArgument: rotary is odd or below 2, rows is negative, or a scaling parameter
 // is outside its bounds. Source: Peng et al., "YaRN" (2023), section 3; the blend of openai/gpt-oss (no
-// truncation) and of Hugging Face modeling_rope_utils (truncate).
+// truncation) and of Hugging Face modeling_rope_utils (truncate, llama3).
 Status rope_table(const RopeScaling& scaling, int64_t rows, int64_t rotary, float* table);
 
 }  // namespace sluice

@@ -56,7 +56,11 @@ Status rope_table(const RopeScaling& s, int64_t rows, int64_t rotary, float* tab
   const double gain = s.attention_factor > 0 ? s.attention_factor : 0.1 * std::log(s.factor) + 1;
   for (int64_t i = 0; i < half; ++i) {
     const double plain = std::pow(s.theta, -static_cast<double>(i) / static_cast<double>(half));
-    const double slowed = std::clamp((static_cast<double>(i) - ramp.low) / (ramp.high - ramp.low), 0.0, 1.0);
+    const double rotations = s.original_context * plain / (2 * std::numbers::pi);
+    const double slowed =
+        s.blend == RopeScaling::Blend::kRotations
+            ? 1 - std::clamp((rotations - s.beta_slow) / (s.beta_fast - s.beta_slow), 0.0, 1.0)
+            : std::clamp((static_cast<double>(i) - ramp.low) / (ramp.high - ramp.low), 0.0, 1.0);
     const double frequency = stretched ? plain / s.factor * slowed + plain * (1 - slowed) : plain;
     for (int64_t position = 0; position < rows; ++position) {
       const double angle = static_cast<double>(position) * frequency;

@@ -96,6 +96,25 @@ TEST(RopeTableTest, AttentionFactorReplacesTheGain) {
   EXPECT_EQ(table_of(scaling, 1, 8)[0], 0.75f);
 }
 
+// Worked by hand for head_dim 64, theta 10000, factor 8, 4096 positions, low_freq_factor 1, high_freq_factor 4: pair 18 turns
+// 3.66592 times over 4096 positions, so it keeps 0.888641 of its speed and takes 0.111359 of an eighth of it; pair 17 turns
+// 4.8886 times and keeps all; pair 23 turns 0.8693 times and keeps an eighth.
+TEST(RopeTableTest, Llama3BlendsByRotations) {
+  const RopeScaling llama3{.theta = 10000,
+                           .factor = 8,
+                           .original_context = 4096,
+                           .beta_fast = 4,
+                           .beta_slow = 1,
+                           .blend = RopeScaling::Blend::kRotations,
+                           .attention_factor = 1};
+  const auto table = table_of(llama3, 2, kRotary);
+  const auto plain = [](int64_t i) { return std::pow(10000.0, -static_cast<double>(i) / 32); };
+  EXPECT_EQ(table[0], 1);
+  EXPECT_NEAR(frequency(table, kRotary, 17) / plain(17), 1, 1e-6);
+  EXPECT_NEAR(frequency(table, kRotary, 18) / plain(18), 0.888641 + 0.111359 / 8, 2e-5);
+  EXPECT_NEAR(frequency(table, kRotary, 23) / plain(23), 0.125, 1e-6);
+}
+
 TEST(RopeTableTest, RefusesWithTheValueFound) {
   std::array<float, 8> table;
   const auto message = [&](RopeScaling s, int64_t rows, int64_t rotary) {
