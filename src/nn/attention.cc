@@ -21,7 +21,7 @@ void project_heads(Graph* graph, const AttentionConfig& c, const NamedValues& v,
   graph->add<Linear>("attention.qkv",
                      {.tokens = 0,
                       .features = queries + 2 * c.kv_heads * c.head_dim,
-                      .width = c.hidden,
+                      .width = c.input > 0 ? c.input : c.hidden,
                       .x = c.x,
                       .y = c.x,
                       .layout = c.layout,
@@ -35,7 +35,7 @@ void project_heads(Graph* graph, const AttentionConfig& c, const NamedValues& v,
   norm_heads(graph, "attention.k_norm", c, c.kv_heads, Bind(qkv, queries), graph->held("attention.k_norm"));
 }
 
-Attention::Problem attention_problem(const AttentionConfig& c, const StepBounds& b, bool decodes) {
+Attention::Problem attention_problem(const AttentionConfig& c, const StepBounds& b, int64_t rows_max) {
   return {.tokens = 0,
           .sequences = b.sequences,
           .heads = c.heads,
@@ -45,7 +45,7 @@ Attention::Problem attention_problem(const AttentionConfig& c, const StepBounds&
           .page_size = b.page_size,
           .pages_per_seq = b.pages_per_seq(),
           .window = c.window,
-          .rows_max = decodes ? 1 : 0,
+          .rows_max = rows_max,
           .scale = c.scale,
           .q = c.x,
           .cache = c.cache,
@@ -56,7 +56,7 @@ Attention::Problem attention_problem(const AttentionConfig& c, const StepBounds&
 }  // namespace
 
 void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& b, const NamedValues& v,
-                      bool decodes) {
+                      int64_t rows_max) {
   const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim, width = queries + 2 * keys;
   Graph& g = *graph;
   const ValueId qkv = g.between("qkv", width), heads = g.between("heads");
@@ -88,7 +88,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                   {&W::k_cache, k_cache},
                   {&W::v_cache, v_cache}});
   using A = Attention::Args;
-  g.add<Attention>(c.window > 0 ? "attention.sliding" : "attention.full", attention_problem(c, b, decodes),
+  g.add<Attention>(c.window > 0 ? "attention.sliding" : "attention.full", attention_problem(c, b, rows_max),
                    {{&A::q, qkv},
                     {&A::k_cache, k_cache},
                     {&A::v_cache, v_cache},
@@ -97,6 +97,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                     {&A::kv_len, v("kv_len")},
                     {&A::sinks, held_if(graph, c.sinks, "attention.sinks")},
                     {&A::y, heads}});
+  const Bind residual = v("residual").value == kNoValue ? v("stream") : v("residual");
   using L = Linear::Args;
   g.add<Linear>("attention.o",
                 {.tokens = 0,
@@ -110,7 +111,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                 {{&L::x, heads},
                  {&L::w, g.held("attention.o")},
                  {&L::bias, held_if(graph, c.o_bias, "attention.o_bias")},
-                 {&L::residual, v("stream")},
+                 {&L::residual, residual},
                  {&L::y, v("stream")}});
 }
 

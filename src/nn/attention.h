@@ -8,6 +8,7 @@ namespace sluice {
 
 struct AttentionConfig {
   int64_t hidden = 2880, heads = 64, kv_heads = 8, head_dim = 64;
+  int64_t input = 0;                   // columns of x; 0: hidden
   DType x = DType::kBF16;              // activations; weights, biases and sinks are bf16
   CacheType cache = CacheType::kSame;  // keys and values; kSame: the type of the activations
   WeightLayout layout = WeightLayout::kPanels16;
@@ -31,6 +32,7 @@ struct StepBounds {
   int64_t page_size = 16;    // tokens of a page
   int64_t pages = 2048;      // of the cache, for all sequences together
   int64_t rows = 0;          // logit rows of one step; 0: one for each sequence
+  int64_t verify_rows = 0;   // of one sequence in a step that only verifies drafts; 0: no step does
   int64_t logit_rows() const { return rows > 0 ? rows : sequences; }
   int64_t pages_per_seq() const { return (positions + page_size - 1) / page_size; }
 };
@@ -45,10 +47,10 @@ struct StepTables {
   int64_t rows_max = 0;  // upper bound of one sequence's rows; 0: unknown; 1: every sequence decodes
 };
 
-// Appends stream += attention(x) to a graph. `values` holds "x" and "stream" [tokens, hidden] and the
-// tables by their names above. The graph must hold these values of the current layer:
+// Appends stream += attention(x) to a graph, or with a value "residual" stream = residual + attention(x). `values` holds "x"
+// [tokens, input], "stream" [tokens, hidden] and the tables by their names above. The graph must hold these values of the current layer:
 //
-//   attention.qkv       bf16 [(heads + 2 kv_heads) * head_dim, hidden], queries, keys, values; in config.layout
+//   attention.qkv       bf16 [(heads + 2 kv_heads) * head_dim, input], queries, keys, values; in config.layout
 //   attention.qkv_bias  bf16 [(heads + 2 kv_heads) * head_dim], with qkv_bias
 //   attention.q_norm, attention.k_norm   bf16 [head_dim], with qk_norm
 //   attention.sinks     bf16 [heads], with sinks
@@ -56,8 +58,8 @@ struct StepTables {
 //   attention.o_bias    bf16 [hidden], with o_bias
 //   k_cache, v_cache    [pages, kv_heads, page_size, head_dim] in config.cache_type()
 //
-// `decodes`: every sequence has at most one row.
+// rows_max: upper bound of one sequence's rows; 0: unknown.
 void append_attention(Graph* graph, const AttentionConfig& config, const StepBounds& bounds,
-                      const NamedValues& values, bool decodes);
+                      const NamedValues& values, int64_t rows_max);
 
 }  // namespace sluice

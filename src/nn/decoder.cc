@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "base/arena.h"
+#include "nn/constants.h"
 #include "nn/decoder_graph.h"
 #include "nn/moe/problems.h"
-#include "nn/zeros.h"
 
 namespace sluice {
 namespace {
 
-// Upper bounds of a call's values: token ids, six tables for each group of layers, the chosen experts, zeros.
+// Upper bounds of a call's values: token ids, six tables for each group of layers, the chosen experts, zeros, rows, taps.
 constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
 
 Status check_layer(const DecoderConfig& c, size_t layer) {
@@ -34,6 +34,10 @@ Status check_config(const DecoderConfig& c) {
   if (c.moe_layers().empty())
     return invalid("decoder: wanted at least one layer with experts, found dense ones alone");
   for (size_t layer = 0; layer < c.layers.size(); ++layer) SLUICE_TRY(check_layer(c, layer));
+  for (const int32_t tap : c.taps)
+    if (tap < 0 || tap > std::ssize(c.layers) + 1)
+      return invalid("decoder: taps: wanted layers from 0 to " + std::to_string(c.layers.size() + 1) +
+                     ", found " + std::to_string(tap));
   return {};
 }
 
@@ -46,7 +50,7 @@ Status plan_into(std::optional<Step>* out, Result<Step> made) {
 // kInvalidArgument: a word of the policy names no operation of any graph here.
 Status check_words(const DecoderConfig& c, const StepBounds& bounds, const Policy& policy) {
   if (policy.force.empty()) return {};
-  std::vector<std::string_view> ops = ops_of(layers_graph(c, bounds, false, false).graph);
+  std::vector<std::string_view> ops = ops_of(layers_graph(c, bounds, 0, false).graph);
   for (const bool greedy : {false, true})
     for (const std::string_view op : ops_of(head_graph(c, bounds, false, greedy))) ops.push_back(op);
   return check_force(policy, ops);
@@ -62,8 +66,7 @@ MoeConfig mlp_with_norm(const DecoderConfig& c, int32_t layer) {
 
 std::vector<HeldSlot> decoder_weights(const DecoderConfig& config) {
   std::vector<HeldSlot> out;
-  for (const Graph& graph :
-       {layers_graph(config, {}, false, false).graph, head_graph(config, {}, true, false)})
+  for (const Graph& graph : {layers_graph(config, {}, 0, false).graph, head_graph(config, {}, true, false)})
     for (HeldSlot& slot : held_slots(graph))
       if (!slot.is_written()) out.push_back(std::move(slot));
   return out;
@@ -104,6 +107,7 @@ const MoeConfig& DecoderConfig::moe() const {
 std::vector<AttentionConfig> DecoderConfig::attention() const {
   std::vector<AttentionConfig> out;
   for (const LayerConfig& layer : layers) out.push_back(layer.attention);
+  if (draft_attention) out.push_back(*draft_attention);
   return out;
 }
 
@@ -115,17 +119,21 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
     return invalid("decoder: tokens: wanted at least 1, found " + std::to_string(bounds.tokens));
   if (Status status = check_words(c, bounds, policy); !status.ok()) return status;
   DecoderSteps out;
-  const auto layers = [&](std::optional<Step>* to, int64_t tokens, bool decodes) -> Status {
+  const auto layers = [&](std::optional<Step>* to, int64_t tokens, int64_t rows_max) -> Status {
     const auto phases = phases_of(experts_apart ? MoeBackend{} : backend, device, catalog, tokens, policy);
     if (!phases.ok()) return phases.status();
-    Graph graph = layers_graph(c, bounds, decodes, experts_apart).graph;
+    Graph graph = layers_graph(c, bounds, rows_max, experts_apart).graph;
     const StepPolicy own{.policy = policy_of(policy, graph), .phases = phases.value()};
     return plan_into(to, Step::plan("decoder", device, catalog, std::move(graph), tokens, own, gaps));
   };
-  if (Status status = layers(&out.any, bounds.tokens, false); !status.ok()) return status;
+  if (Status status = layers(&out.any, bounds.tokens, 0); !status.ok()) return status;
   // With Policy::batch_invariant one kernel must serve all steps.
   if (!policy.batch_invariant)
-    if (Status status = layers(&out.decode, std::min(bounds.tokens, bounds.sequences), true); !status.ok())
+    if (Status status = layers(&out.decode, std::min(bounds.tokens, bounds.sequences), 1); !status.ok())
+      return status;
+  out.verify_rows = bounds.verify_rows;
+  if (!policy.batch_invariant && bounds.verify_rows > 1)
+    if (Status status = layers(&out.verify, bounds.logit_rows(), bounds.verify_rows); !status.ok())
       return status;
   for (const bool every_row : {false, true})
     for (const bool greedy : {false, true}) {
@@ -154,13 +162,19 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
     if (!zeros.ok()) return zeros.status();
     d->zeros_ = std::move(zeros).value();
   }
+  if (!config.taps.empty()) {
+    auto rows = make_row_numbers(device, bounds.tokens);
+    if (!rows.ok()) return rows.status();
+    d->rows_ = std::move(rows).value();
+  }
   if (experts.device) SLUICE_TRY(d->plan_apart());
   SLUICE_TRY(d->plan_steps());
   return d;
 }
 
 double Decoder::cost_us(int64_t tokens, bool verifies) const {
-  return steps_.layers(tokens, verifies ? 2 : 1).cost_us(tokens) + steps_.all_logits->cost_us(tokens);
+  return steps_.layers(tokens, verifies ? std::max<int64_t>(2, bounds_.verify_rows) : 1).cost_us(tokens) +
+         steps_.all_logits->cost_us(tokens);
 }
 
 Status Decoder::plan_steps() {
@@ -169,7 +183,8 @@ Status Decoder::plan_steps() {
   if (!steps.ok()) return steps.status();
   steps_ = std::move(steps).value();
   size_t layers = steps_.any->workspace_bytes(), head = 0;
-  if (steps_.decode) layers = std::max(layers, steps_.decode->workspace_bytes());
+  for (const auto* step : {&steps_.decode, &steps_.verify})
+    if (*step) layers = std::max(layers, (*step)->workspace_bytes());
   for (const auto* step : {&steps_.logits, &steps_.all_logits})
     head = std::max(head, (*step)->workspace_bytes());
   // After the layers' result, which is the head's input.
@@ -196,7 +211,7 @@ Status Decoder::plan_apart() {
   moe.norm_y = true;
   auto apart = MoeApart::plan(*experts_.device, moe, bounds_.tokens, policy_, experts_.backend);
   if (!apart.ok()) return apart.status();
-  const LayersGraph values = layers_graph(config_, bounds_, false, true);
+  const LayersGraph values = layers_graph(config_, bounds_, 0, true);
   apart_stream_ = values.stream, apart_normed_ = values.normed;
   return apart_ = std::move(apart).value(), Status{};
 }
@@ -211,8 +226,9 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
     at += 2 * bounds_.pages * page;
   }
   std::vector<KvCache> out;
-  for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
-    const AttentionConfig& c = config_.layers[layer].attention;
+  const std::vector<AttentionConfig> layers = config_.attention();
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const AttentionConfig& c = layers[layer];
     const size_t tensor = layout_.tensor[layer];
     const auto view = [&](std::byte* data) {
       return make_tensor(data, c.cache_type(), {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
@@ -225,11 +241,11 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
 }
 
 Result<DecoderHeld> Decoder::bind(const NamedWeights& weights, const std::vector<KvCache>& caches) const {
-  if (caches.size() != config_.layers.size())
+  if (caches.size() < config_.layers.size())
     return invalid("decoder: wanted caches of " + std::to_string(config_.layers.size()) + " layers, found " +
                    std::to_string(caches.size()));
   NamedWeights all = weights;
-  for (size_t layer = 0; layer < caches.size(); ++layer) {
+  for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
     all.set(static_cast<int64_t>(layer), "k_cache", caches[layer].k);
     all.set(static_cast<int64_t>(layer), "v_cache", caches[layer].v);
   }
@@ -257,6 +273,10 @@ Status Decoder::check_call(const StepIn& in, const DecoderHeld& held, Workspace 
   if (std::ssize(held.layers) != steps_.any->graph().held_count())
     return invalid("decoder: held: wanted " + std::to_string(steps_.any->graph().held_count()) +
                    " tensors, as bind() gives them, found " + std::to_string(held.layers.size()));
+  const SlotSpec taps =
+      slot("taps", Role::kOut, config_.x, {in.token_ids.shape[0], std::ssize(config_.taps) * config_.hidden},
+           !config_.taps.empty(), Rows::kMayBeStrided);
+  SLUICE_TRY(check_slot(taps, in.taps, device_.info().backend, 1));
   return check_slot(slot("captured", Role::kOut, DType::kI32,
                          {captured_layers_, in.token_ids.shape[0], config_.moe().top_k},
                          config_.moe().capture, Rows::kMayBeStrided),
@@ -266,7 +286,7 @@ Status Decoder::check_call(const StepIn& in, const DecoderHeld& held, Workspace 
 Status Decoder::forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
                         Stream stream, KernelRuns* runs) const {
   SLUICE_TRY(check_call(in, held, workspace));
-  std::array<Tensor, 3 + kTablesOfGroup * kGroupsMost> call;
+  std::array<Tensor, 5 + kTablesOfGroup * kGroupsMost> call;
   size_t count = 0;
   call[count++] = in.token_ids;
   for (const StepTables& t : in.tables)
@@ -274,6 +294,8 @@ Status Decoder::forward(const StepIn& in, const DecoderHeld& held, const Tensor&
       call[count++] = table;
   call[count++] = in.captured;
   call[count++] = first_rows(zeros_.view(), in.token_ids.shape[0]);
+  if (!config_.taps.empty())
+    call[count++] = first_rows(rows_.view(), in.token_ids.shape[0]), call[count++] = in.taps;
   const Given given{.call = std::span(call).first(count), .held = held.layers};
   const int64_t n = in.token_ids.shape[0];
   const Step& step = steps_.layers(n, in.tables.front().rows_max);

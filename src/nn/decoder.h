@@ -25,6 +25,11 @@ struct DecoderConfig {
   DType x = DType::kBF16;  // activations and residual stream; logits are f32
   std::vector<LayerConfig> layers;
   RopeScaling rope;
+  // For a draft head (nn/eagle3.h): the layers before which steps copy the residual stream to StepIn::taps. The number of layers: the
+  // stream after the last; one more: the output of the last norm.
+  std::vector<int32_t> taps = {};
+  // The attention of the draft head, whose cache lies beside those of the layers, in pages of the group that sees all positions.
+  std::optional<AttentionConfig> draft_attention = {};
   // Returns this config with the weight layouts of a device: DeviceInfo::layout for dense weights, layout_for for experts.
   DecoderConfig with_layouts_of(const DeviceInfo& device) const;
   // Returns this config with activations of type `x`; caches of CacheType::kSame change with them.
@@ -35,7 +40,7 @@ struct DecoderConfig {
   std::vector<int32_t> moe_layers() const;
   // The config of the first layer with experts.
   const MoeConfig& moe() const;
-  std::vector<AttentionConfig> attention() const;  // of each layer
+  std::vector<AttentionConfig> attention() const;  // of each layer, then draft_attention
 };
 
 // The MLP of a layer as a step runs it: with the preceding norm.
@@ -57,6 +62,7 @@ struct StepIn {
   bool every_row = false;  // logit_rows are all tokens in order; the step does not read them then
   // i32[layers with experts, tokens, top_k], layers may be strided; with mlp.capture: receives the experts that each token chose
   Tensor captured = {};
+  Tensor taps = {};  // [tokens, taps * hidden]; with DecoderConfig::taps
 };
 // The cache of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may share a cache.
 struct KvCache {
@@ -76,12 +82,16 @@ struct DecoderHeld {
 
 // The steps of a Decoder: host data only, so the device may be absent.
 struct DecoderSteps {
-  // For any tokens, up to bounds.tokens; and for one token per sequence, if decode has steps of its own.
-  std::optional<Step> any, decode;
+  // For any tokens, up to bounds.tokens. Unless one kernel must serve all steps: for one token per sequence, and for up to
+  // bounds.verify_rows of them.
+  std::optional<Step> any, decode, verify;
+  int64_t verify_rows = 0;
   // From the last norm to logits, or to the token of the largest logit; for rows by number, or for all tokens in order.
   std::optional<Step> logits, all_logits, greedy, all_greedy;
   const Step& layers(int64_t tokens, int64_t rows_max) const {
-    return decode && rows_max == 1 && tokens <= decode->tokens_max() ? *decode : *any;
+    if (decode && rows_max == 1 && tokens <= decode->tokens_max()) return *decode;
+    return verify && rows_max > 0 && rows_max <= verify_rows && tokens <= verify->tokens_max() ? *verify
+                                                                                               : *any;
   }
 };
 // experts_apart: MoE layers run on another device, at the cuts of the graph.
@@ -103,7 +113,7 @@ class Decoder {
   Status set_pages(int64_t pages);
   const CacheLayout& cache_layout() const { return layout_; }
   int64_t cache_bytes() const;  // keys and values of all layers
-  // Returns views of `memory`, which has cache_bytes() bytes, one for each layer.
+  // Returns views of `memory`, which has cache_bytes() bytes, one for each entry of DecoderConfig::attention().
   std::vector<KvCache> caches(void* memory) const;
   // Call it once for weights and caches, whose addresses must not change. kInvalidArgument names the first
   // tensor that is missing or has another shape.
@@ -159,6 +169,7 @@ class Decoder {
   std::unique_ptr<MoeApart> apart_;  // set with offloaded experts
   ValueId apart_stream_ = kNoValue, apart_normed_ = kNoValue;
   OwnedTensor zeros_;  // i32[bounds.tokens, 1], expert ids of products of all tokens
+  OwnedTensor rows_;   // i32[bounds.tokens]: 0, 1, 2, ...; with taps
   int64_t captured_layers_ = 0;
   size_t head_at_ = 0, workspace_bytes_ = 0;
 };

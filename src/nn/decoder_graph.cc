@@ -21,6 +21,14 @@ void set_tables(NamedValues* values, Graph* graph, const std::string& group) {
     values->set(name, graph->call(group + name));
 }
 
+// Copies rows of the workspace: a lookup of each row by its number.
+void copy_rows(Graph* graph, const DecoderConfig& c, int64_t rows_most, ValueId rows, ValueId from,
+               const Bind& to) {
+  using E = Embedding::Args;
+  graph->add<Embedding>("tap", {.tokens = 0, .vocab = rows_most, .hidden = c.hidden, .table = c.x, .y = c.x},
+                        {{&E::ids, rows}, {&E::table, from}, {&E::y, to}});
+}
+
 // Appends the current layer's experts or dense MLP, which add to the stream.
 void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zeros, const Bind& captured) {
   NamedValues values;
@@ -36,7 +44,8 @@ void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zero
 
 }  // namespace
 
-LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool decodes, bool experts_apart) {
+LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64_t rows_max,
+                         bool experts_apart) {
   LayersGraph out;
   Graph& g = out.graph;
   const ValueId token_ids = g.call("token_ids");
@@ -45,6 +54,14 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool 
   for (size_t group = 0; group < tables.size(); ++group)
     set_tables(&tables[group], &g, "group " + std::to_string(group) + " ");
   const ValueId captured = g.call("captured"), zeros = g.call("zeros");
+  const ValueId rows = c.taps.empty() ? kNoValue : g.call("rows");
+  const ValueId taps = c.taps.empty() ? kNoValue : g.call("taps", std::ssize(c.taps) * c.hidden);
+  const int64_t rows_most = rows_max == 1 ? std::min(bounds.tokens, bounds.sequences) : bounds.tokens;
+  const auto tap = [&](int32_t layer, ValueId from) {
+    for (size_t i = 0; i < c.taps.size(); ++i)
+      if (c.taps[i] == layer)
+        copy_rows(&g, c, rows_most, rows, from, Bind(taps, static_cast<int64_t>(i) * c.hidden));
+  };
 
   // These two values are created first, so their place in the workspace does not depend on a step's other
   // values. With offloaded experts, every layer's following norm writes to the same `normed`.
@@ -64,10 +81,11 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool 
     const MoeConfig mlp = mlp_with_norm(c, layer);
     g.begin_layer(layer);
     if (!is_normed) norm("attention.norm", "attention.norm");
+    tap(layer, out.stream);
     NamedValues values = tables[layout.group[at]];
     values.set("x", normed);
     values.set("stream", out.stream);
-    append_attention(&g, c.layers[at].attention, bounds, values, decodes);
+    append_attention(&g, c.layers[at].attention, bounds, values, rows_max);
     is_normed = experts_apart && !mlp.dense;
     if (is_normed) {
       g.cut();
@@ -78,6 +96,8 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool 
   }
   g.begin_layer(-1);
   if (!is_normed) norm("final_norm", "final_norm");
+  tap(static_cast<int32_t>(c.layers.size()), out.stream);
+  tap(static_cast<int32_t>(c.layers.size()) + 1, normed);
   out.normed = normed;
   g.keep(normed);
   if (experts_apart) g.keep(out.stream);

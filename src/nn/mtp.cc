@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/arena.h"
+#include "nn/constants.h"
 #include "nn/moe/graph.h"
-#include "nn/zeros.h"
 
 namespace sluice {
 namespace {

@@ -240,7 +240,7 @@ TEST(GraphRuns, HeadsAreNormedTurnedAndStoredWhereTheModelNormsThem) {
   const auto run_of = [](const std::string& name) {
     const auto model = read_model_config(std::string(SLUICE_SOURCE_DIR) + "/tests/data/" + name);
     EXPECT_TRUE(model.ok()) << model.status().message;
-    const LayersGraph layers = layers_graph(model.value().decoder, {}, true, false);
+    const LayersGraph layers = layers_graph(model.value().decoder, {}, 1, false);
     int64_t runs = 0;
     for (size_t i = 0; i < layers.graph.stages().size(); ++i)
       runs += run_at<QkNormRopeKvWrite>(layers.graph, i).has_value();

@@ -18,7 +18,7 @@ Graph attention_graph(bool qk_norm) {
     values.set(name, g.call(name));
   append_attention(
       &g, {.hidden = 64, .heads = 8, .kv_heads = 2, .head_dim = 32, .qk_norm = qk_norm, .rotary = 32}, {},
-      values, false);
+      values, 0);
   return g;
 }
 

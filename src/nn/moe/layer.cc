@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/arena.h"
+#include "nn/constants.h"
 #include "nn/moe/graph.h"
 #include "nn/moe/problems.h"
-#include "nn/zeros.h"
 
 namespace sluice {
 namespace {

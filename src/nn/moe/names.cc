@@ -122,6 +122,21 @@ constexpr MoeNames kNames[] = {
      .gate = "model.layers.{L}.mlp.gate_proj.weight",
      .up = "model.layers.{L}.mlp.up_proj.weight",
      .down = "model.layers.{L}.mlp.down_proj.weight"},
+    {.naming = MoeNaming::kDraftLayer,
+     .storage = ExpertStorage::kOneByOne,
+     .gate = "layers.{L}.mlp.gate_proj.weight",
+     .up = "layers.{L}.mlp.up_proj.weight",
+     .down = "layers.{L}.mlp.down_proj.weight"},
+    {.naming = MoeNaming::kDraftMidlayer,
+     .storage = ExpertStorage::kOneByOne,
+     .gate = "midlayer.mlp.gate_proj.weight",
+     .up = "midlayer.mlp.up_proj.weight",
+     .down = "midlayer.mlp.down_proj.weight"},
+    {.naming = MoeNaming::kDraftModelMidlayer,
+     .storage = ExpertStorage::kOneByOne,
+     .gate = "model.midlayer.mlp.gate_proj.weight",
+     .up = "model.midlayer.mlp.up_proj.weight",
+     .down = "model.midlayer.mlp.down_proj.weight"},
     {.naming = MoeNaming::kPlain,
      .storage = ExpertStorage::kFusedRows,
      .router = "router",
@@ -196,7 +211,7 @@ std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming) 
 Result<MoeNaming> detect(const Checkpoint& checkpoint) {
   std::string known;
   for (const MoeNames& n : kNames) {
-    if (n.naming == MoeNaming::kDenseMlp) continue;  // it has no experts
+    if (!has_experts(n.naming)) continue;
     known += (known.empty() ? "" : ", ") + std::string(word(n.naming)) + " (" + tensor_name(n.down, 0) + ")";
     // DeepSeek-V3 and Qwen3 differ only in the correction bias, so the naming with a bias is tried first.
     // DeepSeek-V4's hash layers have no bias, but its other names are unique.

@@ -23,14 +23,20 @@ enum class MoeNaming : uint8_t {
   kMiniMaxM3,      // language_model.model.layers.L.block_sparse_moe.experts.E.w1.weight, with a shared expert
   kMistralLarge3,  // layers.L.experts.E.w1.weight
   kPlain,          // Sluice's own, for a single layer: experts.up, with gate and up in the config's order
-  kDenseMlp,       // model.layers.L.mlp.gate_proj.weight: dense layers beside experts of any naming
+  // Dense MLPs: the last namings.
+  kDenseMlp,            // model.layers.L.mlp.gate_proj.weight: dense layers beside experts of any naming
+  kDraftLayer,          // layers.L.mlp.gate_proj.weight: draft heads (nn/eagle3.h)
+  kDraftMidlayer,       // midlayer.mlp.gate_proj.weight
+  kDraftModelMidlayer,  // model.midlayer.mlp.gate_proj.weight
 };
+constexpr bool has_experts(MoeNaming naming) { return naming < MoeNaming::kDenseMlp; }
 template <>
 struct EnumWords<MoeNaming> {
   static constexpr std::string_view words[] = {
-      "gpt_oss",   "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3",     "qwen3_moe",
-      "nemotron3", "minimax_m2",       "llama4",       "minimax_m3",  "mistral_large_3", "plain",
-      "dense_mlp"};
+      "gpt_oss",     "gpt_oss_original", "gpt_oss_bf16",    "deepseek_v4",
+      "deepseek_v3", "qwen3_moe",        "nemotron3",       "minimax_m2",
+      "llama4",      "minimax_m3",       "mistral_large_3", "plain",
+      "dense_mlp",   "draft_layer",      "draft_midlayer",  "draft_model_midlayer"};
 };
 
 // How the experts of a layer are stored.
