@@ -60,7 +60,7 @@ Result<MoeNaming> naming_of(const char* wanted, const Checkpoint& tensors) {
   if (!wanted) return detect(tensors);
   std::string known;
   for (size_t i = 0; i < std::size(EnumWords<MoeNaming>::words); ++i) {
-    if (static_cast<MoeNaming>(i) == MoeNaming::kDenseMlp) continue;  // it has no experts
+    if (!has_experts(static_cast<MoeNaming>(i))) continue;
     if (EnumWords<MoeNaming>::words[i] == wanted) return static_cast<MoeNaming>(i);
     known += (i ? ", " : "") + std::string(EnumWords<MoeNaming>::words[i]);
   }

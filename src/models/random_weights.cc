@@ -33,7 +33,7 @@ RandomContents random_contents(const TensorSpec& spec, int64_t layers) {
   if (weight == "attention.sinks") return {Fill::kUnit, 1};
   if (weight == "hash_table") return {Fill::kExpertIds, 1};
   if (weight == "correction_bias") return {Fill::kTinyF32, 1};
-  if (weight.ends_with("norm")) return {Fill::kNorm, 1};
+  if (weight.ends_with("norm") || weight.starts_with("feature_norm")) return {Fill::kNorm, 1};
   if (weight.ends_with("bias")) return {Fill::kBias, 1};
   if (weight.ends_with("scale") && weight.starts_with("shared")) return {Fill::kF8Scales, last * 128};
   if (weight.ends_with("scale")) return {Fill::kMxfp4Scales, last * kMxBlock};

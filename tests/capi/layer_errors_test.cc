@@ -188,7 +188,8 @@ TEST_F(CapiLayerErrors, WeightsThatDoNotFit) {
       "naming: wanted one of gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, "
       "nemotron3, minimax_m2, llama4, minimax_m3, mistral_large_3, plain, found 'gpt-oss'",
       [](CallersTensors& t) { t.all.naming = "gpt-oss"; });
-  no_load(kBad, "found 'dense_mlp'", [](CallersTensors& t) { t.all.naming = "dense_mlp"; });
+  for (const char* dense : {"dense_mlp", "draft_layer", "draft_midlayer", "draft_model_midlayer"})
+    no_load(kBad, "found '" + std::string(dense) + "'", [&](CallersTensors& t) { t.all.naming = dense; });
   no_load(SLUICE_CORRUPT, "wanted tensor 'model.layers.4.", [](CallersTensors& t) { t.all.layer = 4; });
   no_load(kBad, "weights.layer: wanted -1 (the only one) or more, found -2",
           [](CallersTensors& t) { t.all.layer = -2; });

@@ -10,7 +10,7 @@
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
 #include "models/family.h"
-#include "nn/decoder.h"
+#include "nn/eagle3.h"
 
 namespace sluice::test {
 namespace {
@@ -65,13 +65,56 @@ DecoderConfig published_decoder(const std::string& name) {
   EXPECT_TRUE(read.ok()) << read.status().message;
   return read.value().decoder;
 }
+// A published head for gpt-oss-20b (nebius): a vocabulary of its own, and the widest MLP of all such heads.
+Eagle3Config head_of_gpt_oss() {
+  Eagle3Config c;
+  c.draft_vocab = 64000, c.maps_tokens = true;
+  c.taps = {2, 12, 22};
+  c.attention.input = 2 * c.hidden;
+  c.mlp = {.hidden = c.hidden,
+           .intermediate = 17280,
+           .experts = 1,
+           .top_k = 1,
+           .dense = true,
+           .expert_w = DType::kBF16};
+  c.mlp.residual = true;
+  return c;
+}
+
+std::string draft_steps_of(const DecoderConfig& model, const Eagle3Config& head) {
+  const DeviceInfo h200 = known_device("h200").value();
+  DecoderConfig with_head = model.with_layouts_of(h200);
+  const Eagle3Config planned = head.with_layouts_of(h200);
+  with_head.taps = planned.taps, with_head.draft_attention = planned.attention;
+  std::ostringstream out;
+  for (const int64_t sequences : {1, 8, 64}) {
+    const StepBounds bounds{
+        .tokens = 1024, .sequences = sequences, .pages = 4096, .rows = 4 * sequences, .verify_rows = 4};
+    const auto steps = plan_decoder(h200, cuda::catalog(), with_head, bounds);
+    const auto drafts = plan_eagle3(h200, cuda::catalog(), planned, bounds);
+    EXPECT_TRUE(steps.ok()) << steps.status().message;
+    EXPECT_TRUE(drafts.ok()) << drafts.status().message;
+    if (!steps.ok() || !drafts.ok()) return {};
+    out << sequences << " sequences with 3 drafts: verify, extend, next, head\n";
+    list(steps.value().layers(4 * sequences, 4), 4 * sequences, out);
+    list(drafts.value().extend_of(4 * sequences, 4, bounds), 4 * sequences, out);
+    list(*drafts.value().next, sequences, out);
+    list(*drafts.value().head, sequences, out);
+  }
+  return out.str();
+}
+
 DecoderConfig gpt_oss_20b() { return published_decoder("gpt-oss-20b"); }
 
 }  // namespace
 
 TEST(StepGolden, GptOss20b) { expect_golden("gpt_oss_20b", steps_of(gpt_oss_20b())); }
 
-// The same with four times as many experts and half as many layers more.
+TEST(StepGolden, GptOss20bWithADraftHead) {
+  expect_golden("gpt_oss_20b_eagle3", draft_steps_of(gpt_oss_20b(), head_of_gpt_oss()));
+}
+
+// gpt-oss-20b with four times as many experts and half as many layers more.
 TEST(StepGolden, GptOss120b) {
   DecoderConfig model = gpt_oss_20b();
   while (model.layers.size() < 36) model.layers.push_back(model.layers[model.layers.size() - 2]);

@@ -1,0 +1,318 @@
+#include <cstring>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "models/eagle3.h"
+#include "models/random_weights.h"
+#include "models/read_config.h"
+#include "nn/dense_load.h"
+#include "nn/moe/canary.h"
+
+namespace sluice {
+
+struct LoadedEagle3::Parts {
+  Eagle3Config config;
+  NamedWeights weights;
+  std::vector<OwnedTensor> dense;
+  std::unique_ptr<LoadedMoe> mlp;
+  int64_t weight_bytes = 0;
+  std::optional<int64_t> speculative_tokens;
+};
+
+namespace of_eagle3 {
+namespace {
+
+// The decoder layer's names in a checkpoint. Some tools write "model." before names.
+struct LayerNames {
+  std::string_view prefix;
+  MoeNaming mlp;
+};
+constexpr LayerNames kLayers[] = {{"midlayer.", MoeNaming::kDraftMidlayer},
+                                  {"layers.0.", MoeNaming::kDraftLayer},
+                                  {"model.midlayer.", MoeNaming::kDraftModelMidlayer},
+                                  {"model.layers.0.", MoeNaming::kDenseMlp}};
+
+Result<LayerNames> names_in(const Checkpoint& file) {
+  for (const LayerNames& names : kLayers)
+    for (const CheckpointTensor& t : file.tensors())
+      if (t.name.starts_with(names.prefix)) return names;
+  return unsupported(file.path() + ": wanted a layer named midlayer or layers.0, found none among " +
+                     std::to_string(file.tensors().size()) + " tensors");
+}
+
+// A tensor's name in a checkpoint, with "model." if it is there only so.
+std::string name_in(const Checkpoint* file, const std::string& name) {
+  const bool prefixed = file && !file->find_if_there(name) && file->find_if_there("model." + name);
+  return prefixed ? "model." + name : name;
+}
+
+// The name of the norm of a tap, of which there are `taps`. `file` is null for random weights.
+std::string feature_norm_in(const Checkpoint* file, size_t tap, size_t taps) {
+  constexpr const char* kOld[] = {"aux_norm_low.weight", "aux_norm_mid.weight", "aux_norm_high.weight"};
+  if (file && taps == std::size(kOld)) {
+    const std::string old = name_in(file, kOld[tap]);
+    if (file->find_if_there(old)) return old;
+  }
+  return name_in(file, "fc_norm." + std::to_string(tap) + ".weight");
+}
+
+// Which tensors a head has of its own.
+struct Own {
+  bool embedding = false, lm_head = false;
+};
+
+// The head's tensors in loading order, those of one weight together.
+std::vector<TensorSpec> tensors_of(const Eagle3Config& c, const Checkpoint* file, const LayerNames& names,
+                                   Own own) {
+  std::vector<TensorSpec> out;
+  const auto add = [&](std::string name, std::vector<int64_t> shape, std::string weight) {
+    out.push_back({.name = std::move(name), .shape = std::move(shape), .weight = std::move(weight)});
+  };
+  const auto outside = [&](const char* name, std::vector<int64_t> shape, std::string weight) {
+    add(name_in(file, name), std::move(shape), std::move(weight));
+  };
+  const auto inside = [&](const std::string& name, std::vector<int64_t> shape, std::string weight) {
+    add(std::string(names.prefix) + name, std::move(shape), std::move(weight));
+  };
+  const int64_t h = c.hidden;
+  if (own.embedding) outside("embed_tokens.weight", {c.vocab, h}, "embedding");
+  if (c.feature_norm == Eagle3Config::FeatureNorm::kAll)
+    outside("input_norm.weight", {c.features()}, "feature_norm");
+  if (c.feature_norm == Eagle3Config::FeatureNorm::kEach)
+    for (size_t tap = 0; tap < c.taps.size(); ++tap)
+      add(feature_norm_in(file, tap, c.taps.size()), {c.model_hidden}, "feature_norm." + std::to_string(tap));
+  if (c.fc) outside("fc.weight", {h, c.features()}, "fc");
+  inside("input_layernorm.weight", {h}, "embedding_norm");
+  inside("hidden_norm.weight", {h}, "hidden_norm");
+  const AttentionConfig& a = c.attention;
+  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  const std::pair<const char*, int64_t> projections[] = {{"q", q}, {"k", kv}, {"v", kv}};
+  for (const auto& [name, rows] : projections)
+    inside(std::string("self_attn.") + name + "_proj.weight", {rows, a.input}, "attention.qkv");
+  if (a.qkv_bias)
+    for (const auto& [name, rows] : projections)
+      inside(std::string("self_attn.") + name + "_proj.bias", {rows}, "attention.qkv_bias");
+  inside("self_attn.o_proj.weight", {h, q}, "attention.o");
+  if (a.o_bias) inside("self_attn.o_proj.bias", {h}, "attention.o_bias");
+  inside("post_attention_layernorm.weight", {h}, "mlp.norm");
+  for (TensorSpec& spec : moe_tensors(c.mlp, names.mlp, 0)) out.push_back(std::move(spec));
+  outside("norm.weight", {h}, "final_norm");
+  if (own.lm_head) outside("lm_head.weight", {c.draft_vocab, h}, "lm_head");
+  return out;
+}
+
+// Refuses tensors that config.json gives no use: to ignore a norm or a second layer would ruin every draft.
+Status check_unused(const Checkpoint& file, const std::vector<TensorSpec>& specs) {
+  std::set<std::string_view> used;
+  for (const TensorSpec& spec : specs) used.insert(spec.name);
+  for (const CheckpointTensor& t : file.tensors()) {
+    std::string_view name = t.name;
+    if (used.contains(name)) continue;
+    if (name.starts_with("model.")) name.remove_prefix(6);
+    // The inverse of d2t, copies of the model's weights from training, and a table that config.json determines.
+    const bool known = name == "d2t" || name == "t2d" || name.starts_with("verifier_") ||
+                       name.ends_with("rotary_emb.inv_freq");
+    if (known) continue;
+    if (name == "mask_hidden")
+      return unsupported(place_of(t) +
+                         ": wanted a head of EAGLE3, found a tensor of P-EAGLE, which is not supported");
+    return unsupported(place_of(t) + ": wanted only the tensors that config.json implies, found another");
+  }
+  return {};
+}
+
+class Loader {
+ public:
+  Loader(LoadedEagle3::Parts* parts, Device& device, const LoadedModel& model,
+         const Eagle3LoadOptions& options)
+      : parts_(*parts), device_(device), model_(model), options_(options) {}
+
+  Status load(const std::string& directory) {
+    SLUICE_TRY(open(directory));
+    SLUICE_TRY(share());
+    const std::vector<TensorSpec> specs = tensors_of(parts_.config, file_.get(), names_, own_);
+    if (file_) {
+      for (const TensorSpec& spec : specs)
+        if (const auto found = file_->find(spec.name, spec.type, spec.shape); !found.ok())
+          return found.status();
+      SLUICE_TRY(check_unused(*file_, specs));
+    } else {
+      random_ =
+          std::make_unique<RandomWeights>(specs, RandomOptions{.seed = options_.seed}, host_threads(device_));
+    }
+    SLUICE_TRY(check_memory(specs));
+    SLUICE_TRY(load_token_of());
+    for (size_t begin = 0, end = 0; begin < specs.size(); begin = end) {
+      while (end < specs.size() && specs[end].of_mlp == specs[begin].of_mlp &&
+             (specs[begin].of_mlp || specs[end].weight == specs[begin].weight))
+        ++end;
+      SLUICE_TRY(load_weight(std::span(specs).subspan(begin, end - begin)));
+    }
+    return {};
+  }
+
+ private:
+  Status open(const std::string& directory) {
+    if (options_.format == LoadFormat::kDummy) return {};
+    auto file = Checkpoint::open(directory);
+    if (!file.ok()) return file.status();
+    file_ = std::move(file).value();
+    const auto names = names_in(*file_);
+    if (!names.ok()) return names.status();
+    names_ = names.value();
+    return {};
+  }
+
+  const CheckpointTensor* find(const std::string& name) const {
+    return file_->find_if_there(name_in(file_.get(), name));
+  }
+
+  // Decides what the head shares with the model, and which tokens it drafts.
+  Status share() {
+    Eagle3Config& c = parts_.config;
+    const bool whole = c.draft_vocab == c.vocab, same_width = c.hidden == c.model_hidden;
+    if (file_) {
+      own_ = {.embedding = find("embed_tokens.weight") != nullptr,
+              .lm_head = find("lm_head.weight") != nullptr};
+      c.maps_tokens = find("d2t") != nullptr;
+    } else {
+      c.maps_tokens = !whole;
+    }
+    // The model's do not fit then: if the files lack them too, loading misses them by name.
+    own_.embedding |= !same_width;
+    own_.lm_head |= !same_width || !whole;
+    if (!whole && !c.maps_tokens)
+      return {Code::kCorrupt, file_->path() + ": d2t: wanted I64[" + std::to_string(c.draft_vocab) +
+                                  "], as draft_vocab_size is smaller than vocab_size, found no such tensor"};
+    for (const auto& [own, name] : {std::pair{own_.embedding, "embedding"}, {own_.lm_head, "lm_head"}})
+      if (!own) parts_.weights.set(-1, name, model_.weights()(-1, name));
+    return {};
+  }
+
+  Status check_memory(const std::vector<TensorSpec>& specs) const {
+    int64_t wanted = 0;
+    for (const TensorSpec& spec : specs) wanted += *stored_bytes(spec.type, spec.shape);
+    const int64_t free = device_.free_bytes();
+    if (wanted <= free) return {};
+    return out_of_memory((file_ ? file_->path() : random_->place()) + ": wanted " + std::to_string(wanted) +
+                         " bytes of memory for the draft head, found " + std::to_string(free) + " free");
+  }
+
+  Status keep(Result<OwnedTensor> made, std::string_view name) {
+    if (!made.ok()) return made.status();
+    parts_.weights.set(-1, name, made.value().view());
+    parts_.weight_bytes += made.value().bytes();
+    parts_.dense.push_back(std::move(made).value());
+    return {};
+  }
+
+  // The model's token of each draft token. Files hold its distance from the draft token.
+  Result<std::vector<int32_t>> token_of() const {
+    const Eagle3Config& c = parts_.config;
+    std::vector<int32_t> out(static_cast<size_t>(c.draft_vocab));
+    if (!file_) {
+      for (int64_t j = 0; j < c.draft_vocab; ++j)
+        out[static_cast<size_t>(j)] = static_cast<int32_t>(j * c.vocab / c.draft_vocab);
+      return out;
+    }
+    const auto found = file_->find(name_in(file_.get(), "d2t"), StoredType::kI64, {c.draft_vocab});
+    if (!found.ok()) return found.status();
+    const CheckpointTensor& t = *found.value();
+    SLUICE_TRY(file_->check_whole());
+    for (int64_t j = 0; j < c.draft_vocab; ++j) {
+      int64_t distance = 0;
+      std::memcpy(&distance, t.data + 8 * j, 8);
+      if (distance < -j || distance >= c.vocab - j)
+        return Status{Code::kCorrupt, place_of(t) + ": wanted an integer from " + std::to_string(-j) +
+                                          " to " + std::to_string(c.vocab - 1 - j) + " at element " +
+                                          std::to_string(j) + ", found " + std::to_string(distance)};
+      out[static_cast<size_t>(j)] = static_cast<int32_t>(j + distance);
+    }
+    return out;
+  }
+
+  Status load_token_of() {
+    if (!parts_.config.maps_tokens) return {};
+    const auto tokens = token_of();
+    if (!tokens.ok()) return tokens.status();
+    const std::vector<int32_t>& from = tokens.value();
+    auto made = OwnedTensor::make(device_, slot("token_of", Role::kIn, DType::kI32, {std::ssize(from)}),
+                                  "the draft head's tokens");
+    if (made.ok()) {
+      SLUICE_TRY(device_.copy(made.value().view().data, from.data(), from.size() * sizeof from[0],
+                              device_.stream()));
+      SLUICE_TRY(device_.wait(device_.stream()));
+    }
+    return keep(std::move(made), "token_of");
+  }
+
+  // Loads one weight from the tensors that it stacks, or the MLP.
+  Status load_weight(std::span<const TensorSpec> specs) {
+    const TensorSpec& first = specs.front();
+    Result<const Checkpoint*> held = file_.get();
+    if (random_) held = random_->make(specs);
+    if (!held.ok()) return held.status();
+    const Checkpoint& from = *held.value();
+    if (first.of_mlp) return load_mlp(from);
+    if (first.weight == "embedding" || (specs.size() == 1 && first.shape.size() == 1))
+      return keep(load_dense(device_, from, {first.name, first.shape}, host_threads(device_)), first.weight);
+    std::vector<DensePart> rows;
+    for (const TensorSpec& spec : specs) rows.push_back({spec.name, spec.shape[0]});
+    if (first.shape.size() == 1) return keep(load_stacked(device_, from, rows, DType::kBF16), first.weight);
+    return keep(pack_dense(device_, from, rows, first.shape[1], host_threads(device_)), first.weight);
+  }
+
+  Status load_mlp(const Checkpoint& from) {
+    const MoeConfig& config = parts_.config.mlp;
+    auto loaded = load_moe(device_, from, config,
+                           {.naming = names_.mlp, .layer = 0, .slice = {}, .threads = host_threads(device_)});
+    if (!loaded.ok()) return loaded.status();
+    SLUICE_TRY(canary(device_, *loaded.value(), from));
+    parts_.weight_bytes += loaded.value()->bytes();
+    parts_.weights.set_moe(-1, config, loaded.value()->weights());
+    parts_.mlp = std::move(loaded).value();
+    return {};
+  }
+
+  LoadedEagle3::Parts& parts_;
+  Device& device_;
+  const LoadedModel& model_;
+  const Eagle3LoadOptions& options_;
+  LayerNames names_ = kLayers[0];
+  Own own_;
+  // Exactly one of the two is set.
+  std::unique_ptr<Checkpoint> file_;
+  std::unique_ptr<RandomWeights> random_;
+};
+
+}  // namespace
+}  // namespace of_eagle3
+
+LoadedEagle3::LoadedEagle3(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+LoadedEagle3::~LoadedEagle3() = default;
+const Eagle3Config& LoadedEagle3::config() const { return parts_->config; }
+const NamedWeights& LoadedEagle3::weights() const { return parts_->weights; }
+int64_t LoadedEagle3::weight_bytes() const { return parts_->weight_bytes; }
+std::optional<int64_t> LoadedEagle3::speculative_tokens() const { return parts_->speculative_tokens; }
+
+Result<std::unique_ptr<LoadedEagle3>> LoadedEagle3::load(Device& device, const std::string& directory,
+                                                         const LoadedModel& model,
+                                                         const Eagle3LoadOptions& options) {
+  const std::string path = directory + "/config.json";
+  const Result<Json> json = read_json(path, kConfigBytesMax);
+  if (!json.ok()) return json.status();
+  const JsonAt config(json.value(), path);
+  const auto read = read_eagle3_config(config, model.config());
+  if (!read.ok()) return read.status();
+  const auto drafts = read_speculative_tokens(config);
+  if (!drafts.ok()) return drafts.status();
+  auto parts = std::make_unique<Parts>();
+  parts->config = read.value().with_layouts_of(device.info()).with_activations(options.x);
+  parts->speculative_tokens = drafts.value();
+  SLUICE_TRY(of_eagle3::Loader(parts.get(), device, model, options).load(directory));
+  return std::unique_ptr<LoadedEagle3>(new LoadedEagle3(std::move(parts)));
+}
+
+}  // namespace sluice
