@@ -50,9 +50,10 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
                .sequences = o.max_num_seqs,
                .positions = o.max_model_len,
                .page_size = o.page_size};
-  if (o.speculation.method != DraftMethod::kNone)
-    b.rows = std::min({b.tokens, b.sequences * (1 + o.speculation.num_speculative_tokens),
-                       std::max(b.sequences, kVerifiedRows)});
+  if (o.speculation.method != DraftMethod::kNone) {
+    b.verify_rows = 1 + o.speculation.num_speculative_tokens;
+    b.rows = std::min({b.tokens, b.sequences * b.verify_rows, std::max(b.sequences, kVerifiedRows)});
+  }
   if (b.tokens < b.sequences)
     return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
                    " (each draws a token a step), found " + std::to_string(b.tokens));
@@ -78,11 +79,40 @@ Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted
 
 // Memory of a step besides weights and cache, in bytes.
 struct StepBytes {
-  int64_t workspace = 0, logits = 0, rope = 0;
-  int64_t sum() const { return workspace + logits + rope; }
+  int64_t workspace = 0, logits = 0, rope = 0, drafts = 0;
+  int64_t sum() const { return workspace + logits + rope + drafts; }
 };
 
-StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, size_t other_workspace) {
+Status check_draft_head(const DecoderConfig& c, const EngineOptions& o) {
+  const bool wanted = o.speculation.method == DraftMethod::kEagle3;
+  if (wanted != o.draft_head.has_value())
+    return invalid(std::string("draft_head: wanted ") + (wanted ? "one" : "none") + " with the method " +
+                   std::string(text(o.speculation.method)) + ", found " + (wanted ? "none" : "one"));
+  if (!wanted) return {};
+  const auto same = [](const char* what, int64_t found, int64_t model) {
+    return found == model ? Status{}
+                          : invalid(std::string("draft_head: ") + what + ": wanted the model's " +
+                                    std::to_string(model) + ", found " + std::to_string(found));
+  };
+  SLUICE_TRY(same("model_hidden", o.draft_head->config.model_hidden, c.hidden));
+  return same("vocab", o.draft_head->config.vocab, c.vocab);
+}
+
+// The decoder that an engine runs.
+DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o, DraftHead* head) {
+  DecoderConfig out = config;
+  const bool capture = o.count_experts || o.keep_chosen_experts;
+  for (LayerConfig& layer : out.layers) layer.mlp.capture = capture && !layer.mlp.dense;
+  if (!o.draft_head) return out;
+  *head = *o.draft_head;
+  head->config.attention.cache = config.layers.front().attention.cache;
+  out.taps = head->config.taps;
+  out.draft_attention = head->config.attention;
+  return out;
+}
+
+StepBytes step_bytes(const Decoder& decoder, const DraftRunner* drafts, const PlanTable<TopLogprobs>& top,
+                     size_t other_workspace) {
   const DecoderConfig& c = decoder.config();
   const StepBounds& b = decoder.bounds();
   // Prompts are scored while the decoder's workspace still holds its results, so both need space at once.
@@ -91,7 +121,8 @@ StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, 
           // A greedy step has no logits and uses this memory as workspace.
           .logits = std::max(bytes_of(DType::kF32, b.logit_rows() * c.vocab),
                              static_cast<int64_t>(decoder.greedy_workspace_bytes())),
-          .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary)};
+          .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary),
+          .drafts = drafts ? drafts->bytes() : 0};
 }
 
 // Reduces the cache to the pages that fit below the given share of device memory, at most the planned number of pages.
@@ -125,7 +156,8 @@ Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Deco
       mask_workers_(decoder_->config().vocab) {}
 
 Engine::~Engine() {
-  if (!in_flight_.empty()) (void)device_.wait(device_.stream());
+  // A draft head's work for the last step is waited for by no one else.
+  if (!in_flight_.empty() || drafts_) (void)device_.wait(device_.stream());
   for (void* memory : {cache_, workspace_, logits_, rope_})
     if (memory) device_.release(memory);
 }
@@ -133,7 +165,10 @@ Engine::~Engine() {
 Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig& config,
                                              const NamedWeights& weights, const EngineOptions& options) {
   SLUICE_TRY(check_speculation(options.speculation));
-  const Result<StepBounds> wanted = bounds_of(config, options);
+  SLUICE_TRY(check_draft_head(config, options));
+  DraftHead head;
+  const DecoderConfig planned = planned_config(config, options, &head);
+  const Result<StepBounds> wanted = bounds_of(planned, options);
   if (!wanted.ok()) return wanted.status();
   const StepBounds& bounds = wanted.value();
   SLUICE_TRY(check_range("memory_utilization", options.memory_utilization, 0, 1));
@@ -143,9 +178,6 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   const auto recorded = choice_of("recorded_sequences", options.recorded_sequences, kRecordedSequences,
                                   options.experts.device ? 0 : bounds.sequences, device);
   if (!recorded.ok()) return recorded.status();
-  DecoderConfig planned = config;
-  const bool capture = options.count_experts || options.keep_chosen_experts;
-  for (LayerConfig& layer : planned.layers) layer.mlp.capture = capture && !layer.mlp.dense;
   auto decoder = Decoder::plan(device, planned, bounds, options.policy, options.experts);
   if (!decoder.ok()) return decoder.status();
   std::optional<PlanTable<Sample>> sample;
@@ -165,32 +197,48 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
   if (!masks.ok()) return masks.status();
   std::unique_ptr<ExpertCounter> experts;
-  if (capture) {
+  if (planned.moe().capture) {
     auto counter =
         ExpertCounter::make(device, config.moe(), config.moe_layers(), bounds.tokens, options.policy);
     if (!counter.ok()) return counter.status();
     experts = std::move(counter).value();
   }
-  const size_t other = std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0,
-                                 top->workspace_bytes(), adjustments.value()->workspace_bytes(),
-                                 masks.value()->workspace_bytes(), experts ? experts->workspace_bytes() : 0});
-  SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), *top, other), decoder.value().get()));
+  std::unique_ptr<DraftRunner> drafts;
+  const auto plan_drafts = [&]() -> Status {
+    if (!options.draft_head) return {};
+    const Decoder& d = *decoder.value();
+    auto runner = DraftRunner::plan(device, head, d.bounds(), d.cache_layout().group.back(), options.policy);
+    if (!runner.ok()) return runner.status();
+    return drafts = std::move(runner).value(), Status{};
+  };
+  SLUICE_TRY(plan_drafts());
+  const size_t other = std::max({drafts ? drafts->workspace_bytes() : 0, sample->workspace_bytes(),
+                                 take ? take->workspace_bytes() : 0, top->workspace_bytes(),
+                                 adjustments.value()->workspace_bytes(), masks.value()->workspace_bytes(),
+                                 experts ? experts->workspace_bytes() : 0});
+  SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), drafts.get(), *top, other),
+                       decoder.value().get()));
+  if (decoder.value()->bounds().pages != bounds.pages) SLUICE_TRY(plan_drafts());
   const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
   const Decoder& steps = *decoder.value();
-  std::unique_ptr<Engine> engine(new Engine(
-      device, weights, std::move(decoder).value(),
-      {.prefix_cache = options.prefix_cache,
-       .mixed_prefill_tokens = options.mixed_prefill_tokens,
-       .windows = windows,
-       .speculation = options.speculation,
-       .costs = {.step = [&steps](int64_t tokens, bool verifies) { return steps.cost_us(tokens, verifies); },
-                 .waiting = ahead.value() > 0 ? kWaitingUs : 0}}));
+  StepCosts costs{.step = [&steps](int64_t tokens, bool verifies) { return steps.cost_us(tokens, verifies); },
+                  // With a draft head every step waits for the one before it.
+                  .waiting = ahead.value() > 0 && !drafts ? kWaitingUs : 0};
+  if (drafts)
+    costs.draft = [runner = drafts.get()](int64_t rows, bool first) { return runner->cost_us(rows, first); };
+  std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),
+                                            {.prefix_cache = options.prefix_cache,
+                                             .mixed_prefill_tokens = options.mixed_prefill_tokens,
+                                             .windows = windows,
+                                             .speculation = options.speculation,
+                                             .costs = std::move(costs)}));
   engine->sample_ = std::move(sample);
   engine->take_ = std::move(take);
   engine->top_ = std::move(top);
   engine->adjustments_ = std::move(adjustments).value();
   engine->masks_ = std::move(masks).value();
   engine->experts_ = std::move(experts);
+  engine->drafts_ = std::move(drafts);
   engine->counts_experts_ = options.count_experts;
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recorded_sequences_ = recorded.value();
@@ -200,7 +248,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
 }
 
 Status Engine::take_memory(size_t other_workspace) {
-  const StepBytes bytes = step_bytes(*decoder_, *top_, other_workspace);
+  const StepBytes bytes = step_bytes(*decoder_, drafts_.get(), *top_, other_workspace);
   memory_ = {.kv_cache_bytes = decoder_->cache_bytes(),
              .workspace_bytes = bytes.workspace,
              .pages = bounds_.pages,
@@ -224,9 +272,11 @@ Status Engine::take_memory(size_t other_workspace) {
   SLUICE_TRY(take(bytes.logits, &logits_));
   logits_bytes_ = static_cast<size_t>(bytes.logits);
   SLUICE_TRY(take(bytes.rope, &rope_));
-  auto held = decoder_->bind(weights_, decoder_->caches(cache_));
+  const std::vector<KvCache> caches = decoder_->caches(cache_);
+  auto held = decoder_->bind(weights_, caches);
   if (!held.ok()) return held.status();
   held_ = std::move(held).value();
+  if (drafts_) SLUICE_TRY(drafts_->take_memory(caches.back()));
   auto staging =
       StepStaging::make(device_, bounds_, decoder_->cache_layout().windows.size(), steps_ahead_ + 1);
   if (!staging.ok()) return Status{staging.status().code, "engine: " + staging.status().message};

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft_runner.h"
 #include "engine/expert_counter.h"
 #include "engine/scheduler.h"
 #include "nn/decoder.h"
@@ -53,6 +54,7 @@ struct EngineOptions {
   // Draft tokens that steps verify. Answers do not depend on drafts: to the bit under policy.batch_invariant, otherwise as far as
   // kernels for different token counts round alike.
   SpeculationOptions speculation = {};
+  std::optional<DraftHead> draft_head = {};  // with DraftMethod::kEagle3
   // Counts the tokens that each expert of each layer gets; costs one launch per step.
   bool count_experts = false;
   // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
@@ -134,6 +136,7 @@ class Engine {
     int64_t number = 0, rows = 0;  // of the step, counted from 1; rows that it samples
     bool greedy = false;  // every row samples its largest logit, and no other use is made of the logits
     size_t block = 0;     // index of its staging block
+    StepTables draft_tables = {};  // of the draft head's group of layers
   };
   struct RecordedStep {
     std::unique_ptr<Recording> recording;
@@ -160,6 +163,7 @@ class Engine {
   bool logits_are_readable() const { return device_.shares_host_memory() && steps_ahead_ == 0; }
   Status draw(InFlight* step, const StepTensors& tensors, KernelRuns* runs);
   Result<std::vector<GeneratedToken>> finish_oldest();
+  void draft(const InFlight& step);
   Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
                       const std::vector<TokenScore>& scores) const;
   void drop_ended_steps();
@@ -188,7 +192,8 @@ class Engine {
   std::unique_ptr<LogitMasks> masks_;
   std::unique_ptr<ExpertCounter> experts_;  // set with count_experts or keep_chosen_experts
   bool counts_experts_ = false;
-  int64_t chosen_tokens_ = 0;  // of the step enqueued last
+  int64_t chosen_tokens_ = 0;            // of the step enqueued last
+  std::unique_ptr<DraftRunner> drafts_;  // set with a draft head
   std::unique_ptr<StepStaging> staging_;
   DecoderHeld held_;  // weights and caches, as the decoder's steps read them
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
@@ -200,6 +205,7 @@ class Engine {
   KernelRuns kernel_runs_;
   std::deque<InFlight> in_flight_;  // oldest first
   int64_t steps_ = 0, steps_sat_out_ = 0;
+  Status draft_status_;  // of the draft head in the step before
   std::vector<FailedRequest> failed_;
   MaskWorkers mask_workers_;  // last: its destructor waits for filters that are running
 };

@@ -148,6 +148,10 @@ Status Engine::enqueue(InFlight* step) {
   const int64_t rotary = c.layers.front().attention.rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
+  if (drafts_) {
+    t.in.taps = drafts_->taps(t.in.token_ids.shape[0]);
+    step->draft_tables = t.in.tables[drafts_->group()];
+  }
   t.in.every_row = step->rows == t.in.token_ids.shape[0];
   chosen_tokens_ = t.in.token_ids.shape[0];
   if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
@@ -245,6 +249,11 @@ void Engine::take_back_all() {
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }
 
+// The tokens of the step are good even if the head fails, so the next call reports the error.
+void Engine::draft(const InFlight& step) {
+  draft_status_ = drafts_->run(step.chunks, step.draft_tables, workspace(), &kernel_runs_);
+}
+
 Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
   const InFlight& step = in_flight_.front();
   const auto drawn = staging_->drawn(step.block, step.chunks);
@@ -256,6 +265,7 @@ Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
     return status;
   }
   auto tokens = scheduler_.accept(step.chunks, drawn.value(), std::move(scores));
+  if (drafts_) draft(step);
   if (experts_) experts_->finish(step.number);
   in_flight_.pop_front();
   return tokens;
@@ -277,6 +287,10 @@ void Engine::drop_ended_steps() {
 }
 
 Result<std::vector<GeneratedToken>> Engine::step() {
+  if (!draft_status_.ok()) {
+    const Status failed = std::exchange(draft_status_, {});
+    return Status{failed.code, "drafts: " + failed.message};
+  }
   drop_ended_steps();
   begin_masks();
   SLUICE_TRY(begin_steps());

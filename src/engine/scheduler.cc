@@ -59,7 +59,8 @@ void Scheduler::cancel(int64_t id) {
 }
 
 bool Scheduler::needs_all_tokens() const {
-  if (has_drafts_) return true;
+  // A draft head drafts behind tokens that the host knows.
+  if (has_drafts_ || options_.speculation.method == DraftMethod::kEagle3) return true;
   const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
   return std::any_of(running_.begin(), running_.end(), needs) ||
          std::any_of(waiting_.begin(), waiting_.end(), needs);
@@ -268,6 +269,10 @@ void Scheduler::draft() {
     if (std::ssize(s->tokens) > s->prompt_tokens && s->length() - s->computed <= 1)
       decoding.push_back(s.get());
   has_drafts_ = speculation_->draft(decoding, bounds_.logit_rows() - bounds_.sequences);
+  if (options_.speculation.method != DraftMethod::kEagle3) return;
+  // The head writes keys and values of the drafts.
+  for (Sequence* s : decoding)
+    if (!s->drafts.empty() && !reserve(s, s->computed + 1 + std::ssize(s->drafts))) s->drafts.clear();
 }
 
 // Whether a chunk of this step computes the page that follows the pages found for `s`.
@@ -366,6 +371,7 @@ size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken
     goes_on = accepts && token.finish == FinishReason::kNone;
     out->push_back(std::move(token));
   }
+  s.has_features = true;
   // Positions behind a rejected draft are computed again.
   s.computed -= static_cast<int64_t>(rows - taken);
   if (!chunk.drafts.empty()) speculation_->verified(&s, chunk.rows() - 1, accepted);
@@ -378,6 +384,7 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
                                               const std::vector<GeneratedToken>& drawn,
                                               std::vector<TokenScore> scores) {
   std::vector<GeneratedToken> out;
+  for (const Owned& s : running_) s->has_features = false;
   size_t at = 0, scores_at = 0;
   for (const Chunk& chunk : chunks) {
     const auto count = static_cast<size_t>(chunk.scores);

@@ -47,6 +47,8 @@ struct Sequence {
   // length.
   std::vector<int32_t> drafts;
   int64_t drafted_at = -1;
+  bool has_features =
+      false;  // the step accepted last has computed the draft head's features of its last token
   std::optional<NgramIndex> ngrams;
   Acceptance acceptance;
   // With sampling.prompt_logprobs, for the prompt's tokens from the second on: the number of tokens with a

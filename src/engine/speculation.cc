@@ -40,6 +40,14 @@ class NgramSource final : public DraftSource {
   SpeculationOptions options_;
 };
 
+// Stands for the drafts that a draft head computes once their number is chosen.
+class HeadSource final : public DraftSource {
+ public:
+  std::vector<int32_t> propose(Sequence* s, int64_t most, int64_t*) override {
+    return std::vector<int32_t>(s->has_features ? static_cast<size_t>(most) : 0);
+  }
+};
+
 // Random tokens of the sequence, since those are in the vocabulary.
 class RandomSource final : public DraftSource {
  public:
@@ -56,6 +64,7 @@ class RandomSource final : public DraftSource {
 
 std::shared_ptr<DraftSource> source_of(const SpeculationOptions& options) {
   if (options.source) return options.source;
+  if (options.method == DraftMethod::kEagle3) return std::make_shared<HeadSource>();
   if (!options.synthetic_acceptance.empty()) return std::make_shared<RandomSource>();
   return std::make_shared<NgramSource>(options);
 }
@@ -71,6 +80,7 @@ Status check_count(const char* name, int64_t value, int64_t most) {
 Status check_speculation(const SpeculationOptions& o) {
   if (o.method == DraftMethod::kNone) return {};
   SLUICE_TRY(check_count("num_speculative_tokens", o.num_speculative_tokens, kDraftsMax));
+  if (o.method == DraftMethod::kEagle3) return {};
   SLUICE_TRY(check_count("prompt_lookup_max", o.prompt_lookup_max, kLookupMax));
   SLUICE_TRY(check_count("prompt_lookup_min", o.prompt_lookup_min, o.prompt_lookup_max));
   return check_range("suffix_decoding_max_spec_factor", o.drafts_per_match, 0, kDraftsMax);
@@ -114,12 +124,24 @@ bool Speculation::accepts(int64_t sequence, int64_t length, size_t place, int32_
   return uniform(static_cast<uint64_t>(sequence), counter) * before < rates[place];
 }
 
+namespace {
+
+double known_or(std::vector<double>* known, int64_t at, const std::function<double()>& compute) {
+  const auto i = static_cast<size_t>(at);
+  if (i >= known->size()) known->resize(i + 1, 0);
+  if ((*known)[i] == 0) (*known)[i] = compute();
+  return (*known)[i];
+}
+
+}  // namespace
+
 double Speculation::cost_of(int64_t tokens, bool verifies) {
-  const auto i = static_cast<size_t>(tokens);
-  std::vector<double>& known = cost_[verifies ? 1 : 0];
-  if (i >= known.size()) known.resize(i + 1, 0);
-  if (known[i] == 0) known[i] = costs_.step(tokens, verifies);
-  return known[i];
+  return known_or(&cost_[verifies ? 1 : 0], tokens, [&] { return costs_.step(tokens, verifies); });
+}
+
+double Speculation::cost_of_draft(int64_t rows, bool first) {
+  if (!costs_.draft || rows == 0) return 0;
+  return known_or(&draft_cost_[first ? 1 : 0], rows, [&] { return costs_.draft(rows, first); });
 }
 
 // The smallest count whose rate is near the best one. Candidates are in descending order. For many sequences it tries few counts, so that
@@ -129,11 +151,14 @@ size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t
   std::vector<std::pair<double, size_t>> rates;
   double tokens = static_cast<double>(decoding);
   const double plain = tokens / cost_of(decoding, false);
-  double best = kWorthwhile * plain;
+  double best = kWorthwhile * plain, drafting = 0;
+  std::array<int64_t, kDraftsMax> rows_at = {};  // drafts at each place so far
   for (size_t i = 0; i < candidates.size(); ++i) {
     tokens += candidates[i].accepted;
+    const int64_t place = candidates[i].place, rows = ++rows_at[static_cast<size_t>(place)];
+    drafting += cost_of_draft(rows, place == 0) - cost_of_draft(rows - 1, place == 0);
     if ((i + 1) % every != 0 && i + 1 < candidates.size()) continue;
-    const double cost = cost_of(decoding + static_cast<int64_t>(i) + 1, true) + costs_.waiting;
+    const double cost = cost_of(decoding + static_cast<int64_t>(i) + 1, true) + drafting + costs_.waiting;
     rates.emplace_back(tokens / cost, i + 1);
     best = std::max(best, tokens / cost);
   }
@@ -155,7 +180,7 @@ bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
     s.drafts = source_->propose(&s, most, &budget);
     double accepted = 1;
     for (int64_t place = 0; place < std::ssize(s.drafts); ++place)
-      candidates.push_back({accepted *= s.acceptance.at(place, all_), i});
+      candidates.push_back({accepted *= s.acceptance.at(place, all_), i, place});
   }
   if (candidates.empty()) return false;
   // A draft is never more likely to be accepted than the one before it, so any prefix of this order takes prefixes of drafts.

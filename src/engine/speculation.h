@@ -24,9 +24,10 @@ enum class DraftMethod : uint8_t {
   kNone,
   kNgram,   // drafts are the tokens that followed an earlier occurrence of the last tokens
   kSuffix,  // the same, with at most drafts_per_match drafts per token of the match
+  kEagle3,  // a draft head computes them (nn/eagle3.h)
 };
 constexpr std::string_view text(DraftMethod method) {
-  constexpr std::string_view kWords[] = {"none", "ngram", "suffix"};
+  constexpr std::string_view kWords[] = {"none", "ngram", "suffix", "eagle3"};
   return kWords[static_cast<size_t>(method)];
 }
 
@@ -81,6 +82,8 @@ class DraftSource {
 struct StepCosts {
   // Of a step that computes `tokens` tokens and samples behind each. verifies: some sequence has more than one of them.
   std::function<double(int64_t tokens, bool verifies)> step = {};
+  // Of one draft for each of `rows` sequences by a draft head. first: of their first drafts.
+  std::function<double(int64_t rows, bool first)> draft = {};
   // Added to a step with drafts, which cannot be enqueued before the previous step's tokens are known.
   double waiting = 0;
 };
@@ -90,7 +93,7 @@ class Speculation {
   Speculation(const SpeculationOptions& options, StepCosts costs);
 
   // Sets Sequence::drafts of all sequences that decode, `rows` drafts in total at most. Maximises the expected tokens divided by the cost
-  // of the step. Returns whether there is any draft.
+  // of the step. Returns whether there is any draft. With kEagle3 it only sets their number; a draft head then computes them.
   bool draft(std::span<Sequence* const> decoding, int64_t rows);
   // Whether the draft at `place` is accepted, in the step that began with `length` tokens of the sequence.
   bool accepts(int64_t sequence, int64_t length, size_t place, int32_t draft, int32_t sampled) const;
@@ -102,17 +105,20 @@ class Speculation {
   struct Candidate {
     double accepted;
     size_t sequence;
+    int64_t place;  // in the drafts of its sequence
   };
   size_t best_count(const std::vector<Candidate>& candidates, int64_t decoding);
   double cost_of(int64_t tokens, bool verifies);
+  double cost_of_draft(int64_t rows, bool first);
 
   SpeculationOptions options_;
   StepCosts costs_;
   std::shared_ptr<DraftSource> source_;
   Acceptance all_;
   DraftCounts counts_;
-  std::array<std::vector<double>, 2> cost_;  // StepCosts::step by `verifies` and tokens; 0: not computed yet
-  int64_t unprofitable_ = 0;                 // steps whose drafts did not pay
+  // StepCosts::step by `verifies` and tokens, and StepCosts::draft by `first` and rows; 0: not computed yet.
+  std::array<std::vector<double>, 2> cost_, draft_cost_;
+  int64_t unprofitable_ = 0;  // steps whose drafts did not pay
 };
 
 }  // namespace sluice

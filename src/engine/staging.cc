@@ -127,7 +127,7 @@ StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds
   StepTensors out;
   const Tensor drawn = view(to.token, DType::kI32, {bounds_.logit_rows()});
   const Tensor written = view(at.token_ids, DType::kI32, {tokens});
-  out.take = {.ids = written, .drawn = drawn, .y = view(ids_at_, DType::kI32, {tokens})};
+  out.take = {.ids = written, .drawn = drawn, .token_of = {}, .y = view(ids_at_, DType::kI32, {tokens})};
   out.in.token_ids = ids == TakeIds::kFromDrawn ? out.take.y : written;
   for (size_t group = 0; group < groups_; ++group)
     out.in.tables.push_back(

@@ -113,6 +113,17 @@ TEST_P(EngineSpeculation, OnADeviceWithMemoryOfItsOwn) {
   expect_counts(*engine);
 }
 
+TEST_P(EngineSpeculation, WithOffloadedExperts) {
+  const auto requests = adjusted_requests();
+  const auto wanted = plain(requests);
+  EngineOptions options = drafting(requests, wanted, 3);
+  const auto apart = cpu::open_device({.threads = 1}).value();
+  options.experts.device = apart.get();
+  const auto engine = engine_of(*device_, model_, options);
+  EXPECT_EQ(run(*engine, requests), wanted);
+  expect_counts(*engine);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineSpeculation,
                          ::testing::Values(Kind::kRight, Kind::kWrong, Kind::kMixed));
 

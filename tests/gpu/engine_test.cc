@@ -9,6 +9,7 @@
 
 #include "backends/cpu/device.h"
 #include "gpu/gpu.h"
+#include "gpu/shipped.h"
 #include "harness/engine_runs.h"
 #include "harness/random_gpt_oss.h"
 #include "harness/recorded_logits.h"
@@ -18,14 +19,6 @@
 
 namespace sluice::test {
 namespace {
-
-// Beside the program, where ./dev gpu puts it for `sluice run`, or in the source tree.
-std::string shipped_model() {
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
-  const auto carried = folder / "share/sluice/models/sluice-16e-tiny";
-  return std::filesystem::exists(carried) ? carried.string()
-                                          : std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
-}
 
 std::unique_ptr<LoadedModel> load(Device& device, const std::string& directory, DType x = DType::kBF16) {
   auto loaded = LoadedModel::load(device, directory, {.x = x});

@@ -17,6 +17,7 @@ class FarModel {
     options.steps_ahead = 0, options.recorded_sequences = 0;
     return engine(options);
   }
+  Device& device() { return device_; }
 
  private:
   static DecoderConfig config() {
