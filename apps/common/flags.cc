@@ -35,8 +35,8 @@ Status set_apart_values(const CLI::App& root, std::vector<std::string>* words) {
       app = named.front();
     const bool is_long = name.starts_with("--"), is_short = name.size() == 2 && name[0] == '-';
     const CLI::Option* option = !is_value && (is_long || is_short) ? app->get_option_no_throw(name) : nullptr;
-    if (option == nullptr ||
-        (equals == std::string::npos && (values = option->get_items_expected_min(), true))) {
+    if (option != nullptr && equals == std::string::npos) values = option->get_items_expected_min();
+    if (option == nullptr || equals == std::string::npos) {
       out.push_back(word);
       continue;
     }

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kShipped = "models/sluice-16e-tiny";
+constexpr const char* kShippedHead = "models/sluice-16e-tiny-eagle3";
 // Prefix of a model's folder in a cache, as in models--openai--gpt-oss-20b.
 constexpr std::string_view kFolder = "models--";
 constexpr int64_t kSmallFile = 1 << 20;
@@ -133,19 +134,22 @@ Result<std::string> snapshot_named(const std::string& named) {
                  cache.string() + "; `hf download " + named + "` downloads it");
 }
 
-}  // namespace
-
-Result<std::string> shipped_model() {
+Result<std::string> shipped(const char* name, const char* what) {
   std::error_code error;
   // The program is <root>/build/<preset>/apps/sluice, or installed as <prefix>/bin/sluice with <prefix>/share/sluice.
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   for (const fs::path& root : {self.parent_path() / "../../..", self.parent_path() / "../share/sluice"}) {
-    const fs::path at = root / kShipped;
+    const fs::path at = root / name;
     if (fs::is_directory(at, error)) return fs::weakly_canonical(at, error).string();
   }
-  return invalid(std::string("no model named, and the one that ships with Sluice (") + kShipped +
+  return invalid(std::string("no ") + what + " named, and the one that ships with Sluice (" + name +
                  ") is not beside this program");
 }
+
+}  // namespace
+
+Result<std::string> shipped_model() { return shipped(kShipped, "model"); }
+Result<std::string> shipped_draft_head() { return shipped(kShippedHead, "draft head"); }
 
 Result<std::string> model_directory(const std::string& named) {
   if (named.empty()) return shipped_model();

@@ -95,7 +95,9 @@ void add_batch_flags(CLI::App* app, ModelFlags* flags, const char* group) {
          [flags](const std::string& json) {
            auto read = read_speculative_config(json);
            if (!read.ok()) throw CLI::ValidationError(read.status().message);
-           flags->speculation = std::move(read).value();
+           flags->speculation = std::move(read.value().options);
+           flags->draft_model = std::move(read.value().model);
+           flags->drafts_from_head = read.value().count_from_head;
          },
          R"(draft tokens that each step verifies, as JSON: {"method": "ngram", "num_speculative_tokens": 4}; none: no drafts)")
       ->group(group);

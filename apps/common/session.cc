@@ -47,6 +47,20 @@ Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
   return open_device({.threads = f.threads});
 }
 
+Status load_draft_head(const ModelFlags& flags, DType x, Session* s) {
+  if (flags.draft_model.empty() && !flags.model.empty())
+    return invalid("--speculative-config: model: wanted the directory of a draft head for " + flags.model +
+                   ", found none");
+  const Result<std::string> directory =
+      flags.draft_model.empty() ? shipped_draft_head() : model_directory(flags.draft_model);
+  if (!directory.ok()) return directory.status();
+  s->draft_directory = directory.value();
+  auto head = LoadedEagle3::load(*s->device, s->draft_directory, *s->model, {.x = x, .format = s->format});
+  if (!head.ok()) return head.status();
+  s->draft_head = std::move(head).value();
+  return {};
+}
+
 }  // namespace
 
 EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, const Device& device) {
@@ -140,7 +154,14 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (flags.max_model_len > config.context)
     return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
                    " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
+  if (flags.speculation.method == DraftMethod::kEagle3) SLUICE_TRY(load_draft_head(flags, dtype.value(), &s));
   EngineOptions step = engine_options(flags, config, *s.device);
+  if (s.draft_head) {
+    step.draft_head = DraftHead{s.draft_head->config(), &s.draft_head->weights()};
+    if (flags.drafts_from_head)
+      step.speculation.num_speculative_tokens = std::min(
+          kDraftsMax, s.draft_head->speculative_tokens().value_or(step.speculation.num_speculative_tokens));
+  }
   step.experts = {.device = s.experts.get(), .backend = flags.moe_backend};
   auto engine = Engine::make(*s.device, config.decoder.with_caches(cache.value()), s.model->weights(), step);
   if (!engine.ok()) return engine.status();

@@ -8,7 +8,7 @@
 
 #include "apps/common/model_directory.h"
 #include "engine/engine.h"
-#include "models/load.h"
+#include "models/eagle3.h"
 
 namespace sluice::apps {
 
@@ -34,6 +34,8 @@ struct ModelFlags {
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: see engine/engine.h
   bool batch_invariant = false;
   SpeculationOptions speculation = {};
+  std::string draft_model = {};                             // of the draft head; with DraftMethod::kEagle3
+  bool drafts_from_head = false;                            // the head may name another number of drafts
   bool prefix_caching = true;                               // see engine/engine.h
   bool count_experts = false, keep_chosen_experts = false;  // see engine/engine.h
   bool quiet = false;                                       // no progress bar and no lines about the model
@@ -42,8 +44,9 @@ struct ModelFlags {
 struct Session {
   std::unique_ptr<Device> device, experts;
   std::unique_ptr<LoadedModel> model;
+  std::unique_ptr<LoadedEagle3> draft_head;
   std::unique_ptr<Engine> engine;  // refers to the members above
-  std::string directory;
+  std::string directory, draft_directory;
   LoadFormat format = LoadFormat::kSafetensors;
   double load_seconds = 0;
 };

@@ -94,10 +94,23 @@ SessionLine line_of_memory(const Session& s) {
                      {"step_sequences", b.sequences}}};
 }
 
+SessionLine line_of_drafts(const Session& s) {
+  const std::string name = near_name(s.draft_directory);
+  const int64_t drafts = s.engine->speculation().num_speculative_tokens;
+  return {.text = name + ": EAGLE3, at most " + std::to_string(drafts) + " drafts per step, " +
+                  gigabytes(s.draft_head->weight_bytes()) + " beside the model",
+          .fields = {{"kind", "drafts"},
+                     {"model", name},
+                     {"method", "eagle3"},
+                     {"num_speculative_tokens", drafts},
+                     {"weight_bytes", s.draft_head->weight_bytes()}}};
+}
+
 }  // namespace
 
 std::vector<SessionLine> lines_about(const Session& session) {
   std::vector<SessionLine> out{line_of_model(session), line_of_experts(session), line_of_memory(session)};
+  if (session.draft_head) out.push_back(line_of_drafts(session));
   const LoadNotes& notes = session.model->notes();
   const auto note = [&](const std::vector<std::string>& tensors, const std::string& what) {
     if (tensors.empty()) return;

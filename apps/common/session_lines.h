@@ -10,7 +10,7 @@ namespace sluice::apps {
 
 struct SessionLine {
   std::string text;
-  LogFields fields;  // numbers and names of `text`; "kind" is model, experts or memory
+  LogFields fields;  // numbers and names of `text`; "kind" is model, experts, memory, drafts or note
 };
 std::vector<SessionLine> lines_about(const Session& session);
 

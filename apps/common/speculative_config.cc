@@ -14,6 +14,9 @@ constexpr int64_t kSuffixDepth = 24, kNgramLookup = 5;  // vLLM's defaults
 constexpr std::array<std::string_view, 5> kNgramKeys = {"method", "num_speculative_tokens",
                                                         "prompt_lookup_min", "prompt_lookup_max",
                                                         "enable_adaptive_verification"};
+constexpr int64_t kEagle3Drafts = 3;
+constexpr std::array<std::string_view, 4> kEagle3Keys = {"method", "model", "num_speculative_tokens",
+                                                         "enable_adaptive_verification"};
 constexpr std::array<std::string_view, 5> kSuffixKeys = {
     "method", "num_speculative_tokens", "suffix_decoding_max_tree_depth", "suffix_decoding_max_spec_factor",
     "enable_adaptive_verification"};
@@ -62,14 +65,15 @@ Status read_suffix(const JsonAt& at, SpeculationOptions* o) {
 
 }  // namespace
 
-Result<SpeculationOptions> read_speculative_config(const std::string& json) {
+Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
   const auto document = parse_json(json, kFlag);
   if (!document.ok()) return invalid(document.status().message);
   const JsonAt at(document.value(), kFlag);
   if (const Status status = at.need_object(); !status.ok()) return invalid(status.message);
   std::string method;
   SLUICE_TRY(take(at.string("method"), &method));
-  SpeculationOptions out;
+  SpeculativeConfig config;
+  SpeculationOptions& out = config.options;
   if (method == "ngram") {
     out.method = DraftMethod::kNgram;
     SLUICE_TRY(check_keys(document.value(), kNgramKeys, method));
@@ -78,13 +82,20 @@ Result<SpeculationOptions> read_speculative_config(const std::string& json) {
     out.method = DraftMethod::kSuffix;
     SLUICE_TRY(check_keys(document.value(), kSuffixKeys, method));
     SLUICE_TRY(read_suffix(at, &out));
+  } else if (method == "eagle3") {
+    out.method = DraftMethod::kEagle3;
+    SLUICE_TRY(check_keys(document.value(), kEagle3Keys, method));
+    SLUICE_TRY(take(at.string("model", ""), &config.model));
+    config.count_from_head = !at.has("num_speculative_tokens");
+    SLUICE_TRY(take(at.integer("num_speculative_tokens", 1, kDraftsMax, kEagle3Drafts),
+                    &out.num_speculative_tokens));
   } else {
-    return invalid(std::string(kFlag) + ": method: wanted ngram or suffix, found \"" + method + "\"");
+    return invalid(std::string(kFlag) + ": method: wanted ngram, suffix or eagle3, found \"" + method + "\"");
   }
   SLUICE_TRY(take(at.boolean("enable_adaptive_verification", true), &out.by_cost));
   const Status status = check_speculation(out);
   if (!status.ok()) return invalid(std::string(kFlag) + ": " + status.message);
-  return out;
+  return config;
 }
 
 }  // namespace sluice::apps

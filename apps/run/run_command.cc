@@ -66,6 +66,9 @@ void print_speed(const Reply& r) {
                r.first_token_seconds);
   if (r.completion_tokens > 1 && decode > 0)
     std::fprintf(stderr, ", then %.1f tokens/s", static_cast<double>(r.completion_tokens - 1) / decode);
+  if (r.verifications > 0)
+    std::fprintf(stderr, ", %.2f tokens per verification",
+                 1 + static_cast<double>(r.accepted_drafts) / static_cast<double>(r.verifications));
   if (r.finish == FinishReason::kLength) std::fputs("; cut off at the token limit", stderr);
   if (r.finish == FinishReason::kAbort) std::fputs("; stopped", stderr);
   std::fputs("\n", stderr);

@@ -18,6 +18,8 @@ struct Reply {
   FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
+  int64_t verifications = 0,
+          accepted_drafts = 0;  // with speculative decoding: steps that verified drafts, drafts accepted
   double first_token_seconds = 0, seconds = 0;
   std::vector<GeneratedToken> tokens;  // all tokens of the answer
 };
