@@ -36,6 +36,10 @@ class DraftRunner {
   size_t group() const { return group_; }
   // Microseconds of one draft for each of `rows` sequences. first: behind rows whose features are known.
   double cost_us(int64_t rows, bool first) const { return head_->cost_us(rows, first); }
+  // Of the rows of a step, whether or not anything is drafted behind them.
+  double extend_cost_us(int64_t tokens, bool verifies) const {
+    return head_->extend_cost_us(tokens, verifies);
+  }
 
   // Continues from a step that the scheduler has accepted and whose `tables` are still in device memory: computes the keys and values of
   // all its rows, then replaces the drafts of its sequences (Sequence::drafts_now), whose number and pages the scheduler has chosen.

@@ -221,9 +221,11 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   if (decoder.value()->bounds().pages != bounds.pages) SLUICE_TRY(plan_drafts());
   const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
   const Decoder& steps = *decoder.value();
-  StepCosts costs{.step = [&steps](int64_t tokens, bool verifies) { return steps.cost_us(tokens, verifies); },
-                  // With a draft head every step waits for the one before it.
-                  .waiting = ahead.value() > 0 && !drafts ? kWaitingUs : 0};
+  // With a draft head every step waits for the one before it.
+  StepCosts costs{.waiting = ahead.value() > 0 && !drafts ? kWaitingUs : 0};
+  costs.step = [&steps, runner = drafts.get()](int64_t tokens, bool verifies) {
+    return steps.cost_us(tokens, verifies) + (runner ? runner->extend_cost_us(tokens, verifies) : 0);
+  };
   if (drafts)
     costs.draft = [runner = drafts.get()](int64_t rows, bool first) { return runner->cost_us(rows, first); };
   std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),

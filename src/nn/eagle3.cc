@@ -232,6 +232,11 @@ Status Eagle3::draft(const Tensor& rows, const Tensor& stream, const Eagle3Held&
   return steps_.head->run(n, {.call = call, .held = held.head}, workspace, queue, runs);
 }
 
+double Eagle3::extend_cost_us(int64_t tokens, bool verifies) const {
+  const int64_t rows_max = verifies ? std::max<int64_t>(2, bounds_.verify_rows) : 1;
+  return steps_.extend_of(tokens, rows_max, bounds_).cost_us(tokens);
+}
+
 double Eagle3::cost_us(int64_t rows, bool first) const {
   return (first ? 0 : steps_.next->cost_us(rows)) + steps_.head->cost_us(rows);
 }

@@ -101,6 +101,8 @@ class Eagle3 {
   Tensor first(int64_t rows) const { return first_rows(row_numbers_.view(), rows); }
   // Microseconds of draft() by the cost models of its kernels; unless it is the first one, of next() too.
   double cost_us(int64_t rows, bool first) const;
+  // Of extend(). verifies: more than one row of some sequence.
+  double extend_cost_us(int64_t tokens, bool verifies) const;
   // (stage, kernel) of next() and draft() in execution order.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t rows) const;
 

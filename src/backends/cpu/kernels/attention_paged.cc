@@ -439,8 +439,12 @@ namespace {
 
 Refusal supports(const Attention::Problem&, const DeviceInfo&) { return {}; }
 
+// A page table has room for the longest sequence; most sequences are far shorter.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
-  return roofline_us<Attention>(p, d, 0.6, 0.25 * d.f32_flops_per_us);
+  constexpr int64_t kContext = 1024;
+  Attention::Problem usual = p;
+  usual.pages_per_seq = std::min(p.pages_per_seq, std::max<int64_t>(1, kContext / p.page_size));
+  return roofline_us<Attention>(usual, d, 0.6, 0.25 * d.f32_flops_per_us);
 }
 
 int64_t partials_of(const Attention::Problem& p, const AttentionShape& s) {
