@@ -47,7 +47,9 @@ Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
   return open_device({.threads = f.threads});
 }
 
-Status load_draft_head(const ModelFlags& flags, DType x, Session* s) {
+// Before the model is read, which may take minutes.
+Status find_draft_head(const ModelFlags& flags, Session* s) {
+  if (flags.speculation.method != DraftMethod::kEagle3) return {};
   if (flags.draft_model.empty() && !flags.model.empty())
     return invalid("--speculative-config: model: wanted the directory of a draft head for " + flags.model +
                    ", found none");
@@ -55,6 +57,11 @@ Status load_draft_head(const ModelFlags& flags, DType x, Session* s) {
       flags.draft_model.empty() ? shipped_draft_head() : model_directory(flags.draft_model);
   if (!directory.ok()) return directory.status();
   s->draft_directory = directory.value();
+  return {};
+}
+
+Status load_draft_head(DType x, Session* s) {
+  if (s->draft_directory.empty()) return {};
   auto head = LoadedEagle3::load(*s->device, s->draft_directory, *s->model, {.x = x, .format = s->format});
   if (!head.ok()) return head.status();
   s->draft_head = std::move(head).value();
@@ -124,6 +131,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (!format.ok()) return format.status();
   if (flags.routing && format.value() != LoadFormat::kDummy)
     return invalid("--routing: wanted --load-format dummy with it, found " + flags.load_format);
+  SLUICE_TRY(find_draft_head(flags, &s));
   const Result<std::string> directory = model_directory(flags.model);
   if (!directory.ok()) return directory.status();
   s.directory = directory.value(), s.format = format.value();
@@ -154,7 +162,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (flags.max_model_len > config.context)
     return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
                    " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
-  if (flags.speculation.method == DraftMethod::kEagle3) SLUICE_TRY(load_draft_head(flags, dtype.value(), &s));
+  SLUICE_TRY(load_draft_head(dtype.value(), &s));
   EngineOptions step = engine_options(flags, config, *s.device);
   if (s.draft_head) {
     step.draft_head = DraftHead{s.draft_head->config(), &s.draft_head->weights()};
