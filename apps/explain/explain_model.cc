@@ -99,7 +99,7 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
       plan_decoder(device, all_candidates(), decoder, bounds, q.policy, q.moe_backend, false, Gaps::kShown);
   if (!steps.ok()) return steps.status();
   const DecoderSteps& s = steps.value();
-  add_pieces(s.layers(q.tokens, 1), q.tokens, q, device, &out->stages);
+  add_pieces(s.layers.of(q.tokens, 1), q.tokens, q, device, &out->stages);
   const int64_t rows = std::min(q.tokens, bounds.sequences);
   add_pieces(rows == q.tokens ? *s.all_greedy : *s.greedy, rows, q, device, &out->stages);
   return {};

@@ -41,12 +41,6 @@ Status check_config(const DecoderConfig& c) {
   return {};
 }
 
-Status plan_into(std::optional<Step>* out, Result<Step> made) {
-  if (!made.ok()) return made.status();
-  *out = std::move(made).value();
-  return {};
-}
-
 // kInvalidArgument: a word of the policy names no operation of any graph here.
 Status check_words(const DecoderConfig& c, const StepBounds& bounds, const Policy& policy) {
   if (policy.force.empty()) return {};
@@ -124,16 +118,17 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
     if (!phases.ok()) return phases.status();
     Graph graph = layers_graph(c, bounds, rows_max, experts_apart).graph;
     const StepPolicy own{.policy = policy_of(policy, graph), .phases = phases.value()};
-    return plan_into(to, Step::plan("decoder", device, catalog, std::move(graph), tokens, own, gaps));
+    return keep_in(to, Step::plan("decoder", device, catalog, std::move(graph), tokens, own, gaps));
   };
-  if (Status status = layers(&out.any, bounds.tokens, 0); !status.ok()) return status;
+  if (Status status = layers(&out.layers.any, bounds.tokens, 0); !status.ok()) return status;
   // With Policy::batch_invariant one kernel must serve all steps.
   if (!policy.batch_invariant)
-    if (Status status = layers(&out.decode, std::min(bounds.tokens, bounds.sequences), 1); !status.ok())
+    if (Status status = layers(&out.layers.decode, std::min(bounds.tokens, bounds.sequences), 1);
+        !status.ok())
       return status;
-  out.verify_rows = bounds.verify_rows;
+  out.layers.verify_rows = bounds.verify_rows;
   if (!policy.batch_invariant && bounds.verify_rows > 1)
-    if (Status status = layers(&out.verify, bounds.logit_rows(), bounds.verify_rows); !status.ok())
+    if (Status status = layers(&out.layers.verify, bounds.logit_rows(), bounds.verify_rows); !status.ok())
       return status;
   for (const bool every_row : {false, true})
     for (const bool greedy : {false, true}) {
@@ -141,7 +136,7 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
           greedy ? (every_row ? &out.all_greedy : &out.greedy) : (every_row ? &out.all_logits : &out.logits);
       Graph graph = head_graph(c, bounds, every_row, greedy);
       const StepPolicy own{.policy = policy_of(policy, graph)};
-      Status status = plan_into(
+      Status status = keep_in(
           to, Step::plan("decoder", device, catalog, std::move(graph), bounds.logit_rows(), own, gaps));
       if (!status.ok()) return status;
     }
@@ -173,8 +168,7 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
 }
 
 double Decoder::cost_us(int64_t tokens, bool verifies) const {
-  return steps_.layers(tokens, verifies ? std::max<int64_t>(2, bounds_.verify_rows) : 1).cost_us(tokens) +
-         steps_.all_logits->cost_us(tokens);
+  return steps_.layers.cost_us(tokens, verifies) + steps_.all_logits->cost_us(tokens);
 }
 
 Status Decoder::plan_steps() {
@@ -182,14 +176,12 @@ Status Decoder::plan_steps() {
                             apart_ != nullptr);
   if (!steps.ok()) return steps.status();
   steps_ = std::move(steps).value();
-  size_t layers = steps_.any->workspace_bytes(), head = 0;
-  for (const auto* step : {&steps_.decode, &steps_.verify})
-    if (*step) layers = std::max(layers, (*step)->workspace_bytes());
+  size_t head = 0;
   for (const auto* step : {&steps_.logits, &steps_.all_logits})
     head = std::max(head, (*step)->workspace_bytes());
   // After the layers' result, which is the head's input.
   head_at_ = Arena::footprint(static_cast<size_t>(bytes_of(config_.x, bounds_.tokens * config_.hidden)));
-  workspace_bytes_ = std::max(layers, head_at_ + head);
+  workspace_bytes_ = std::max(steps_.layers.workspace_bytes(), head_at_ + head);
   return {};
 }
 
@@ -250,7 +242,7 @@ Result<DecoderHeld> Decoder::bind(const NamedWeights& weights, const std::vector
     all.set(static_cast<int64_t>(layer), "v_cache", caches[layer].v);
   }
   DecoderHeld out;
-  SLUICE_TRY(bind_held("decoder", steps_.any->graph(), all, device_.info().backend, &out.layers));
+  SLUICE_TRY(bind_held("decoder", steps_.layers.any->graph(), all, device_.info().backend, &out.layers));
   SLUICE_TRY(bind_held("decoder", steps_.logits->graph(), all, device_.info().backend, &out.head));
   if (!apart_) return out;
   for (const int32_t layer : config_.moe_layers()) {
@@ -270,8 +262,8 @@ Status Decoder::check_call(const StepIn& in, const DecoderHeld& held, Workspace 
   if (in.tables.size() != layout_.windows.size())
     return invalid("decoder: wanted tables of " + std::to_string(layout_.windows.size()) +
                    " groups of layers, found " + std::to_string(in.tables.size()));
-  if (std::ssize(held.layers) != steps_.any->graph().held_count())
-    return invalid("decoder: held: wanted " + std::to_string(steps_.any->graph().held_count()) +
+  if (std::ssize(held.layers) != steps_.layers.any->graph().held_count())
+    return invalid("decoder: held: wanted " + std::to_string(steps_.layers.any->graph().held_count()) +
                    " tensors, as bind() gives them, found " + std::to_string(held.layers.size()));
   const SlotSpec taps =
       slot("taps", Role::kOut, config_.x, {in.token_ids.shape[0], std::ssize(config_.taps) * config_.hidden},
@@ -298,7 +290,7 @@ Status Decoder::forward(const StepIn& in, const DecoderHeld& held, const Tensor&
     call[count++] = first_rows(rows_.view(), in.token_ids.shape[0]), call[count++] = in.taps;
   const Given given{.call = std::span(call).first(count), .held = held.layers};
   const int64_t n = in.token_ids.shape[0];
-  const Step& step = steps_.layers(n, in.tables.front().rows_max);
+  const Step& step = steps_.layers.of(n, in.tables.front().rows_max);
   SLUICE_TRY(apart_ ? run_apart(step, in, given, held, workspace, stream, runs)
                     : step.run(n, given, workspace, stream, runs));
   return logits_of(in.logit_rows, held, logits, workspace, stream, in.every_row, runs);
@@ -368,7 +360,7 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
     const std::pair<std::string, std::string> one{std::move(stage), std::move(kernel)};
     if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(one);
   };
-  for (StageKernel& s : steps_.layers(tokens, 1).kernels(tokens))
+  for (StageKernel& s : steps_.layers.of(tokens, 1).kernels(tokens))
     add(std::move(s.stage), std::move(s.kernel));
   if (apart_)
     for (auto& [stage, kernel] : apart_->moe().kernels(tokens)) add(std::move(stage), std::move(kernel));

@@ -10,6 +10,7 @@
 #include "nn/cache_layout.h"
 #include "nn/moe/offloaded.h"
 #include "nn/named_weights.h"
+#include "nn/steps_by_rows.h"
 
 namespace sluice {
 
@@ -82,17 +83,9 @@ struct DecoderHeld {
 
 // The steps of a Decoder: host data only, so the device may be absent.
 struct DecoderSteps {
-  // For any tokens, up to bounds.tokens. Unless one kernel must serve all steps: for one token per sequence, and for up to
-  // bounds.verify_rows of them.
-  std::optional<Step> any, decode, verify;
-  int64_t verify_rows = 0;
+  StepsByRows layers;
   // From the last norm to logits, or to the token of the largest logit; for rows by number, or for all tokens in order.
   std::optional<Step> logits, all_logits, greedy, all_greedy;
-  const Step& layers(int64_t tokens, int64_t rows_max) const {
-    if (decode && rows_max == 1 && tokens <= decode->tokens_max()) return *decode;
-    return verify && rows_max > 0 && rows_max <= verify_rows && tokens <= verify->tokens_max() ? *verify
-                                                                                               : *any;
-  }
 };
 // experts_apart: MoE layers run on another device, at the cuts of the graph.
 Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog,

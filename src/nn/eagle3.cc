@@ -118,12 +118,6 @@ Graph head_graph(const Eagle3Config& c, const StepBounds& bounds) {
 
 }  // namespace
 
-const Step& Eagle3Steps::extend_of(int64_t tokens, int64_t rows_max, const StepBounds& bounds) const {
-  if (rows_max == 1 && tokens <= extend_decode->tokens_max()) return *extend_decode;
-  const bool verifies = extend_verify && rows_max > 0 && rows_max <= bounds.verify_rows;
-  return verifies && tokens <= extend_verify->tokens_max() ? *extend_verify : *extend;
-}
-
 Eagle3Config Eagle3Config::with_layouts_of(const DeviceInfo& device) const {
   Eagle3Config out = *this;
   out.attention.layout = device.layout;
@@ -153,17 +147,17 @@ Result<Eagle3Steps> plan_eagle3(const DeviceInfo& device, const Catalog& catalog
   Eagle3Steps out;
   const auto plan = [&](std::optional<Step>* to, Graph graph, int64_t tokens) -> Status {
     const StepPolicy of_graph{.policy = policy_of(own, graph)};
-    auto made = Step::plan("eagle3", device, catalog, std::move(graph), tokens, of_graph);
-    if (!made.ok()) return made.status();
-    *to = std::move(made).value();
-    return {};
+    return keep_in(to, Step::plan("eagle3", device, catalog, std::move(graph), tokens, of_graph));
+  };
+  const auto plan_extend = [&](std::optional<Step>* to, int64_t rows_max, int64_t tokens) {
+    return plan(to, layer_graph(c, bounds, true, rows_max), tokens);
   };
   const int64_t sequences = std::min(bounds.tokens, bounds.sequences);
-  SLUICE_TRY(plan(&out.extend, layer_graph(c, bounds, true, 0), bounds.tokens));
-  SLUICE_TRY(plan(&out.extend_decode, layer_graph(c, bounds, true, 1), sequences));
+  out.extend.verify_rows = bounds.verify_rows;
+  SLUICE_TRY(plan_extend(&out.extend.any, 0, bounds.tokens));
+  SLUICE_TRY(plan_extend(&out.extend.decode, 1, sequences));
   if (bounds.verify_rows > 1)
-    SLUICE_TRY(
-        plan(&out.extend_verify, layer_graph(c, bounds, true, bounds.verify_rows), bounds.logit_rows()));
+    SLUICE_TRY(plan_extend(&out.extend.verify, bounds.verify_rows, bounds.logit_rows()));
   SLUICE_TRY(plan(&out.next, layer_graph(c, bounds, false, 1), sequences));
   SLUICE_TRY(plan(&out.head, head_graph(c, bounds), sequences));
   return out;
@@ -175,9 +169,9 @@ Result<std::unique_ptr<Eagle3>> Eagle3::plan(Device& device, const Eagle3Config&
   auto steps = plan_eagle3(device.info(), device.catalog(), config, bounds, policy);
   if (!steps.ok()) return steps.status();
   out->steps_ = std::move(steps).value();
-  for (const auto* step :
-       {&out->steps_.extend, &out->steps_.extend_decode, &out->steps_.next, &out->steps_.head})
-    out->workspace_bytes_ = std::max(out->workspace_bytes_, (*step)->workspace_bytes());
+  const Eagle3Steps& s = out->steps_;
+  out->workspace_bytes_ =
+      std::max({s.extend.workspace_bytes(), s.next->workspace_bytes(), s.head->workspace_bytes()});
   const auto keep = [](Result<OwnedTensor> made, OwnedTensor* to) -> Status {
     if (!made.ok()) return made.status();
     *to = std::move(made).value();
@@ -198,7 +192,7 @@ Result<Eagle3Held> Eagle3::bind(const NamedWeights& weights, const KvCache& cach
   all.set(-1, "v_cache", cache.v);
   Eagle3Held out;
   const Backend where = device_.info().backend;
-  SLUICE_TRY(bind_held("eagle3", steps_.extend->graph(), all, where, &out.extend));
+  SLUICE_TRY(bind_held("eagle3", steps_.extend.any->graph(), all, where, &out.extend));
   SLUICE_TRY(bind_held("eagle3", steps_.next->graph(), all, where, &out.next));
   SLUICE_TRY(bind_held("eagle3", steps_.head->graph(), all, where, &out.head));
   return out;
@@ -215,8 +209,8 @@ Status Eagle3::run_layer(const Step& step, const std::vector<Tensor>& held, cons
 
 Status Eagle3::extend(const Eagle3In& in, const Eagle3Held& held, const Tensor& stream, Workspace workspace,
                       Stream queue, KernelRuns* runs) const {
-  return run_layer(steps_.extend_of(in.token_ids.shape[0], in.tables.rows_max, bounds_), held.extend, in,
-                   stream, workspace, queue, runs);
+  return run_layer(steps_.extend.of(in.token_ids.shape[0], in.tables.rows_max), held.extend, in, stream,
+                   workspace, queue, runs);
 }
 
 Status Eagle3::next(const Eagle3In& in, const Eagle3Held& held, const Tensor& stream, Workspace workspace,
@@ -233,19 +227,11 @@ Status Eagle3::draft(const Tensor& rows, const Tensor& stream, const Eagle3Held&
 }
 
 double Eagle3::extend_cost_us(int64_t tokens, bool verifies) const {
-  const int64_t rows_max = verifies ? std::max<int64_t>(2, bounds_.verify_rows) : 1;
-  return steps_.extend_of(tokens, rows_max, bounds_).cost_us(tokens);
+  return steps_.extend.cost_us(tokens, verifies);
 }
 
 double Eagle3::cost_us(int64_t rows, bool first) const {
   return (first ? 0 : steps_.next->cost_us(rows)) + steps_.head->cost_us(rows);
-}
-
-std::vector<std::pair<std::string, std::string>> Eagle3::kernels(int64_t rows) const {
-  std::vector<std::pair<std::string, std::string>> out;
-  for (const auto* step : {&steps_.next, &steps_.head})
-    for (StageKernel& s : (*step)->kernels(rows)) out.emplace_back(std::move(s.stage), std::move(s.kernel));
-  return out;
 }
 
 }  // namespace sluice

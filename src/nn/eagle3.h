@@ -69,8 +69,8 @@ struct Eagle3In {
 
 // The steps of an Eagle3: host data only, so the device may be absent.
 struct Eagle3Steps {
-  std::optional<Step> extend, extend_decode, extend_verify, next, head;  // as in DecoderSteps
-  const Step& extend_of(int64_t tokens, int64_t rows_max, const StepBounds& bounds) const;
+  StepsByRows extend;
+  std::optional<Step> next, head;
 };
 Result<Eagle3Steps> plan_eagle3(const DeviceInfo& device, const Catalog& catalog, const Eagle3Config& config,
                                 const StepBounds& bounds, const Policy& policy = {});
@@ -103,8 +103,6 @@ class Eagle3 {
   double cost_us(int64_t rows, bool first) const;
   // Of extend(). verifies: more than one row of some sequence.
   double extend_cost_us(int64_t tokens, bool verifies) const;
-  // (stage, kernel) of next() and draft() in execution order.
-  std::vector<std::pair<std::string, std::string>> kernels(int64_t rows) const;
 
  private:
   Eagle3(Device& device, Eagle3Config config, const StepBounds& bounds)

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "nn/constants.h"
 #include "nn/moe/graph.h"
+#include "nn/steps_by_rows.h"
 
 namespace sluice {
 namespace {
@@ -120,10 +121,7 @@ Result<MtpSteps> plan_mtp(const DeviceInfo& device, const Catalog& catalog, cons
   MtpSteps out;
   const auto plan = [&](std::optional<Step>* to, Graph graph, int64_t tokens) -> Status {
     StepPolicy own{.policy = policy_of(policy, graph)};
-    auto made = Step::plan("mtp", device, catalog, std::move(graph), tokens, own);
-    if (!made.ok()) return made.status();
-    *to = std::move(made).value();
-    return {};
+    return keep_in(to, Step::plan("mtp", device, catalog, std::move(graph), tokens, own));
   };
   if (Status status = plan(&out.layer, mtp_layer(c, bounds, experts_apart).graph, bounds.tokens);
       !status.ok())

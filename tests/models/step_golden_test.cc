@@ -42,7 +42,7 @@ std::string steps_of(const DecoderConfig& model) {
     EXPECT_TRUE(steps.ok()) << steps.status().message;
     if (!steps.ok()) return {};
     out << tokens << " tokens\n";
-    list(steps.value().layers(tokens, 1), tokens, out);
+    list(steps.value().layers.of(tokens, 1), tokens, out);
     list(tokens > 256 ? *steps.value().greedy : *steps.value().all_greedy, bounds.sequences, out);
   }
   return out.str();
@@ -96,8 +96,8 @@ std::string draft_steps_of(const DecoderConfig& model, const Eagle3Config& head)
     EXPECT_TRUE(drafts.ok()) << drafts.status().message;
     if (!steps.ok() || !drafts.ok()) return {};
     out << sequences << " sequences with 3 drafts: verify, extend, next, head\n";
-    list(steps.value().layers(4 * sequences, 4), 4 * sequences, out);
-    list(drafts.value().extend_of(4 * sequences, 4, bounds), 4 * sequences, out);
+    list(steps.value().layers.of(4 * sequences, 4), 4 * sequences, out);
+    list(drafts.value().extend.of(4 * sequences, 4), 4 * sequences, out);
     list(*drafts.value().next, sequences, out);
     list(*drafts.value().head, sequences, out);
   }

@@ -1,0 +1,44 @@
+// One graph planned several times, because kernels depend on the rows that a sequence may have in a step.
+#pragma once
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+
+#include "graph/step.h"
+
+namespace sluice {
+
+// Stores what was made; returns the error if nothing was.
+template <class T>
+Status keep_in(std::optional<T>* out, Result<T> made) {
+  if (!made.ok()) return made.status();
+  *out = std::move(made).value();
+  return {};
+}
+
+struct StepsByRows {
+  // For any tokens, up to bounds.tokens. Unless one kernel must serve all steps: for one token per sequence, and for up to
+  // `verify_rows` of them.
+  std::optional<Step> any, decode, verify;
+  int64_t verify_rows = 0;
+
+  // rows_max: upper bound of one sequence's rows; 0: unknown.
+  const Step& of(int64_t tokens, int64_t rows_max) const {
+    if (decode && rows_max == 1 && tokens <= decode->tokens_max()) return *decode;
+    return verify && rows_max > 0 && rows_max <= verify_rows && tokens <= verify->tokens_max() ? *verify
+                                                                                               : *any;
+  }
+  // Microseconds. verifies: some sequence has more than one of the tokens.
+  double cost_us(int64_t tokens, bool verifies) const {
+    return of(tokens, verifies ? std::max<int64_t>(2, verify_rows) : 1).cost_us(tokens);
+  }
+  size_t workspace_bytes() const {
+    size_t most = 0;
+    for (const auto* step : {&any, &decode, &verify})
+      if (*step) most = std::max(most, (*step)->workspace_bytes());
+    return most;
+  }
+};
+
+}  // namespace sluice
