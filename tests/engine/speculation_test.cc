@@ -98,6 +98,19 @@ TEST(Acceptance, OfOneSequenceCountsWhereChanceDoesNotExplainIt) {
   EXPECT_EQ(Acceptance().at(0, all), mean) << "a new sequence";
 }
 
+// Sequences that have sampled one token and whose drafts are right.
+std::vector<Sequence*> begin_all(std::vector<Sequence>* all, KnownAnswers* source) {
+  std::vector<Sequence*> out;
+  for (size_t i = 0; i < all->size(); ++i) {
+    Sequence& s = (*all)[i];
+    s.tokens = {static_cast<int32_t>(i), 1};
+    s.prompt_tokens = 1, s.tokens_max = 100;
+    source->learn({static_cast<int32_t>(i)}, Tokens(20, 1));
+    out.push_back(&s);
+  }
+  return out;
+}
+
 // A step costs a constant and something for each token: how many drafts pay depends on both.
 int64_t drafts_at(double of_step, double of_token, int64_t sequences, double waiting = 0) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 1000);
@@ -108,13 +121,7 @@ int64_t drafts_at(double of_step, double of_token, int64_t sequences, double wai
       {.step = [=](int64_t tokens, bool) { return of_step + of_token * static_cast<double>(tokens); },
        .waiting = waiting});
   std::vector<Sequence> all(static_cast<size_t>(sequences));
-  std::vector<Sequence*> pointers;
-  for (size_t i = 0; i < all.size(); ++i) {
-    all[i].tokens = {static_cast<int32_t>(i), 1};
-    all[i].prompt_tokens = 1, all[i].tokens_max = 100;
-    source->learn({static_cast<int32_t>(i)}, Tokens(20, 1));
-    pointers.push_back(&all[i]);
-  }
+  const std::vector<Sequence*> pointers = begin_all(&all, source.get());
   (void)speculation.draft(pointers, 1000);
   int64_t drafts = 0;
   for (const Sequence& s : all) drafts += std::ssize(s.drafts);
@@ -139,13 +146,7 @@ TEST(Speculation, SharesDraftsEvenlyAmongEqualSequences) {
   Speculation speculation(
       options, {.step = [](int64_t tokens, bool) { return 5000 + 10.0 * static_cast<double>(tokens); }});
   std::vector<Sequence> all(64);
-  std::vector<Sequence*> pointers;
-  for (size_t i = 0; i < all.size(); ++i) {
-    all[i].tokens = {static_cast<int32_t>(i), 1};
-    all[i].prompt_tokens = 1, all[i].tokens_max = 100;
-    source->learn({static_cast<int32_t>(i)}, Tokens(20, 1));
-    pointers.push_back(&all[i]);
-  }
+  const std::vector<Sequence*> pointers = begin_all(&all, source.get());
   Random random(4);
   double apart = 0;
   for (int step = 0; step < 200; ++step) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/cpu/device.h"
+#include "harness/recorded_logits.h"
 #include "harness/test_data.h"
 #include "models/mtp.h"
 #include "weights/checkpoint.h"
@@ -21,29 +22,18 @@ inline const std::string kMtp = test_data("mtp/checkpoint");
 struct RecordedMtp {
   std::vector<int32_t> ids;
   std::vector<uint16_t> main;  // bf16 [tokens, hidden]
-  struct Rows {
-    std::vector<float> value, noise, noise_most;
-  } hidden, logits;
+  RecordedRows hidden, logits;
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
 
   static RecordedMtp read(const std::string& path) {
     const auto file = Checkpoint::open(path);
     EXPECT_TRUE(file.ok()) << file.status().message;
-    const auto get = [&]<class T>(const std::string& name, std::vector<T>* out) {
-      const auto found = file.value()->find(name);
-      ASSERT_TRUE(found.ok()) << found.status().message;
-      out->resize(static_cast<size_t>(found.value()->bytes) / sizeof(T));
-      std::memcpy(out->data(), found.value()->data, out->size() * sizeof(T));
-    };
-    RecordedMtp r;
-    get("ids", &r.ids);
-    get("main", &r.main);
-    for (const auto& [name, rows] : {std::pair{"hidden", &r.hidden}, std::pair{"logits", &r.logits}}) {
-      get(name, &rows->value);
-      get(std::string(name) + ".noise", &rows->noise);
-      get(std::string(name) + ".noise_most", &rows->noise_most);
-    }
-    return r;
+    if (!file.ok()) return {};
+    const Checkpoint& from = *file.value();
+    return {.ids = values<int32_t>(from, "ids"),
+            .main = values<uint16_t>(from, "main"),
+            .hidden = recorded_rows(from, "hidden"),
+            .logits = recorded_rows(from, "logits")};
   }
 };
 inline RecordedMtp recorded_mtp() { return RecordedMtp::read(test_data("mtp/expected.safetensors")); }

@@ -1,4 +1,4 @@
-// Data of the shipped model recorded by tools/parity/record.py: logits in float64, and how far bf16 roundings move them.
+// Data recorded by the scripts in tools/parity: results in float64, and how far bf16 roundings move them.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@
 
 namespace sluice::test {
 
+// Of the shipped model.
 inline std::string recorded_file() { return test_data("parity/sluice-16e-tiny.safetensors"); }
 
 // The record of one prompt.
@@ -30,6 +31,16 @@ std::vector<T> values(const Checkpoint& file, const std::string& name) {
   std::vector<T> out(static_cast<size_t>(found.value()->bytes) / sizeof(T));
   std::memcpy(out.data(), found.value()->data, out.size() * sizeof(T));
   return out;
+}
+
+// Rows of any width: their values, and of each row the root mean square and the largest of what roundings change.
+struct RecordedRows {
+  std::vector<float> value, noise, noise_most;
+};
+inline RecordedRows recorded_rows(const Checkpoint& file, const std::string& name) {
+  return {.value = values<float>(file, name),
+          .noise = values<float>(file, name + ".noise"),
+          .noise_most = values<float>(file, name + ".noise_most")};
 }
 
 inline Recorded recorded(const Checkpoint& file, const std::string& name) {

@@ -5,15 +5,13 @@
 
 #include "harness/devices.h"
 #include "harness/eagle3_head.h"
+#include "harness/recorded_logits.h"
 
 namespace sluice::test {
 namespace {
 
 constexpr int64_t kPositions = 9, kRows = 11;  // with the model's features; and with those of drafts
 
-struct RecordedRows {
-  std::vector<float> value, noise, noise_most;
-};
 // expected.safetensors, as record_eagle3.py describes it.
 struct RecordedHead {
   std::vector<BF16> features;
@@ -23,18 +21,11 @@ struct RecordedHead {
   explicit RecordedHead(const std::string& head) {
     const auto file = Checkpoint::open(eagle3_data(head) + "/expected.safetensors");
     EXPECT_TRUE(file.ok()) << file.status().message;
-    const auto get = [&]<class T>(const std::string& name, std::vector<T>* out) {
-      const auto found = file.value()->find(name);
-      ASSERT_TRUE(found.ok()) << found.status().message;
-      out->resize(static_cast<size_t>(found.value()->bytes) / sizeof(T));
-      std::memcpy(out->data(), found.value()->data, out->size() * sizeof(T));
-    };
-    get("features", &features), get("ids", &ids), get("tokens", &tokens);
-    for (const auto& [name, rows] : {std::pair{"stream", &stream}, {"hidden", &hidden}}) {
-      get(name, &rows->value);
-      get(std::string(name) + ".noise", &rows->noise);
-      get(std::string(name) + ".noise_most", &rows->noise_most);
-    }
+    if (!file.ok()) return;
+    const Checkpoint& from = *file.value();
+    features = values<BF16>(from, "features"), ids = values<int32_t>(from, "ids");
+    tokens = values<int32_t>(from, "tokens");
+    stream = recorded_rows(from, "stream"), hidden = recorded_rows(from, "hidden");
   }
 };
 

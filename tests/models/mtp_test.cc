@@ -19,8 +19,8 @@ std::unique_ptr<LoadedMtp> loaded(Device& device, const MtpLoadOptions& options 
 }
 
 // Rows of one sequence, from position `first` on, as shares of what is allowed.
-void expect_within(const RecordedMtp::Rows& want, const std::vector<float>& got, int64_t first,
-                   double noise_scale, double rms_allowed, double most_allowed, const char* what) {
+void expect_within(const RecordedRows& want, const std::vector<float>& got, int64_t first, double noise_scale,
+                   double rms_allowed, double most_allowed, const char* what) {
   const size_t width = want.value.size() / want.noise.size(), rows = got.size() / width;
   ASSERT_GT(rows, 0u);
   double worst_rms = 0, worst_most = 0;
