@@ -41,6 +41,24 @@ QWEN = "|".join([
 ])
 QWEN_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 QWEN_ADDED = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
+# DeepSeek V3, R1 and V3.1: three patterns in turn, beside an empty sequence of normalizers. Most tokens of the frame are not special.
+# Source: deepseek-ai/DeepSeek-V3, tokenizer.json.
+DEEPSEEK = [
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    "|".join([
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+",
+        "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+",
+        " ?[\\p{P}\\p{S}]+[\r\n]*",
+        "\\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]),
+]
+DEEPSEEK_SPECIALS = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"]
+DEEPSEEK_ADDED = ["<｜User｜>", "<｜Assistant｜>"] + [
+    f"<｜tool▁{part}｜>" for part in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "outputs▁begin", "outputs▁end", "output▁begin", "output▁end", "sep")
+] + ["<think>", "</think>"]  # at the end: V3 has the others alone
 HARMONY = ["<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
            "<|message|>", "<|call|>"]
 
@@ -104,6 +122,17 @@ def qwen_texts():
         yield text
 
 
+def deepseek_texts():
+    """The same with DeepSeek's tokens in the place of harmony's, and texts for the classes that its patterns name."""
+    yield from ["漢字123かなカナABC", "第12345章：你好world", "a你b好c", "１２３ ㈠ ヿ゠ 龥龦 ー々〆", "，。！？abc ，。abc", "don't_stop #tag @name $x -y -_-",
+                "a.b.c ...abc (abc) [abc] {abc} `abc` ~abc \\abc", "x\n\n!abc\r\n?!\r\n\r\nabc", "你好\n\n世界  \n  你", "👍🏽abc 👍123👍你好👍", " \u3000你\u3000好\u00a0a", "é1è2 ñ你"]
+    ours = ["<｜User｜>", "<｜tool▁calls▁begin｜>", "<think>", "</think>", "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"]
+    for text in texts():
+        for theirs, our in zip(["<|message|>", "<|call|>", "<|return|>", "<tool>", "<|start|>", "<|end|>"], ours):
+            text = text.replace(theirs, our)
+        yield text
+
+
 def corpus():
     rng = random.Random(20)
     words = [w for s in SAMPLES for w in s.split(" ") if w]
@@ -114,7 +143,7 @@ def corpus():
 
 def train(name, pre_tokenizer, ignore_merges, specials=HARMONY, added=("<tool>", "<|end|>ing"), normalizer=None, texts=texts):
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
-    if normalizer:
+    if normalizer is not None:
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
@@ -170,6 +199,9 @@ def main(words):
         split = pre_tokenizers.Split(Regex(QWEN), "isolated")
         train("pattern_qwen", pre_tokenizers.Sequence([split, byte_level]), ignore_merges=False, specials=QWEN_SPECIALS,
               added=QWEN_ADDED, normalizer=normalizers.NFC(), texts=qwen_texts)
+        splits = [pre_tokenizers.Split(Regex(p), "isolated") for p in DEEPSEEK]
+        train("pattern_deepseek", pre_tokenizers.Sequence([*splits, byte_level]), ignore_merges=False, specials=DEEPSEEK_SPECIALS,
+              added=DEEPSEEK_ADDED, normalizer=normalizers.Sequence([]), texts=deepseek_texts)
     elif len(words) == 3 and words[0] == "record":
         record(words[1], words[2])
     elif words == ["categories"]:

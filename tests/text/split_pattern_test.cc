@@ -56,6 +56,13 @@ TEST(SplitPattern, KnowsUnicode16) {
   EXPECT_EQ(cut("\\p{L}+", "\U00031350\xff\U00031350"), (Pieces{"\U00031350", "\xff", "\U00031350"}));
 }
 
+TEST(SplitPattern, ClassesNameCharactersAndLineEnds) {
+  EXPECT_EQ(cut("[\u4e00-\u9fa5\u3040-\u30ff]+", "a\u4e00\u304bb\u9fa6"),
+            (Pieces{"a", "\u4e00\u304b", "b\u9fa6"}));
+  EXPECT_EQ(cut("[\u00e9x]+", "a\u00e9xb"), (Pieces{"a", "\u00e9x", "b"}));
+  EXPECT_EQ(cut("[^\r\n]+[\n\r]*", "ab\r\ncd"), (Pieces{"ab\r\n", "cd"}));
+}
+
 TEST(SplitPattern, AcceptsThePatternsInUse) {
   for (const std::string_view pattern :
        {kGpt2Pattern,
@@ -70,15 +77,40 @@ TEST(SplitPattern, AcceptsThePatternsInUse) {
 
 TEST(SplitPattern, RefusesWhatTheEnginesReadDifferently) {
   const std::pair<const char*, const char*> cases[] = {
-      {"a^", "'^' at byte 1"},       {"$", "'$' at byte 0"},          {"\\w", "'\\w' at byte 0"},
-      {"[a[b]]", "'[' at byte 2"},   {"[a&&b]", "'&&' at byte 2"},    {"[]a]", "']' at byte 1"},
-      {"[a", "an unclosed class"},   {"\\p{Han}", "'\\p' at byte 0"}, {"\\p{^L}", "'\\p' at byte 0"},
-      {"\\pL", "'\\p' at byte 0"},   {"(?i:ss)", "'ss' at byte 4"},   {"(?i:[a])", "'[' at byte 4"},
-      {"(?m:a)", "'(?m' at byte 0"}, {"(?>a)", "'(?>' at byte 0"},    {"(*UTF)", "'(*' at byte 0"},
-      {"a{,3}", "'{' at byte 1"},    {"a{2}+", "'{2}+' at byte 1"},   {"a{2}?", "'{2}?' at byte 1"},
-      {"a{", "'{' at byte 1"},       {"a}", "'}' at byte 1"},         {"\xc3\xa9", "a byte at byte 0"},
-      {"\\", "'\\' at byte 0"},      {"\\x41", "'\\x' at byte 0"},    {"(a)\\1", "'\\1' at byte 3"},
-      {"[\\h]", "'\\h' at byte 1"},  {"\\p{Lu", "'\\p' at byte 0"},   {"(?i:st)", "'st' at byte 4"},
+      {"a^", "'^' at byte 1"},
+      {"$", "'$' at byte 0"},
+      {"\\w", "'\\w' at byte 0"},
+      {"[a[b]]", "'[' at byte 2"},
+      {"[a&&b]", "'&&' at byte 2"},
+      {"[]a]", "']' at byte 1"},
+      {"[a", "an unclosed class"},
+      {"\\p{Han}", "'\\p' at byte 0"},
+      {"\\p{^L}", "'\\p' at byte 0"},
+      {"\\pL", "'\\p' at byte 0"},
+      {"(?i:ss)", "'ss' at byte 4"},
+      {"(?i:[a])", "'[' at byte 4"},
+      {"(?m:a)", "'(?m' at byte 0"},
+      {"(?>a)", "'(?>' at byte 0"},
+      {"(*UTF)", "'(*' at byte 0"},
+      {"a{,3}", "'{' at byte 1"},
+      {"a{2}+", "'{2}+' at byte 1"},
+      {"a{2}?", "'{2}?' at byte 1"},
+      {"a{", "'{' at byte 1"},
+      {"a}", "'}' at byte 1"},
+      {"\xc3\xa9", "a byte at byte 0"},
+      {"\\", "'\\' at byte 0"},
+      {"\\x41", "'\\x' at byte 0"},
+      {"(a)\\1", "'\\1' at byte 3"},
+      {"[a-\u00e9]", "a byte at byte 3"},
+      {"[\u00e9-a]", "a byte at byte 1"},
+      {"[\u00e9-\u00e8]", "a byte at byte 1"},
+      {"[\xc3]", "a byte at byte 1"},
+      {"[\u0890-\u0900]", "differ between versions of Unicode"},
+      {"[\u1c80-\u1c90]", "differ between versions of Unicode"},
+      {"\n", "a byte at byte 0"},
+      {"[\\h]", "'\\h' at byte 1"},
+      {"\\p{Lu", "'\\p' at byte 0"},
+      {"(?i:st)", "'st' at byte 4"},
   };
   for (const auto& [pattern, found] : cases) {
     const auto compiled = SplitPattern::compile(pattern, "p");

@@ -51,6 +51,8 @@ TEST(TokenizerJson, AcceptsWhatHasNoSay) {
   ASSERT_TRUE(parsed(document).ok()) << parsed(document).status().message;
   EXPECT_EQ(ids_of(parsed(document).value(), "as many as ever"),
             ids_of(parsed(recorded()).value(), "as many as ever"));
+  document["normalizer"] = Json::parse(R"({"type": "Sequence", "normalizers": []})");
+  EXPECT_TRUE(parsed(document).ok()) << parsed(document).status().message;
   document.erase("post_processor");
   document.erase("normalizer");
   EXPECT_TRUE(parsed(document).ok());
@@ -80,6 +82,8 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted words of model.vocab"},
       {"/model/merges", "{}", "model.merges: wanted an array"},
       {"/normalizer", "{\"type\": \"NFKC\"}", "t.json: normalizer.type: wanted \"NFC\""},
+      {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})",
+       "t.json: normalizer.normalizers: wanted an empty array, found an array of 1"},
       {"/truncation", "5", "t.json: truncation: wanted an object, found 5"},
       {"/truncation", "{\"max_words\": 5}", "t.json: truncation: wanted known keys only, found 'max_words'"},
       {"/padding", "[]", "t.json: padding: wanted an object, found an array of 0"},

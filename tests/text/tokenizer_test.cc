@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/json.h"
 #include "base/random.h"
 
@@ -140,6 +142,21 @@ TEST(Tokenizer, PlainTextNeverBecomesASpecialTokenEvenWhenMergesAreIgnored) {
   EXPECT_EQ(encoded(tokenizer, "<|"), std::vector<int32_t>{300});
   EXPECT_EQ(encoded(tokenizer, "<|", Specials::kAsText).size(), 2u);
   EXPECT_EQ(encoded(tokenizer, "ab", Specials::kAsText), std::vector<int32_t>{301});
+}
+
+TEST(Tokenizer, AddedTokensStayTextOnRequest) {
+  const auto tokenizer =
+      Tokenizer::load(SLUICE_SOURCE_DIR "/tests/data/tokenizer/pattern_deepseek.json").value();
+  const std::string text = "a<｜User｜>b<｜end▁of▁sentence｜></think>";
+  std::vector<int32_t> all, added;
+  ASSERT_TRUE(tokenizer.encode(text, Specials::kAllAsText, &all).ok());
+  EXPECT_EQ(tokenizer.decode(all), text);
+  ASSERT_TRUE(tokenizer.encode(text, Specials::kAsText, &added).ok());
+  for (const char* token : {"<｜User｜>", "<｜end▁of▁sentence｜>", "</think>"}) {
+    const int32_t id = *tokenizer.id_of_added(token);
+    EXPECT_EQ(std::count(all.begin(), all.end(), id), 0);
+    EXPECT_EQ(std::count(added.begin(), added.end(), id), tokenizer.is_special(id) ? 0 : 1);
+  }
 }
 
 TEST(Tokenizer, TheLongestAddedTokenWins) {

@@ -1,6 +1,10 @@
 #include "text/tokenizer/pattern_syntax.h"
 
 #include <cstdint>
+#include <optional>
+
+#include "base/utf8.h"
+#include "text/tokenizer/unicode_stand_in.h"
 
 namespace sluice {
 namespace {
@@ -70,6 +74,10 @@ class PatternReader {
       }
       const char c = all_[at_];
       if (c == ']') break;
+      if (static_cast<unsigned char>(c) >= 0x80 || c == '\r' || c == '\n') {
+        literals();
+        continue;
+      }
       if (c < 0x20 || c > 0x7e) return refuse(1, "not printable ASCII");
       if (c == '[') return refuse(1, "a class inside a class");
       if (next_is("&&")) return refuse(2, "an intersection of classes");
@@ -80,6 +88,33 @@ class PatternReader {
     }
     if (trouble_.empty()) ++at_;
   }
+
+  // In a class: a line end, a character beyond ASCII, or a range of such characters. Characters that have a stand-in must not be named,
+  // because a text has their stand-ins in their place.
+  void literals() {
+    const std::optional<char32_t> first = literal(at_);
+    if (!first) return refuse(1, "invalid UTF-8");
+    if (all_[at_ - 1] == '-' && all_[at_ - 2] != '\\')
+      return refuse(1, "a range whose ends are not ascending characters beyond ASCII");
+    size_t end = at_ + utf8_bytes(at_);
+    char32_t last = *first;
+    const bool is_range = end + 1 < all_.size() && all_[end] == '-' && all_[end + 1] != ']';
+    if (is_range) {
+      const std::optional<char32_t> to = literal(end + 1);
+      if (!to || *to < *first || *first < 0x80 || *to < 0x80)
+        return refuse(1, "a range whose ends are not ascending characters beyond ASCII");
+      last = *to;
+      end += 1 + utf8_bytes(end + 1);
+    }
+    if (has_stand_in(*first, last)) return refuse(1, "characters that differ between versions of Unicode");
+    at_ = end;
+  }
+  std::optional<char32_t> literal(size_t at) const {
+    const Utf8Step step = utf8_step(all_.substr(at));
+    if (!step.valid) return {};
+    return step.code_point;
+  }
+  size_t utf8_bytes(size_t at) const { return static_cast<size_t>(utf8_step(all_.substr(at)).bytes); }
 
   void group() {
     if (next_is("(*")) return refuse(2, "a verb");

@@ -116,12 +116,23 @@ class TokenizerReader {
   Status read_normalizer() {
     if (!root_.has("normalizer")) return {};
     const JsonAt normalizer = root_.at("normalizer").value();
-    SLUICE_TRY(only_keys(normalizer, {"type"}));
     const auto type = type_of(normalizer);
     if (!type.ok()) return type.status();
+    if (type.value() == "Sequence") return read_empty_sequence(normalizer);
+    SLUICE_TRY(only_keys(normalizer, {"type"}));
     if (type.value() != "NFC") return not_supported(normalizer.at("type").value(), "\"NFC\"");
     data_->nfc = true;
     return {};
+  }
+
+  // DeepSeek's files have one in place of no normalizer.
+  Status read_empty_sequence(const JsonAt& normalizer) {
+    SLUICE_TRY(only_keys(normalizer, {"type", "normalizers"}));
+    const auto list = normalizer.at("normalizers");
+    if (!list.ok()) return list.status();
+    const auto steps = list.value().items();
+    if (!steps.ok()) return steps.status();
+    return steps.value().empty() ? Status{} : not_supported(list.value(), "an empty array");
   }
 
   Status read_model(const JsonAt& model) {

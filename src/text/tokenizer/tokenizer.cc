@@ -54,6 +54,7 @@ struct Encoder {
   }
 
   Status all(std::string_view text, Specials specials) {
+    if (specials == Specials::kAllAsText) return plain(text);
     size_t begin = 0;
     for (size_t at = 0; at < text.size();) {
       const Data::Added* found =

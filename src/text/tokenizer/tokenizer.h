@@ -17,21 +17,23 @@ namespace sluice {
 enum class Specials : uint8_t {
   kParse,   // it becomes the token: for text that the program wrote
   kAsText,  // it stays text: for text from users, who must not forge a message's frame
+  // The same for every added token: for formats whose frame has added tokens that are not special.
+  kAllAsText,
 };
 
 // How decoding treats the id of a special token.
 enum class SpecialOutput : uint8_t { kShow, kSkip };
 
-// Gives the ids of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText), with these
-// intended differences:
+// Gives the ids of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText; kAllAsText
+// gives those of a file without added tokens), with these intended differences:
 //   - Invalid UTF-8 is encoded byte by byte, so decode(encode(x)) == x for every x (with a normalizer: the normalized x).
-//   - With kAsText no special token is returned, even if ignore_merges would find it as a whole word.
+//   - With kAsText and kAllAsText no special token is returned, even if ignore_merges would find it as a whole word.
 //   - An added token decodes to its own text, even if its letters could represent bytes.
 // Immutable, thread-safe and cheap to copy.
 class Tokenizer {
  public:
   // Reads a file of at most 256 MiB. kIo, kCorrupt or kUnsupported names the file, the key, the expected and the found value. Supported:
-  // model BPE (merges as "a b" or ["a", "b"], ignore_merges); normalizer NFC or none; pre_tokenizer ByteLevel, or a Sequence of
+  // model BPE (merges as "a b" or ["a", "b"], ignore_merges); normalizer NFC, none or an empty Sequence; pre_tokenizer ByteLevel, or a Sequence of
   // Split{Regex, Isolated} and a final ByteLevel, without prefix space; decoder ByteLevel; post_processor none, ByteLevel or
   // TemplateProcessing, which have no effect without add_special_tokens; added tokens without lstrip, rstrip, single_word and normalized.
   // An unknown key is an error, because it could change the ids.

@@ -62,4 +62,10 @@ char32_t unicode_stand_in(char32_t code_point) {
   return code_point <= r.last ? char32_t{r.stand_in} : code_point;
 }
 
+bool has_stand_in(char32_t first, char32_t last) {
+  return std::any_of(std::begin(kRanges), std::end(kRanges), [&](const Range& r) {
+    return (r.first <= last && first <= r.last) || (first <= r.stand_in && r.stand_in <= last);
+  });
+}
+
 }  // namespace sluice
