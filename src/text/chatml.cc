@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "text/chat_format_entries.h"
-#include "text/chatml_gate.h"
 #include "text/chatml_parser.h"
+#include "text/frame_gate.h"
 #include "text/template_words.h"
 
 namespace sluice {
@@ -58,18 +58,29 @@ Result<std::vector<int32_t>> ChatMl::call_start(const std::string& function,
 
 std::unique_ptr<AnswerParser> ChatMl::parser(const AnswerContext& context) const {
   const bool opened = thinking_ == ChatMlThinking::kAlways;
-  return std::make_unique<ChatMlParser>(
-      *this, opened ? ChatMlParser::Begin::kReasoning : ChatMlParser::Begin::kAnswer,
-      context.calls ? ChatMlParser::Calls::kRead : ChatMlParser::Calls::kText);
+  return std::make_unique<ChatMlParser>(*this,
+                                        opened ? PartParser::Begin::kReasoning : PartParser::Begin::kAnswer,
+                                        context.calls ? PartParser::Calls::kRead : PartParser::Calls::kText);
 }
 
 Result<std::unique_ptr<ChatGate>> ChatMl::gate(const AnswerEnds& ends, std::optional<bool> thinking) const {
-  using Begin = ChatMlGate::Begin;
+  using Begin = FrameGate::Begin;
+  AnswerFrame frame{.end = tokens_.end,
+                    .think = tokens_.think,
+                    .end_think = tokens_.end_think,
+                    .end_call = tokens_.end_call,
+                    .first_call = {tokens_.call},
+                    .finish = {tokens_.end}};
+  SLUICE_TRY(encode_frame("\n\n", &frame.behind_reasoning));
+  SLUICE_TRY(encode_frame("}\n</tool_call>", &frame.call_end));
+  SLUICE_TRY(encode_frame("\n<tool_call>", &frame.next_call));
+  for (const std::string& function : ends.functions)
+    SLUICE_TRY(encode_frame(hermes_call_head(function), &frame.call_heads.emplace_back()));
   const bool may_think = thinking_ == ChatMlThinking::kSwitch && thinking.value_or(true);
-  return ChatMlGate::make(*this, ends,
-                          thinking_ == ChatMlThinking::kAlways ? Begin::kReasoning
-                          : may_think                          ? Begin::kEither
-                                                               : Begin::kAnswer);
+  return FrameGate::make(std::move(frame), ends,
+                         thinking_ == ChatMlThinking::kAlways ? Begin::kReasoning
+                         : may_think                          ? Begin::kEither
+                                                              : Begin::kAnswer);
 }
 
 namespace {

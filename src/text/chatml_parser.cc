@@ -1,182 +1,46 @@
 #include "text/chatml_parser.h"
 
-#include <algorithm>
-#include <utility>
-
 namespace sluice {
-namespace {
-
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
-
-}  // namespace
 
 ChatMlParser::ChatMlParser(const ChatMl& format, Begin begin, Calls calls)
-    : format_(format), begin_(begin), calls_(calls) {
-  this->begin();
-}
-
-void ChatMlParser::begin() {
-  phase_ = begin_ == Begin::kReasoning ? Phase::kReasoning : Phase::kBefore;
-  behind_reasoning_ = behind_call_ = false;
-}
+    : PartParser(begin, calls, LinesBeforeCall::kOfFrame, "</tool_call>"), format_(format) {}
 
 std::vector<AnswerEvent> ChatMlParser::push(int32_t id) {
   const ChatMl::Tokens& t = format_.tokens();
-  const bool in_call = phase_ == Phase::kCall, in_reasoning = phase_ == Phase::kReasoning;
+  const bool in_call = phase() == Phase::kCall, in_reasoning = phase() == Phase::kReasoning;
   if (id == t.end)
-    on_end(MessageEnd::kReturn);
+    on_end();
   else if (id == t.think && !in_call && !in_reasoning)
     on_think();
   else if (id == t.end_think && !in_call)
     on_end_think();
-  else if (id == t.call && !in_reasoning && calls_ == Calls::kRead)
+  else if (id == t.call && !in_reasoning && calls() == Calls::kRead)
     on_call();
   else if (id == t.end_call && in_call)
-    end_part(MessageEnd::kCall);
+    on_end_call();
   else if (format_.tokenizer().is_special(id))
     note(std::string(format_.tokenizer().piece(id)) + " has no meaning here");
   else
     on_text(format_.tokenizer().decode({&id, 1}));
-  return std::exchange(done_.events, {});
+  return take_events();
 }
 
-ParsedAnswer ChatMlParser::finish() {
-  if (phase_ == Phase::kReasoning && current_) note("no </think>");
-  end_part(MessageEnd::kNothing);
-  begin();
-  return std::exchange(done_, {});
-}
-
-void ChatMlParser::on_think() {
-  if (phase_ == Phase::kText) note("<think> after text");
-  if (phase_ == Phase::kBefore) held_.clear();
-  end_part(MessageEnd::kNothing);
-  phase_ = Phase::kReasoning;
-}
-
-void ChatMlParser::on_end_think() {
-  if (phase_ != Phase::kReasoning) return note("</think> without <think>");
-  end_part(MessageEnd::kEnd);
-  behind_reasoning_ = true;
-}
-
-void ChatMlParser::on_call() {
-  if (phase_ == Phase::kCall) note("no </tool_call>");
-  const bool behind_text = phase_ == Phase::kText;
-  if (phase_ == Phase::kText || phase_ == Phase::kBefore) {
-    take(bytes_.finish());
-    held_.clear();
-  }
-  end_part(MessageEnd::kEnd);
-  // Only now the text is known not to be the last part of the answer.
-  if (behind_text) done_.messages.back().message.channel = text_message({}, Said::kBeforeCall).channel;
-  phase_ = Phase::kCall;
-  call_ = {};
-}
-
-void ChatMlParser::on_end(MessageEnd end) {
-  if (phase_ == Phase::kReasoning && current_) note("no </think>");
-  if (phase_ == Phase::kCall) note("no </tool_call>");
-  end_part(end);
-}
-
-void ChatMlParser::on_text(std::string_view bytes) { take(bytes_.push(bytes)); }
-
-// Takes text of the current part.
-void ChatMlParser::take(const std::string& text) {
-  if (text.empty()) return;
-  if (phase_ == Phase::kCall) {
-    const std::string arguments = call_.push(text);
-    if (call_.name() && !current_) open(call_message(*call_.name(), {}));
-    return add(arguments);
-  }
-  if (current_) return say(text);
-  // Before the part's first word: drops the frame's line breaks; keeps others as text.
-  held_ += text;
-  const bool drops = phase_ == Phase::kReasoning || behind_reasoning_;
-  if (drops) held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
-  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // so was the text held before
-  if (held_.empty() || (is_blank && phase_ == Phase::kBefore)) return;
-  if (behind_call_) {
-    note("text after a call");
-    held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
-  }
-  open(phase_ == Phase::kReasoning ? reasoning_message({}) : text_message({}, Said::kFinal));
-  if (phase_ == Phase::kBefore) phase_ = Phase::kText;
-  say(std::exchange(held_, {}));
-}
-
-// Emits text, but holds back trailing line breaks, which may belong to the frame.
-void ChatMlParser::say(std::string_view text) {
-  held_ += text;
-  const size_t said = held_.find_last_not_of('\n') + 1;
-  add(held_.substr(0, said));
-  held_.erase(0, said);
-}
-
-void ChatMlParser::add(const std::string& text) {
-  if (text.empty()) return;
-  current_->message.content += text;
-  AnswerEvent& event = done_.events.emplace_back();
-  event.text = text;
-}
-
-void ChatMlParser::open(Message message) {
-  current_.emplace().message = std::move(message);
-  AnswerEvent& event = done_.events.emplace_back();
-  event.kind = AnswerEvent::Kind::kHeader;
-  event.message = current_->message;
-}
-
-void ChatMlParser::close(MessageEnd end) {
-  if (!current_) return;
-  current_->end = end;
-  AnswerEvent& event = done_.events.emplace_back();
-  event.kind = AnswerEvent::Kind::kEnd;
-  event.end = end;
-  done_.messages.push_back(*std::exchange(current_, {}));
+void ChatMlParser::take_call(const std::string& text) {
+  const std::string arguments = call_.push(text);
+  if (call_.name() && !current()) open(call_message(*call_.name(), {}));
+  add(arguments);
 }
 
 void ChatMlParser::close_call(MessageEnd end) {
   const std::string arguments = call_.finish();
-  if (!current_) {
+  if (!current()) {
     note("a call without a name");
-    open(text_message({}, Said::kFinal));
-    add(call_.all());
-    return close(end);
+    return close_as_text(call_.all(), end);
   }
   add(arguments);
   if (!call_.complete()) note("an incomplete call");
   if (!call_.stray().empty()) note("text outside a call: '" + call_.stray() + "'");
   close(end);
-}
-
-void ChatMlParser::end_part(MessageEnd end) {
-  take(bytes_.finish());
-  if (phase_ == Phase::kCall) {
-    close_call(end);
-    behind_call_ = true;
-  } else {
-    // Trailing line breaks of an answer's text are part of it. At the end of reasoning and of a finished turn they belong to the frame.
-    const bool is_text = phase_ == Phase::kText && end != MessageEnd::kEnd;
-    if (is_text && current_) add(held_);
-    if (phase_ == Phase::kBefore && !held_.empty() && !behind_call_ && !behind_reasoning_) {
-      open(text_message({}, Said::kFinal));
-      add(held_);
-    }
-    close(end);
-    behind_call_ = false;
-  }
-  held_.clear();
-  behind_reasoning_ = false;
-  phase_ = Phase::kBefore;
-}
-
-void ChatMlParser::note(std::string_view what) {
-  std::string& notes = current_ ? current_->recovered : done_.recovered;
-  if (notes.ends_with(what)) return;  // reports repeated errors once
-  if (!notes.empty()) notes += "; ";
-  notes += what;
 }
 
 }  // namespace sluice

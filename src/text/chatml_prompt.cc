@@ -2,58 +2,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/printable.h"
-#include "base/utf8.h"
+#include "text/chat_turns.h"
 #include "text/chatml.h"
 #include "text/python_json.h"
+#include "text/tool_json.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
-
-// One message of the template.
-struct Turn {
-  ChatRole role = ChatRole::kUser;
-  std::string reasoning, text;
-  std::vector<const Message*> calls;
-  enum class Part : uint8_t { kNone, kReasoning, kText, kFinalText, kCalls };
-  Part last = Part::kNone;  // of the assistant's turn
-};
-
-Turn::Part part_of(const Message& m) {
-  if (!called_function(m.recipient).empty()) return Turn::Part::kCalls;
-  if (is_reasoning(m)) return Turn::Part::kReasoning;
-  return is_final_text(m) ? Turn::Part::kFinalText : Turn::Part::kText;
-}
-
-// Successive messages of the assistant share a turn: reasoning, text, calls. Final text ends the turn; text before a call is marked as
-// such.
-bool goes_on(const Turn& turn, Turn::Part part) {
-  if (turn.role != ChatRole::kAssistant || turn.last == Turn::Part::kFinalText) return false;
-  if (part == Turn::Part::kCalls) return true;
-  return turn.last == Turn::Part::kReasoning && part != Turn::Part::kReasoning;
-}
-
-std::vector<Turn> turns_of(const std::vector<Message>& messages) {
-  std::vector<Turn> turns;
-  for (const Message& m : messages) {
-    if (m.role != ChatRole::kAssistant) {
-      turns.push_back({.role = m.role, .reasoning = {}, .text = m.content, .calls = {}});
-      continue;
-    }
-    const Turn::Part part = part_of(m);
-    if (turns.empty() || !goes_on(turns.back(), part))
-      turns.push_back({.role = ChatRole::kAssistant, .reasoning = {}, .text = {}, .calls = {}});
-    Turn& turn = turns.back();
-    turn.last = part;
-    if (part == Turn::Part::kCalls)
-      turn.calls.push_back(&m);
-    else
-      (part == Turn::Part::kReasoning ? turn.reasoning : turn.text) = m.content;
-  }
-  return turns;
-}
 
 std::string_view without_newlines_before(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
@@ -81,20 +38,15 @@ bool is_query(ChatRole role, std::string_view text) {
          !(text.starts_with("<tool_response>") && text.ends_with("</tool_response>"));
 }
 
-// Adjacent texts between frame tokens are tokenized together, as in a rendered template.
-class PromptWriter {
+class PromptWriter : public TokenWriter {
  public:
   enum class Thinks : uint8_t { kShown, kLeftOut };
-  explicit PromptWriter(const ChatMl& format) : format_(format) {}
+  explicit PromptWriter(const ChatMl& format)
+      : TokenWriter(format.tokenizer(), Specials::kAsText), format_(format) {}
   void system(const ChatOptions& options);
   void turn(const Turn& turn, Thinks thinks, PromptEnd prompt_end);
   void result(const std::vector<Turn>& turns, size_t i, PromptEnd prompt_end);
   void next_turn(ChatMlThinking thinking, const ChatOptions& options);
-  Result<std::vector<int32_t>> finish() {
-    flush();
-    if (!status_.ok()) return status_;
-    return std::move(ids_);
-  }
 
  private:
   void calls(const Turn& turn);
@@ -107,19 +59,7 @@ class PromptWriter {
     token(format_.tokens().end);
     said("\n");
   }
-  void token(int32_t id) {
-    flush();
-    ids_.push_back(id);
-  }
-  void said(std::string_view text) { pending_ += text; }
-  void flush() {
-    if (status_.ok()) status_ = format_.tokenizer().encode(pending_, Specials::kAsText, &ids_);
-    pending_.clear();
-  }
   const ChatMl& format_;
-  std::string pending_;
-  std::vector<int32_t> ids_;
-  Status status_;
 };
 
 void PromptWriter::calls(const Turn& turn) {
@@ -195,17 +135,9 @@ Result<std::string> ChatMl::functions_text(const std::vector<FunctionTool>& func
       "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
       "function signatures within <tools></tools> XML tags:\n<tools>";
   for (const FunctionTool& f : functions) {
-    OrderedJson function = {{"name", f.name}};
-    if (!f.description.empty()) function["description"] = f.description;
-    if (!f.parameters.empty()) {
-      auto parameters = parse_ordered_json(f.parameters, "parameters");
-      if (!parameters.ok()) return invalid("function " + f.name + ": " + parameters.status().message);
-      if (!parameters.value().is_object())
-        return invalid("function " + f.name + ": wanted parameters that are a JSON object, found '" +
-                       shortened(valid_utf8(f.parameters)) + "'");
-      function["parameters"] = std::move(parameters).value();
-    }
-    out += "\n" + python_json({{"type", "function"}, {"function", std::move(function)}});
+    auto tool = tool_json(f);
+    if (!tool.ok()) return tool.status();
+    out += "\n" + python_json(tool.value());
   }
   return out +
          "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "

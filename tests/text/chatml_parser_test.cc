@@ -3,72 +3,18 @@
 #include <algorithm>
 
 #include "base/random.h"
+#include "harness/chat/answers.h"
 #include "harness/chatml.h"
 
 namespace sluice {
 namespace {
 
-using ChatMlBegin = ChatMlParser::Begin;
-using Calls = ChatMlParser::Calls;
-using Kind = AnswerEvent::Kind;
+using ChatMlBegin = PartParser::Begin;
+using Calls = PartParser::Calls;
 
-// Parses, and checks on the way what holds for every stream: events tell what the messages say.
 ParsedAnswer parse(const std::vector<int32_t>& ids, ChatMlBegin begin, Calls calls) {
   ChatMlParser parser(chatml(), begin, calls);
-  std::vector<AnswerEvent> events;
-  for (const int32_t id : ids)
-    for (AnswerEvent& event : parser.push(id)) events.push_back(std::move(event));
-  ParsedAnswer parsed = parser.finish();
-  events.insert(events.end(), parsed.events.begin(), parsed.events.end());
-  size_t at = 0;
-  std::string content;
-  bool open = false;
-  for (const AnswerEvent& event : events) {
-    EXPECT_LT(at, parsed.messages.size());
-    if (at >= parsed.messages.size()) break;
-    const ParsedMessage& m = parsed.messages[at];
-    if (event.kind == Kind::kHeader) {
-      EXPECT_FALSE(open);
-      open = true;
-      EXPECT_EQ(event.message.content, "");
-      EXPECT_EQ(event.message.recipient, m.message.recipient);
-      EXPECT_EQ(is_reasoning(event.message), is_reasoning(m.message));
-    } else if (event.kind == Kind::kText) {
-      EXPECT_TRUE(open);
-      EXPECT_EQ(event.text, valid_utf8(event.text));
-      EXPECT_NE(event.text, "");
-      content += event.text;
-    } else {
-      EXPECT_EQ(event.end, m.end);
-      EXPECT_EQ(content, m.message.content);
-      content.clear();
-      open = false;
-      ++at;
-    }
-  }
-  EXPECT_FALSE(open);
-  EXPECT_EQ(at, parsed.messages.size());
-  EXPECT_TRUE(parser.finish().messages.empty());
-  return parsed;
-}
-
-// "reasoning(...)", "text(...)", "f(...)" and notes.
-std::string shown(const ParsedAnswer& parsed) {
-  std::string out;
-  const auto note = [&](const std::string& text) {
-    if (!text.empty()) out += "[" + text + "]";
-  };
-  for (const ParsedMessage& m : parsed.messages) {
-    const std::string function = called_function(m.message.recipient);
-    out += function.empty() ? is_reasoning(m.message)    ? "reasoning"
-                              : is_final_text(m.message) ? "final"
-                                                         : "text"
-                            : function;
-    out += "(" + m.message.content + ")";
-    note(m.recovered);
-  }
-  note(parsed.recovered);
-  return out;
+  return parsed_answer(parser, ids);
 }
 std::string parsed(std::string_view text, ChatMlBegin begin = ChatMlBegin::kAnswer,
                    Calls calls = Calls::kRead) {

@@ -1,7 +1,8 @@
-#include "text/chatml_gate.h"
+#include "text/frame_gate.h"
 
 #include <algorithm>
 
+#include "harness/chat/gate_walk.h"
 #include "harness/chatml.h"
 
 namespace sluice {
@@ -9,54 +10,24 @@ namespace {
 
 using Content = ChatGate::Content;
 
-// A gate, and content that is complete where it ends with '!'.
-class Walk {
+class Walk : public GateWalk {
  public:
   Walk(ChatMlThinking thinking, std::optional<bool> said, const AnswerEnds& ends)
-      : gate_(chatml(thinking).gate(ends, said).value()) {}
-  Walk(const Walk& other) : gate_(other.gate_->copy()), complete_(other.complete_) {}
-
-  // Whether every token of it may come. "||" is no text, and no token lies across it.
-  bool takes(std::string_view text) {
-    std::vector<int32_t> ids;
-    for (size_t at = 0; at < text.size();) {
-      const size_t cut = std::min(text.find("||", at), text.size());
-      const auto part = qwen_ids(text.substr(at, cut - at));
-      ids.insert(ids.end(), part.begin(), part.end());
-      at = cut + 2;
-    }
-    for (const int32_t id : ids) {
-      const ChatGate::Step& step = gate_->step();
-      const auto has = [&](const std::vector<int32_t>& ids) {
-        return std::find(ids.begin(), ids.end(), id) != ids.end();
-      };
-      const bool may_end = step.content == Content::kFree || complete_;
-      if (has(step.frame) || (has(step.ends) && may_end)) {
-        gate_->accept(id);
-        complete_ = false;
-      } else if (step.content != Content::kNone && !chatml().is_frame(id)) {
-        gate_->accept_content();
-        complete_ = qwen_tokenizer().piece(id).ends_with('!');
-      } else {
-        return false;
-      }
-    }
-    return true;
-  }
-  Content content() const { return gate_->step().content; }
-  size_t function() const { return gate_->step().function; }
-  bool done() const { return content() == Content::kNone && gate_->step().frame.empty(); }
+      : GateWalk(format_of(thinking), ends, said) {}
 
  private:
-  std::unique_ptr<ChatGate> gate_;
-  bool complete_ = false;
+  static const ChatMl& format_of(ChatMlThinking thinking) {
+    static const ChatMl all[] = {chatml(ChatMlThinking::kSwitch), chatml(ChatMlThinking::kAlways),
+                                 chatml(ChatMlThinking::kNever)};
+    return all[static_cast<size_t>(thinking)];
+  }
 };
 
 std::string call(const std::string& name, const std::string& arguments = "!") {
   return "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": ||" + arguments + "||}\n</tool_call>";
 }
 
-TEST(ChatMlGate, LeadsThroughReasoningToTheText) {
+TEST(FrameGate, LeadsThroughReasoningToTheText) {
   const Walk fresh(ChatMlThinking::kSwitch, {}, {.held_text = true});
   for (const char* text :
        {"<think>\nAny, \"all\".\n</think>\n\ntext!<|im_end|>", "text!<|im_end|>", "!<|im_end|>"}) {
@@ -72,7 +43,7 @@ TEST(ChatMlGate, LeadsThroughReasoningToTheText) {
   }
 }
 
-TEST(ChatMlGate, BeginsWherePromptsEnd) {
+TEST(FrameGate, BeginsWherePromptsEnd) {
   Walk opened(ChatMlThinking::kAlways, {}, {.held_text = true});
   EXPECT_EQ(opened.content(), Content::kFree);
   EXPECT_TRUE(opened.takes("a\n</think>\n\n!<|im_end|>"));
@@ -85,7 +56,7 @@ TEST(ChatMlGate, BeginsWherePromptsEnd) {
   }
 }
 
-TEST(ChatMlGate, LeadsToCalls) {
+TEST(FrameGate, LeadsToCalls) {
   const Walk fresh(ChatMlThinking::kSwitch, {}, {.final_message = false, .functions = {"add", "adder", "f"}});
   for (const std::string& before : {std::string(), std::string("<think>\nHm.\n</think>\n\n")}) {
     size_t function = 0;
@@ -106,7 +77,7 @@ TEST(ChatMlGate, LeadsToCalls) {
     EXPECT_FALSE(Walk(fresh).takes(text)) << text;
 }
 
-TEST(ChatMlGate, LeadsToEither) {
+TEST(FrameGate, LeadsToEither) {
   // Text that is free may come before calls, and text that is held comes in place of them.
   const Walk free(ChatMlThinking::kSwitch, false, {.functions = {"f"}, .many_calls = false});
   EXPECT_TRUE(Walk(free).takes("a!\n" + call("f") + "<|im_end|>"));
@@ -118,14 +89,14 @@ TEST(ChatMlGate, LeadsToEither) {
   EXPECT_FALSE(Walk(held).takes("a!<tool_call>"));
 }
 
-TEST(ChatMlGate, ArgumentsThatAreFreeEndWithTheCall) {
+TEST(FrameGate, ArgumentsThatAreFreeEndWithTheCall) {
   Walk walk(ChatMlThinking::kNever, {},
             {.final_message = false, .functions = {"f"}, .free_arguments = {true}});
   EXPECT_TRUE(
       walk.takes("<tool_call>\n{\"name\": \"f\", \"arguments\": ||{\"a\": 1}}\n!</tool_call><|im_end|>"));
 }
 
-TEST(ChatMlGate, ACallThatHasBegunIsTheOnlyOne) {
+TEST(FrameGate, ACallThatHasBegunIsTheOnlyOne) {
   Walk walk(ChatMlThinking::kSwitch, {}, {.final_message = false, .functions = {"f"}, .begun = true});
   EXPECT_EQ(walk.content(), Content::kArguments);
   EXPECT_TRUE(walk.takes("{}!||}\n</tool_call>"));
@@ -133,7 +104,7 @@ TEST(ChatMlGate, ACallThatHasBegunIsTheOnlyOne) {
   EXPECT_TRUE(walk.takes("<|im_end|>"));
 }
 
-TEST(ChatMlGate, WantsAnEnd) { EXPECT_FALSE(chatml().gate({.final_message = false}, {}).ok()); }
+TEST(FrameGate, WantsAnEnd) { EXPECT_FALSE(chatml().gate({.final_message = false}, {}).ok()); }
 
 }  // namespace
 }  // namespace sluice

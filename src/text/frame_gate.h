@@ -1,0 +1,74 @@
+// Guides an answer to the part with a required structure, in formats whose answers are reasoning, then text, then calls.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "text/chat_gate.h"
+
+namespace sluice {
+
+// The tokens between the parts of an answer.
+struct AnswerFrame {
+  using Tokens = std::vector<int32_t>;
+  int32_t end = 0;                   // ends the answer
+  int32_t think = 0, end_think = 0;  // only in formats that reason
+  int32_t end_call = 0;              // ends a call whose arguments are unconstrained
+  Tokens behind_reasoning = {};      // between end_think and the text; may be empty
+  Tokens first_call = {};            // from the text to the first call
+  Tokens next_call = {};             // from a call to the next one; begins with another token than `finish`
+  std::vector<Tokens> call_heads = {};  // by function: up to the arguments; none begins with another one
+  Tokens call_end = {};                 // from the end of the arguments to the end of the call
+  Tokens finish = {};                   // from the last call to the end of the answer
+};
+
+// Optional reasoning, then text, then calls, as far as AnswerEnds allows them.
+class FrameGate final : public ChatGate {
+ public:
+  enum class Begin : uint8_t {
+    kReasoning,  // the prompt opened it
+    kEither,
+    kAnswer,
+  };
+  // `frame` has the heads of the calls of `ends`. kInvalidArgument if `ends` allows neither text nor a call.
+  static Result<std::unique_ptr<ChatGate>> make(AnswerFrame frame, const AnswerEnds& ends, Begin begin);
+
+  std::unique_ptr<ChatGate> copy() const override { return std::make_unique<FrameGate>(*this); }
+  void accept(int32_t id) override;
+  void accept_content() override;
+
+ private:
+  enum class Place : uint8_t {
+    kReasoning,
+    kBehindReasoning,
+    kStart,
+    kText,
+    kToCall,  // between the text or a call and the next call's head
+    kCallHead,
+    kArguments,
+    kCallEnd,
+    kBehindCall,
+    kFinish,
+    kDone
+  };
+  using Tokens = AnswerFrame::Tokens;
+  // Shared by all answers of a request.
+  struct Shared {
+    AnswerFrame frame;
+    AnswerEnds ends;
+  };
+  explicit FrameGate(std::shared_ptr<const Shared> shared) : shared_(std::move(shared)) {}
+  void go_to(Place place);
+  void follow(const Tokens& way, Place on_the_way, Place leads_to);
+  std::vector<int32_t> heads_next() const;
+
+  std::shared_ptr<const Shared> shared_;
+  Place place_ = Place::kStart;
+  bool may_think_ = false;
+  const Tokens* to_call_ = nullptr;  // in kToCall: first_call or next_call
+  size_t at_ = 0;                    // number of tokens already taken of the current fixed sequence
+  std::vector<size_t> heads_;        // functions whose heads begin with the tokens so far
+};
+
+}  // namespace sluice

@@ -1,0 +1,85 @@
+// Splits an answer into reasoning, text and calls, as they come: what the parsers of formats with <think> share.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/utf8.h"
+#include "text/answer_parser.h"
+
+namespace sluice {
+
+// Line breaks around reasoning belong to the frame. Errors are handled as follows:
+//   - no </think>: everything is reasoning. </think> without <think>: a note.
+//   - text after a call: a note.
+//   - a call that does not end: it ends at the next call, or with the answer; and a note.
+// A derived class tells which token means what, and reads the calls.
+class PartParser : public AnswerParser {
+ public:
+  enum class Begin : uint8_t {
+    kAnswer,
+    kReasoning,  // the prompt opened it
+  };
+  enum class Calls : uint8_t { kRead, kText };
+  ParsedAnswer finish() override;
+
+ protected:
+  enum class Phase : uint8_t {
+    kBefore,     // only line breaks so far
+    kReasoning,  // reasoning may come
+    kText,       // text has come
+    kCall,
+  };
+  // Whose the line breaks between a text and a call are.
+  enum class LinesBeforeCall : uint8_t { kOfFrame, kOfText };
+  // `end_call`: the text of the token that ends a call, for notes.
+  PartParser(Begin begin, Calls calls, LinesBeforeCall lines, std::string_view end_call);
+
+  Phase phase() const { return phase_; }
+  Calls calls() const { return calls_; }
+  const std::optional<ParsedMessage>& current() const { return current_; }
+
+  // What a token means. on_think() must not come inside reasoning, and no function but the last three inside a call.
+  void on_think();
+  void on_end_think();
+  void on_call();
+  void on_end_call() { end_part(MessageEnd::kCall); }
+  void on_end();
+  void on_text(std::string_view bytes) { take(bytes_.push(bytes)); }
+  void note(std::string_view what);
+  std::vector<AnswerEvent> take_events();
+
+  // The current call. The first two are called in turn, close_call() at the end, also if the call was cut off.
+  virtual void open_call() = 0;
+  virtual void take_call(const std::string& text) = 0;
+  virtual void close_call(MessageEnd end) = 0;
+
+  // The current message. close() does nothing without one; add() does nothing without text.
+  void open(Message message);
+  void add(const std::string& text);
+  void close(MessageEnd end);
+  // A call that cannot be read becomes text.
+  void close_as_text(const std::string& call, MessageEnd end);
+
+ private:
+  void begin();
+  void take(const std::string& text);
+  void say(std::string_view text);
+  void end_part(MessageEnd end);
+
+  Begin begin_;
+  Calls calls_;
+  LinesBeforeCall lines_;
+  std::string end_call_;
+  Phase phase_ = Phase::kBefore;
+  bool behind_reasoning_ = false;  // line breaks before the text belong to the frame
+  bool behind_call_ = false;       // the same after a call
+  std::string held_;               // line breaks (in kBefore white space) that may belong to the frame
+  Utf8Stream bytes_;
+  std::optional<ParsedMessage> current_;  // set once the message has content, or the call a name
+  ParsedAnswer done_;                     // `events` belong to the current push()
+};
+
+}  // namespace sluice
