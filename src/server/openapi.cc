@@ -86,8 +86,9 @@ OrderedJson structure_fields() {
 // The prompt fields that chats and responses share.
 OrderedJson prompt_fields() {
   return {{"reasoning", object(optional({{"effort", effort()}}))},
-          {"chat_template_kwargs",
-           object(optional({{"reasoning_effort", effort()}, {"enable_thinking", type("boolean")}}))},
+          {"chat_template_kwargs", object(optional({{"reasoning_effort", effort()},
+                                                    {"enable_thinking", type("boolean")},
+                                                    {"thinking", type("boolean")}}))},
           {"parallel_tool_calls", type("boolean")}};
 }
 

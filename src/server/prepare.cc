@@ -152,7 +152,8 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
                                std::string(text(*chat->effort)) + "\"",
                     .param = effort};
   if (!can.thinking_switch) chat->thinking.reset();
-  if (can.thinking_switch) std::erase(chat->ignored, kThinkingField);
+  if (can.thinking_switch)
+    std::erase_if(chat->ignored, [](const std::string& field) { return is_thinking_field(field); });
   if (!chat->thinking) chat->thinking = options_.thinking;
   if (!can.many_calls) chat->tools.parallel = true;  // the format makes at most one call anyway
   return {};
@@ -164,6 +165,7 @@ std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) c
   auto tokens = tokens_of(out->request, end);
   if (!tokens.ok()) return tokens.error();
   out->prompts.push_back(std::move(tokens).value());
+  out->request.thinking = format().thinking_after(out->request.conversation.messages, out->request.thinking);
   const std::string& named = out->request.tools.named;
   if (named.empty() || end != PromptEnd::kNextMessage) return {};
   auto start = format().call_start(named, out->request.thinking);

@@ -44,6 +44,12 @@ class ChatFormat {
   virtual Result<std::string> functions_text(const std::vector<FunctionTool>& functions) const = 0;
   // Tokenizes a conversation. Content never becomes a special token. kInvalidArgument names the message.
   virtual Result<std::vector<int32_t>> prompt(const Conversation& conversation) const = 0;
+  // The value of `thinking` for call_start(), parser() and gate() after a prompt of these messages: a format may not reason after each of
+  // them.
+  virtual std::optional<bool> thinking_after(const std::vector<Message>&,
+                                             std::optional<bool> thinking) const {
+    return thinking;
+  }
   // Tokens to append to a prompt with kNextMessage, so that the answer is the arguments of a call.
   virtual Result<std::vector<int32_t>> call_start(const std::string& function,
                                                   std::optional<bool> thinking) const = 0;

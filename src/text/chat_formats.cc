@@ -8,10 +8,8 @@ namespace sluice {
 namespace {
 
 const ChatFormatEntry* const kFormats[] = {
-    &kHarmonyFormat,
-    &kQwen3Format,
-    &kQwen3ThinkingFormat,
-    &kQwen3InstructFormat,
+    &kHarmonyFormat,    &kQwen3Format,      &kQwen3ThinkingFormat, &kQwen3InstructFormat,
+    &kDeepSeekV3Format, &kDeepSeekR1Format, &kDeepSeekV31Format,
 };
 
 std::string all_names() {

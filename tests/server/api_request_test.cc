@@ -220,6 +220,12 @@ TEST(ApiRequest, EffortByEveryName) {
   EXPECT_EQ(chat_refusal(R"("chat_template_kwargs": [])").param, "chat_template_kwargs");
   EXPECT_EQ(chat(R"("chat_template_kwargs": {"enable_thinking": false})").ignored,
             std::vector<std::string>{"chat_template_kwargs.enable_thinking"});
+  for (const bool thinking : {false, true}) {
+    const auto request =
+        chat(R"("chat_template_kwargs": {"thinking": )" + std::string(thinking ? "true}" : "false}"));
+    EXPECT_EQ(request.thinking, thinking);
+    EXPECT_EQ(request.ignored, std::vector<std::string>{"chat_template_kwargs.thinking"});
+  }
 }
 
 TEST(ApiRequest, HowAPromptToBeCountedEnds) {

@@ -17,19 +17,20 @@ TOOLS = [{"type": "function", "function": {"name": "point", "description": "Keep
          {"type": "function", "function": {"name": "points", "parameters": LIST}}]
 FORMAT = {"type": "json_schema", "json_schema": {"name": "point", "strict": True, "schema": POINT}}
 SCHEMAS = {"point": POINT, "points": LIST}
-TOKENS = {t["content"]: t["id"] for t in json.loads((DATA / "tokenizer" / "pattern_qwen.json").read_text())["added_tokens"]}
-# Arbitrary text seldom contains these tokens.
-ENDS = {str(TOKENS["</think>"]): 6, str(TOKENS["<|im_end|>"]): 4}
 
 
-def made_model(folder, template=None):
+def added_tokens(tokenizer):
+    return {t["content"]: t["id"] for t in json.loads((DATA / "tokenizer" / f"{tokenizer}.json").read_text())["added_tokens"]}
+
+
+def made_model(folder, template=None, tokenizer="pattern_qwen", end="<|im_end|>"):
     model = pathlib.Path(folder) / "model"
     shutil.copytree(ROOT / "models" / "sluice-16e-tiny", model)
-    shutil.copy(DATA / "tokenizer" / "pattern_qwen.json", model / "tokenizer.json")
+    shutil.copy(DATA / "tokenizer" / f"{tokenizer}.json", model / "tokenizer.json")
     for name in ("config.json", "generation_config.json"):
         if (model / name).exists():
             config = json.loads((model / name).read_text())
-            config["eos_token_id"] = [TOKENS["<|im_end|>"]]
+            config["eos_token_id"] = [added_tokens(tokenizer)[end]]
             (model / name).write_text(json.dumps(config))
     if template:
         shutil.copy(DATA / "chat_templates" / f"{template}.jinja", model / "chat_template.jinja")
@@ -37,19 +38,23 @@ def made_model(folder, template=None):
 
 
 class ChatMlTest(ServerTest):
-    TEMPLATE = "qwen3"
+    """What tests of any chat format with <think> share."""
+    TEMPLATE, TOKENIZER, END = "qwen3", "pattern_qwen", "<|im_end|>"
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.model = made_model(cls.folder.name, cls.TEMPLATE)
+        cls.model = made_model(cls.folder.name, cls.TEMPLATE, cls.TOKENIZER, cls.END)
+        tokens = added_tokens(cls.TOKENIZER)
+        # Arbitrary text seldom contains these tokens.
+        cls.ENDS = {str(tokens["</think>"]): 6, str(tokens[cls.END]): 4}
         cls.FLAGS = ("--model", cls.model, "--max-num-seqs", "8", "--batch-invariant")
         super().setUpClass()
 
     def choices(self, **fields):
         """The messages of finished answers."""
-        answer = self.server.chat(**{"temperature": 1, "max_tokens": 400, "n": 8, "logit_bias": ENDS, **fields})
+        answer = self.server.chat(**{"temperature": 1, "max_tokens": 400, "n": 8, "logit_bias": self.ENDS, **fields})
         for choice in answer["choices"]:
             self.assertIn(choice["finish_reason"], ["stop", "length", "tool_calls"])
         return [c["message"] for c in answer["choices"] if c["finish_reason"] != "length"]
@@ -226,7 +231,8 @@ class Unknown(OwnServerTest):
 
     def test_run_and_eval_refuse_it(self):
         for words in (("run", "-p", "q"), ("eval",)):
-            self.assertIn("chat template: wanted the template of a known format (harmony, qwen3, qwen3-thinking, qwen3-instruct), found none",
+            self.assertIn("chat template: wanted the template of a known format (harmony, qwen3, qwen3-thinking, qwen3-instruct, "
+                          "deepseek-v3, deepseek-r1, deepseek-v3.1), found none",
                           self.fails(*words, "-m", self.model))
 
     def test_a_format_that_is_named(self):

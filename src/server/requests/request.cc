@@ -257,7 +257,19 @@ void refuse_reasoning(ApiFields* reasoning) {
   reasoning->refuse("max_tokens", "[]");
 }
 
-constexpr const char* kThinking = "enable_thinking";
+namespace {
+
+constexpr std::string_view kTemplateKwargs = "chat_template_kwargs.";
+constexpr const char* kThinkingNames[] = {"enable_thinking",
+                                          "thinking"};  // of Qwen3's and DeepSeek's templates
+
+}  // namespace
+
+bool is_thinking_field(std::string_view field) {
+  return std::any_of(std::begin(kThinkingNames), std::end(kThinkingNames), [&](const char* name) {
+    return field.starts_with(kTemplateKwargs) && field.substr(kTemplateKwargs.size()) == name;
+  });
+}
 
 void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
   const auto at = fields->take("chat_template_kwargs");
@@ -265,12 +277,13 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
   fields->inside(*at, [&](ApiFields* inside) {
     read_effort("reasoning_effort", inside, out);
     // Only some formats support this field; the reader does not know which one is served.
-    if (inside->take(kThinking)) {
-      out->thinking = inside->boolean(kThinking, true);
-      out->ignored.push_back(kThinkingField);
+    for (const char* name : kThinkingNames) {
+      if (!inside->take(name)) continue;
+      out->thinking = inside->boolean(name, true);
+      out->ignored.push_back(std::string(kTemplateKwargs) + name);
     }
     inside->refuse("builtin_tools", "[[]]");
-    note_unread(*inside, "chat_template_kwargs.", out);
+    note_unread(*inside, std::string(kTemplateKwargs), out);
   });
 }
 

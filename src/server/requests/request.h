@@ -100,8 +100,8 @@ struct ApiRequest {
   std::vector<std::string> unmet = {};    // features that are requested and not available
 };
 
-// Chat formats without this option ignore the field.
-constexpr const char* kThinkingField = "chat_template_kwargs.enable_thinking";
+// Whether the field says if the model reasons. Templates have two names for it. Chat formats without this option ignore the field.
+bool is_thinking_field(std::string_view field);
 
 struct TokenizeRequest {
   std::optional<std::string> text;  // none: tokenize the chat

@@ -1,0 +1,104 @@
+// The chat formats of DeepSeek V3, R1 and V3.1.
+//
+//   prompt      <｜begin▁of▁sentence｜>SYSTEM, then turns; all system messages stand at the front
+//   user        <｜User｜>TEXT
+//   assistant   <｜Assistant｜>TEXT, then calls, <｜end▁of▁sentence｜>
+//   calls       <｜tool▁calls▁begin｜>CALL...<｜tool▁calls▁end｜>; V3 and R1 separate calls by a line break
+//   call        V3, R1  <｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```<｜tool▁call▁end｜>
+//               V3.1    <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>
+//   results     V3, R1  <｜tool▁outputs▁begin｜>RESULT...<｜tool▁outputs▁end｜>, separated by line breaks
+//               V3.1    RESULT...
+//   result      <｜tool▁output▁begin｜>TEXT<｜tool▁output▁end｜>
+//   reasoning   R1      <think>\nREASONING\n</think>\n\nTEXT
+//               V3.1    <think>REASONING</think>TEXT, or </think>TEXT
+//
+// The answer to results follows them without <｜Assistant｜>. Prompts never show reasoning of earlier answers.
+//
+// Source: the chat templates of deepseek-ai/DeepSeek-V3-0324, -R1, -R1-0528 and -V3.1. They do not describe tools; the section that does is
+// that of vLLM's examples/tool_chat_template_deepseekv3.jinja, ..._deepseekr1.jinja and ..._deepseekv31.jinja.
+#pragma once
+#include <climits>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/chat_format.h"
+
+namespace sluice {
+
+enum class DeepSeekModel : uint8_t {
+  kV3,        // V3, V3-0324: never reasons
+  kR1,        // R1-0528: opens its reasoning itself
+  kR1Opened,  // R1 of January 2025: the prompt opens the reasoning, except after results of tools
+  kV31,       // reasons if ChatOptions::thinking is true, except after results of tools
+};
+
+// Cheap to copy.
+class DeepSeek final : public ChatFormat {
+ public:
+  // kUnsupported names the token that the tokenizer lacks. Tokenizers of distilled R1 have no tokens for calls; then functions_text() and
+  // call_start() are kUnsupported.
+  static Result<DeepSeek> from(const Tokenizer& tokenizer, DeepSeekModel model);
+
+  std::string_view name() const override;
+  const Tokenizer& tokenizer() const override { return tokenizer_; }
+  ChatAbilities abilities() const override {
+    return {.thinking_switch = model_ == DeepSeekModel::kV31, .many_calls = true};
+  }
+  Result<std::string> functions_text(const std::vector<FunctionTool>& functions) const override;
+  // A system message cannot be continued: it does not stand at the end.
+  Result<std::vector<int32_t>> prompt(const Conversation& conversation) const override;
+  std::optional<bool> thinking_after(const std::vector<Message>& messages,
+                                     std::optional<bool> thinking) const override;
+  Result<std::vector<int32_t>> call_start(const std::string& function,
+                                          std::optional<bool> thinking) const override;
+  void forget_old_reasoning(std::vector<Message>* messages) const override;
+  std::unique_ptr<AnswerParser> parser(const AnswerContext& context) const override;
+  Result<std::unique_ptr<ChatGate>> gate(const AnswerEnds& ends, std::optional<bool> thinking) const override;
+  bool is_frame(int32_t id) const override;
+  std::vector<int32_t> stop_tokens() const override { return {tokens_.end}; }
+  int32_t end_token() const override { return tokens_.end; }
+
+  static constexpr int32_t kNoToken = INT32_MIN;  // never an id
+  struct Tokens {
+    int32_t begin = kNoToken, end = kNoToken, user = kNoToken, assistant = kNoToken;
+    int32_t think = kNoToken, end_think = kNoToken;  // not of kV3
+    int32_t calls = kNoToken, call = kNoToken, sep = kNoToken, end_call = kNoToken, end_calls = kNoToken;
+    int32_t outputs = kNoToken, output = kNoToken, end_output = kNoToken, end_outputs = kNoToken;
+  };
+  struct NamedToken {
+    std::string_view text;
+    int32_t Tokens::*id;
+  };
+  static const std::vector<NamedToken>& named_tokens();
+
+  DeepSeekModel model() const { return model_; }
+  const Tokens& tokens() const { return tokens_; }
+  bool has_calls() const { return tokens_.calls != kNoToken; }
+  // Whether a call has its arguments in a fence of ```json, behind its type.
+  bool has_fences() const { return model_ != DeepSeekModel::kV31; }
+  // Tokenizes text that the program wrote; the text of added tokens becomes the tokens.
+  Status encode_frame(std::string_view text, std::vector<int32_t>* ids) const {
+    return tokenizer_.encode(text, Specials::kParse, ids);
+  }
+
+ private:
+  DeepSeek(Tokenizer tokenizer, DeepSeekModel model) : tokenizer_(std::move(tokenizer)), model_(model) {}
+  bool is_r1() const { return model_ == DeepSeekModel::kR1 || model_ == DeepSeekModel::kR1Opened; }
+  Status need_calls() const;
+  Tokenizer tokenizer_;
+  DeepSeekModel model_;
+  Tokens tokens_;
+};
+
+// The section of functions in a system prompt consists of `head`, what the functions say of themselves, and `tail`. Only head and tail
+// have tokens of the frame.
+struct DeepSeekToolText {
+  std::string_view head, tail;
+};
+DeepSeekToolText deepseek_tool_text(DeepSeekModel model);
+
+}  // namespace sluice

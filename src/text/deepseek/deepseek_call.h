@@ -1,0 +1,53 @@
+// Reads one call in DeepSeek's form from pieces of text.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+// Between the tokens that begin and end a call:
+//   fenced   function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```     the fence may be missing
+//   bare     NAME<｜tool▁sep｜>ARGUMENTS                             a fence may be there
+// Streams the text of the arguments once the name is known. Never fails: stray() has the unreadable parts.
+class DeepSeekCall {
+ public:
+  enum class Form : uint8_t { kFenced, kBare };
+  explicit DeepSeekCall(Form form) : form_(form) {}
+
+  // Returns new text of the arguments; empty until the name is known.
+  std::string push(std::string_view text);
+  // <｜tool▁sep｜>, whose text is `piece`. False, and nothing happens, if the call has had one.
+  bool separate(std::string_view piece);
+  // Call it at the end of the text. Returns the remaining text of the arguments, which are {} if there are none.
+  enum class End : uint8_t { kClosed, kCutOff };
+  std::string finish(End end);
+
+  const std::optional<std::string>& name() const { return name_; }
+  const std::string& all() const { return all_; }  // the text so far
+  // Another type than function, and text around the arguments that is no fence of JSON.
+  const std::string& stray() const { return stray_; }
+
+ private:
+  enum class Place : uint8_t {
+    kHead,  // before the separator
+    kName,  // behind it, if the form is fenced
+    kBeforeArguments,
+    kFence,  // in the line that opens the fence
+    kArguments,
+  };
+  void take(char c, std::string* out);
+  void set_name();
+  void end_fence();
+
+  Form form_;
+  Place place_ = Place::kHead;
+  std::optional<std::string> name_;
+  std::string all_, stray_;
+  std::string head_;  // the type, the name or the line that opens the fence, so far
+  std::string held_;  // white space and marks behind the arguments, which may be the end of the fence
+  bool has_arguments_ = false;
+};
+
+}  // namespace sluice
