@@ -7,7 +7,7 @@ rounding.jitter one that bf16 cannot be blamed for. Router scores and logits are
 import math
 
 import torch
-from mtp import exact, norm, stretch
+from deepseek_v3 import exact, norm, stretch
 from torch.nn.functional import silu
 
 

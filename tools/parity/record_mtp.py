@@ -4,8 +4,9 @@
 
 In expected.safetensors (rows are positions):
     ids           i32[tokens]           the token after each; -1 at position 0
-    main          bf16[tokens, hidden]  hidden states of the main model
-    hidden        f32[tokens, hidden]   float64 run, rounded once; logits f32[tokens, vocab] likewise
+    main          bf16[tokens, hidden]  hidden states of the main model, after its last norm
+    hidden        f32[tokens, hidden]   float64 run, rounded once: the state after shared_head.norm, which the next draft reads
+    logits        f32[tokens, vocab]    likewise
     *.noise       f32[tokens]           standard deviation of an element over RUNS runs with random bf16 roundings, root mean square
                                         over the row: what an implementation in bf16 cannot be blamed for
     *.noise_most  f32[tokens]           the largest deviation seen in those runs
@@ -81,16 +82,21 @@ CONFIG = {
 def shapes(c: dict) -> dict:
     """Of each weight behind "model.layers.<n>.", in the checkpoint's order."""
     h, heads, i = c["hidden_size"], c["num_attention_heads"], c["moe_intermediate_size"]
-    head = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    head, rank = c["qk_nope_head_dim"] + c["qk_rope_head_dim"], c["q_lora_rank"]
+    queries = {"self_attn.q_proj.weight": [heads * head, h]}
+    if rank is not None:
+        queries = {
+            "self_attn.q_a_proj.weight": [rank, h],
+            "self_attn.q_a_layernorm.weight": [rank],
+            "self_attn.q_b_proj.weight": [heads * head, rank],
+        }
     out = {
         "embed_tokens.weight": [c["vocab_size"], h],
         "enorm.weight": [h],
         "hnorm.weight": [h],
         "eh_proj.weight": [h, 2 * h],
         "input_layernorm.weight": [h],
-        "self_attn.q_a_proj.weight": [c["q_lora_rank"], h],
-        "self_attn.q_a_layernorm.weight": [c["q_lora_rank"]],
-        "self_attn.q_b_proj.weight": [heads * head, c["q_lora_rank"]],
+        **queries,
         "self_attn.kv_a_proj_with_mqa.weight": [c["kv_lora_rank"] + c["qk_rope_head_dim"], h],
         "self_attn.kv_a_layernorm.weight": [c["kv_lora_rank"]],
         "self_attn.kv_b_proj.weight": [heads * (c["qk_nope_head_dim"] + c["v_head_dim"]), c["kv_lora_rank"]],
@@ -101,8 +107,9 @@ def shapes(c: dict) -> dict:
         "shared_head.norm.weight": [h],
         "shared_head.head.weight": [c["vocab_size"], h],
     }
-    for name in [f"mlp.experts.{e}" for e in range(c["n_routed_experts"])] + ["mlp.shared_experts"]:
-        out |= {f"{name}.{p}_proj.weight": [i, h] for p in ("gate", "up")} | {f"{name}.down_proj.weight": [h, i]}
+    widths = {f"mlp.experts.{e}": i for e in range(c["n_routed_experts"])} | {"mlp.shared_experts": i * c["n_shared_experts"]}
+    for name, width in widths.items():
+        out |= {f"{name}.{p}_proj.weight": [width, h] for p in ("gate", "up")} | {f"{name}.down_proj.weight": [h, width]}
     return out
 
 
@@ -134,32 +141,33 @@ def noise(name: str, runs: list, want: dict) -> dict:
     }
 
 
-def witness(made: dict, want: dict) -> str:
+def witness(settings: dict, w: dict, ids: torch.Tensor, hidden: torch.Tensor, want: dict) -> str:
     """How far transformers' own layer is from ours, as shares of the largest element."""
-    config = hf.DeepseekV3Config(**{k: v for k, v in CONFIG.items() if k != "architectures"})
+    config = hf.DeepseekV3Config(**{k: v for k, v in settings.items() if k != "architectures"})
     config._attn_implementation = config._experts_implementation = "eager"
-    layer = MtpLayer(config, hf.DeepseekV3DecoderLayer, hf.DeepseekV3RMSNorm, CONFIG["num_hidden_layers"]).double().eval()
-    w, state = made["w"], {}
-    for name in shapes(CONFIG):
+    layer = MtpLayer(config, hf.DeepseekV3DecoderLayer, hf.DeepseekV3RMSNorm, settings["num_hidden_layers"]).double().eval()
+    state = {}
+    for name in shapes(settings):
         if name.startswith(("mlp.experts.", "embed_tokens", "shared_head.head")):
             continue
         own = name if name.split(".")[0] in ("enorm", "hnorm", "eh_proj") else f"mtp_block.{name}"
         state["post_norm.weight" if name == "shared_head.norm.weight" else own] = w[name]
-    experts = [f"mlp.experts.{e}" for e in range(CONFIG["n_routed_experts"])]
+    experts = [f"mlp.experts.{e}" for e in range(settings["n_routed_experts"])]
     up = [torch.cat([w[f"{e}.gate_proj.weight"], w[f"{e}.up_proj.weight"]]) for e in experts]
     state["mtp_block.mlp.experts.gate_up_proj"] = torch.stack(up)
     state["mtp_block.mlp.experts.down_proj"] = torch.stack([w[f"{e}.down_proj.weight"] for e in experts])
     layer.load_state_dict(state)
-    embedded = w["embed_tokens.weight"][made["ids"].clamp(min=0)] * (made["ids"] >= 0)[:, None]
-    positions = torch.arange(TOKENS)[None]
-    mask = torch.full([TOKENS, TOKENS], float("-inf"), dtype=torch.float64).triu(1)[None, None]
+    embedded = w["embed_tokens.weight"][ids.clamp(min=0)] * (ids >= 0)[:, None]
+    positions = torch.arange(len(ids))[None]
+    mask = torch.full([len(ids), len(ids)], float("-inf"), dtype=torch.float64).triu(1)[None, None]
     with torch.no_grad():
         turn = hf.DeepseekV3RotaryEmbedding(config)(embedded, positions)
-        y = layer(embedded[None], made["main"][None], turn, mask, positions, None)[0]
-    logits = y @ w["shared_head.head.weight"].T
-    off = (logits - want["logits"]).abs().max() / want["logits"].abs().max()
+        y = layer(embedded[None], hidden[None], turn, mask, positions, None)[0]
+    off = 0.0
+    for name, got in (("hidden", y), ("logits", y @ w["shared_head.head.weight"].T)):
+        off = max(off, float((got - want[name]).abs().max() / want[name].abs().max()))
     if off > 1e-5:
-        raise ValueError(f"transformers' layer is off by {off:.2e} of the largest logit")
+        raise ValueError(f"transformers' layer is off by {off:.2e} of the largest element")
     return f"{off:.2e}"
 
 
@@ -180,14 +188,14 @@ def main() -> None:
         g = torch.Generator().manual_seed(s)
         runs.append(run(made, lambda y: torch.where(y == 0, y, jitter(y, g))))  # bf16 holds zero
     gap = float(want["gap"].min())
-    if gap < CLEAR or any((r["experts"].sort(-1).values != want["experts"].sort(-1).values).any() for r in runs):
+    if gap < CLEAR or any((r["experts"] != want["experts"]).any() for r in runs):
         raise ValueError(f"roundings flip an expert: the closest choice is {gap:.4f} wide")
 
     prefix = f"model.layers.{CONFIG['num_hidden_layers']}."
     stored = {prefix + k: v.float() if k.endswith("bias") else v.bfloat16() for k, v in made["w"].items()}
     save_file(stored, str(out / "checkpoint" / "model.safetensors"))
     (out / "checkpoint" / "config.json").write_text(json.dumps(CONFIG, indent=1) + "\n")
-    tensors = {"ids": made["ids"].int(), "main": made["main"].bfloat16(), "experts": want["experts"].sort(-1).values.int()}
+    tensors = {"ids": made["ids"].int(), "main": made["main"].bfloat16(), "experts": want["experts"].int()}
     save_file(tensors | noise("hidden", runs, want) | noise("logits", runs, want), str(out / "expected.safetensors"))
     rounded = run(made, lambda y: y.bfloat16().double())
     for name in ("hidden", "logits"):
@@ -203,7 +211,7 @@ def main() -> None:
     }
     expected = out / "expected.json"
     expected.write_text(json.dumps(head, indent=1) + "\n")
-    head["transformers_off_by"] = witness(made, want)
+    head["transformers_off_by"] = witness(CONFIG, made["w"], made["ids"], made["main"], want)
     expected.write_text(json.dumps(head, indent=1) + "\n")
     print(head)
 
