@@ -136,7 +136,7 @@ class Layers:
 
 class DeepseekV3(Layers):
     def forward(self, ids, store=exact) -> dict:
-        """"hidden" is what a draft layer reads: the stream after the last norm. Experts and gaps are of the layers that have experts."""
+        """The hidden state is what a draft layer reads: the stream after the last norm. Experts and gaps are of layers with experts."""
         x, chosen, gaps = self.w["model.embed_tokens.weight"][ids], [], []
         for layer in range(self.c["num_hidden_layers"]):
             x, experts, gap = self.layer(x, f"model.layers.{layer}.", store)
@@ -144,4 +144,5 @@ class DeepseekV3(Layers):
                 chosen.append(experts)
                 gaps.append(gap)
         hidden = store(self.norm(x, "model.norm"))
-        return {"logits": self.linear(hidden, "lm_head"), "hidden": hidden, "experts": torch.stack(chosen), "gap": torch.stack(gaps)}
+        logits = self.linear(hidden, "lm_head")
+        return {"logits": logits, "hidden": hidden, "stream": x, "experts": torch.stack(chosen), "gap": torch.stack(gaps)}
