@@ -85,13 +85,12 @@ Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& pro
 // Implements Policy::batch_invariant for all token counts of a problem. One kernel must serve all counts,
 // because two batch-invariant kernels may give different bits (and it must use one configuration, if the
 // configuration decides the bits). Returns a policy that forces this kernel: among the kernels that accept
-// 1, 2, 4, ... and tokens_max tokens, the kernel with the lowest average ratio of its cost to the least
+// 1, 2, 4, ... and `most` tokens, the kernel with the lowest average ratio of its cost to the least
 // cost at a count. kUnsupported: there is no such kernel.
 template <class Op>
 Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
-                                const typename Op::Problem& problem, int64_t tokens_max,
-                                const Policy& policy) {
-  if (!policy.batch_invariant || tokens_max <= 0) return policy;
+                                const typename Op::Problem& problem, int64_t most, const Policy& policy) {
+  if (!policy.batch_invariant || most <= 0) return policy;
   struct Share {
     std::string force;
     double sum = 0;
@@ -104,7 +103,7 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
       if (s.force == force) return void((s.sum += share, ++s.counts));
     if (counts == 0) shares.push_back({force, share, 1});
   };
-  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, tokens_max), ++counts) {
+  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, most), ++counts) {
     const Decision decision = decide<Op>(Op::at_tokens(problem, tokens), device, table, policy);
     if (!decision.contract.accepted()) return policy;  // planning then reports the contract's refusal
     const double least = decision.chosen < 0 ? 1 : decision.choice().cost_us;
@@ -118,14 +117,14 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
       for (const Config& one : v.configs)
         if (one.refusal.accepted()) add(name + ":" + one.name, one.cost_us / least);
     }
-    if (tokens == tokens_max) break;
+    if (tokens == most) break;
   }
   const Share* best = nullptr;
   for (const Share& s : shares)
     if (s.counts == counts + 1 && (!best || s.sum < best->sum)) best = &s;
   if (!best)
     return unsupported(std::string(Op::kName) + " (" + fields_text(problem) +
-                       "): batch_invariant: wanted one kernel for 1 to " + std::to_string(tokens_max) +
+                       "): batch_invariant: wanted one kernel for 1 to " + std::to_string(most) +
                        " tokens, found none that takes them all");
   Policy one = policy;
   one.force = best->force;
@@ -196,10 +195,11 @@ class PlanTable {
                                 const Policy& policy = {}) {
     return make(device.info(), device.catalog().table<Op>(), problem, tokens_max, policy);
   }
-  // Makes the table from data alone, for a device that may be absent.
+  // Makes the table from data alone, for a device that may be absent. choice_tokens: with Policy::batch_invariant, the one kernel is
+  // chosen for up to so many tokens, so that tables with other bounds have the same one; 0: tokens_max.
   static Result<PlanTable> make(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
-                                const Policy& policy = {}, int64_t tokens_min = 0);
+                                const Policy& policy = {}, int64_t tokens_min = 0, int64_t choice_tokens = 0);
 
   int64_t tokens_max() const { return tokens_max_; }
   const std::vector<Step>& steps() const { return steps_; }
@@ -238,7 +238,7 @@ template <class Op>
 Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           std::span<const Candidate<Op>* const> table,
                                           const typename Op::Problem& problem, int64_t tokens_max,
-                                          const Policy& policy, int64_t tokens_min) {
+                                          const Policy& policy, int64_t tokens_min, int64_t choice_tokens) {
   SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
   // Refuses a bound beyond the contract before evaluating the counts up to it.
   const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
@@ -246,7 +246,8 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
     return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
   PlanTable out;
   out.tokens_max_ = tokens_max;
-  const Result<Policy> for_all = invariant_policy<Op>(device, table, problem, tokens_max, policy);
+  const Result<Policy> for_all =
+      invariant_policy<Op>(device, table, problem, std::max(tokens_max, choice_tokens), policy);
   if (!for_all.ok()) return for_all.status();
   const auto plan_at = [&](int64_t tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);

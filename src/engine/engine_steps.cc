@@ -175,9 +175,10 @@ Status Engine::enqueue(InFlight* step) {
 Status Engine::begin(std::vector<Chunk> chunks) {
   InFlight step{.chunks = std::move(chunks), .number = ++steps_};
   step.rows = drawn_rows(step.chunks);
-  // Where the host can read the logits, check_logits examines them, so they must be written.
-  step.greedy = step.rows > 0 && all_greedy(step.chunks) && !lists(step.chunks) && !scores(step.chunks) &&
-                !logits_are_readable();
+  // Where the host can read the logits, check_logits examines them, so they must be written. With one kernel for all batches, a row's
+  // logprob must not depend on whether the other rows are greedy too.
+  step.greedy = step.rows > 0 && !batch_invariant_ && all_greedy(step.chunks) && !lists(step.chunks) &&
+                !scores(step.chunks) && !logits_are_readable();
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
   Status status;
   try {

@@ -12,7 +12,7 @@ namespace sluice {
 
 // The token counts that pieces are planned for, and whether the policy names their kernels.
 struct PieceBounds {
-  int64_t first = 0, last = 0;
+  int64_t first = 0, last = 0, choice = 0;  // choice: see StepPolicy::choice_tokens
   int32_t phase = -1;
   bool required = false;
 };
@@ -73,7 +73,8 @@ class PieceOf final : public PieceKind {
   // Plans for all token counts, or else for the range of counts that some kernel accepts.
   void plan(const PieceBounds& bounds) {
     const auto make = [&](int64_t first, int64_t last) {
-      auto made = PlanTable<Op>::make(device_, candidates_, problem_, last * rows_, policy_, first * rows_);
+      auto made = PlanTable<Op>::make(device_, candidates_, problem_, last * rows_, policy_, first * rows_,
+                                      bounds.choice * rows_);
       refusal_ = made.status();
       if (!made.ok()) return false;
       table_ = std::move(made).value();

@@ -54,6 +54,7 @@ const PieceKind* Pieces::kind_of(const typename Op::Problem& problem, int64_t ro
         same && same->is(problem, rows, bounds.phase))
       return kind.get();
   Policy policy = experts ? with_kernel(policy_, of.kernel) : policy_;
+  bounds.choice = choice_tokens_;
   bounds.required = speaks_of(policy, Op::kName);
   kinds_.push_back(std::make_unique<PieceOf<Op>>(problem, rows, stages, *device_, catalog_->table<Op>(),
                                                  policy_for(policy, Op::kName), bounds, std::move(sources)));
@@ -114,11 +115,10 @@ Status Pieces::check_named() const {
 }
 
 Result<Pieces> Pieces::make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
-                            const std::vector<StepPhase>& phases, const Policy& policy,
-                            std::string_view without) {
+                            const std::vector<StepPhase>& phases, const StepPolicy& policy) {
   Pieces out;
   out.device_ = &device, out.catalog_ = &catalog, out.graph_ = &graph, out.phases_ = &phases;
-  out.policy_ = policy, out.without_ = without;
+  out.policy_ = policy.policy, out.without_ = policy.without, out.choice_tokens_ = policy.choice_tokens;
   out.stages_ = graph.stages().size();
   out.at_.resize(out.stages_ * phases.size());
   out.named_.resize(out.at_.size());

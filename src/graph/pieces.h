@@ -22,6 +22,9 @@ struct StepPolicy {
   Policy policy = {};
   std::vector<StepPhase> phases = {};  // empty: a single phase without a name
   std::string_view without = {};       // a fused operation whose kernels must not be used
+  // With Policy::batch_invariant, kernels are chosen for up to so many tokens, so that steps with other bounds have the same ones;
+  // 0: tokens_max.
+  int64_t choice_tokens = 0;
 };
 
 // A piece at its position in the graph.
@@ -41,8 +44,7 @@ class Pieces {
  public:
   // kInvalidArgument: a word of the policy names no operation of this graph.
   static Result<Pieces> make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
-                             const std::vector<StepPhase>& phases, const Policy& policy,
-                             std::string_view without);
+                             const std::vector<StepPhase>& phases, const StepPolicy& policy);
   // The pieces that begin at a stage in a phase; among equal costs the first wins.
   const std::vector<const PieceKind*>& at(size_t stage, size_t phase) const {
     return at_[phase * stages_ + stage];
@@ -89,6 +91,7 @@ class Pieces {
   const std::vector<StepPhase>* phases_ = nullptr;
   Policy policy_;
   std::string_view without_;
+  int64_t choice_tokens_ = 0;
   size_t stages_ = 0;
   std::vector<std::unique_ptr<PieceKind>> kinds_;
   std::vector<std::vector<const PieceKind*>> at_;

@@ -28,15 +28,14 @@ Result<Step> Step::plan(std::string name, const DeviceInfo& device, const Catalo
   out.phases_ = policy.phases;
   if (out.phases_.empty()) out.phases_.push_back({});
   out.phases_.back().last = tokens_max;
-  Result<Pieces> pieces =
-      Pieces::make(device, catalog, *out.graph_, out.phases_, policy.policy, policy.without);
+  Result<Pieces> pieces = Pieces::make(device, catalog, *out.graph_, out.phases_, policy);
   if (!pieces.ok()) {
     const Status& status = pieces.status();
     return Status{status.code,
                   out.name_ + (status.message.starts_with("policy.force") ? ": " : " ") + status.message};
   }
   out.pieces_ = std::move(pieces).value();
-  if (Status status = out.plan_covers(policy.policy.batch_invariant); !status.ok()) return status;
+  if (Status status = out.plan_covers(policy); !status.ok()) return status;
   out.lay_out();
   return out;
 }
@@ -81,13 +80,13 @@ std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
 
 // Considers only kernels that serve all counts of the phase. Chooses the cover with the least cost relative
 // to the minimum, averaged over 1, 2, 4, ... and the last count.
-std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase) const {
+std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase, int64_t most) const {
   const size_t index = static_cast<size_t>(&phase - phases_.data());
   std::map<const PieceKind*, double> share;
   for (const auto& kind : pieces_.kinds())
     if (kind->serves_all(std::max<int64_t>(phase.first, 1), phase.last)) share[kind.get()] = 0;
   const auto serves_all = [&](const PieceKind& kind) { return share.contains(&kind); };
-  for (int64_t tokens = std::max<int64_t>(phase.first, 1);; tokens = std::min(2 * tokens, phase.last)) {
+  for (int64_t tokens = std::max<int64_t>(phase.first, 1);; tokens = std::min(2 * tokens, most)) {
     const auto cost = [&](const PieceKind& kind) -> std::optional<double> {
       if (serves_all(kind)) return kind.cost_us(tokens);
       return {};
@@ -95,7 +94,7 @@ std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase) const
     double least = 0;
     for (const PlacedPiece& piece : cheapest(index, cost)) least += piece.kind->cost_us(tokens);
     for (auto& [kind, sum] : share) sum += least > 0 ? kind->cost_us(tokens) / least : 0;
-    if (tokens == phase.last) break;
+    if (tokens == most) break;
   }
   return cheapest(index, [&](const PieceKind& kind) -> std::optional<double> {
     const auto found = share.find(&kind);
@@ -121,10 +120,11 @@ Status Step::uncovered(int64_t tokens) const {
   return unsupported(name_ + ": wanted kernels for " + std::to_string(tokens) + " tokens, found none");
 }
 
-Status Step::plan_covers(bool batch_invariant) {
+Status Step::plan_covers(const StepPolicy& policy) {
   for (const StepPhase& phase : phases_) {
-    if (batch_invariant) {
-      covers_.push_back({phase.first, cheapest_on_average(phase)});
+    if (policy.policy.batch_invariant) {
+      const int64_t most = std::max(phase.last, policy.choice_tokens);
+      covers_.push_back({phase.first, cheapest_on_average(phase, most)});
       if (covers_.back().pieces.empty() && !graph_->stages().empty()) return uncovered(phase.last);
       continue;
     }
