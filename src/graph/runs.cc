@@ -318,6 +318,37 @@ void RunOf<QkNormRopeKvWrite>::stages(const QkNormRopeKvWrite::Problem& p, RunGr
   add_rotation(g, p.turn, queries);
 }
 
+std::optional<LatentNormRopeKvWrite::Problem> RunOf<LatentNormRopeKvWrite>::of(
+    const Rope::Problem& queries, const RmsNorm::Problem& norm, const Rope::Problem&,
+    const KvWrite::Problem& write) {
+  if (write.values || norm.hidden + queries.rotary != write.head_dim) return {};
+  return LatentNormRopeKvWrite::Problem{.rope = queries,
+                                        .rank = norm.hidden,
+                                        .pages = write.pages,
+                                        .page_size = write.page_size,
+                                        .eps = norm.eps,
+                                        .norm_w = norm.w};
+}
+
+void RunOf<LatentNormRopeKvWrite>::stages(const LatentNormRopeKvWrite::Problem& p,
+                                          RunGraph<LatentNormRopeKvWrite>* g) {
+  using Op = LatentNormRopeKvWrite;
+  using N = RmsNorm::Args;
+  using R = Rope::Args;
+  using W = KvWrite::Args;
+  const Bind k = g->in_rows(&A::k, Op::row(p));
+  g->leaves(k, Op::row(p));
+  const auto rotate = [&](const char* name, const Rope::Problem& rope, const Bind& x) {
+    g->graph.add<Rope>(name, rope,
+                       {{&R::positions, (*g)(&A::positions)}, {&R::table, (*g)(&A::table)}, {&R::x, x}});
+  };
+  rotate("q_rope", p.rope, (*g)(&A::q));
+  g->graph.add<RmsNorm>("norm", Op::norm(p), {{&N::x, k}, {&N::weight, (*g)(&A::norm_weight)}, {&N::y, k}});
+  rotate("k_rope", Op::keys(p), k);
+  g->graph.add<KvWrite>("kv_write", Op::write(p),
+                        {{&W::k, k}, {&W::slot_of, (*g)(&A::slot_of)}, {&W::k_cache, (*g)(&A::k_cache)}});
+}
+
 void RunOf<QkNormRopeKvWrite>::alone(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g) {
   using N = RmsNorm::Args;
   using R = Rope::Args;

@@ -32,7 +32,7 @@ concept kIsRun = requires {
 
 // The order breaks ties in cost.
 using AllRuns = OpList<RouterRoute, NormRouterRoute, RouteGroup, GroupedMlp, ExpertMlp, CombineNorm,
-                       RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LinearArgmax>;
+                       RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, LinearArgmax>;
 
 template <class Visit>
 void for_each_run(Visit visit) {
@@ -128,6 +128,21 @@ struct RunOf<QkNormRopeKvWrite> {
   static constexpr SlotOf<QkNormRopeKvWrite> kSettled[] = {&A::positions, &A::table, &A::slot_of};
   static bool& settled(QkNormRopeKvWrite::Problem& p) { return p.turn.settled; }
   static void alone(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
+};
+
+// Queries and the rows of the cache are apart: the queries may have a latent of their own.
+template <>
+struct RunOf<LatentNormRopeKvWrite> {
+  using A = LatentNormRopeKvWrite::Args;
+  using Ops = OpList<Rope, RmsNorm, Rope, KvWrite>;
+  static std::optional<LatentNormRopeKvWrite::Problem> of(const Rope::Problem& queries,
+                                                          const RmsNorm::Problem& norm,
+                                                          const Rope::Problem& keys,
+                                                          const KvWrite::Problem& write);
+  static void stages(const LatentNormRopeKvWrite::Problem& p, RunGraph<LatentNormRopeKvWrite>* g);
+  static constexpr SlotOf<LatentNormRopeKvWrite> kUnaligned[] = {&A::q, &A::k};
+  static constexpr SlotOf<LatentNormRopeKvWrite> kSettled[] = {&A::positions, &A::table, &A::slot_of};
+  static bool& settled(LatentNormRopeKvWrite::Problem& p) { return p.settled; }
 };
 
 // Greedy decoding.

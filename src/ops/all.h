@@ -12,6 +12,7 @@
 #include "ops/grouped_mlp.h"
 #include "ops/kv_write.h"
 #include "ops/latent_attention.h"
+#include "ops/latent_norm_rope_kv_write.h"
 #include "ops/linear.h"
 #include "ops/linear_argmax.h"
 #include "ops/lora_delta.h"
@@ -36,10 +37,10 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps =
-    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup, PackExperts,
-           ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts, Linear, TakeTokens,
-           Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, Attention,
-           LatentAttention, AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
+                      PackExperts, ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts,
+                      Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkNormRopeKvWrite,
+                      QkvRopeKvWrite, LatentNormRopeKvWrite, Attention, LatentAttention, AdjustLogits,
+                      MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

@@ -16,6 +16,7 @@
 #include "cases/grouped_mlp.h"
 #include "cases/kv_write.h"
 #include "cases/latent_attention.h"
+#include "cases/latent_norm_rope_kv_write.h"
 #include "cases/linear.h"
 #include "cases/linear_argmax.h"
 #include "cases/linear_large.h"
@@ -74,11 +75,12 @@ class GpuConformance : public OnGpu {
   QueueWatch watch_;
 };
 
-using Tested = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
-                                ExpertGemm, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear,
-                                LinearArgmax, LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm,
-                                Rope, RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk,
-                                RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Tested =
+    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertGemm,
+                     ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, LoraDelta,
+                     MaskLogits, NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite, QkNormRopeKvWrite,
+                     QkvRopeKvWrite, LatentNormRopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows,
+                     RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>
