@@ -1,4 +1,4 @@
-// Latent attention over pages: decode steps of many sequences with DeepSeek V3's heads, one or two rows per sequence.
+// Latent attention over pages: decode steps of many sequences with the heads of DeepSeek V3 or Moonlight, one or some rows per sequence.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,9 +14,8 @@ namespace {
 
 constexpr int64_t kLatentSequences = 256, kLatentPage = 64;  // baselines need pages of 64
 constexpr int64_t kMostLatents = 1 << 21;                    // over all sequences
-constexpr int64_t kLatentHeads = 128, kRank = 512, kNope = 128, kRope = 64, kValue = 128;
+constexpr int64_t kRank = 512, kNope = 128, kRope = 64, kValue = 128;
 constexpr int64_t kQueryHead = kNope + kRope, kLatentRow = kRank + kRope;
-constexpr const char* kLatentModel = "deepseek-v3";
 // The operation's bound assumes the worst signs, and errors of random data are far below it: a result of zeros would pass. So
 // errors are also compared with the size of y, both as root mean squares. Our one rounding to bf16 leaves about 2^-9; a
 // baseline rounds queries, weights, latents and y.
@@ -24,12 +23,13 @@ constexpr double kOurShareOfY = 0x1p-7, kPeerShareOfY = 0x1p-6;
 
 // `sequences` sequences of `rows` rows each, which end at position `context`.
 struct LatentShape {
-  int64_t sequences = 1, rows = 1, context = 1024;
+  const char* model = "deepseek-v3";
+  int64_t heads = 128, sequences = 1, rows = 1, context = 1024;
   int64_t tokens() const { return sequences * rows; }
   int64_t pages() const { return (context + kLatentPage - 1) / kLatentPage; }  // per sequence
-  static int64_t weight_bytes() { return bytes_of(DType::kBF16, kLatentHeads * (kNope + kValue) * kRank); }
+  int64_t weight_bytes() const { return bytes_of(DType::kBF16, heads * (kNope + kValue) * kRank); }
   double cache_bytes() const { return 2.0 * static_cast<double>(sequences * context * kLatentRow); }
-  double queries() const { return static_cast<double>(tokens() * kLatentHeads); }
+  double queries() const { return static_cast<double>(tokens() * heads); }
   double bytes() const {
     return cache_bytes() + static_cast<double>(weight_bytes()) + 2 * queries() * (kQueryHead + kValue);
   }
@@ -54,14 +54,15 @@ class Latents {
   LatentAttention::Problem problem() const {
     return {.tokens = shape_.tokens(),
             .sequences = kLatentSequences,
-            .heads = kLatentHeads,
+            .heads = shape_.heads,
             .rank = kRank,
             .nope = kNope,
             .rope = kRope,
             .v_dim = kValue,
             .pages = pages_,
             .page_size = kLatentPage,
-            .pages_per_seq = shape_.pages()};
+            .pages_per_seq = shape_.pages(),
+            .rows_max = shape_.rows};
   }
   Memory& memory() { return memory_; }
 
@@ -70,11 +71,11 @@ class Latents {
                   sets = cold_sets(cold_bytes_, shape_.cache_bytes());
     pages_ = sets * of_run;
     SLUICE_TRY(memory_.random(DType::kBF16, {pages_, 1, kLatentPage, kLatentRow}, 1, &cache_));
-    SLUICE_TRY(
-        memory_.random(DType::kBF16, {kLatentHeads, kNope + kValue, kRank}, 1 / std::sqrt(double{kRank}),
-                       cold_sets(cold_bytes_, static_cast<double>(LatentShape::weight_bytes())), &kv_b_));
-    SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), kLatentHeads, kQueryHead}, 1, kTurns, &q_));
-    SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), kLatentHeads, kValue}, kTurns, &y_));
+    SLUICE_TRY(memory_.random(DType::kBF16, {shape_.heads, kNope + kValue, kRank},
+                              1 / std::sqrt(double{kRank}),
+                              cold_sets(cold_bytes_, static_cast<double>(shape_.weight_bytes())), &kv_b_));
+    SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), shape_.heads, kQueryHead}, 1, kTurns, &q_));
+    SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), shape_.heads, kValue}, kTurns, &y_));
     SLUICE_TRY(page_tables(memory_, sets, of_run, kLatentSequences, shape_.pages(), &tables_, &table_));
     for (int64_t s = 0; s <= kLatentSequences; ++s)
       host_q_begin_.push_back(static_cast<int32_t>(std::min(s, shape_.sequences) * shape_.rows));
@@ -96,7 +97,7 @@ class Latents {
     const LatentAttention::Args a = args(i);
     return {.tokens = shape_.tokens(),
             .sequences = shape_.sequences,
-            .heads = kLatentHeads,
+            .heads = shape_.heads,
             .rank = kRank,
             .nope = kNope,
             .rope = kRope,
@@ -123,10 +124,10 @@ class Latents {
     const double share = who == Who::kPeer ? kPeerShareOfY : kOurShareOfY;
     double off = 0, all = 0;
     for (const int64_t row : {int64_t{0}, shape_.tokens() / 2, shape_.tokens() - 1})
-      for (const int64_t head : {int64_t{0}, kLatentHeads - 1}) {
+      for (const int64_t head : {int64_t{0}, shape_.heads - 1}) {
         HostTensor got;
         SLUICE_TRY(to_host(memory_.device(),
-                           part(y_[0], (row * kLatentHeads + head) * kValue, {1, 1, kValue}), &got));
+                           part(y_[0], (row * shape_.heads + head) * kValue, {1, 1, kValue}), &got));
         const auto [known, fresh] = expected_.try_emplace({row, head});
         if (fresh) SLUICE_TRY(expect(row, head, got.tensor, &known->second));
         const Comparison c = compare(known->second, got.tensor);
@@ -160,7 +161,7 @@ class Latents {
     }
     HostTensor q, kv_b;
     SLUICE_TRY(to_host(memory_.device(),
-                       part(q_[0], (row * kLatentHeads + head) * kQueryHead, {1, 1, kQueryHead}), &q));
+                       part(q_[0], (row * shape_.heads + head) * kQueryHead, {1, 1, kQueryHead}), &q));
     SLUICE_TRY(to_host(memory_.device(),
                        part(kv_b_[0], head * (kNope + kValue) * kRank, {1, kNope + kValue, kRank}), &kv_b));
     std::vector<int32_t> table(static_cast<size_t>(pages));
@@ -232,7 +233,7 @@ Result<std::vector<LatentPeer>> ready_peers(const Peers& peers, Latents& latents
 Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentPeer& peer) {
   Contest contest{.suite = "latent",
                   .op = "latent_attend",
-                  .model = kLatentModel,
+                  .model = shape.model,
                   .note = shape.note(),
                   .tokens = shape.tokens(),
                   .bytes = shape.attend_bytes(),
@@ -257,31 +258,36 @@ Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentP
 Status Bench::latent() {
   std::vector<LatentShape> shapes;
   const std::vector<int64_t> usual = {1, 8, 32, 64, 128};
-  for (const int64_t rows : {1, 2})
+  const auto add = [&](LatentShape shape) {
     for (const int64_t context : {1024, 4096, 8192})
       for (const int64_t sequences : options_.tokens.empty() ? usual : options_.tokens)
-        if (sequences <= kLatentSequences && sequences * context <= kMostLatents)
-          shapes.push_back({.sequences = sequences, .rows = rows, .context = context});
+        if (sequences <= kLatentSequences && sequences * context <= kMostLatents) {
+          shape.sequences = sequences, shape.context = context;
+          shapes.push_back(shape);
+        }
+  };
+  for (const int64_t rows : {1, 2}) add({.rows = rows});
+  for (const int64_t rows : {1, 4}) add({.model = "moonlight-16b-a3b", .heads = 16, .rows = rows});
   auto left = static_cast<int64_t>(shapes.size());
   for (const LatentShape& shape : shapes) {
     share(left--);
-    if (!wants(kLatentModel) || over(kLatentModel, shape.tokens())) continue;
+    if (!wants(shape.model) || over(shape.model, shape.tokens())) continue;
     Latents latents(device_, shape, options_.cold_bytes);
     SLUICE_TRY(latents.make());
     Contest contest{.suite = "latent",
                     .op = "latent_attention",
-                    .model = kLatentModel,
+                    .model = shape.model,
                     .note = shape.note(),
                     .tokens = shape.tokens(),
                     .bytes = shape.bytes(),
                     .flops = shape.flops()};
-    contest.launches = launches_for(LatentShape::weight_bytes(), contest.bytes, contest.flops);
+    contest.launches = launches_for(shape.weight_bytes(), contest.bytes, contest.flops);
     contest.poison = [&] { return latents.poison(); };
     contest.verify = [&](Who who) { return latents.check(who); };
     std::vector<std::string> complaints;
     SLUICE_TRY(add_ours<LatentAttention>(
         latents.memory(), latents.problem(), [&latents](int64_t i) { return latents.args(i); }, true,
-        &contest, &complaints));
+        &contest, &complaints, true));
     const Result<std::vector<LatentPeer>> peers = ready_peers(peers_, latents, &complaints);
     if (!peers.ok()) return peers.status();
     for (const LatentPeer& peer : peers.value())

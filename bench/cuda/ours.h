@@ -115,11 +115,11 @@ std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Proble
   return out;
 }
 
-// "sluice", and one contender for each way that is not far slower. Without a kernel that accepts the problem: no contender, and
+// "sluice", and one contender for each way that is not far slower; by_config: see ways_near(). Without a kernel that accepts the problem: no contender, and
 // a complaint. `args(i)` are the tensors of run i.
 template <class Op, class MakeArgs>
 Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs args, bool dependent,
-                Contest* contest, std::vector<std::string>* complaints) {
+                Contest* contest, std::vector<std::string>* complaints, bool by_config = false) {
   const Stream stream = memory.stream();
   const auto add = [&](Who who, std::string impl, const Policy& policy) -> Status {
     auto ready = make_ready<Op>(memory, problem, policy);
@@ -136,7 +136,7 @@ Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs ar
     return {};
   }
   SLUICE_TRY(add(Who::kSluice, "sluice", {}));
-  for (const ForcedWay& way : ways_near<Op>(memory.device(), problem, kFarSlower, false))
+  for (const ForcedWay& way : ways_near<Op>(memory.device(), problem, kFarSlower, by_config))
     SLUICE_TRY(add(Who::kCandidate, way.name, way.policy));
   return {};
 }

@@ -16,6 +16,7 @@ Refusal LatentAttention::validate(const Problem& p) {
   need_between(r, "pages", p.pages, 1, kRowsMax);
   need_between(r, "page_size", p.page_size, 1, 65536);
   need_between(r, "pages_per_seq", p.pages_per_seq, 1, kRowsMax);
+  need_between(r, "rows_max", p.rows_max, 0, kRowsMax);
   if (r.accepted()) {
     need_between(r, "rank + rope", p.rank + p.rope, 2, 1024);
     need_between(r, "pages * page_size", p.pages * p.page_size, 1, kRowsMax);

@@ -18,6 +18,8 @@ namespace sluice {
 //
 // Kernels are meant to multiply K_h into a (a' = a K_h), so that a position costs one product with its cache row.
 //
+// rows_max is the caller's guarantee that no sequence owns more rows; 0: any number. Rows of a longer sequence are unspecified.
+//
 // Rows without a sequence are not written. A page number outside [0, pages) makes its positions absent. If
 // no position is present, y is zero.
 //
@@ -25,7 +27,7 @@ namespace sluice {
 //            v_dim, rank]; cache [pages, 1, page_size, rank + rope]; page_table i32[sequences, pages_per_seq];
 //            q_begin i32[sequences + 1], ascending; kv_len i32[sequences]. kv_len <= pages_per_seq *
 //            page_size; positions beyond that count as absent. heads from 1 to 4096; rank, nope, rope, v_dim
-//            from 1 to 1024, and rank + rope up to 1024; sequences >= 1; tokens >= 0; scale from 2^-100 to
+//            from 1 to 1024, and rank + rope up to 1024; sequences >= 1; tokens >= 0; rows_max >= 0; scale from 2^-100 to
 //            2^100.
 // Types      q, cache and y all bf16 or all f32; kv_b bf16 or f32. f32 arithmetic, one rounding, and the roundings that Exactness
 //            allows.
@@ -53,6 +55,7 @@ struct LatentAttention {
   struct Problem {
     int64_t tokens = 1, sequences = 1, heads = 128, rank = 512, nope = 128, rope = 64, v_dim = 128;
     int64_t pages = 64, page_size = 16, pages_per_seq = 64;
+    int64_t rows_max = 0;
     double scale = 0.0721687836487032;  // 192^-0.5
     DType q = DType::kBF16, w = DType::kBF16;
     bool operator==(const Problem&) const = default;
@@ -68,6 +71,7 @@ struct LatentAttention {
       v("pages", p.pages, "pages of the cache");
       v("page_size", p.page_size, "tokens of a page");
       v("pages_per_seq", p.pages_per_seq, "columns of the page table");
+      v("rows_max", p.rows_max, "rows of a sequence at most; 0: any number");
       v("scale", p.scale, "multiplies the scores");
       v("q", p.q, "type of q, the cache and y");
       v("w", p.w, "type of kv_b");

@@ -91,6 +91,16 @@ struct Suite<LatentAttention> {
         {with_tiles([](P& p) { p.tokens = 75, p.heads = 2; }), "tiles, prefill", Fill::kNormal, apart},
         {with_tiles([](P& p) { p.tokens = 30, p.heads = 1024, p.pages_per_seq = 256; }),
          "tiles, more rows than the workspace holds", Fill::kEmpty},
+        {with_tiles([](P& p) {
+           p.tokens = 12, p.heads = 16, p.rank = 512, p.nope = 32, p.rope = 64, p.pages = 40,
+           p.pages_per_seq = 30;
+         }),
+         "tiles of several rows", Fill::kNormal, apart},
+        {with_tiles(
+             [](P& p) { p.tokens = 90, p.sequences = 2, p.heads = 5, p.pages = 40, p.pages_per_seq = 30; }),
+         "tiles of several rows, heads that divide nothing", Fill::kNormal, apart},
+        {with_tiles([](P& p) { p.tokens = 300, p.sequences = 290, p.heads = 32, p.pages_per_seq = 3; }),
+         "tiles of two rows, more sequences than threads"},
         {with_tiles([](P& p) { p.tokens = 0; }), "tiles, no tokens"},
         {tiled, "tiles, nothing to attend to", Fill::kEmpty},
         {tiled, "tiles, all scores equal", Fill::kAllEqual},

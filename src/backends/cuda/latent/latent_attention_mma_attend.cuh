@@ -1,4 +1,5 @@
-// The second launch of latent_attention_mma_sm90.cu: one split of the keys of one row, for 64 heads.
+// The second launch of latent_attention_mma_sm90.cu: one split of the keys of one row, for 64 heads; or of some rows of one sequence that
+// have 64 heads together. These rows end at different keys, and the last one decides how their keys are split.
 //
 // A tile of 64 keys is stored once in shared memory, in panels of 64 columns (swizzle.cuh). Its rows are the second operand of both
 // products: all columns for the scores, the first `rank` columns for the latents. Each of the two warpgroups computes the scores of half
@@ -35,8 +36,11 @@ struct AttendShape {
 struct AttendDesk {
   uint4 weights[2][2][kGroup];    // by warpgroup, 16 keys and thread
   float of_heads[2][kHeads];      // by warpgroup and head
+  uint8_t any[2][kHeads];         // by warpgroup and head: whether some key is present
   uint8_t present[2][kTileKeys];  // by tile and key
   int64_t sequence;
+  int group[kAttendThreads / kWarp];  // of find_group(): groups by warp
+  int found[2];                       // the first row of the group, and the number of its rows
 };
 template <int kPanels>
 constexpr size_t kAttendBytes = 3 * AttendShape<kPanels>::kTileBytes + sizeof(AttendDesk) +
@@ -50,6 +54,56 @@ __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row,
     if (row >= p.q_begin[s] && row < p.q_begin[s + 1]) *found = s;
   __syncthreads();
   return *found;
+}
+
+// The rows of a CTA: `count` of them from `first` on, relative to the call's first row. sequence -1: they belong to none.
+struct Rows {
+  int64_t sequence;
+  int first, count;  // count 0: the CTA has nothing to do
+};
+
+// Finds the CTA's group of rows: the rows of the call before the first sequence, of each sequence, and after the last one are divided into
+// groups of rows_of_cta. All threads of the CTA call it.
+__device__ __forceinline__ Rows find_group(const Parameters& p, int group, AttendDesk& desk) {
+  const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
+  const auto begin_of =
+      [&](int64_t s) {  // of sequence s - 1, in rows of this call; s from 0 to sequences + 2
+        const int64_t row = s == 0 ? p.first : s <= p.sequences + 1 ? p.q_begin[s - 1] : p.first + p.rows;
+        return static_cast<int>(min(max(row - p.first, int64_t{0}), p.rows));
+      };
+  if (own == 0) desk.found[1] = 0;
+  int before = 0;
+  for (int64_t base = 0; base < p.sequences + 2; base += kAttendThreads) {
+    const int64_t s = base + own;
+    const int begin = s < p.sequences + 2 ? begin_of(s) : 0;
+    const int rows = s < p.sequences + 2 ? max(begin_of(s + 1) - begin, 0) : 0;
+    const int groups = (rows + p.rows_of_cta - 1) / p.rows_of_cta;
+    int sum = groups;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int left = __shfl_up_sync(kAllLanes, sum, step);
+      if (lane >= step) sum += left;
+    }
+    __syncthreads();  // the sums of warps may be overwritten
+    if (lane == kWarp - 1) desk.group[warp] = sum;
+    __syncthreads();
+    int all = 0;
+#pragma unroll
+    for (int w = 0; w < kAttendThreads / kWarp; ++w) {
+      if (w < warp) sum += desk.group[w];
+      all += desk.group[w];
+    }
+    const int mine = group - before - (sum - groups);
+    if (mine >= 0 && mine < groups) {
+      const int at = mine * p.rows_of_cta;
+      desk.sequence = s == 0 || s > p.sequences ? -1 : s - 1;
+      desk.found[0] = begin + at, desk.found[1] = min(rows - at, p.rows_of_cta);
+    }
+    before += all;
+    if (group < before) break;
+  }
+  __syncthreads();
+  return {desk.sequence, desk.found[0], desk.found[1]};
 }
 
 // Copies one 16-byte chunk of each panel of a row. `to`: the address of the chunk in the first panel. Zeros if `there` is false, and past
@@ -110,11 +164,13 @@ template <int kPanels>
 class HeadSums {
  public:
   using Shape = AttendShape<kPanels>;
-  __device__ __forceinline__ HeadSums(AttendDesk& desk, uint32_t queries)
+  // ends: of the thread's two heads, the first position that the head does not see.
+  __device__ __forceinline__ HeadSums(AttendDesk& desk, uint32_t queries, int end, int next_end)
       : desk_(desk),
         queries_(queries),
         group_(tile::uniform(static_cast<int>(threadIdx.x) / kGroup)),
-        thread_(static_cast<int>(threadIdx.x) % kGroup) {
+        thread_(static_cast<int>(threadIdx.x) % kGroup),
+        end_{end, next_end} {
 #pragma unroll
     for (int n = 0; n < Shape::kProducts; ++n) {
 #pragma unroll
@@ -122,15 +178,16 @@ class HeadSums {
     }
   }
 
-  // Processes a tile of keys that is in shared memory and visible to wgmma.
-  __device__ __forceinline__ void take(uint32_t keys, const uint8_t* present, float scale) {
+  // Processes the tile of keys from position `at` on, which is in shared memory and visible to wgmma.
+  __device__ __forceinline__ void take(uint32_t keys, const uint8_t* present, int at, float scale) {
     float score[kHalfKeys / 2];
     multiply_keys(score, keys);
     float most[2] = {attention::kNothing, attention::kNothing}, factor[2], base[2];
 #pragma unroll
     for (int i = 0; i < kHalfKeys / 2; ++i) {
-      const bool there = present[kHalfKeys * group_ + i / 4 * 8 + 2 * (thread_ % 4) + i % 2] != 0;
-      any_ |= there;
+      const int key = kHalfKeys * group_ + i / 4 * 8 + 2 * (thread_ % 4) + i % 2;
+      const bool there = present[key] != 0 && at + key < end_[i % 4 / 2];
+      any_[i % 4 / 2] |= there;
       score[i] = there ? score[i] * scale : attention::kNothing;
       most[i % 4 / 2] = fmaxf(most[i % 4 / 2], score[i]);
     }
@@ -184,13 +241,16 @@ class HeadSums {
     for (int r = 0; r < 2; ++r) {
       sum_[r] += __shfl_xor_sync(kAllLanes, sum_[r], 1);
       sum_[r] += __shfl_xor_sync(kAllLanes, sum_[r], 2);
-      if (thread_ % 4 == 0) desk_.of_heads[group_][head() + 8 * r] = sum_[r];
+      const uint32_t some = __ballot_sync(kAllLanes, any_[r]) >> (thread_ % kWarp / 4 * 4) & 0xfu;
+      if (thread_ % 4 == 0)
+        desk_.of_heads[group_][head() + 8 * r] = sum_[r], desk_.any[group_][head() + 8 * r] = some != 0;
     }
-    const bool any = __syncthreads_or(any_) != 0;
+    __syncthreads();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int h = head() + 8 * r;
       if (h >= heads) break;
+      const bool any = (desk_.any[0][h] | desk_.any[1][h]) != 0;
       const int64_t part = static_cast<int64_t>(h) * splits;
       if (group_ == 0 && thread_ % 4 == 0)
         parts[part] = {largest_[r], desk_.of_heads[0][h] + desk_.of_heads[1][h], any ? kSomeKeys : kNoKeys,
@@ -265,13 +325,14 @@ class HeadSums {
   AttendDesk& desk_;
   uint32_t queries_;
   int group_, thread_;
-  bool any_ = false;  // true if any of the thread's keys is present
+  int end_[2];
+  bool any_[2] = {};  // true if any of the thread's keys is present
   float largest_[2] = {attention::kNothing, attention::kNothing}, sum_[2] = {};
   float value_[Shape::kProducts][Shape::kWide / 2];
 };
 
-// Grid: splits along x, groups of heads along y, rows along z.
-template <int kPanels>
+// Grid: splits along x, groups of heads along y, rows along z. kRows: groups of rows of one sequence along z, with all heads.
+template <int kPanels, bool kRows>
 __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constant__ Parameters p) {
   using Shape = AttendShape<kPanels>;
   extern __shared__ uint8_t shared[];
@@ -279,18 +340,29 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   const uint32_t queries = tile::shared_address(aligned), tiles = queries + Shape::kTileBytes;
   AttendDesk& desk = *reinterpret_cast<AttendDesk*>(aligned + 3 * Shape::kTileBytes);
   const int own = static_cast<int>(threadIdx.x), split = static_cast<int>(blockIdx.x);
-  const int first_head = static_cast<int>(blockIdx.y) * kHeads, heads = min(p.heads - first_head, kHeads);
-  const int64_t row = blockIdx.z, query = row * p.heads + first_head, part = query * p.splits + split;
+  const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   tile::release_next();
   tile::wait_for_previous();
-  const int64_t s = sequence_of(p, p.first + row, &desk.sequence);
-  Span keys{0, 0};
-  if (s >= 0) {
-    // Rows between this row and the sequence's last row.
-    const int64_t behind = p.q_begin[s + 1] - (p.first + row);
-    const int64_t count = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
-    keys = keys_of_split(static_cast<int>(max(count, int64_t{0})), split, p.fewest_tiles);
+  Rows rows{-1, static_cast<int>(blockIdx.z), 1};
+  if constexpr (kRows) {
+    rows = find_group(p, static_cast<int>(blockIdx.z), desk);
+    if (rows.count == 0) return;
+  } else {
+    rows.sequence = sequence_of(p, p.first + rows.first, &desk.sequence);
   }
+  // With several rows all of their heads, one row after the other.
+  const int heads = kRows ? rows.count * p.heads : min(p.heads - first_head, kHeads);
+  const int64_t query = static_cast<int64_t>(rows.first) * p.heads + first_head,
+                part = query * p.splits + split;
+  const int64_t s = rows.sequence;
+  // The positions that row `row` of the CTA sees.
+  const auto seen_by = [&](int row) {
+    // Rows between this row and the sequence's last row.
+    const int64_t behind = p.q_begin[s + 1] - (p.first + rows.first + row);
+    return static_cast<int>(max(min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size), int64_t{0}));
+  };
+  Span keys{0, 0};
+  if (s >= 0) keys = keys_of_split(seen_by(rows.count - 1), split, p.fewest_tiles);
   if (keys.begin >= keys.end) {
     if (own < heads)
       p.parts[part + static_cast<int64_t>(own) * p.splits] = {0, 0, s < 0 ? kNobody : kNoKeys, 0};
@@ -309,7 +381,11 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   reader.fetch(keys.begin, tiles, desk.present[0]);
   reader.look_up(keys.begin + kTileKeys);
   tile::end_copies();
-  HeadSums<kPanels> sums(desk, queries);
+  const int own_head = own % kGroup / kWarp * 16 + own % kWarp / 4;
+  const auto end_of = [&](int head) {
+    return kRows ? seen_by(min(head / p.heads, rows.count - 1)) : keys.end;
+  };
+  HeadSums<kPanels> sums(desk, queries, end_of(own_head), end_of(own_head + 8));
   uint32_t stage = 0;
   for (int at = keys.begin; at < keys.end; at += kTileKeys, stage ^= 1) {
     tile::wait_copies<0>();
@@ -320,7 +396,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
       reader.look_up(at + 2 * kTileKeys);
     }
     tile::end_copies();
-    sums.take(tiles + stage * Shape::kTileBytes, desk.present[stage], p.scale);
+    sums.take(tiles + stage * Shape::kTileBytes, desk.present[stage], at, p.scale);
   }
   sums.leave(p.parts + part, p.latents + part * Shape::kRank, p.splits, heads);
 }

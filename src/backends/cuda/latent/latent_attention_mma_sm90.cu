@@ -1,14 +1,17 @@
 // Latent attention on tensor cores, in three launches: queries times the key matrices, partial results for splits of the keys, and the
-// sum of the partial results times the value matrices. A CTA of the second launch takes 64 heads of one row and one split of its keys
-// (latent_attention_mma_attend.cuh); latent_attention_mma_products.cuh has the products with weights.
+// sum of the partial results times the value matrices. A CTA of the second launch takes one split of the keys, and 64 heads of one row
+// (mma_sm90), or all heads of the rows of one sequence that make up to 64 heads together (mma_rows_sm90: latent_attention_mma_attend.cuh);
+// latent_attention_mma_products.cuh has the products with weights.
 //
 // Wins    wherever it accepts the problem: for 64 heads a latent comes from memory once, as key and as value, and wgmma multiplies it.
 //         Before it, one f32 kernel took 173 us for one row of DeepSeek V3 at context 1024; it takes 30 us
 //         (docs/lab/cuda-latent-attention.md).
-// Loses   with fewer than 64 heads part of each product is wasted; the rows of a prompt share no tile. By arithmetic a tile of 64 keys
+//         mma_rows_sm90 wins with up to 32 heads where sequences have several rows, in prompts and in steps that verify drafts.
+// Loses   with fewer than 64 heads and one row part of each product is wasted. By arithmetic a tile of 64 keys
 //         takes some 3500 clocks, 1700 of them for scores, because 64 x 32 products wait for operands.
 // Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace holds 96 MiB of rows at a time, so many rows are
-//         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table.
+//         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table; in
+//         mma_rows_sm90 the position of the last of the CTA's rows.
 //         a', weights and partial latents are rounded to bf16 once each; weights are summed before that.
 //         At a rank of 512: attend has 231056 bytes of shared memory and 191 registers, so 256 threads per SM; project 26624 bytes and
 //         128 registers, 512 threads per SM; absorb 37120 bytes (for a nope of 128) and 56 registers. Nothing spills.
@@ -22,10 +25,10 @@ namespace {
 using Problem = LatentAttention::Problem;
 
 // What the descriptor knows of the kernels; static_asserts below check it.
-constexpr int64_t kSplitsMost = 16, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
+constexpr int64_t kSplitsMost = 32, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
                   kPartBytes = 16;
 // Configurations: the fewest tiles of keys per split.
-constexpr int kFewestTiles[] = {4, 16, 64};
+constexpr int kFewestTiles[] = {1, 2, 4, 16, 64};
 
 struct Layout {
   int64_t splits;           // most splits of a row
@@ -58,29 +61,50 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: rounds of splits, whose tiles take some 2.5 us, plus partial results written and read once. Counts the whole page
-// table of a sequence as keys.
-double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewest_tiles) {
-  constexpr double kTileUs = 2.5;
-  const auto parts = [](int64_t size, int64_t of) { return (size + of - 1) / of; };
-  const int64_t tiles = parts(p.pages_per_seq * p.page_size, kTile),
-                each = std::max<int64_t>(parts(tiles, kSplitsMost), std::min<int64_t>(fewest_tiles, tiles)),
-                ctas = p.tokens * parts(p.heads, kGroupHeads) * parts(tiles, each);
-  const double rounds = static_cast<double>(parts(ctas, d.cores)),
-               calls = static_cast<double>(parts(p.tokens, l.rows));
-  const double moved = static_cast<double>(bytes_of(p.w, p.heads * (p.nope + p.v_dim) * p.rank)) +
-                       2.0 * static_cast<double>(p.tokens * l.row_bytes);
-  return calls * 3 * kRampUs + rounds * static_cast<double>(each) * kTileUs + moved / d.mem_bytes_per_us;
+int64_t parts_of(int64_t size, int64_t of) { return (size + of - 1) / of; }
+
+// Rows of one sequence whose heads a CTA takes together.
+int64_t rows_of_cta(const Problem& p) { return std::max<int64_t>(kGroupHeads / p.heads, 1); }
+
+Refusal supports_rows(const Problem& p, const DeviceInfo& d) {
+  Refusal r = supports(p, d);
+  r.need(p.heads <= kGroupHeads / 2, "heads <= 32 (two rows in a tile of 64 queries)", "heads", p.heads);
+  return r;
 }
 
+// CTAs of one split. Sequences are expected to have rows_max rows, or else many.
+int64_t groups_of(const Problem& p, bool rows) {
+  if (!rows) return p.tokens * parts_of(p.heads, kGroupHeads);
+  const int64_t each = rows_of_cta(p);
+  if (p.rows_max == 0) return parts_of(p.tokens, each);
+  return parts_of(p.tokens, p.rows_max) * parts_of(p.rows_max, each);
+}
+
+// A model, not fitted: rounds of splits, whose tiles take some 1.8 us after a start of 2.5 us, plus partial results written and read once.
+// Counts the whole page table of a sequence as keys.
+double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewest_tiles, bool rows) {
+  constexpr double kTileUs = 1.8, kStartUs = 2.5, kFindUs = 0.5;
+  const int64_t tiles = parts_of(p.pages_per_seq * p.page_size, kTile),
+                each =
+                    std::max<int64_t>(parts_of(tiles, kSplitsMost), std::min<int64_t>(fewest_tiles, tiles)),
+                ctas = groups_of(p, rows) * parts_of(tiles, each);
+  const double rounds = static_cast<double>(parts_of(ctas, d.cores)),
+               calls = static_cast<double>(parts_of(p.tokens, l.rows));
+  const double moved = static_cast<double>(bytes_of(p.w, p.heads * (p.nope + p.v_dim) * p.rank)) +
+                       2.0 * static_cast<double>(p.tokens * l.row_bytes);
+  const double of_round = kStartUs + (rows ? kFindUs : 0) + static_cast<double>(each) * kTileUs;
+  return calls * 3 * kRampUs + rounds * of_round + moved / d.mem_bytes_per_us;
+}
+
+template <bool kRows>
 std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   for (const int fewest : kFewestTiles) {
     const Layout l = layout_of(p, fewest);
     out.push_back({.name = std::to_string(fewest * kTile),
-                   .cost_us = cost_us(p, d, l, fewest),
+                   .cost_us = cost_us(p, d, l, fewest, kRows),
                    .workspace_bytes = static_cast<size_t>(l.rows * l.row_bytes),
-                   .launches = {KernelLaunch{.value = {fewest}}}});
+                   .launches = {KernelLaunch{.value = {fewest, kRows}}}});
   }
   return out;
 }
@@ -101,10 +125,22 @@ extern const Candidate<LatentAttention> latent_attention_mma_sm90 = {
     .name = "cuda.latent_attention.mma_sm90",
     .backend = Backend::kCuda,
     .supports = supports,
-    .configs = configs,
+    .configs = configs<false>,
     .enqueue_config = enqueue_config_of<LatentAttention, Launcher>(),
     .launch_text = launch_text,
     .batch_invariant = true,
+    .config_decides_bits = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+extern const Candidate<LatentAttention> latent_attention_mma_rows_sm90 = {
+    .name = "cuda.latent_attention.mma_rows_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports_rows,
+    .configs = configs<true>,
+    .enqueue_config = enqueue_config_of<LatentAttention, Launcher>(),
+    .launch_text = launch_text,
     .config_decides_bits = true,
     .alignment_bytes = 16,
     .planned = !kHasKernels,
@@ -129,25 +165,27 @@ constexpr size_t kAloneBytes = size_t{116} << 10;
 static_assert(kRopeMost == kMostRope && kNopeMost == kMostNope && kPartBytes == sizeof(Part));
 
 template <int kPanels>
-Status launch_rows(const Problem& p, const Parameters& parameters, Stream stream) {
-  const auto kName = latent_attention_mma_sm90.name;
+Status launch_rows(const Problem& p, const Parameters& parameters, bool rows, Stream stream) {
+  const auto kName = rows ? latent_attention_mma_rows_sm90.name : latent_attention_mma_sm90.name;
   const auto heads = static_cast<unsigned>(p.heads);
-  const auto parts_of = [](int64_t rows, int64_t each) {
-    return static_cast<unsigned>((rows + each - 1) / each);
-  };
-  const unsigned groups = parts_of(parameters.rows, kAbsorbRows);
+  const auto count = [](int64_t of, int64_t each) { return static_cast<unsigned>(parts_of(of, each)); };
+  const unsigned groups = count(parameters.rows, kAbsorbRows);
   const bool alone = int64_t{heads} * kPanels * groups <= queue_of(stream).sms;
   const Launch first{
       .grid = {heads, kPanels, groups},
       .block = {kAbsorbThreads, 1, 1},
       .shared_bytes = alone ? std::max(absorb_bytes(p.nope), kAloneBytes) : absorb_bytes(p.nope)};
   SLUICE_TRY(launch(kName, absorb, first, stream, parameters, static_cast<int>(p.rank)));
-  const Launch second{.grid = {static_cast<unsigned>(parameters.splits), parts_of(p.heads, kHeads),
-                               static_cast<unsigned>(parameters.rows)},
+  // Each sequence, and the rows before and after all of them, may have a group that is not full.
+  const int64_t most = parameters.rows / parameters.rows_of_cta + p.sequences + 2;
+  const int64_t of_rows = rows ? std::min(parameters.rows, most) : parameters.rows;
+  const Launch second{.grid = {static_cast<unsigned>(parameters.splits), count(p.heads, kHeads),
+                               static_cast<unsigned>(of_rows)},
                       .block = {kAttendThreads, 1, 1},
                       .shared_bytes = kAttendBytes<kPanels>};
-  SLUICE_TRY(launch(kName, attend<kPanels>, second, stream, parameters));
-  const Launch third{.grid = {heads, parts_of(parameters.rows, kProjectRows), 1},
+  SLUICE_TRY(rows ? launch(kName, attend<kPanels, true>, second, stream, parameters)
+                  : launch(kName, attend<kPanels, false>, second, stream, parameters));
+  const Launch third{.grid = {heads, count(parameters.rows, kProjectRows), 1},
                      .block = {kProjectThreads, 1, 1}};
   return launch(kName, project<kPanels>, third, stream, parameters);
 }
@@ -156,6 +194,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
                          const LatentAttention::Args& a, Workspace w, Stream stream) {
   if (p.tokens == 0) return {};
   const int fewest_tiles = launches[0].value[0];
+  const bool rows = launches[0].value[1] != 0;
   const Layout l = layout_of(p, fewest_tiles);
   auto* const queries = reinterpret_cast<Bf16*>(w.data);
   Bf16* const latents = queries + l.rows * p.heads * (p.rank + kMostRope);
@@ -173,6 +212,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
                         .sequences = p.sequences,
                         .pages = p.pages,
                         .pages_per_seq = p.pages_per_seq,
+                        .rows_of_cta = rows ? static_cast<int>(rows_of_cta(p)) : 1,
                         .page_size = tile::Divisor(static_cast<int>(p.page_size)),
                         .heads = static_cast<int>(p.heads),
                         .nope = static_cast<int>(p.nope),
@@ -188,9 +228,9 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
   const int64_t calls = (p.tokens + l.rows - 1) / l.rows, each = (p.tokens + calls - 1) / calls;
   for (; parameters.first < p.tokens; parameters.first += each) {
     parameters.rows = std::min(each, p.tokens - parameters.first);
-    SLUICE_TRY(p.rank == 512   ? launch_rows<4>(p, parameters, stream)
-               : p.rank == 256 ? launch_rows<2>(p, parameters, stream)
-                               : launch_rows<1>(p, parameters, stream));
+    SLUICE_TRY(p.rank == 512   ? launch_rows<4>(p, parameters, rows, stream)
+               : p.rank == 256 ? launch_rows<2>(p, parameters, rows, stream)
+                               : launch_rows<1>(p, parameters, rows, stream));
   }
   return {};
 }
