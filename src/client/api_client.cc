@@ -30,6 +30,15 @@ std::string string_at(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+template <class Reader, class Value>
+Result<Value> answer_of(HttpClient& client, const ClientRequest& request) {
+  Result<Value> out = Status{Code::kIo, "no answer"};
+  client.send(request, std::make_shared<Reader>([&](Result<Value> answer) { out = std::move(answer); }));
+  client.run();
+  if (!out.ok()) return Status{out.status().code, request.path + ": " + out.status().message};
+  return out;
+}
+
 }  // namespace
 
 Result<TokenUsage> usage_of(const JsonAt& usage) {
@@ -106,18 +115,23 @@ void StreamedAnswer::on_end(const Status& status) {
   done_(std::move(out_));
 }
 
-void WholeAnswer::on_end(const Status& status) {
+void BodyAnswer::on_end(const Status& status) {
   if (!status.ok()) return done_(status);
   if (status_ != 200) return done_(Status{Code::kIo, refused(status_, body_)});
-  done_(parse_json(body_, "answer"));
+  done_(std::move(body_));
+}
+
+WholeAnswer::WholeAnswer(Done done)
+    : BodyAnswer([done = std::move(done)](const Result<std::string>& body) {
+        done(body.ok() ? parse_json(body.value(), "answer") : body.status());
+      }) {}
+
+Result<std::string> ask_text(HttpClient& client, const ClientRequest& request) {
+  return answer_of<BodyAnswer, std::string>(client, request);
 }
 
 Result<Json> ask(HttpClient& client, const ClientRequest& request) {
-  Result<Json> out = Status{Code::kIo, "no answer"};
-  client.send(request, std::make_shared<WholeAnswer>([&](Result<Json> answer) { out = std::move(answer); }));
-  client.run();
-  if (!out.ok()) return Status{out.status().code, request.path + ": " + out.status().message};
-  return out;
+  return answer_of<WholeAnswer, Json>(client, request);
 }
 
 Result<std::string> first_model(HttpClient& client, const std::string& api_key) {

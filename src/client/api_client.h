@@ -67,11 +67,11 @@ class StreamedAnswer final : public AnswerReader {
   std::string refusal_, event_error_;
 };
 
-// Reads an unstreamed answer: its JSON, or the error ("HTTP 429: queue full").
-class WholeAnswer final : public AnswerReader {
+// Reads an unstreamed answer: its body, or the error ("HTTP 429: queue full").
+class BodyAnswer : public AnswerReader {
  public:
-  using Done = std::function<void(Result<Json>)>;
-  explicit WholeAnswer(Done done) : done_(std::move(done)) {}
+  using Done = std::function<void(Result<std::string>)>;
+  explicit BodyAnswer(Done done) : done_(std::move(done)) {}
   void on_head(int status) override { status_ = status; }
   void on_body(std::string_view bytes, Clock::time_point) override {
     if (status_ == 200 || body_.size() < kRefusalBytesMax) body_ += bytes;
@@ -83,8 +83,15 @@ class WholeAnswer final : public AnswerReader {
   int status_ = 0;
   std::string body_;
 };
+// Does the same and parses the body as JSON.
+class WholeAnswer final : public BodyAnswer {
+ public:
+  using Done = std::function<void(Result<Json>)>;
+  explicit WholeAnswer(Done done);
+};
 
-// Sends a request and waits for the answer. No other request may be running.
+// These send a request and wait for the answer. No other request may be running.
+Result<std::string> ask_text(HttpClient& client, const ClientRequest& request);
 Result<Json> ask(HttpClient& client, const ClientRequest& request);
 // The first name of /v1/models, the default for the model's name.
 Result<std::string> first_model(HttpClient& client, const std::string& api_key);

@@ -7,7 +7,8 @@
 namespace sluice {
 namespace {
 
-constexpr double kArrivalMost = 1e8;  // in seconds; later requests are clamped to this
+constexpr double kArrivalMost = 1e8;       // in seconds; later requests are clamped to this
+constexpr double kMetricsTimeoutS = 10.0;  // the report does without metrics that take longer
 
 std::string date_now() {
   const std::time_t now = std::time(nullptr);
@@ -50,6 +51,7 @@ ServingRun empty_run(const ServeBenchOptions& o, const std::string& model, int64
           .goodput = o.goodput,
           .metrics = o.metrics,
           .measured = {},
+          .drafts = {},
           .outcomes = {},
           .metadata = o.metadata};
 }
@@ -191,10 +193,23 @@ class ServeBench {
                          const std::function<void(int64_t, int64_t)>& progress) {
     ServingRun out = empty_run(options_, target_.model, concurrency);
     Load load(options_, target_.client, concurrency);
+    const std::optional<DraftCounters> before = counters();
     out.outcomes = load.run(prompts.bodies, arrival_times(options_.num_prompts, options_.arrivals), progress);
+    const std::optional<DraftCounters> after = before ? counters() : std::nullopt;
+    if (after) out.drafts = drafts_between(*before, *after);
     if (target_.tokenizer) SLUICE_TRY(count_what_was_not(prompts.all, &out.outcomes));
     out.measured = metrics_of(out.outcomes, load.duration(), options_.percents, options_.goodput);
     return out;
+  }
+
+  // None if the server has no /metrics. Not an error, because few servers have it.
+  std::optional<DraftCounters> counters() {
+    const auto page = ask_text(target_.client, {.method = "GET",
+                                                .path = "/metrics",
+                                                .api_key = options_.api_key,
+                                                .timeout = std::min(kMetricsTimeoutS, options_.timeout)});
+    if (!page.ok()) return {};
+    return draft_counters(page.value());
   }
 
   // Counts tokens after the run, because tokenizing would disturb its timing.

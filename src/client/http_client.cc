@@ -37,6 +37,10 @@ Status too_long() {
   return io_error("wanted an answer of at most " + std::to_string(kBodyBytesMax) + " bytes, found more");
 }
 
+Status late(double timeout) {
+  return io_error("no complete answer within " + number_text(timeout) + " seconds");
+}
+
 // A body that is delivered in pieces. Unlike http::string_body, it does not allocate a promised Content-Length.
 struct PieceBody {
   using value_type = std::string;
@@ -194,9 +198,9 @@ class ClientLoop final : public HttpClient {
   }
 
  private:
-  asio::awaitable<void> answer(std::string request, std::shared_ptr<AnswerReader> reader);
+  asio::awaitable<void> answer(std::string request, double timeout, std::shared_ptr<AnswerReader> reader);
   asio::awaitable<Status> answer_by_new(const std::string& request, AnswerReader& reader,
-                                        Clock::time_point deadline);
+                                        Clock::time_point deadline, double timeout);
   std::unique_ptr<Connection> take_idle();  // null: none
   void keep(std::unique_ptr<Connection> connection);
   std::string text_of(const ClientRequest& request) const;
@@ -227,8 +231,12 @@ void ClientLoop::send(const ClientRequest& request, std::shared_ptr<AnswerReader
   const auto rethrow = [](std::exception_ptr e) {
     if (e) std::rethrow_exception(e);
   };
+  const double timeout = request.timeout > 0 ? request.timeout : options_.timeout;
   asio::co_spawn(
-      context_, [this, text = text_of(request), reader = std::move(reader)] { return answer(text, reader); },
+      context_,
+      [this, text = text_of(request), timeout, reader = std::move(reader)] {
+        return answer(text, timeout, reader);
+      },
       rethrow);
 }
 
@@ -239,29 +247,27 @@ void ClientLoop::at(Clock::time_point when, std::function<void()> work) {
   });
 }
 
-asio::awaitable<void> ClientLoop::answer(std::string request, std::shared_ptr<AnswerReader> reader) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(options_.timeout));
+asio::awaitable<void> ClientLoop::answer(std::string request, double timeout,
+                                         std::shared_ptr<AnswerReader> reader) {
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
   if (std::unique_ptr<Connection> kept = take_idle()) {
     kept->end_at(deadline);
     const Status status = co_await kept->exchange(request, *reader);
     const bool stale = !status.ok() && !kept->answered() && !kept->timed_out();
     if (!stale) {
-      const Status end =
-          kept->timed_out()
-              ? io_error("no complete answer within " + number_text(options_.timeout) + " seconds")
-              : status;
+      const Status end = kept->timed_out() ? late(timeout) : status;
       keep(std::move(kept));
       reader->on_end(end);
       co_return;
     }
   }
-  const Status status = co_await answer_by_new(request, *reader, deadline);
+  const Status status = co_await answer_by_new(request, *reader, deadline, timeout);
   reader->on_end(status);
 }
 
 asio::awaitable<Status> ClientLoop::answer_by_new(const std::string& request, AnswerReader& reader,
-                                                  Clock::time_point deadline) {
+                                                  Clock::time_point deadline, double timeout) {
   auto connection = std::make_unique<Connection>(context_);
   connection->end_at(deadline);
   error_code error;
@@ -274,8 +280,7 @@ asio::awaitable<Status> ClientLoop::answer_by_new(const std::string& request, An
     connection->socket().set_option(tcp::no_delay(true), error);
     status = co_await connection->exchange(request, reader);
   }
-  if (connection->timed_out())
-    status = io_error("no complete answer within " + number_text(options_.timeout) + " seconds");
+  if (connection->timed_out()) status = late(timeout);
   keep(std::move(connection));
   co_return status;
 }

@@ -29,6 +29,7 @@ struct ClientRequest {
   std::string path;  // appended to ServerUrl::path
   std::string body = {};
   std::string api_key = {};  // empty: no Authorization header
+  double timeout = 0;        // seconds; 0: ClientOptions::timeout
 };
 
 // Receives one answer. All functions run on the client's thread.

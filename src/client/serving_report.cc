@@ -56,6 +56,31 @@ std::string ms(std::string_view of, std::string_view name) {
   return std::string(of) + " " + std::string(name) + " (ms):";
 }
 
+std::string drafts_block(const DraftCounters& d) {
+  constexpr double kPercent = 100;
+  std::string out = rule("Speculative Decoding", '-');
+  out += line("Acceptance rate (%):", kPercent * d.acceptance_rate());
+  out += line("Acceptance length:", d.acceptance_length());
+  out += line("Drafts:", d.drafts);
+  out += line("Draft tokens:", d.draft_tokens);
+  out += line("Accepted tokens:", d.accepted);
+  const std::vector<double> rates = d.acceptance_by_position();
+  if (!rates.empty()) out += "Per-position acceptance (%):\n";
+  for (size_t i = 0; i < rates.size(); ++i)
+    out += line("  Position " + std::to_string(i) + ":", kPercent * rates[i]);
+  return out;
+}
+
+// As in vLLM, the rate of all drafts is in percent and the rates of the positions are fractions.
+OrderedJson drafts_json(const DraftCounters& d) {
+  return {{"spec_decode_acceptance_rate", 100 * d.acceptance_rate()},
+          {"spec_decode_acceptance_length", d.acceptance_length()},
+          {"spec_decode_num_drafts", d.drafts},
+          {"spec_decode_draft_tokens", d.draft_tokens},
+          {"spec_decode_accepted_tokens", d.accepted},
+          {"spec_decode_per_position_acceptance_rates", d.acceptance_by_position()}};
+}
+
 OrderedJson each_request(const ServingRun& run) {
   OrderedJson out = OrderedJson::object();
   for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times",
@@ -109,6 +134,7 @@ OrderedJson run_json(const ServingRun& run, Detail detail) {
     for (const auto& [percent, value] : d.percentiles)
       out["p" + number_text(percent) + "_" + key + "_ms"] = value;
   }
+  if (run.drafts) out.update(drafts_json(*run.drafts));
   if (detail == Detail::kEachRequest) out.update(each_request(run));
   return out;
 }
@@ -127,7 +153,9 @@ Result<std::vector<Metadata>> parse_metadata(std::span<const std::string> words)
 }
 
 Status check_metadata(const ServingRun& run) {
-  OrderedJson keys = run_json(run, Detail::kEachRequest);
+  ServingRun full = run;  // with every key that the result may have
+  full.drafts.emplace();
+  OrderedJson keys = run_json(full, Detail::kEachRequest);
   for (const Metadata& m : run.metadata) {
     if (keys.contains(m.key))
       return invalid("--metadata: wanted unique keys that the result does not have, found '" + m.key + "'");
@@ -170,6 +198,7 @@ std::string serving_block(const ServingRun& run) {
     for (const auto& [percent, value] : d.percentiles)
       out += line(ms("P" + number_text(percent), metric.name), value);
   }
+  if (run.drafts) out += drafts_block(*run.drafts);
   return out + std::string(kWidth, '=') + "\n";
 }
 

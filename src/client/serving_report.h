@@ -1,9 +1,11 @@
 // Reports of a serving benchmark: vLLM's text block, vLLM's JSON, and a chart over the load.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "client/draft_metrics.h"
 #include "client/serving_metrics.h"
 
 namespace sluice {
@@ -28,6 +30,7 @@ struct ServingRun {
   // The metrics to report as distributions: "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue".
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
   ServingMetrics measured = {};
+  std::optional<DraftCounters> drafts = {};  // none: the server made no drafts, or does not count them
   std::vector<RequestOutcome> outcomes = {};
   std::vector<Metadata> metadata = {};
 };

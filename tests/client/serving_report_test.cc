@@ -133,6 +133,47 @@ TEST(ServingBlock, LoadGoodputAndQueues) {
   EXPECT_NE(check_metric("ttfts").message.find("found 'ttfts'"), std::string::npos);
 }
 
+ServingRun speculative_run() {
+  ServingRun run = run_of();
+  run.drafts = {.drafts = 12, .draft_tokens = 36, .accepted = 24, .accepted_at = {12, 8, 4}};
+  return run;
+}
+
+TEST(ServingBlock, SpeculativeDecoding) {
+  const std::string block = serving_block(speculative_run());
+  EXPECT_TRUE(
+      block.ends_with("P25.5 ITL (ms):                          100.00    \n"
+                      "---------------Speculative Decoding---------------\n"
+                      "Acceptance rate (%):                     66.67     \n"
+                      "Acceptance length:                       3.00      \n"
+                      "Drafts:                                  12        \n"
+                      "Draft tokens:                            36        \n"
+                      "Accepted tokens:                         24        \n"
+                      "Per-position acceptance (%):\n"
+                      "  Position 0:                            100.00    \n"
+                      "  Position 1:                            66.67     \n"
+                      "  Position 2:                            33.33     \n"
+                      "==================================================\n"))
+      << block;
+  ServingRun run = speculative_run();
+  run.drafts->accepted_at.clear();
+  EXPECT_EQ(serving_block(run).find("osition"), std::string::npos) << "not every server counts by position";
+}
+
+TEST(ServingJson, SpeculativeDecoding) {
+  const Json one = Json::parse(serving_json({speculative_run()}, Detail::kTotals));
+  EXPECT_DOUBLE_EQ(one["spec_decode_acceptance_rate"], 100.0 * 24 / 36);
+  EXPECT_DOUBLE_EQ(one["spec_decode_acceptance_length"], 3);
+  EXPECT_EQ(one["spec_decode_num_drafts"], 12);
+  EXPECT_EQ(one["spec_decode_draft_tokens"], 36);
+  EXPECT_EQ(one["spec_decode_accepted_tokens"], 24);
+  EXPECT_EQ(one["spec_decode_per_position_acceptance_rates"], (Json{12.0 / 12, 8.0 / 12, 4.0 / 12}));
+  EXPECT_EQ(serving_json({run_of()}, Detail::kEachRequest).find("spec_decode"), std::string::npos);
+  ServingRun run = run_of();
+  run.metadata = {{"spec_decode_num_drafts", "9"}};
+  EXPECT_FALSE(check_metadata(run).ok()) << "a key of the result whether or not the server makes drafts";
+}
+
 TEST(ServingJson, KeysOfOneAndOfSeveral) {
   ServingRun run = run_of();
   run.max_concurrency = 2;

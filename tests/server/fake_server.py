@@ -40,6 +40,7 @@ class FakeServer:
         self.refusal = "out of order"  # of a prompt "500 long"
         self.asked_tokens = []  # bodies of /tokenize and /detokenize
         self.raw = lambda body: None  # gives the answer's name in RAW
+        self.metrics = lambda: None  # gives the text of /metrics
         self.usage = lambda body: {"prompt_tokens": 3, "completion_tokens": 2}
         fake = self
 
@@ -75,14 +76,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def whole(self, body, status=200):
-        data = json.dumps(body).encode()
+        self.whole_bytes(json.dumps(body).encode(), "application/json", status)
+
+    def whole_bytes(self, data, content_type, status=200):
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     def do_GET(self):
+        page = self.server_of.metrics() if self.path == "/metrics" else None
+        if page is not None:
+            return self.whole_bytes(page.encode(), "text/plain; version=0.0.4")
         self.whole({"data": [{"id": "fake"}]} if self.path == "/v1/models" else {}, 200 if self.path == "/v1/models" else 404)
 
     def do_POST(self):

@@ -218,6 +218,33 @@ class AgainstFake(Files):
                                                    json.dumps(extra), status=2)[1])
         self.assertEqual(self.fake.log, [], "found before any request")
 
+    def test_acceptance_of_two_engines(self):
+        pages = [self.drafts_page(5, 15, 6, [3, 2, 1]), self.drafts_page(9, 31, 16, [7, 5, 4])]
+        self.fake.metrics = lambda: pages.pop(0)
+        out, _, result = self.bench(self.fake.url, *self.custom(["ok"] * 2, 1))
+        self.assertEqual(pages, [], "read once before the run and once after it")
+        self.assertEqual({k: v for k, v in result.items() if k.startswith("spec_decode")}, {
+            "spec_decode_acceptance_rate": 62.5, "spec_decode_acceptance_length": 3.5, "spec_decode_num_drafts": 8,
+            "spec_decode_draft_tokens": 32, "spec_decode_accepted_tokens": 20, "spec_decode_per_position_acceptance_rates": [1, 0.75, 0.75]})
+        self.assertIn(f"{'Acceptance rate (%):':<40} {62.5:<10.2f}\n", out)
+        self.assertIn(f"{'  Position 2:':<40} {75:<10.2f}\n{'':=<50}\n", out)
+
+    def test_servers_without_drafts(self):
+        for page in (None, "", "python_info 1\n", self.drafts_page(5, 15, 6, [3, 2, 1])):
+            self.fake.metrics = lambda page=page: page
+            out, err, result = self.bench(self.fake.url, *self.custom(["ok"], 1))
+            self.assertNotIn("Speculative", out + err)
+            self.assertFalse([k for k in result if k.startswith("spec_decode")])
+
+    @staticmethod
+    def drafts_page(drafts, draft_tokens, accepted, accepted_at):
+        """The counters of two engines, each with these values."""
+        rows = [("num_drafts_total", "", drafts), ("num_draft_tokens_total", "", draft_tokens), ("num_accepted_tokens_total", "", accepted),
+                *(("num_accepted_tokens_per_pos_total", f',position="{i}"', n) for i, n in enumerate(accepted_at))]
+        return "".join(f'# TYPE vllm:spec_decode_{name} counter\n' + "".join(
+            f'vllm:spec_decode_{name}{{engine="{engine}",model_name="a \\"b\\""{label}}} {value:e}\n' for engine in range(2))
+            for name, label, value in rows)
+
     def test_a_prefix_that_all_random_prompts_share(self):
         self.bench(self.fake.url, "--num-prompts", 5, "--num-warmups", 2, "--random-prefix-len", 30, "--random-input-len", 10,
                    "--random-output-len", 1, "--vocab-size", 5000)
@@ -409,6 +436,34 @@ class AgainstSluice(ServerTest, Files):
         there = json.loads(sluice("eval", "-q", "--limit", 2, "--max-tokens", 400, "--json", "--server", self.server.url)[0])
         self.assertEqual((there["strict"]["right"], there["strict"]["questions"], there["failed"]),
                          (here["right"], here["questions"], 0))
+
+
+class AgainstDrafts(ServerTest, Files):
+    FLAGS = ("-q", "--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3, "enable_adaptive_verification": false}')
+
+    def setUp(self):
+        Files.setUp(self)
+
+    def counts(self):
+        p = "vllm:spec_decode_num_"
+        return [self.server.metric(p + name + "_total") for name in ("drafts", "draft_tokens", "accepted_tokens")] + [
+            self.server.metric(p + "accepted_tokens_per_pos_total", f'position="{i}"') for i in range(3)]
+
+    def test_acceptance_is_that_of_the_metrics(self):
+        # With this seed the row of one token, which has no drafts, is the first request, which is not measured.
+        rows = [{"prompt": f"What is {n} + 268?", "output_tokens": 1 if n == 410 else 24} for n in range(410, 415)]
+        before = self.counts()
+        out, _, result = self.bench(self.server.url, "--backend", "openai-chat", "--dataset-name", "custom", "--dataset-path",
+                                    self.lines("prompts.jsonl", rows), "--num-prompts", 4, "--temperature", 0, "--ignore-eos", "--seed", 5)
+        self.assertEqual(result["output_lens"], [24] * 4)
+        drafts, draft_tokens, accepted, *accepted_at = (b - a for a, b in zip(before, self.counts(), strict=True))
+        self.assertEqual((result["completed"], result["spec_decode_num_drafts"], result["spec_decode_draft_tokens"],
+                          result["spec_decode_accepted_tokens"]), (4, drafts, draft_tokens, accepted))
+        self.assertGreater(result["spec_decode_acceptance_length"], 1)
+        self.assertAlmostEqual(result["spec_decode_acceptance_length"], 1 + accepted / drafts)
+        self.assertAlmostEqual(result["spec_decode_acceptance_rate"], 100 * accepted / draft_tokens)
+        self.assertEqual(result["spec_decode_per_position_acceptance_rates"], [n / drafts for n in accepted_at])
+        self.assertIn(f"{'Speculative Decoding':-^50}\n{'Acceptance rate (%):':<40} {100 * accepted / draft_tokens:<10.2f}\n", out)
 
 
 if __name__ == "__main__":
