@@ -11,10 +11,10 @@ Result<std::unique_ptr<DraftRunner>> DraftRunner::plan(Device& device, const Dra
                                                        const StepBounds& bounds, size_t group,
                                                        const Policy& policy) {
   std::unique_ptr<DraftRunner> out(new DraftRunner(device, head, bounds, group));
-  auto planned = Eagle3::plan(device, head.config, bounds, policy);
+  auto planned = DraftLayer::plan(device, head.config, bounds, policy, head.experts);
   if (!planned.ok()) return planned.status();
   out->head_ = std::move(planned).value();
-  const Eagle3Config& c = head.config;
+  const DraftLayerConfig& c = head.config;
   const std::vector<int64_t> most(kDraftsMax, bounds.sequences);
   Places places{out->layout(bounds.tokens, most).end};
   out->written_bytes_ = places.used;
@@ -142,12 +142,12 @@ void DraftRunner::write(const Layout& l, const std::vector<Chunk>& chunks,
 Status DraftRunner::enqueue(const Layout& l, int64_t tokens, std::span<const int64_t> rows,
                             const StepTables& tables, Workspace workspace, KernelRuns* runs) {
   const Stream queue = device_.stream();
-  const Eagle3Config& c = head_->config();
+  const DraftLayerConfig& c = head_->config();
   const Tensor rope = view(rope_at_, DType::kF32, {bounds_.positions, c.attention.rotary / 2, 2});
   const Tensor stream = view(stream_at_, c.x, {bounds_.tokens, c.hidden});
   const auto hidden = [&](int64_t n) { return view(hidden_at_, c.x, {n, c.hidden}); };
   SLUICE_TRY(device_.copy(block_, host_, l.end, queue));
-  Eagle3In in{
+  DraftLayerIn in{
       .token_ids = view(l.token_ids, DType::kI32, {tokens}), .source = taps(tokens), .tables = tables};
   in.tables.rope = rope;
   SLUICE_TRY(head_->extend(in, held_, first_rows(stream, tokens), workspace, queue, runs));

@@ -1,18 +1,19 @@
-// Runs the draft head of an engine's model: after each step over that step's rows, then over the drafts one after the other.
+// Runs the draft layer of an engine's model: after each step over that step's rows, then over the drafts one after the other.
 #pragma once
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/scheduler.h"
-#include "nn/eagle3.h"
+#include "nn/draft_layer.h"
 
 namespace sluice {
 
-// A draft head in device memory; the weights must outlive the engine.
+// A draft layer in device memory; the weights must outlive the engine.
 struct DraftHead {
-  Eagle3Config config;
+  DraftLayerConfig config;
   const NamedWeights* weights = nullptr;
+  MoeSite experts = {};  // of a layer with experts
 };
 
 class DraftRunner {
@@ -76,8 +77,8 @@ class DraftRunner {
   const NamedWeights& weights_;
   StepBounds bounds_;
   size_t group_;
-  std::unique_ptr<Eagle3> head_;
-  Eagle3Held held_;
+  std::unique_ptr<DraftLayer> head_;
+  DraftLayerHeld held_;
   size_t device_bytes_ = 0, written_bytes_ = 0;
   std::byte *block_ = nullptr,
             *host_ = nullptr;  // on the device behind what the host writes: the values below

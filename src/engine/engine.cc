@@ -84,18 +84,22 @@ struct StepBytes {
 };
 
 Status check_draft_head(const DecoderConfig& c, const EngineOptions& o) {
-  const bool wanted = o.speculation.method == DraftMethod::kEagle3;
+  const bool wanted = has_draft_layer(o.speculation.method);
   if (wanted != o.draft_head.has_value())
     return invalid(std::string("draft_head: wanted ") + (wanted ? "one" : "none") + " with the method " +
                    std::string(text(o.speculation.method)) + ", found " + (wanted ? "none" : "one"));
   if (!wanted) return {};
+  const DraftLayerConfig& head = o.draft_head->config;
+  if (text(head.kind) != text(o.speculation.method))
+    return invalid("draft_head: wanted one of the method " + std::string(text(o.speculation.method)) +
+                   ", found " + std::string(text(head.kind)));
   const auto same = [](const char* what, int64_t found, int64_t model) {
     return found == model ? Status{}
                           : invalid(std::string("draft_head: ") + what + ": wanted the model's " +
                                     std::to_string(model) + ", found " + std::to_string(found));
   };
-  SLUICE_TRY(same("model_hidden", o.draft_head->config.model_hidden, c.hidden));
-  return same("vocab", o.draft_head->config.vocab, c.vocab);
+  SLUICE_TRY(same("model_hidden", head.model_hidden, c.hidden));
+  return same("vocab", head.vocab, c.vocab);
 }
 
 // The decoder that an engine runs.
@@ -244,6 +248,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   engine->counts_experts_ = options.count_experts;
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recorded_sequences_ = recorded.value();
+  engine->batch_invariant_ = options.policy.batch_invariant;
   SLUICE_TRY(engine->take_memory(other));
   SLUICE_TRY(engine->write_rope_table());
   return engine;

@@ -54,7 +54,7 @@ struct EngineOptions {
   // Draft tokens that steps verify. Answers do not depend on drafts: to the bit under policy.batch_invariant, otherwise as far as
   // kernels for different token counts round alike.
   SpeculationOptions speculation = {};
-  std::optional<DraftHead> draft_head = {};  // with DraftMethod::kEagle3
+  std::optional<DraftHead> draft_head = {};  // with has_draft_layer(speculation.method)
   // Counts the tokens that each expert of each layer gets; costs one launch per step.
   bool count_experts = false;
   // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
@@ -201,6 +201,7 @@ class Engine {
   size_t logits_bytes_ = 0;
   size_t steps_ahead_ = 0;
   int64_t recorded_sequences_ = 0;
+  bool batch_invariant_ = false;
   std::map<StepShape, RecordedSteps> recordings_;
   KernelRuns kernel_runs_;
   std::deque<InFlight> in_flight_;  // oldest first

@@ -59,8 +59,8 @@ void Scheduler::cancel(int64_t id) {
 }
 
 bool Scheduler::needs_all_tokens() const {
-  // A draft head drafts behind tokens that the host knows.
-  if (has_drafts_ || options_.speculation.method == DraftMethod::kEagle3) return true;
+  // A draft layer drafts behind tokens that the host knows.
+  if (has_drafts_ || has_draft_layer(options_.speculation.method)) return true;
   const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
   return std::any_of(running_.begin(), running_.end(), needs) ||
          std::any_of(waiting_.begin(), waiting_.end(), needs);
@@ -269,8 +269,8 @@ void Scheduler::draft() {
     if (std::ssize(s->tokens) > s->prompt_tokens && s->length() - s->computed <= 1)
       decoding.push_back(s.get());
   has_drafts_ = speculation_->draft(decoding, bounds_.logit_rows() - bounds_.sequences);
-  if (options_.speculation.method != DraftMethod::kEagle3) return;
-  // The head writes keys and values of the drafts.
+  if (!has_draft_layer(options_.speculation.method)) return;
+  // The layer writes keys and values of the drafts.
   for (Sequence* s : decoding)
     if (!s->drafts.empty() && !reserve(s, s->computed + 1 + std::ssize(s->drafts))) s->drafts.clear();
 }

@@ -64,7 +64,7 @@ class RandomSource final : public DraftSource {
 
 std::shared_ptr<DraftSource> source_of(const SpeculationOptions& options) {
   if (options.source) return options.source;
-  if (options.method == DraftMethod::kEagle3) return std::make_shared<HeadSource>();
+  if (has_draft_layer(options.method)) return std::make_shared<HeadSource>();
   if (!options.synthetic_acceptance.empty()) return std::make_shared<RandomSource>();
   return std::make_shared<NgramSource>(options);
 }
@@ -80,7 +80,7 @@ Status check_count(const char* name, int64_t value, int64_t most) {
 Status check_speculation(const SpeculationOptions& o) {
   if (o.method == DraftMethod::kNone) return {};
   SLUICE_TRY(check_count("num_speculative_tokens", o.num_speculative_tokens, kDraftsMax));
-  if (o.method == DraftMethod::kEagle3) return {};
+  if (has_draft_layer(o.method)) return {};
   SLUICE_TRY(check_count("prompt_lookup_max", o.prompt_lookup_max, kLookupMax));
   SLUICE_TRY(check_count("prompt_lookup_min", o.prompt_lookup_min, o.prompt_lookup_max));
   return check_range("suffix_decoding_max_spec_factor", o.drafts_per_match, 0, kDraftsMax);
@@ -150,7 +150,7 @@ size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t
   const size_t every = std::max<size_t>(1, static_cast<size_t>(decoding) / 2);
   std::vector<std::pair<double, size_t>> rates;
   double tokens = static_cast<double>(decoding);
-  const double plain = tokens / cost_of(decoding, false);
+  const double without = cost_of(decoding, false), plain = tokens / without;
   double best = kWorthwhile * plain, drafting = 0;
   std::array<int64_t, kDraftsMax> rows_at = {};  // drafts at each place so far
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -158,7 +158,9 @@ size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t
     const int64_t place = candidates[i].place, rows = ++rows_at[static_cast<size_t>(place)];
     drafting += cost_of_draft(rows, place == 0) - cost_of_draft(rows - 1, place == 0);
     if ((i + 1) % every != 0 && i + 1 < candidates.size()) continue;
-    const double cost = cost_of(decoding + static_cast<int64_t>(i) + 1, true) + drafting + costs_.waiting;
+    // The plan of steps that verify expects the most rows of each sequence: with fewer it counts keys and values of too few sequences.
+    const double step = std::max(without, cost_of(decoding + static_cast<int64_t>(i) + 1, true));
+    const double cost = step + drafting + costs_.waiting;
     rates.emplace_back(tokens / cost, i + 1);
     best = std::max(best, tokens / cost);
   }

@@ -24,11 +24,17 @@ enum class DraftMethod : uint8_t {
   kNone,
   kNgram,   // drafts are the tokens that followed an earlier occurrence of the last tokens
   kSuffix,  // the same, with at most drafts_per_match drafts per token of the match
-  kEagle3,  // a draft head computes them (nn/eagle3.h)
+  kEagle3,  // a draft head computes them (nn/draft_layer.h)
+  kMtp,     // the model's layer for multi-token prediction computes them
 };
 constexpr std::string_view text(DraftMethod method) {
-  constexpr std::string_view kWords[] = {"none", "ngram", "suffix", "eagle3"};
+  constexpr std::string_view kWords[] = {"none", "ngram", "suffix", "eagle3", "mtp"};
   return kWords[static_cast<size_t>(method)];
+}
+
+// Whether a draft layer computes the drafts.
+constexpr bool has_draft_layer(DraftMethod method) {
+  return method == DraftMethod::kEagle3 || method == DraftMethod::kMtp;
 }
 
 constexpr int64_t kDraftsMax = 32;  // drafts of one sequence in one step
@@ -93,7 +99,7 @@ class Speculation {
   Speculation(const SpeculationOptions& options, StepCosts costs);
 
   // Sets Sequence::drafts of all sequences that decode, `rows` drafts in total at most. Maximises the expected tokens divided by the cost
-  // of the step. Returns whether there is any draft. With kEagle3 it only sets their number; a draft head then computes them.
+  // of the step. Returns whether there is any draft. With a draft layer it only sets their number.
   bool draft(std::span<Sequence* const> decoding, int64_t rows);
   // Whether the draft at `place` is accepted, in the step that began with `length` tokens of the sequence.
   bool accepts(int64_t sequence, int64_t length, size_t place, int32_t draft, int32_t sampled) const;

@@ -4,7 +4,7 @@
 //         speculators models/eagle3/config.py; Model-Optimizer export/plugins/hf_spec_configs.py; transformers models/llama.
 #include <algorithm>
 
-#include "models/eagle3.h"
+#include "models/draft.h"
 #include "models/read_config.h"
 #include "models/read_decoder.h"
 
@@ -91,7 +91,7 @@ Status need_plain_layer(const Keys& k) {
   return must_be(*k.eagle, "parallel_draft_step", 1, kModels);
 }
 
-Status read_sizes(const Keys& k, const ModelConfig& model, Eagle3Config* c) {
+Status read_sizes(const Keys& k, const ModelConfig& model, DraftLayerConfig* c) {
   ConfigReader layer{k.layer};
   layer.integer("hidden_size", 1, 65536, &c->hidden);
   layer.integer("vocab_size", 1, 1 << 24, &c->vocab);
@@ -114,7 +114,7 @@ Status read_sizes(const Keys& k, const ModelConfig& model, Eagle3Config* c) {
   return top.status;
 }
 
-// Where the ids are, and what they count. vLLM and SpecForge count layers by their input, as Eagle3Config does. ModelOpt, the only one to
+// Where the ids are, and what they count. vLLM and SpecForge count layers by their input, as DraftLayerConfig does. ModelOpt, the only one to
 // write them into eagle_config alone, counts layers by their output, unless an id is the number of layers.
 Result<std::vector<int32_t>> read_layer_ids(const JsonAt& config, int64_t layers, bool may_be_outputs) {
   std::vector<int32_t> out;
@@ -164,7 +164,7 @@ Result<std::vector<int32_t>> read_taps(const Keys& k, int64_t layers) {
 }
 
 // What becomes of the model's features before the layer.
-Status read_features(const Keys& k, int64_t layers, Eagle3Config* c) {
+Status read_features(const Keys& k, int64_t layers, DraftLayerConfig* c) {
   const auto fc = k.flag("use_aux_hidden_state", true);
   const auto all = k.flag("norm_before_fc", false);
   const std::string each_key = k.holder("use_aux_norm").has("use_aux_norm") ? "use_aux_norm" : "fc_norm";
@@ -183,8 +183,8 @@ Status read_features(const Keys& k, int64_t layers, Eagle3Config* c) {
     c->taps = {static_cast<int32_t>(layers + 1)};
     return {};
   }
-  if (all.value()) c->feature_norm = Eagle3Config::FeatureNorm::kAll;
-  if (each.value()) c->feature_norm = Eagle3Config::FeatureNorm::kEach;
+  if (all.value()) c->feature_norm = DraftLayerConfig::FeatureNorm::kAll;
+  if (each.value()) c->feature_norm = DraftLayerConfig::FeatureNorm::kEach;
   auto taps = read_taps(k, layers);
   if (!taps.ok()) return taps.status();
   c->taps = std::move(taps).value();
@@ -222,7 +222,7 @@ Status read_rotary(const JsonAt& layer, RopeScaling* rope) {
   return read_rope(layer, {.models = kModels, .unsaid = {.theta = 10000}, .context = 2048}, rope);
 }
 
-Status read_layer(const Keys& k, Eagle3Config* c) {
+Status read_layer(const Keys& k, DraftLayerConfig* c) {
   c->attention = {.hidden = c->hidden, .input = 2 * c->hidden};
   const auto bias = k.layer.boolean("attention_bias", false);
   if (!bias.ok()) return bias.status();
@@ -253,13 +253,13 @@ Result<Keys> keys_of(const JsonAt& config, Json* layer) {
   return out;
 }
 
-Result<Eagle3Config> read(const JsonAt& config, const ModelConfig& model) {
+Result<DraftLayerConfig> read(const JsonAt& config, const ModelConfig& model) {
   SLUICE_TRY(need_architecture(config));
   Json layer;
   const auto keys = keys_of(config, &layer);
   if (!keys.ok()) return keys.status();
   const Keys& k = keys.value();
-  Eagle3Config out;
+  DraftLayerConfig out;
   SLUICE_TRY(need_plain_layer(k));
   SLUICE_TRY(read_sizes(k, model, &out));
   SLUICE_TRY(read_features(k, std::ssize(model.decoder.layers), &out));
@@ -275,7 +275,7 @@ Result<Eagle3Config> read(const JsonAt& config, const ModelConfig& model) {
 }  // namespace
 }  // namespace of_eagle3
 
-Result<Eagle3Config> read_eagle3_config(const JsonAt& config, const ModelConfig& model) {
+Result<DraftLayerConfig> read_eagle3_config(const JsonAt& config, const ModelConfig& model) {
   return of_eagle3::read(config, model);
 }
 

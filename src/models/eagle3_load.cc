@@ -3,24 +3,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/fields.h"
-#include "models/eagle3.h"
-#include "models/random_weights.h"
+#include "models/draft_load.h"
 #include "models/read_config.h"
 #include "nn/dense_load.h"
-#include "nn/moe/canary.h"
 
 namespace sluice {
-
-struct LoadedEagle3::Parts {
-  Eagle3Config config;
-  NamedWeights weights;
-  std::vector<OwnedTensor> dense;
-  std::unique_ptr<LoadedMoe> mlp;
-  int64_t weight_bytes = 0;
-  std::optional<int64_t> speculative_tokens;
-};
-
 namespace of_eagle3 {
 namespace {
 
@@ -64,7 +51,7 @@ struct Own {
 };
 
 // The head's tensors in loading order, those of one weight together.
-std::vector<TensorSpec> tensors_of(const Eagle3Config& c, const Checkpoint* file, const LayerNames& names,
+std::vector<TensorSpec> tensors_of(const DraftLayerConfig& c, const Checkpoint* file, const LayerNames& names,
                                    Own own) {
   std::vector<TensorSpec> out;
   const auto add = [&](std::string name, std::vector<int64_t> shape, std::string weight) {
@@ -78,9 +65,9 @@ std::vector<TensorSpec> tensors_of(const Eagle3Config& c, const Checkpoint* file
   };
   const int64_t h = c.hidden;
   if (own.embedding) outside("embed_tokens.weight", {c.vocab, h}, "embedding");
-  if (c.feature_norm == Eagle3Config::FeatureNorm::kAll)
+  if (c.feature_norm == DraftLayerConfig::FeatureNorm::kAll)
     outside("input_norm.weight", {c.features()}, "feature_norm");
-  if (c.feature_norm == Eagle3Config::FeatureNorm::kEach)
+  if (c.feature_norm == DraftLayerConfig::FeatureNorm::kEach)
     for (size_t tap = 0; tap < c.taps.size(); ++tap)
       add(feature_norm_in(file, tap, c.taps.size()), {c.model_hidden}, "feature_norm." + std::to_string(tap));
   if (c.fc) outside("fc.weight", {h, c.features()}, "fc");
@@ -125,32 +112,18 @@ Status check_unused(const Checkpoint& file, const std::vector<TensorSpec>& specs
 
 class Loader {
  public:
-  Loader(LoadedEagle3::Parts* parts, Device& device, const LoadedModel& model,
-         const Eagle3LoadOptions& options)
-      : parts_(*parts), device_(device), model_(model), options_(options) {}
+  Loader(LoadedDraft::Parts* parts, Device& device, const LoadedModel& model, const DraftLoadOptions& options)
+      : parts_(*parts), device_(device), model_(model), options_(options), weights_(parts, device) {}
 
   Status load(const std::string& directory) {
     SLUICE_TRY(open(directory));
     SLUICE_TRY(share());
-    const std::vector<TensorSpec> specs = tensors_of(parts_.config, file_.get(), names_, own_);
-    if (file_) {
-      for (const TensorSpec& spec : specs)
-        if (const auto found = file_->find(spec.name, spec.type, spec.shape); !found.ok())
-          return found.status();
-      SLUICE_TRY(check_unused(*file_, specs));
-    } else {
-      random_ =
-          std::make_unique<RandomWeights>(specs, RandomOptions{.seed = options_.seed}, host_threads(device_));
-    }
-    SLUICE_TRY(check_memory(specs));
+    const std::vector<TensorSpec> specs = tensors_of(parts_.config, file_, names_, own_);
+    if (!file_) source_ = TensorSource::of_random(specs, {.seed = options_.seed}, host_threads(device_));
+    SLUICE_TRY(weights_.check(*source_, specs));
+    if (file_) SLUICE_TRY(check_unused(*file_, specs));
     SLUICE_TRY(load_token_of());
-    for (size_t begin = 0, end = 0; begin < specs.size(); begin = end) {
-      while (end < specs.size() && specs[end].of_mlp == specs[begin].of_mlp &&
-             (specs[begin].of_mlp || specs[end].weight == specs[begin].weight))
-        ++end;
-      SLUICE_TRY(load_weight(std::span(specs).subspan(begin, end - begin)));
-    }
-    return {};
+    return weights_.load(&*source_, specs, {.naming = names_.mlp, .layer = 0});
   }
 
  private:
@@ -158,7 +131,8 @@ class Loader {
     if (options_.format == LoadFormat::kDummy) return {};
     auto file = Checkpoint::open(directory);
     if (!file.ok()) return file.status();
-    file_ = std::move(file).value();
+    source_ = TensorSource::of_files(std::move(file).value(), host_threads(device_));
+    file_ = source_->files();
     const auto names = names_in(*file_);
     if (!names.ok()) return names.status();
     names_ = names.value();
@@ -166,12 +140,12 @@ class Loader {
   }
 
   const CheckpointTensor* find(const std::string& name) const {
-    return file_->find_if_there(name_in(file_.get(), name));
+    return file_->find_if_there(name_in(file_, name));
   }
 
   // Decides what the head shares with the model, and which tokens it drafts.
   Status share() {
-    Eagle3Config& c = parts_.config;
+    DraftLayerConfig& c = parts_.config;
     const bool whole = c.draft_vocab == c.vocab, same_width = c.hidden == c.model_hidden;
     if (file_) {
       own_ = {.embedding = find("embed_tokens.weight") != nullptr,
@@ -191,33 +165,16 @@ class Loader {
     return {};
   }
 
-  Status check_memory(const std::vector<TensorSpec>& specs) const {
-    int64_t wanted = 0;
-    for (const TensorSpec& spec : specs) wanted += *stored_bytes(spec.type, spec.shape);
-    const int64_t free = device_.free_bytes();
-    if (wanted <= free) return {};
-    return out_of_memory((file_ ? file_->path() : random_->place()) + ": wanted " + std::to_string(wanted) +
-                         " bytes of memory for the draft head, found " + std::to_string(free) + " free");
-  }
-
-  Status keep(Result<OwnedTensor> made, std::string_view name) {
-    if (!made.ok()) return made.status();
-    parts_.weights.set(-1, name, made.value().view());
-    parts_.weight_bytes += made.value().bytes();
-    parts_.dense.push_back(std::move(made).value());
-    return {};
-  }
-
   // The model's token of each draft token. Files hold its distance from the draft token.
   Result<std::vector<int32_t>> token_of() const {
-    const Eagle3Config& c = parts_.config;
+    const DraftLayerConfig& c = parts_.config;
     std::vector<int32_t> out(static_cast<size_t>(c.draft_vocab));
     if (!file_) {
       for (int64_t j = 0; j < c.draft_vocab; ++j)
         out[static_cast<size_t>(j)] = static_cast<int32_t>(j * c.vocab / c.draft_vocab);
       return out;
     }
-    const auto found = file_->find(name_in(file_.get(), "d2t"), StoredType::kI64, {c.draft_vocab});
+    const auto found = file_->find(name_in(file_, "d2t"), StoredType::kI64, {c.draft_vocab});
     if (!found.ok()) return found.status();
     const CheckpointTensor& t = *found.value();
     SLUICE_TRY(file_->check_whole());
@@ -238,68 +195,33 @@ class Loader {
     const auto tokens = token_of();
     if (!tokens.ok()) return tokens.status();
     const std::vector<int32_t>& from = tokens.value();
-    auto made = OwnedTensor::make(device_, slot("token_of", Role::kIn, DType::kI32, {std::ssize(from)}),
-                                  "the draft head's tokens");
+    const SlotSpec token_slot = slot("token_of", Role::kIn, DType::kI32, {std::ssize(from)});
+    auto made = OwnedTensor::make(device_, token_slot, "the draft head's tokens");
     if (made.ok()) {
       SLUICE_TRY(device_.copy(made.value().view().data, from.data(), from.size() * sizeof from[0],
                               device_.stream()));
       SLUICE_TRY(device_.wait(device_.stream()));
     }
-    return keep(std::move(made), "token_of");
+    return weights_.keep(std::move(made), token_slot);
   }
 
-  // Loads one weight from the tensors that it stacks, or the MLP.
-  Status load_weight(std::span<const TensorSpec> specs) {
-    const TensorSpec& first = specs.front();
-    Result<const Checkpoint*> held = file_.get();
-    if (random_) held = random_->make(specs);
-    if (!held.ok()) return held.status();
-    const Checkpoint& from = *held.value();
-    if (first.of_mlp) return load_mlp(from);
-    if (first.weight == "embedding" || (specs.size() == 1 && first.shape.size() == 1))
-      return keep(load_dense(device_, from, {first.name, first.shape}, host_threads(device_)), first.weight);
-    std::vector<DensePart> rows;
-    for (const TensorSpec& spec : specs) rows.push_back({spec.name, spec.shape[0]});
-    if (first.shape.size() == 1) return keep(load_stacked(device_, from, rows, DType::kBF16), first.weight);
-    return keep(pack_dense(device_, from, rows, first.shape[1], host_threads(device_)), first.weight);
-  }
-
-  Status load_mlp(const Checkpoint& from) {
-    const MoeConfig& config = parts_.config.mlp;
-    auto loaded = load_moe(device_, from, config,
-                           {.naming = names_.mlp, .layer = 0, .slice = {}, .threads = host_threads(device_)});
-    if (!loaded.ok()) return loaded.status();
-    SLUICE_TRY(canary(device_, *loaded.value(), from));
-    parts_.weight_bytes += loaded.value()->bytes();
-    parts_.weights.set_moe(-1, config, loaded.value()->weights());
-    parts_.mlp = std::move(loaded).value();
-    return {};
-  }
-
-  LoadedEagle3::Parts& parts_;
+  LoadedDraft::Parts& parts_;
   Device& device_;
   const LoadedModel& model_;
-  const Eagle3LoadOptions& options_;
+  const DraftLoadOptions& options_;
+  DraftWeights weights_;
   LayerNames names_ = kLayers[0];
   Own own_;
-  // Exactly one of the two is set.
-  std::unique_ptr<Checkpoint> file_;
-  std::unique_ptr<RandomWeights> random_;
+  std::optional<TensorSource> source_;
+  const Checkpoint* file_ = nullptr;  // null for random weights
 };
 
 }  // namespace
 }  // namespace of_eagle3
 
-LoadedEagle3::LoadedEagle3(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
-LoadedEagle3::~LoadedEagle3() = default;
-const Eagle3Config& LoadedEagle3::config() const { return parts_->config; }
-const NamedWeights& LoadedEagle3::weights() const { return parts_->weights; }
-int64_t LoadedEagle3::weight_bytes() const { return parts_->weight_bytes; }
-std::optional<int64_t> LoadedEagle3::speculative_tokens() const { return parts_->speculative_tokens; }
-
-Result<std::unique_ptr<LoadedEagle3>> LoadedEagle3::load(Device& device, const std::string& directory,
-                                                         const LoadedModel& model,
-                                                         const Eagle3LoadOptions& options) {
+Result<std::unique_ptr<LoadedDraft>> LoadedDraft::load_eagle3(Device& device, const std::string& directory,
+                                                              const LoadedModel& model,
+                                                              const DraftLoadOptions& options) {
   const std::string path = directory + "/config.json";
   const Result<Json> json = read_json(path, kConfigBytesMax);
   if (!json.ok()) return json.status();
@@ -312,7 +234,7 @@ Result<std::unique_ptr<LoadedEagle3>> LoadedEagle3::load(Device& device, const s
   parts->config = read.value().with_layouts_of(device.info()).with_activations(options.x);
   parts->speculative_tokens = drafts.value();
   SLUICE_TRY(of_eagle3::Loader(parts.get(), device, model, options).load(directory));
-  return std::unique_ptr<LoadedEagle3>(new LoadedEagle3(std::move(parts)));
+  return std::unique_ptr<LoadedDraft>(new LoadedDraft(std::move(parts)));
 }
 
 }  // namespace sluice

@@ -45,7 +45,9 @@ Result<const Family*> family_of(const JsonAt& config) {
     const auto type = config.string("model_type");
     if (!type.ok()) return type.status();
     for (const Family* family : kFamilies)
-      if (family->model_type == type.value()) return family;
+      if (family->model_type == type.value() ||
+          (!family->other_type.empty() && family->other_type == type.value()))
+        return family;
   }
   const auto list = config.at("architectures");
   if (!list.ok()) return list.status();
@@ -62,7 +64,8 @@ Result<const Family*> family_of(const JsonAt& config) {
       const auto type = config.has("model_type") ? config.string("model_type")
                                                  : Result<std::string>(std::string(family->model_type));
       if (!type.ok()) return type.status();
-      if (type.value() != family->model_type)
+      if (type.value() != family->model_type &&
+          (family->other_type.empty() || type.value() != family->other_type))
         return Status{Code::kCorrupt, config.at("model_type").value().where() + ": wanted " +
                                           std::string(family->model_type) + " beside " + name.value() +
                                           ", found " + type.value()};

@@ -33,6 +33,7 @@ struct ModelConfig {
   int64_t context = 0;               // positions that the model supports
   std::vector<int32_t> stop_tokens;  // each of them ends an answer
   GenerationDefaults generation;
+  int64_t mtp_layers = 0;  // layers for multi-token prediction behind the decoder's (models/draft.h)
   enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: the output layer is the embedding
 };
 
@@ -60,10 +61,13 @@ inline MoeNaming naming_of(const MoeConfig& mlp, MoeNaming naming) {
 // A decoder's tensors under the names of Hugging Face models: model.embed_tokens,
 // model.layers.L.self_attn.q_proj, ...
 std::vector<TensorSpec> hugging_face_tensors(const ModelConfig& config, MoeNaming naming);
+// Those of one layer: its norms, its attention and its MLP.
+std::vector<TensorSpec> hugging_face_layer(const LayerConfig& layer, MoeNaming naming, int64_t number);
 inline constexpr std::string_view kHuggingFaceHead = "lm_head.weight";
 
 struct Family {
   std::string_view architecture, model_type;
+  std::string_view other_type = {};  // of models with this architecture under a name of their own
   // kUnsupported or kCorrupt names the key of config.json, what was wanted and what was found.
   Result<ModelConfig> (*read)(const JsonAt& config);
   std::vector<TensorSpec> (*tensors)(const ModelConfig& config, MoeNaming naming);

@@ -5,9 +5,10 @@
 #include <map>
 #include <set>
 
-#include "models/random_weights.h"
+#include "models/tensor_source.h"
 #include "nn/dense_load.h"
 #include "nn/moe/canary.h"
+#include "nn/moe/problems.h"
 #include "weights/numbers.h"
 
 namespace sluice {
@@ -29,22 +30,10 @@ std::string gigabytes(int64_t bytes) {
   return text;
 }
 
-// The source of tensors: a checkpoint's files, or a seed.
-struct TensorSource {
-  std::unique_ptr<Checkpoint> file;  // exactly one of the two is set
-  std::unique_ptr<RandomWeights> random;
-
-  const std::string& place() const { return file ? file->path() : random->place(); }
-  // Returns a checkpoint with these tensors, valid until the next call.
-  Result<const Checkpoint*> hold(std::span<const TensorSpec> specs) {
-    if (file) return file.get();
-    return random->make(specs);
-  }
-};
-
 // Checks every tensor before memory is allocated: it must exist under the checkpoint's naming with the type and
 // shape that the config implies. Expert tensors are left to load_moe, which knows which types are interchangeable.
-Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const ModelConfig& config) {
+Result<MoeNaming> check_files(const TensorSource& source, const Family& family, const ModelConfig& config) {
+  const Checkpoint& file = *source.files();
   const Result<MoeNaming> naming = detect(file);
   if (!naming.ok()) return naming.status();
   const std::vector<MoeNaming> known = family.namings(config);
@@ -54,8 +43,7 @@ Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const
       if (const auto found = file.find(spec.name); !found.ok()) return found.status();
   }
   for (const TensorSpec& spec : family.tensors(config, naming.value())) {
-    if (spec.of_mlp) continue;
-    if (const auto found = file.find(spec.name, spec.type, spec.shape); !found.ok()) return found.status();
+    if (!spec.of_mlp || source.is_fp8(spec)) SLUICE_TRY(source.check(spec));
   }
   return naming;
 }
@@ -70,16 +58,33 @@ Status check_merged(const Checkpoint& file) {
   return {};
 }
 
-LoadNotes notes_about(const Checkpoint& file, const std::vector<TensorSpec>& specs) {
+// Whether a tensor belongs to a layer for multi-token prediction, which is loaded apart from the model.
+bool of_mtp(const std::string& name, const ModelConfig& config) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (config.mtp_layers == 0 || !name.starts_with(kLayers)) return false;
+  const int64_t first = std::ssize(config.decoder.layers);
+  for (int64_t layer = first; layer < first + config.mtp_layers; ++layer)
+    if (name.starts_with(std::string(kLayers) + std::to_string(layer) + ".")) return true;
+  return false;
+}
+
+LoadNotes notes_about(const TensorSource& source, const ModelConfig& config,
+                      const std::vector<TensorSpec>& specs) {
+  const Checkpoint& file = *source.files();
   LoadNotes out;
-  std::set<std::string_view> used;
+  std::set<std::string> used;
   for (const TensorSpec& spec : specs) {
     const CheckpointTensor* t = file.find_if_there(spec.name);
     if (!t || !used.insert(t->name).second) continue;  // a tied output layer is the embedding again
-    if (t->type != spec.type && is_number(t->type)) out.converted.push_back(t->name);
+    if (source.is_fp8(spec)) {
+      used.insert(name_of_scales(spec));
+      out.fp8.push_back(t->name);
+    } else if (t->type != spec.type && is_number(t->type)) {
+      out.converted.push_back(t->name);
+    }
   }
   for (const CheckpointTensor& t : file.tensors())
-    if (!used.contains(t.name)) out.unused.push_back(t.name);
+    if (!used.contains(t.name) && !of_mtp(t.name, config)) out.unused.push_back(t.name);
   return out;
 }
 
@@ -107,10 +112,10 @@ class ModelLoader {
     } else {
       auto file = Checkpoint::open(directory);
       if (!file.ok()) return file.status();
-      source_.file = std::move(file).value();
-      SLUICE_TRY(check_merged(*source_.file));
-      SLUICE_TRY(family.fit(*source_.file, &parts_.config));
-      const auto naming = check_file(*source_.file, family, parts_.config);
+      source_ = TensorSource::of_files(std::move(file).value(), host_threads(device_));
+      SLUICE_TRY(check_merged(*source_->files()));
+      SLUICE_TRY(family.fit(*source_->files(), &parts_.config));
+      const auto naming = check_files(*source_, family, parts_.config);
       if (!naming.ok()) return naming.status();
       naming_ = naming.value();
     }
@@ -120,10 +125,10 @@ class ModelLoader {
       return unsupported("routing zipf: wanted a model whose routers have biases, found " +
                          parts_.config.architecture);
     if (options_.format == LoadFormat::kDummy)
-      source_.random = std::make_unique<RandomWeights>(
-          all, RandomOptions{.seed = options_.seed, .routing = options_.routing, .top_k = moe.top_k},
+      source_ = TensorSource::of_random(
+          all, {.seed = options_.seed, .routing = options_.routing, .top_k = moe.top_k},
           host_threads(device_));
-    if (source_.file) parts_.notes = notes_about(*source_.file, all);
+    if (source_->files()) parts_.notes = notes_about(*source_, parts_.config, all);
     experts_.resize(parts_.config.decoder.layers.size());
     for (const TensorSpec& spec : all)
       (spec.of_mlp ? experts_[static_cast<size_t>(spec.layer)] : dense_[{spec.layer, spec.weight}])
@@ -144,11 +149,11 @@ class ModelLoader {
     int64_t apart = 0;
     for (size_t layer = 0; layer < experts_.size(); ++layer)
       add(experts_[layer], parts_.config.decoder.layers[layer].mlp.dense ? &dense : &apart);
-    const int64_t beside = source_.random && device_.shares_host_memory() ? largest : 0;
+    const int64_t beside = !source_->files() && device_.shares_host_memory() ? largest : 0;
     const auto ask = [&](const Device& device, int64_t wanted) -> Status {
       const int64_t free = device.free_bytes();
       if (wanted <= free) return {};
-      return out_of_memory(source_.place() + ": wanted " + gigabytes(wanted) +
+      return out_of_memory(source_->place() + ": wanted " + gigabytes(wanted) +
                            " of memory for the weights, found " + gigabytes(free) + " free");
     };
     if (!options_.experts) return ask(device_, total_ + beside);
@@ -175,12 +180,12 @@ class ModelLoader {
   }
 
   Status load_dense_weight(const HeldSlot& slot, const std::vector<TensorSpec>& specs) {
-    const auto held = source_.hold(specs);
+    const auto held = source_->hold(specs);
     if (!held.ok()) return held.status();
     auto made = make_dense(slot, *held.value(), specs);
     if (!made.ok()) return made.status();
     const int64_t bytes = made.value().bytes();
-    parts_.weights.set(slot.layer, slot.name, made.value().view());
+    parts_.weights.set(slot.layer, slot.name, shaped_like(slot.spec, made.value().view()));
     parts_.weight_bytes += bytes, done_ += bytes;
     if (specs.front().shape.size() > 1 && slot.name != "embedding") parts_.active_bytes += bytes;
     parts_.dense.push_back(std::move(made).value());
@@ -191,7 +196,7 @@ class ModelLoader {
   Status load_mlp(int64_t layer) {
     const MoeConfig& config = parts_.config.decoder.layers[static_cast<size_t>(layer)].mlp;
     Device& device = options_.experts && !config.dense ? *options_.experts : device_;
-    const auto held = source_.hold(experts_[static_cast<size_t>(layer)]);
+    const auto held = source_->hold(experts_[static_cast<size_t>(layer)]);
     if (!held.ok()) return held.status();
     auto loaded = load_moe(device, *held.value(), config,
                            {.naming = naming_of(config, naming_),
@@ -207,7 +212,10 @@ class ModelLoader {
     const int64_t bytes = loaded.value()->bytes();
     done_ += bytes;
     parts_.weight_bytes += bytes;
-    parts_.active_bytes += bytes * config.top_k / config.experts;
+    const int64_t slots = shared_slots(config);
+    const int64_t shared =
+        slots > 0 ? 0 : bytes_of(DType::kBF16, 3 * config.hidden * config.shared_intermediate);
+    parts_.active_bytes += shared + (bytes - shared) * (config.top_k + slots) / (config.experts + slots);
     parts_.weights.set_moe(layer, config, loaded.value()->weights());
     parts_.moe.push_back(std::move(loaded).value());
     return {};
@@ -217,7 +225,7 @@ class ModelLoader {
   Device& device_;
   const LoadOptions& options_;
   MoeNaming naming_ = MoeNaming::kGptOss;
-  TensorSource source_;
+  std::optional<TensorSource> source_;
   // The tensors of each weight in stacking order, and the tensors of each layer's MLP.
   std::map<std::pair<int64_t, std::string>, std::vector<TensorSpec>> dense_;
   std::vector<std::vector<TensorSpec>> experts_;

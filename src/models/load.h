@@ -17,6 +17,7 @@ struct LoadProgress {
 // Facts about a checkpoint that its user should know, as lists of tensor names.
 struct LoadNotes {
   std::vector<std::string> converted;  // F32 or F16 tensors rounded to bf16
+  std::vector<std::string> fp8;        // tensors in FP8 with scales, converted to bf16
   std::vector<std::string> unused;     // tensors that the model does not use
 };
 
@@ -44,8 +45,8 @@ struct LoadOptions {
 class LoadedModel {
  public:
   // Reads <directory>/config.json and its safetensors, and loads the weights layer by layer into device
-  // memory in the form that the kernels read. Host memory, if the device has its own: with kDummy as much
-  // as the largest tensor or layer of experts, with files at most 64 MiB. Errors name the file, the tensor,
+  // memory in the form that the kernels read. Host memory, if the device has its own: with kDummy, or of tensors in FP8
+  // (models/tensor_source.h), as much as the largest tensor or layer of experts, with other files at most 64 MiB. Errors name the file, the tensor,
   // what was wanted and what was found: kIo, kCorrupt, kUnsupported, kOutOfMemory (bytes wanted and free),
   // kDevice if the canary finds a wrong number.
   static Result<std::unique_ptr<LoadedModel>> load(Device& device, const std::string& directory,

@@ -1,6 +1,6 @@
 // A decoder's tensors under the names of Hugging Face models.
 //
-// Source  transformers models/{gpt_oss,qwen3_moe}/modeling_*.py.
+// Source  transformers models/{deepseek_v3,gpt_oss,qwen3_moe}/modeling_*.py.
 #include "models/family.h"
 
 namespace sluice {
@@ -25,7 +25,25 @@ struct Lister {
   }
 };
 
+void list_latent_attention(const AttentionConfig& a, Lister* l) {
+  const LatentShape& latent = *a.latent;
+  const int64_t queries = a.heads * a.query_dim(), row = latent.rank + a.rotary;
+  const int64_t q_rows = latent.q_rank > 0 ? latent.q_rank : queries;
+  l->add(latent.q_rank > 0 ? "self_attn.q_a_proj.weight" : "self_attn.q_proj.weight", {q_rows, a.hidden},
+         "attention.qkv");
+  l->add("self_attn.kv_a_proj_with_mqa.weight", {row, a.hidden}, "attention.qkv", q_rows);
+  if (latent.q_rank > 0) {
+    l->add("self_attn.q_a_layernorm.weight", {latent.q_rank}, "attention.q_norm");
+    l->add("self_attn.q_b_proj.weight", {queries, latent.q_rank}, "attention.q_b");
+  }
+  l->add("self_attn.kv_a_layernorm.weight", {latent.rank}, "attention.kv_norm");
+  l->add("self_attn.kv_b_proj.weight", {a.heads * (latent.nope + latent.v_dim), latent.rank},
+         "attention.kv_b");
+  l->add("self_attn.o_proj.weight", {a.hidden, a.heads * latent.v_dim}, "attention.o");
+}
+
 void list_attention(const AttentionConfig& a, Lister* l) {
+  if (a.latent) return list_latent_attention(a, l);
   const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
   const auto project = [&](const std::string& name, int64_t rows, int64_t first) {
     l->add("self_attn." + name + "_proj.weight", {rows, a.hidden}, "attention.qkv", first);
@@ -43,19 +61,24 @@ void list_attention(const AttentionConfig& a, Lister* l) {
 
 }  // namespace
 
+std::vector<TensorSpec> hugging_face_layer(const LayerConfig& layer, MoeNaming naming, int64_t number) {
+  Lister l{.layer = number};
+  l.add("input_layernorm.weight", {layer.attention.hidden}, "attention.norm");
+  list_attention(layer.attention, &l);
+  l.add("post_attention_layernorm.weight", {layer.mlp.hidden}, "mlp.norm");
+  for (TensorSpec& spec : moe_tensors(layer.mlp, naming_of(layer.mlp, naming), number))
+    l.out.push_back(std::move(spec));
+  return std::move(l.out);
+}
+
 std::vector<TensorSpec> hugging_face_tensors(const ModelConfig& config, MoeNaming naming) {
   const DecoderConfig& d = config.decoder;
   Lister l;
+  int64_t number = -1;
   l.add(kEmbedding, {d.vocab, d.hidden}, "embedding");
   for (const LayerConfig& layer : d.layers) {
-    ++l.layer;
-    l.add("input_layernorm.weight", {d.hidden}, "attention.norm");
-    list_attention(layer.attention, &l);
-    l.add("post_attention_layernorm.weight", {d.hidden}, "mlp.norm");
-    for (TensorSpec& spec : moe_tensors(layer.mlp, naming_of(layer.mlp, naming), l.layer))
-      l.out.push_back(std::move(spec));
+    for (TensorSpec& spec : hugging_face_layer(layer, naming, ++number)) l.out.push_back(std::move(spec));
   }
-  l.layer = -1;
   l.add("model.norm.weight", {d.hidden}, "final_norm");
   l.add(config.head == ModelConfig::Head::kTied ? kEmbedding : std::string(kHuggingFaceHead),
         {d.vocab, d.hidden}, "lm_head");

@@ -1,5 +1,9 @@
 #include "nn/attention.h"
 
+#include <cmath>
+
+#include "nn/latent_attention.h"
+
 namespace sluice {
 namespace {
 
@@ -55,8 +59,40 @@ Attention::Problem attention_problem(const AttentionConfig& c, const StepBounds&
 
 }  // namespace
 
+AttentionConfig latent_attention(int64_t hidden, int64_t heads, int64_t rotary, const LatentShape& shape) {
+  return {.hidden = hidden,
+          .heads = heads,
+          .kv_heads = 1,
+          .head_dim = shape.rank + rotary,
+          .scale = 1 / std::sqrt(static_cast<double>(shape.nope + rotary)),
+          .rotary = rotary,
+          .pairs = RopePairs::kInterleaved,
+          .latent = shape};
+}
+
+Status check_attention(const std::string& who, const AttentionConfig& c) {
+  if (!c.latent) return {};
+  const auto same = [&](const char* what, int64_t found, int64_t wanted) {
+    return found == wanted ? Status{}
+                           : invalid(who + ": " + what + ": wanted " + std::to_string(wanted) +
+                                     " with latent attention, found " + std::to_string(found));
+  };
+  SLUICE_TRY(same("kv_heads", c.kv_heads, 1));
+  SLUICE_TRY(same("head_dim", c.head_dim, c.latent->rank + c.rotary));
+  SLUICE_TRY(same("window", c.window, 0));
+  SLUICE_TRY(same("sinks", c.sinks, 0));
+  SLUICE_TRY(same("qk_norm", c.qk_norm, 0));
+  SLUICE_TRY(same("qkv_bias", c.qkv_bias, 0));
+  SLUICE_TRY(same("o_bias", c.o_bias, 0));
+  if (c.cache_type() != c.x)
+    return unsupported(who + ": kv_cache_dtype: wanted that of the activations (" + text(c.x) +
+                       ") with latent attention, found " + text(c.cache_type()));
+  return {};
+}
+
 void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& b, const NamedValues& v,
                       int64_t rows_max) {
+  if (c.latent) return append_latent_attention(graph, c, b, v, rows_max);
   const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim, width = queries + 2 * keys;
   Graph& g = *graph;
   const ValueId qkv = g.between("qkv", width), heads = g.between("heads");

@@ -1,10 +1,21 @@
 // The attention of a decoder layer: QKV projection, norm of queries and keys, rotary embedding, paged
 // cache, attention, output projection.
 #pragma once
+#include <optional>
+
 #include "nn/named_values.h"
 #include "ops/all.h"
 
 namespace sluice {
+
+// Latent attention: keys and values of all heads from one short row per position (DeepSeek V2 and V3; nn/latent_attention.h).
+struct LatentShape {
+  int64_t q_rank = 1536;            // of the queries' own latent; 0: queries are projected from x
+  int64_t rank = 512;               // of the latent of keys and values
+  int64_t nope = 128, v_dim = 128;  // elements of a head's key that carry no position, and of its value
+  double eps = 1e-6;                // of the norms of both latents
+  bool operator==(const LatentShape&) const = default;
+};
 
 struct AttentionConfig {
   int64_t hidden = 2880, heads = 64, kv_heads = 8, head_dim = 64;
@@ -20,9 +31,22 @@ struct AttentionConfig {
   double scale = 0.125;
   int64_t rotary = 64;  // leading elements of a head that are rotated
   RopePairs pairs = RopePairs::kHalves;
+  // With it, head_dim is the width of a row of the cache, rank + rotary, and kv_heads is 1; there is no cache of values. Biases, sinks,
+  // qk_norm, window and other cache types do not exist then.
+  std::optional<LatentShape> latent = {};
+  int64_t query_dim() const {
+    return latent ? latent->nope + rotary : head_dim;
+  }                                                                        // elements of a query of a head
+  int64_t value_dim() const { return latent ? latent->v_dim : head_dim; }  // elements of a head's result
   DType cache_type() const { return cache_dtype(cache, x); }
   bool operator==(const AttentionConfig&) const = default;
 };
+
+// Latent attention whose `rotary` last elements of a query are rotated in adjacent pairs; the scale is that of a head without YaRN's
+// factor.
+AttentionConfig latent_attention(int64_t hidden, int64_t heads, int64_t rotary, const LatentShape& shape);
+// kInvalidArgument begins with `who` and names the member that contradicts another.
+Status check_attention(const std::string& who, const AttentionConfig& config);
 
 // Upper bounds of a step; they determine the sizes of launches, caches and page tables.
 struct StepBounds {
@@ -57,6 +81,8 @@ struct StepTables {
 //   attention.o         bf16 [hidden, heads * head_dim], in config.layout
 //   attention.o_bias    bf16 [hidden], with o_bias
 //   k_cache, v_cache    [pages, kv_heads, page_size, head_dim] in config.cache_type()
+//
+// With config.latent: those of nn/latent_attention.h.
 //
 // rows_max: upper bound of one sequence's rows; 0: unknown.
 void append_attention(Graph* graph, const AttentionConfig& config, const StepBounds& bounds,

@@ -1,7 +1,6 @@
 #include "nn/cache_layout.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace sluice {
 namespace {
@@ -13,7 +12,9 @@ int64_t page_bytes_of(const AttentionConfig& c, int64_t page_size) {
 }  // namespace
 
 int64_t CacheLayout::page_bytes_of_all() const {
-  return 2 * std::accumulate(page_bytes.begin(), page_bytes.end(), int64_t{0});
+  int64_t out = 0;
+  for (size_t at = 0; at < page_bytes.size(); ++at) out += (has_values[at] ? 2 : 1) * page_bytes[at];
+  return out;
 }
 
 CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t page_size) {
@@ -22,17 +23,22 @@ CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t pag
   if (layers.empty()) out.windows.push_back(0);
   std::ranges::sort(out.windows);
   out.windows.erase(std::unique(out.windows.begin(), out.windows.end()), out.windows.end());
-  // Picks the first tensor with pages of the same size that no layer of the same group uses.
+  // Picks the first tensor of the same form that no layer of the same group uses.
   std::vector<std::vector<bool>> taken;  // [tensors][groups]
   for (const AttentionConfig& c : layers) {
     const auto group =
         static_cast<size_t>(std::ranges::lower_bound(out.windows, c.window) - out.windows.begin());
     const int64_t bytes = page_bytes_of(c, page_size);
+    const bool values = !c.latent;
+    const auto fits = [&](size_t at) {
+      return out.page_bytes[at] == bytes && out.has_values[at] == values && !taken[at][group];
+    };
     size_t at = 0;
-    while (at < taken.size() && (out.page_bytes[at] != bytes || taken[at][group])) ++at;
+    while (at < taken.size() && !fits(at)) ++at;
     if (at == taken.size()) {
       taken.emplace_back(out.windows.size());
       out.page_bytes.push_back(bytes);
+      out.has_values.push_back(values);
     }
     taken[at][group] = true;
     out.group.push_back(group);

@@ -13,10 +13,12 @@ namespace sluice {
 // tensor if their pages have the same size in bytes: each page of the tensor holds keys or values of the
 // layer whose group has taken that page.
 struct CacheLayout {
-  std::vector<int64_t> windows;     // of each group, ascending; a group that sees all positions (0) is first
-  std::vector<size_t> group;        // of each layer
-  std::vector<size_t> tensor;       // of each layer: index of its tensor of keys and of its tensor of values
-  std::vector<int64_t> page_bytes;  // bytes of a page of each tensor of keys, and of its tensor of values
+  std::vector<int64_t> windows;  // of each group, ascending; a group that sees all positions (0) is first
+  std::vector<size_t> group;     // of each layer
+  std::vector<size_t> tensor;    // of each layer: index of its tensor of keys and of its tensor of values
+  std::vector<int64_t>
+      page_bytes;  // bytes of a page of each tensor of keys, and of its tensor of values if it has one
+  std::vector<bool> has_values;  // of each tensor; layers with latent attention have none
   int64_t page_bytes_of_all() const;
 };
 

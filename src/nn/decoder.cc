@@ -12,6 +12,9 @@ namespace {
 
 // Upper bounds of a call's values: token ids, six tables for each group of layers, the chosen experts, zeros, rows, taps.
 constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
+// With Policy::batch_invariant, the kernel of the logits is chosen for up to so many rows, whatever a step's bound is: engines that verify
+// drafts have more rows than others, and must compute them with the same kernel.
+constexpr int64_t kChoiceRows = 1024;
 
 Status check_layer(const DecoderConfig& c, size_t layer) {
   const LayerConfig &l = c.layers[layer], &first = c.layers.front();
@@ -20,6 +23,7 @@ Status check_layer(const DecoderConfig& c, size_t layer) {
     return invalid("decoder: layer " + std::to_string(layer) + ": " + what + ": wanted " +
                    std::to_string(wanted) + ", as in other layers, found " + std::to_string(found));
   };
+  SLUICE_TRY(check_attention("decoder: layer " + std::to_string(layer), l.attention));
   SLUICE_TRY(same("attention.hidden", l.attention.hidden, c.hidden));
   SLUICE_TRY(same("attention.rotary", l.attention.rotary, first.attention.rotary));
   SLUICE_TRY(same("mlp.hidden", l.mlp.hidden, c.hidden));
@@ -135,7 +139,7 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
       std::optional<Step>* to =
           greedy ? (every_row ? &out.all_greedy : &out.greedy) : (every_row ? &out.all_logits : &out.logits);
       Graph graph = head_graph(c, bounds, every_row, greedy);
-      const StepPolicy own{.policy = policy_of(policy, graph)};
+      const StepPolicy own{.policy = policy_of(policy, graph), .choice_tokens = kChoiceRows};
       Status status = keep_in(
           to, Step::plan("decoder", device, catalog, std::move(graph), bounds.logit_rows(), own, gaps));
       if (!status.ok()) return status;
@@ -214,8 +218,9 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
   std::vector<std::byte*> tensors;
   auto* at = static_cast<std::byte*>(memory);
   for (const int64_t page : layout_.page_bytes) {
+    const bool values = layout_.has_values[tensors.size()];
     tensors.push_back(at);
-    at += 2 * bounds_.pages * page;
+    at += (values ? 2 : 1) * bounds_.pages * page;
   }
   std::vector<KvCache> out;
   const std::vector<AttentionConfig> layers = config_.attention();
@@ -226,8 +231,9 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
       return make_tensor(data, c.cache_type(), {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
                          device_.info().backend);
     };
-    out.push_back(
-        {view(tensors[tensor]), view(tensors[tensor] + bounds_.pages * layout_.page_bytes[tensor])});
+    out.push_back({.k = view(tensors[tensor])});
+    if (layout_.has_values[tensor])
+      out.back().v = view(tensors[tensor] + bounds_.pages * layout_.page_bytes[tensor]);
   }
   return out;
 }
@@ -238,8 +244,9 @@ Result<DecoderHeld> Decoder::bind(const NamedWeights& weights, const std::vector
                    std::to_string(caches.size()));
   NamedWeights all = weights;
   for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
-    all.set(static_cast<int64_t>(layer), "k_cache", caches[layer].k);
-    all.set(static_cast<int64_t>(layer), "v_cache", caches[layer].v);
+    const KvCache& cache = caches[layer];
+    all.set(static_cast<int64_t>(layer), "k_cache", cache.k);
+    if (cache.v.present()) all.set(static_cast<int64_t>(layer), "v_cache", cache.v);
   }
   DecoderHeld out;
   SLUICE_TRY(bind_held("decoder", steps_.layers.any->graph(), all, device_.info().backend, &out.layers));

@@ -26,7 +26,7 @@ struct DecoderConfig {
   DType x = DType::kBF16;  // activations and residual stream; logits are f32
   std::vector<LayerConfig> layers;
   RopeScaling rope;
-  // For a draft head (nn/eagle3.h): the layers before which steps copy the residual stream to StepIn::taps. The number of layers: the
+  // For a draft layer (nn/draft_layer.h): the layers before which steps copy the residual stream to StepIn::taps. The number of layers: the
   // stream after the last; one more: the output of the last norm.
   std::vector<int32_t> taps = {};
   // The attention of the draft head, whose cache lies beside those of the layers, in pages of the group that sees all positions.
@@ -65,9 +65,10 @@ struct StepIn {
   Tensor captured = {};
   Tensor taps = {};  // [tokens, taps * hidden]; with DecoderConfig::taps
 };
-// The cache of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may share a cache.
+// The cache of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may share a cache. Without v for latent
+// attention.
 struct KvCache {
-  Tensor k, v;
+  Tensor k = {}, v = {};
 };
 
 // The values that a decoder's steps hold: weights and caches in the order of their graphs' held slots.

@@ -3,31 +3,38 @@
 namespace sluice {
 namespace {
 
-LatentAttention::Problem attention_problem(const LatentAttentionConfig& c, const StepBounds& b) {
+LatentAttention::Problem latent_problem(const AttentionConfig& c, const StepBounds& b, int64_t rows_max) {
   return {.tokens = 0,
           .sequences = b.sequences,
           .heads = c.heads,
-          .rank = c.rank,
-          .nope = c.nope,
-          .rope = c.rope,
-          .v_dim = c.v_dim,
+          .rank = c.latent->rank,
+          .nope = c.latent->nope,
+          .rope = c.rotary,
+          .v_dim = c.latent->v_dim,
           .pages = b.pages,
           .page_size = b.page_size,
           .pages_per_seq = b.pages_per_seq(),
+          .rows_max = rows_max,
           .scale = c.scale,
           .q = c.x};
 }
 
 }  // namespace
 
-void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const StepBounds& b,
-                             const NamedValues& v) {
+void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepBounds& b,
+                             const NamedValues& v, int64_t rows_max) {
   Graph& g = *graph;
-  const int64_t head = c.nope + c.rope, row = c.rank + c.rope;
-  const ValueId q_latent = g.between("q_latent"), q = g.between("q"), latent = g.between("latent", row),
-                heads = g.between("heads");
-  const auto project = [&](const char* name, int64_t features, int64_t width, const Bind& x, const Bind& w,
-                           const Bind& y, bool residual = false) {
+  const LatentShape& latent = *c.latent;
+  const int64_t head = c.query_dim(), row = latent.rank + c.rotary, queries = c.heads * head;
+  const int64_t q_rows = latent.q_rank > 0 ? latent.q_rank : queries;
+  // One projection of x for both latents; a row of keys and values is behind the queries' latent, or behind the queries.
+  // Rows begin at multiples of 16 bytes, as products want them.
+  constexpr int64_t kEach = 8;
+  const ValueId projected = g.between("qkv", (q_rows + row + kEach - 1) / kEach * kEach);
+  const Bind of_keys(projected, q_rows);
+  const ValueId q = latent.q_rank > 0 ? g.between("q", queries) : projected, heads = g.between("heads");
+  const auto project = [&](const char* name, int64_t features, int64_t width, const Bind& x, const Bind& y,
+                           const Bind& residual = {}) {
     using L = Linear::Args;
     g.add<Linear>(name,
                   {.tokens = 0,
@@ -36,38 +43,38 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                    .x = c.x,
                    .y = c.x,
                    .layout = c.layout,
-                   .residual = residual},
-                  {{&L::x, x}, {&L::w, w}, {&L::residual, residual ? y : Bind()}, {&L::y, y}});
+                   .residual = residual.value != kNoValue},
+                  {{&L::x, x}, {&L::w, g.held(name)}, {&L::residual, residual}, {&L::y, y}});
   };
-  const auto norm = [&](const char* name, int64_t width, const Bind& x, const Bind& weight) {
+  const auto norm = [&](const char* name, int64_t width, const Bind& x) {
     using N = RmsNorm::Args;
-    g.add<RmsNorm>(name, {.tokens = 0, .hidden = width, .eps = c.eps, .x = c.x, .y = c.x},
-                   {{&N::x, x}, {&N::weight, weight}, {&N::y, x}});
+    g.add<RmsNorm>(name, {.tokens = 0, .hidden = width, .eps = latent.eps, .x = c.x, .y = c.x},
+                   {{&N::x, x}, {&N::weight, g.held(name)}, {&N::y, x}});
   };
   // Rotates the part of a head that carries the position.
-  const auto turn = [&](const char* name, int64_t count, int64_t head_dim, ValueId x) {
+  const auto turn = [&](const char* name, int64_t count, int64_t head_dim, const Bind& x) {
     using R = Rope::Args;
     g.add<Rope>(name,
                 {.tokens = 0,
                  .heads = count,
                  .head_dim = head_dim,
-                 .rotary = c.rope,
-                 .first = head_dim - c.rope,
+                 .rotary = c.rotary,
+                 .first = head_dim - c.rotary,
                  .table_rows = b.positions,
-                 .pairs = RopePairs::kInterleaved,
+                 .pairs = c.pairs,
                  .x = c.x},
                 {{&R::positions, v("positions")}, {&R::table, v("rope")}, {&R::x, x}});
   };
-  project("attention.q_a", c.q_rank, c.hidden, v("x"), g.held("attention.q_a"), q_latent);
-  norm("attention.q_norm", c.q_rank, q_latent, g.held("attention.q_norm"));
-  project("attention.q_b", c.heads * head, c.q_rank, q_latent, g.held("attention.q_b"), q);
+  project("attention.qkv", q_rows + row, c.input > 0 ? c.input : c.hidden, v("x"), projected);
+  if (latent.q_rank > 0) {
+    norm("attention.q_norm", latent.q_rank, projected);
+    project("attention.q_b", queries, latent.q_rank, projected, q);
+  }
   turn("attention.q_rope", c.heads, head, q);
-  // A row holds the latent followed by the key that carries the position: the norm applies to the former,
-  // the rotation to the latter.
-  project("attention.kv_a", row, c.hidden, v("x"), g.held("attention.kv_a"), latent);
-  norm("attention.kv_norm", c.rank, latent, g.held("attention.kv_norm"));
-  turn("attention.k_rope", 1, row, latent);
-  const ValueId cache = g.held("cache");
+  // The norm applies to the latent, the rotation to the key behind it.
+  norm("attention.kv_norm", latent.rank, of_keys);
+  turn("attention.k_rope", 1, row, of_keys);
+  const ValueId cache = g.held("k_cache");
   using W = KvWrite::Args;
   g.add<KvWrite>("attention.kv_write",
                  {.tokens = 0,
@@ -77,9 +84,9 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                   .page_size = b.page_size,
                   .kv = c.x,
                   .values = false},
-                 {{&W::k, latent}, {&W::slot_of, v("slot_of")}, {&W::k_cache, cache}});
+                 {{&W::k, of_keys}, {&W::slot_of, v("slot_of")}, {&W::k_cache, cache}});
   using A = LatentAttention::Args;
-  g.add<LatentAttention>("attention.latent", attention_problem(c, b),
+  g.add<LatentAttention>("attention.latent", latent_problem(c, b, rows_max),
                          {{&A::q, q},
                           {&A::kv_b, g.held("attention.kv_b")},
                           {&A::cache, cache},
@@ -87,7 +94,8 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                           {&A::q_begin, v("q_begin")},
                           {&A::kv_len, v("kv_len")},
                           {&A::y, heads}});
-  project("attention.o", c.hidden, c.heads * c.v_dim, heads, g.held("attention.o"), v("stream"), true);
+  const Bind residual = v("residual").value == kNoValue ? v("stream") : v("residual");
+  project("attention.o", c.hidden, c.heads * latent.v_dim, heads, v("stream"), residual);
 }
 
 }  // namespace sluice

@@ -26,6 +26,13 @@ int64_t bytes_of_slot(const SlotSpec& spec) {
   return bytes_of(spec.dtype, elements);
 }
 
+Tensor shaped_like(const SlotSpec& spec, const Tensor& tensor) {
+  int64_t elements = 1;
+  for (int i = 0; i < spec.rank; ++i) elements *= spec.shape[static_cast<size_t>(i)];
+  if (spec.dtype != tensor.dtype || elements != elements_of(tensor)) return tensor;
+  return tensor_at(tensor.data, tensor.where, spec);
+}
+
 Result<OwnedTensor> OwnedTensor::make(Device& device, const SlotSpec& spec, const std::string& what) {
   const int64_t bytes = bytes_of_slot(spec);
   const auto memory = device.allocate(static_cast<size_t>(bytes));

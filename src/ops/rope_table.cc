@@ -24,8 +24,13 @@ Status check(const RopeScaling& s, int64_t rows, int64_t rotary, const float* ta
   SLUICE_TRY(need(s.original_context > 0 && std::isfinite(s.original_context),
                   "original_context finite and above 0", s.original_context));
   SLUICE_TRY(need(s.beta_slow > 0, "beta_slow above 0", s.beta_slow));
-  return need(s.beta_fast > s.beta_slow && std::isfinite(s.beta_fast), "beta_fast finite and above beta_slow",
-              s.beta_fast);
+  // Kimi K2 has equal ones: the blend is a step then.
+  const bool may_be_equal = s.blend == RopeScaling::Blend::kPairs;
+  const bool ordered = may_be_equal ? s.beta_fast >= s.beta_slow : s.beta_fast > s.beta_slow;
+  return need(
+      ordered && std::isfinite(s.beta_fast),
+      may_be_equal ? "beta_fast finite and at least beta_slow" : "beta_fast finite and above beta_slow",
+      s.beta_fast);
 }
 
 // The range of pairs in which the blend runs: below `low` nothing changes, above `high` all pairs are slowed down.

@@ -58,7 +58,7 @@ class EngineDraftHead : public ::testing::Test {
   // f32: the head's kernels depend on the batch, and rounding must not change a draft.
   std::unique_ptr<Device> device_ = cpu::open_device({.threads = 2}).value();
   DecoderModel model_{small_decoder().with_activations(DType::kF32)};
-  Eagle3Config config_ = small_head(DType::kF32);
+  DraftLayerConfig config_ = small_head(DType::kF32);
   HeadWeights head_{config_};
 
   EngineOptions drafting(int64_t drafts, EngineOptions options = invariant()) {
@@ -128,7 +128,7 @@ TEST_F(EngineDraftHead, AlsoAfterChunksOfPromptsAndPreemptions) {
 // Logprobs of greedy and of sampled answers come from different kernels there, so they are compared apart.
 TEST_F(EngineDraftHead, OnADeviceWithMemoryOfItsOwn) {
   FarModel far;
-  Eagle3Config config = small_head();
+  DraftLayerConfig config = small_head();
   config.mlp.intermediate = 64, config.mlp.layout = layout_for(Backend::kCuda);
   config.attention.layout = WeightLayout::kRowMajor;
   const HeadWeights host(config);

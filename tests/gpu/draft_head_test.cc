@@ -1,17 +1,16 @@
-// The shipped model with its draft head on a GPU.
+// Models with draft layers on a GPU: the shipped one with its head, and a small DeepSeek V3.
 #include "gpu/gpu.h"
 #include "gpu/shipped.h"
 #include "harness/engine_runs.h"
 #include "harness/recorded_logits.h"
-#include "models/eagle3.h"
+#include "models/draft.h"
 
 namespace sluice::test {
 
-// Greedy and sampled answers apart: a step of greedy rows alone takes logprobs from another kernel than a mixed one.
 TEST_F(OnGpu, DraftHeadLeavesTheAnswersAndDraftsSomeOfThem) {
   const auto model = LoadedModel::load(gpu(), shipped_model());
   ASSERT_TRUE(model.ok()) << model.status().message;
-  const auto head = LoadedEagle3::load(gpu(), shipped_head(), *model.value());
+  const auto head = LoadedDraft::load_eagle3(gpu(), shipped_head(), *model.value());
   ASSERT_TRUE(head.ok()) << head.status().message;
   const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
@@ -45,6 +44,30 @@ TEST_F(OnGpu, DraftHeadLeavesTheAnswersAndDraftsSomeOfThem) {
         EXPECT_GT(counts.accepted_at[static_cast<size_t>(drafts) - 1], 0) << what;
         EXPECT_LT(counts.accepted, counts.draft_tokens) << what;
       }
+    }
+  }
+}
+
+TEST_F(OnGpu, MultiTokenPredictionLeavesTheAnswers) {
+  const std::string name = "deepseek_v3/gpu";
+  const auto model = LoadedModel::load(gpu(), test_data(name));
+  ASSERT_TRUE(model.ok()) << model.status().message;
+  const auto draft = LoadedDraft::load_mtp(gpu(), test_data(name), *model.value());
+  ASSERT_TRUE(draft.ok()) << draft.status().message;
+  const auto requests = adjusted_requests(96);
+  for (const int64_t sequences : {1, 3, 8}) {
+    EngineOptions options = invariant();
+    options.max_num_seqs = sequences;
+    const auto engine = [&] {
+      return engine_of(gpu(), model.value()->config().decoder, model.value()->weights(), options);
+    };
+    const auto wanted = run(*engine(), requests);
+    options.draft_head = DraftHead{draft.value()->config(), &draft.value()->weights()};
+    for (const int64_t drafts : {1, 3, 7}) {
+      options.speculation = {.method = DraftMethod::kMtp, .num_speculative_tokens = drafts, .by_cost = false};
+      const auto drafting = engine();
+      EXPECT_EQ(run(*drafting, requests), wanted) << sequences << " sequences, " << drafts << " drafts";
+      EXPECT_GT(drafting->scheduler().draft_counts().draft_tokens, 0);
     }
   }
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "harness/test_data.h"
-#include "models/eagle3.h"
+#include "models/draft.h"
 #include "weights/files.h"
 
 namespace sluice::test {
@@ -57,9 +57,9 @@ class ChangedHead {
     std::ofstream(directory_.file("config.json")) << config.dump();
   }
   const std::string& path() const { return directory_.path(); }
-  Result<std::unique_ptr<LoadedEagle3>> load(Device& device, const LoadedModel& model,
-                                             const Eagle3LoadOptions& options = {}) const {
-    return LoadedEagle3::load(device, path(), model, options);
+  Result<std::unique_ptr<LoadedDraft>> load(Device& device, const LoadedModel& model,
+                                            const DraftLoadOptions& options = {}) const {
+    return LoadedDraft::load_eagle3(device, path(), model, options);
   }
   // The message without the directory.
   std::string error(Device& device, const LoadedModel& model) const {

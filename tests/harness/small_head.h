@@ -8,8 +8,8 @@ namespace sluice::test {
 // It drafts only these tokens.
 inline const std::vector<int32_t> kHeadTokens = {5, 17, 60};
 
-inline Eagle3Config small_head(DType x = DType::kBF16) {
-  Eagle3Config c;
+inline DraftLayerConfig small_head(DType x = DType::kBF16) {
+  DraftLayerConfig c;
   c.vocab = kSmallVocab, c.draft_vocab = std::ssize(kHeadTokens), c.maps_tokens = true;
   c.hidden = 32, c.model_hidden = 64;
   c.taps = {0, 2, 3};
@@ -21,12 +21,12 @@ inline Eagle3Config small_head(DType x = DType::kBF16) {
 }
 
 struct HeadWeights {
-  explicit HeadWeights(const Eagle3Config& c) {
+  explicit HeadWeights(const DraftLayerConfig& c) {
     Random random(23);
     MoeWeights mlp;
     add_moe_weights(c.mlp, random, &store, &mlp);
     weights.set_moe(-1, c.mlp, mlp);
-    for (const HeldSlot& held : eagle3_weights(c)) {
+    for (const HeldSlot& held : draft_layer_weights(c)) {
       if (weights(-1, held.name).present()) continue;
       const Tensor t = store.add(held.spec);
       weights.set(-1, held.name, t);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <functional>
 
-#include "models/eagle3.h"
+#include "models/draft.h"
 
 namespace sluice::test {
 namespace {
@@ -51,10 +51,10 @@ Json model_opt() {
   return out;
 }
 
-Eagle3Config read(const Json& config, int64_t layers = 36) {
+DraftLayerConfig read(const Json& config, int64_t layers = 36) {
   const auto out = read_eagle3_config(JsonAt(config, "config.json"), model_of(layers));
   EXPECT_TRUE(out.ok()) << out.status().message;
-  return out.ok() ? out.value() : Eagle3Config{};
+  return out.ok() ? out.value() : DraftLayerConfig{};
 }
 
 std::string error(Json config, const std::function<void(Json&)>& change, int64_t layers = 36) {
@@ -64,12 +64,12 @@ std::string error(Json config, const std::function<void(Json&)>& change, int64_t
 std::string error(const std::function<void(Json&)>& change) { return error(spec_forge(), change); }
 
 using Taps = std::vector<int32_t>;
-using FeatureNorm = Eagle3Config::FeatureNorm;
+using FeatureNorm = DraftLayerConfig::FeatureNorm;
 
 }  // namespace
 
-TEST(Eagle3Config, ReadsAHeadOfSpecForge) {
-  const Eagle3Config c = read(spec_forge());
+TEST(DraftLayerConfig, ReadsAHeadOfSpecForge) {
+  const DraftLayerConfig c = read(spec_forge());
   EXPECT_EQ(c.vocab, 201088);
   EXPECT_EQ(c.draft_vocab, 32000);
   EXPECT_EQ(c.hidden, 2880);
@@ -95,9 +95,9 @@ TEST(Eagle3Config, ReadsAHeadOfSpecForge) {
   EXPECT_DOUBLE_EQ(c.rope.factor, 1);
 }
 
-TEST(Eagle3Config, ReadsAHeadOfSpeculatorsWithTransformersDefaults) {
+TEST(DraftLayerConfig, ReadsAHeadOfSpeculatorsWithTransformersDefaults) {
   Json config = speculators();
-  const Eagle3Config c = read(config);
+  const DraftLayerConfig c = read(config);
   EXPECT_EQ(c.draft_vocab, 64000);
   EXPECT_EQ(c.taps, (Taps{2, 18, 33}));
   EXPECT_EQ(c.feature_norm, FeatureNorm::kAll);
@@ -122,25 +122,25 @@ TEST(Eagle3Config, ReadsAHeadOfSpeculatorsWithTransformersDefaults) {
   EXPECT_EQ(read_speculative_tokens(JsonAt(config, "config.json")).value(), std::nullopt);
 }
 
-TEST(Eagle3Config, ReadsAHeadOfModelOpt) {
-  const Eagle3Config c = read(model_opt());
+TEST(DraftLayerConfig, ReadsAHeadOfModelOpt) {
+  const DraftLayerConfig c = read(model_opt());
   EXPECT_EQ(c.draft_vocab, 201088);
   EXPECT_EQ(c.taps, (Taps{24, 30, 36}));
   EXPECT_EQ(c.feature_norm, FeatureNorm::kAll);
   EXPECT_FALSE(c.norm_before_residual);
 }
 
-TEST(Eagle3Config, ReadsAShortHeadOfNvidia) {
+TEST(DraftLayerConfig, ReadsAShortHeadOfNvidia) {
   Json config = model_opt();
   config["eagle_config"]["use_aux_hidden_state"] = false, config["eagle_config"]["norm_before_fc"] = false;
   config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = Json::array();
-  const Eagle3Config c = read(config);
+  const DraftLayerConfig c = read(config);
   EXPECT_FALSE(c.fc);
   EXPECT_EQ(c.taps, (Taps{37}));
   EXPECT_EQ(c.features(), 2880);
 }
 
-TEST(Eagle3Config, ReadsAHeadOfNebius) {
+TEST(DraftLayerConfig, ReadsAHeadOfNebius) {
   Json config = spec_forge();
   config["architectures"] = {"LlamaForCausalLM"};
   config["intermediate_size"] = 11520;
@@ -149,7 +149,7 @@ TEST(Eagle3Config, ReadsAHeadOfNebius) {
   config["rope_scaling"] = {
       {"rope_type", "yarn"}, {"factor", 32.0},   {"original_max_position_embeddings", 4096},
       {"beta_fast", 32.0},   {"beta_slow", 1.0}, {"truncate", false}};
-  const Eagle3Config c = read(config);
+  const DraftLayerConfig c = read(config);
   EXPECT_EQ(c.draft_vocab, 64000);
   EXPECT_DOUBLE_EQ(c.rope.theta, 150000);
   EXPECT_DOUBLE_EQ(c.rope.factor, 32);
@@ -158,7 +158,7 @@ TEST(Eagle3Config, ReadsAHeadOfNebius) {
   EXPECT_EQ(c.rope.truncate, RopeScaling::Truncate::kNo);
 }
 
-TEST(Eagle3Config, ReadsAHeadWithANormOfEachFeature) {
+TEST(DraftLayerConfig, ReadsAHeadWithANormOfEachFeature) {
   Json config = spec_forge();
   config["architectures"] = {"Eagle3LlamaForCausalLM"};
   config["norm_output"] = true, config["attention_bias"] = true;
@@ -166,7 +166,7 @@ TEST(Eagle3Config, ReadsAHeadWithANormOfEachFeature) {
   for (const char* key : {"fc_norm", "use_aux_norm"}) {
     Json named = config;
     named[key] = true;
-    const Eagle3Config c = read(named);
+    const DraftLayerConfig c = read(named);
     EXPECT_EQ(c.feature_norm, FeatureNorm::kEach) << key;
     EXPECT_TRUE(c.norm_output && c.attention.qkv_bias && c.attention.o_bias);
     EXPECT_EQ(c.taps, (Taps{1, 9, 17, 25, 33}));
@@ -175,7 +175,7 @@ TEST(Eagle3Config, ReadsAHeadWithANormOfEachFeature) {
 }
 
 // Top-level ids are boundaries. Those of eagle_config alone are layers whose output counts, unless one is the number of layers.
-TEST(Eagle3Config, LayerIdsBecomeTheLayersWhoseInputIsAFeature) {
+TEST(DraftLayerConfig, LayerIdsBecomeTheLayersWhoseInputIsAFeature) {
   const auto taps = [](const Json& top, const Json& eagle, int64_t layers = 36) {
     Json config = model_opt();
     config["eagle_aux_hidden_state_layer_ids"] = top;
@@ -193,18 +193,18 @@ TEST(Eagle3Config, LayerIdsBecomeTheLayersWhoseInputIsAFeature) {
   EXPECT_EQ(taps(nullptr, nullptr, 3), (Taps{2, 1, 0}));
 }
 
-TEST(Eagle3Config, AHeadMayBeNarrowerThanItsModel) {
+TEST(DraftLayerConfig, AHeadMayBeNarrowerThanItsModel) {
   Json config = spec_forge();
   config["hidden_size"] = 1024, config["target_hidden_size"] = 2880;
   config.erase("head_dim");
-  const Eagle3Config c = read(config);
+  const DraftLayerConfig c = read(config);
   EXPECT_EQ(c.hidden, 1024);
   EXPECT_EQ(c.features(), 8640);
   EXPECT_EQ(c.attention.head_dim, 16);
   EXPECT_EQ(c.attention.input, 2048);
 }
 
-TEST(Eagle3Config, RefusesHeadsOfOtherModels) {
+TEST(DraftLayerConfig, RefusesHeadsOfOtherModels) {
   EXPECT_EQ(error([](Json& c) { c["hidden_size"] = 4096; }),
             "config.json: hidden_size: wanted the model's 2880 without target_hidden_size, found 4096");
   EXPECT_EQ(error([](Json& c) { c["target_hidden_size"] = 4096; }),
@@ -231,7 +231,7 @@ TEST(Eagle3Config, RefusesHeadsOfOtherModels) {
             "config.json: num_aux_hidden_states: wanted 3, the number of layer ids, found 5");
 }
 
-TEST(Eagle3Config, RefusesOtherHeads) {
+TEST(DraftLayerConfig, RefusesOtherHeads) {
   const std::string architectures =
       "config.json: architectures: wanted one of LlamaForCausalLMEagle3, Eagle3LlamaForCausalLM, "
       "Eagle3DraftModel, "
@@ -276,7 +276,7 @@ TEST(Eagle3Config, RefusesOtherHeads) {
             "found false");
 }
 
-TEST(Eagle3Config, RefusesWhatContradictsItself) {
+TEST(DraftLayerConfig, RefusesWhatContradictsItself) {
   EXPECT_EQ(error([](Json& c) { c["norm_before_fc"] = c["fc_norm"] = true; }),
             "config.json: fc_norm: wanted false with norm_before_fc, found true");
   EXPECT_EQ(
@@ -296,7 +296,7 @@ TEST(Eagle3Config, RefusesWhatContradictsItself) {
             "config.json: intermediate_size: wanted a value, found no such key");
 }
 
-TEST(Eagle3Config, ReadsLlama3ScalingOfPositions) {
+TEST(DraftLayerConfig, ReadsLlama3ScalingOfPositions) {
   const Json llama3 = {{"factor", 16.0},
                        {"high_freq_factor", 8.0},
                        {"low_freq_factor", 2.0},
@@ -319,7 +319,7 @@ TEST(Eagle3Config, ReadsLlama3ScalingOfPositions) {
   EXPECT_EQ(read(config).rope.blend, RopeScaling::Blend::kRotations);
 }
 
-TEST(Eagle3Config, RefusesAScalingOfPositionsThatIsNotComputed) {
+TEST(DraftLayerConfig, RefusesAScalingOfPositionsThatIsNotComputed) {
   EXPECT_EQ(error([&](Json& c) {
               c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
             }),

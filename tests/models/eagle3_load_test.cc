@@ -33,7 +33,7 @@ void set_distance(Tensors& tensors, int64_t element, int64_t value) {
   std::memcpy(named(tensors, "d2t").bytes.data() + 8 * element, &value, 8);
 }
 
-std::vector<std::byte> bytes_of_weight(const LoadedEagle3& head, const std::string& name) {
+std::vector<std::byte> bytes_of_weight(const LoadedDraft& head, const std::string& name) {
   const Tensor t = head.weights()(-1, name);
   const auto* const data = static_cast<const std::byte*>(t.data);
   return {data, data + bytes_of(t.dtype, elements_of(t))};
@@ -41,7 +41,7 @@ std::vector<std::byte> bytes_of_weight(const LoadedEagle3& head, const std::stri
 
 class Eagle3Load : public testing::Test {
  protected:
-  std::unique_ptr<LoadedEagle3> load(const ChangedHead& head, const Eagle3LoadOptions& options = {}) {
+  std::unique_ptr<LoadedDraft> load(const ChangedHead& head, const DraftLoadOptions& options = {}) {
     auto made = head.load(*device, *model, options);
     EXPECT_TRUE(made.ok()) << made.status().message;
     return std::move(made).value();
@@ -50,8 +50,8 @@ class Eagle3Load : public testing::Test {
     return ChangedHead(head, change).error(*device, *model);
   }
   // Checks that the head holds every weight that its steps read.
-  void expect_whole(const LoadedEagle3& head) {
-    for (const HeldSlot& slot : eagle3_weights(head.config())) {
+  void expect_whole(const LoadedDraft& head) {
+    for (const HeldSlot& slot : draft_layer_weights(head.config())) {
       const Status status = check_slot(slot.spec, head.weights()(slot.layer, slot.name), Backend::kCpu, 1);
       EXPECT_TRUE(status.ok()) << slot.name << ": " << status.message;
     }
@@ -130,8 +130,8 @@ TEST_F(Eagle3Load, NamesOfEveryToolAreTheSameWeights) {
     }));
   };
   const auto want = load(ChangedHead("fc_norm"));
-  const auto expect_same = [&](const LoadedEagle3& head) {
-    for (const HeldSlot& slot : eagle3_weights(want->config()))
+  const auto expect_same = [&](const LoadedDraft& head) {
+    for (const HeldSlot& slot : draft_layer_weights(want->config()))
       EXPECT_EQ(bytes_of_weight(head, slot.name), bytes_of_weight(*want, slot.name)) << slot.name;
   };
   for (const char* layer : {"layers.0.", "model.midlayer.", "model.layers.0."})

@@ -1,218 +1,10 @@
 // Drafts of EAGLE3 heads against the float64 runs of tools/parity/record_eagle3.py: after the model's features, and after drafts.
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
 #include "harness/devices.h"
+#include "harness/draft_layer_run.h"
 #include "harness/eagle3_head.h"
-#include "harness/recorded_logits.h"
 
 namespace sluice::test {
 namespace {
-
-constexpr int64_t kPositions = 9, kRows = 11;  // with the model's features; and with those of drafts
-
-// expected.safetensors, as record_eagle3.py describes it.
-struct RecordedHead {
-  std::vector<BF16> features;
-  std::vector<int32_t> ids, tokens;
-  RecordedRows stream, hidden;
-
-  explicit RecordedHead(const std::string& head) {
-    const auto file = Checkpoint::open(eagle3_data(head) + "/expected.safetensors");
-    EXPECT_TRUE(file.ok()) << file.status().message;
-    if (!file.ok()) return;
-    const Checkpoint& from = *file.value();
-    features = values<BF16>(from, "features"), ids = values<int32_t>(from, "ids");
-    tokens = values<int32_t>(from, "tokens");
-    stream = recorded_rows(from, "stream"), hidden = recorded_rows(from, "hidden");
-  }
-};
-
-// Activations as bytes, from floats and back.
-std::vector<std::byte> as_activations(DType x, const std::vector<float>& values) {
-  std::vector<std::byte> out(static_cast<size_t>(bytes_of(x, std::ssize(values))));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const BF16 half = to_bf16(values[i]);
-    if (x == DType::kBF16) std::memcpy(&out[2 * i], &half, 2);
-    if (x == DType::kF32) std::memcpy(&out[4 * i], &values[i], 4);
-  }
-  return out;
-}
-std::vector<float> as_floats(DType x, const std::byte* from, int64_t count) {
-  std::vector<float> out;
-  const Tensor t = make_tensor(const_cast<std::byte*>(from), x, {count});
-  for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<float>(load(t, i)));
-  return out;
-}
-
-// A head with all that its steps need, for one sequence whose pages are not in order.
-class Drafter {
- public:
-  static constexpr StepBounds kBounds{
-      .tokens = 16, .sequences = 12, .positions = 32, .page_size = 4, .pages = 10};
-
-  Drafter(Device& device, const LoadedEagle3& head) : device_(device), config_(head.config()) {
-    auto made = Eagle3::plan(device, config_, kBounds);
-    EXPECT_TRUE(made.ok()) << made.status().message;
-    eagle_ = std::move(made).value();
-    workspace_.resize(eagle_->workspace_bytes() + 64);
-    const AttentionConfig& a = config_.attention;
-    const int64_t elements = kBounds.pages * a.kv_heads * kBounds.page_size * a.head_dim;
-    // Positions that no step has written hold NaN.
-    for (auto* cache : {&k_, &v_})
-      cache->assign(static_cast<size_t>(bytes_of(a.cache_type(), elements)), std::byte{0xFF});
-    const auto view = [&](std::vector<std::byte>& cache) {
-      return make_tensor(cache.data(), a.cache_type(),
-                         {kBounds.pages, a.kv_heads, kBounds.page_size, a.head_dim});
-    };
-    auto held = eagle_->bind(head.weights(), {view(k_), view(v_)});
-    EXPECT_TRUE(held.ok()) << held.status().message;
-    held_ = std::move(held).value();
-    rope_.resize(static_cast<size_t>(kBounds.positions * a.rotary));
-    EXPECT_TRUE(rope_table(config_.rope, kBounds.positions, a.rotary, rope_.data()).ok());
-    const auto rows = static_cast<size_t>(bytes_of(config_.x, kBounds.tokens * config_.hidden));
-    stream_.assign(rows, std::byte{0xFF}), hidden_.assign(rows, std::byte{0xFF});
-  }
-
-  // Rows from position `first` on with the model's features; leaves their streams.
-  void extend(const RecordedHead& r, int64_t first, int64_t count) {
-    std::vector<float> features;
-    for (int64_t i = first * config_.features(); i < (first + count) * config_.features(); ++i)
-      features.push_back(to_float(r.features[static_cast<size_t>(i)]));
-    source_ = as_activations(config_.x, features);
-    const auto ids = r.ids.begin() + first;
-    run(first, {ids, ids + count}, config_.features(), [&](const Eagle3In& in) {
-      return eagle_->extend(in, held_, stream(), workspace(), device_.stream());
-    });
-  }
-  // The row at `position` after the draft that is left.
-  void next(int64_t position) {
-    source_ = {hidden_.begin(), hidden_.begin() + bytes_of(config_.x, config_.hidden)};
-    run(position, {token_[0]}, config_.hidden,
-        [&](const Eagle3In& in) { return eagle_->next(in, held_, stream(), workspace(), device_.stream()); });
-  }
-  // Drafts after these rows of the stream.
-  void draft(std::vector<int32_t> rows) {
-    const auto n = std::ssize(rows);
-    token_.assign(static_cast<size_t>(n), -2);
-    const Status status = eagle_->draft(make_tensor(rows.data(), DType::kI32, {n}), stream(), held_,
-                                        make_tensor(token_.data(), DType::kI32, {n}),
-                                        make_tensor(hidden_.data(), config_.x, {n, config_.hidden}),
-                                        workspace(), device_.stream());
-    EXPECT_TRUE(status.ok()) << status.message;
-    EXPECT_TRUE(device_.wait(device_.stream()).ok());
-  }
-  std::vector<float> stream_rows(int64_t count) const {
-    return as_floats(config_.x, stream_.data(), count * config_.hidden);
-  }
-  std::vector<float> hidden_rows(int64_t count) const {
-    return as_floats(config_.x, hidden_.data(), count * config_.hidden);
-  }
-  const std::vector<int32_t>& tokens() const { return token_; }
-
- private:
-  static int32_t page_of(int64_t position) {
-    return static_cast<int32_t>(kBounds.pages - 1 - 2 * (position / kBounds.page_size));
-  }
-  Tensor stream() { return make_tensor(stream_.data(), config_.x, {kBounds.tokens, config_.hidden}); }
-  Workspace workspace() { return {workspace_.data(), workspace_.size()}; }
-
-  template <class Enqueue>
-  void run(int64_t first, std::vector<int32_t> ids, int64_t width, Enqueue enqueue) {
-    const auto n = std::ssize(ids);
-    std::vector<int32_t> positions, slots;
-    for (int64_t i = first; i < first + n; ++i) {
-      positions.push_back(static_cast<int32_t>(i));
-      slots.push_back(page_of(i) * static_cast<int32_t>(kBounds.page_size) +
-                      static_cast<int32_t>(i % kBounds.page_size));
-    }
-    std::vector<int32_t> begins(kBounds.sequences + 1, static_cast<int32_t>(n)),
-        lengths(kBounds.sequences, 0),
-        pages(static_cast<size_t>(kBounds.sequences * kBounds.pages_per_seq()), -1);
-    begins[0] = 0, lengths[0] = static_cast<int32_t>(first + n);
-    for (int64_t i = 0; i < first + n; ++i) pages[static_cast<size_t>(i / kBounds.page_size)] = page_of(i);
-    const auto i32 = [](std::vector<int32_t>& v, std::initializer_list<int64_t> shape) {
-      return make_tensor(v.data(), DType::kI32, shape);
-    };
-    Eagle3In in;
-    in.token_ids = i32(ids, {n});
-    in.source = make_tensor(source_.data(), config_.x, {n, width});
-    in.tables = {
-        .positions = i32(positions, {n}),
-        .slot_of = i32(slots, {n}),
-        .q_begin = i32(begins, {kBounds.sequences + 1}),
-        .kv_len = i32(lengths, {kBounds.sequences}),
-        .page_table = i32(pages, {kBounds.sequences, kBounds.pages_per_seq()}),
-        .rope = make_tensor(rope_.data(), DType::kF32, {kBounds.positions, config_.attention.rotary / 2, 2}),
-        .rows_max = n == 1 ? 1 : 0};
-    const Status status = enqueue(in);
-    EXPECT_TRUE(status.ok()) << status.message;
-    EXPECT_TRUE(device_.wait(device_.stream()).ok());
-  }
-
-  Device& device_;
-  const Eagle3Config& config_;
-  std::unique_ptr<Eagle3> eagle_;
-  Eagle3Held held_;
-  std::vector<std::byte> workspace_, k_, v_, stream_, hidden_, source_;
-  std::vector<float> rope_;
-  std::vector<int32_t> token_;
-};
-
-// What an error may be, as a multiple of what roundings of bf16 did to the recorded runs: the bounds of tests/models/mtp_test.cc.
-struct Allowed {
-  double noise_scale, rms, most;
-};
-constexpr Allowed kBf16{1, 4, 2}, kF32{0x1p-16, 16, 16};
-
-// Rows from position `first` on.
-void expect_within(const RecordedRows& want, const std::vector<float>& got, int64_t first,
-                   const Allowed& allowed, const char* what) {
-  const size_t width = want.value.size() / want.noise.size();
-  for (size_t row = 0; row < got.size() / width; ++row) {
-    const size_t at = static_cast<size_t>(first) + row;
-    double squares = 0, most = 0;
-    for (size_t i = 0; i < width; ++i) {
-      const double off = std::abs(static_cast<double>(got[row * width + i]) -
-                                  static_cast<double>(want.value[at * width + i]));
-      ASSERT_TRUE(std::isfinite(off)) << what << " row " << at;
-      squares += off * off, most = std::max(most, off);
-    }
-    const double rms = std::sqrt(squares / static_cast<double>(width));
-    EXPECT_LE(rms, allowed.rms * allowed.noise_scale * want.noise[at]) << what << " row " << at;
-    EXPECT_LE(most, allowed.most * allowed.noise_scale * want.noise_most[at]) << what << " row " << at;
-  }
-}
-
-std::vector<int32_t> numbers(int64_t count) {
-  std::vector<int32_t> out;
-  for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<int32_t>(i));
-  return out;
-}
-
-void expect_extended(Drafter& drafter, const RecordedHead& r, int64_t first, int64_t count,
-                     const Allowed& allowed) {
-  drafter.extend(r, first, count);
-  expect_within(r.stream, drafter.stream_rows(count), first, allowed, "stream");
-  drafter.draft(numbers(count));
-  expect_within(r.hidden, drafter.hidden_rows(count), first, allowed, "hidden");
-  const auto from = r.tokens.begin() + first;
-  EXPECT_EQ(drafter.tokens(), (std::vector<int32_t>{from, from + count})) << first;
-}
-
-// The drafts after the last position with features.
-void expect_drafts(Drafter& drafter, const RecordedHead& r, int64_t rows, const Allowed& allowed) {
-  drafter.draft({static_cast<int32_t>(rows - 1)});
-  for (int64_t position = kPositions; position < kRows; ++position) {
-    EXPECT_EQ(drafter.tokens()[0], r.ids[static_cast<size_t>(position)]);
-    drafter.next(position);
-    expect_within(r.stream, drafter.stream_rows(1), position, allowed, "draft's stream");
-    drafter.draft({0});
-    expect_within(r.hidden, drafter.hidden_rows(1), position, allowed, "draft's hidden");
-    EXPECT_EQ(drafter.tokens()[0], r.tokens[static_cast<size_t>(position)]);
-  }
-}
 
 // Calls test(device, head, recording, bounds) for every head in both types of activations.
 template <class Test>
@@ -223,9 +15,11 @@ void for_each_head(Test test) {
     for (const char* name : kEagle3Heads)
       for (const DType x : {DType::kBF16, DType::kF32}) {
         SCOPED_TRACE(std::string(name) + " " + text(x));
-        const auto head = LoadedEagle3::load(*device, eagle3_data(name) + "/checkpoint", *model, {.x = x});
+        const auto head =
+            LoadedDraft::load_eagle3(*device, eagle3_data(name) + "/checkpoint", *model, {.x = x});
         ASSERT_TRUE(head.ok()) << head.status().message;
-        test(*device, *head.value(), RecordedHead(name), x == DType::kF32 ? kF32 : kBf16);
+        test(*device, *head.value(), recorded_drafts(eagle3_data(name) + "/expected.safetensors"),
+             x == DType::kF32 ? kF32Roundings : kBf16Roundings);
       }
   }
 }
@@ -233,16 +27,16 @@ void for_each_head(Test test) {
 }  // namespace
 
 TEST(Eagle3Parity, StreamsHiddenStatesAndDraftsAreThoseOfTheExactRun) {
-  for_each_head([](Device& device, const LoadedEagle3& head, const RecordedHead& r, const Allowed& allowed) {
+  for_each_head([](Device& device, const LoadedDraft& head, const RecordedDrafts& r, const Allowed& allowed) {
     Drafter drafter(device, head);
-    expect_extended(drafter, r, 0, kPositions, allowed);
-    expect_drafts(drafter, r, kPositions, allowed);
+    expect_extended(drafter, r, 0, kDraftPositions, allowed);
+    expect_drafts(drafter, r, kDraftPositions, allowed);
   });
 }
 
 // Features come in pieces, as prompts and verified drafts do, and replace the keys and values that drafts left.
 TEST(Eagle3Parity, DraftsAreTheSameHoweverTheFeaturesCame) {
-  for_each_head([](Device& device, const LoadedEagle3& head, const RecordedHead& r, const Allowed& allowed) {
+  for_each_head([](Device& device, const LoadedDraft& head, const RecordedDrafts& r, const Allowed& allowed) {
     Drafter drafter(device, head);
     expect_extended(drafter, r, 0, 4, allowed);
     drafter.draft({3});

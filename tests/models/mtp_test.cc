@@ -1,208 +1,160 @@
-// The draft layer against PyTorch: hidden states and logits within the noise of the recorded runs, however a step is cut.
-#include "models/mtp.h"
+// The layer for multi-token prediction behind the small DeepSeek V3 models, against the float64 runs of tools/parity/record_deepseek_v3.py:
+// hidden states and drafts after the model's own hidden states, and drafts after drafts.
+#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <set>
+#include <utility>
 
 #include "harness/devices.h"
+#include "harness/draft_layer_run.h"
+#include "harness/family_parity.h"
 #include "harness/far_device.h"
-#include "harness/mtp_draft.h"
 
 namespace sluice::test {
 namespace {
 
-std::unique_ptr<LoadedMtp> loaded(Device& device, const MtpLoadOptions& options = {}) {
-  auto made = LoadedMtp::load(device, kMtp, options);
+constexpr const char* kModels[] = {"deepseek_v3/v3", "deepseek_v3/gpu", "deepseek_v3/fp8"};
+
+// The hidden states after the model's last norm, of one step with these tokens.
+std::vector<float> hidden_states(Device& device, const LoadedModel& model, std::vector<int32_t> ids) {
+  DecoderConfig config = model.config().decoder;
+  config.taps = {static_cast<int32_t>(config.layers.size()) + 1};
+  const auto n = std::ssize(ids);
+  const StepBounds bounds{.tokens = n, .sequences = 1, .positions = n, .page_size = 4, .pages = (n + 3) / 4};
+  auto made = Decoder::plan(device, config, bounds);
   EXPECT_TRUE(made.ok()) << made.status().message;
-  return std::move(made).value();
+  const Decoder& decoder = *made.value();
+  std::vector<std::byte> cache(static_cast<size_t>(decoder.cache_bytes()));
+  const auto held = decoder.bind(model.weights(), decoder.caches(cache.data()));
+  EXPECT_TRUE(held.ok()) << held.status().message;
+  std::vector<std::byte> workspace(decoder.workspace_bytes() + 64);
+  std::vector<std::byte> taps(static_cast<size_t>(bytes_of(config.x, n * config.hidden)));
+  std::vector<int32_t> positions = numbers(n), begins = {0, static_cast<int32_t>(n)},
+                       lengths = {static_cast<int32_t>(n)}, pages = numbers(bounds.pages);
+  const int64_t rotary = config.layers.front().attention.rotary;
+  std::vector<float> rope(static_cast<size_t>(n * rotary));
+  EXPECT_TRUE(rope_table(config.rope, n, rotary, rope.data()).ok());
+  const auto i32 = [](std::vector<int32_t>& v, std::initializer_list<int64_t> shape) {
+    return make_tensor(v.data(), DType::kI32, shape);
+  };
+  StepIn in;
+  in.token_ids = i32(ids, {n});
+  in.tables = {{.positions = i32(positions, {n}),
+                .slot_of = i32(positions, {n}),
+                .q_begin = i32(begins, {2}),
+                .kv_len = i32(lengths, {1}),
+                .page_table = i32(pages, {1, bounds.pages_per_seq()}),
+                .rope = make_tensor(rope.data(), DType::kF32, {n, rotary / 2, 2})}};
+  in.logit_rows = make_tensor(nullptr, DType::kI32, {0});
+  in.taps = make_tensor(taps.data(), config.x, {n, config.hidden});
+  const Status status =
+      decoder.forward(in, held.value(), {}, {workspace.data(), workspace.size()}, device.stream());
+  EXPECT_TRUE(status.ok()) << status.message;
+  EXPECT_TRUE(device.wait(device.stream()).ok());
+  return as_floats(config.x, taps.data(), n * config.hidden);
 }
 
-// Rows of one sequence, from position `first` on, as shares of what is allowed.
-void expect_within(const RecordedRows& want, const std::vector<float>& got, int64_t first, double noise_scale,
-                   double rms_allowed, double most_allowed, const char* what) {
-  const size_t width = want.value.size() / want.noise.size(), rows = got.size() / width;
-  ASSERT_GT(rows, 0u);
-  double worst_rms = 0, worst_most = 0;
-  for (size_t row = 0; row < rows; ++row) {
-    const size_t at = static_cast<size_t>(first) + row;
-    double squares = 0, most = 0;
-    for (size_t i = 0; i < width; ++i) {
-      const double off = std::abs(static_cast<double>(got[row * width + i]) -
-                                  static_cast<double>(want.value[at * width + i]));
-      ASSERT_TRUE(std::isfinite(off)) << what << " row " << at;
-      squares += off * off, most = std::max(most, off);
-    }
-    worst_rms =
-        std::max(worst_rms, std::sqrt(squares / static_cast<double>(width)) / (noise_scale * want.noise[at]));
-    worst_most = std::max(worst_most, most / (noise_scale * want.noise_most[at]));
+// The model ran all tokens but the last, which is its own next one. tokens: -1 where roundings may change the draft.
+RecordedDrafts recorded_mtp(const std::string& model, const std::vector<float>& features) {
+  const auto file = Checkpoint::open(test_data(model + ".safetensors"));
+  EXPECT_TRUE(file.ok()) << file.status().message;
+  RecordedDrafts out{.features = features, .ids = {}, .tokens = {}, .stream = {}, .hidden = {}};
+  if (!file.ok()) return out;
+  const auto ids = values<int32_t>(*file.value(), "all.ids");
+  out.ids = {ids.begin() + 1, ids.end()};
+  out.hidden = recorded_rows(*file.value(), "mtp.hidden");
+  auto logits = values<float>(*file.value(), "mtp.logits");
+  const auto noise = values<float>(*file.value(), "mtp.noise_most");
+  const auto vocab = std::ssize(logits) / std::ssize(out.ids);
+  for (size_t i = 0; i < noise.size(); ++i) {
+    const auto row = logits.begin() + static_cast<ptrdiff_t>(i) * vocab;
+    const auto largest = std::max_element(row, row + vocab);
+    const float most = std::exchange(*largest, row[largest == row ? 1 : 0]);
+    const bool clear = most - *std::max_element(row, row + vocab) > 4 * noise[i];
+    out.tokens.push_back(clear ? static_cast<int32_t>(largest - row) : -1);
   }
-  EXPECT_LE(worst_rms, rms_allowed) << what;
-  EXPECT_LE(worst_most, most_allowed) << what;
-  testing::Test::RecordProperty(std::string(what) + "_rms", std::to_string(worst_rms));
-  testing::Test::RecordProperty(std::string(what) + "_most", std::to_string(worst_most));
+  return out;
 }
 
-void expect_within(const RecordedMtp& r, const MtpDraft::Answer& got, int64_t first, double noise_scale,
-                   double rms_allowed, double most_allowed) {
-  expect_within(r.hidden, got.hidden, first, noise_scale, rms_allowed, most_allowed, "hidden");
-  expect_within(r.logits, got.logits, first, noise_scale, rms_allowed, most_allowed, "logits");
+struct LoadedWithDraft {
+  std::unique_ptr<LoadedModel> model;
+  std::unique_ptr<LoadedDraft> draft;
+  LoadedWithDraft(Device& device, const std::string& name, DType x, Device* experts = nullptr) {
+    auto made = LoadedModel::load(device, test_data(name), {.x = x});
+    EXPECT_TRUE(made.ok()) << made.status().message;
+    model = std::move(made).value();
+    auto layer = LoadedDraft::load_mtp(device, test_data(name), *model, {.x = x, .experts = experts});
+    EXPECT_TRUE(layer.ok()) << layer.status().message;
+    draft = std::move(layer).value();
+  }
+};
+
+void expect_rows(Drafter& drafter, const RecordedDrafts& r, int64_t first, int64_t count,
+                 const Allowed& allowed) {
+  drafter.extend(r, first, count);
+  drafter.draft(numbers(count));
+  expect_within(r.hidden, drafter.hidden_rows(count), first, allowed, "hidden");
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t wanted = r.tokens[static_cast<size_t>(first + i)];
+    if (wanted >= 0) {
+      EXPECT_EQ(drafter.tokens()[static_cast<size_t>(i)], wanted) << "row " << first + i;
+    }
+  }
 }
 
-std::vector<float> rows_of(const std::vector<float>& all, int64_t width, int64_t first, int64_t count) {
-  return {all.begin() + first * width, all.begin() + (first + count) * width};
+void expect_chain(Drafter& drafter, const std::string& model, int64_t rows, int64_t position) {
+  const auto file = Checkpoint::open(test_data(model + ".safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  drafter.draft({static_cast<int32_t>(rows - 1)});
+  for (const int32_t wanted : values<int32_t>(*file.value(), "mtp.drafts")) {
+    EXPECT_EQ(drafter.tokens()[0], wanted) << position;
+    drafter.next(position++);
+    drafter.draft({0});
+  }
+}
+
+// In chunks through the cache; the last rows twice, as after a rejected draft.
+void expect_drafts_of(Device& device, const std::string& name, DType x, const Allowed& allowed,
+                      Device* experts = nullptr) {
+  SCOPED_TRACE(name + " " + text(x) + " " + text(device.info()));
+  const LoadedWithDraft m(device, name, x, experts);
+  const auto file = Checkpoint::open(test_data(name + ".safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  auto ids = values<int32_t>(*file.value(), "all.ids");
+  ids.pop_back();
+  const RecordedDrafts r = recorded_mtp(name, hidden_states(device, *m.model, ids));
+  Drafter drafter(device, *m.draft);
+  const auto rows = std::ssize(ids);
+  ASSERT_EQ(rows, 39);
+  for (const auto& [first, count] : {std::pair{0, 12}, {12, 1}, {13, 12}, {25, 10}, {31, 8}})
+    expect_rows(drafter, r, first, count, allowed);
+  expect_chain(drafter, name, 8, rows);
 }
 
 }  // namespace
 
-// The bounds are those of tests/models/parity_test.cc, and so is their reason: bf16 rounds every stored value once, and our error is
-// one more draw of what the spread of the recorded runs measures.
-TEST(Mtp, HiddenStatesAndLogitsInBf16AreWithinTheNoiseOfItsRoundings) {
-  const RecordedMtp r = recorded_mtp();
-  for (const auto& device : every_level(2)) {
-    SCOPED_TRACE(text(device->info()));
-    const auto layer = loaded(*device);
-    expect_within(r, MtpDraft(*device, *layer).step(r, {{0, 0, r.tokens()}}), 0, 1, 4, 2);
-  }
+TEST(Mtp, HiddenStatesAndDraftsInBf16AreWithinTheNoiseOfRoundings) {
+  for (const char* name : kModels)
+    for (const auto& device : every_level(2)) expect_drafts_of(*device, name, DType::kBF16, kBf16Roundings);
 }
 
-// The same roundings, 2^16 times finer, and those of sums (at most 128 terms here).
-TEST(Mtp, HiddenStatesAndLogitsInF32AreWithinTheNoiseOfItsSums) {
-  const RecordedMtp r = recorded_mtp();
+TEST(Mtp, HiddenStatesAndDraftsInF32AreWithinTheNoiseOfSums) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const auto layer = loaded(*device, {.x = DType::kF32});
-  expect_within(r, MtpDraft(*device, *layer).step(r, {{0, 0, r.tokens()}}), 0, 0x1p-16, 16, 16);
-}
-
-// In chunks through the cache, beside another sequence, from permuted pages: the same bits where the same kernels serve every count
-// of tokens and none lets rows depend on each other, and within the bounds always.
-TEST(Mtp, StepsThroughTheCacheGiveWhatTheWholeGives) {
-  const RecordedMtp r = recorded_mtp();
-  const std::vector<std::vector<MtpChunk>> steps = {
-      {{0, 0, 7}}, {{1, 0, 1}, {0, 7, 1}}, {{0, 8, 2}, {1, 1, 15}}, {{1, 16, 1}}, {{0, 10, 14}, {1, 17, 7}}};
-  int compared = 0;
-  for (const auto& device : every_level(2)) {
-    SCOPED_TRACE(text(device->info()));
-    const auto layer = loaded(*device);
-    const int64_t h = layer->config().hidden, vocab = layer->config().vocab;
-    MtpDraft draft(*device, *layer, {.batch_invariant = true});
-    bool same_kernels = true;
-    for (int64_t n = 2; n <= r.tokens(); ++n)
-      same_kernels &= draft.mtp().kernels(n, n) == draft.mtp().kernels(1, 1);
-    compared += same_kernels;
-    const auto whole = MtpDraft(*device, *layer, {.batch_invariant = true}).step(r, {{0, 0, r.tokens()}});
-    for (const auto& step : steps) {
-      const auto got = draft.step(r, step);
-      int64_t row = 0;
-      for (const MtpChunk& c : step) {
-        const MtpDraft::Answer mine{rows_of(got.hidden, h, row, c.count),
-                                    rows_of(got.logits, vocab, row, c.count)};
-        row += c.count;
-        expect_within(r, mine, c.first, 1, 4, 2);
-        if (!same_kernels) continue;
-        EXPECT_EQ(mine.hidden, rows_of(whole.hidden, h, c.first, c.count))
-            << "sequence " << c.sequence << " from " << c.first;
-        EXPECT_EQ(mine.logits, rows_of(whole.logits, vocab, c.first, c.count));
-      }
-    }
-  }
-  EXPECT_GT(compared, 0) << "every machine has a level whose kernels do not change";
-}
-
-TEST(Mtp, NoRowSeesALaterToken) {
-  const RecordedMtp r = recorded_mtp();
-  const auto device = cpu::open_device({.threads = 2}).value();
-  const auto layer = loaded(*device);
-  const int64_t h = layer->config().hidden;
-  RecordedMtp other = r;
-  other.ids[20] = (r.ids[20] + 1) % 128;
-  other.main[static_cast<size_t>(21 * h)] ^= 0x0080;  // another exponent
-  const Policy policy{.batch_invariant = true};
-  const auto a = MtpDraft(*device, *layer, policy).step(r, {{0, 0, r.tokens()}});
-  const auto b = MtpDraft(*device, *layer, policy).step(other, {{0, 0, r.tokens()}});
-  EXPECT_EQ(rows_of(a.hidden, h, 0, 20), rows_of(b.hidden, h, 0, 20));
-  for (int64_t row = 20; row < r.tokens(); ++row)
-    EXPECT_NE(rows_of(a.hidden, h, row, 1), rows_of(b.hidden, h, row, 1)) << row;
+  for (const char* name : kModels) expect_drafts_of(*device, name, DType::kF32, kF32Roundings);
 }
 
 TEST(Mtp, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
-  const RecordedMtp r = recorded_mtp();
   const auto device = cpu::open_device({.threads = 2}).value();
   FarDevice far;
-  const auto layer = loaded(*device, {.experts = &far});
-  EXPECT_EQ(layer->experts(), &far);
-  expect_within(r, MtpDraft(*device, *layer).step(r, {{0, 0, r.tokens()}}), 0, 1, 4, 2);
+  for (const char* name : kModels) expect_drafts_of(*device, name, DType::kBF16, kBf16Roundings, &far);
 }
 
-// A recorded step has the bits of an eager one, and the next step of a draft may read its hidden states from where it writes them.
-TEST(Mtp, RecordsAndWorksInPlace) {
-  const RecordedMtp r = recorded_mtp();
+TEST(Mtp, SharesTheModelsEmbeddingAndOutputLayer) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const auto layer = loaded(*device);
-  MtpDraft draft(*device, *layer);
-  const auto eager = draft.step(r, {{0, 0, r.tokens()}});
-  draft.fill(r, {{0, 0, r.tokens()}});
-  const auto recording = device->record(device->stream(), [&] { return draft.enqueue(); });
-  ASSERT_TRUE(recording.ok()) << recording.status().message;
-  ASSERT_TRUE(device->replay(*recording.value(), device->stream()).ok());
-  ASSERT_TRUE(device->wait(device->stream()).ok());
-  EXPECT_EQ(draft.answer().hidden, eager.hidden);
-  EXPECT_EQ(draft.answer().logits, eager.logits);
-
-  const auto chained = [&](bool in_place) {
-    draft.fill(r, {{0, 0, r.tokens()}});
-    EXPECT_TRUE(draft.enqueue().ok());
-    MtpIn in = draft.in();
-    std::vector<std::byte> copy(static_cast<size_t>(bytes_of(in.hidden.dtype, elements_of(in.hidden))));
-    std::memcpy(copy.data(), draft.out().hidden.data, copy.size());
-    in.hidden.data = in_place ? draft.out().hidden.data : copy.data();
-    EXPECT_TRUE(draft.mtp().forward(in, draft.held(), draft.out(), draft.workspace(), device->stream()).ok());
-    return draft.answer().logits;
-  };
-  const auto logits = chained(false);
-  EXPECT_EQ(chained(true), logits);
-  EXPECT_NE(logits, eager.logits);
-}
-
-TEST(Mtp, EveryStageIsAProblemThatAKernelHereTakes) {
-  const auto device = cpu::open_device({.threads = 1}).value();
-  const auto layer = loaded(*device);
-  std::set<std::string> stages;
-  const auto steps = plan_mtp(device->info(), device->catalog(), layer->config(), MtpDraft::kBounds);
-  ASSERT_TRUE(steps.ok()) << steps.status().message;
-  for (const auto& [step, count] : {std::pair{&*steps.value().layer, 5}, {&*steps.value().head, 2}})
-    for (const PieceProblem& s : step->problems(count)) {
-      const auto plan = s.problem->plan(*device, {});
-      EXPECT_TRUE(plan.ok()) << s.stage << ": " << plan.status().message;
-      EXPECT_TRUE(stages.insert(s.stage).second) << s.stage << " comes twice";
-    }
-  for (const char* stage : {"eh_proj", "attention.latent", "attention.kv_write", "router", "logits"})
-    EXPECT_TRUE(stages.count(stage)) << stage;
-  for (const auto& [stage, kernel] : MtpDraft(*device, *layer).mtp().kernels(5, 2))
-    EXPECT_EQ(kernel.substr(0, 4), "cpu.") << stage;
-}
-
-TEST(Mtp, WrongTensorsAreRefusedByName) {
-  const RecordedMtp r = recorded_mtp();
-  const auto device = cpu::open_device({.threads = 1}).value();
-  const auto layer = loaded(*device);
-  MtpDraft draft(*device, *layer);
-  draft.fill(r, {{0, 0, 3}});
-  const auto error = [&](auto change) {
-    MtpIn in = draft.in();
-    MtpOut out = draft.out();
-    Workspace workspace = draft.workspace();
-    change(in, out, workspace);
-    return draft.mtp().forward(in, draft.held(), out, workspace, device->stream()).message;
-  };
-  EXPECT_EQ(error([](auto& in, auto&, auto&) { in.hidden.shape[1] = 63; }),
-            "mtp hnorm: rms_norm: x: shape: wanted bf16[3, 64], found bf16[3, 63] strides [64, 1]");
-  EXPECT_EQ(error([](auto&, auto& out, auto&) { out.hidden.shape[0] = 3; }),
-            "mtp: hidden: shape: wanted bf16[24, 64], found bf16[3, 64]");
-  EXPECT_EQ(error([](auto&, auto&, auto& workspace) { workspace.bytes = 8; }),
-            "mtp: workspace: wanted " + std::to_string(draft.mtp().workspace_bytes()) + " bytes, found 8");
-  EXPECT_EQ(error([](auto&, auto&, auto&) {}), "");
-  EXPECT_TRUE(draft.step(r, {}).logits.empty());  // no tokens are no error
+  const LoadedWithDraft m(*device, "deepseek_v3/v3", DType::kBF16);
+  for (const char* name : {"embedding", "lm_head"})
+    EXPECT_EQ(m.draft->weights()(-1, name).data, m.model->weights()(-1, name).data) << name;
+  EXPECT_EQ(m.draft->speculative_tokens(), std::nullopt);
+  EXPECT_EQ(m.draft->config().mlp.logits, DType::kF32);
 }
 
 }  // namespace sluice::test

@@ -1,4 +1,4 @@
-// Qwen3-MoE: its config.json, its tensors, and logits within the noise of the runs that tools/parity/record_qwen3_moe.py recorded.
+// Qwen3-MoE: its config.json and its tensors. Its logits: tests/models/family_parity_test.cc.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,12 +10,11 @@
 
 #include "harness/devices.h"
 #include "harness/far_device.h"
-#include "harness/qwen3_parity.h"
+#include "harness/test_data.h"
+#include "models/load.h"
 
 namespace sluice::test {
 namespace {
-
-constexpr const char* kVariants[] = {"renormalized", "tied", "yarn", "dense"};
 
 // Published values: Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, config.json of 2025-04.
 Result<ModelConfig> published(const std::string& name) { return read_model_config(test_data(name)); }
@@ -46,18 +45,6 @@ const Family& family() {
   return **std::find_if(all.begin(), all.end(),
                         [](const Family* f) { return f->architecture == "Qwen3MoeForCausalLM"; });
 }
-
-struct LoadedQwen : Qwen3Parity {
-  LoadedQwen(const std::string& variant, DType x, std::unique_ptr<Device> device, const Policy& policy = {},
-             std::unique_ptr<Device> experts = nullptr)
-      : Qwen3Parity(*device, variant, x, policy, experts.get()),
-        device_(std::move(device)),
-        experts_(std::move(experts)) {}
-  ~LoadedQwen() { engine.reset(), model.reset(); }  // before their devices
-
- private:
-  std::unique_ptr<Device> device_, experts_;
-};
 
 }  // namespace
 
@@ -196,64 +183,6 @@ TEST(Qwen3Moe, RefusesByKey) {
     EXPECT_EQ(read.status().code, Code::kUnsupported);
     EXPECT_NE(read.status().message.find(std::string(key) + ": wanted no such key"), std::string::npos)
         << read.status().message;
-  }
-}
-
-// The bounds are those of tests/models/parity_test.cc, and so is their reason.
-TEST(Qwen3Moe, LogitsInBf16AreWithinTheNoiseOfItsRoundings) {
-  for (const char* variant : kVariants)
-    for (auto& device : every_level(2)) {
-      SCOPED_TRACE(text(device->info()));
-      expect_within(LoadedQwen(variant, DType::kBF16, std::move(device)), variant, 1, 4, 2);
-    }
-}
-
-TEST(Qwen3Moe, LogitsInF32AreWithinTheNoiseOfItsSums) {
-  for (const char* variant : kVariants)
-    expect_within(LoadedQwen(variant, DType::kF32, cpu::open_device({.threads = 2}).value()), variant,
-                  0x1p-16, 16, 16);
-}
-
-TEST(Qwen3Moe, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
-  for (const char* variant : kVariants)
-    expect_within(LoadedQwen(variant, DType::kBF16, cpu::open_device({.threads = 2}).value(), {},
-                             std::make_unique<FarDevice>()),
-                  variant, 1, 4, 2);
-}
-
-// Four prompts at once and each alone: with one kernel for all counts of tokens, the same answers.
-TEST(Qwen3Moe, BatchedIsAlone) {
-  for (const char* variant : kVariants) {
-    const Recorded r = recorded_qwen3(variant);
-    LoadedQwen m(variant, DType::kBF16, cpu::open_device({.threads = 2}).value(), {.batch_invariant = true});
-    ASSERT_TRUE(m.engine);
-    const auto answers = [&](const std::vector<std::vector<int32_t>>& prompts) {
-      std::vector<std::vector<int32_t>> out(prompts.size());
-      std::vector<int64_t> of;
-      for (const auto& prompt : prompts) {
-        Request request{.prompt = prompt};
-        request.sampling.temperature = 0;
-        request.sampling.max_tokens = 12;
-        const auto added = m.engine->add(request);
-        EXPECT_TRUE(added.ok()) << added.status().message;
-        if (added.ok()) of.push_back(added.value());
-      }
-      while (!m.engine->idle()) {
-        const auto tokens = m.engine->step();
-        EXPECT_TRUE(tokens.ok()) << tokens.status().message;
-        if (!tokens.ok()) return out;
-        for (const GeneratedToken& t : tokens.value())
-          out[static_cast<size_t>(std::find(of.begin(), of.end(), t.request) - of.begin())].push_back(t.id);
-      }
-      return out;
-    };
-    std::vector<std::vector<int32_t>> prompts;
-    for (const int64_t length : {1, 7, 20, 33}) prompts.emplace_back(r.ids.end() - length, r.ids.end());
-    const auto batched = answers(prompts);
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      EXPECT_EQ(answers({prompts[i]}).front(), batched[i]) << variant << " prompt " << i;
-      EXPECT_EQ(batched[i].size(), 12u);
-    }
   }
 }
 

@@ -9,8 +9,7 @@
 
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
-#include "models/family.h"
-#include "nn/eagle3.h"
+#include "models/draft.h"
 
 namespace sluice::test {
 namespace {
@@ -66,8 +65,8 @@ DecoderConfig published_decoder(const std::string& name) {
   return read.value().decoder;
 }
 // A published head for gpt-oss-20b (nebius): a vocabulary of its own, and the widest MLP of all such heads.
-Eagle3Config head_of_gpt_oss() {
-  Eagle3Config c;
+DraftLayerConfig head_of_gpt_oss() {
+  DraftLayerConfig c;
   c.draft_vocab = 64000, c.maps_tokens = true;
   c.taps = {2, 12, 22};
   c.attention.input = 2 * c.hidden;
@@ -81,17 +80,17 @@ Eagle3Config head_of_gpt_oss() {
   return c;
 }
 
-std::string draft_steps_of(const DecoderConfig& model, const Eagle3Config& head) {
+std::string draft_steps_of(const DecoderConfig& model, const DraftLayerConfig& head) {
   const DeviceInfo h200 = known_device("h200").value();
   DecoderConfig with_head = model.with_layouts_of(h200);
-  const Eagle3Config planned = head.with_layouts_of(h200);
+  const DraftLayerConfig planned = head.with_layouts_of(h200);
   with_head.taps = planned.taps, with_head.draft_attention = planned.attention;
   std::ostringstream out;
   for (const int64_t sequences : {1, 8, 64}) {
     const StepBounds bounds{
         .tokens = 1024, .sequences = sequences, .pages = 4096, .rows = 4 * sequences, .verify_rows = 4};
     const auto steps = plan_decoder(h200, cuda::catalog(), with_head, bounds);
-    const auto drafts = plan_eagle3(h200, cuda::catalog(), planned, bounds);
+    const auto drafts = plan_draft_layer(h200, cuda::catalog(), planned, bounds);
     EXPECT_TRUE(steps.ok()) << steps.status().message;
     EXPECT_TRUE(drafts.ok()) << drafts.status().message;
     if (!steps.ok() || !drafts.ok()) return {};
@@ -127,6 +126,17 @@ TEST(StepGolden, Qwen3Moe30bA3b) {
 }
 TEST(StepGolden, Qwen3Moe235bA22b) {
   expect_golden("qwen3_235b_a22b", steps_of(published_decoder("qwen3-235b-a22b")));
+}
+TEST(StepGolden, DeepSeekV3) { expect_golden("deepseek_v3", steps_of(published_decoder("deepseek-v3"))); }
+TEST(StepGolden, Moonlight) {
+  expect_golden("moonlight_16b_a3b", steps_of(published_decoder("moonlight-16b-a3b")));
+}
+// Moonlight with a layer for multi-token prediction, which the published model lacks.
+TEST(StepGolden, MoonlightWithADraftLayer) {
+  ModelConfig model =
+      read_model_config(std::string(SLUICE_SOURCE_DIR) + "/tests/data/moonlight-16b-a3b").value();
+  model.mtp_layers = 1;
+  expect_golden("moonlight_16b_a3b_mtp", draft_steps_of(model.decoder, mtp_config(model).value()));
 }
 
 }  // namespace sluice::test

@@ -46,12 +46,12 @@ TEST(KnownMoe, LayersAddUpToTheirModels) {
     const char* name;
     double layers, billions;
   } kPublished[] = {
-      {"gpt-oss-20b", 24, 20.9},     {"gpt-oss-120b", 36, 116.8},    {"deepseek-v4-flash", 43, 284},
-      {"deepseek-v4-pro", 61, 1600}, {"deepseek-v3", 58, 671},       {"kimi-k2", 60, 1026},
-      {"glm-4.5", 89, 355},          {"glm-4.5-air", 45, 106},       {"qwen3-30b-a3b", 48, 30.5},
-      {"qwen3-235b-a22b", 94, 235},  {"nemotron-3-nano", 23, 31.6},  {"nemotron-3-super", 40, 120},
-      {"minimax-m2", 62, 230},       {"minimax-m3", 57, 428},        {"mistral-large-3", 58, 675},
-      {"llama-4-scout", 48, 109},    {"llama-4-maverick", 24, 400.7}};
+      {"gpt-oss-20b", 24, 20.9},     {"gpt-oss-120b", 36, 116.8},  {"deepseek-v4-flash", 43, 284},
+      {"deepseek-v4-pro", 61, 1600}, {"deepseek-v3", 58, 671},     {"kimi-k2", 60, 1026},
+      {"moonlight-16b-a3b", 26, 16}, {"glm-4.5", 89, 355},         {"glm-4.5-air", 45, 106},
+      {"qwen3-30b-a3b", 48, 30.5},   {"qwen3-235b-a22b", 94, 235}, {"nemotron-3-nano", 23, 31.6},
+      {"nemotron-3-super", 40, 120}, {"minimax-m2", 62, 230},      {"minimax-m3", 57, 428},
+      {"mistral-large-3", 58, 675},  {"llama-4-scout", 48, 109},   {"llama-4-maverick", 24, 400.7}};
   for (const auto& p : kPublished) {
     const double share = p.layers * parameters(known_moe(p.name).value()) * 1e-9 / p.billions;
     EXPECT_LE(share, 1) << p.name;

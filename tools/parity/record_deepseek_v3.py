@@ -38,7 +38,7 @@ import pathlib
 import sys
 import tempfile
 
-import record_mtp
+import mtp_witness
 import torch
 import transformers
 from deepseek_v3 import DeepseekV3, Layers, exact, frequencies
@@ -197,7 +197,7 @@ def draft_at(variant: str, c: dict) -> str:
 
 
 def shapes(variant: str, c: dict) -> dict:
-    own = record_mtp.shapes(c)
+    own = mtp_witness.shapes(c)
     layer = {k: v for k, v in own.items() if k.startswith(("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"))}
     h, i = c["hidden_size"], c["intermediate_size"]
     dense = {k: v for k, v in layer.items() if not k.startswith("mlp")}
@@ -378,7 +378,7 @@ def witnesses(directory: pathlib.Path, config: dict, checkpoint: dict, run: Run,
         *before, last = want["chain"]
         tokens = torch.cat([ids[1:], want["mtp.drafts"][:-1]])
         hidden = torch.cat([want["main"], *(d["hidden"][-1:] for d in before)])
-        out["transformers_draft_off_by"] = record_mtp.witness(config, run.mtp.w, tokens, hidden, last)
+        out["transformers_draft_off_by"] = mtp_witness.witness(config, run.mtp.w, tokens, hidden, last)
     return out
 
 
@@ -415,7 +415,7 @@ def record(out: pathlib.Path, variant: str) -> dict:
             raise ValueError(f"{variant}: roundings flip {name}: the closest choice is {want['clear']:.4f} wide")
     tensors = {"all.ids": ids.int(), "all.positions": torch.arange(TOKENS, dtype=torch.int32)}
     for name in ("all.logits", "mtp.logits", "mtp.hidden", "mtp.second_logits"):
-        tensors |= record_mtp.noise(name, runs, want) if name in want else {}
+        tensors |= mtp_witness.noise(name, runs, want) if name in want else {}
     for name in ("all.experts", "mtp.experts", "mtp.drafts"):
         tensors |= {name: want[name].int()} if name in want else {}
     shown = effects(config, weights, at, ids, want, tensors)

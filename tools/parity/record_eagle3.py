@@ -10,7 +10,7 @@ each from the token and the hidden state that the row before drafted:
     stream        f32[rows, hidden]     the residual stream after the layer: float64 run, rounded once; hidden and logits likewise
     hidden        f32[rows, hidden]     what the next row gets
     logits        f32[rows, draft_vocab]
-    *.noise, *.noise_most  as in record_mtp.py, for stream and hidden
+    *.noise, *.noise_most  as in record_deepseek_v3.py, for stream and hidden
 
 Of many seeds the one is taken whose closest choice of a token is clearest, so that no rounding flips one.
 """

@@ -1,5 +1,5 @@
-// The small Qwen3-MoE models of tests/data/qwen3_moe, and the distance of their logits from the recorded
-// logits (tools/parity/record_qwen3_moe.py).
+// The small models of tests/data/qwen3_moe and tests/data/deepseek_v3, named as "qwen3_moe/yarn", and the distance of their logits from the
+// recorded logits (tools/parity/record_qwen3_moe.py, record_deepseek_v3.py).
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 
 namespace sluice::test {
 
-inline Recorded recorded_qwen3(const std::string& variant) {
-  const auto file = Checkpoint::open(test_data("qwen3_moe/" + variant + ".safetensors"));
+inline Recorded recorded_model(const std::string& model_name) {
+  const auto file = Checkpoint::open(test_data(model_name + ".safetensors"));
   EXPECT_TRUE(file.ok()) << file.status().message;
   if (!file.ok()) return {};
   const auto positions = values<int32_t>(*file.value(), "all.positions");
@@ -27,10 +27,10 @@ inline Recorded recorded_qwen3(const std::string& variant) {
           .gap = {}};
 }
 
-struct Qwen3Parity {
-  Qwen3Parity(Device& device, const std::string& variant, DType x, const Policy& policy = {},
-              Device* experts = nullptr) {
-    auto loaded = LoadedModel::load(device, test_data("qwen3_moe/" + variant), {.x = x, .experts = experts});
+struct FamilyParity {
+  FamilyParity(Device& device, const std::string& model_name, DType x, const Policy& policy = {},
+               Device* experts = nullptr) {
+    auto loaded = LoadedModel::load(device, test_data(model_name), {.x = x, .experts = experts});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     if (!loaded.ok()) return;
     model = std::move(loaded).value();
@@ -49,9 +49,9 @@ struct Qwen3Parity {
   std::unique_ptr<Engine> engine;
 };
 
-inline void expect_within(const Qwen3Parity& m, const std::string& variant, double noise_scale,
+inline void expect_within(const FamilyParity& m, const std::string& model_name, double noise_scale,
                           double rms_allowed, double most_allowed) {
-  const Recorded r = recorded_qwen3(variant);
+  const Recorded r = recorded_model(model_name);
   ASSERT_TRUE(m.engine);
   const auto got = m.engine->logits(r.ids, r.positions);
   ASSERT_TRUE(got.ok()) << got.status().message;
@@ -62,10 +62,10 @@ inline void expect_within(const Qwen3Parity& m, const std::string& variant, doub
     const Distance d = distance(r, got.value(), row, noise_scale);
     worst = {std::max(worst.rms, d.rms), std::max(worst.most, d.most)};
   }
-  EXPECT_LE(worst.rms, rms_allowed) << variant;
-  EXPECT_LE(worst.most, most_allowed) << variant;
-  testing::Test::RecordProperty(variant + "_rms", std::to_string(worst.rms));
-  testing::Test::RecordProperty(variant + "_most", std::to_string(worst.most));
+  EXPECT_LE(worst.rms, rms_allowed) << model_name;
+  EXPECT_LE(worst.most, most_allowed) << model_name;
+  testing::Test::RecordProperty("rms", std::to_string(worst.rms));
+  testing::Test::RecordProperty("most", std::to_string(worst.most));
 }
 
 }  // namespace sluice::test
