@@ -31,7 +31,6 @@ constexpr const char* kExamples = R"(Examples:
   sluice explain router_gemm --tokens 1 --experts 128 --hidden 2880 --bias --device h200
   sluice explain expert_gemm --rows 256 --experts 128 --sweep tokens --tokens-max 4096 --json
   sluice moe gpt-oss-120b --tokens 1,8,64     a layer on this machine, checked and timed
-  sluice draft DIR --experts cuda             the draft layer of a DeepSeek V3 checkpoint, checked and timed
   sluice devices
   sluice collect-env
 
@@ -75,7 +74,6 @@ int run(int argc, char** argv) {
                               add_inspect(root),
                               add_make_checkpoint(root),
                               add_moe(root),
-                              add_draft(root),
                               add_devices(root),
                               add_collect_env(root)};
   const std::string program = argc > 0 ? argv[0] : "sluice";

@@ -14,7 +14,6 @@ Command add_serve(CLI::App& root);
 Command add_eval(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_inspect(CLI::App& root);
-Command add_draft(CLI::App& root);
 Command add_make_checkpoint(CLI::App& root);
 Command add_bench_serve(CLI::App& bench);
 Command add_moe(CLI::App& root);

@@ -1,5 +1,6 @@
 // Flags of the model, of its execution and of its chats, with vLLM's names.
 #include <functional>
+#include <memory>
 
 #include "apps/common/flags.h"
 #include "apps/common/speculative_config.h"
@@ -64,6 +65,44 @@ void add_weight_flags(CLI::App* app, ModelFlags* flags, const char* group) {
       ->group(group);
 }
 
+void take_speculative_config(SpeculativeConfig from, ModelFlags* flags) {
+  flags->speculation = std::move(from.options);
+  flags->draft_model = std::move(from.model);
+  flags->drafts_from_head = from.count_from_head;
+  flags->draft_moe_backend = std::move(from.moe_backend);
+  flags->draft_router_dtype = std::move(from.router_dtype);
+}
+
+// SGLang says in several flags what one value of --speculative-config says.
+void add_sglang_speculation(CLI::App* app, ModelFlags* flags, const char* group) {
+  const auto f = std::make_shared<SglangSpeculation>();
+  app->add_option("--speculative-algorithm", f->algorithm,
+                  "SGLang's name of the drafts' method: EAGLE3, NEXTN, EAGLE or NGRAM")
+      ->group(group);
+  app->add_option("--speculative-draft-model-path", f->draft_model_path, "the draft head of EAGLE3")
+      ->group(group);
+  app->add_option("--speculative-num-steps", f->num_steps, "draft tokens that each step verifies")
+      ->group(group)
+      ->check(integer_between(1, kDraftsMax));
+  app->add_option("--speculative-num-draft-tokens", f->num_draft_tokens, "one more than these")
+      ->group(group)
+      ->check(integer_between(2, kDraftsMax + 1));
+  app->add_option("--speculative-eagle-topk", f->eagle_topk, "1: drafts are a chain")->group(group);
+  app->add_option("--speculative-moe-runner-backend", f->moe_runner_backend,
+                  "device of a draft layer's experts: cpu or cuda; default: the model's")
+      ->group(group);
+  app->parse_complete_callback([app, f, flags] {
+    if (!f->any()) return;
+    if (app->get_option("--speculative-config")->count() > 0)
+      throw CLI::ValidationError("--speculative-config: wanted it or --speculative-algorithm, found both");
+    const auto config = speculative_config_of(*f);
+    if (!config.ok()) throw CLI::ValidationError(config.status().message);
+    auto read = read_speculative_config(config.value());
+    if (!read.ok()) throw CLI::ValidationError(read.status().message);
+    take_speculative_config(std::move(read).value(), flags);
+  });
+}
+
 void add_batch_flags(CLI::App* app, ModelFlags* flags, const char* group) {
   app->add_option("-c,--max-model-len,--context-length,--ctx-size", flags->max_model_len,
                   "maximum tokens per sequence; 0: the model's context, at most 8192")
@@ -95,12 +134,11 @@ void add_batch_flags(CLI::App* app, ModelFlags* flags, const char* group) {
          [flags](const std::string& json) {
            auto read = read_speculative_config(json);
            if (!read.ok()) throw CLI::ValidationError(read.status().message);
-           flags->speculation = std::move(read.value().options);
-           flags->draft_model = std::move(read.value().model);
-           flags->drafts_from_head = read.value().count_from_head;
+           take_speculative_config(std::move(read).value(), flags);
          },
          R"(draft tokens that each step verifies, as JSON: {"method": "ngram", "num_speculative_tokens": 4}; none: no drafts)")
       ->group(group);
+  add_sglang_speculation(app, flags, group);
   app->add_flag("--batch-invariant", flags->batch_invariant,
                 "make results independent of the batch, bit by bit: use only batch-invariant kernels")
       ->group(group);

@@ -10,15 +10,32 @@ double real(int64_t value) { return static_cast<double>(value); }
 
 // Elements of one layer's attention projections.
 double projection_elements(const AttentionConfig& a) {
+  if (a.latent) {
+    const LatentShape& l = *a.latent;
+    const double queries = real(a.heads * a.query_dim()), row = real(l.rank + a.rotary);
+    const double of_q = l.q_rank > 0 ? real(l.q_rank) * (real(a.hidden) + queries) : real(a.hidden) * queries;
+    return of_q + real(a.hidden) * row + real(a.heads * (l.nope + l.v_dim)) * real(l.rank) +
+           real(a.heads * l.v_dim) * real(a.hidden);
+  }
   const int64_t qkv = (a.heads + 2 * a.kv_heads) * a.head_dim, o = a.heads * a.head_dim;
   return real(a.hidden) * real(qkv + o);
 }
 
 double elements_of_expert(const MoeConfig& m) { return 3 * real(m.hidden) * real(m.intermediate); }
+double elements_of_shared(const MoeConfig& m) { return 3 * real(m.hidden) * real(m.shared_intermediate); }
 
 double bytes_of_expert(const MoeConfig& m) {
   const double bits = m.expert_w == DType::kE2M1 ? 4 + 8.0 / 32 : 16;  // one scale for 32 codes
   return elements_of_expert(m) * bits / 8;
+}
+
+// Bytes of the cache of one position, and floating-point operations of one query with it. A latent serves as key and value.
+double bytes_of_position(const AttentionConfig& a) {
+  return (a.latent ? 1 : 2) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
+}
+double flops_of_position(const AttentionConfig& a) {
+  if (a.latent) return 2 * real(a.heads) * real(a.head_dim + a.latent->rank);
+  return 4 * real(a.heads * a.head_dim);
 }
 
 // Number of positions that the query at position `last` attends to.
@@ -31,7 +48,7 @@ Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows, double
   for (const LayerConfig& layer : c.layers) {
     const MoeConfig& m = layer.mlp;
     const double router = m.dense ? 0 : real(c.hidden) * real(m.experts);
-    const double dense = projection_elements(layer.attention) + router;
+    const double dense = projection_elements(layer.attention) + router + elements_of_shared(m);
     f.dense_bytes += 2 * dense + (m.dense ? bytes_of_expert(m) : 0);
     f.expert_bytes += m.dense ? 0 : experts * bytes_of_expert(m);
     f.flops += 2 * real(tokens) * (dense + real(m.top_k) * elements_of_expert(m));
@@ -58,8 +75,8 @@ Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context, d
   for (const LayerConfig& layer : c.layers) {
     const AttentionConfig& a = layer.attention;
     const double keys = real(sequences) * attended(a, context);
-    f.kv_bytes += 2 * keys * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
-    f.flops += 4 * keys * real(a.heads * a.head_dim);
+    f.kv_bytes += keys * bytes_of_position(a);
+    f.flops += keys * flops_of_position(a);
   }
   return f;
 }
@@ -72,8 +89,8 @@ Floor prefill_floor(const DecoderConfig& c, int64_t tokens, double experts) {
         // Queries that attend to all previous positions.
         a.window > 0 ? std::min(tokens, a.window) : tokens;
     const double keys = real(whole) * (real(whole) + 1) / 2 + real(tokens - whole) * real(a.window);
-    f.kv_bytes += 2 * real(tokens) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
-    f.flops += 4 * keys * real(a.heads * a.head_dim);
+    f.kv_bytes += real(tokens) * bytes_of_position(a);
+    f.flops += keys * flops_of_position(a);
   }
   return f;
 }

@@ -60,12 +60,35 @@ Status find_draft_head(const ModelFlags& flags, Session* s) {
   return {};
 }
 
-Status load_draft_head(DType x, Session* s) {
-  if (s->draft_directory.empty()) return {};
-  auto head = LoadedEagle3::load(*s->device, s->draft_directory, *s->model, {.x = x, .format = s->format});
-  if (!head.ok()) return head.status();
-  s->draft_head = std::move(head).value();
-  return {};
+// The device of the draft layer's experts.
+Result<Device*> draft_experts(const ModelFlags& flags, const Session& s) {
+  const std::string& name = flags.draft_moe_backend;
+  if (name.empty()) return s.experts ? s.experts.get() : s.device.get();
+  std::string open;
+  for (Device* device : {s.device.get(), s.experts.get()}) {
+    if (!device) continue;
+    if (name == text(device->info().backend)) return device;
+    open += (open.empty() ? "" : " or ") + std::string(text(device->info().backend));
+  }
+  return invalid("--speculative-config: moe_backend: wanted a device of the model, " + open + ", found " +
+                 name);
+}
+
+Status load_draft_layer(const ModelFlags& flags, DType x, Session* s) {
+  if (!has_draft_layer(flags.speculation.method)) return {};
+  DraftLoadOptions o{.x = x, .format = s->format};
+  const auto keep = [&](Result<std::unique_ptr<LoadedDraft>> made) -> Status {
+    if (!made.ok()) return made.status();
+    return s->draft_head = std::move(made).value(), Status{};
+  };
+  if (flags.speculation.method == DraftMethod::kEagle3)
+    return keep(LoadedDraft::load_eagle3(*s->device, s->draft_directory, *s->model, o));
+  const Result<Device*> experts = draft_experts(flags, *s);
+  if (!experts.ok()) return experts.status();
+  o.experts = experts.value();
+  if (flags.draft_router_dtype == "bfloat16") o.router_logits = DType::kBF16;
+  s->draft_directory = s->directory;
+  return keep(LoadedDraft::load_mtp(*s->device, s->directory, *s->model, o));
 }
 
 }  // namespace
@@ -162,10 +185,12 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (flags.max_model_len > config.context)
     return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
                    " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
-  SLUICE_TRY(load_draft_head(dtype.value(), &s));
+  SLUICE_TRY(load_draft_layer(flags, dtype.value(), &s));
   EngineOptions step = engine_options(flags, config, *s.device);
   if (s.draft_head) {
-    step.draft_head = DraftHead{s.draft_head->config(), &s.draft_head->weights()};
+    step.draft_head = DraftHead{s.draft_head->config(),
+                                &s.draft_head->weights(),
+                                {.device = s.draft_head->experts(), .backend = flags.moe_backend}};
     if (flags.drafts_from_head)
       step.speculation.num_speculative_tokens = std::min(
           kDraftsMax, s.draft_head->speculative_tokens().value_or(step.speculation.num_speculative_tokens));

@@ -8,7 +8,7 @@
 
 #include "apps/common/model_directory.h"
 #include "engine/engine.h"
-#include "models/eagle3.h"
+#include "models/draft.h"
 
 namespace sluice::apps {
 
@@ -34,7 +34,10 @@ struct ModelFlags {
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: see engine/engine.h
   bool batch_invariant = false;
   SpeculationOptions speculation = {};
-  std::string draft_model = {};                             // of the draft head; with DraftMethod::kEagle3
+  std::string draft_model = {};  // of the draft head; with DraftMethod::kEagle3
+  // With DraftMethod::kMtp, of the draft layer's experts: cpu or cuda, which must be the device of some part of the model; empty: where the
+  // model's experts are. The type that router scores are rounded to: float32 or bfloat16.
+  std::string draft_moe_backend = {}, draft_router_dtype = "float32";
   bool drafts_from_head = false;                            // the head may name another number of drafts
   bool prefix_caching = true;                               // see engine/engine.h
   bool count_experts = false, keep_chosen_experts = false;  // see engine/engine.h
@@ -44,7 +47,7 @@ struct ModelFlags {
 struct Session {
   std::unique_ptr<Device> device, experts;
   std::unique_ptr<LoadedModel> model;
-  std::unique_ptr<LoadedEagle3> draft_head;
+  std::unique_ptr<LoadedDraft> draft_head;
   std::unique_ptr<Engine> engine;  // refers to the members above
   std::string directory, draft_directory;
   LoadFormat format = LoadFormat::kSafetensors;

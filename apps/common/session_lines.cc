@@ -97,11 +97,13 @@ SessionLine line_of_memory(const Session& s) {
 SessionLine line_of_drafts(const Session& s) {
   const std::string name = near_name(s.draft_directory);
   const int64_t drafts = s.engine->speculation().num_speculative_tokens;
-  return {.text = name + ": EAGLE3, at most " + std::to_string(drafts) + " drafts per step, " +
+  const std::string method =
+      s.engine->speculation().method == DraftMethod::kMtp ? "multi-token prediction" : "EAGLE3";
+  return {.text = name + ": " + method + ", at most " + std::to_string(drafts) + " drafts per step, " +
                   gigabytes(s.draft_head->weight_bytes()) + " beside the model",
           .fields = {{"kind", "drafts"},
                      {"model", name},
-                     {"method", "eagle3"},
+                     {"method", std::string(text(s.engine->speculation().method))},
                      {"num_speculative_tokens", drafts},
                      {"weight_bytes", s.draft_head->weight_bytes()}}};
 }
@@ -124,6 +126,7 @@ std::vector<SessionLine> lines_about(const Session& session) {
                               {"first", tensors.front()}}});
   };
   note(notes.converted, "tensors of F32 or F16, rounded to bf16");
+  note(notes.fp8, "tensors in FP8, converted to bf16");
   note(notes.unused, "tensors that the model has no place for, not used");
   return out;
 }

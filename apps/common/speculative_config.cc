@@ -10,13 +10,16 @@ namespace sluice::apps {
 namespace {
 
 constexpr const char* kFlag = "--speculative-config";
+constexpr int64_t kSglangNgramTokens = 12;              // SGLang's default
 constexpr int64_t kSuffixDepth = 24, kNgramLookup = 5;  // vLLM's defaults
 constexpr std::array<std::string_view, 5> kNgramKeys = {"method", "num_speculative_tokens",
                                                         "prompt_lookup_min", "prompt_lookup_max",
                                                         "enable_adaptive_verification"};
-constexpr int64_t kEagle3Drafts = 3;
+constexpr int64_t kLayerDrafts = 3;  // of a draft layer
 constexpr std::array<std::string_view, 4> kEagle3Keys = {"method", "model", "num_speculative_tokens",
                                                          "enable_adaptive_verification"};
+constexpr std::array<std::string_view, 5> kMtpKeys = {"method", "num_speculative_tokens", "moe_backend",
+                                                      "router_dtype", "enable_adaptive_verification"};
 constexpr std::array<std::string_view, 5> kSuffixKeys = {
     "method", "num_speculative_tokens", "suffix_decoding_max_tree_depth", "suffix_decoding_max_spec_factor",
     "enable_adaptive_verification"};
@@ -63,6 +66,22 @@ Status read_suffix(const JsonAt& at, SpeculationOptions* o) {
   return {};
 }
 
+Status read_word(const JsonAt& at, const char* key, const std::string& otherwise,
+                 std::initializer_list<std::string_view> words, std::string* to) {
+  SLUICE_TRY(take(at.string(key, otherwise), to));
+  if (*to == otherwise || std::ranges::find(words, *to) != words.end()) return {};
+  std::string wanted;
+  for (const std::string_view word : words) wanted.append(wanted.empty() ? "" : " or ").append(word);
+  return invalid(std::string(kFlag) + ": " + key + ": wanted " + wanted + ", found \"" + *to + "\"");
+}
+
+Status read_mtp(const JsonAt& at, SpeculativeConfig* out) {
+  SLUICE_TRY(take(at.integer("num_speculative_tokens", 1, kDraftsMax, kLayerDrafts),
+                  &out->options.num_speculative_tokens));
+  SLUICE_TRY(read_word(at, "moe_backend", "", {"cpu", "cuda"}, &out->moe_backend));
+  return read_word(at, "router_dtype", "float32", {"float32", "bfloat16"}, &out->router_dtype);
+}
+
 }  // namespace
 
 Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
@@ -87,15 +106,57 @@ Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
     SLUICE_TRY(check_keys(document.value(), kEagle3Keys, method));
     SLUICE_TRY(take(at.string("model", ""), &config.model));
     config.count_from_head = !at.has("num_speculative_tokens");
-    SLUICE_TRY(take(at.integer("num_speculative_tokens", 1, kDraftsMax, kEagle3Drafts),
-                    &out.num_speculative_tokens));
+    SLUICE_TRY(
+        take(at.integer("num_speculative_tokens", 1, kDraftsMax, kLayerDrafts), &out.num_speculative_tokens));
+  } else if (method == "mtp" || method == "deepseek_mtp") {  // the second is vLLM's older word
+    out.method = DraftMethod::kMtp;
+    SLUICE_TRY(check_keys(document.value(), kMtpKeys, method));
+    SLUICE_TRY(read_mtp(at, &config));
   } else {
-    return invalid(std::string(kFlag) + ": method: wanted ngram, suffix or eagle3, found \"" + method + "\"");
+    return invalid(std::string(kFlag) + ": method: wanted ngram, suffix, eagle3 or mtp, found \"" + method +
+                   "\"");
   }
   SLUICE_TRY(take(at.boolean("enable_adaptive_verification", true), &out.by_cost));
   const Status status = check_speculation(out);
   if (!status.ok()) return invalid(std::string(kFlag) + ": " + status.message);
   return config;
+}
+
+Result<std::string> speculative_config_of(const SglangSpeculation& f) {
+  constexpr std::pair<std::string_view, std::string_view> kMethods[] = {
+      {"EAGLE3", "eagle3"}, {"NEXTN", "mtp"}, {"EAGLE", "mtp"}, {"NGRAM", "ngram"}};
+  const auto known =
+      std::ranges::find(kMethods, f.algorithm, &std::pair<std::string_view, std::string_view>::first);
+  if (known == std::end(kMethods))
+    return invalid("--speculative-algorithm: wanted EAGLE3, NEXTN, EAGLE or NGRAM, found " +
+                   (f.algorithm.empty() ? std::string("none") : f.algorithm));
+  if (f.eagle_topk && *f.eagle_topk != 1)
+    return invalid("--speculative-eagle-topk: wanted 1 (drafts are a chain), found " +
+                   std::to_string(*f.eagle_topk));
+  const std::string method(known->second);
+  Json out{{"method", method}};
+  // SGLang counts the last known token among the tokens that a step verifies.
+  if (f.num_steps && f.num_draft_tokens && *f.num_draft_tokens != *f.num_steps + 1)
+    return invalid("--speculative-num-draft-tokens: wanted --speculative-num-steps + 1 = " +
+                   std::to_string(*f.num_steps + 1) + ", found " + std::to_string(*f.num_draft_tokens));
+  if (f.num_steps || f.num_draft_tokens)
+    out["num_speculative_tokens"] = f.num_steps ? *f.num_steps : *f.num_draft_tokens - 1;
+  else if (method == "ngram")
+    out["num_speculative_tokens"] = kSglangNgramTokens - 1;
+  if (!f.draft_model_path.empty()) {
+    if (method != "eagle3")
+      return invalid("--speculative-draft-model-path: wanted --speculative-algorithm EAGLE3 with it, found " +
+                     f.algorithm);
+    out["model"] = f.draft_model_path;
+  }
+  if (!f.moe_runner_backend.empty()) {
+    if (method != "mtp")
+      return invalid(
+          "--speculative-moe-runner-backend: wanted --speculative-algorithm NEXTN with it, found " +
+          f.algorithm);
+    out["moe_backend"] = f.moe_runner_backend;
+  }
+  return out.dump();
 }
 
 }  // namespace sluice::apps

@@ -1,4 +1,4 @@
-// The duration of a captured or repeated step, as `sluice moe` and `sluice draft` print it.
+// The duration of a captured or repeated step, as `sluice moe` prints it.
 #pragma once
 #include <algorithm>
 #include <chrono>

@@ -5,7 +5,8 @@
 #include <map>
 
 #include "dispatch/explain.h"
-#include "models/family.h"
+#include "models/draft.h"
+#include "models/tensor_source.h"
 #include "weights/checkpoint.h"
 #include "weights/numbers.h"
 
@@ -24,6 +25,14 @@ std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& confi
     });
     if (found > most) best = std::move(specs), most = found;
   }
+  if (config.mtp_layers == 0) return best;
+  // Some tools leave the draft layer out of the files, but not out of the config.
+  const std::vector<TensorSpec> draft =
+      mtp_tensors(mtp_config(config).value(), std::ssize(config.decoder.layers));
+  const bool there = std::any_of(draft.begin(), draft.end(), [&](const TensorSpec& s) {
+    return checkpoint.find_if_there(s.name) != nullptr;
+  });
+  if (there) best.insert(best.end(), draft.begin(), draft.end());
   return best;
 }
 
@@ -36,12 +45,21 @@ void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoin
     const TensorSpec& spec = *found->second;
     t.use = use_of(spec, WeightLayout::kPanels16);
     const CheckpointTensor& stored = *checkpoint.find(t.name).value();
-    if (!checkpoint.holds(stored, spec.type) || stored.shape != spec.shape)
+    if (is_in_fp8(checkpoint, spec)) {
+      t.use += ", FP8 in blocks, rounded to bf16";
+      if (const Status status = check_fp8(checkpoint, spec); !status.ok()) t.wrong = status.message;
+    } else if (!checkpoint.holds(stored, spec.type) || stored.shape != spec.shape) {
       t.wrong = "wanted " + stored_text(spec.type, spec.shape);
-    else if (is_number(spec.type) && stored.type != spec.type)
+    } else if (is_number(spec.type) && stored.type != spec.type) {
       t.use += std::string(", rounded to ") + text(spec.type);
+    }
     by_name.erase(found);
   }
+  std::map<std::string, std::string> scales;
+  for (const TensorSpec& s : specs)
+    if (is_in_fp8(checkpoint, s)) scales[name_of_scales(s)] = s.name;
+  for (InspectedTensor& t : out->tensors)
+    if (const auto found = scales.find(t.name); found != scales.end()) t.use = "scales of " + found->second;
   for (const TensorSpec& s : specs)
     if (by_name.count(s.name)) out->missing.push_back(s.name + " " + stored_text(s.type, s.shape));
 }

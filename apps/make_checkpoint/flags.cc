@@ -13,7 +13,8 @@ Command add_make_checkpoint(CLI::App& root) {
   const auto options = std::make_shared<MakeOptions>();
   app->add_option("directory", options->directory, "output directory, new or empty");
   app->add_option("--like", options->like,
-                  "the model: gpt-oss and Qwen3-MoE complete, other models only their MoE layers, in bf16 if "
+                  "the model: gpt-oss, Qwen3-MoE and DeepSeek V3 complete, other models only their MoE "
+                  "layers, in bf16 if "
                   "they ship in "
                   "FP8 or NVFP4")
       ->capture_default_str();

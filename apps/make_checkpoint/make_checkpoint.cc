@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "apps/common/stand_in_tokenizer.h"
+#include "models/draft.h"
 #include "models/random_weights.h"
 #include "weights/safetensors_writer.h"
 
@@ -27,8 +28,9 @@ constexpr int64_t kPiece = 8 << 20;  // bytes per write; a multiple of 8
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
-  int64_t layers, first_moe_layer;  // number of MoE layers, and the first one's index
-  int64_t step = 1;                 // between the indices
+  int64_t layers,
+      first_moe_layer;  // number of layers, of MoE layers if it has only these; and the index of the first one with experts
+  int64_t step = 1;  // between the indices
 };
 constexpr Like kLike[] = {
     {"gpt-oss-20b", "GptOssForCausalLM", MoeNaming::kGptOss, 24, 0},
@@ -37,8 +39,9 @@ constexpr Like kLike[] = {
     {"deepseek-v4-pro", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 61, 0},
     {"deepseek-v4.1-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 1,
      0},  // their number is not published
-    {"deepseek-v3", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 58, 3},
-    {"kimi-k2", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 60, 1},
+    {"deepseek-v3", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 61, 3},
+    {"moonlight-16b-a3b", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 27, 1},
+    {"kimi-k2", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 61, 1},
     {"glm-4.5", "Glm4MoeForCausalLM", MoeNaming::kDeepSeekV3, 89, 3},
     {"glm-4.5-air", "Glm4MoeForCausalLM", MoeNaming::kDeepSeekV3, 45, 1},
     {"glm-5", "GlmMoeDsaForCausalLM", MoeNaming::kDeepSeekV3, 75, 3},
@@ -57,7 +60,8 @@ constexpr int64_t kHashLayers = 3;
 
 bool has_router_bias(const Like& like) { return like.naming == MoeNaming::kGptOss; }
 bool is_whole(const Like& like) {
-  return like.naming == MoeNaming::kGptOss || like.naming == MoeNaming::kQwen3Moe;
+  return like.naming == MoeNaming::kGptOss || like.naming == MoeNaming::kQwen3Moe ||
+         like.architecture == "DeepseekV3ForCausalLM";
 }
 
 // Lists the names: "gpt-oss-20b, gpt-oss-120b".
@@ -140,13 +144,93 @@ Json qwen3_moe_config(const Like& like, int64_t layers) {
           {"vocab_size", 151936}};
 }
 
+// What DeepSeek V3 and the models of its architecture have besides their experts.
+struct DeepSeekShape {
+  std::string_view name;
+  int64_t heads, q_lora_rank, intermediate, vocab, context, mtp_layers;  // q_lora_rank 0: null
+  double eps, theta, yarn, beta_fast;                                    // yarn: factor; 0: none
+  int64_t bos, eos;
+};
+constexpr DeepSeekShape kDeepSeekShapes[] = {
+    {"deepseek-v3", 128, 1536, 18432, 129280, 163840, 1, 1e-6, 1e4, 40, 32, 0, 1},
+    {"moonlight-16b-a3b", 16, 0, 11264, 163840, 8192, 0, 1e-5, 5e4, 0, 0, 163584, 163585},
+    {"kimi-k2", 64, 1536, 18432, 163840, 131072, 0, 1e-6, 5e4, 32, 1, 163584, 163585},
+};
+
+Json deepseek_v3_config(const Like& like, int64_t layers) {
+  const MoeConfig moe = known_moe(like.name).value();
+  const DeepSeekShape& shape = *std::ranges::find(kDeepSeekShapes, like.name, &DeepSeekShape::name);
+  Json rope = nullptr, q_rank = nullptr;
+  if (shape.q_lora_rank > 0) q_rank = shape.q_lora_rank;
+  if (shape.yarn > 0)
+    rope = {{"beta_fast", shape.beta_fast},
+            {"beta_slow", 1},
+            {"factor", shape.yarn},
+            {"mscale", 1.0},
+            {"mscale_all_dim", 1.0},
+            {"original_max_position_embeddings", 4096},
+            {"type", "yarn"}};
+  return {{"architectures", {"DeepseekV3ForCausalLM"}},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", shape.bos},
+          {"eos_token_id", shape.eos},
+          {"first_k_dense_replace", std::min(like.first_moe_layer, layers - 1)},
+          {"hidden_act", "silu"},
+          {"hidden_size", moe.hidden},
+          {"intermediate_size", shape.intermediate},
+          {"kv_lora_rank", 512},
+          {"max_position_embeddings", shape.context},
+          {"model_type", like.name == "kimi-k2" ? "kimi_k2" : "deepseek_v3"},
+          {"moe_intermediate_size", moe.intermediate},
+          {"moe_layer_freq", 1},
+          {"n_group", moe.groups},
+          {"n_routed_experts", moe.experts},
+          {"n_shared_experts", moe.shared_intermediate / moe.intermediate},
+          {"norm_topk_prob", true},
+          {"num_attention_heads", shape.heads},
+          {"num_experts_per_tok", moe.top_k},
+          {"num_hidden_layers", layers},
+          {"num_key_value_heads", shape.heads},
+          {"num_nextn_predict_layers", shape.mtp_layers},
+          {"q_lora_rank", q_rank},
+          {"qk_nope_head_dim", 128},
+          {"qk_rope_head_dim", 64},
+          {"rms_norm_eps", shape.eps},
+          {"rope_scaling", rope},
+          {"rope_theta", shape.theta},
+          {"routed_scaling_factor", moe.scale},
+          {"scoring_func", "sigmoid"},
+          {"tie_word_embeddings", false},
+          {"topk_group", moe.topk_groups},
+          {"topk_method", "noaux_tc"},
+          {"torch_dtype", "bfloat16"},
+          {"v_head_dim", 128},
+          {"vocab_size", shape.vocab}};
+}
+
 // The config.json of a complete model.
 Json config_of(const Like& like, int64_t layers) {
+  if (like.naming == MoeNaming::kDeepSeekV3) return deepseek_v3_config(like, layers);
   return like.naming == MoeNaming::kQwen3Moe ? qwen3_moe_config(like, layers) : gpt_oss_config(like, layers);
+}
+// The tensors of a complete model; those of its draft layer are the last.
+std::vector<TensorSpec> tensors_of(const Family& family, const ModelConfig& config, MoeNaming naming) {
+  std::vector<TensorSpec> out = family.tensors(config, naming);
+  if (config.mtp_layers == 0) return out;
+  const std::vector<TensorSpec> draft =
+      mtp_tensors(mtp_config(config).value(), std::ssize(config.decoder.layers));
+  out.insert(out.end(), draft.begin(), draft.end());
+  return out;
 }
 Json generation_config_of(const Like& like) {
   if (like.naming == MoeNaming::kGptOss)
     return {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}};
+  if (like.naming == MoeNaming::kDeepSeekV3)
+    return {{"do_sample", true},
+            {"eos_token_id", std::ranges::find(kDeepSeekShapes, like.name, &DeepSeekShape::name)->eos},
+            {"temperature", 0.6},
+            {"top_p", 0.95}};
   return {{"do_sample", true},
           {"eos_token_id", {151645, 151643}},
           {"temperature", 0.6},
@@ -228,7 +312,7 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   for (const Family* family : families())
     if (family->architecture == like.architecture)
       return write_tensors(
-          weights, family->tensors(config.value(), like.naming),
+          weights, tensors_of(*family, config.value(), like.naming),
           {.seed = o.seed, .routing = o.routing, .top_k = config.value().decoder.moe().top_k}, o.only,
           progress);
   return unsupported("no family for " + std::string(like.architecture));

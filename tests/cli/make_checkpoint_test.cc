@@ -39,17 +39,26 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   EXPECT_EQ(config["num_hidden_layers"], 36);
   EXPECT_EQ(config["num_local_experts"], 128);
   fs::remove_all(path);
-  expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--config-only"},
+  expect_refusal({"make-checkpoint", path.string(), "--like", "glm-4.5", "--config-only"},
                  {"--config-only: wanted a model that Sluice runs (gpt-oss-20b, gpt-oss-120b, "
-                  "qwen3-30b-a3b, qwen3-235b-a22b)",
-                  "found --like kimi-k2"});
+                  "deepseek-v3, moonlight-16b-a3b, kimi-k2, qwen3-30b-a3b, qwen3-235b-a22b)",
+                  "found --like glm-4.5"});
   EXPECT_FALSE(fs::exists(path));
 }
 
 // The written config gives the published model.
-TEST(MakeCheckpointCommand, WritesTheConfigsOfQwen3Moe) {
-  const fs::path path = fs::path(testing::TempDir()) / ("sluice_qwen3_config_" + std::to_string(getpid()));
-  for (const std::string name : {"qwen3-30b-a3b", "qwen3-235b-a22b"}) {
+TEST(MakeCheckpointCommand, WritesThePublishedConfigs) {
+  const fs::path path =
+      fs::path(testing::TempDir()) / ("sluice_published_config_" + std::to_string(getpid()));
+  const struct {
+    std::string name;
+    std::vector<int32_t> stop_tokens;
+    int64_t top_k;
+  } kModels[] = {{"qwen3-30b-a3b", {151645, 151643}, 20},
+                 {"qwen3-235b-a22b", {151645, 151643}, 20},
+                 {"deepseek-v3", {1}, 0},
+                 {"moonlight-16b-a3b", {163585}, 0}};
+  for (const auto& [name, stop_tokens, top_k] : kModels) {
     fs::remove_all(path);
     const Outcome o = sluice({"make-checkpoint", path.string(), "--like", name, "--config-only"});
     EXPECT_EQ(o.status, 0) << o.err;
@@ -60,8 +69,8 @@ TEST(MakeCheckpointCommand, WritesTheConfigsOfQwen3Moe) {
     for (const auto& [key, value] : made.items()) EXPECT_EQ(published.value(key, Json()), value) << key;
     const auto read = read_model_config(path.string());
     ASSERT_TRUE(read.ok()) << read.status().message;
-    EXPECT_EQ(read.value().stop_tokens, (std::vector<int32_t>{151645, 151643}));
-    EXPECT_EQ(read.value().generation.top_k, 20);
+    EXPECT_EQ(read.value().stop_tokens, stop_tokens);
+    EXPECT_EQ(read.value().generation.top_k, top_k);
   }
   fs::remove_all(path);
 }

@@ -345,7 +345,7 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
       {"[]", "--speculative-config: wanted an object, found an array of 0"},
       {"{}", "--speculative-config: method: wanted a value, found no such key"},
       {R"({"method": "medusa", "model": "x"})",
-       R"(--speculative-config: method: wanted ngram, suffix or eagle3, found "medusa")"},
+       R"(--speculative-config: method: wanted ngram, suffix, eagle3 or mtp, found "medusa")"},
       {R"({"method": "eagle3", "prompt_lookup_max": 3})",
        R"(with the method eagle3, found "prompt_lookup_max")"},
       {R"({"method": "eagle3", "num_speculative_tokens": 33})",
@@ -391,7 +391,7 @@ TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
   config("/experts_per_token", 2, "experts_per_token: wanted num_experts_per_tok = 4, found 2");
   config("/architectures/0", "LlamaForCausalLM",
          "architectures: wanted an architecture that Sluice runs (GptOssForCausalLM, "
-         "Qwen3MoeForCausalLM), found LlamaForCausalLM");
+         "Qwen3MoeForCausalLM, DeepseekV3ForCausalLM), found LlamaForCausalLM");
   ModelCopy defaults;
   const auto generation = [&](const std::string& json, const std::string& message) {
     defaults.write("generation_config.json", json);
