@@ -4,6 +4,7 @@
 
 #include "apps/common/main_device.h"
 #include "apps/common/session.h"
+#include "apps/explain/draft_choices.h"
 #include "apps/explain/explain.h"
 #include "apps/explain/explain_json.h"
 #include "apps/explain/explain_model.h"
@@ -150,6 +151,44 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
     std::printf("%lld stages have no kernel for this device\n", static_cast<long long>(choices.refused()));
 }
 
+// A row of numbers of sequences, a column of acceptances.
+void print_draft_choices(const DraftChoices& choices, const DeviceInfo& device) {
+  std::printf("model    %s\ndrafts   %s, at most %lld of each sequence\ndevice   %s\n", choices.model.c_str(),
+              std::string(text(choices.method)).c_str(), static_cast<long long>(choices.drafts_max),
+              text(device).c_str());
+  std::printf(
+      "Drafts with the most tokens per cost, and the speedup over no drafts, by the share of accepted drafts "
+      "at each place:\n");
+  int64_t sequences = 0;
+  std::string head = "sequences", rows;
+  for (const DraftChoice& c : choices.choices) {
+    char cell[64];
+    if (c.sequences == choices.choices.front().sequences) {
+      std::snprintf(cell, sizeof cell, "%14.1f", c.acceptance);
+      head += cell;
+    }
+    if (c.sequences != sequences) {
+      std::snprintf(cell, sizeof cell, "\n%9lld", static_cast<long long>(c.sequences));
+      rows += cell;
+    }
+    sequences = c.sequences;
+    std::snprintf(cell, sizeof cell, "%5lld (%5.2fx)", static_cast<long long>(c.drafts), c.speedup());
+    rows += cell;
+  }
+  print(head + rows + "\n");
+}
+
+int explain_drafts(const ModelQuestion& question, const ExplainOptions& options, const DeviceInfo& device) {
+  const auto choices = draft_choices(question, *options.speculation, device);
+  if (!choices.ok()) return wrong_use(choices.status().message);
+  if (options.format == Format::kJson) {
+    print(draft_choices_json(choices.value(), device));
+  } else {
+    print_draft_choices(choices.value(), device);
+  }
+  return kExitOk;
+}
+
 int explain_whole_model(const ExplainOptions& options) {
   const Result<DeviceInfo> device = device_of(options);
   if (!device.ok()) return wrong_use(device.status().message);
@@ -162,6 +201,7 @@ int explain_whole_model(const ExplainOptions& options) {
                          .policy = options.policy,
                          .moe_backend = options.moe_backend,
                          .cache = cache.value()};
+  if (options.speculation) return explain_drafts(question, options, device.value());
   if (options.show == Show::kSweep) question.sweep_tokens_max = options.tokens_max;
   const Result<ModelChoices> choices = model_choices(question, device.value());
   if (!choices.ok()) return wrong_use(choices.status().message);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/common/commands.h"
+#include "apps/common/speculative_config.h"
 #include "dispatch/decide.h"
 #include "nn/moe/layer.h"
 
@@ -28,7 +29,9 @@ struct ExplainOptions {
   Policy policy;
   MoeBackend moe_backend = {};          // of the model's experts
   std::string kv_cache_dtype = "auto";  // of the model's KV cache; see ModelFlags
-  int64_t tokens_max = 1024;            // of a sweep
+  // With a model: the best numbers of drafts instead of the kernels.
+  std::optional<SpeculativeConfig> speculation;
+  int64_t tokens_max = 1024;  // of a sweep
   Show show = Show::kDecision;
   Format format = Format::kText;
 };

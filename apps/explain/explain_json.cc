@@ -135,4 +135,21 @@ std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& de
   return json_text(out);
 }
 
+std::string draft_choices_json(const DraftChoices& choices, const DeviceInfo& device) {
+  OrderedJson cells = OrderedJson::array();
+  for (const DraftChoice& c : choices.choices)
+    cells.push_back({{"sequences", c.sequences},
+                     {"acceptance", c.acceptance},
+                     {"drafts", c.drafts},
+                     {"tokens", c.tokens},
+                     {"cost_us", c.cost_us},
+                     {"plain_us", c.plain_us},
+                     {"speedup", c.speedup()}});
+  return json_text({{"model", choices.model},
+                    {"method", text(choices.method)},
+                    {"num_speculative_tokens", choices.drafts_max},
+                    {"device", device_json(device)},
+                    {"choices", cells}});
+}
+
 }  // namespace sluice::apps

@@ -36,7 +36,7 @@ struct ExplainFlags {
     const CLI::Option* option;
   };
   std::vector<Typed> typed;  // one per field
-  std::string sweep, model;
+  std::string sweep, model, speculative_config;
   bool json = false, contract = false;
 };
 
@@ -74,6 +74,13 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
     return wrong_use("--moe-backend: wanted --model with it, found none (use --force for an operation)");
   if (!o.model && o.kv_cache_dtype != "auto")
     return wrong_use("--kv-cache-dtype: wanted --model with it, found none (use --cache for an operation)");
+  if (!flags.speculative_config.empty()) {
+    if (!o.model) return wrong_use("--speculative-config: wanted --model with it, found none");
+    if (o.show == Show::kSweep) return wrong_use("--speculative-config: wanted no --sweep with it, found it");
+    auto speculation = read_speculative_config(flags.speculative_config);
+    if (!speculation.ok()) return wrong_use(speculation.status().message);
+    o.speculation = std::move(speculation).value();
+  }
   return explain(o);
 }
 
@@ -112,6 +119,10 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
     app->add_option("--kv-cache-dtype", flags->options.kv_cache_dtype,
                     "with --model: type of the KV cache: auto, bfloat16, fp8, fp8_e4m3")
         ->capture_default_str();
+    app->add_option("--speculative-config", flags->speculative_config,
+                    "with --model: how many drafts pay, for several numbers of sequences and acceptances; "
+                    "JSON as of `sluice serve`")
+        ->check(some_text());
     app->add_option("--max-model-len", flags->options.max_model_len,
                     "with --model: maximum tokens per sequence; 0: the model's context, at most 4096")
         ->check(integer_between(0, INT32_MAX));

@@ -91,5 +91,84 @@ TEST(ExplainModel, ACpuHasNoFloor) {
   EXPECT_EQ(explain("gpt-oss-120b", "64", "cpu-amx", {"--json"}).find("floor"), std::string::npos);
 }
 
+Json drafts(const std::string& model, const std::string& config, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"--json", "--speculative-config", config};
+  words.insert(words.end(), more.begin(), more.end());
+  auto json = parse_json(explain(model, "1", "h200", words), "explain");
+  EXPECT_TRUE(json.ok());
+  return json.ok() ? std::move(json).value() : Json();
+}
+
+// Every cell has the expected tokens of its own number of drafts, and more accepted drafts never pay less.
+void expect_choices(const Json& at, int64_t most) {
+  EXPECT_EQ(at["num_speculative_tokens"], most);
+  ASSERT_EQ(at["choices"].size(), 25u);
+  for (size_t i = 0; i < 25; ++i) {
+    const Json& c = at["choices"][i];
+    const auto k = c["drafts"].get<int64_t>();
+    const double a = c["acceptance"].get<double>(), sequences = c["sequences"].get<double>();
+    ASSERT_GE(k, 0);
+    ASSERT_LE(k, most);
+    const double tokens = sequences * (1 - std::pow(a, static_cast<double>(k) + 1)) / (1 - a);
+    EXPECT_NEAR(c["tokens"].get<double>(), tokens, 1e-9 * tokens) << c;
+    const double rate = tokens / c["cost_us"].get<double>(), plain = sequences / c["plain_us"].get<double>();
+    EXPECT_NEAR(c["speedup"].get<double>(), rate / plain, 1e-9) << c;
+    EXPECT_GE(rate, plain * (1 - 1e-9)) << c;
+    EXPECT_TRUE(k > 0 || c["cost_us"] == c["plain_us"]) << c;
+    if (i % 5 == 0) continue;
+    EXPECT_GE(c["speedup"], at["choices"][i - 1]["speedup"]) << c;
+    EXPECT_GE(k, at["choices"][i - 1]["drafts"].get<int64_t>()) << c;
+  }
+}
+
+TEST(ExplainModel, HowManyFreeDraftsPay) {
+  const Json at = drafts(kModel, R"({"method": "ngram", "num_speculative_tokens": 5})");
+  expect_choices(at, 5);
+  EXPECT_EQ(at["method"], "ngram");
+  EXPECT_GT(at["choices"][4]["drafts"], 2) << "one sequence, of whose drafts nine of ten are accepted";
+  EXPECT_GT(at["choices"][4]["drafts"], at["choices"][20]["drafts"])
+      << "128 sequences, of whose drafts half are";
+  const std::string table = explain(kModel, "1", "h200", {"--speculative-config", R"({"method": "suffix"})"});
+  EXPECT_NE(table.find("drafts   suffix, at most 24 of each sequence\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\nsequences           0.5           0.6"), std::string::npos) << table;
+}
+
+TEST(ExplainModel, DraftsOfALayerCostItsPasses) {
+  const std::string deepseek = std::string(SLUICE_SOURCE_DIR) + "/tests/data/deepseek-v3";
+  const Json layer = drafts(deepseek, R"({"method": "mtp", "num_speculative_tokens": 4})");
+  const Json free = drafts(deepseek, R"({"method": "ngram", "num_speculative_tokens": 4})");
+  expect_choices(layer, 4);
+  for (size_t i = 0; i < 25; ++i)
+    EXPECT_LT(layer["choices"][i]["tokens"].get<double>() / layer["choices"][i]["cost_us"].get<double>(),
+              free["choices"][i]["tokens"].get<double>() / free["choices"][i]["cost_us"].get<double>());
+}
+
+TEST(ExplainModel, DraftsOfAHead) {
+  const std::string models = std::string(SLUICE_SOURCE_DIR) + "/models/";
+  expect_choices(drafts(models + "sluice-16e-tiny",
+                        R"({"method": "eagle3", "model": ")" + models + R"(sluice-16e-tiny-eagle3"})"),
+                 3);
+}
+
+TEST(ExplainModel, DraftsThatCannotBeExplained) {
+  const auto error = [](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {SLUICE_COMMAND, "explain", "--device", "h200"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome o = run_process(all);
+    EXPECT_EQ(o.status, 2) << o.out;
+    return o.err;
+  };
+  const std::string ngram = R"({"method": "ngram"})";
+  EXPECT_NE(error({"--speculative-config", ngram}).find("wanted --model with it"), std::string::npos);
+  EXPECT_NE(error({"--model", kModel, "--speculative-config", ngram, "--sweep", "tokens"}).find("no --sweep"),
+            std::string::npos);
+  EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "medusa"})"}).find("medusa"),
+            std::string::npos);
+  EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "eagle3"})"})
+                .find("model: wanted the directory of a draft head, found none"),
+            std::string::npos);
+  EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "mtp"})"}), "");
+}
+
 }  // namespace
 }  // namespace sluice::test

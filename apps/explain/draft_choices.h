@@ -1,0 +1,38 @@
+// How many drafts of speculative decoding pay, by the cost models of the plans.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "apps/common/speculative_config.h"
+#include "apps/explain/explain_model.h"
+
+namespace sluice::apps {
+
+// The best number of drafts for `sequences` sequences that decode together.
+struct DraftChoice {
+  int64_t sequences = 0;
+  // The probability that a draft is accepted if all drafts before it are; the same at each place.
+  double acceptance = 0;
+  int64_t drafts = 0;   // of each sequence
+  double tokens = 0;    // expected, of all sequences
+  double cost_us = 0;   // of the step and its drafts
+  double plain_us = 0;  // of a step without drafts, over whose rows a draft layer runs, too
+  // Tokens per microsecond over those of steps without drafts.
+  double speedup() const { return tokens / cost_us * plain_us / static_cast<double>(sequences); }
+};
+
+struct DraftChoices {
+  std::string model;
+  DraftMethod method = DraftMethod::kNone;
+  int64_t drafts_max = 0;            // num_speculative_tokens
+  std::vector<DraftChoice> choices;  // by sequences, then by acceptance
+};
+
+// The number of drafts with the largest expected tokens per cost, within kVerifiedRows. The engine makes fewer drafts if they are at most a
+// few percent worse, because cost models are not more exact. Drafts of n-grams and suffixes cost nothing; those of a draft layer cost its
+// passes. Uses `question.model`, which must be a directory, and its length, policy and caches. Needs config.json of the model, and of the
+// draft head with eagle3, but no weights. Errors name the flag or the file.
+Result<DraftChoices> draft_choices(const ModelQuestion& question, const SpeculativeConfig& speculation,
+                                   const DeviceInfo& device);
+
+}  // namespace sluice::apps
