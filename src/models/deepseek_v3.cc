@@ -6,6 +6,7 @@
 #include "models/family.h"
 #include "models/read_config.h"
 #include "models/read_decoder.h"
+#include "weights/row_span.h"
 
 namespace sluice {
 namespace of_deepseek_v3 {
@@ -13,7 +14,6 @@ namespace {
 
 const std::string kModels = "DeepSeek V3";
 constexpr double kLatentEps = 1e-6;  // of the norms of latents, whatever rms_norm_eps is
-constexpr int64_t kBlock = 128;
 
 // Weights of projections and experts may be stored in FP8, with a scale for each block; loading converts them to bf16.
 Status check_quantization(const JsonAt& config) {
@@ -25,7 +25,7 @@ Status check_quantization(const JsonAt& config) {
   if (const auto method = q.string("quant_method"); !method.ok()) return method.status();
   SLUICE_TRY(must_be(q, "quant_method", "fp8", kModels));
   SLUICE_TRY(must_be(q, "fmt", "e4m3", kModels));
-  return must_be(q, "weight_block_size", Json::array({kBlock, kBlock}), kModels);
+  return must_be(q, "weight_block_size", Json::array({kF8Block, kF8Block}), kModels);
 }
 
 // With mscale_all_dim, YaRN stretches the scores by its square and not cos and sin, which read_rope() has read.
@@ -100,14 +100,6 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   return {};
 }
 
-Status read_dense_mlp(const JsonAt& config, int64_t hidden, MoeConfig* mlp) {
-  *mlp = {.hidden = hidden, .experts = 1, .top_k = 1, .dense = true, .expert_w = DType::kBF16};
-  mlp->residual = true;
-  ConfigReader r{config};
-  r.integer("intermediate_size", 1, 1 << 20, &mlp->intermediate);
-  return r.status;
-}
-
 Result<ModelConfig> read(const JsonAt& config) {
   for (const char* key : {"index_topk", "compression_config"})
     if (config.has(key)) return unsupported(refused(config, key, "no such key").message);
@@ -144,11 +136,6 @@ Result<ModelConfig> read(const JsonAt& config) {
 
 std::vector<MoeNaming> namings(const ModelConfig&) { return {MoeNaming::kDeepSeekV3}; }
 
-Status fit(const Checkpoint& files, ModelConfig* config) {
-  if (files.find_if_there(kHuggingFaceHead)) config->head = ModelConfig::Head::kOwn;
-  return {};
-}
-
 }  // namespace
 }  // namespace of_deepseek_v3
 
@@ -158,6 +145,6 @@ extern const Family deepseek_v3 = {.architecture = "DeepseekV3ForCausalLM",
                                    .read = of_deepseek_v3::read,
                                    .tensors = hugging_face_tensors,
                                    .namings = of_deepseek_v3::namings,
-                                   .fit = of_deepseek_v3::fit};
+                                   .fit = fit_head_to_files};
 
 }  // namespace sluice

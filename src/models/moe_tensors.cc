@@ -1,10 +1,9 @@
 // Lists the tensors of one MoE layer, from its naming and its config.
 #include "models/family.h"
+#include "weights/row_span.h"
 
 namespace sluice {
 namespace {
-
-constexpr int64_t kF8Block = 128;
 
 struct MoeLister {
   const MoeConfig& c;
@@ -59,9 +58,8 @@ struct MoeLister {
   void shared(const std::string& weight, std::string_view pattern, std::string_view scale, int64_t rows,
               int64_t width) {
     if (scale.empty()) return add(pattern, StoredType::kBF16, {rows, width}, weight);
-    const auto blocks = [](int64_t n) { return (n + kF8Block - 1) / kF8Block; };
     add(pattern, StoredType::kF8E4M3, {rows, width}, weight);
-    add(scale, StoredType::kF8E8M0, {blocks(rows), blocks(width)}, weight + "_scale");
+    add(scale, StoredType::kF8E8M0, {f8_blocks(rows), f8_blocks(width)}, weight + "_scale");
   }
 
   void experts() {

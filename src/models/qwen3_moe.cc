@@ -86,14 +86,6 @@ Result<std::vector<bool>> read_dense_layers(const JsonAt& config, int64_t layers
   return dense;
 }
 
-Status read_dense_mlp(const JsonAt& config, int64_t hidden, MoeConfig* mlp) {
-  *mlp = {.hidden = hidden, .experts = 1, .top_k = 1, .dense = true, .expert_w = DType::kBF16};
-  mlp->residual = true;
-  ConfigReader r{config};
-  r.integer("intermediate_size", 1, 1 << 20, &mlp->intermediate);
-  return r.status;
-}
-
 Result<ModelConfig> read(const JsonAt& config) {
   SLUICE_TRY(need_plain_layers(config));
   ModelConfig out;
@@ -127,11 +119,6 @@ Result<ModelConfig> read(const JsonAt& config) {
 
 std::vector<MoeNaming> namings(const ModelConfig&) { return {MoeNaming::kQwen3Moe}; }
 
-Status fit(const Checkpoint& files, ModelConfig* config) {
-  if (files.find_if_there(kHuggingFaceHead)) config->head = ModelConfig::Head::kOwn;
-  return {};
-}
-
 }  // namespace
 }  // namespace of_qwen3
 
@@ -140,6 +127,6 @@ extern const Family qwen3_moe = {.architecture = "Qwen3MoeForCausalLM",
                                  .read = of_qwen3::read,
                                  .tensors = hugging_face_tensors,
                                  .namings = of_qwen3::namings,
-                                 .fit = of_qwen3::fit};
+                                 .fit = fit_head_to_files};
 
 }  // namespace sluice

@@ -120,6 +120,19 @@ Status read_tied(const JsonAt& config, ModelConfig* model) {
   return {};
 }
 
+Status fit_head_to_files(const Checkpoint& files, ModelConfig* config) {
+  if (files.find_if_there(kHuggingFaceHead)) config->head = ModelConfig::Head::kOwn;
+  return {};
+}
+
+Status read_dense_mlp(const JsonAt& config, int64_t hidden, MoeConfig* mlp) {
+  *mlp = {.hidden = hidden, .experts = 1, .top_k = 1, .dense = true, .expert_w = DType::kBF16};
+  mlp->residual = true;
+  ConfigReader r{config};
+  r.integer("intermediate_size", 1, 1 << 20, &mlp->intermediate);
+  return r.status;
+}
+
 Status must_be_also(const JsonAt& config, const std::string& key, const std::string& first, int64_t value) {
   const auto same = config.integer(key, 1, 1024);
   if (!same.ok()) return same.status();

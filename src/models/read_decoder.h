@@ -30,6 +30,12 @@ Status read_heads(const JsonAt& config, HeadDim head_dim, AttentionConfig* a);
 // Reads tie_word_embeddings, false by default.
 Status read_tied(const JsonAt& config, ModelConfig* model);
 
+// Implements Family::fit where files may contradict tied embeddings alone: an output layer of their own decides.
+Status fit_head_to_files(const Checkpoint& files, ModelConfig* config);
+
+// Reads the dense MLP of layers beside layers with experts: intermediate_size.
+Status read_dense_mlp(const JsonAt& config, int64_t hidden, MoeConfig* mlp);
+
 // Checks that a second key of the same number agrees with the first.
 Status must_be_also(const JsonAt& config, const std::string& key, const std::string& first, int64_t value);
 

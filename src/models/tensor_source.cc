@@ -11,11 +11,8 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kBlock = 128;
 constexpr int64_t kTensorAlignment = 64;  // in memory
 constexpr std::string_view kWeight = ".weight";
-
-int64_t blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
 
 // Room for a tensor in BF16.
 int64_t room_of(const TensorSpec& spec) {
@@ -65,7 +62,8 @@ bool is_in_fp8(const Checkpoint& files, const TensorSpec& spec) {
 
 Status check_fp8(const Checkpoint& files, const TensorSpec& spec) {
   SLUICE_TRY(files.find(spec.name, StoredType::kF8E4M3, spec.shape).status());
-  return files.find(name_of_scales(spec), StoredType::kF32, {blocks(spec.shape[0]), blocks(spec.shape[1])})
+  return files
+      .find(name_of_scales(spec), StoredType::kF32, {f8_blocks(spec.shape[0]), f8_blocks(spec.shape[1])})
       .status();
 }
 
@@ -89,12 +87,12 @@ Status TensorSource::widen(const TensorSpec& spec, std::byte* to) {
                      .w = codes.data,
                      .stride = width,
                      .scales = reinterpret_cast<const std::byte*>(scales.data()),
-                     .scale_stride = 4 * blocks(width),
+                     .scale_stride = 4 * f8_blocks(width),
                      .scale_type = StoredType::kF32,
                      .tensor = &codes,
                      .scale_tensor = &stored};
-  workers_->run(blocks(rows), [&](int64_t block) {
-    for (int64_t row = block * kBlock; row < std::min(rows, (block + 1) * kBlock); ++row)
+  workers_->run(f8_blocks(rows), [&](int64_t block) {
+    for (int64_t row = block * kF8Block; row < std::min(rows, (block + 1) * kF8Block); ++row)
       read_row(span, row, width, to + 2 * row * width);
   });
   file_->release(codes);

@@ -8,8 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kF8Block = 128;  // rows and columns that share a scale
-
 std::array<float, 256> f8_table() {
   std::array<float, 256> out{};
   for (size_t code = 0; code < 256; ++code) out[code] = to_float(E4M3{static_cast<uint8_t>(code)});

@@ -16,6 +16,10 @@ enum class RowForm : uint8_t {
   kF8Blocks,  // F8_E4M3 rows with one scale per 128 x 128 elements; read as bf16
 };
 
+// Rows and columns of F8_E4M3 that share a scale, and the blocks that `n` of them have.
+inline constexpr int64_t kF8Block = 128;
+constexpr int64_t f8_blocks(int64_t n) { return (n + kF8Block - 1) / kF8Block; }
+
 // Rows 0 .. rows - 1. Tensor- and expert-parallel slices, single gates or ups, and stacked matrices are all
 // spans. Pointers need no alignment.
 struct RowSpan {

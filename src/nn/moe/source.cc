@@ -6,8 +6,6 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kF8Block = 128;
-
 // A type that Sluice cannot load here is unsupported; a wrong shape means that the checkpoint is corrupt.
 Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
   return {code, place_of(t) + ": wanted " + wanted + ", found " + stored_text(t.type, t.shape)};
@@ -328,10 +326,10 @@ class Finder {
       SLUICE_TRY(find(name, {StoredType::kBF16}, {cut.rows, cut.width}, &t));
       return *to = span(*t, nullptr, DType::kBF16, cut), Status{};
     }
-    const int64_t blocks = (cut.width + kF8Block - 1) / kF8Block;
+    const int64_t blocks = f8_blocks(cut.width);
     SLUICE_TRY(find(name, {StoredType::kF8E4M3}, {cut.rows, cut.width}, &t));
     SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer), {StoredType::kF8E8M0, StoredType::kF32},
-                    {(cut.rows + kF8Block - 1) / kF8Block, blocks}, &scales));
+                    {f8_blocks(cut.rows), blocks}, &scales));
     *to = {.form = RowForm::kF8Blocks,
            .rows = cut.count,
            .w = t->data + cut.first * cut.width + cut.column,
