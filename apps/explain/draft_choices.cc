@@ -8,13 +8,13 @@
 #include "engine/engine.h"
 #include "models/draft.h"
 #include "models/family.h"
+#include "models/read_config.h"
 
 namespace sluice::apps {
 namespace {
 
 constexpr int64_t kSequences[] = {1, 8, 32, 64, 128};
 constexpr double kAcceptances[] = {0.5, 0.6, 0.7, 0.8, 0.9};
-constexpr int64_t kConfigBytesMax = 1 << 20;
 
 // The draft layer of the model, and the number of drafts that it makes.
 struct DraftPlan {
