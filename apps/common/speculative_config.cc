@@ -125,11 +125,11 @@ Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
 Result<std::string> speculative_config_of(const SglangSpeculation& f) {
   constexpr std::pair<std::string_view, std::string_view> kMethods[] = {
       {"EAGLE3", "eagle3"}, {"NEXTN", "mtp"}, {"EAGLE", "mtp"}, {"NGRAM", "ngram"}};
-  const auto known =
-      std::ranges::find(kMethods, f.algorithm, &std::pair<std::string_view, std::string_view>::first);
+  const auto known = std::ranges::find(kMethods, f.algorithm.value_or(""),
+                                       &std::pair<std::string_view, std::string_view>::first);
   if (known == std::end(kMethods))
     return invalid("--speculative-algorithm: wanted EAGLE3, NEXTN, EAGLE or NGRAM, found " +
-                   (f.algorithm.empty() ? std::string("none") : f.algorithm));
+                   (f.algorithm ? "'" + *f.algorithm + "'" : std::string("none")));
   if (f.eagle_topk && *f.eagle_topk != 1)
     return invalid("--speculative-eagle-topk: wanted 1 (drafts are a chain), found " +
                    std::to_string(*f.eagle_topk));
@@ -146,14 +146,14 @@ Result<std::string> speculative_config_of(const SglangSpeculation& f) {
   if (!f.draft_model_path.empty()) {
     if (method != "eagle3")
       return invalid("--speculative-draft-model-path: wanted --speculative-algorithm EAGLE3 with it, found " +
-                     f.algorithm);
+                     *f.algorithm);
     out["model"] = f.draft_model_path;
   }
   if (!f.moe_runner_backend.empty()) {
     if (method != "mtp")
       return invalid(
           "--speculative-moe-runner-backend: wanted --speculative-algorithm NEXTN with it, found " +
-          f.algorithm);
+          *f.algorithm);
     out["moe_backend"] = f.moe_runner_backend;
   }
   return out.dump();

@@ -25,10 +25,11 @@ Result<SpeculativeConfig> read_speculative_config(const std::string& json);
 // SGLang's flags: --speculative-algorithm, --speculative-draft-model-path, --speculative-num-steps, --speculative-num-draft-tokens,
 // --speculative-eagle-topk, --speculative-moe-runner-backend.
 struct SglangSpeculation {
-  std::string algorithm, draft_model_path, moe_runner_backend;
+  std::string draft_model_path, moe_runner_backend;
+  std::optional<std::string> algorithm;
   std::optional<int64_t> num_steps, num_draft_tokens, eagle_topk;
   bool any() const {
-    return !algorithm.empty() || !draft_model_path.empty() || !moe_runner_backend.empty() || num_steps ||
+    return algorithm || !draft_model_path.empty() || !moe_runner_backend.empty() || num_steps ||
            num_draft_tokens || eagle_topk;
   }
 };

@@ -359,9 +359,33 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
        "prompt_lookup_min: wanted 1 to 2, found 3"},
       {R"({"method": "suffix", "suffix_decoding_max_spec_factor": -1})",
        "suffix_decoding_max_spec_factor: wanted 0 to 32, found -1"},
+      {R"({"method": "mtp", "model": "x"})", R"(with the method mtp, found "model")"},
+      {R"({"method": "mtp", "moe_backend": "tpu"})", R"(moe_backend: wanted cpu or cuda, found "tpu")"},
+      {R"({"method": "mtp", "router_dtype": "fp8"})",
+       R"(router_dtype: wanted float32 or bfloat16, found "fp8")"},
   };
   for (const auto& [json, message] : speculation)
     expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--speculative-config", json}, {message});
+  const std::pair<std::vector<std::string>, const char*> sglang[] = {
+      {{"--speculative-algorithm", ""},
+       "--speculative-algorithm: wanted EAGLE3, NEXTN, EAGLE or NGRAM, found ''"},
+      {{"--speculative-num-steps", "2"},
+       "--speculative-algorithm: wanted EAGLE3, NEXTN, EAGLE or NGRAM, found none"},
+      {{"--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "2"},
+       "--speculative-eagle-topk: wanted 1 (drafts are a chain), found 2"},
+      {{"--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--speculative-num-draft-tokens",
+        "3"},
+       "--speculative-num-draft-tokens: wanted --speculative-num-steps + 1 = 4, found 3"},
+      {{"--speculative-algorithm", "NEXTN", "--speculative-draft-model-path", "x"},
+       "wanted --speculative-algorithm EAGLE3 with it, found NEXTN"},
+      {{"--speculative-algorithm", "EAGLE3", "--speculative-moe-runner-backend", "cuda"},
+       "wanted --speculative-algorithm NEXTN with it, found EAGLE3"},
+  };
+  for (const auto& [flags, message] : sglang) {
+    std::vector<std::string> command = {"run", "/nowhere", "-q", "-p", "x"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    expect_refusal(command, {message});
+  }
   for (const char* date : {"not a date", "2025-02-29", "2025-6-28", "2025-06-28x"})
     expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--current-date", date},
                    {"--current-date: wanted a date such as 2025-06-28, found '", date});
