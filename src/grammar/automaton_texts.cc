@@ -8,10 +8,10 @@
 namespace sluice {
 namespace {
 
-struct Node {
+struct TextNode {
   std::vector<std::pair<uint8_t, int32_t>> edges = {};  // sorted by byte
   bool accepts = false;
-  bool operator==(const Node&) const = default;
+  bool operator==(const TextNode&) const = default;
 };
 
 // Takes sorted texts one by one. Nodes after the common prefix with the next text are final, so they are merged with equivalent nodes at
@@ -32,16 +32,16 @@ class TextsBuilder {
     last_ = text;
   }
   // The first node is the start.
-  const std::vector<Node>& done() {
+  const std::vector<TextNode>& done() {
     settle(0);
     return nodes_;
   }
 
  private:
   struct Hash {
-    const std::vector<Node>* nodes;
+    const std::vector<TextNode>* nodes;
     size_t operator()(int32_t i) const {
-      const Node& node = (*nodes)[static_cast<size_t>(i)];
+      const TextNode& node = (*nodes)[static_cast<size_t>(i)];
       uint64_t h = node.accepts ? 0x9e3779b97f4a7c15 : 0x2545f4914f6cdd1d;
       for (const auto& [byte, to] : node.edges)
         h = (h ^ (uint64_t{byte} << 32 | static_cast<uint32_t>(to))) * 0x9e3779b97f4a7c15, h ^= h >> 31;
@@ -49,13 +49,13 @@ class TextsBuilder {
     }
   };
   struct Equal {
-    const std::vector<Node>* nodes;
+    const std::vector<TextNode>* nodes;
     bool operator()(int32_t a, int32_t b) const {
       return (*nodes)[static_cast<size_t>(a)] == (*nodes)[static_cast<size_t>(b)];
     }
   };
 
-  Node& at(int32_t i) { return nodes_[static_cast<size_t>(i)]; }
+  TextNode& at(int32_t i) { return nodes_[static_cast<size_t>(i)]; }
   int32_t add() {
     if (free_.empty()) {
       nodes_.emplace_back();
@@ -77,7 +77,7 @@ class TextsBuilder {
     }
   }
 
-  std::vector<Node> nodes_;
+  std::vector<TextNode> nodes_;
   std::vector<int32_t> free_, path_;
   std::string last_;
   std::unordered_set<int32_t, Hash, Equal> known_;
@@ -94,7 +94,7 @@ Dfa Dfa::of_texts(std::span<const std::string> texts) {
             [](const std::string* a, const std::string* b) { return a->compare(*b) < 0; });
   TextsBuilder builder;
   for (const std::string* text : sorted) builder.add(*text);
-  const std::vector<Node>& nodes = builder.done();
+  const std::vector<TextNode>& nodes = builder.done();
   // Numbers nodes breadth first.
   std::vector<int32_t> number(nodes.size(), kDead), order{0};
   number[0] = 0;
@@ -114,7 +114,7 @@ Dfa Dfa::of_texts(std::span<const std::string> texts) {
     if (used[b]) out.class_of_[b] = static_cast<uint8_t>(out.classes_++);
   out.next_.assign(order.size() * out.classes_, kDead);
   for (size_t s = 0; s < order.size(); ++s) {
-    const Node& node = nodes[static_cast<size_t>(order[s])];
+    const TextNode& node = nodes[static_cast<size_t>(order[s])];
     std::array<uint64_t, 4> bits{};
     for (const auto& [byte, to] : node.edges) {
       out.next_[s * out.classes_ + out.class_of_[byte]] = number[static_cast<size_t>(to)];

@@ -7,11 +7,6 @@ namespace {
 
 constexpr size_t kItemsMax = 20000;  // per set; only grammars made for this purpose have more
 
-uint64_t mix(uint64_t h, uint64_t x) {
-  h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
-  return h * 0xff51afd7ed558ccd;
-}
-
 }  // namespace
 
 void Parse::Slots::clear() {

@@ -18,6 +18,12 @@
 
 namespace sluice {
 
+// Adds a number to a hash.
+inline uint64_t mix(uint64_t h, uint64_t x) {
+  h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
+  return h * 0xff51afd7ed558ccd;
+}
+
 struct CompiledGrammar {
   Program program;
   std::vector<std::shared_ptr<LeafMasks>> masks;  // by leaf

@@ -12,11 +12,6 @@ namespace {
 constexpr int64_t kLooksMax = 2048;           // leaf places examined per token
 constexpr int64_t kLooksOfStepMax = 200'000;  // leaf places examined per step
 
-uint64_t mix(uint64_t h, uint64_t x) {
-  h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
-  return h * 0xff51afd7ed558ccd;
-}
-
 // Equal numbers get the same form.
 Json canonical(Json value) {
   if (value.is_number_float()) {

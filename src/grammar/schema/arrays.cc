@@ -7,11 +7,6 @@ namespace {
 
 constexpr size_t kPrefixMax = 2000;
 
-const Json* get(const Json& schema, const char* key) {
-  const auto found = schema.find(key);
-  return found != schema.end() ? &*found : nullptr;
-}
-
 // The schemas of a list's leading elements, and the schema of all others; null: none.
 struct Elements {
   const Json *prefix = nullptr, *rest = nullptr;
@@ -20,8 +15,8 @@ struct Elements {
   }
 };
 Elements elements_of(const Json& schema) {
-  Elements out{get(schema, "prefixItems"), get(schema, "items")};
-  if (out.rest != nullptr && out.rest->is_array()) out = {out.rest, get(schema, "additionalItems")};
+  Elements out{member(schema, "prefixItems"), member(schema, "items")};
+  if (out.rest != nullptr && out.rest->is_array()) out = {out.rest, member(schema, "additionalItems")};
   if (out.prefix != nullptr && !out.prefix->is_array()) out.prefix = nullptr;
   return out;
 }
@@ -46,7 +41,7 @@ Schemas ArrayRules::element(const Merged& m, size_t index) {
 
 // The "unevaluatedItems" of `schema` if it applies to the element at `index`; null: some part of the schema evaluates the element.
 const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size_t index) {
-  const Json* unevaluated = get(schema, "unevaluatedItems");
+  const Json* unevaluated = member(schema, "unevaluatedItems");
   if (unevaluated == nullptr) return nullptr;
   const auto& parts = c_.parts_of(&schema);
   Schemas contained;
@@ -54,7 +49,7 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
     if (!parts.contains(other)) continue;
     if (elements_of(*other).at(index) != nullptr) return nullptr;
     if (other != &schema && other->contains("unevaluatedItems")) return nullptr;
-    if (const Json* contains = get(*other, "contains")) contained.push_back(contains);
+    if (const Json* contains = member(*other, "contains")) contained.push_back(contains);
   }
   // From 2020-12 on, elements that match "contains" are evaluated.
   if (contained.empty() || c_.document_->draft() < 2020) return unevaluated;
@@ -68,10 +63,10 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
 Result<ArrayRules::Contained> ArrayRules::contained(const Merged& m, size_t prefix, Schemas* checks) {
   Contained out;
   for (const Json* schema : m.arrays) {
-    const Json* contains = get(*schema, "contains");
+    const Json* contains = member(*schema, "contains");
     if (contains == nullptr) continue;
     const auto bound = [&](const char* key, int64_t otherwise) {
-      const Json* value = get(*schema, key);
+      const Json* value = member(*schema, key);
       if (value == nullptr || !value->is_number()) return otherwise;
       return static_cast<int64_t>(std::clamp(value->get<double>(), 0.0, 1e6));
     };

@@ -6,15 +6,6 @@
 #include "grammar/schema/merge.h"
 
 namespace sluice {
-namespace {
-
-const Json* get(const Json& schema, const char* key) {
-  const auto found = schema.find(key);
-  return found != schema.end() ? &*found : nullptr;
-}
-
-}  // namespace
-
 Status SchemaMerger::choose(const ChoiceKey& key, std::vector<Alternative> alternatives, Merged* m,
                             Schemas* todo, const Decisions& decisions) {
   if (const auto made = decisions.find(key); made != decisions.end()) {
@@ -40,11 +31,11 @@ Status SchemaMerger::check(const Json& schema, Merged* m) {
 
 Status SchemaMerger::add_choices(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
                                  int depth) {
-  if (const Json* all = get(s, "allOf")) {
+  if (const Json* all = member(s, "allOf")) {
     if (!all->is_array()) return wrong_keyword("allOf", "an array of schemas", *all);
     for (auto it = all->rbegin(); it != all->rend(); ++it) todo->push_back(&*it);
   }
-  if (const Json* any = get(s, "anyOf")) {
+  if (const Json* any = member(s, "anyOf")) {
     if (!any->is_array()) return wrong_keyword("anyOf", "an array of schemas", *any);
     std::vector<Alternative> alternatives;
     for (const Json& one : *any) alternatives.push_back({{&one}});
@@ -62,7 +53,7 @@ const Json* SchemaMerger::beside(const Json& s) {
   if (out == nullptr) {
     Json some = Json::object();
     for (const char* key : {"type", "required", "properties"})
-      if (const Json* value = get(s, key)) some[key] = *value;
+      if (const Json* value = member(s, key)) some[key] = *value;
     out = document_->keep(std::move(some));
   }
   return out;
@@ -182,7 +173,7 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
 Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
                                    int depth) {
   const Json& condition = s.at("if");
-  const Json *then = get(s, "then"), *otherwise = get(s, "else");
+  const Json *then = member(s, "then"), *otherwise = member(s, "else");
   auto found = negations_.find(&condition);
   if (found == negations_.end() || depth > 0) {
     std::vector<Alternative> alternatives{{{&condition}}};
@@ -211,7 +202,7 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
 // For each name: it is absent, or its dependency holds.
 Status SchemaMerger::add_dependencies(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
   for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
-    const Json* all = get(s, keyword);
+    const Json* all = member(s, keyword);
     if (all == nullptr) continue;
     if (!all->is_object()) return wrong_keyword(keyword, "an object", *all);
     m->about |= kObject;

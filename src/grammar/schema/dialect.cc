@@ -16,11 +16,6 @@ struct Next {
   std::vector<const Json*> here = {}, inside = {};
 };
 
-const std::string* string_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() ? found->get_ptr<const std::string*>() : nullptr;
-}
-
 void add(const Json& schema, const char* key, std::vector<const Json*>* out) {
   const auto found = schema.find(key);
   if (found == schema.end()) return;

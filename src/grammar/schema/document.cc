@@ -15,11 +15,6 @@ constexpr size_t kShownMax = 120;
 // The base of a schema that has none: so deep that ".." leads to no name of the schema.
 const std::string kUnknownBase = "schema:/1/2/3/4/5/6/7/8/", kUnknown = "schema:/";
 
-std::string shown(const std::string& text) {
-  const std::string clean = printable(valid_utf8(text.substr(0, kShownMax)));
-  return "'" + clean + (text.size() > kShownMax ? "...'" : "'");
-}
-
 // Follows a JSON parser through the parsed value and records the order of members.
 class OrderReader final : public nlohmann::json_sax<Json> {
  public:
@@ -66,12 +61,6 @@ class OrderReader final : public nlohmann::json_sax<Json> {
   std::vector<std::pair<const Json*, size_t>> open_;
   const Json* next_ = nullptr;
 };
-
-const std::string* string_at(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get_ptr<const std::string*>() : nullptr;
-}
 
 std::string percent_decoded(const std::string& text) {
   std::string out;
@@ -122,6 +111,11 @@ const Json* by_pointer(const Json* at, const std::string& pointer) {
 }
 
 }  // namespace
+
+std::string shown(const std::string& text) {
+  const std::string clean = printable(valid_utf8(text.substr(0, kShownMax)));
+  return "'" + clean + (text.size() > kShownMax ? "...'" : "'");
+}
 
 std::string shown_reference(const std::string& text) {
   if (text.starts_with(kUnknownBase)) return shown(text.substr(kUnknownBase.size()));

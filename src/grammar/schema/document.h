@@ -72,10 +72,23 @@ class SchemaDocument {
   mutable std::unordered_map<const Json*, ValueSet> value_sets_;
 };
 
-// In quotes, for a message, and as far as the document says where it is.
+// In quotes, for a message, and cut if it is long.
+std::string shown(const std::string& text);
+// A reference likewise, as far as the document says where it is.
 std::string shown_reference(const std::string& text);
 
 std::span<const Json> values_in(const Json& array);
+
+// The value of a key of an object; null: it has none, or `object` is none.
+inline const Json* member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() ? &*found : nullptr;
+}
+// The same, if the value is a string.
+inline const std::string* string_at(const Json& object, const char* key) {
+  const Json* value = member(object, key);
+  return value != nullptr ? value->get_ptr<const std::string*>() : nullptr;
+}
 
 // Whether `value` is valid under `schema`. kInner: for every checker; kOuter: for some checker. All patterns must be compiled already. If
 // the budget is spent, kInner gives false and kOuter true.

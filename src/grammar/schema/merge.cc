@@ -14,14 +14,7 @@ namespace {
 constexpr int64_t kWaysMax = 512;  // for one place of a schema
 constexpr int kImpossibleDepthMax = 3;
 
-std::string shown(const std::string& text) { return "'" + printable(valid_utf8(text.substr(0, 80))) + "'"; }
-
 Status too_long() { return invalid("JSON schema: takes too long to compile"); }
-
-const Json* get(const Json& schema, const char* key) {
-  const auto found = schema.find(key);
-  return found != schema.end() ? &*found : nullptr;
-}
 
 }  // namespace
 
@@ -43,7 +36,7 @@ namespace {
 
 // A size of at least 0; `otherwise` if absent.
 Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) {
-  const Json* value = get(schema, key);
+  const Json* value = member(schema, key);
   if (value == nullptr) return otherwise;
   if (!value->is_number() || value->get<double>() < 0 ||
       value->get<double>() != std::floor(value->get<double>()))
@@ -133,7 +126,7 @@ struct SchemaMerger::Keywords {
 
   // The value of a keyword that constrains `type`; null: the schema does not have it.
   const Json* about(const char* key, uint8_t type) {
-    const Json* value = get(schema, key);
+    const Json* value = member(schema, key);
     if (value != nullptr) constrains = true, m->about |= type;
     return value;
   }
@@ -152,7 +145,7 @@ struct SchemaMerger::Keywords {
 Status SchemaMerger::add_values(Keywords* keys) {
   const Json& s = keys->schema;
   Merged* const m = keys->m;
-  if (const Json* type = get(s, "type")) {
+  if (const Json* type = member(s, "type")) {
     keys->constrains = m->typed = true;
     uint8_t types = 0;
     bool whole = false, fraction = false;
@@ -171,12 +164,12 @@ Status SchemaMerger::add_values(Keywords* keys) {
     m->types &= types;
     m->number.integer |= whole && !fraction;
   }
-  if (const Json* list = get(s, "enum")) {
+  if (const Json* list = member(s, "enum")) {
     if (!list->is_array()) return wrong_keyword("enum", "an array", *list);
     keys->constrains = true;
     m->values.push_back(values_in(*list));
   }
-  if (const Json* value = get(s, "const")) keys->constrains = true, m->values.emplace_back(value, 1);
+  if (const Json* value = member(s, "const")) keys->constrains = true, m->values.emplace_back(value, 1);
   return {};
 }
 
@@ -222,7 +215,7 @@ Status SchemaMerger::add_strings(Keywords* keys) {
     if (!pattern->is_string()) return wrong_keyword("pattern", "a string", *pattern);
     m->patterns.push_back(pattern->get<std::string>());
   }
-  if (const Json* format = get(s, "format");
+  if (const Json* format = member(s, "format");
       format != nullptr && format->is_string() && format_values(format->get<std::string>()) != nullptr) {
     (void)keys->about("format", kString);
     m->formats.push_back(format->get<std::string>());
@@ -266,7 +259,7 @@ Status SchemaMerger::add_objects(Keywords* keys) {
 
 Status SchemaMerger::add_references(const Json& s, Schemas* todo) {
   for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
-    if (const Json* reference = get(s, key)) {
+    if (const Json* reference = member(s, key)) {
       if (!reference->is_string()) return wrong_keyword(key, "a string", *reference);
       const auto name = reference->get<std::string>();
       if (std::string_view(key) == "$dynamicRef" && name.find('#') != std::string::npos &&
@@ -299,7 +292,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
 
 bool SchemaMerger::excludes(const Merged& m, const Json& value) {
   return std::any_of(m.excluded.begin(), m.excluded.end(), [&](const Json* excluded) {
-    const Json *one = get(*excluded, "const"), *list = get(*excluded, "enum");
+    const Json *one = member(*excluded, "const"), *list = member(*excluded, "enum");
     return (one != nullptr && same_value(*one, value)) ||
            (list != nullptr && list->is_array() && document_->lists(values_in(*list), value, work_));
   });
@@ -333,10 +326,10 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
   for (const std::string& name : m.required) {
     Schemas inside;
     for (const Json* object : m.objects) {
-      const Json* properties = get(*object, "properties");
+      const Json* properties = member(*object, "properties");
       if (properties != nullptr && properties->contains(name)) {
         inside.push_back(&properties->at(name));
-      } else if (const Json* others = get(*object, "additionalProperties");
+      } else if (const Json* others = member(*object, "additionalProperties");
                  others != nullptr && *others == Json(false) && !object->contains("patternProperties")) {
         return true;
       }

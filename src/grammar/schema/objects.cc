@@ -11,11 +11,6 @@ namespace {
 
 constexpr size_t kNamesListedMax = 256, kKindsMax = 32;
 
-const Json* get(const Json& schema, const char* key) {
-  const auto found = schema.find(key);
-  return found != schema.end() ? &*found : nullptr;
-}
-
 }  // namespace
 
 // The "unevaluatedProperties" that apply to a member: those of schemas without a part that evaluates it. `evaluated`: the schemas that
@@ -23,7 +18,7 @@ const Json* get(const Json& schema, const char* key) {
 Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated) {
   Schemas out;
   for (const Json* schema : m.objects) {
-    const Json* unevaluated = get(*schema, "unevaluatedProperties");
+    const Json* unevaluated = member(*schema, "unevaluatedProperties");
     if (unevaluated == nullptr || !c_.work_->spend(4 * std::ssize(m.objects))) continue;
     const auto& parts = c_.parts_of(schema);
     const auto says = [&](const Json* other) {
@@ -42,12 +37,12 @@ Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
   std::set<const Json*> evaluated;  // the schemas that evaluate the member
   for (const Json* schema : m.objects) {
     bool here = false;
-    if (const Json* properties = get(*schema, "properties");
+    if (const Json* properties = member(*schema, "properties");
         properties != nullptr && properties->contains(name)) {
       out.push_back(&properties->at(name));
       here = true;
     }
-    if (const Json* patterns = get(*schema, "patternProperties"))
+    if (const Json* patterns = member(*schema, "patternProperties"))
       for (const auto& [pattern, inside] : patterns->items()) {
         const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
         const auto high = c_.document_->pattern(pattern, Bound::kOuter, c_.work_);
@@ -57,7 +52,7 @@ Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
         here |= low.value()->matches(name);
       }
     if (here || schema->contains("additionalProperties")) evaluated.insert(schema);
-    const Json* others = get(*schema, "additionalProperties");
+    const Json* others = member(*schema, "additionalProperties");
     if (!here && others != nullptr) out.push_back(others);
   }
   for (const Json* schema : unevaluated_by(m, evaluated)) out.push_back(schema);
@@ -66,7 +61,7 @@ Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
 
 Result<bool> ObjectRules::is_named_well(const Merged& m, const std::string& name) {
   for (const Json* schema : m.objects)
-    if (const Json* names = get(*schema, "propertyNames")) {
+    if (const Json* names = member(*schema, "propertyNames")) {
       SLUICE_TRY(prepare_validation(*c_.document_, *names, c_.work_));
       if (!is_valid(*c_.document_, Json(name), *names, Bound::kInner, c_.work_)) return false;
     }
@@ -96,7 +91,7 @@ Status ObjectRules::list_members(const Merged& m) {
   std::set<std::string> listed;
   const std::unordered_set<std::string> required(m.required.begin(), m.required.end());
   for (const Json* schema : m.objects)
-    if (const Json* properties = get(*schema, "properties"))
+    if (const Json* properties = member(*schema, "properties"))
       for (const std::string& name : c_.document_->keys(*properties))
         if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, required.contains(name)));
   for (const std::string& name : m.required)
@@ -154,7 +149,8 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
   auto free = combine(Dfa::any_text(), Dfa::of_texts(texts), SetOp::kFirstOnly, c_.work_);
   if (!free) return SchemaCompiler::too_long();
   for (const Json* schema : about_names)
-    if (const Json* names = get(*schema, "propertyNames")) SLUICE_TRY(add_names(*names, &*free, &out.checks));
+    if (const Json* names = member(*schema, "propertyNames"))
+      SLUICE_TRY(add_names(*names, &*free, &out.checks));
   struct Split {
     Dfa names;
     OtherNames::Kind kind;
@@ -162,7 +158,7 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
   std::vector<Split> splits;
   splits.push_back({std::move(*free), {}});
   for (const Json* schema : about_names) {
-    const Json* patterns = get(*schema, "patternProperties");
+    const Json* patterns = member(*schema, "patternProperties");
     if (patterns == nullptr) continue;
     for (const auto& [pattern, inside] : patterns->items()) {
       const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
@@ -204,7 +200,7 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
 Status ObjectRules::list_others(const Merged& m) {
   bool declares = false, asks = m.objects.empty();
   for (const Json* schema : m.objects) {
-    if (const Json* properties = get(*schema, "properties"))
+    if (const Json* properties = member(*schema, "properties"))
       declares |=
           std::any_of(properties->begin(), properties->end(), [](const Json& p) { return p != Json(false); });
     asks |= schema->contains("patternProperties") || schema->contains("additionalProperties") ||
@@ -216,7 +212,7 @@ Status ObjectRules::list_others(const Merged& m) {
   }
   std::set<std::string> listed(m.required.begin(), m.required.end());
   for (const Json* schema : m.objects)
-    if (const Json* properties = get(*schema, "properties"))
+    if (const Json* properties = member(*schema, "properties"))
       for (const auto& [name, value] : properties->items()) listed.insert(name);
   const auto all = other_names(m, listed);
   if (!all.ok()) return all.status();
@@ -229,7 +225,7 @@ Status ObjectRules::list_others(const Merged& m) {
     std::set<const Json*> evaluated = kind.matched;
     for (const Json* schema : m.objects) {
       if (kind.matched.contains(schema)) continue;
-      const Json* others = get(*schema, "additionalProperties");
+      const Json* others = member(*schema, "additionalProperties");
       if (others != nullptr) {
         asked = true;
         closed |= *others == Json(false);

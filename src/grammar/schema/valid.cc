@@ -73,10 +73,6 @@ class Validator {
   }
 
  private:
-  static const Json* get(const Json& schema, const char* key) {
-    const auto found = schema.find(key);
-    return found != schema.end() ? &*found : nullptr;
-  }
   bool surely(const Json& value, const Json& schema, int depth) const {
     return Validator(document_, Bound::kInner, work_)(value, schema, depth + 1);
   }
@@ -92,7 +88,7 @@ class Validator {
   }
 
   bool whole(const Json& value, const Json& schema, int depth) const {
-    if (const Json* type = get(schema, "type")) {
+    if (const Json* type = member(schema, "type")) {
       const auto fits = [&](const Json& one) {
         // In draft 4, 1.0 is no integer.
         const bool written = document_.draft() > 4 || bound_ == Bound::kOuter || !value.is_number_float();
@@ -101,13 +97,13 @@ class Validator {
       };
       if (type->is_array() ? std::none_of(type->begin(), type->end(), fits) : !fits(*type)) return false;
     }
-    if (const Json* constant = get(schema, "const"))
+    if (const Json* constant = member(schema, "const"))
       if (!same_value(*constant, value)) return false;
-    if (const Json* list = get(schema, "enum"); list != nullptr && list->is_array())
+    if (const Json* list = member(schema, "enum"); list != nullptr && list->is_array())
       if (!document_.lists(values_in(*list), value, work_) && !(work_->over() && bound_ == Bound::kOuter))
         return false;
     for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
-      if (const Json* name = get(schema, key)) {
+      if (const Json* name = member(schema, key)) {
         const auto target = document_.target(name->get<std::string>());
         if (!target.ok() || !inside(value, *target.value(), depth)) return false;
       }
@@ -118,12 +114,12 @@ class Validator {
     const auto v = Decimal::of(value);
     if (!v) return false;
     const auto order = [&](const char* key) -> std::optional<int> {
-      const Json* bound = get(schema, key);
+      const Json* bound = member(schema, key);
       const auto b = bound != nullptr ? Decimal::of(*bound) : std::nullopt;
       return b ? std::optional(compare(*v, *b)) : std::nullopt;
     };
     const auto strict = [&](const char* key) {
-      return get(schema, key) != nullptr && *get(schema, key) == Json(true);
+      return member(schema, key) != nullptr && *member(schema, key) == Json(true);
     };
     if (const auto o = order("minimum"); o && (*o < 0 || (*o == 0 && strict("exclusiveMinimum"))))
       return false;
@@ -131,7 +127,7 @@ class Validator {
       return false;
     if (const auto o = order("exclusiveMinimum"); o && *o <= 0) return false;
     if (const auto o = order("exclusiveMaximum"); o && *o >= 0) return false;
-    const Json* multiple = get(schema, "multipleOf");
+    const Json* multiple = member(schema, "multipleOf");
     const auto m = multiple != nullptr ? Decimal::of(*multiple) : std::nullopt;
     if (!m) return true;
     // Some checkers divide doubles.
@@ -141,17 +137,17 @@ class Validator {
   }
 
   static bool in_bounds(int64_t size, const Json& schema, const char* least, const char* most) {
-    const Json *low = get(schema, least), *high = get(schema, most);
+    const Json *low = member(schema, least), *high = member(schema, most);
     return (low == nullptr || size >= low->get<double>()) && (high == nullptr || size <= high->get<double>());
   }
 
   bool string(const std::string& value, const Json& schema) const {
     if (!in_bounds(characters(value), schema, "minLength", "maxLength")) return false;
-    if (const Json* pattern = get(schema, "pattern")) {
+    if (const Json* pattern = member(schema, "pattern")) {
       const Dfa* dfa = document_.known_pattern(pattern->get<std::string>(), bound_);
       if (dfa == nullptr ? bound_ == Bound::kInner : !dfa->matches(value)) return false;
     }
-    const Json* format = get(schema, "format");
+    const Json* format = member(schema, "format");
     if (format == nullptr || !format->is_string()) return true;
     const Dfa* values = format_values(format->get<std::string>(), bound_);
     return values == nullptr || values->matches(value) || values->matches(without_leap_day(value));
@@ -159,16 +155,16 @@ class Validator {
 
   bool array(const Json& value, const Json& schema, int depth) const {
     if (!in_bounds(std::ssize(value), schema, "minItems", "maxItems")) return false;
-    const Json *items = get(schema, "items"), *prefix = get(schema, "prefixItems"), *rest = items;
-    if (items != nullptr && items->is_array()) prefix = items, rest = get(schema, "additionalItems");
+    const Json *items = member(schema, "items"), *prefix = member(schema, "prefixItems"), *rest = items;
+    if (items != nullptr && items->is_array()) prefix = items, rest = member(schema, "additionalItems");
     for (size_t i = 0; i < value.size(); ++i) {
       const Json* one = prefix != nullptr && i < prefix->size() ? &(*prefix)[i] : rest;
       // Other schemas may evaluate these elements; this is unknown here.
-      if (one == nullptr && bound_ == Bound::kInner) one = get(schema, "unevaluatedItems");
+      if (one == nullptr && bound_ == Bound::kInner) one = member(schema, "unevaluatedItems");
       if (one != nullptr && !inside(value[i], *one, depth)) return false;
     }
-    if (const Json* contains = get(schema, "contains")) {
-      const Json *least = get(schema, "minContains"), *most = get(schema, "maxContains");
+    if (const Json* contains = member(schema, "contains")) {
+      const Json *least = member(schema, "minContains"), *most = member(schema, "maxContains");
       const auto sure = std::count_if(value.begin(), value.end(),
                                       [&](const Json& v) { return surely(v, *contains, depth); });
       const auto may = std::count_if(value.begin(), value.end(),
@@ -178,7 +174,7 @@ class Validator {
         return false;
       if (most != nullptr && static_cast<double>(inner ? may : sure) > most->get<double>()) return false;
     }
-    if (const Json* unique = get(schema, "uniqueItems"); unique != nullptr && *unique == Json(true))
+    if (const Json* unique = member(schema, "uniqueItems"); unique != nullptr && *unique == Json(true))
       for (size_t i = 0; i < value.size(); ++i)
         for (size_t j = 0; j < i; ++j)
           if (!work_->spend(kLookSteps) || same_value(value[i], value[j])) return false;
@@ -187,13 +183,14 @@ class Validator {
 
   bool object(const Json& value, const Json& schema, int depth) const {
     if (!in_bounds(std::ssize(value), schema, "minProperties", "maxProperties")) return false;
-    if (const Json* required = get(schema, "required"); required != nullptr && required->is_array())
+    if (const Json* required = member(schema, "required"); required != nullptr && required->is_array())
       for (const Json& name : *required)
         if (name.is_string() && !value.contains(name.get<std::string>())) return false;
-    const Json *names = get(schema, "propertyNames"), *properties = get(schema, "properties");
-    const Json *patterns = get(schema, "patternProperties"), *others = get(schema, "additionalProperties");
+    const Json *names = member(schema, "propertyNames"), *properties = member(schema, "properties");
+    const Json *patterns = member(schema, "patternProperties"),
+               *others = member(schema, "additionalProperties");
     // Other schemas may evaluate these members; this is unknown here.
-    if (others == nullptr && bound_ == Bound::kInner) others = get(schema, "unevaluatedProperties");
+    if (others == nullptr && bound_ == Bound::kInner) others = member(schema, "unevaluatedProperties");
     for (const auto& [key, member] : value.items()) {
       if (names != nullptr && !inside(Json(key), *names, depth)) return false;
       bool known = false;
@@ -217,7 +214,7 @@ class Validator {
 
   bool dependent(const Json& value, const Json& schema, int depth) const {
     for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
-      const Json* all = get(schema, keyword);
+      const Json* all = member(schema, keyword);
       if (all == nullptr || !all->is_object()) continue;
       for (const auto& [key, wanted] : all->items()) {
         if (!value.contains(key)) continue;
@@ -233,23 +230,23 @@ class Validator {
   }
 
   bool combined(const Json& value, const Json& schema, int depth) const {
-    if (const Json* all = get(schema, "allOf"))
+    if (const Json* all = member(schema, "allOf"))
       if (!std::all_of(all->begin(), all->end(), [&](const Json& s) { return inside(value, s, depth); }))
         return false;
-    if (const Json* any = get(schema, "anyOf"))
+    if (const Json* any = member(schema, "anyOf"))
       if (!std::any_of(any->begin(), any->end(), [&](const Json& s) { return inside(value, s, depth); }))
         return false;
-    if (const Json* one = get(schema, "oneOf")) {
+    if (const Json* one = member(schema, "oneOf")) {
       const auto sure =
           std::count_if(one->begin(), one->end(), [&](const Json& s) { return surely(value, s, depth); });
       const auto may =
           std::count_if(one->begin(), one->end(), [&](const Json& s) { return perhaps(value, s, depth); });
       if (bound_ == Bound::kInner ? sure != 1 || may != 1 : sure > 1 || may < 1) return false;
     }
-    if (const Json* never = get(schema, "not"))
+    if (const Json* never = member(schema, "not"))
       if (!fails(value, *never, depth)) return false;
-    if (const Json* condition = get(schema, "if")) {
-      const Json *then = get(schema, "then"), *otherwise = get(schema, "else");
+    if (const Json* condition = member(schema, "if")) {
+      const Json *then = member(schema, "then"), *otherwise = member(schema, "else");
       const bool sure = surely(value, *condition, depth), may = perhaps(value, *condition, depth);
       const bool as_then = then == nullptr || inside(value, *then, depth);
       const bool as_else = otherwise == nullptr || inside(value, *otherwise, depth);
