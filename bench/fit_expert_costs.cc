@@ -55,11 +55,16 @@ struct Data {
   DeviceInfo device = known_device("h200").value();
 };
 
+double us_of(const Data& data, const Constants& c, const Sample& s, const cuda::RowProfile& rows) {
+  const ExpertGemm::Problem& problem = data.groups[s.problem].problem;
+  const size_t w = problem.w == DType::kE2M1 ? 0 : 1;
+  if (!s.tile) return cuda::stream_us(c.stream[w], problem, data.device, rows, s.stream);
+  cuda::TileWorks works(c.tile[w], problem, rows);
+  return cuda::tile_us(&works, data.device, s.tiles);
+}
+
 double predicted(const Data& data, const Constants& c, const Sample& s) {
-  const Group& g = data.groups[s.problem];
-  const size_t w = g.problem.w == DType::kE2M1 ? 0 : 1;
-  return s.tile ? cuda::tile_us(c.tile[w], g.problem, data.device, g.rows, s.tiles)
-                : cuda::stream_us(c.stream[w], g.problem, data.device, g.rows, s.stream);
+  return us_of(data, c, s, data.groups[s.problem].rows);
 }
 
 // By chance, a rank's part of the experts gets much or little of Zipf routing, so only the order of such rows counts.
@@ -174,11 +179,7 @@ double cost_of(const Data& data, const Constants& c, const Sample& s) {
   const Group& g = data.groups[s.problem];
   const size_t w = g.problem.w == DType::kE2M1 ? 0 : 1;
   const double skew = s.tile ? c.tile[w].skew : c.stream[w].skew;
-  const auto us = [&](const cuda::RowProfile& rows) {
-    return s.tile ? cuda::tile_us(c.tile[w], g.problem, data.device, rows, s.tiles)
-                  : cuda::stream_us(c.stream[w], g.problem, data.device, rows, s.stream);
-  };
-  return (1 - skew) * us(g.uniform) + skew * us(g.zipf);
+  return (1 - skew) * us_of(data, c, s, g.uniform) + skew * us_of(data, c, s, g.zipf);
 }
 
 // Weights rows by how near the best they are. Rows that are far from the best have weight 0, by their time, or, if unmeasured,

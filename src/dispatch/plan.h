@@ -196,10 +196,12 @@ class PlanTable {
     return make(device.info(), device.catalog().table<Op>(), problem, tokens_max, policy);
   }
   // Makes the table from data alone, for a device that may be absent. choice_tokens: with Policy::batch_invariant, the one kernel is
-  // chosen for up to so many tokens, so that tables with other bounds have the same one; 0: tokens_max.
+  // chosen for up to so many tokens, so that tables with other bounds have the same one; 0: tokens_max. unit: only its multiples are
+  // used, such as rows of experts with several rows per token; both bounds are multiples.
   static Result<PlanTable> make(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
-                                const Policy& policy = {}, int64_t tokens_min = 0, int64_t choice_tokens = 0);
+                                const Policy& policy = {}, int64_t tokens_min = 0, int64_t choice_tokens = 0,
+                                int64_t unit = 1);
 
   int64_t tokens_max() const { return tokens_max_; }
   const std::vector<Step>& steps() const { return steps_; }
@@ -216,6 +218,10 @@ class PlanTable {
   }
   // The modeled cost of the configuration that serves `tokens` tokens.
   double cost_us(int64_t tokens, const DeviceInfo& device) const {
+    const auto known = std::lower_bound(
+        costs_.begin(), costs_.end(), tokens,
+        [](const std::pair<int64_t, double>& one, int64_t count) { return one.first < count; });
+    if (known != costs_.end() && known->first == tokens) return known->second;
     const Plan<Op>& plan = at(tokens);
     const std::vector<Config> configs =
         configs_of(*plan.kernel_, Op::at_tokens(plan.problem(), tokens), device);
@@ -231,6 +237,7 @@ class PlanTable {
 
  private:
   std::vector<Step> steps_;
+  std::vector<std::pair<int64_t, double>> costs_;  // at the counts that make() examined, ascending
   int64_t tokens_max_ = 0;
 };
 
@@ -238,7 +245,8 @@ template <class Op>
 Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           std::span<const Candidate<Op>* const> table,
                                           const typename Op::Problem& problem, int64_t tokens_max,
-                                          const Policy& policy, int64_t tokens_min, int64_t choice_tokens) {
+                                          const Policy& policy, int64_t tokens_min, int64_t choice_tokens,
+                                          int64_t unit) {
   SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
   // Refuses a bound beyond the contract before evaluating the counts up to it.
   const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
@@ -255,8 +263,8 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
     // Zero tokens produce no bits, so another kernel may serve them.
     return made.ok() || tokens > 0 ? made : make_plan<Op>(device, table, at, policy);
   };
-  const auto same = [&](int64_t, int64_t tokens) {
-    const Result<Plan<Op>> made = plan_at(tokens);
+  const auto same = [&](int64_t, int64_t units) {
+    const Result<Plan<Op>> made = plan_at(units * unit);
     if (!made.ok()) return false;
     Config& ours = out.steps_.back().plan.config_;
     const Config& theirs = made.value().config_;
@@ -264,21 +272,24 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
         theirs.launches != ours.launches)
       return false;
     ours.workspace_bytes = std::max(ours.workspace_bytes, theirs.workspace_bytes);
+    out.costs_.emplace_back(units * unit, theirs.cost_us);
     return true;
   };
-  const auto change = [&](int64_t tokens) -> Status {
-    Result<Plan<Op>> made = plan_at(tokens);
+  const auto change = [&](int64_t units) -> Status {
+    Result<Plan<Op>> made = plan_at(units * unit);
     if (!made.ok()) return made.status();
-    out.steps_.push_back({tokens, std::move(made).value()});
+    out.costs_.emplace_back(units * unit, made.value().cost_us());
+    out.steps_.push_back({units * unit, std::move(made).value()});
     return {};
   };
-  SLUICE_TRY(for_each_change(tokens_max, same, change, tokens_min));
+  SLUICE_TRY(for_each_change(tokens_max / unit, same, change, tokens_min / unit));
+  std::sort(out.costs_.begin(), out.costs_.end());
   // The workspace of a candidate with one configuration may rise and fall between the examined counts.
   for (size_t i = 0; i < out.steps_.size(); ++i) {
     Plan<Op>& plan = out.steps_[i].plan;
     if (!plan.kernel_->workspace_bytes) continue;
     const int64_t end = i + 1 < out.steps_.size() ? out.steps_[i + 1].first : tokens_max + 1;
-    for (int64_t tokens = out.steps_[i].first; tokens < end; ++tokens)
+    for (int64_t tokens = out.steps_[i].first; tokens < end; tokens += unit)
       plan.config_.workspace_bytes =
           std::max(plan.config_.workspace_bytes,
                    plan.kernel_->workspace_bytes(Op::at_tokens(problem, tokens), device));

@@ -74,7 +74,7 @@ class PieceOf final : public PieceKind {
   void plan(const PieceBounds& bounds) {
     const auto make = [&](int64_t first, int64_t last) {
       auto made = PlanTable<Op>::make(device_, candidates_, problem_, last * rows_, policy_, first * rows_,
-                                      bounds.choice * rows_);
+                                      bounds.choice * rows_, rows_);
       refusal_ = made.status();
       if (!made.ok()) return false;
       table_ = std::move(made).value();

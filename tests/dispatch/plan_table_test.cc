@@ -30,6 +30,38 @@ TEST(PlanTable, StepsAreWhereTheDecisionChanges) {
   }
 }
 
+// The planning of a whole model asks for these costs thousands of times.
+TEST(PlanTable, CostsOfExaminedCountsAreKept) {
+  static int64_t asked = 0;
+  Candidate<Gemm> level = fake("level"), slope = fake("slope");
+  slope.cost_us = [](const Gemm::Problem& p, const DeviceInfo& d) { return ++asked, steep(p, d); };
+  const auto made = table_of({&level, &slope}, 200);
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  asked = 0;
+  for (const int64_t tokens : {0, 1, 5, 9, 10, 64, 66, 200})
+    EXPECT_EQ(made.value().cost_us(tokens, fake_device()), std::min<double>(10, static_cast<double>(tokens)));
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(made.value().cost_us(65, fake_device()), 10) << "a count that the table did not examine";
+}
+
+TEST(PlanTable, OnlyMultiplesOfTheUnitAreExamined) {
+  static std::vector<int64_t> asked;
+  Candidate<Gemm> level = fake("level"), slope = fake("slope");
+  slope.cost_us = [](const Gemm::Problem& p, const DeviceInfo& d) {
+    return asked.push_back(p.tokens), steep(p, d);
+  };
+  asked.clear();
+  const std::vector<const Candidate<Gemm>*> candidates = {&level, &slope};
+  const auto made = PlanTable<Gemm>::make(fake_device(), candidates, {}, 400, {}, 4, 0, 4);
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  ASSERT_EQ(made.value().steps().size(), 2u);
+  EXPECT_EQ(made.value().steps()[0].first, 4);
+  EXPECT_EQ(made.value().steps()[1].first, 12) << "the first multiple of 4 at which the level costs no more";
+  EXPECT_EQ(made.value().steps()[0].plan.workspace_bytes(), 8u * 4);
+  for (const int64_t tokens : asked) EXPECT_EQ(tokens % 4, 0);
+  EXPECT_LT(asked.size(), 110u) << "as many counts as units";
+}
+
 TEST(PlanTable, AStepsWorkspaceCoversAllOfIt) {
   Candidate<Gemm> level = fake("level"), slope = fake("slope");
   slope.cost_us = steep;

@@ -29,15 +29,9 @@ double gather_item_bytes(DType w, const TileKernel& k) {
 }
 constexpr double kGatherWarps = 2;  // per CTA
 
-// The tiles of one expert: how many, and microseconds of a whole tile.
-struct TileWork {
-  double tiles = 0;  // along rows of x
-  // Tiles along the weight rows; the same in units of a whole tile's time.
-  double along_m = 0, along_m_time = 0;
-  double us = 0;
-};
-TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, int kernel, double rows) {
+TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kernel, double rows) {
   const auto index = static_cast<size_t>(kernel);
+  const DType w = p.w;
   const TileKernel& k = tile_kernels(w)[index];
   const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
   // Step counts of tiles differ by at most one. The mean width of a tile, per CTA.
@@ -136,8 +130,18 @@ const StreamConstants& stream_constants(DType w) {
   return w == DType::kE2M1 ? kMxfp4StreamConstants : kBf16StreamConstants;
 }
 
-double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
-               const RowProfile& rows, std::span<const TileLaunch> launches) {
+const TileWork& TileWorks::of(int kernel, int kind) {
+  std::vector<TileWork>& known = known_[static_cast<size_t>(kernel)];
+  known.resize(static_cast<size_t>(rows_.kinds));
+  TileWork& work = known[static_cast<size_t>(kind)];
+  if (work.us == 0) work = work_of(c_, p_, kernel, rows_.of[static_cast<size_t>(kind)].rows);
+  return work;
+}
+
+double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch> launches) {
+  const TileConstants& c = works->constants();
+  const ExpertGemm::Problem& p = works->problem();
+  const RowProfile& rows = works->rows();
   const auto kernels = tile_kernels(p.w);
   const double moved = moved_bytes(p);
   double us = start_us(c, p) + c.in_layer_us[p.slots > 0 ? 0 : 1];
@@ -149,12 +153,13 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
   us += c.follow_us * static_cast<double>(launches.size() - 1);
   // `all`: per SM. last_*: the tiles of the last launch, and their time.
   double all = 0, longest = 0, last_tiles = 0, last_us = 0, drawn = 0, experts = 0;
-  for (const RowKind& kind : rows)
+  for (int index = 0; index < rows.kinds; ++index)
     for (size_t i = 0; i < launches.size(); ++i) {
+      const RowKind& kind = rows.of[static_cast<size_t>(index)];
       const TileLaunch& launch = launches[i];
       const double whole = std::round(kind.rows);
       if (whole < launch.rows_least || whole > launch.rows_most) continue;
-      const TileWork work = work_of(c, p, p.w, launch.kernel, kind.rows);
+      const TileWork& work = works->of(launch.kernel, index);
       const double ctas = kernels[static_cast<size_t>(launch.kernel)].ctas();
       all += kind.experts * work.tiles * work.along_m_time * ctas * work.us / d.cores;
       drawn += kind.experts / c.memory[static_cast<size_t>(launch.kernel)], experts += kind.experts;
@@ -185,17 +190,18 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
                   (p.w == DType::kE2M1 ? slow_memory(d, expert_load(p).rows_each) : 1);
 }
 
-double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
-                    const RowProfile& uniform, const RowProfile& zipf, std::span<const TileLaunch> launches) {
-  const double even = tile_us(c, p, d, uniform, launches);
-  return c.skew == 0 ? even : (1 - c.skew) * even + c.skew * tile_us(c, p, d, zipf, launches);
+double tile_cost_us(TileWorks* uniform, TileWorks* zipf, const DeviceInfo& d,
+                    std::span<const TileLaunch> launches) {
+  const double even = tile_us(uniform, d, launches), skew = uniform->constants().skew;
+  return skew == 0 ? even : (1 - skew) * even + skew * tile_us(zipf, d, launches);
 }
 
 double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, int kernel) {
   const TileConstants& c = tile_constants(DType::kE2M1);
   const TileLaunch launch{.kernel = kernel};
   const auto part = [&](const ExpertGemm::Problem& of) {
-    return tile_cost_us(c, of, d, uniform_profile(of), zipf_profile(of), {&launch, 1});
+    TileWorks uniform(c, of, uniform_profile(of)), zipf(c, of, zipf_profile(of));
+    return tile_cost_us(&uniform, &zipf, d, {&launch, 1});
   };
   const ExpertGemm::Problem up = GroupedMlp::up(p), down = GroupedMlp::down(p);
   // Set by hand to match measured layers of gpt-oss and DeepSeek V4 Flash at 4 to 1024 tokens on an H200

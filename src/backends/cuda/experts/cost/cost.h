@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <span>
+#include <vector>
 
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/config.h"
@@ -73,12 +74,35 @@ const StreamConstants& stream_constants(DType w);
 
 // The time to add to a measured row of the GEMM alone.
 double tile_in_layer_us(const ExpertGemm::Problem& p);
-// Microseconds of the launches under one routing, in a layer.
-double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
-               const RowProfile& rows, std::span<const TileLaunch> launches);
+
+// The tiles of one expert.
+struct TileWork {
+  double tiles = 0;  // along rows of x
+  // Tiles along the weight rows; the same in units of a whole tile's time.
+  double along_m = 0, along_m_time = 0;
+  double us = 0;  // of a whole tile
+};
+// The tiles of a problem under one routing. Each is computed once, because many configurations have the same kernels.
+class TileWorks {
+ public:
+  TileWorks(const TileConstants& constants, const ExpertGemm::Problem& problem, const RowProfile& rows)
+      : c_(constants), p_(problem), rows_(rows) {}
+  const TileConstants& constants() const { return c_; }
+  const ExpertGemm::Problem& problem() const { return p_; }
+  const RowProfile& rows() const { return rows_; }
+  const TileWork& of(int kernel, int kind);  // kind: an index into rows()
+
+ private:
+  const TileConstants& c_;
+  const ExpertGemm::Problem& p_;
+  RowProfile rows_;
+  std::array<std::vector<TileWork>, TileConstants::kKernelsMost> known_;
+};
+// Microseconds of the launches under this routing, in a layer.
+double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch> launches);
 // The cost that decide() compares: uniform routing mixed with Zipf routing.
-double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
-                    const RowProfile& uniform, const RowProfile& zipf, std::span<const TileLaunch> launches);
+double tile_cost_us(TileWorks* uniform, TileWorks* zipf, const DeviceInfo& d,
+                    std::span<const TileLaunch> launches);
 
 // Both products in one launch of this kernel's tiles (grouped_tiles.cuh), in a layer.
 double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, int kernel);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 namespace sluice::cuda {
 namespace {
@@ -22,6 +23,30 @@ Draws draws_of(const ExpertGemm::Problem& p) {
                rows = ExpertGemm::expected_rows(p) * routed / experts,  // of all ranks
       slots = std::min({routed, rows, p.slots > 0 ? static_cast<double>(p.slots) : kDefaultSlots});
   return {slots > 0 ? rows / slots : 0, slots, routed};
+}
+
+// Ranks of experts, in bins of increasing width.
+struct Bin {
+  double rank, ranks;
+};
+
+// A token takes rank i with probability 1 - exp(-scale / i); the probabilities add up to its slots. All token counts of a model have the
+// same scale, and planning asks for thousands of them, so the last one is kept.
+double scale_of(std::span<const Bin> bins, double routed, double slots) {
+  struct Last {
+    double routed = 0, slots = 0, scale = 0;
+  };
+  static thread_local Last last;
+  if (last.routed == routed && last.slots == slots) return last.scale;
+  double low = 0, high = 1e6;
+  for (int step = 0; step < 40; ++step) {
+    const double scale = (low + high) / 2;
+    double sum = 0;
+    for (const Bin& bin : bins) sum += bin.ranks * -std::expm1(-scale / bin.rank);
+    (sum < slots ? low : high) = scale;
+  }
+  last = {routed, slots, high};
+  return high;
 }
 
 }  // namespace
@@ -52,10 +77,6 @@ RowProfile uniform_profile(const ExpertGemm::Problem& p) {
 RowProfile zipf_profile(const ExpertGemm::Problem& p) {
   const Draws draws = draws_of(p);
   const double experts = static_cast<double>(p.experts), routed = draws.routed;
-  // Ranks in bins of increasing width.
-  struct Bin {
-    double rank, ranks;
-  };
   std::array<Bin, RowProfile::kKindsMost> bins{};
   int count = 0;
   for (double from = 1; from <= routed && count < RowProfile::kKindsMost;) {
@@ -63,19 +84,11 @@ RowProfile zipf_profile(const ExpertGemm::Problem& p) {
     bins[static_cast<size_t>(count++)] = {std::sqrt(from * to), to - from + 1};
     from = to + 1;
   }
-  // A token takes rank i with probability 1 - exp(-scale / i); the probabilities add up to its slots.
-  double low = 0, high = 1e6;
-  for (int step = 0; step < 40; ++step) {
-    const double scale = (low + high) / 2;
-    double sum = 0;
-    for (int i = 0; i < count; ++i)
-      sum += bins[static_cast<size_t>(i)].ranks * -std::expm1(-scale / bins[static_cast<size_t>(i)].rank);
-    (sum < draws.slots ? low : high) = scale;
-  }
+  const double scale = scale_of(std::span(bins).first(static_cast<size_t>(count)), routed, draws.slots);
   RowProfile out;
   for (int i = 0; i < count; ++i) {
     const Bin& bin = bins[static_cast<size_t>(i)];
-    const double taken = -std::expm1(-high / bin.rank), rows = draws.tokens * taken,
+    const double taken = -std::expm1(-scale / bin.rank), rows = draws.tokens * taken,
                  active = taken < 1 ? -std::expm1(draws.tokens * std::log1p(-taken)) : 1;
     // If rows are few, many experts get none, and the others get more than the mean.
     if (active > 0) out.add(rows / active, bin.ranks * experts / routed * active);

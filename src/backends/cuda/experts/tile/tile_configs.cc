@@ -184,13 +184,15 @@ class Lister {
   Lister(const ExpertGemm::Problem& problem, const DeviceInfo& device)
       : p_(problem),
         d_(device),
-        c_(tile_constants(problem.w)),
-        uniform_(uniform_profile(problem)),
-        zipf_(zipf_profile(problem)) {}
+        uniform_(tile_constants(problem.w), problem, uniform_profile(problem)),
+        zipf_(tile_constants(problem.w), problem, zipf_profile(problem)) {}
 
-  void add(const Ladder& ladder, Rows rows) { add(launches_of(p_, d_, ladder, rows), rows, {}); }
+  void add(const Ladder& ladder, Rows rows) {
+    if (applies(p_, rows)) add(launches_of(p_, d_, ladder, rows), rows, {});
+  }
   // One kernel for all experts.
   void add(int kernel, Rows rows, std::string_view more = {}) {
+    if (!applies(p_, rows)) return;
     std::vector<TileLaunch> launches;
     if (rows == Rows::kOrdered) launches.push_back({.kernel = TileLaunch::kOrderRows});
     const TileKernel& k = tile_kernels(p_.w)[static_cast<size_t>(kernel)];
@@ -202,7 +204,7 @@ class Lister {
 
  private:
   void add(const std::vector<TileLaunch>& launches, Rows rows, std::string_view more) {
-    if (launches.empty() || !applies(p_, rows)) return;
+    if (launches.empty()) return;
     Config one;
     bool gathers = false;
     for (const TileLaunch& launch : launches) {
@@ -218,7 +220,7 @@ class Lister {
       if (before.name == one.name) return;  // a ladder whose other kernels have no experts to serve
     one.refusal = refusal_of(p_, rows);
     if (one.refusal.accepted()) {
-      one.cost_us = tile_cost_us(c_, p_, d_, uniform_, zipf_, launches);
+      one.cost_us = tile_cost_us(&uniform_, &zipf_, d_, launches);
       one.workspace_bytes = gathers || rows == Rows::kOrdered ? ordered_bytes(p_) : 0;
     }
     out_.push_back(std::move(one));
@@ -226,8 +228,7 @@ class Lister {
 
   const ExpertGemm::Problem& p_;
   const DeviceInfo& d_;
-  const TileConstants& c_;
-  RowProfile uniform_, zipf_;
+  TileWorks uniform_, zipf_;
   std::vector<Config> out_;
 };
 
