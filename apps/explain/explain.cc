@@ -147,6 +147,9 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
   }
   std::printf("%7s  %-*s %10s %10.1f%s  (by the cost models)\n", "", width, "all", "", choices.total_us(),
               floor_column(total_floor_us, choices.total_us(), floors).c_str());
+  for (const std::string& one : choices.not_run)
+    std::printf("forced, but does not run at %lld tokens: %s\n", static_cast<long long>(choices.tokens),
+                one.c_str());
   if (choices.refused() > 0)
     std::printf("%lld stages have no kernel for this device\n", static_cast<long long>(choices.refused()));
 }

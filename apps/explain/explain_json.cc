@@ -132,6 +132,7 @@ std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& de
   if (const auto floor = choices.total_floor_us())
     out["total_floor_us"] = *floor, out["share_of_floor"] = *floor / choices.total_us();
   out["stages"] = std::move(stages);
+  if (!choices.not_run.empty()) out["forced_not_run"] = choices.not_run;
   return json_text(out);
 }
 

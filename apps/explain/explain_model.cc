@@ -42,20 +42,35 @@ StageChoice choice_of(const PieceProblem& piece, const Step& step, int64_t token
   return out;
 }
 
-// Adds the pieces of a step. Equal problems, such as one stage of two layers, become one entry.
-void add_pieces(const Step& step, int64_t tokens, const ModelQuestion& q, const DeviceInfo& device,
-                std::vector<StageChoice>* out) {
-  for (const PieceProblem& piece : step.problems(tokens)) {
-    const std::string text = piece.problem->text();
-    const auto same = std::find_if(out->begin(), out->end(), [&](const StageChoice& c) {
-      return c.stage == piece.stage && c.problem == text;
-    });
-    if (same != out->end()) {
-      ++same->times;
-    } else {
-      out->push_back(choice_of(piece, step, tokens, q, device));
+// Names the forced fused kernels that do not accept this token count, with their reasons: other kernels compute their stages.
+void add_not_run(const Step& step, int64_t tokens, const DeviceInfo& device, std::vector<std::string>* out) {
+  for (const auto& kind : step.pieces().kinds()) {
+    if (!kind->required() || kind->serves(tokens)) continue;
+    const Decision decision = kind->problem(tokens)->decide(device, all_candidates(), kind->policy());
+    for (const Verdict& v : decision.verdicts) {
+      if (!kind->policy().force.starts_with(v.candidate) || v.refusal.accepted()) continue;
+      const std::string line = std::string(v.candidate) + ": " + v.refusal.line();
+      if (std::find(out->begin(), out->end(), line) == out->end()) out->push_back(line);
     }
   }
+}
+
+// Adds the pieces of a step. Equal problems, such as one stage of two layers, become one entry.
+void add_pieces(const Step& step, int64_t tokens, const ModelQuestion& q, const DeviceInfo& device,
+                ModelChoices* out) {
+  std::vector<StageChoice>& stages = out->stages;
+  for (const PieceProblem& piece : step.problems(tokens)) {
+    const std::string text = piece.problem->text();
+    const auto same = std::find_if(stages.begin(), stages.end(), [&](const StageChoice& c) {
+      return c.stage == piece.stage && c.problem == text;
+    });
+    if (same != stages.end()) {
+      ++same->times;
+    } else {
+      stages.push_back(choice_of(piece, step, tokens, q, device));
+    }
+  }
+  add_not_run(step, tokens, device, &out->not_run);
 }
 
 // Chooses kernels for a known MoE layer, or for the model in a directory.
@@ -80,7 +95,7 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
     const auto step =
         plan_moe(device, all_candidates(), config, tokens_max, q.policy, q.moe_backend, Gaps::kShown);
     if (!step.ok()) return step.status();
-    return add_pieces(step.value(), q.tokens, q, device, &out->stages), Status{};
+    return add_pieces(step.value(), q.tokens, q, device, out), Status{};
   }
   Result<ModelConfig> config = read_model_config(directory.value());
   if (!config.ok()) return config.status();
@@ -99,9 +114,9 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
       plan_decoder(device, all_candidates(), decoder, bounds, q.policy, q.moe_backend, false, Gaps::kShown);
   if (!steps.ok()) return steps.status();
   const DecoderSteps& s = steps.value();
-  add_pieces(s.layers.of(q.tokens, 1), q.tokens, q, device, &out->stages);
+  add_pieces(s.layers.of(q.tokens, 1), q.tokens, q, device, out);
   const int64_t rows = std::min(q.tokens, bounds.sequences);
-  add_pieces(rows == q.tokens ? *s.all_greedy : *s.greedy, rows, q, device, &out->stages);
+  add_pieces(rows == q.tokens ? *s.all_greedy : *s.greedy, rows, q, device, out);
   return {};
 }
 

@@ -28,6 +28,8 @@ struct ModelChoices {
   std::string model;
   int64_t tokens = 0, layers = 0;
   std::vector<StageChoice> stages;  // in the order of their first run
+  // "NAME: reasons" of each forced fused kernel that serves other token counts, but not this one.
+  std::vector<std::string> not_run = {};
   double total_us() const;
   std::optional<double> total_floor_us() const;  // of the same stages
   int64_t refused() const;

@@ -45,7 +45,7 @@ std::string text(const DeviceInfo& device);
 struct Policy {
   // The only kernels allowed: NAME or NAME:CONFIG, separated by commas, at most one per operation. The
   // middle part of a name is its operation (cuda.expert_gemm.mxfp4_tile_sm90). If a forced kernel is
-  // refused, planning fails without a fallback.
+  // refused, planning fails. In a step, a fused one runs at the counts that it accepts (Pieces::allowed).
   std::string force = {};
   bool batch_invariant = false;  // only kernels whose rows do not depend on each other
 };

@@ -46,7 +46,8 @@ size_t Step::phase_of(int64_t tokens) const {
   return i;
 }
 
-// Dynamic programming from the last stage to the first: the least cost of the remaining stages, and the piece to begin with.
+// Dynamic programming from the last stage to the first: the least cost of the remaining stages, and the piece to begin with. Among equal
+// costs the piece of more stages wins, as in decide_run().
 std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
   const auto serves = [&](const PieceKind& kind) { return cost(kind).has_value(); };
   const size_t stages = graph_->stages().size();
@@ -59,7 +60,10 @@ std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
       if (!pieces_.allowed(piece, phase, serves)) continue;
       std::optional<double> own = cost(*kind);
       if (!own && gaps_ == Gaps::kShown && kind->stages() == 1) own = kGapUs;
-      if (own && *own + least[piece.end()] < least[i]) least[i] = *own + least[piece.end()], choice[i] = kind;
+      if (!own) continue;
+      const double sum = *own + least[piece.end()];
+      if (sum < least[i] || (choice[i] && sum == least[i] && kind->stages() > choice[i]->stages()))
+        least[i] = sum, choice[i] = kind;
     }
   std::vector<PlacedPiece> out;
   for (size_t i = 0; i < stages; i = out.back().end()) {

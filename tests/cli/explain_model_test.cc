@@ -91,6 +91,22 @@ TEST(ExplainModel, ACpuHasNoFloor) {
   EXPECT_EQ(explain("gpt-oss-120b", "64", "cpu-amx", {"--json"}).find("floor"), std::string::npos);
 }
 
+// Above its counts another kernel computes the stages of a forced fused kernel, and explain says so.
+TEST(ExplainModel, AForcedKernelThatDoesNotRunIsNamed) {
+  const std::string kernel = "cuda.norm_router_route.fewtokens_sm90", line = "forced, but does not run at ";
+  const std::string few = explain(kModel, "8", "h200", {"--force", kernel});
+  EXPECT_NE(few.find("  " + kernel), std::string::npos) << few;
+  EXPECT_EQ(few.find(line), std::string::npos) << few;
+  const std::string many = explain(kModel, "1024", "h200", {"--force", kernel});
+  EXPECT_EQ(many.find("  " + kernel), std::string::npos) << many;
+  EXPECT_NE(many.find(line + "1024 tokens: " + kernel + ": "), std::string::npos) << many;
+  EXPECT_NE(many.find("tokens=1024"), std::string::npos) << many;
+  const auto json = parse_json(explain(kModel, "1024", "h200", {"--force", kernel, "--json"}), "explain");
+  ASSERT_TRUE(json.ok());
+  ASSERT_EQ(json.value()["forced_not_run"].size(), 1u);
+  EXPECT_TRUE(json.value()["forced_not_run"][0].get<std::string>().starts_with(kernel + ": "));
+}
+
 Json drafts(const std::string& model, const std::string& config, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"--json", "--speculative-config", config};
   words.insert(words.end(), more.begin(), more.end());

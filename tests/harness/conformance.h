@@ -13,7 +13,21 @@
 namespace sluice::test {
 
 template <class Op>
-class Conformance : public ::testing::Test {};
+class Conformance : public ::testing::Test {
+ protected:
+  // The same case, with tensors that begin at odd addresses.
+  static void odd_addresses(Device& device, const Case<Op>& test, const std::string& name, int seed) {
+    HostArgs<Op> host(test.problem, Spread::kOddRows);
+    Random random(static_cast<uint64_t>(seed));
+    Suite<Op>::fill(test.problem, test.fill, host, random);
+    const Expectations wanted = reference(test.problem, host.args());
+    for (const Candidate<Op>* c : device.catalog().template table<Op>()) {
+      if (!c->supports(test.problem, device.info()).accepted()) continue;
+      run_odd(*c, device, test.problem, host, wanted, std::string(c->name) + ", " + name);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+};
 TYPED_TEST_SUITE_P(Conformance);
 
 // Checks that (a) every candidate accepts some case, (b) some candidate accepts each case on every device,
@@ -48,6 +62,8 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
       }
       accepted |= run_by_stages<Op>(*device, test.problem, host, wanted, name);
       if (this->HasFatalFailure()) return;
+      if (test.spread == Spread::kStridedRows) this->odd_addresses(*device, test, name, index);
+      if (this->HasFatalFailure()) return;
       EXPECT_TRUE(accepted) << name << ": nobody accepts it on " << text(device->info());
     }
   }
@@ -74,7 +90,9 @@ TYPED_TEST_P(Conformance, FuzzedProblems) {
     const typename Op::Problem problem = Suite<Op>::random(random);
     if (!Op::validate(problem).accepted()) continue;
     const auto fill = static_cast<Fill>(random.integer(0, static_cast<int64_t>(Fill::kSkewed)));
-    HostArgs<Op> host(problem, coin(random) ? Spread::kStridedRows : Spread::kContiguous);
+    const Spread even = coin(random) ? Spread::kStridedRows : Spread::kContiguous;
+    const bool odd = round % 3 == 2;
+    HostArgs<Op> host(problem, odd ? Spread::kOddRows : even);
     Suite<Op>::fill(problem, fill, host, random);
     const Expectations wanted = reference(problem, host.args());
     const std::string name = "round " + std::to_string(round) + " fill " +
@@ -83,11 +101,15 @@ TYPED_TEST_P(Conformance, FuzzedProblems) {
       for (const Candidate<Op>* c : device->catalog().template table<Op>()) {
         if (!c->supports(problem, device->info()).accepted()) continue;
         ++ran;
-        run_case(*c, *device, problem, host, wanted,
-                 std::string(c->name) + " on " + text(device->info()) + ", " + name);
+        const std::string where = std::string(c->name) + " on " + text(device->info()) + ", " + name;
+        if (odd) {
+          run_odd(*c, *device, problem, host, wanted, where);
+        } else {
+          run_case(*c, *device, problem, host, wanted, where);
+        }
         if (this->HasFatalFailure()) return;
       }
-      ran += run_by_stages<Op>(*device, problem, host, wanted, name);
+      if (!odd) ran += run_by_stages<Op>(*device, problem, host, wanted, name);
       if (this->HasFatalFailure()) return;
     }
   }

@@ -18,7 +18,8 @@ inline int poison_of(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kE4M3 ? 0xFF : 0xA7;
 }
 
-enum class Spread : uint8_t { kContiguous, kStridedRows };
+// kOddRows: strided rows, and a first element that lies one element behind a multiple of 64 bytes, unless the contract wants aligned rows.
+enum class Spread : uint8_t { kContiguous, kStridedRows, kOddRows };
 
 // One tensor in host memory: guard | rows, with gaps between them if strided | guard.
 class GuardedTensor {
@@ -33,19 +34,22 @@ class GuardedTensor {
       t.stride[i] = stride;
       stride *= t.shape[i];
     }
-    if (spread == Spread::kStridedRows && spec.rows == Rows::kMayBeStrided && spec.rank >= 2)
+    if (spread == Spread::kOddRows && spec.row_align == 1) offset_ = std::max(1, bits_of(t.dtype) / 8);
+    if (spread != Spread::kContiguous && spec.rows == Rows::kMayBeStrided && spec.rank >= 2)
       t.stride[0] += spec.row_align == 1 ? 3 : 8 * spec.row_align / bits_of(t.dtype);
     row_bytes_ =
         spec.rank ? bytes_of(t.dtype, t.shape[0] ? stride / std::max<int64_t>(t.shape[0], 1) : 0) : 0;
     const int64_t last = t.rank && t.shape[0] > 0 ? t.shape[0] - 1 : 0;
     payload_ = t.rank == 0 || t.shape[0] == 0 ? 0 : bytes_of(t.dtype, last * t.stride[0]) + row_bytes_;
-    bytes_.assign(static_cast<size_t>(payload_ + 2 * kGuardBytes + 64), std::byte{kGuardPattern});
+    bytes_.assign(static_cast<size_t>(payload_ + 2 * kGuardBytes + 64 + offset_), std::byte{kGuardPattern});
     t.data = base();
     poison();
   }
   Tensor& view() { return view_; }
   const Tensor& view() const { return view_; }
   std::byte* start() { return base() - kGuardBytes; }
+  // Bytes from a multiple of 64 to the first element.
+  int64_t offset() const { return offset_; }
   int64_t total_bytes() const { return payload_ + 2 * kGuardBytes; }
 
   // Overwrites the elements of outputs, but neither the guards nor the gaps between rows.
@@ -70,7 +74,7 @@ class GuardedTensor {
  private:
   std::byte* base() {
     const auto raw = reinterpret_cast<uintptr_t>(bytes_.data()) + kGuardBytes;
-    return reinterpret_cast<std::byte*>((raw + 63) / 64 * 64);  // the alignment of usual tensor allocators
+    return reinterpret_cast<std::byte*>((raw + 63) / 64 * 64) + offset_;  // 64: as usual tensor allocators
   }
   template <class F>
   void for_rows(F f) {
@@ -80,7 +84,7 @@ class GuardedTensor {
   }
   Tensor view_;
   Role role_;
-  int64_t row_bytes_ = 0, payload_ = 0;
+  int64_t row_bytes_ = 0, payload_ = 0, offset_ = 0;
   std::vector<std::byte> bytes_;
 };
 
@@ -136,11 +140,14 @@ class DeviceArgs {
  public:
   DeviceArgs(Device& device, HostArgs<Op>& host) : device_(device), host_(host) {
     for (auto& e : host.tensors()) {
-      void* memory = device.allocate(static_cast<size_t>(e.memory->total_bytes())).value();
+      const int64_t offset = e.memory->offset();
+      auto* memory = static_cast<std::byte*>(
+          device.allocate(static_cast<size_t>(e.memory->total_bytes() + offset)).value());
       blocks_.push_back(memory);
+      starts_.push_back(memory + offset);
       Tensor view = e.memory->view();
       view.where = device.info().backend;
-      view.data = static_cast<std::byte*>(memory) + kGuardBytes;
+      view.data = memory + offset + kGuardBytes;
       args_.*(e.member) = view;
     }
   }
@@ -153,14 +160,14 @@ class DeviceArgs {
   Status upload(Stream stream) {
     for (size_t i = 0; i < blocks_.size(); ++i) {
       GuardedTensor& t = *host_.tensors()[i].memory;
-      SLUICE_TRY(device_.copy(blocks_[i], t.start(), static_cast<size_t>(t.total_bytes()), stream));
+      SLUICE_TRY(device_.copy(starts_[i], t.start(), static_cast<size_t>(t.total_bytes()), stream));
     }
     return device_.wait(stream);
   }
   Status download(Stream stream) {
     for (size_t i = 0; i < blocks_.size(); ++i) {
       GuardedTensor& t = *host_.tensors()[i].memory;
-      SLUICE_TRY(device_.copy(t.start(), blocks_[i], static_cast<size_t>(t.total_bytes()), stream));
+      SLUICE_TRY(device_.copy(t.start(), starts_[i], static_cast<size_t>(t.total_bytes()), stream));
     }
     return device_.wait(stream);
   }
@@ -169,6 +176,7 @@ class DeviceArgs {
   Device& device_;
   HostArgs<Op>& host_;
   std::vector<void*> blocks_;
+  std::vector<std::byte*> starts_;  // of the guards in front
   typename Op::Args args_;
 };
 

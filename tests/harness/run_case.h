@@ -187,6 +187,26 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
   EXPECT_GT(ran, 0) << where << ": supports() accepts it, and no configuration does";
 }
 
+// On tensors that begin one element after a multiple of 64 bytes: the listed kernel computes them, or refuses them by name.
+template <class Op>
+void run_odd(const Candidate<Op>& candidate, Device& device, const typename Op::Problem& problem,
+             HostArgs<Op>& host, const Expectations& wanted, const std::string& where) {
+  if (candidate.alignment_bytes == 1)
+    return run_case(candidate, device, problem, host, wanted, where + ", odd addresses");
+  DeviceArgs<Op> on_device(device, host);
+  bool odd = false;
+  Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+    const Tensor& t = on_device.args().*member;
+    odd |= spec.used && elements_of(t) > 0 &&
+           reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(candidate.alignment_bytes) != 0;
+  });
+  const Plan<Op> plan(&candidate, problem, best_config(candidate, problem, device.info()),
+                      device.info().index);
+  const Status status = odd ? plan.run(on_device.args(), {}, device.stream()) : invalid("aligned to");
+  EXPECT_EQ(status.code, Code::kInvalidArgument) << where << ": took a tensor that it cannot read";
+  EXPECT_NE(status.message.find("aligned to"), std::string::npos) << where << ": " << status.message;
+}
+
 // The reference must cover every output that the problem uses.
 template <class Op>
 void expect_complete(const typename Op::Problem& problem, const typename Op::Args& args,
