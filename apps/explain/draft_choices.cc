@@ -70,6 +70,7 @@ class Costs {
     bounds.pages = bounds.sequences * bounds.pages_per_seq();
     DecoderConfig decoder = model.decoder.with_layouts_of(device).with_caches(q.cache);
     Costs out;
+    out.waiting_us_ = device.backend == Backend::kCuda ? kWaitingUs : 0;
     if (drafts.layer) {
       DraftLayerConfig layer = drafts.layer->with_layouts_of(device);
       layer.attention.cache = decoder.layers.front().attention.cache;
@@ -88,7 +89,8 @@ class Costs {
   double of(int64_t sequences, int64_t drafts) const {
     // As the engine counts: a step that verifies never costs less than one that does not (Speculation::best_count).
     const double step = std::max(of_step(sequences, false), of_step(sequences * (1 + drafts), drafts > 0));
-    if (!layer_ || drafts == 0) return step;
+    if (drafts == 0) return step;
+    if (!layer_) return step + waiting_us_;
     // The first draft needs no further pass.
     return step + static_cast<double>(drafts) * layer_->head->cost_us(sequences) +
            static_cast<double>(drafts - 1) * layer_->next->cost_us(sequences);
@@ -103,24 +105,27 @@ class Costs {
 
   DecoderSteps decoder_;
   std::optional<DraftLayerSteps> layer_;
+  double waiting_us_ = 0;
 };
 
-DraftChoice best(int64_t sequences, double acceptance, const std::vector<double>& cost_by_drafts) {
-  DraftChoice out;
-  double tokens = 0, accepted = 1;
+// The number of drafts that the engine would choose for sequences with this acceptance at every place.
+DraftChoice choice_of(int64_t sequences, double acceptance, const std::vector<double>& cost_by_drafts) {
+  const double plain_us = cost_by_drafts.front();
+  std::vector<double> tokens;  // by the number of drafts
+  std::vector<DraftRate> rates;
+  double sum = 0, accepted = 1;
   for (size_t k = 0; k < cost_by_drafts.size(); ++k) {
-    tokens += accepted * static_cast<double>(sequences);
+    tokens.push_back(sum += accepted * static_cast<double>(sequences));
     accepted *= acceptance;
-    const double cost = cost_by_drafts[k];
-    if (k == 0 || tokens / cost > out.tokens / out.cost_us)
-      out = {.sequences = sequences,
-             .acceptance = acceptance,
-             .drafts = static_cast<int64_t>(k),
-             .tokens = tokens,
-             .cost_us = cost,
-             .plain_us = cost_by_drafts.front()};
+    if (k > 0) rates.push_back({sum / cost_by_drafts[k], k});
   }
-  return out;
+  const size_t k = worthwhile_count(static_cast<double>(sequences) / plain_us, rates);
+  return {.sequences = sequences,
+          .acceptance = acceptance,
+          .drafts = static_cast<int64_t>(k),
+          .tokens = tokens[k],
+          .cost_us = cost_by_drafts[k],
+          .plain_us = plain_us};
 }
 
 }  // namespace
@@ -147,7 +152,7 @@ Result<DraftChoices> draft_choices(const ModelQuestion& q, const SpeculativeConf
     for (int64_t k = 0; k <= out.drafts_max && sequences * (1 + k) <= kVerifiedRows; ++k)
       cost_by_drafts.push_back(costs.value().of(sequences, k));
     for (const double acceptance : kAcceptances)
-      out.choices.push_back(best(sequences, acceptance, cost_by_drafts));
+      out.choices.push_back(choice_of(sequences, acceptance, cost_by_drafts));
   }
   return out;
 }

@@ -28,10 +28,10 @@ struct DraftChoices {
   std::vector<DraftChoice> choices;  // by sequences, then by acceptance
 };
 
-// The number of drafts with the largest expected tokens per cost, within kVerifiedRows. The engine makes fewer drafts if they are at most a
-// few percent worse, because cost models are not more exact. Drafts of n-grams and suffixes cost nothing; those of a draft layer cost its
-// passes. Uses `question.model`, which must be a directory, and its length, policy and caches. Needs config.json of the model, and of the
-// draft head with eagle3, but no weights. Errors name the flag or the file.
+// The number of drafts that the engine chooses (worthwhile_count), within kVerifiedRows. Drafts of n-grams and suffixes cost nothing but,
+// on a GPU, the host's wait for the tokens before; those of a draft layer cost its passes. Uses `question.model`, which must be a directory,
+// and its length, policy and caches. Needs config.json of the model, and of the draft head with eagle3, but no weights. Errors name the
+// flag or the file.
 Result<DraftChoices> draft_choices(const ModelQuestion& question, const SpeculativeConfig& speculation,
                                    const DeviceInfo& device);
 

@@ -160,7 +160,8 @@ void print_draft_choices(const DraftChoices& choices, const DeviceInfo& device) 
               std::string(text(choices.method)).c_str(), static_cast<long long>(choices.drafts_max),
               text(device).c_str());
   std::printf(
-      "Drafts with the most tokens per cost, and the speedup over no drafts, by the share of accepted drafts "
+      "The number of drafts that the engine chooses, and the speedup over no drafts, by the share of "
+      "accepted drafts "
       "at each place:\n");
   int64_t sequences = 0;
   std::string head = "sequences", rows;

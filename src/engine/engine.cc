@@ -12,9 +12,6 @@
 namespace sluice {
 namespace {
 
-// Host time added to a step that waits for the tokens of the previous step.
-constexpr double kWaitingUs = 60;
-
 // Pages for `sequences` sequences of the maximum length, whatever the chunks.
 int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
   return pages_needed(layout.windows, b.page_size,

@@ -144,14 +144,22 @@ double Speculation::cost_of_draft(int64_t rows, bool first) {
   return known_or(&draft_cost_[first ? 1 : 0], rows, [&] { return costs_.draft(rows, first); });
 }
 
-// The smallest count whose rate is near the best one. Candidates are in descending order. For many sequences it tries few counts, so that
+size_t worthwhile_count(double plain, std::span<const DraftRate> rates) {
+  double best = kWorthwhile * plain;
+  for (const DraftRate& r : rates) best = std::max(best, r.rate);
+  for (const DraftRate& r : rates)
+    if (r.rate >= kNearBest * best && r.rate > kWorthwhile * plain) return r.count;
+  return 0;
+}
+
+// Candidates are in descending order. For many sequences it tries few counts, so that
 // few shapes of steps are captured.
 size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t decoding) {
   const size_t every = std::max<size_t>(1, static_cast<size_t>(decoding) / 2);
-  std::vector<std::pair<double, size_t>> rates;
+  std::vector<DraftRate> rates;
   double tokens = static_cast<double>(decoding);
   const double without = cost_of(decoding, false), plain = tokens / without;
-  double best = kWorthwhile * plain, drafting = 0;
+  double drafting = 0;
   std::array<int64_t, kDraftsMax> rows_at = {};  // drafts at each place so far
   for (size_t i = 0; i < candidates.size(); ++i) {
     tokens += candidates[i].accepted;
@@ -161,12 +169,9 @@ size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t
     // The plan of steps that verify expects the most rows of each sequence: with fewer it counts keys and values of too few sequences.
     const double step = std::max(without, cost_of(decoding + static_cast<int64_t>(i) + 1, true));
     const double cost = step + drafting + costs_.waiting;
-    rates.emplace_back(tokens / cost, i + 1);
-    best = std::max(best, tokens / cost);
+    rates.push_back({tokens / cost, i + 1});
   }
-  for (const auto& [rate, count] : rates)
-    if (rate >= kNearBest * best && rate > kWorthwhile * plain) return count;
-  return 0;
+  return worthwhile_count(plain, rates);
 }
 
 bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {

@@ -84,6 +84,9 @@ class DraftSource {
   virtual std::vector<int32_t> propose(Sequence* sequence, int64_t most, int64_t* budget) = 0;
 };
 
+// Host time in microseconds that is added to a step of a GPU if it waits for the tokens of the step before.
+constexpr double kWaitingUs = 60;
+
 // Predicted microseconds.
 struct StepCosts {
   // Of a step that computes `tokens` tokens and samples behind each. verifies: some sequence has more than one of them.
@@ -93,6 +96,15 @@ struct StepCosts {
   // Added to a step with drafts, which cannot be enqueued before the previous step's tokens are known.
   double waiting = 0;
 };
+
+// The rate of a step with `count` drafts: expected tokens divided by its cost.
+struct DraftRate {
+  double rate = 0;
+  size_t count = 0;
+};
+// The first count whose rate is near the best, because cost models are no better than a few percent; 0: none is worth its trouble.
+// `plain`: the rate without drafts. Counts ascend.
+size_t worthwhile_count(double plain, std::span<const DraftRate> rates);
 
 class Speculation {
  public:
