@@ -118,7 +118,8 @@ Result<ChatFormatPointer> load_chat_format(const ModelFlags& model, const std::s
   if (!config.ok()) return config.status();
   auto opened = open_chat_format(format, {.tokenizer = tokenizer.value(),
                                           .chat_template = std::move(chat_template).value(),
-                                          .stop_tokens = config.value().stop_tokens});
+                                          .stop_tokens = config.value().stop_tokens,
+                                          .option = "--chat-format"});
   if (opened.ok() || opened.status().code == Code::kInvalidArgument) return opened;
   return Status{opened.status().code, directory.value() + ": " + opened.status().message};
 }

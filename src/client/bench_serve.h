@@ -10,6 +10,11 @@
 
 namespace sluice {
 
+// How users name the options that messages mention, besides ServeBenchOptions::dataset.names.
+struct ServeBenchNames {
+  const char *extra_body = "extra_body", *metadata = "metadata", *metrics = "metrics";
+};
+
 // Names follow vLLM's client.
 struct ServeBenchOptions {
   ServerUrl server = {"127.0.0.1", "8000", ""};
@@ -31,6 +36,7 @@ struct ServeBenchOptions {
   std::vector<double> percents = {99};
   Goodput goodput;
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
+  ServeBenchNames names = {};
 };
 
 // Calls `progress(done, all)` after each answer. First sends one request alone; if it fails, returns its error and measures nothing. Each

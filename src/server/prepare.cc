@@ -9,13 +9,6 @@
 namespace sluice {
 namespace {
 
-ApiError too_long(int64_t most, const std::string& found, const char* field) {
-  return {.message = std::string(field) + ": wanted fewer than " + std::to_string(most) +
-                     " tokens (the context, --max-model-len), found " + found,
-          .param = field,
-          .code = "context_length_exceeded"};
-}
-
 // The field that holds the request's prompt.
 const char* field_of(const ApiRequest& request) {
   return request.kind == ApiKind::kChat       ? "messages"
@@ -31,11 +24,12 @@ uint64_t random_seed() {
 }  // namespace
 
 ServedModel::ServedModel(const ModelConfig& model, int64_t max_model_len, const ChatFormat& format,
-                         ChatOptions options, std::vector<std::string> names)
+                         ChatOptions options, std::vector<std::string> names, const SettingNames& settings)
     : model_(&model),
       format_(&format),
       options_(std::move(options)),
       names_(std::move(names)),
+      settings_(settings),
       limits_{.vocab = model.decoder.vocab,
               .temperature_max = kTemperatureMax,
               .penalty_max = kPenaltyMax,
@@ -49,17 +43,23 @@ bool ServedModel::serves(const std::string& name) const {
   return name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end();
 }
 
+ApiError ServedModel::too_long(const std::string& found, const char* field) const {
+  return {.message = std::string(field) + ": wanted fewer than " + std::to_string(max_model_len()) +
+                     " tokens (the context, " + settings_.max_model_len + "), found " + found,
+          .param = field,
+          .code = "context_length_exceeded"};
+}
+
 std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* field) const {
   if (limit_.fits(tokens)) return {};
-  return too_long(max_model_len(), std::to_string(tokens), field);
+  return too_long(std::to_string(tokens), field);
 }
 
 // Called before tokenizing. Rejects a text that cannot fit.
 std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
   const int64_t fewest = limit_.fewest_tokens(bytes);
   if (limit_.fits(fewest)) return {};
-  return too_long(max_model_len(), std::to_string(bytes) + " bytes, at least " + std::to_string(fewest),
-                  field);
+  return too_long(std::to_string(bytes) + " bytes, at least " + std::to_string(fewest), field);
 }
 
 // Checks the requested number of log probabilities. Answers without max_tokens pass, because their length is unknown.
