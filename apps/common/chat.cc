@@ -172,7 +172,7 @@ Result<Chat> Chat::open(Session& session, ChatFormatPointer format) {
   return Chat(session, std::move(format));
 }
 
-SamplingParams Chat::sampling(const RequestSampling& sampling) const {
+SamplingParams Chat::sampling(const SamplingParams& sampling) const {
   return sampling_params(sampling, session_->model->config(), *format_);
 }
 
@@ -216,7 +216,7 @@ class UntilStop {
 
 }  // namespace
 
-Result<Reply> Chat::ask(const Conversation& conversation, const RequestSampling& how,
+Result<Reply> Chat::ask(const Conversation& conversation, const SamplingParams& how,
                         const std::vector<std::string>& stops, const TextSink& sink, const StopAnswer& stop,
                         std::shared_ptr<TokenFilter> filter) {
   using Clock = std::chrono::steady_clock;

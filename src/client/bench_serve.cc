@@ -29,7 +29,7 @@ Json own_body(const LoadPrompt& prompt, const ServeBenchOptions& o, const std::s
     body["max_completion_tokens"] = prompt.output_len;
   }
   if (o.ignore_eos) body["ignore_eos"] = true;
-  if (o.temperature >= 0) body["temperature"] = o.temperature;
+  if (o.temperature) body["temperature"] = *o.temperature;
   return body;
 }
 

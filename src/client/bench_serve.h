@@ -1,6 +1,7 @@
 // sluice bench serve: measures any OpenAI-compatible server under load.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,7 @@ struct ServeBenchOptions {
   ArrivalOptions arrivals;
   std::vector<int64_t> max_concurrency = {0};  // one run per value; 0: no limit
   bool ignore_eos = false;
-  double temperature = -1;  // below 0: the server's default
+  std::optional<double> temperature = {};  // none: the server's default
   std::vector<double> percents = {99};
   Goodput goodput;
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};

@@ -46,7 +46,7 @@ bool masked(const std::vector<Chunk>& chunks) {
 
 bool all_greedy(const std::vector<Chunk>& chunks) {
   return std::all_of(chunks.begin(), chunks.end(),
-                     [](const Chunk& c) { return !c.drawn || !(c.sequence->sampling.temperature > 0); });
+                     [](const Chunk& c) { return !c.drawn || !(*c.sequence->sampling.temperature > 0); });
 }
 bool scores(const std::vector<Chunk>& chunks) {
   return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.scores > 0; });

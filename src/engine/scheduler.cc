@@ -38,8 +38,9 @@ Result<int64_t> Scheduler::add(Request request) {
   s->id = next_id_++;
   s->prompt_tokens = n;
   s->tokens = std::move(request.prompt);
-  s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room_, n + request.sampling.max_tokens) : room_;
-  s->sampling = std::move(request.sampling);
+  const std::optional<int64_t> most = request.sampling.max_tokens;
+  s->tokens_max = most ? std::min(room_, n + *most) : room_;
+  s->sampling = complete(std::move(request.sampling));
   if (request.filter) s->mask = std::make_shared<TokenMask>(std::move(request.filter), n);
   const int64_t id = s->id;
   waiting_.push_back(std::move(s));

@@ -39,7 +39,7 @@ struct Sequence {
   int64_t prefix = kNoPrefix;                 // the prefix of those pages; held
   int64_t known = 0;                          // pages of the longest cached prefix found when it began
   std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the cache when it first began
-  SamplingParams sampling;
+  SamplingParams sampling = complete({});
   AdjustedTokens adjusted;          // used if sampling.adjusts()
   std::shared_ptr<TokenMask> mask;  // set if the request has a filter
   bool sits_out = false;            // its mask was late: no step decodes it until the mask is made
@@ -56,7 +56,7 @@ struct Sequence {
   int64_t scored = 0;
   std::vector<TokenScore> scores;
   bool needs_all_tokens() const { return sampling.adjusts() || mask; }
-  bool needs_scores() const { return sampling.prompt_logprobs >= 0 && scored < prompt_tokens - 1; }
+  bool needs_scores() const { return sampling.prompt_logprobs && scored < prompt_tokens - 1; }
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
   std::span<const int32_t> drafts_now() const {
     return drafted_at == std::ssize(tokens) ? std::span<const int32_t>(drafts) : std::span<const int32_t>();
@@ -95,7 +95,7 @@ struct Chunk {
   int64_t masked_rows() const { return masked() ? std::min(rows(), sequence->mask->rows()) : 0; }
   // Whether TopLogprobs reads the logits: because the request asks for it, or because the logits are
   // changed, in which case Sample only knows the changed ones.
-  bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || sequence->needs_all_tokens()); }
+  bool lists() const { return drawn && (sequence->sampling.logprobs || sequence->needs_all_tokens()); }
 };
 
 struct SchedulerOptions {

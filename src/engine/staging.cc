@@ -9,10 +9,11 @@
 namespace sluice {
 namespace {
 
-// The first `wanted` entries of a row of TopLogprobs.
-std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs, int64_t wanted) {
+// The first `wanted` entries of a row of TopLogprobs; absent: none.
+std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs,
+                                    std::optional<int64_t> wanted) {
   std::vector<TokenLogprob> out;
-  for (int64_t i = 0; i < wanted && ids[i] >= 0; ++i) out.push_back({ids[i], logprobs[i]});
+  for (int64_t i = 0; i < wanted.value_or(0) && ids[i] >= 0; ++i) out.push_back({ids[i], logprobs[i]});
   return out;
 }
 
@@ -197,11 +198,11 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
     const SamplingParams& p = s.sampling;
     for (int64_t i = 0; i < chunk.rows(); ++i, ++drawn) {
       at<int32_t>(host, l.logit_rows)[drawn] = static_cast<int32_t>(row - chunk.rows() + i);
-      at<float>(host, l.temperature)[drawn] = static_cast<float>(p.temperature);
-      at<int32_t>(host, l.top_k)[drawn] = static_cast<int32_t>(p.top_k);
-      at<float>(host, l.top_p)[drawn] = static_cast<float>(p.top_p);
-      at<float>(host, l.min_p)[drawn] = static_cast<float>(p.min_p);
-      at<int64_t>(host, l.seed)[drawn] = static_cast<int64_t>(p.seed);
+      at<float>(host, l.temperature)[drawn] = static_cast<float>(*p.temperature);
+      at<int32_t>(host, l.top_k)[drawn] = static_cast<int32_t>(*p.top_k);
+      at<float>(host, l.top_p)[drawn] = static_cast<float>(*p.top_p);
+      at<float>(host, l.min_p)[drawn] = static_cast<float>(*p.min_p);
+      at<int64_t>(host, l.seed)[drawn] = static_cast<int64_t>(*p.seed);
       at<int64_t>(host, l.step)[drawn] = chunk.number + i;
       if (chunk.lists()) at<int32_t>(host, l.listed)[listed++] = static_cast<int32_t>(drawn);
     }
@@ -288,8 +289,8 @@ Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, const std::
       token.logprob = at<float>(host, from.logprob)[row];
       if (!chunk.lists()) continue;
       token.logprob = at<float>(host, from.listed_logprob)[listed];
-      const int64_t wanted = chunk.sequence->sampling.logprobs;
-      if (wanted >= 0) token.rank = at<int32_t>(host, from.rank)[listed];
+      const std::optional<int64_t> wanted = chunk.sequence->sampling.logprobs;
+      if (wanted) token.rank = at<int32_t>(host, from.rank)[listed];
       token.top_logprobs = likeliest(at<int32_t>(host, from.top_id) + listed * kTopLogprobsMax,
                                      at<float>(host, from.top_logprob) + listed * kTopLogprobsMax, wanted);
       ++listed;

@@ -102,7 +102,7 @@ void ApiServer::begin(const Exchange& exchange, Clock::time_point arrived, Serve
     for (int64_t i = 0; i < request.choices; ++i) {
       sequences.push_back({next_ticket_++, {.prompt = prompt, .sampling = prepared.sampling}});
       if (prepared.make_filter) sequences.back().request.filter = prepared.make_filter();
-      sequences.back().request.sampling.seed += static_cast<uint64_t>(i);
+      *sequences.back().request.sampling.seed += static_cast<uint64_t>(i);
     }
   const auto active = std::make_shared<Active>(
       model_.format(), std::move(prepared), exchange,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "chat/sampling.h"
 #include "models/family.h"
 #include "server/answers/answer.h"
 
@@ -65,7 +66,7 @@ std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* fiel
 // Checks the requested number of log probabilities. Answers without max_tokens pass, because their length is unknown.
 std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) const {
   const ApiRequest& request = prepared.request;
-  const RequestSampling& s = request.sampling;
+  const SamplingParams& s = request.sampling;
   if (!s.logprobs) return {};
   int64_t tokens = 0;
   for (const auto& prompt : prepared.prompts) {
@@ -130,13 +131,13 @@ Result<ServedModel::Prepared, ApiError> ServedModel::finish(Prepared prepared) c
                       .param = field};
   }
   if (auto error = check_scores(prepared)) return *error;
-  const RequestSampling& s = request.sampling;
+  const SamplingParams& s = request.sampling;
   SamplingParams& out = prepared.sampling;
   out = sampling_params(s, *model_, format());
   if (!s.seed) out.seed = random_seed();
   if (s.max_tokens == 0) out.max_tokens = 1;  // the engine always samples one token
-  if (s.logprobs == 0) out.logprobs = -1;     // the sampled token's own log probability is always returned
-  if (request.echo) out.prompt_logprobs = s.logprobs.value_or(-1);
+  if (s.logprobs == 0) out.logprobs.reset();  // the sampled token's own log probability is always returned
+  if (request.echo) out.prompt_logprobs = s.logprobs;
   return prepared;
 }
 

@@ -15,6 +15,8 @@
 
 namespace sluice {
 
+struct ModelConfig;
+
 // A model with the names under which clients request it. Thread-safe.
 class ServedModel {
  public:
@@ -26,7 +28,7 @@ class ServedModel {
     ApiRequest request;
     std::vector<std::vector<int32_t>> prompts;  // tokens
     std::vector<int32_t> forced;                // the last tokens of every prompt, which belong to the answer
-    SamplingParams sampling;      // for the first choice; every further choice adds one to the seed
+    SamplingParams sampling;      // complete, for the first choice; every further choice adds one to the seed
     MakeFilter make_filter = {};  // none: the output is unconstrained
   };
   // These functions leave `make_filter` empty; constrain() sets it.

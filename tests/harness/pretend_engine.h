@@ -41,7 +41,8 @@ inline uint64_t prefix_of(const std::vector<int32_t>& tokens) {
 
 // The sample of a request after `tokens`: one of a few tokens, so that answers are often equal.
 inline int32_t drawn_behind(const std::vector<int32_t>& tokens, const SamplingParams& p, int64_t number) {
-  return static_cast<int32_t>((prefix_of(tokens) >> 32 ^ p.seed * 31 ^ static_cast<uint64_t>(number)) % 3);
+  return static_cast<int32_t>(
+      (prefix_of(tokens) >> 32 ^ p.seed.value_or(0) * 31 ^ static_cast<uint64_t>(number)) % 3);
 }
 
 inline std::vector<int32_t> answer_alone(const Request& request, int64_t positions) {
