@@ -70,26 +70,26 @@ Status Engine::draw(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), decoder_->config().vocab}, stream.where);
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream, runs));
+  if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->apply(all, workspace(), stream, runs));
   // As late as possible: the device computes the logits in the meantime.
   await_masks(step);
   if (masked(step->chunks)) {
-    SLUICE_TRY(masks_->fill(step->chunks));
-    SLUICE_TRY(masks_->apply(all, workspace(), stream, runs));
+    SLUICE_TRY(plans_.masks->fill(step->chunks));
+    SLUICE_TRY(plans_.masks->apply(all, workspace(), stream, runs));
   }
-  SLUICE_TRY(run_and_count(*sample_, step->rows, t.sample, workspace(), stream, runs));
-  if (masked(step->chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream, runs));
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream, runs));
+  SLUICE_TRY(run_and_count(*plans_.sample, step->rows, t.sample, workspace(), stream, runs));
+  if (masked(step->chunks)) SLUICE_TRY(plans_.masks->restore(all, workspace(), stream, runs));
+  if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->restore(all, workspace(), stream, runs));
   if (!lists(step->chunks)) return {};
   TopLogprobs::Args top = t.top;
   top.logits = all;
-  return run_and_count(*top_, top.row.shape[0], top, workspace(), stream, runs);
+  return run_and_count(*plans_.top, top.row.shape[0], top, workspace(), stream, runs);
 }
 
 Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, KernelRuns* runs) {
   const Stream stream = device_.stream();
   if (ids == TakeIds::kFromDrawn)
-    SLUICE_TRY(run_and_count(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
+    SLUICE_TRY(run_and_count(*plans_.take, t.take.ids.shape[0], t.take, workspace(), stream, runs));
   if (step->greedy) {
     StepIn layers = t.in;
     layers.logit_rows.shape[0] = 0;
@@ -104,7 +104,7 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
   }
   if (counts_experts_) {
     const int64_t tokens = t.in.token_ids.shape[0];
-    SLUICE_TRY(experts_->count(tokens, workspace(), stream, runs));
+    SLUICE_TRY(plans_.experts->count(tokens, workspace(), stream, runs));
   }
   return draw(step, t, runs);
 }
@@ -124,7 +124,7 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
     SLUICE_TRY(decoder_->logits_of(slice.logit_rows, held_, logits, workspace(), stream, false, runs));
     TopLogprobs::Args top = slice.top;
     top.logits = make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), vocab}, stream.where);
-    SLUICE_TRY(run_and_count(*top_, rows, top, top_workspace, stream, runs));
+    SLUICE_TRY(run_and_count(*plans_.top, rows, top, top_workspace, stream, runs));
   }
   return decoder_->logits_of(t.in.logit_rows, held_, t.sample.logits, workspace(), stream, false, runs);
 }
@@ -142,19 +142,19 @@ Status Engine::enqueue(InFlight* step) {
   const TakeIds ids = takes ? TakeIds::kFromDrawn : TakeIds::kFromHost;
   auto filled = staging_->fill(step->block, step->chunks, ids);
   if (!filled.ok()) return filled.status();
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->fill(step->chunks));
+  if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->fill(step->chunks));
   StepTensors t = std::move(filled).value();
   const DecoderConfig& c = decoder_->config();
   const int64_t rotary = c.layers.front().attention.rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
-  if (drafts_) {
-    t.in.taps = drafts_->taps(t.in.token_ids.shape[0]);
-    step->draft_tables = t.in.tables[drafts_->group()];
+  if (plans_.drafts) {
+    t.in.taps = plans_.drafts->taps(t.in.token_ids.shape[0]);
+    step->draft_tables = t.in.tables[plans_.drafts->group()];
   }
   t.in.every_row = step->rows == t.in.token_ids.shape[0];
   chosen_tokens_ = t.in.token_ids.shape[0];
-  if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
+  if (plans_.experts) t.in.captured = plans_.experts->captured(chosen_tokens_);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
   const StepShape shape{std::ssize(step->chunks), chosen_tokens_};
   if (!recorded || (!recordings_.contains(shape) && recordings_.size() >= kRecordingsMax))
@@ -183,7 +183,7 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   Status status;
   try {
     status = enqueue(&step);
-    if (status.ok() && experts_) status = experts_->fetch(step.number);
+    if (status.ok() && plans_.experts) status = plans_.experts->fetch(step.number);
     if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   } catch (const std::bad_alloc&) {
     status = {Code::kOutOfMemory, {}};  // there may be no memory for a message either
@@ -191,7 +191,7 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   if (!status.ok()) {
     // The part already enqueued still reads its block.
     (void)device_.wait(device_.stream());
-    if (experts_) experts_->take_back();
+    if (plans_.experts) plans_.experts->take_back();
     scheduler_.take_back(step.chunks);
     --steps_;
     return status;
@@ -246,13 +246,13 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
 
 void Engine::take_back_all() {
   (void)device_.wait(device_.stream());  // an error here is ignored: the first one is being reported
-  if (experts_) experts_->take_back();
+  if (plans_.experts) plans_.experts->take_back();
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }
 
 // The tokens of the step are good even if the head fails, so the next call reports the error.
 void Engine::draft(const InFlight& step) {
-  draft_status_ = drafts_->run(step.chunks, step.draft_tables, workspace(), &kernel_runs_);
+  draft_status_ = plans_.drafts->run(step.chunks, step.draft_tables, workspace(), &kernel_runs_);
 }
 
 Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
@@ -266,8 +266,8 @@ Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
     return status;
   }
   auto tokens = scheduler_.accept(step.chunks, drawn.value(), std::move(scores));
-  if (drafts_) draft(step);
-  if (experts_) experts_->finish(step.number);
+  if (plans_.drafts) draft(step);
+  if (plans_.experts) plans_.experts->finish(step.number);
   in_flight_.pop_front();
   return tokens;
 }
@@ -282,7 +282,7 @@ void Engine::drop_ended_steps() {
     // Other sequences may use pages that it computed. A persistent error recurs in the next step.
     if (!drawn.ok()) return take_back_all();
     (void)scheduler_.accept(step.chunks, drawn.value(), staging_->scores(step.block, step.chunks));
-    if (experts_) experts_->finish(step.number);
+    if (plans_.experts) plans_.experts->finish(step.number);
     in_flight_.pop_front();
   }
 }
@@ -309,14 +309,14 @@ Result<std::vector<GeneratedToken>> Engine::step() {
 
 Status Engine::ask_expert_counts() {
   if (!counts_experts_) return {};
-  if (!idle()) return experts_->ask(), Status{};
+  if (!idle()) return plans_.experts->ask(), Status{};
   drop_ended_steps();
-  return experts_->read_now();
+  return plans_.experts->read_now();
 }
 
 Result<ChosenExperts> Engine::chosen_experts() {
-  if (!experts_) return ChosenExperts{};
-  return experts_->chosen(chosen_tokens_);
+  if (!plans_.experts) return ChosenExperts{};
+  return plans_.experts->chosen(chosen_tokens_);
 }
 
 Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,
