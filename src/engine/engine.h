@@ -155,7 +155,7 @@ class Engine {
     KernelRuns runs;  // what one replay runs
   };
   struct RecordedSteps {
-    RecordedStep greedy, drawn;
+    RecordedStep greedy, sampled;
   };
   // Steps of one shape have the same launches.
   struct StepShape {
@@ -173,10 +173,10 @@ class Engine {
   Status launch_all(InFlight* step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
   Status forward_and_score(const StepTensors& tensors, KernelRuns* runs);
   bool logits_are_readable() const { return device_.shares_host_memory() && steps_ahead_ == 0; }
-  Status draw(InFlight* step, const StepTensors& tensors, KernelRuns* runs);
+  Status sample(InFlight* step, const StepTensors& tensors, KernelRuns* runs);
   Result<std::vector<GeneratedToken>> finish_oldest();
   void draft(const InFlight& step);
-  Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
+  Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& sampled,
                       const std::vector<TokenScore>& scores) const;
   void drop_ended_steps();
   void take_back_all();

@@ -166,7 +166,7 @@ TEST_F(EngineSampling, AheadRecordedInChunksAndShortOfPagesGivesTheSameAnswers) 
   }
 }
 
-// A recording holds no list: steps with lists are launched, and leave recorded ones as they are.
+// Steps that request log probabilities are launched, not captured, and leave captured steps as they are.
 TEST_F(EngineSampling, StepsWithListsAreNotRecorded) {
   EngineOptions options = invariant();
   options.steps_ahead = 1, options.recorded_sequences = 8;
