@@ -10,6 +10,7 @@
 #include "harness/engine_runs.h"
 #include "harness/far_model.h"
 #include "harness/wrapped_device.h"
+#include "models/family.h"
 
 namespace sluice::test {
 namespace {
@@ -211,6 +212,23 @@ TEST(EngineSamplingFar, RunsOnADeviceWithMemoryOfItsOwn) {
   EXPECT_EQ(run(*far.engine(invariant()), adjusted_requests()), wanted);
 }
 
+TEST(SamplingParams, AbsentValuesTakeDefaults) {
+  const GenerationDefaults model{.temperature = 0.6, .top_k = 20, .max_new_tokens = 9};
+  const SamplingParams some{.temperature = 0, .top_p = 0.5, .seed = 3};
+  const SamplingParams with_model = complete(some, model), alone = complete(some);
+  EXPECT_EQ(with_model.temperature, 0);
+  EXPECT_EQ(with_model.top_p, 0.5);
+  EXPECT_EQ(with_model.top_k, 20);
+  EXPECT_EQ(with_model.seed, 3u);
+  EXPECT_EQ(with_model.max_tokens, 9);
+  EXPECT_EQ(alone.top_k, 0);
+  EXPECT_EQ(alone.min_p, 0);
+  EXPECT_EQ(alone.repetition_penalty, 1);
+  EXPECT_FALSE(alone.adjusts() || alone.max_tokens || alone.logprobs || alone.prompt_logprobs);
+  EXPECT_EQ(complete({}).seed, 0u);
+  EXPECT_EQ(complete({}).temperature, 1);
+}
+
 TEST_F(EngineSampling, RefusesWhatIsOutOfRange) {
   const auto engine = engine_of(*device_, model_, roomy());
   const auto refused = [&](auto change) {
@@ -227,6 +245,8 @@ TEST_F(EngineSampling, RefusesWhatIsOutOfRange) {
   EXPECT_NE(with(&SamplingParams::repetition_penalty, nan), "");
   EXPECT_EQ(with(&SamplingParams::frequency_penalty, 2.5), "frequency_penalty: wanted -2 to 2, found 2.5");
   EXPECT_EQ(with(&SamplingParams::presence_penalty, -3), "presence_penalty: wanted -2 to 2, found -3");
+  EXPECT_EQ(refused([](SamplingParams& s) { s.max_tokens = 0; }),
+            "max_tokens: wanted 1 to 2147483647, found 0");
   EXPECT_EQ(refused([](SamplingParams& s) { s.logprobs = 21; }), "logprobs: wanted 0 to 20, found 21");
   const auto biased = [&](std::vector<std::pair<int32_t, float>> bias) {
     return refused([&](SamplingParams& s) { s.logit_bias = std::move(bias); });
