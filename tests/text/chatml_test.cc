@@ -200,6 +200,7 @@ TEST(ChatFormats, TextAloneNeedsNoFormat) {
   EXPECT_EQ(none.value()->usable().code, Code::kUnsupported);
   EXPECT_NE(none.value()->usable().message.find("chat template: wanted the template of a known format"),
             std::string::npos);
+  EXPECT_NE(none.value()->usable().message.find("; use chat_format if"), std::string::npos);
   EXPECT_FALSE(none.value()->prompt(of({user_message("q")})).ok());
   EXPECT_FALSE(open_chat_format("auto", {.tokenizer = qwen_tokenizer(), .stop_tokens = {5}}).ok());
   EXPECT_EQ(open_chat_format("qwen3", {.tokenizer = qwen_tokenizer()}).value()->name(), "qwen3");
