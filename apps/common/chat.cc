@@ -230,7 +230,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingParams& 
   if (!id.ok()) return id.status();
   UntilStop until(stops, sink);
   ReplyReader reader(*format_, conversation.options, std::ref(until));
-  const DraftCounts before = session_->engine->scheduler().draft_counts();
+  const DraftCounts before = session_->engine->draft_counts();
   double first = 0;
   bool stopped = false;
   while (!session_->engine->idle()) {
@@ -255,7 +255,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingParams& 
   until.finish(&reply);
   if (stopped) reply.finish = FinishReason::kAbort;
   reply.prompt_tokens = prompt_tokens;
-  const DraftCounts drafts = session_->engine->scheduler().draft_counts();
+  const DraftCounts drafts = session_->engine->draft_counts();
   reply.verifications = drafts.drafts - before.drafts;
   reply.accepted_drafts = drafts.accepted - before.accepted;
   reply.first_token_seconds = first;

@@ -194,6 +194,7 @@ Status DraftRunner::run(const std::vector<Chunk>& chunks, const StepTables& tabl
       drafts[valid] = host_drafts_[valid * static_cast<size_t>(pitch()) + i];
       if (drafts[valid] < 0 || drafts[valid] >= head_->config().vocab) break;
     }
+    if (status.ok()) not_finite_ += std::ssize(drafts) - static_cast<int64_t>(valid);
     drafts.resize(valid);
   }
   return status;

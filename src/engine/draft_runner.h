@@ -47,6 +47,8 @@ class DraftRunner {
   // Waits for these drafts. An error leaves no drafts.
   Status run(const std::vector<Chunk>& chunks, const StepTables& tables, Workspace workspace,
              KernelRuns* runs);
+  // DraftCounts::not_finite.
+  int64_t not_finite() const { return not_finite_; }
 
  private:
   struct Drafting {
@@ -77,6 +79,7 @@ class DraftRunner {
   const NamedWeights& weights_;
   StepBounds bounds_;
   size_t group_;
+  int64_t not_finite_ = 0;
   std::unique_ptr<DraftLayer> head_;
   DraftLayerHeld held_;
   size_t device_bytes_ = 0, written_bytes_ = 0;

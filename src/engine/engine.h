@@ -124,6 +124,7 @@ class Engine {
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
   const SpeculationOptions& speculation() const { return scheduler_.speculation(); }
+  DraftCounts draft_counts() const;
   int64_t steps() const { return steps_; }  // enqueued so far
   MaskCounts mask_counts() const { return {.steps_sat_out = steps_sat_out_, .times = mask_workers_.times()}; }
   int64_t recordings() const;  // steps captured so far

@@ -61,6 +61,12 @@ int64_t Engine::recordings() const {
   return count;
 }
 
+DraftCounts Engine::draft_counts() const {
+  DraftCounts out = scheduler_.draft_counts();
+  if (drafts_) out.not_finite = drafts_->not_finite();
+  return out;
+}
+
 // Samples a token for each sampled row. Logprobs refer to the model's own logits, but sampling uses the
 // adjusted logits. Therefore adjustments change only the listed tokens, save the original values, and restore
 // them after sampling; masks do the same with whole rows. One pass over the restored logits then gives the

@@ -60,6 +60,7 @@ struct DraftCounts {
   int64_t draft_tokens = 0;                          // verified drafts
   int64_t accepted = 0;                              // accepted drafts
   std::array<int64_t, kDraftsMax> accepted_at = {};  // accepted drafts by their place
+  int64_t not_finite = 0;  // drafts that a draft layer could not choose, because its scores were not finite
 };
 
 // The probability that the draft at each place is accepted, given that all drafts before it are: running means.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <utility>
 
 #include "base/printable.h"
 #include "server/api_errors.h"
@@ -132,6 +133,9 @@ void ApiServer::enter(const std::shared_ptr<Active>& active, std::vector<QueuedS
 
 void ApiServer::take(StepReport* report) {
   work_ = 0;
+  if (report->drafts_not_finite > 0 && !std::exchange(draft_fault_logged_, true))
+    log("",
+        "the draft layer computes scores that are not finite: its drafts are not used, answers are the same");
   for (const Ticket ticket : report->started) {
     const auto found = by_ticket_.find(ticket);
     if (found == by_ticket_.end()) continue;

@@ -145,6 +145,7 @@ class ApiServer final : public HttpService {
   std::unordered_map<Ticket, std::shared_ptr<Active>> by_ticket_;
   std::unordered_set<std::shared_ptr<Active>> active_;
   std::vector<std::shared_ptr<Active>> touched_;  // requests that got tokens in the current step
+  bool draft_fault_logged_ = false;
   int64_t work_ = 0;  // scores written by the loop since it last handled other events
   // These are destroyed first, in reverse order: their threads post work that uses the members above.
   EngineThread engine_;

@@ -135,6 +135,7 @@ void EngineThread::step(StepReport* report) {
   ask_expert_counts_in_time();
   auto tokens = engine_.step();
   report->at = std::chrono::steady_clock::now();
+  report->drafts_not_finite = engine_.draft_counts().not_finite;
   fail_some(report);
   if (!tokens.ok()) {
     fail_all(tokens.status(), report);
@@ -218,7 +219,7 @@ void EngineThread::note_load(bool healthy) {
   load_.masks = engine_.mask_counts();
   load_.steps = engine_.steps();
   load_.drafts_most = engine_.speculation().num_speculative_tokens;
-  if (load_.drafts_most > 0) load_.drafts = engine_.scheduler().draft_counts();
+  if (load_.drafts_most > 0) load_.drafts = engine_.draft_counts();
   // Reuses memory unless a kernel is new.
   (void)has_memory_for([&] { load_.kernels = engine_.kernel_runs(); });
   load_.experts = engine_.expert_counts();

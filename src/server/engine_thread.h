@@ -45,6 +45,7 @@ struct StepReport {
   std::vector<Ticket> started;  // entered the engine before this step
   std::vector<TicketToken> tokens;
   std::vector<TicketFault> faults;  // these sequences have ended
+  int64_t drafts_not_finite = 0;    // DraftCounts::not_finite so far
 };
 
 // The state after the last step.

@@ -161,7 +161,11 @@ TEST_F(EngineDraftHead, NaNCostsDraftsAndNoAnswer) {
   const auto wanted = run(*engine_of(*device_, model_, invariant()), requests);
   const Tensor norm = head_.weights(-1, "final_norm");
   std::fill_n(norm.as<uint16_t>(), elements_of(norm), uint16_t{0x7FC0});
-  EXPECT_EQ(run(*engine_of(*device_, model_, drafting(3)), requests), wanted);
+  const auto engine = engine_of(*device_, model_, drafting(3));
+  EXPECT_EQ(engine->draft_counts().not_finite, 0);
+  EXPECT_EQ(run(*engine, requests), wanted);
+  EXPECT_GT(engine->draft_counts().not_finite, 0);
+  EXPECT_EQ(engine->draft_counts().draft_tokens, 0) << "no such draft is verified";
 }
 
 TEST_F(EngineDraftHead, AHeadThatDoesNotFitIsRefused) {

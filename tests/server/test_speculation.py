@@ -1,6 +1,10 @@
 """Speculative decoding: a server answers as one without it, to the bit under --batch-invariant."""
 import json
+import shutil
+import struct
+import tempfile
 import unittest
+from pathlib import Path
 
 from server import QUESTION, Server, joined
 
@@ -21,6 +25,18 @@ SAMPLINGS = [
     {"temperature": 0.7, "seed": 7, "frequency_penalty": 0.6, "presence_penalty": 0.3, "repetition_penalty": 1.2},
     {"temperature": 1, "seed": 8, "logit_bias": {"20": 3, "33": -5}, "logprobs": True, "top_logprobs": 4},
 ]
+
+
+SHIPPED_HEAD = Path(__file__).parents[2] / "models/sluice-16e-tiny-eagle3"
+
+
+def fill(path, name, element):
+    """Sets all elements of one tensor of a safetensors file."""
+    with open(path, "r+b") as file:
+        size, = struct.unpack("<Q", file.read(8))
+        begin, end = json.loads(file.read(size))[name]["data_offsets"]
+        file.seek(8 + size + begin)
+        file.write(element * ((end - begin) // len(element)))
 
 
 def said(answer):
@@ -99,6 +115,24 @@ class Speculation(unittest.TestCase):
             self.assertGreater(accepted / drafts, 2)
         finally:
             server.close()
+
+    def test_a_head_whose_scores_overflow_costs_only_its_drafts(self):
+        """Its weights are finite, its scores are not: the answers stay, and the log says it once."""
+        body = {"messages": QUESTION, "temperature": 0, "max_tokens": 40}
+        with tempfile.TemporaryDirectory() as head:
+            shutil.copytree(SHIPPED_HEAD, head, dirs_exist_ok=True)
+            fill(f"{head}/model.safetensors", "norm.weight", b"\x61\x7f")  # 3e38 in bf16
+            answers = []
+            for flags in ((), ("--speculative-config", json.dumps({**HEAD, "model": head}))):
+                server = Server("--batch-invariant", "-t", "2", *flags)
+                try:
+                    answers.append([said(server.ask(CHAT, body)[2]) for _ in range(2)])
+                    log, metrics = server.logged(), server.ask("/metrics")[2]
+                finally:
+                    server.close()
+        self.assertEqual(*answers)
+        self.assertEqual(log.count("the draft layer computes scores that are not finite"), 1, log)
+        self.assertEqual(counter(metrics, "vllm:spec_decode_num_draft_tokens_total"), 0)
 
     def test_a_short_cache_and_many_requests(self):
         """Preemptions, prefix cache hits and clients that leave, with drafts in flight."""
