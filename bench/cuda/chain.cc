@@ -1,5 +1,5 @@
-// RMSNorm, gate, choice of experts and grouping as one recorded chain: the part of a layer before its experts. A kernel that is
-// faster alone may slow the chain down, so kernels are chosen by the chain.
+// RMSNorm, gate, choice of experts and grouping, captured as one chain of launches: the part of a layer before its experts. A kernel
+// that is faster alone may slow the chain down, so the time of the chain decides which kernels are used.
 #include <cstdint>
 #include <optional>
 
@@ -24,7 +24,7 @@ const Plot kPlots[] = {
     {"sluice", {&Layer::norm, &Layer::gate, &Layer::route_group}},
     {"sluice-plain-launches", {&Layer::norm, &Layer::gate, &Layer::route_group}, false},
     {"sluice-separate", {&Layer::norm, &Layer::gate, &Layer::route, &Layer::group}},
-    // Above 64 tokens no fused kernel exists, and this way equals the first.
+    // Above 64 tokens no fused kernel exists, so this way equals the first.
     {"sluice-fused", {&Layer::norm, &Layer::gate_route, &Layer::group}, true, 64},
 };
 
@@ -39,7 +39,7 @@ void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complain
     if (status.ok()) {
       contest->contenders.push_back(contender_of(way, plot.dependent));
     } else {
-      complaints->push_back(way.impl + " left out: " + status.message);
+      complaints->push_back(way.impl + " skipped: " + status.message);
     }
   }
 }
@@ -61,7 +61,7 @@ Status Bench::chain() {
       layer.read_normed();
       const RouterGemm::Problem problem = shape.gate.problem(tokens);
       for (const bool copying : {false, true}) {
-        // The byte floor counts only the gate, because everything else could stay on the chip.
+        // The byte floor counts only the gate's bytes, because everything else could stay on the chip.
         Contest contest{.suite = "routing",
                         .op = "chain",
                         .model = shape.gate.model(),
