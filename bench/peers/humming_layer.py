@@ -1,7 +1,7 @@
 """Measures Humming's MXFP4 MoE layer and appends its rows to a mxfp4.csv of sluice_bench_cuda.
 
 usage: python3 humming_layer.py --csv mxfp4.csv --expert-ids DIR --rows humming_rows.so [--package DIR] [--cubins DIR]
-                                                                [--forms LIST] [--tokens LIST] [--models LIST] [--seconds N]
+                                [--forms LIST] [--tokens LIST] [--models LIST] [--seconds N]
 
 Humming is the PyPI package humming-kernels 0.1.19. Requires a GPU, torch and triton, layer_bench.py in the folder of this file, the
 package (installed, or in the folder --package, which contains humming/), and humming_rows.so, which bench/peers/build makes from

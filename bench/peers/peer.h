@@ -1,9 +1,9 @@
 /* The C interface through which the CUDA benchmark runs other libraries' kernels ("peers"): a shared library exports one or more of
-  * sluice_peers(), sluice_layer_peers(), sluice_attention_peers() and sluice_latent_peers(). The adapters in this folder wrap code that
-  * stays outside the repository; bench/peers/build fetches and compiles it.
-  *
-  * Pointers are device memory. enqueue() must not allocate. After one call outside a CUDA graph, which loads the kernel, it must be
-  * capturable. */
+ * sluice_peers(), sluice_layer_peers(), sluice_attention_peers() and sluice_latent_peers(). The adapters in this folder wrap code that
+ * stays outside the repository; bench/peers/build fetches and compiles it.
+ *
+ * Pointers are device memory. enqueue() must not allocate. After one call outside a CUDA graph, which loads the kernel, it must be
+ * capturable. */
 #ifndef SLUICE_BENCH_PEER_H
 #define SLUICE_BENCH_PEER_H
 #include <stddef.h>
@@ -30,9 +30,8 @@ typedef struct sluice_peer_router {
 /* How logits become expert ids and weights. */
 enum sluice_peer_method {
   SLUICE_PEER_SOFTMAX_CHOSEN = 0, /* top-k of the logits, softmax over the chosen ones (gpt-oss) */
-  SLUICE_PEER_DEEPSEEK_V3 =
-      1, /* sigmoid, + bias, groups ranked by their two best, renormalised, times scale */
-  SLUICE_PEER_SQRT_SOFTPLUS = 2 /* DeepSeek V4: sqrt(softplus), + bias, renormalised, times scale */
+  SLUICE_PEER_DEEPSEEK_V3 = 1,    /* sigmoid, + bias, groups by their two best, renormalised, times scale */
+  SLUICE_PEER_SQRT_SOFTPLUS = 2   /* DeepSeek V4: sqrt(softplus), + bias, renormalised, times scale */
 };
 
 /* what = 0: from logits to ids and weights. what = 1: also sorts rows by expert, in the form that the peer's own layer needs (sorted ids,
@@ -54,13 +53,13 @@ typedef struct sluice_peer {
   const char* name;    /* "flashinfer-tinygemm", "cublaslt", "vllm-dsv3" ... */
   const char* version; /* of its package: "flashinfer 0.6.18" */
   /* Returns null, or a sentence that says why the peer does not support this problem. A null function pointer means that the peer does not
-    * have the operation at all. */
+   * have the operation at all. */
   const char* (*router_supports)(const sluice_peer_router*);
   size_t (*router_scratch_bytes)(const sluice_peer_router*);
   /* prepare() is called once per problem, before enqueue(), for heuristics and kernel attributes; it may allocate and synchronise. The
-     * handle that it returns (or null) stays valid while the library is loaded and is passed to enqueue(), whose x, w, bias and y may have
-     * other addresses. enqueue() returns 0, or an error code of the peer. scratch has router_scratch_bytes() bytes of device memory; stream
-     * is a cudaStream_t. */
+   * handle that it returns (or null) stays valid while the library is loaded and is passed to enqueue(), whose x, w, bias and y may have
+   * other addresses. enqueue() returns 0, or an error code of the peer. scratch has router_scratch_bytes() bytes of device memory; stream
+   * is a cudaStream_t. */
   void* (*router_prepare)(const sluice_peer_router*, void* scratch);
   int (*router_enqueue)(const sluice_peer_router*, void* scratch, void* prepared, void* stream);
 
@@ -105,8 +104,7 @@ enum sluice_peer_part {
   SLUICE_PEER_LAYER = 0, /* from ids and weights to y */
   SLUICE_PEER_GROUP = 1, /* from ids to meta */
   SLUICE_PEER_GEMMS =
-      2 /* both GEMMs and the kernels between them, from meta and from what SLUICE_PEER_LAYER left in scratch
-                                                        for the same x; does not write y */
+      2 /* both GEMMs and the kernels between them, after SLUICE_PEER_LAYER of the same x; no y */
 };
 
 typedef struct sluice_layer_peer {
@@ -154,7 +152,7 @@ typedef struct sluice_attention_peer {
   const char* (*supports)(const sluice_peer_attention*); /* null, or the reason for a refusal */
   size_t (*scratch_bytes)(const sluice_peer_attention*);
   /* Called once per problem, before enqueue(); may allocate and synchronise. Returns a handle for enqueue(), or null on failure. Later
-     * calls of enqueue() may have another q, y and page_table, and other cache contents. */
+   * calls of enqueue() may have another q, y and page_table, and other cache contents. */
   void* (*prepare)(const sluice_peer_attention*, void* scratch);
   int (*enqueue)(const sluice_peer_attention*, void* scratch, void* prepared, void* stream);
 } sluice_attention_peer;

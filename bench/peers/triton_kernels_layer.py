@@ -1,7 +1,7 @@
 """Measures triton_kernels' MXFP4 MoE layer (gpt-oss shapes) and appends its rows to a mxfp4.csv of sluice_bench_cuda.
 
 usage: python3 triton_kernels_layer.py --csv mxfp4.csv --expert-ids DIR [--package DIR] [--tokens LIST] [--models LIST]
-                                                                              [--seconds N]
+                                       [--seconds N]
 
 Requires a GPU, torch and triton, layer_bench.py in the folder of this file, and triton_kernels (installed, or in the folder --package,
 which contains triton_kernels/). layer_bench.py describes the method.

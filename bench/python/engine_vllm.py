@@ -125,7 +125,7 @@ class Steps:
 
     def steps(self):
         """Yields (microseconds since the previous such step, number of tokens, outputs) for each step that returns tokens, until all requests
-                are done."""
+        are done."""
         last = time.perf_counter()
         while self.engine.has_unfinished_requests():
             outputs = self.engine.step()

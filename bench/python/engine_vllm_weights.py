@@ -16,7 +16,7 @@ TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
 
 def config_of(model: str) -> dict:
     """Returns a config.json: gpt-oss-20b's or -120b's as published, the shipped model's, or one of eight layers of Qwen3-30B-A3B or of one MoE
-        layer and the MTP layer of Hunyuan 3."""
+    layer and the MTP layer of Hunyuan 3."""
     if model == "tiny":
         return json.loads(TINY.read_text())
     if model == "qwen3":
@@ -67,11 +67,11 @@ class Shard:
 
 def fill(model, config: dict, shard: Shard = Shard()) -> None:
     """Fills every parameter with random numbers that depend on SEED and its name. GEMMs keep the magnitude of their input, and residual
-        branches add a fifth of it.
+    branches add a fifth of it.
 
     Backends pad experts differently, so random numbers fill the checkpoint's shape and padding is zero, as after vLLM's loader. An expert
-        has the same weights on every rank, also if it is replicated. Of a layer that is split over tensor-parallel ranks, each rank fills its own
-        shard, the same for each backend. Only the first rank has the bias of the down projection, as after vLLM's loader."""
+    has the same weights on every rank, also if it is replicated. Of a layer that is split over tensor-parallel ranks, each rank fills its own
+    shard, the same for each backend. Only the first rank has the bias of the down projection, as after vLLM's loader."""
     import torch
 
     hidden, experts = config["hidden_size"], config.get("num_local_experts") or config["num_experts"]

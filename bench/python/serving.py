@@ -11,9 +11,9 @@ MODEL is 20b, 120b or tiny (the shipped model, for a trial on the CPU). SERVER i
 Sluice's). PATH is the command `sluice`. --workloads a,b selects some of these:
 
     latency      1024 input and 128 output tokens, 1 to 64 concurrent requests
-        throughput   1024 input and 1024 output tokens, 256 concurrent requests, and as many as the KV cache holds
-        arrivals     32 concurrent answers of 1024 tokens, while prompts of 4096 tokens arrive as a Poisson process, 2 per second
-        cached       a prompt of 65536 tokens, and prompts that share its first nine tenths; on a separate server with prefix caching
+    throughput   1024 input and 1024 output tokens, 256 concurrent requests, and as many as the KV cache holds
+    arrivals     32 concurrent answers of 1024 tokens, while prompts of 4096 tokens arrive as a Poisson process, 2 per second
+    cached       a prompt of 65536 tokens, and prompts that share its first nine tenths; on a separate server with prefix caching
 
 All servers read one config.json and have random weights: Sluice from `--load-format dummy`, vLLM from engine_vllm_weights.py. Prompts are
 token ids. Workloads that DIR has results of are not repeated. The environment variable SLUICE_BENCH_GPU is the index of the GPU.
@@ -209,7 +209,7 @@ def throughput(run: Run) -> None:
 
 def arrivals(run: Run) -> None:
     """Times the streams. Prompts arrive from the time when all streams decode until the last stream ends. The mean time to first token of the
-        prompts comes from the server's metrics, because their client is killed."""
+    prompts comes from the server's metrics, because their client is killed."""
     streams, arriving, rate = run.sizes.streams, run.sizes.arriving, run.sizes.rate
     (flight,), to = streams.requests, run.where("arrivals")
     wanted = first_tokens(run.port)[0] + 1 + flight  # the client's first request goes ahead of all others

@@ -3,8 +3,8 @@
 compared with transformers' own experts.
 
     transformers_experts.py check                  checks every experts class, logits and text of the shipped model, and compiled decoding
-        transformers_experts.py ratio [--threads N]    times generate() with the shipped model; prints seconds and ratios
-        transformers_experts.py make DIR [--layers N]  makes a checkpoint with random weights in the layout of gpt-oss-20b (13 GB)
+    transformers_experts.py ratio [--threads N]    times generate() with the shipped model; prints seconds and ratios
+    transformers_experts.py make DIR [--layers N]  makes a checkpoint with random weights in the layout of gpt-oss-20b (13 GB)
     transformers_experts.py bench DIR [--experts sluice,sluice-bf16,grouped_mm] [--batches 1,8,32] [--static]
 
 --device is cuda or cpu. `bench` prints one CSV row for each number of sequences. With --rows COMMIT it also prints rows for
