@@ -19,16 +19,16 @@ struct Plot {
   int64_t tokens_most = INT64_MAX;
 };
 
-// src/nn/moe/layer.cc runs the first way; the others are for comparison.
+// src/nn/moe/layer.cc runs the first combination; the others are for comparison.
 const Plot kPlots[] = {
     {"sluice", {&Layer::norm, &Layer::gate, &Layer::route_group}},
     {"sluice-plain-launches", {&Layer::norm, &Layer::gate, &Layer::route_group}, false},
     {"sluice-separate", {&Layer::norm, &Layer::gate, &Layer::route, &Layer::group}},
-    // Above 64 tokens no fused kernel exists, so this way equals the first.
+    // Above 64 tokens there is no fused kernel, so this combination equals the first.
     {"sluice-fused", {&Layer::norm, &Layer::gate_route, &Layer::group}, true, 64},
 };
 
-// Adds a contender for each way that has kernels, and a complaint for each other way.
+// Adds a contender for each combination that has kernels, and a complaint for each other one.
 void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complaints) {
   for (const Plot& plot : kPlots) {
     if (contest->tokens > plot.tokens_most) continue;

@@ -90,7 +90,8 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
   const Dependent dependent(stream, contender.dependent);
   if (const Status status = contender.enqueue(0); !status.ok()) {
     if (status.code == Code::kDevice)
-      SLUICE_TRY(device.wait(stream));  // a fault is an error of the device; a rejected launch is not
+      SLUICE_TRY(device.wait(
+          stream));  // returns an error after a fault of the device, but not after a rejected launch
     complaints->push_back(name + " skipped: " + status.message);
     return {};
   }

@@ -61,7 +61,7 @@ struct Pace {
   double rest_us = 700000;                   // before each sustained measurement
 };
 
-// measure() with as many runs per recording as fit into a burst (contest.launches is ignored), in bursts and sustained. Returns
+// measure() with as many runs per graph as fit into a burst (contest.launches is ignored), in bursts and sustained. Returns
 // rows of both, with "burst " or "sustained " before the note. If one run takes longer than a burst, there is no burst row.
 Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
                      std::vector<Outcome>* outcomes, std::vector<std::string>* complaints);
@@ -81,7 +81,7 @@ class Dependent {
 
 // The GPU's ceilings, measured in this process.
 struct Ceilings {
-  double launch_us = 0, dependent_launch_us = 0;  // an empty kernel in a recorded chain
+  double launch_us = 0, dependent_launch_us = 0;  // an empty kernel in a captured chain
   double read_bytes_per_us = 0;
 };
 Result<Ceilings> measure_ceilings(Device& device);

@@ -30,7 +30,7 @@ class Memory {
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
                 std::vector<Tensor>* out);
   Status several(DType type, std::initializer_list<int64_t> shape, int64_t count, std::vector<Tensor>* out);
-  // Makes a tensor from these numbers.
+  // Makes a tensor with these values.
   Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out);
 
  private:
@@ -49,7 +49,7 @@ inline Tensor row_of(Tensor t, int64_t row) {
   return first_rows(t, 1);
 }
 
-// A contiguous copy of a tensor on the host. `from` is contiguous too.
+// A copy of a tensor on the host. `from` must be contiguous.
 struct HostTensor {
   std::string bytes;
   Tensor tensor;

@@ -73,7 +73,7 @@ Status Bench::hold_paced(const Contest& contest, std::vector<std::string> compla
 }
 
 int64_t Bench::launches_for(int64_t weight_bytes, double bytes, double flops) const {
-  constexpr double kShortestUs = 400;  // per recording: a hundred times the cost of starting it
+  constexpr double kShortestUs = 400;  // per captured graph: a hundred times the cost of its launch
   constexpr double kOverheadUs = 1.5;  // per run, above its byte floor
   constexpr int64_t kFewest = 10, kMost = 200;
   const double us = floor_us(bytes, flops) + kOverheadUs;

@@ -24,14 +24,14 @@ constexpr int64_t kSequencesMost = 4096;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kColdBytes = size_t{128}
                               << 20;  // bytes of rotating weights while timing: twice the L2 of Hopper
-constexpr int kAlgorithms = 16, kTimed = 16;  // offered by heuristics; launches in a timed recording
+constexpr int kAlgorithms = 16, kTimed = 16;  // offered by heuristics; launches in a timed graph
 
 CublasLt& library() {
   static CublasLt it;
   return it;
 }
 
-// A batch of products, one per head.
+// A batch of GEMMs, one per head.
 struct Product {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;

@@ -28,7 +28,7 @@ struct Layer {
 
 enum Part : int64_t { kLayer, kGroup, kGemms };
 
-// Not an anonymous namespace: nvcc's stubs cannot name types of one beside the types of FlashInfer's headers.
+// A named namespace, because nvcc's stubs cannot combine types of an anonymous one with types of FlashInfer's headers.
 namespace sluice_flashinfer_bf16 {
 
 namespace fk = tensorrt_llm::kernels::cutlass_kernels;

@@ -16,7 +16,7 @@
 #include "moe_gemm/moe_gemm_mixed_utils.h"
 #include "peer.h"
 
-// Not an anonymous namespace: nvcc's stubs cannot name types of one beside the types of FlashInfer's headers.
+// A named namespace, because nvcc's stubs cannot combine types of an anonymous one with types of FlashInfer's headers.
 namespace sluice_flashinfer_moe {
 
 namespace fk = tensorrt_llm::kernels::cutlass_kernels;

@@ -1,4 +1,4 @@
-// Checks that the baselines compute what bench/peers/peer.h says, against double precision, and times them.
+// Checks the results of the baselines (bench/peers/peer.h) in double precision, and times them.
 //
 // usage: peer_check FOLDER [router | routing]     loads every peer_*.so of FOLDER; needs a GPU
 //

@@ -5,8 +5,8 @@
     engine_beside.py rows FILE.json... --beside SLUICE.csv      prints rows for bench/measured/GPU/engine.csv
 
 Decoding, at a mean context of 1024 tokens: 20 ms of steps after a rest of 100 ms, six times (burst), then 600 ms without rest, of which
-the second half is timed (sustained). Prompts: one at a time, with and without a rest before each. The time of a step, host included, is
-that between two returns of the engine. Afterwards some steps run without CUDA graphs, to count the distinct experts of each layer from
+the second half is timed (sustained). Prompts: one at a time, with and without a rest before each. A step is timed from one return of
+the engine to the next, host included. Afterwards some steps run without CUDA graphs, to count the distinct experts of each layer from
 the router's logits.
 
 DIR may be on a tmpfs, so that Sluice and vLLM share one copy of gpt-oss-120b's 65 GB.

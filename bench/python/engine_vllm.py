@@ -9,7 +9,7 @@
 MODEL is 20b or 120b (gpt-oss), qwen3 (eight layers of Qwen3-30B-A3B, bf16 experts), hy3 (one layer of Hunyuan 3 and its MTP layer, bf16)
 or tiny (the shape of the shipped model, for a trial on the CPU). BACKEND is default (vLLM's choice), marlin or sluice, and may have a
 variant. Variants only answer prompts, without graphs and with a small cache, so that several fit on a GPU:
-    +plain              no variant; the baseline of +draft and +mtp
+    +plain              answers only; the baseline of +draft and +mtp
     +draft              a draft model, whose weights equal the target's, drafts three tokens
     +mtp                the MTP layer drafts one token (hy3 only; its weights equal those of the model's layer)
     +chunked            prompts in chunks of 256 tokens; asks twice, with a prefix cache
@@ -22,8 +22,8 @@ variant. Variants only answer prompts, without graphs and with a small cache, so
     +eplb               like +ep2, with four redundant experts, rebalanced every eight steps; asks twice (qwen3 only: vLLM's gpt-oss cannot)
 Requires vLLM and, for sluice, the package sluice_moe, both installed with their dist-info. Uses no network.
 
-Weights follow from a seed and are equal in all processes (engine_vllm_weights.py). The time of a step is that between two returns of the
-engine, so it includes the host's part, as for a user.
+Weights follow from a seed and are equal in all processes (engine_vllm_weights.py). A step is timed from one return of the engine to
+the next, so its time includes the host's part, as for a user.
 """
 from __future__ import annotations
 

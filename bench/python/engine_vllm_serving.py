@@ -5,7 +5,7 @@
     engine_vllm_serving.py one MODEL BACKEND --out DIR          runs one of them
     engine_vllm_serving.py rows --out DIR --version COMMIT      prints rows for bench/measured/h200/engine_vllm.csv: op ttft, tpot and itl
 
-MODEL and BACKEND are those of engine_vllm.py. `vllm bench serve` sends prompts of random words to /v1/completions with a fixed concurrency;
+MODEL and BACKEND: see engine_vllm.py. `vllm bench serve` sends prompts of random words to /v1/completions with a fixed concurrency;
 answers have a fixed length. The tokenizer, which this program makes, has one token per word. Client and server run on one machine. The
 environment variable SLUICE_BENCH_GPU is the index of the GPU, so that two programs can run at the same time.
 """

@@ -7,8 +7,8 @@
 
 BACKEND is default (vLLM's choice, Marlin on Hopper), another backend of vLLM, or sluice. A run writes greedy tokens and the log probabilities
 of answers and prompts, for prompts in one batch, for the first of them alone, and for long prompts. Weights depend only on their names, so
-they are equal in all backends. `compare` prints how far two runs differ, and for scale how far each run differs from itself between alone
-and in a batch, where only the order of sums changes. --times also measures decode steps and prompts, as engine_vllm.py does.
+they are equal in all backends. `compare` prints how far two runs differ. For scale it also prints how far a prompt alone differs from the
+same prompt in a batch, where only the order of sums changes. --times also measures decode steps and prompts, as engine_vllm.py does.
 
 Requires vLLM 0.26.0 with its dependencies tilelang, CuTe DSL, quack and DeepGEMM, the package sluice_moe, nvcc, and a Hopper GPU.
 """

@@ -69,7 +69,8 @@ class Block {
       draw.on_host.assign(ids.tensor.as<int32_t>(), ids.tensor.as<int32_t>() + pairs);
       for (const int32_t id : draw.on_host)
         if (id < (s.partial() ? -1 : 0) || id >= s.experts())
-          return invalid("wrong: id " + std::to_string(id));
+          return invalid("router: wanted ids below " + std::to_string(s.experts()) + ", found " +
+                         std::to_string(id));
       const Draw::Reach reach = draw.reach(pairs);
       out.experts += static_cast<double>(reach.experts) / kRuns;
       out.rows += static_cast<double>(reach.rows) / kRuns;
