@@ -348,7 +348,9 @@ int main(int argc, char** argv) {
     } else if (!strcmp(argv[i], "--weights") && (!strcmp(value, "host") || !strcmp(value, "device"))) {
       on_machine = value[0] == 'd';
     } else {
-      fail(argv[i], "unknown option or value; the head of examples/layer.c lists them");
+      fail(argv[i],
+           "wanted --device, --index, --model, --tokens, --ep or --weights, with a value as in the head of "
+           "layer.c");
     }
   }
   options.model = kind.model;

@@ -2,7 +2,7 @@
 """Builds mutants of CUDA kernels, so that a machine with a GPU can check that a test detects each.
 
 Each mutant of tests/gpu/mutants.toml becomes a small library with the kernel's file and the code that it calls, compiled with one place
-replaced. It links against symbols of sluice_gpu_tests, where tests/gpu/mutant.h loads it instead of the kernel of the same name. A
+replaced. It links against symbols of sluice_gpu_tests, which loads it instead of the kernel of the same name (tests/gpu/mutant.h). A
 control is such a library without a change. It must pass, which shows that the library itself breaks nothing. `check --mutations` in the
 folder of ./dev gpu runs all. tools/mutations.py lists and checks them.
 

@@ -46,7 +46,7 @@ def compositions(full):
         if NFC.normalize_str(chr(c)) != chr(c):
             continue  # excluded from composition: decomposes to one code point, or is never composed
         whole = full[c]
-        # All code points except the last compose to the first of the pair.
+        # The first of the pair is the composition of all code points except the last.
         first = NFC.normalize_str("".join(map(chr, whole[:-1])))
         assert len(first) == 1, hex(c)
         assert NFC.normalize_str(first + chr(whole[-1])) == chr(c), hex(c)

@@ -59,7 +59,7 @@ inline constexpr Axes kTokenRateAxes = {"concurrency", "µs",
 inline constexpr Axes kPromptAxes = {"tokens", "ms", "Milliseconds over prompt tokens", 1000};
 inline constexpr std::string_view kServingOp = "serving";  // a server under load: no kernel, no roofline
 inline constexpr std::string_view kOutputTokenOp = "output_token";  // for the whole server
-// Null if the operation is not one of a server under load.
+// nullopt if the operation is not one of a server under load.
 std::optional<Axes> serving_axes(std::string_view op);
 
 // All panels of one operation, in the order of the rows.

@@ -26,7 +26,7 @@ class Problem:
 
 
 def held_out(problem: Problem) -> bool:
-    """Whether a problem is held out. One in twenty is, chosen by content, so that training never sees any wording of it."""
+    """Whether a problem is held out: one in twenty, chosen by content, so that training never sees any wording of it."""
     digest = hashlib.sha256(f"{problem.task}|{problem.key}".encode()).digest()
     return digest[0] * 256 + digest[1] < 65536 // 20
 
