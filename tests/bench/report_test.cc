@@ -214,9 +214,9 @@ TEST(Report, TheReadmeHasBurstsAndSustainedWork) {
             "Other libraries, sustained: vllm-marlin. No rows of humming.\n");
   std::vector<Row> rows = rows_of(kSuites[2]);
   std::erase_if(rows, [](const Row& r) { return r.impl == "humming" && r.tokens == 64; });
-  EXPECT_NE(
-      readme_table(figures_of(rows)).find("Other libraries, burst: humming, vllm-marlin. No rows of humming at 64.\n"),
-      std::string::npos);
+  EXPECT_NE(readme_table(figures_of(rows))
+                .find("Other libraries, burst: humming, vllm-marlin. No rows of humming at 64.\n"),
+            std::string::npos);
   EXPECT_EQ(readme_table(figures_of(rows_of(kSuites[0]))), "");
 }
 
