@@ -10,9 +10,9 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kBuffer = int64_t{1} << 30;  // the largest last-level caches hold half of that
+constexpr int64_t kBuffer = int64_t{1} << 30;  // twice the largest last-level caches
 
-// Sixteen chains, so that additions are not the limit. Prefetches `ahead` bytes ahead.
+// Sixteen independent sums hide the latency of additions. Prefetches `ahead` bytes ahead.
 uint64_t sum_of(const uint64_t* words, int64_t count, int64_t ahead) {
   uint64_t sums[16] = {};
   for (int64_t i = 0; i + 16 <= count; i += 16) {

@@ -4,8 +4,8 @@
 
 namespace sluice::bench {
 
-// Bytes per microsecond that the threads of `device` read from a block much larger than the last-level cache: the best run of two ways,
-// with and without prefetching. Not a median, because a ceiling is the highest rate that was observed.
+// The read rate of the threads of `device` in bytes per microsecond, over a block much larger than the last-level cache. Returns the best
+// run, with or without prefetching, and not a median, because a ceiling is the highest rate observed.
 Result<double> read_bytes_per_us(Device& device);
 
 }  // namespace sluice::bench

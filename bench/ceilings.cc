@@ -12,7 +12,7 @@
 namespace sluice::bench {
 namespace {
 
-// Random numbers would take longer to make than to multiply, so one block of them repeats.
+// One block of random numbers repeats, because generating all of them would take longer than multiplying them.
 void fill(float* out, int64_t count) {
   std::vector<float> some(1 << 16);
   Random random(1);
@@ -46,7 +46,7 @@ Sample SgemmExperts::run(std::span<const int32_t> rows_of_expert, int64_t runs) 
   };
   const auto work = [&](int64_t i) {
     for (int64_t at = 0; at < shape_.experts; ++at) {
-      // Every run starts at another expert, so that few rows do not stay in cache.
+      // Each run starts at a different expert, so that runs of few rows do not find their weights in cache.
       const int64_t rows = rows_of_expert[static_cast<size_t>(at)], e = (at + 5 * i) % shape_.experts;
       if (rows == 0) continue;
       const float* w = weights_ + e * 3 * shape_.features * shape_.width;

@@ -1,4 +1,4 @@
-// The ceilings of the machine, which kernels are compared with.
+// This machine's performance ceilings, with which kernels are compared.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,8 +13,8 @@ struct ExpertShape {
   int64_t experts = 32, top_k = 4, width = 2880, features = 2880;
 };
 
-// OpenBLAS sgemm on weights that were dequantised to f32 beforehand: grouped rows, one sgemm for each expert with rows and each of its two
-// matrices. Gather, bias and activation are omitted.
+// OpenBLAS sgemm on weights that were dequantised to f32 beforehand: two calls for each expert that has rows, one per matrix. Gather,
+// bias and activation are omitted.
 class SgemmExperts {
  public:
   SgemmExperts(const ExpertShape& shape, int threads);
@@ -26,7 +26,7 @@ class SgemmExperts {
 
  private:
   ExpertShape shape_;
-  float* weights_ = nullptr;  // [experts][3 * features][width]: gates and ups, then down
+  float* weights_ = nullptr;  // [experts][3 * features][width]: gate and up, then down
 };
 
 }  // namespace sluice::bench

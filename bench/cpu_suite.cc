@@ -16,14 +16,14 @@
 namespace sluice::bench {
 namespace {
 
-// The goals of the kernels.
+// Performance goals of the kernels.
 constexpr double kReadShareGoal = 0.60, kSgemmGoal = 1.50;
 
 struct Layer {
   Tensor w[2], scales[2];  // gate and up, down
 };
 
-// Row r of the grouped rows is flat slot order[r].
+// Grouped row r belongs to the (token, expert) pair order[r] = token * top_k + slot.
 struct Routing {
   std::vector<int32_t> row_begin, row_count, order;
   int64_t active = 0;
@@ -33,7 +33,7 @@ struct Measured {
   int64_t tokens = 0;
   std::string_view kernels[2];
   Sample time;
-  double bytes = 0, flops = 0;  // of a run; bytes counts the weights alone
+  double bytes = 0, flops = 0;  // per run; bytes are those of the weights
   double sgemm_us = 0;          // 0: not measured
 };
 
@@ -52,7 +52,7 @@ class CpuSuite {
     SLUICE_TRY(make_layers());
     for (Measured& row : rows_) {
       SLUICE_TRY(measure_tokens(&row));
-      SLUICE_TRY(measure_reading());  // between the rows, because other processes may use the same memory
+      SLUICE_TRY(measure_reading());  // measured again, because other processes may use memory bandwidth
     }
     options_.format == Format::kJson ? print_json(out) : print_text(out);
     return {};
@@ -90,7 +90,7 @@ class CpuSuite {
     if (!memory.ok()) return memory.status();
     blocks_.push_back(memory.value());
     t.data = memory.value();
-    // Every code is a number; a block of random bytes repeats. The caller fills scales and floats.
+    // Repeats a block of random bytes: every MXFP4 code is a finite number. The caller overwrites scales and floats.
     auto* out = static_cast<uint8_t*>(t.data);
     std::vector<uint32_t> some(1 << 14);
     for (uint32_t& word : some) word = random_.bits();
@@ -134,8 +134,8 @@ class CpuSuite {
     return fill_bf16(&bias_[1], {shape_.experts, shape_.width});
   }
 
-  // Each token takes top_k different experts, all equally likely. A token takes experts that earlier tokens left, so that all
-  // weights are read once before any is read again.
+  // Each token takes top_k different experts, all equally likely. Successive calls for one token take different experts until every
+  // expert was taken, so that its weights are cold.
   Routing route(int64_t tokens) {
     std::vector<std::vector<int32_t>> of(static_cast<size_t>(shape_.experts));
     for (int64_t t = 0; t < tokens; ++t) {
@@ -163,7 +163,7 @@ class CpuSuite {
 
   Status measure_sgemm() {
     SgemmExperts sgemm(shape_, device_->info().cores);
-    if (!sgemm.ready()) return out_of_memory("bench: no memory for one layer of experts in f32");
+    if (!sgemm.ready()) return out_of_memory("bench: not enough memory for one layer of experts in f32");
     for (Measured& row : rows_) {
       if (std::count(options_.sgemm_tokens.begin(), options_.sgemm_tokens.end(), row.tokens) == 0) continue;
       const Routing routing = route(row.tokens);
@@ -234,10 +234,10 @@ class CpuSuite {
   void print_text(std::ostream& out) const {
     out << std::fixed << "device   " << text(device_->info()) << "\nlayer    experts " << shape_.experts
         << ", top " << shape_.top_k << ", width " << shape_.width << ", features " << shape_.features
-        << "; mxfp4 weights, " << options_.layers << " layers in turn; bf16 activations\nceiling  reading "
-        << std::setprecision(1) << read_bytes_per_us_ / 1e3
-        << " GB/s (between the rows: " << readings_.front() / 1e3 << " to " << readings_.back() / 1e3
-        << ")\n\n"
+        << "; mxfp4 weights, " << options_.layers
+        << " layers in rotation; bf16 activations\nceiling  reading " << std::setprecision(1)
+        << read_bytes_per_us_ / 1e3 << " GB/s (measured between rows: " << readings_.front() / 1e3 << " to "
+        << readings_.back() / 1e3 << ")\n\n"
         << "tokens       ms [   p10,    p90]   GB/s  of read  GFLOP/s  sgemm ms  times sgemm  kernels\n";
     for (const Measured& m : rows_) {
       out << std::setw(6) << m.tokens << std::setprecision(2) << std::setw(9) << m.time.median_us / 1e3
@@ -285,7 +285,7 @@ class CpuSuite {
   ExpertShape shape_;
   std::unique_ptr<Device> device_;
   Random random_;
-  double read_bytes_per_us_ = 0;  // the best of readings_
+  double read_bytes_per_us_ = 0;  // the highest of readings_
   std::vector<double> readings_;  // ascending
   std::vector<void*> blocks_;
   std::vector<Layer> layers_;

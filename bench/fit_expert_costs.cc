@@ -2,7 +2,7 @@
 // all configurations, and writes src/backends/cuda/measured/expert_costs.inc. Uses the product's own cost model. Prints how far the
 // resulting choice is from the best configuration of each problem.
 //
-// First, least squares of the logarithms of times, weighted towards rows near the best of their problem, because only their order matters.
+// First, least squares of the logarithms of times, weighted towards rows near the best of their problem, because only the order of the best matters.
 // Then coordinate descent on the regret of the choices: each constant moves by a step up or down; steps halve if neither helps.
 #include <algorithm>
 #include <cmath>
@@ -67,7 +67,7 @@ double predicted(const Data& data, const Constants& c, const Sample& s) {
   return us_of(data, c, s, data.groups[s.problem].rows);
 }
 
-// By chance, a rank's part of the experts gets much or little of Zipf routing, so only the order of such rows counts.
+// Under Zipf routing one GPU's share of the rows is large or small by chance, so only the order of such times counts.
 bool has_its_level(const Group& g) {
   return g.problem.experts_routed <= g.problem.experts || g.name.find("zipf") == std::string::npos;
 }
@@ -146,7 +146,8 @@ Status read_rows(const char* path, Data* data) {
   return {};
 }
 
-// Not settled_us: the rows are of a GEMM alone, whose groups are never settled early. settled_us comes from whole layers.
+// settled_us is not among them. It needs groups that were written before the previous launch, and these rows time a GEMM alone. It was
+// fitted to whole layers.
 std::vector<double*> free_constants(Constants* c, DType w) {
   const size_t at = w == DType::kE2M1 ? 0 : 1;
   TileConstants& t = c->tile[at];
@@ -174,7 +175,7 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   return out;
 }
 
-// The cost that decide() compares for a sample: uniform routing and some Zipf, whatever the routing of the rows.
+// The cost that decide() compares. It assumes a mixture of uniform and Zipf routing, whatever routing the rows were measured with.
 double cost_of(const Data& data, const Constants& c, const Sample& s) {
   const Group& g = data.groups[s.problem];
   const size_t w = g.problem.w == DType::kE2M1 ? 0 : 1;
@@ -182,8 +183,8 @@ double cost_of(const Data& data, const Constants& c, const Sample& s) {
   return (1 - skew) * us_of(data, c, s, g.uniform) + skew * us_of(data, c, s, g.zipf);
 }
 
-// Weights rows by how near the best they are. Rows that are far from the best have weight 0, by their time, or, if unmeasured,
-// by the previous constants.
+// Weights rows by how near the best they are. Drops measured rows that are far slower than the best, and unmeasured configurations that
+// the previous constants predict to be far slower.
 void weigh(Data* data, const Constants& c) {
   constexpr double kNear = 16, kFar = 1.5, kFarByTheModel = 1.3;
   for (Group& g : data->groups) {
@@ -201,8 +202,8 @@ void weigh(Data* data, const Constants& c) {
 
 struct Choice {
   const Sample *best = nullptr, *chosen = nullptr;  // of the measured samples
-  const Sample* unmeasured = nullptr;               // costs less than chosen
-  double ahead = 0;                                 // by this logarithm
+  const Sample* unmeasured = nullptr;               // predicted to be faster than chosen
+  double ahead = 0;                                 // log(cost of chosen / cost of unmeasured)
   double regret() const { return chosen->us / best->us; }
 };
 Choice choice_of(const Data& data, const Constants& c, const Group& g) {
@@ -219,7 +220,7 @@ Choice choice_of(const Data& data, const Constants& c, const Group& g) {
   return out;
 }
 
-// Kernels are much alike, so their own constants stay near 1 unless the rows demand otherwise.
+// A penalty on constants of single kernels: kernels are much alike, so these stay near 1 unless the rows demand otherwise.
 double apart(const Constants& c, DType w) {
   const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
   const size_t count = cuda::tile_kernels(w).size();
@@ -229,7 +230,8 @@ double apart(const Constants& c, DType w) {
   return sum / static_cast<double>(count);
 }
 
-// The mean regret of the choices, with more weight above a twentieth, plus a part of the error in times, so that costs remain times.
+// The mean regret of the choices, where regret above kBeyond weighs more, plus part of the error of predicted times, so that costs remain
+// microseconds.
 double regret_loss(const Data& data, const Constants& c, DType w) {
   constexpr double kBeyond = 0.03, kBeyondWeight = 2, kTimes = 0.3, kApart = 0.02, kUnmeasured = 0.05;
   double sum = 0;
@@ -237,15 +239,15 @@ double regret_loss(const Data& data, const Constants& c, DType w) {
   for (const Group& g : data.groups) {
     if (g.problem.w != w || g.held_out) continue;
     const Choice choice = choice_of(data, c, g);
-    // An earlier model ruled out the unmeasured configurations. A choice of one counts as that much slower.
+    // Choosing an unmeasured configuration counts as this much slower, because an earlier model ruled it out.
     const double lost = std::log(choice.regret()) + (choice.unmeasured ? kUnmeasured + choice.ahead : 0);
     sum += lost + kBeyondWeight * std::max(0.0, lost - kBeyond), ++groups;
   }
   return sum / groups + kTimes * loss(data, c, w) + kApart * apart(c, w);
 }
 
-// Residuals of least squares: the error of each row's logarithm, less a part of the common error of the rows of a problem; and
-// the kernels' own constants.
+// Residuals of least squares: the error of each row's logarithm, minus part of the mean error of its problem; then the logarithms of the
+// single kernels' constants.
 std::vector<double> residuals(const Data& data, const Constants& c, DType w) {
   constexpr double kApart = 0.05, kLevel = 0.4;
   std::vector<double> out;
@@ -311,9 +313,8 @@ void fit(const Data& data, Constants* c, DType w) {
         *value *= std::exp(std::normal_distribution<double>(0, kAround)(random));
     descend(data, &one, w, 20, 0.05);
     const double now = regret_loss(data, one, w);
-    std::printf(
-        "%s, start %d: loss %.5f, root of the mean square of the logarithms' errors, near the best: %.3f\n",
-        std::string(text(w)).c_str(), start, now, std::sqrt(loss(data, one, w)));
+    std::printf("%s, start %d: loss %.5f, RMS error of log(time) near the best: %.3f\n",
+                std::string(text(w)).c_str(), start, now, std::sqrt(loss(data, one, w)));
     std::fflush(stdout);
     if (start == 0 || now < least) least = now, *c = one;
   }
@@ -331,8 +332,8 @@ void print_regret(const Data& data, const Constants& c) {
     const auto [best, chosen, unmeasured, ahead] = choice;
     const double regret = choice.regret();
     if (unmeasured)
-      std::printf("  not measured at %s: %s, %.3f of the cost of %s\n", g.name.c_str(),
-                  unmeasured->config.c_str(), std::exp(-ahead), chosen->config.c_str());
+      std::printf("  at %s an unmeasured configuration is chosen: %s, predicted at %.3f of the cost of %s\n",
+                  g.name.c_str(), unmeasured->config.c_str(), std::exp(-ahead), chosen->config.c_str());
     for (const std::string& key :
          {std::string(text(g.problem.w)) + (g.held_out ? " held out" : ""),
           std::string(g.name.find("zipf") == std::string::npos ? "uniform" : "zipf")}) {
@@ -342,9 +343,10 @@ void print_regret(const Data& data, const Constants& c) {
       if (regret > sum.worst) sum.worst = regret, sum.where = g.name;
     }
     if (regret > 1.05)
-      std::printf("  %.3f at %s: %s took %.1f (%.1f by the model), %s %.1f (%.1f)\n", regret, g.name.c_str(),
-                  chosen->config.c_str(), chosen->us, predicted(data, c, *chosen), best->config.c_str(),
-                  best->us, predicted(data, c, *best));
+      std::printf(
+          "  regret %.3f at %s: chosen %s %.1f us (predicted %.1f), best %s %.1f us (predicted %.1f)\n",
+          regret, g.name.c_str(), chosen->config.c_str(), chosen->us, predicted(data, c, *chosen),
+          best->config.c_str(), best->us, predicted(data, c, *best));
   }
   for (const auto& [key, s] : sums)
     std::printf("regret %-16s %4d problems, mean %.4f, %d beyond 1.05, worst %.3f at %s\n", key.c_str(),
@@ -405,7 +407,8 @@ int main_of(int argc, char** argv) {
   Constants c{{cuda::tile_constants(DType::kE2M1), cuda::tile_constants(DType::kBF16)},
               {cuda::stream_constants(DType::kE2M1), cuda::stream_constants(DType::kBF16)}};
   weigh(&data, c);
-  std::printf("%zu rows of %zu problems; as it is:\n", data.samples.size(), data.groups.size());
+  std::printf("%zu rows of %zu problems; with the current constants:\n", data.samples.size(),
+              data.groups.size());
   print_regret(data, c);
   if (argc < 3) return 0;
   fit(data, &c, DType::kBF16);

@@ -1,4 +1,4 @@
-// Repeated measurement: order statistics, never a mean.
+// Repeated measurement. Reports the median and quantiles, never a mean.
 #pragma once
 #include <cstdint>
 #include <functional>

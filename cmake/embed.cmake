@@ -1,5 +1,5 @@
-# A script: cmake -DNAMESPACE=... "-DFILES=a/x.html b/y.js" -DOUT=file.cc -P embed.cmake
-# Writes OUT, which has the text of each file as `extern const std::string_view x_html`, in the namespace.
+# usage: cmake -DNAMESPACE=... "-DFILES=a/x.html b/y.js" -DOUT=file.cc -P embed.cmake
+# Writes the C++ file OUT, which defines the text of each file in NAMESPACE, for example `extern const std::string_view x_html`.
 separate_arguments(FILES)
 set(out "#include <string_view>\n\nnamespace ${NAMESPACE} {\n")
 foreach(file ${FILES})

@@ -1,5 +1,5 @@
-# cmake --install: the header, the C ABI as a shared library and as an archive, a CMake package and a pkg-config file.
-# `cmake --install BUILD --component library --prefix WHERE` installs these alone; without a component the command too.
+# cmake --install BUILD --component library --prefix PREFIX installs the header, the C ABI as a shared and as a static library, a CMake
+# package and a pkg-config file. Without --component it also installs the sluice command.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -7,7 +7,7 @@ set(package ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 set_target_properties(sluice_capi PROPERTIES EXPORT_NAME sluice)
 set_target_properties(sluice_capi_static PROPERTIES EXPORT_NAME static)
 install(FILES include/sluice/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice COMPONENT library)
-# Two exports: a package that is used shared must not ask for what the archive alone needs.
+# Two exports, so that users of the shared library do not need the dependencies of the static one.
 foreach(kind shared static)
   if(kind STREQUAL "shared")
     set(target sluice_capi)
@@ -26,7 +26,7 @@ if(SLUICE_CUDA STREQUAL "ON")
   string(APPEND private_libraries " -lcudart_static -ldl -lrt")
 endif()
 configure_package_config_file(cmake/sluice-config.cmake.in ${CMAKE_BINARY_DIR}/sluice-config.cmake INSTALL_DESTINATION ${package})
-# Before 1.0 a minor version may break what the one before it promised.
+# Before 1.0 a minor version may be incompatible with the previous one.
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/sluice-config-version.cmake COMPATIBILITY SameMinorVersion)
 file(RELATIVE_PATH up_from_pkgconfig /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/sluice.pc.in ${CMAKE_BINARY_DIR}/sluice.pc @ONLY)

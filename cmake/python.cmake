@@ -1,7 +1,7 @@
-# What the Python package holds: one library, which is the C ABI and the sluice command (sluice_command(argc, argv)), so that kernels
-# are there once. For systems older than the one that builds it: the C++ library is inside, and of the C library it wants only what
-# manylinux_2_34 has. `cmake --install BUILD --component python` gives _lib/libsluice.so.
-# find_package() of apps/ ends there.
+# The library of the Python package. It contains the C ABI and the sluice command, sluice_command(argc, argv), so that the package holds
+# the kernels once. It also runs on systems older than the build machine: the C++ library is linked statically, and only functions of the
+# C library that manylinux_2_34 has are used. `cmake --install BUILD --component python` installs it as _lib/libsluice.so.
+# find_package() is repeated, because its result in apps/ is not visible here.
 find_package(CLI11 REQUIRED)
 add_library(sluice_python SHARED ${CMAKE_SOURCE_DIR}/apps/main.cc ${CMAKE_SOURCE_DIR}/python/command.cc
             ${CMAKE_SOURCE_DIR}/python/older_libc.c $<TARGET_OBJECTS:sluice_capi_objects>)

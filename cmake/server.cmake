@@ -1,10 +1,10 @@
-# The OpenAI server, the clients of servers, and what both share with a conversation on a terminal.
+# The OpenAI server, the clients of servers, and the chat code that both share with the terminal.
 find_package(Boost 1.74 REQUIRED)
 sluice_folder(chat chat USES engine text)
-# Boost is heavy: server/http*.cc and client/http_client.cc alone include it.
+# Boost is slow to compile, so only server/http*.cc and client/http_client.cc include it.
 sluice_folder(server server USES chat grammar)
 sluice_folder(client client USES text)
-# The page's files become part of the program.
+# Embeds the files of the chat page.
 file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/server/page/*)
 list(JOIN page_files " " page_list)
 set(page ${CMAKE_BINARY_DIR}/page_files.cc)
@@ -16,12 +16,16 @@ target_compile_definitions(sluice_server PRIVATE SLUICE_VERSION="${PROJECT_VERSI
 foreach(target sluice_server sluice_client)
   target_link_libraries(${target} PUBLIC nlohmann_json::nlohmann_json PRIVATE Boost::headers Threads::Threads)
   if(SLUICE_SANITIZE STREQUAL "thread")
-    # Fences, which ThreadSanitizer does not know, and which these do not need: other threads come in through a mutex.
+    # ThreadSanitizer does not support fences. They are not needed here, because other threads enter through a mutex.
     target_compile_definitions(${target} PRIVATE BOOST_ASIO_DISABLE_FENCED_BLOCK)
   endif()
 endforeach()
 target_link_libraries(sluice_client PRIVATE sluice_report)
 sluice_cold(sluice_chat sluice_server sluice_client)
+<<<<<<< HEAD
 sluice_unity(sluice_chat sluice_client sluice_server)
 set_source_files_properties(src/server/http/http.cc src/server/http/http_connection.cc src/server/http/http_reader.cc
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # they include Boost, which the others do not
+=======
+sluice_unity(sluice_chat sluice_client)  # the server's files are compiled separately, because otherwise most would include Boost
+>>>>>>> w-bench

@@ -1,4 +1,4 @@
-// Prints which kernels an H200 would run for the experts of gpt-oss-120b, and why, without a GPU.
+// Prints which kernels an H200 would run for the experts of gpt-oss-120b, and why. Needs no GPU.
 //
 // Also shows how to wrap the C ABI in C++: a handle is a unique_ptr, an error becomes an exception.
 #include <cstdio>
@@ -33,7 +33,7 @@ Device open_cpu() {
 
 std::string explain(const sluice_question& question) {
   sluice_text size = {nullptr, 0, 0};
-  sluice_explain(&question, &size, nullptr);  // sets the size that the answer takes
+  sluice_explain(&question, &size, nullptr);  // sets `needed`, the size of the answer
   std::string out(size.needed, '\0');
   sluice_text text = {&out[0], out.size(), 0};
   check([&](sluice_text* error) { return sluice_explain(&question, &text, error); });

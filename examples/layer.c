@@ -1,12 +1,12 @@
-/* One MoE layer of gpt-oss in a program of its own: passes weights in checkpoint form, runs the layer on the program's own stream, and
- * replays it from a graph that the program captured.
+/* Runs one MoE layer of gpt-oss as an engine would: loads weights in checkpoint layout, runs the layer on the program's own stream, and
+ * replays it from a CUDA graph that the program captured.
  *
  *   layer [--device cpu|cuda] [--index N] [--model gpt-oss-120b|gpt-oss-20b] [--tokens 1,8,64] [--ep RANK/SIZE] [--weights host|device]
  *
- * A formula generates the numbers. `sluice moe MODEL --digest` uses the same formula, so both print the same digests of the layer's
- * output for the same device. With --ep this is one rank of an expert-parallel layer and takes only a part of the memory.
+ * Weights and input are pseudo-random. `sluice moe MODEL --digest` generates the same ones, so both print the same digests of the layer's
+ * output on the same device. With --ep the program is one rank of an expert-parallel layer and needs only that rank's memory.
  *
- * With WITH_CUDA the program links the CUDA runtime itself, as an engine would; without it, --device cuda is refused. */
+ * If WITH_CUDA is defined, the program links the CUDA runtime itself, as an engine does. Otherwise it rejects --device cuda. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void check(sluice_status status) {
 typedef struct {
   int on_cuda;
   sluice_device* device;
-  sluice_stream stream; /* this program's, as Sluice knows it */
+  sluice_stream stream; /* Sluice's handle of this program's stream */
 #ifdef WITH_CUDA
   cudaStream_t native;
 #endif
@@ -142,7 +142,7 @@ static void run_captured(machine* m, step* s) {
   sluice_recording_destroy(recording);
 }
 
-/* ---- Generated numbers: word i of tensor k is SplitMix64(k * 2^40 + i), adapted to the type ---- */
+/* ---- Pseudo-random tensors: 8-byte word i of tensor k is SplitMix64(k * 2^40 + i), with bits fixed so that the type is valid ---- */
 
 enum kind { CODES, SCALES, ROUTER, BIAS, UNIT };
 
@@ -153,7 +153,7 @@ static uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/* bf16 numbers of similar size: random sign and mantissa, fixed exponent. */
+/* Four bf16 numbers of similar magnitude: random sign and mantissa, fixed exponent. */
 static uint64_t four_bf16(uint64_t bits, uint64_t exponent) {
   return (bits & 0x807F807F807F807Fu) | exponent * 0x0080008000800080u;
 }
@@ -174,7 +174,7 @@ static uint64_t word_of(enum kind kind, uint64_t bits) {
   return 0;
 }
 
-/* Bytes first .. first + bytes - 1 of tensor k; both are multiples of 8. */
+/* Writes `bytes` bytes of tensor k, beginning at byte `first`; both are multiples of 8. */
 static void fill(enum kind kind, uint64_t k, uint64_t first, size_t bytes, unsigned char* to) {
   size_t i;
   for (i = 0; i < bytes; i += 8) {
@@ -191,7 +191,7 @@ typedef struct {
   const char* name;
   const char* type;
   enum kind kind;
-  int of_experts; /* not 0: the first size counts experts, and a rank passes only its own */
+  int of_experts; /* whether the first dimension is experts, of which a rank passes only its own */
   int rank;
   int64_t shape[RANK_MAX];
 } tensor_kind;
@@ -212,7 +212,7 @@ typedef struct {
   int64_t experts, ep_rank, ep_size;
 } layer_kind;
 
-/* Makes the tensors in memory of the host or of the machine, loads them into the layer, and frees them. */
+/* Generates the tensors in host memory or in device memory, loads them into the layer, and frees them. */
 static void load(machine* m, sluice_layer* layer, const layer_kind* kind, int on_machine) {
   const int64_t begin = kind->experts * kind->ep_rank / kind->ep_size;
   const int64_t end = kind->experts * (kind->ep_rank + 1) / kind->ep_size;
@@ -253,7 +253,7 @@ static void load(machine* m, sluice_layer* layer, const layer_kind* kind, int on
   for (i = 0; i < TENSORS; ++i) on_machine ? give_back(m, memory[i]) : free(memory[i]);
 }
 
-/* FNV-1a. */
+/* The FNV-1a hash. */
 static uint64_t digest_of(const unsigned char* bytes, size_t count) {
   uint64_t hash = 0xCBF29CE484222325u;
   size_t i;
@@ -261,7 +261,7 @@ static uint64_t digest_of(const unsigned char* bytes, size_t count) {
   return hash;
 }
 
-/* Digest of bf16 numbers. Fails if one is not finite, or if all are zero. */
+/* Returns the digest of bf16 numbers. Fails if one is not finite, or if all are zero. */
 static uint64_t digest_on(machine* m, const void* y, size_t bytes) {
   unsigned char* host = malloc(bytes);
   uint64_t out;
@@ -270,10 +270,10 @@ static uint64_t digest_on(machine* m, const void* y, size_t bytes) {
   copy(m, host, y, bytes);
   for (i = 0; i < bytes; i += 2) {
     const unsigned bits = host[i] | (unsigned)host[i + 1] << 8;
-    if ((bits & 0x7F80u) == 0x7F80u) fail("y", "wanted finite numbers, found one that is not");
+    if ((bits & 0x7F80u) == 0x7F80u) fail("y", "wanted finite numbers, found NaN or infinity");
     others += (bits & 0x7FFFu) != 0;
   }
-  if (others == 0) fail("y", "wanted an output, found zeros alone");
+  if (others == 0) fail("y", "wanted an output, found only zeros");
   out = digest_of(host, bytes);
   free(host);
   return out;
@@ -311,7 +311,7 @@ static void run(machine* m, const sluice_layer* layer, const layer_kind* kind, i
   copy(m, y, host, bytes);
   run_captured(m, &s);
   captured = digest_on(m, y, bytes);
-  if (eager != captured) fail("captured", "wanted the bits of the eager run, found others");
+  if (eager != captured) fail("captured", "wanted the same bits as without the graph, found others");
   printf("digest %s ep %d/%d tokens %d: %08x%08x\n", kind->model, (int)kind->ep_rank, (int)kind->ep_size,
          (int)tokens, (unsigned)(eager >> 32), (unsigned)(eager & 0xFFFFFFFFu));
   free(host);
@@ -344,12 +344,13 @@ int main(int argc, char** argv) {
       kind.ep_rank = atoi(value);
       kind.ep_size = atoi(strchr(value, '/') + 1);
       if (kind.ep_rank < 0 || kind.ep_size < 1 || kind.ep_rank >= kind.ep_size || kind.ep_size > kind.experts)
-        fail("--ep", "wanted RANK/SIZE, the rank below the size, the size at most the experts");
+        fail("--ep", "wanted RANK/SIZE with 0 <= RANK < SIZE <= experts");
     } else if (!strcmp(argv[i], "--weights") && (!strcmp(value, "host") || !strcmp(value, "device"))) {
       on_machine = value[0] == 'd';
     } else {
       fail(argv[i],
-           "wanted --device, --index, --model, --tokens, --ep or --weights, and a value that it knows");
+           "wanted --device, --index, --model, --tokens, --ep or --weights, with a value as in the head of "
+           "layer.c");
     }
   }
   options.model = kind.model;

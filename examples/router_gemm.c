@@ -1,7 +1,7 @@
-/* The router of gpt-oss-120b for one token: 2880 numbers in, a score for each of 128 experts out.
+/* Runs the router of gpt-oss-120b for one token: from 2880 activations to the scores of 128 experts.
  *
- * Opens the CPU, creates a plan, runs it, and prints which kernel was chosen and which expert scored best.
- * The weights are made up so that expert 42 must win: its row equals the token. */
+ * Opens the CPU device, creates a plan, runs it, and prints which kernel was chosen and which expert has the highest score.
+ * That must be expert 42, because its row of weights equals the token. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ int main(void) {
   sluice_device* device = NULL;
   check(sluice_open(NULL, &device, &error)); /* NULL: the CPU with all its threads */
 
-  /* A plan is the choice of a kernel for one problem, made once. */
+  /* A plan is the kernel that was chosen for one problem. It is made once and run many times. */
   sluice_plan* plan = NULL;
   check(sluice_plan_create(device, "router_gemm", "tokens=1 experts=128 hidden=2880 bias=1", NULL, &plan,
                            &error));

@@ -1,4 +1,4 @@
-// The sluice command as a function of the Python package's library: `python -m sluice_moe`.
+// Exports the sluice command as a function of the Python package's library, for `python -m sluice_moe`.
 
 int sluice_main(int argc, char** argv);  // of apps/main.cc
 

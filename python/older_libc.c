@@ -1,10 +1,10 @@
-/* Functions that Debian 12's libstdc++.a calls, and that the oldest glibc of the Python package does not have. */
+/* Functions that Debian 12's libstdc++.a calls, but that are missing in the oldest glibc that the Python package supports. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
-/* In glibc 2.36 and newer. std::random_device calls it. */
+/* glibc has it since 2.36. std::random_device calls it. */
 uint32_t arc4random(void);
 uint32_t arc4random(void) {
   uint32_t out;
@@ -13,7 +13,7 @@ uint32_t arc4random(void) {
     if (got > 0) {
       have += (size_t)got;
     } else if (errno != EINTR) {
-      abort(); /* like glibc's, if the system has no random numbers */
+      abort(); /* like glibc, if the system has no random numbers */
     }
   }
   return out;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Builds with ninja, writes what it says to a log, and shows how far it is and how long the rest may take.
+"""Builds with ninja, writes ninja's output to a log, and shows progress and an estimate of the remaining time.
 
-  build_progress.py LOG DIRECTORY [TARGET...]   exit status: ninja's
+  build_progress.py LOG DIRECTORY [TARGET...]   exits with ninja's status
   build_progress.py --check                     tests itself
 
-On a terminal one line changes in place; elsewhere a line comes every 20 seconds.
+On a terminal it updates one line in place; elsewhere it prints a line every 20 seconds.
 """
 import os
 import re
@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 
-# Seconds of one core that a step takes without a compiler cache, by what it makes: averages of builds from nothing on two cores
-# of an EPYC server. The first that matches; steps of no kind (links, archives) take next to nothing.
+# Core seconds of a step without a compiler cache, by the first pattern that matches: averages of clean builds on two cores of an EPYC
+# server. Other steps (links, archives) take almost no time.
 KINDS = [(r"Building CUDA object", 9.0), (r"Building CXX object tests/.*/Unity/", 15.0), (r"Building CXX object .*/Unity/", 10.0),
          (r"Building CXX object .*\.cu\.o", 0.8), (r"Building CXX object tests/", 6.5), (r"Building C(XX)? object", 3.6)]
 STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
@@ -34,7 +34,7 @@ def clock(seconds):
 
 
 class Progress:
-    """Steps done, and what is left by what was done: a cache or a busy machine shows in the pace."""
+    """Counts finished steps and estimates the remaining time from their pace, which reflects a compiler cache or a busy machine."""
 
     def __init__(self, steps):
         self.total = sum(map(weight, steps))
@@ -56,8 +56,8 @@ class Progress:
 
 
 def planned(directory, targets):
-    """The steps that ninja would take now. CMake has just run, and a dry run that thinks of running it again shows nothing else:
-    it gets the same rules without that one."""
+    """Returns the steps that ninja would run now. The rule that runs CMake again is removed, because a dry run that needs it shows no other
+    steps, and CMake has just run."""
     with open(f"{directory}/build.ninja", encoding="utf-8") as file:
         rules = re.sub(r"^build [^\n:]*: RERUN_CMAKE", "build unused: RERUN_CMAKE", file.read(), flags=re.M)
     with tempfile.NamedTemporaryFile("w", suffix=".ninja", encoding="utf-8") as plan:
@@ -71,11 +71,11 @@ def planned(directory, targets):
 
 
 def forecast(steps, cores):
-    """What to say before a build that takes long, or nothing."""
+    """Returns an estimate to print before a long build, or an empty string."""
     seconds = sum(map(weight, steps)) / max(cores, 1)
     if seconds < 45:
         return ""
-    return f"{minutes(seconds)} on {cores} cores that have nothing else to do; less with a compiler cache that knows these files"
+    return f"{minutes(seconds)} on {cores} idle cores, or less with a filled compiler cache"
 
 
 def build(log, directory, targets, show=sys.stderr):
@@ -121,7 +121,7 @@ def check():
     assert p.text(65) == "1 of 3 steps, 1:05, about a minute left", p.text(65)
     assert p.text(600).endswith("about 10 minutes left"), p.text(600)
     assert p.read(f"[2/3] {kernel}") and p.text(1200) == "2 of 3 steps, 20:00"
-    assert forecast([link], 2) == "" and forecast([kernel] * 60, 2).startswith("about 4 minutes on 2 cores")
+    assert forecast([link], 2) == "" and forecast([kernel] * 60, 2).startswith("about 4 minutes on 2 idle cores")
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/build.ninja", "w", encoding="utf-8") as out:
             out.write("rule RERUN_CMAKE\n  command = false\nrule say\n  command = echo made >$out\n  description = Linking $out\n"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Empty stand-ins for CUDA's libraries, so that PyPI's torch imports on a machine without a GPU.
+"""Makes stub libraries in place of CUDA's, so that PyPI's torch imports on a machine without a GPU. For tests only.
 
   cuda_stand_ins.py SITE_PACKAGES
 
-PyPI has no CPU build of torch for Linux: the one that is there wants 2 GB of CUDA libraries when it is imported, and calls none of them
-where there is no GPU. This looks at what SITE_PACKAGES/torch/lib asks for and writes libraries with those names into
-SITE_PACKAGES/nvidia/cu13/lib, where torch looks for them. Every function in them returns 999, which is an error in each of CUDA's
-APIs. The CUDA runtime stays the real one (nvidia-cuda-runtime, 2 MB), and what torch declares that it wants of nvidia's and of
-triton is taken out of its metadata, so that pip does not fetch it later. Wants gcc and binutils. For tests alone.
+PyPI has no CPU build of torch for Linux. Its CUDA build loads 2 GB of CUDA libraries on import, but calls none of them without a GPU.
+This program reads which libraries and functions SITE_PACKAGES/torch/lib needs, and writes stubs with these names into
+SITE_PACKAGES/nvidia/cu13/lib, where torch looks for them. Every stub returns 999, an error in all CUDA APIs. The CUDA runtime remains
+the real one (nvidia-cuda-runtime, 2 MB). The dependencies on NVIDIA's packages and on triton are removed from torch's metadata, so that
+pip does not fetch them later. Requires gcc and binutils.
 """
 import collections
 import ctypes
@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 
-# Libraries whose symbols carry no version, by the names that they begin with.
+# Libraries whose symbols have no version, and the prefix of their symbols.
 UNVERSIONED = {
     "libcufile.so.0": "cuFile",
     "libcusparseLt.so.0": "cusparseLt",
@@ -24,10 +24,10 @@ UNVERSIONED = {
     "libnvshmem_host.so.3": "nvshmem",
     "libcurand.so.10": "curand",
 }
-# Those that are there: the system's, torch's own, and the CUDA runtime.
+# Libraries that need no stub: the system's, torch's own, and the CUDA runtime.
 REAL = ("libc.", "libm.", "libdl.", "libpthread.", "librt.", "libstdc++", "libgcc_s", "ld-linux", "libgomp", "libtorch", "libc10",
         "libshm", "libcaffe2", "libcudart", "libaoti")
-DRIVER = "libcuda.so.1"  # the real one where there is one: Sluice asks it for GPUs, too
+DRIVER = "libcuda.so.1"  # no stub if the real one is installed, because Sluice also uses it to find GPUs
 UNWANTED = re.compile(r"^Requires-Dist: (nvidia-|cuda-|triton\b)", re.IGNORECASE)
 
 
@@ -36,7 +36,7 @@ def output(*command):
 
 
 def needs_of(files):
-    """Names of the libraries that these files load, and for each of them its functions as (name, version)."""
+    """Returns the libraries that these files load, and the functions of each as (name, version)."""
     needed, owners, functions = set(), collections.defaultdict(set), collections.defaultdict(set)
     for file in files:
         needed |= set(re.findall(r"NEEDED.*\[(.*?)\]", output("readelf", "-dW", file)))
@@ -64,7 +64,7 @@ def needs_of(files):
 
 
 def write_library(path, functions, versions):
-    """A shared library of these (name, version), with all of these versions."""
+    """Compiles a stub library that defines these (name, version) pairs and symbol versions."""
     command = ["gcc", "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", path, f"-Wl,-soname,{path.name}"]
     versions = sorted({version for _, version in functions if version} | versions)
     if versions:
@@ -86,7 +86,7 @@ def has_driver():
 
 
 def take_out_of_metadata(site_packages):
-    """Removes from torch's metadata what it wants of nvidia's packages and of triton."""
+    """Removes NVIDIA's packages and triton from the dependencies in torch's metadata."""
     for metadata in site_packages.glob("torch-*.dist-info/METADATA"):
         lines = metadata.read_text().splitlines(keepends=True)
         metadata.write_text("".join(line for line in lines if not UNWANTED.match(line)))
@@ -105,7 +105,7 @@ def main():
     for library in sorted(needed):
         if not library.startswith(REAL) and not (library == DRIVER and has_driver()):
             write_library(to / library, functions[library], versions[library])
-            print(f"{library}: {len(functions[library])} functions")
+            print(f"{library}: {len(functions[library])} stubs")
     take_out_of_metadata(site_packages)
 
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What a kernel's instructions wait for: usage: kernel_waits.py FILE [KERNEL] | --loads FILE... | --check
+"""Shows which scoreboard barriers a kernel's SASS instructions wait for.
 
-FILE: an object of a .cu file, or a cubin. KERNEL: a pattern of names; of its kernels every instruction is printed with the barriers
-that it waits for (W), the barrier that its result or its operands set (w, r) and the clocks until the next may issue. Whoever reads a
-register that a load has set waits for the load's barrier. --loads lists loads that wait for an earlier load into the same
-register: each is a trip to memory that nothing needs, even where predicates let only one of the two run. No compiler warns of them.
+usage: kernel_waits.py FILE [KERNEL] | --loads FILE... | --check
 
-Wants nvdisasm, and cuobjdump for objects, in the PATH or in CUDA's usual place (PyPI: nvidia-cuda-nvdisasm, nvidia-cuda-cuobjdump).
+FILE is an object of a .cu file, or a cubin. For kernels whose names match the pattern KERNEL, prints every instruction with the barriers
+that it waits for (W), the barriers that its result and its operands release (w, r), and the clocks until the next instruction may issue. An
+instruction that reads a loaded register waits for the load's barrier. --loads lists loads that wait for an earlier load into the same
+register. Each such wait is an unnecessary memory latency, even if predicates allow only one of the two loads to run. Compilers do not warn.
+
+Requires nvdisasm, and cuobjdump for objects, in the PATH or in /usr/local/cuda/bin (PyPI: nvidia-cuda-nvdisasm, nvidia-cuda-cuobjdump).
 """
 
 import pathlib
@@ -36,7 +38,7 @@ class Instruction:
 
 
 def kernels(listing):
-    """(name, what stands in it) of what nvdisasm -hex prints: instructions, and labels as text."""
+    """Parses the output of nvdisasm -hex. Returns (kernel name, content) pairs; content lists instructions, and labels as text."""
     found, open_line = [], None
     for line in listing.splitlines():
         if name := re.match(r"\.text\.(\S+):", line):
@@ -54,10 +56,10 @@ def kernels(listing):
 
 
 def loads_that_wait(code):
-    """(earlier, later) loads into one register, of which the later waits for the earlier."""
+    """Returns pairs (earlier, later) of loads into one register, of which the later waits for the earlier."""
     found, on_the_way = [], {}
     for one in code:
-        if isinstance(one, str):  # a label: who comes here from where is not known
+        if isinstance(one, str):  # a label: the previous instructions are unknown
             on_the_way = {}
             continue
         load = LOAD.match(one.text)
@@ -120,7 +122,7 @@ def check():
     assert [i.waits for i in two[1]] == [[], [0], [0]] and [i.sets for i in two[1]] == [0, 0, NONE]
     assert [(a.address, b.address) for a, b in loads_that_wait(two[1])] == [("0000", "0010")]
     assert apart[1][2].waits == [0, 1] and loads_that_wait(apart[1]) == []
-    assert loads_that_wait(one_of_two[1]) == []  # the compiler knows that they exclude each other
+    assert loads_that_wait(one_of_two[1]) == []  # no wait, because the compiler knows that the predicates exclude each other
     assert loads_that_wait(two[1][:1] + [".L_1"] + two[1][1:]) == []
 
 

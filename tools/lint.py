@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks what a compiler cannot: includes, file lengths, words and flags that must not stand below apps/, paths in docs.
+"""Checks rules that a compiler cannot: includes, file lengths, functions and flags that only apps/ may use, paths in docs.
 
-Run from anywhere; prints one line per finding and exits 1 if there is any.
+Runs in any directory. Prints one line per finding and exits with 1 if there is any.
 """
 import collections
 import pathlib
@@ -12,10 +12,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".h", ".cc", ".c", ".cu", ".cuh", ".py", ".sh"}
 MOST_LINES = 500
-MOST_FILES = 40  # of code in a folder
-FLAT = {"src/ops"}  # its names are a list of the operations
+MOST_FILES = 40  # code files in one folder
+FLAT = {"src/ops"}  # exempt: its file names are the list of operations
 
-# Folder -> folders whose headers it may include; the CMake targets say the same to the compiler.
+# Folder -> folders whose headers it may include. The CMake targets enforce the same rules at compile time.
 MAY_INCLUDE = {
     "base": {"base"},
     "text": {"text", "base"},
@@ -40,9 +40,9 @@ FORBIDDEN_IN_SRC = [
     (THROW := re.compile(r"\bthrow\b"), "throws below apps/"),
 ]
 FORBIDDEN_ANYWHERE = [
-    (re.compile(r"\b(TODO|FIXME|XXX)\b"), "leaves something undone"),
+    (re.compile(r"\b(TODO|FIXME|XXX)\b"), "unfinished work"),
     (re.compile(r"#\s*include\s+\"\.\.?/"), "includes by a relative path"),
-    (re.compile(r"\b(_v2|legacy_)\w*"), "keeps an old version beside a new one"),
+    (re.compile(r"\b(_v2|legacy_)\w*"), "an old version is kept in addition to the new one"),
 ]
 LITERAL = re.compile(r"""'(?:[^'\\]|\\.)'|"(?:[^"\\]|\\.)*"?""")
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
@@ -66,7 +66,7 @@ def lint_code(path, text):
     relative = path.relative_to(ROOT)
     lines = text.splitlines()
     if len(lines) > MOST_LINES:
-        yield f"{relative}: {len(lines)} lines, at most {MOST_LINES} are wanted"
+        yield f"{relative}: {len(lines)} lines, wanted at most {MOST_LINES}"
     in_src = relative.parts[0] == "src"
     rules = FORBIDDEN_ANYWHERE + (FORBIDDEN_IN_SRC if in_src else [])
     for number, line in enumerate(lines, 1):
@@ -75,7 +75,7 @@ def lint_code(path, text):
         code = line.split("//")[0] if path.suffix != ".py" else line
         for pattern, why in rules:
             if pattern is THROW and folder_of(path) == "server":
-                continue  # where memory is refused, its libraries throw, and the edges of its threads catch it
+                continue  # the server's libraries throw if memory is exhausted; its threads catch that
             if pattern.search(line if (pattern, why) in FORBIDDEN_ANYWHERE else code):
                 yield f"{relative}:{number}: {why}: {line.strip()}"
         if in_src and any(FLAG.search(literal) for literal in LITERAL.findall(line)):
@@ -99,7 +99,7 @@ def lint_code(path, text):
 
 
 def lint_kernel_choice(path, text):
-    """nn/ and models/ must not become a second dispatcher."""
+    """nn/ and models/ must not choose kernels by device, which is dispatch's task."""
     relative = path.relative_to(ROOT)
     if relative.parts[:2] not in {("src", "nn"), ("src", "models"), ("src", "engine")}:
         return
@@ -109,7 +109,7 @@ def lint_kernel_choice(path, text):
 
 
 def lint_circles(headers):
-    """Headers that include each other. headers: what an include names -> what it includes."""
+    """Finds cycles of includes. headers: header -> headers that it includes."""
     done = set()
     for first in sorted(headers):
         path, left = [first], [iter(headers[first])]
@@ -142,7 +142,7 @@ def lint_folders(paths):
     counts = collections.Counter(str(path.relative_to(ROOT).parent) for path in paths if path.suffix in CODE)
     for folder, count in sorted(counts.items()):
         if count > MOST_FILES and folder not in FLAT:
-            yield f"{folder}: {count} files of code, wanted {MOST_FILES} or fewer"
+            yield f"{folder}: {count} code files, wanted at most {MOST_FILES}"
 
 
 def main():

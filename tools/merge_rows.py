@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Puts measured rows in the place of those of the same op, model, tokens, impl and note.
+"""Replaces rows of RECORD by new rows with the same op, model, tokens, impl and note, and adds the rest.
 
 usage: merge_rows.py RECORD.csv NEW.csv...
 
-What a note says behind "; " is its row's own. Rows that RECORD does not have yet come behind the last of the same op, model and
-tokens. What the card gave in a run (op read, dense_8192) stays RECORD's. Works for the files of power and clock too.
+Text after "; " in a note is not compared. Added rows follow the last row of the same op, model and tokens. Rows that measure the GPU
+itself (op read, dense_8192) remain those of RECORD. Also works for *_power.csv.
 """
 
 import csv
@@ -15,7 +15,7 @@ OF_THE_CARD = ("read", "dense_8192")
 
 
 def lines_of(path):
-    """The header, and for each row its key and its line as it stands."""
+    """Returns the header, and for each row its key and its unchanged line."""
     with open(path) as file:
         lines = file.read().splitlines()
     header, *rows = csv.reader(lines)

@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""Breaks the code by hand, one place at a time, and shows that a test notices.
+"""Mutation testing: plants one error at a time in the code and checks that a test fails.
 
-Mutants are data beside the tests that must catch them, tests/<room>/mutants.toml, one table each:
+Mutants are data in the folder of the tests that must detect them, tests/*/mutants.toml. Each is a table:
 
-  [decide_takes_the_dearest]                   its name
+  [decide_takes_the_dearest]                   the mutant's name
   breaks = "Dispatch prefers the larger cost." what goes wrong, in one sentence
   file = "src/dispatch/decide.h"
-  find = "v.cost_us < out.choice().cost_us"    C++ tokens that occur once in the file; spaces, line ends and comments do not count
+  find = "v.cost_us < out.choice().cost_us"    C++ tokens that occur once in the file; spaces, line ends and comments are ignored
   replace = "v.cost_us > out.choice().cost_us"
   tests = "Decide*"                            a gtest filter
-  needs = "avx512bw"                           a flag of /proc/cpuinfo, if the code runs only with it
-  program = "sluice_server_tests"              if not sluice_tests; above the first table it holds for the whole file
+  needs = "avx512bw"                           optional: the flag of /proc/cpuinfo that the code needs
+  program = "sluice_server_tests"              optional: the test program; above the first table it is the default of the file
 
-This tool copies the tree into build/mutations, applies one mutant after the other, builds, and runs its tests. A mutant that
-survives means that a test case is missing; the exit status is then 1. Mutants of CUDA kernels (tests/gpu/mutants.toml) have
-`kernel` instead of `tests`; mutations_cuda.py builds them, and this tool only lists and checks them.
+This tool copies the tree into build/mutations, and for each mutant applies it, builds, and runs its tests. If a mutant survives, a test
+case is missing, and the exit status is 1. Mutants of CUDA kernels (tests/gpu/mutants.toml) have `kernel` instead of `tests`. This tool
+only lists and checks them; tools/mutations_cuda.py builds them.
 
-  tools/mutations.py           every mutant (some minutes)
-  tools/mutations.py NAME...   only these
-  tools/mutations.py --list    names, files and what each breaks
-  tools/mutations.py --check   whether each mutant still applies, without a build
+  tools/mutations.py           runs every mutant (some minutes)
+  tools/mutations.py NAME...   runs only these
+  tools/mutations.py --list    lists names, files and what each mutant breaks
+  tools/mutations.py --check   checks that each mutant still applies, without a build
 """
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "mutations" / "src"
 BUILD = ROOT / "build" / "mutations" / "out"
 CANDIDATES = "src/backends/cuda/candidates.def"
-# ">>" is two tokens: it also ends two lists of template arguments.
+# ">>" counts as two tokens, because it also ends two template argument lists.
 TOKEN = re.compile(
     r"""(?P<skip>\s+|\\\n|//(?:\\\n|[^\n])*|/\*.*?\*/)
       | (?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"
@@ -59,7 +59,7 @@ class Mutant:
     needs: str = ""
     program: str = "sluice_tests"
     kernel: str = ""  # CUDA: the candidate's object in candidates.def
-    also: tuple = ()  # CUDA: files that are compiled besides the kernel's own
+    also: tuple = ()  # CUDA: additional files to compile
     control: bool = False  # CUDA: the unchanged kernel is built as well, and must pass
 
 
@@ -69,7 +69,7 @@ def fail(text):
 
 
 def load():
-    """Every mutant, in the order of the files and their tables."""
+    """Returns all mutants, in the order of the files and their tables."""
     found = {}
     for file in sorted(ROOT.glob("tests/*/mutants.toml")):
         where = file.relative_to(ROOT)
@@ -89,7 +89,7 @@ def load():
 
 @functools.cache
 def tokens(text):
-    """The C++ tokens of a text without its comments, and where each begins and ends."""
+    """Returns the C++ tokens of a text, without comments, and the begin and end of each."""
     found = [m for m in TOKEN.finditer(text) if m["skip"] is None]
     return [m[0] for m in found], [m.span() for m in found]
 
@@ -99,7 +99,7 @@ def words(text):
 
 
 def places(text, find):
-    """Where the tokens of `find` occur in `text`: (begin, end)."""
+    """Returns (begin, end) of each place where the tokens of `find` occur in `text`."""
     (have, spans), want = tokens(text), words(find)
     size = len(want)
     firsts = [i for i in range(len(have) - size + 1) if have[i : i + size] == want] if want else []
@@ -112,26 +112,26 @@ def mutated(text, m):
 
 
 def op_of(kernel):
-    """The type of a CUDA kernel's operation, or None."""
+    """Returns the operation type of a CUDA kernel, or None."""
     entry = re.search(rf"SLUICE_CANDIDATE\((\w+), {kernel}\)", (ROOT / CANDIDATES).read_text())
     return entry and entry[1]
 
 
 def stale(mutants):
-    """One line for each reason why a mutant can no longer be used."""
+    """Yields a line for each mutant that no longer applies."""
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*_test.cc"))
     tests += "".join(path.read_text() for path in (ROOT / "tests").glob("*/*.h"))
     for m in mutants:
         path = ROOT / m.file
         count = len(places(path.read_text(), m.find)) if path.is_file() else None
         if count is None:
-            yield f"{m.name}: {m.file} does not exist; looked there for: {m.find}"
+            yield f"{m.name}: {m.file} does not exist; it should contain: {m.find}"
         elif count != 1:
-            yield f"{m.name}: {m.file} has {count} places instead of one with: {m.find}"
+            yield f"{m.name}: {m.file} wanted one place, found {count}, with: {m.find}"
         if words(m.find) == words(m.replace):
             yield f"{m.name}: {m.file}: the replacement changes nothing: {m.replace}"
         if bool(m.kernel) == bool(m.tests):
-            yield f"{m.name}: wanted either tests or kernel, found both or none"
+            yield f"{m.name}: wanted either `tests` or `kernel`, found both or neither"
         if m.kernel and not op_of(m.kernel):
             yield f"{m.name}: {CANDIDATES} has no {m.kernel}"
         for word in re.findall(r"\w+", m.tests):
@@ -160,7 +160,7 @@ def run(command, **options):
 
 
 def copy_tree():
-    """Writes what differs, with the time of now: a build knows files by their times."""
+    """Writes only files that differ, because builds compare modification times."""
     names = run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True).stdout.splitlines()
     wanted = {name for name in names if (ROOT / name).is_file()}
     for old in [p for p in COPY.rglob("*") if p.is_file() and str(p.relative_to(COPY)) not in wanted]:
@@ -184,11 +184,11 @@ def tests_of(m):
 def try_all(chosen):
     flags = pathlib.Path("/proc/cpuinfo").read_text().split()
     for m in [m for m in chosen if m.needs and m.needs not in flags]:
-        print(f"{m.name:32} not tried: this processor lacks {m.needs}")
+        print(f"{m.name:32} skipped: this processor lacks {m.needs}")
         chosen.remove(m)
     if not chosen:
         return 0
-    print("building the tree as it is", flush=True)
+    print("building the unchanged tree", flush=True)
     copy_tree()
     run(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DSLUICE_BENCH=OFF", "-DSLUICE_UNITY=OFF"], check=True)
     programs = {m.program for m in chosen}
@@ -198,7 +198,7 @@ def try_all(chosen):
     for m in {(m.program, m.tests): m for m in chosen}.values():
         healthy = tests_of(m)
         if healthy.returncode or "[  PASSED  ] 0 tests" in healthy.stdout:
-            fail(f"{m.tests} names no test of {m.program}, or fails before anything is broken")
+            fail(f"{m.tests} matches no test of {m.program}, or a test that fails in the unchanged tree")
     survived = 0
     for m in chosen:
         file, started = COPY / m.file, time.time()
@@ -232,7 +232,7 @@ def main(arguments):
         print("\n".join(broken) or f"{len(mutants)} mutants apply, {len(mutants) - len(on_cpu)} of them to CUDA kernels")
         return 1 if broken else 0
     if unknown := set(arguments) - set(on_cpu):
-        fail(f"unknown: {', '.join(sorted(unknown))}; --list names them, and ./dev gpu --mutations builds those of CUDA kernels")
+        fail(f"unknown mutants: {', '.join(sorted(unknown))}; --list shows all, and ./dev gpu --mutations builds those of CUDA kernels")
     return try_all([on_cpu[name] for name in arguments or on_cpu])
 
 

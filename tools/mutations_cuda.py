@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Builds mutants of CUDA kernels, for a machine with a GPU to show that a test notices each.
+"""Builds mutants of CUDA kernels, so that a machine with a GPU can check that a test detects each.
 
-Each mutant of tests/gpu/mutants.toml becomes a small library: the kernel's own file and what it calls, compiled with one place
-replaced, and linked against what sluice_gpu_tests exports (tests/gpu/mutant.h loads it in place of the kernel of the same name).
-A control is the same without a change, and must pass: it shows that a library by itself breaks nothing. `check --mutations` of
-the folder runs all. tools/mutations.py lists and checks them.
+Each mutant of tests/gpu/mutants.toml becomes a small library with the kernel's file and the code that it calls, compiled with one place
+replaced. It links against symbols of sluice_gpu_tests, which loads it instead of the kernel of the same name (tests/gpu/mutant.h). A
+control is such a library without a change. It must pass, which shows that the library itself breaks nothing. `check --mutations` in the
+folder of ./dev gpu runs all. tools/mutations.py lists and checks them.
 
-  tools/mutations_cuda.py BUILD TO [NAME...]   builds these, or all, into the folder TO, with a list and CUDA's runtime
+  tools/mutations_cuda.py BUILD TO [NAME...]   builds these mutants, or all, into the folder TO, with a list and the CUDA runtime
 """
 import concurrent.futures
 import dataclasses
@@ -35,7 +35,7 @@ def all_of_gpu():
 
 
 def word_of(op: str) -> str:
-    """An operation's type as its name: combine_norm for CombineNorm."""
+    """Returns the name of an operation type: combine_norm for CombineNorm."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", op).lower()
 
 
@@ -51,7 +51,7 @@ def run(command, **options):
 
 
 def command_of(build: pathlib.Path, source: str) -> list:
-    """How the build compiles this file, as words."""
+    """Returns the build's compile command of a file, split into words."""
     target = f"CMakeFiles/sluice_cuda.dir/{source}.o"
     return shlex.split(run(["ninja", "-C", build, "-t", "commands", target]).splitlines()[-1])
 
@@ -61,7 +61,7 @@ def changed_file(at: pathlib.Path, m: Mutant) -> pathlib.Path:
 
 
 def compiled(build: pathlib.Path, m: Mutant, source: str, at: pathlib.Path) -> pathlib.Path:
-    """The object of one file, with the mutated text in front of the tree's own."""
+    """Compiles one file, with the mutated file before the tree in the include path."""
     words = command_of(build, source)
     changed = changed_file(at, m)
     out = at / (pathlib.Path(source).name + ".o")
@@ -95,7 +95,7 @@ def build_one(build: pathlib.Path, to: pathlib.Path, m: Mutant) -> None:
     names.write_text("{ global: sluice_mutant; sluice_mutant_op; local: *; };\n")
     includes = [word for word in command_of(build, own) if word.startswith("-I")]
     run(["c++", "-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", *includes, "-c", glue, "-o", at / "glue.o"], cwd=build)
-    # CUDA's runtime is a library here: what registers these kernels must also launch them, so launch.cc is theirs, too.
+    # The CUDA runtime is a shared library here. The library that registers kernels must also launch them, so it contains launch.cc.
     run(
         ["c++", "-shared", "-o", to / f"{m.name}.so", *objects, at / "glue.o", f"CMakeFiles/sluice_cuda.dir/{CUDA}/launch.cc.o"]
         + [runtime(build), f"-Wl,--version-script={names},-Bsymbolic,-rpath,$ORIGIN", "-s"],
@@ -113,7 +113,7 @@ def main(words):
     every = all_of_gpu()
     unknown = set(words[2:]) - {m.name for m in every}
     if len(words) < 2 or unknown:
-        mutations.fail(f"wanted BUILD TO [NAME...], found {' '.join(words)}; tools/mutations.py --list names them")
+        mutations.fail(f"wanted BUILD TO [NAME...], found {' '.join(words)}; tools/mutations.py --list shows the names")
     if broken := list(mutations.stale(m for m in every if m.find != m.replace)):
         mutations.fail("\n".join(broken))
     build, to = (pathlib.Path(word).resolve() for word in words[:2])

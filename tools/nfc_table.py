@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes src/text/tokenizer/nfc_table.inc: what Unicode's normalization form C needs to know of each code point.
+"""Writes src/text/tokenizer/nfc_table.inc: the properties of code points that Unicode's normalization form C needs.
 
-Wants the Python package tokenizers (0.23.3 wrote the file in the tree), whose tables are those of the tokenizers that Sluice reads. They are
-asked one code point at a time, so that the tables are its own whatever Python's own version of Unicode is.
+Requires the Python package tokenizers (the file in the tree was written with 0.23.3), because its Unicode tables are those of the
+tokenizers that Sluice reads. The properties come from its results for single code points, not from Python's Unicode tables.
 """
 import pathlib
 
@@ -12,11 +12,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT = ROOT / "src" / "text" / "nfc_table.inc"
 NFC, NFD = normalizers.NFC(), normalizers.NFD()
 POINTS = [c for c in range(0x110000) if not 0xd800 <= c < 0xe000]
-HANGUL = range(0xac00, 0xac00 + 11172)  # by arithmetic
+HANGUL = range(0xac00, 0xac00 + 11172)  # composed by arithmetic, without tables
 
 
 def decompositions():
-    """{code point: its full decomposition}"""
+    """Returns {code point: its full decomposition}."""
     out = {}
     for c in POINTS:
         if c not in HANGUL and (found := NFD.normalize_str(chr(c))) != chr(c):
@@ -25,7 +25,7 @@ def decompositions():
 
 
 def classes(without=()):
-    """Runs [first, last, class] of code points that are not starters. Two of them change places where the first one's class is greater."""
+    """Returns ranges [first, last, class] of code points that are not starters. Two of them are swapped if the first has the greater class."""
     import unicodedata
     runs = []
     for c in POINTS:
@@ -40,13 +40,13 @@ def classes(without=()):
 
 
 def compositions(full):
-    """{(first, second): composed}: pairs that form C makes one of."""
+    """Returns {(first, second): composed}, the pairs that form C composes."""
     out = {}
     for c in full:
         if NFC.normalize_str(chr(c)) != chr(c):
-            continue  # excluded: a single one, or one that is never composed
+            continue  # excluded from composition: decomposes to one code point, or is never composed
         whole = full[c]
-        # The first of the pair is what all but the last compose to.
+        # The first of the pair is the composition of all code points except the last.
         first = NFC.normalize_str("".join(map(chr, whole[:-1])))
         assert len(first) == 1, hex(c)
         assert NFC.normalize_str(first + chr(whole[-1])) == chr(c), hex(c)
@@ -55,12 +55,12 @@ def compositions(full):
 
 
 def check_classes(runs):
-    """That the library orders as Python does."""
+    """Checks that the library orders code points as Python does."""
     of = {}
     for first, last, k in runs:
         for c in range(first, last + 1):
             of[c] = k
-    # One of each class that the library knows, too: between marks of the greatest and the least class in common use.
+    # Also checks one code point of each class that the library knows, between marks of the largest and smallest class in common use.
     above, below = "\u0301", "\u0334"
 
     def is_known(c):
@@ -105,7 +105,7 @@ def main():
     print("classes that differ:", [hex(c) for c in wrong])
     runs = classes(set(wrong))
     pairs = compositions(full)
-    # A decomposition: the code point, then as many as it says.
+    # A decomposition is stored as the code point, then the code points of its decomposition.
     flat = [x for c in sorted(full) for x in [c, len(full[c]), *full[c]]]
     composed = [x for (a, b), c in sorted(pairs.items()) for x in (a, b, c)]
     text = "// Written by tools/nfc_table.py.\n// clang-format off\n"

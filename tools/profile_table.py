@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A table of what tools/gpu_profile found: usage: profile_table.py FILE.csv...
+"""Prints the results of tools/gpu_profile as a Markdown table. usage: profile_table.py FILE.csv...
 
-One row a kernel: microseconds, DRAM's TB/s and the share of its clocks in which it was busy, the share in which a scheduler
-issued and in which the ALU and tensor pipes worked, the SMs' clock, and the warps that waited for an issued instruction, by the
-three largest kinds of stalls. Kernels whose passes Nsight Compute could not repeat have no numbers.
+One row per kernel: microseconds, DRAM's TB/s, the fractions of clocks in which DRAM was busy, a scheduler issued, and the ALU and tensor
+pipes worked, the SM clock, and the three largest stall reasons, in stalled warps per issued instruction. A kernel that Nsight Compute could
+not replay has no numbers.
 """
 
 import csv
@@ -25,7 +25,7 @@ def number(text):
 def rows_of(path):
     with open(path) as file:
         rows = list(csv.reader(line for line in file if not line.startswith("==")))
-    while rows and "Kernel Name" not in rows[0]:  # what the program said
+    while rows and "Kernel Name" not in rows[0]:  # skips the program's own output
         rows = rows[1:]
     if not rows:
         return

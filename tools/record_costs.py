@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Turns measured rows of single candidates into the curves that dispatch takes its costs from.
+"""Converts measured rows of single kernels into the cost curves that dispatch uses.
 
-Reads bench/measured/h200/router_candidates.csv, writes src/backends/cuda/measured/router_gemm.inc. With --check it writes
-nothing and exits 1 if the file is not what the rows say.
+Reads bench/measured/h200/router_candidates.csv and writes src/backends/cuda/measured/router_gemm.inc. With --check it writes nothing, and
+exits with 1 if the file does not match the rows.
 """
 import csv
 import pathlib
@@ -11,8 +11,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "bench/measured/h200/router_candidates.csv"
 TARGET = ROOT / "src/backends/cuda/measured/router_gemm.inc"
-KERNELS = ["gemv", "splitk", "wide", "tile"]  # those with curves; fma is far from all of them
-OP = "router_gemm"  # plain launches: the order of candidates is the same in chains, but there is more of it to measure
+KERNELS = ["gemv", "splitk", "wide", "tile"]  # kernels with curves; fma is far slower than all of them
+OP = "router_gemm"  # plain launches, because the order of kernels in chains is the same
 
 
 def curves():
@@ -21,12 +21,12 @@ def curves():
         for row in csv.DictReader(file):
             if row["op"] != OP or row["impl"].split(".")[2].removesuffix("_sm90") not in KERNELS:
                 continue
-            if row["note"].startswith("f32 gate"):  # costs of f32 weights are models
+            if row["note"].startswith("f32 gate"):  # costs for f32 weights come from a model
                 continue
             hidden, experts = (int(word) for word in row["model"].split("x"))
             points = rows.setdefault((row["impl"], hidden, experts), {})
             tokens, us = int(row["tokens"]), float(row["median_us"])
-            points[tokens] = min(us, points.get(tokens, us))  # types of logits differ by less than the runs do
+            points[tokens] = min(us, points.get(tokens, us))  # the type of logits matters less than the differences between runs
     return rows
 
 
@@ -46,7 +46,7 @@ def main():
         return 0
     if TARGET.read_text() == wanted:
         return 0
-    print(f"{TARGET.relative_to(ROOT)} is not what {SOURCE.relative_to(ROOT)} says: run tools/record_costs.py")
+    print(f"{TARGET.relative_to(ROOT)} does not match {SOURCE.relative_to(ROOT)}: run tools/record_costs.py")
     return 1
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Turns the fastest measured plans of the router's tile kernel into the table that it chooses from.
+"""Converts the fastest measured plans of the router's tile kernel into the table from which it chooses.
 
-Reads bench/measured/h200/router_tiles.csv, writes src/backends/cuda/router/router_gemm_tile_measured.h. Of several plans
-of one problem the fastest counts. With --check it writes nothing and exits 1 if the file is not what the rows say.
+Reads bench/measured/h200/router_tiles.csv and writes src/backends/cuda/router/router_gemm_tile_measured.h with the fastest plan of each
+problem. With --check it writes nothing, and exits with 1 if the file does not match the rows.
 """
 import csv
 import pathlib
@@ -38,7 +38,7 @@ TAIL = """\
 
 
 def fastest():
-    """The fastest row of each problem, problems in the order of the file."""
+    """Returns the fastest row of each problem, in the order of the file."""
     rows = {}
     with SOURCE.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -63,7 +63,7 @@ def main():
         return 0
     if TARGET.read_text() == wanted:
         return 0
-    print(f"{TARGET.relative_to(ROOT)} is not what {SOURCE.relative_to(ROOT)} says: run tools/record_tiles.py")
+    print(f"{TARGET.relative_to(ROOT)} does not match {SOURCE.relative_to(ROOT)}: run tools/record_tiles.py")
     return 1
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Records what Hugging Face tokenizers make of some strings, for tests/text/tokenizer_recorded_test.cc.
+"""Records the token ids of Hugging Face tokenizers for some strings, for tests/text/tokenizer_recorded_test.cc.
 
-Wants the Python package tokenizers (0.23.3 wrote the files in the tree).
+Requires the Python package tokenizers (the files in the tree were written with 0.23.3).
 
   tools/record_tokenizer.py train     trains the small tokenizers tests/data/tokenizer/pattern_*.json, then records
   tools/record_tokenizer.py record FILE.json OUT.jsonl
-                                      records one tokenizer: a line is {"text": ..., "parse": ids, "as_text": ids, "decoded": text}
+                                      records one tokenizer; each line is {"text": ..., "parse": ids, "as_text": ids, "decoded": text}
   tools/record_tokenizer.py categories
                                       prints the general category of every code point, for src/text/tokenizer/unicode_stand_in.cc
 """
@@ -29,7 +29,7 @@ O200K = "|".join([
     r"\s+(?!\S)",
     r"\s+",
 ])
-# Qwen2 and Qwen3, beside form C. Source: Qwen/Qwen3-30B-A3B, tokenizer.json.
+# Qwen2 and Qwen3, which also normalize to form C. Source: Qwen/Qwen3-30B-A3B, tokenizer.json.
 QWEN = "|".join([
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
     r"[^\r\n\p{L}\p{N}]?\p{L}+",
@@ -41,7 +41,8 @@ QWEN = "|".join([
 ])
 QWEN_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 QWEN_ADDED = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
-# DeepSeek V3, R1 and V3.1: three patterns in turn, beside an empty sequence of normalizers. Most tokens of the frame are not special.
+# DeepSeek V3, R1 and V3.1: three patterns, applied one after another, and an empty sequence of normalizers. Most of its control tokens are
+# not marked as special.
 # Source: deepseek-ai/DeepSeek-V3, tokenizer.json.
 DEEPSEEK = [
     r"\p{N}{1,3}",
@@ -58,11 +59,11 @@ DEEPSEEK = [
 DEEPSEEK_SPECIALS = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"]
 DEEPSEEK_ADDED = ["<｜User｜>", "<｜Assistant｜>"] + [
     f"<｜tool▁{part}｜>" for part in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "outputs▁begin", "outputs▁end", "output▁begin", "output▁end", "sep")
-] + ["<think>", "</think>"]  # at the end: V3 has the others alone
+] + ["<think>", "</think>"]  # at the end, because V3 has only the others
 HARMONY = ["<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
            "<|message|>", "<|call|>"]
 
-# Each text is here for what its characters do to a pattern or to UTF-8, not for what it says.
+# The texts test patterns and UTF-8; their meaning is irrelevant.
 SAMPLES = [
     "", " ", "a", "\n", "\t", "\r\n", "\0", "\x7f", "The quick brown fox jumps over the lazy dog.",
     "It's, IT'S, it’s; we'll WE'LL We'Ll they'VE I'd I'D you're YOU'RE I'm I'M don't DON'T 'sup 'tis 'S'T'RE'VE'M'LL'D",
@@ -93,7 +94,7 @@ SAMPLES = [
 
 
 def random_text(rng):
-    """Code points from everywhere, in runs, so that the boundaries of a pattern fall on every kind of character."""
+    """Yields runs of code points of all kinds, so that boundaries of a pattern occur between all kinds of characters."""
     kinds = [
         lambda: chr(rng.randint(0x20, 0x7e)), lambda: chr(rng.randint(0, 0x7f)), lambda: rng.choice(" \n\r\t\u00a0\u3000\u180e\u200b"),
         lambda: rng.choice("'sStTdDmMrReEvVlLſK’"), lambda: chr(rng.randint(0x80, 0x24f)), lambda: chr(rng.randint(0x250, 0x7ff)),
@@ -115,7 +116,7 @@ def texts():
 
 
 def qwen_texts():
-    """The same with Qwen's tokens in the place of harmony's."""
+    """Yields the same texts with Qwen's tokens instead of harmony's."""
     for text in texts():
         for theirs, ours in zip(HARMONY[-4:] + ["<|start|>", "<tool>"], ["<|endoftext|>", "<|im_end|>", "<think>", "</think>", "<|im_start|>", "<tool_call>"]):
             text = text.replace(theirs, ours)
@@ -123,7 +124,7 @@ def qwen_texts():
 
 
 def deepseek_texts():
-    """The same with DeepSeek's tokens in the place of harmony's, and texts for the classes that its patterns name."""
+    """Yields the same texts with DeepSeek's tokens instead of harmony's, and texts for the character classes of its patterns."""
     yield from ["漢字123かなカナABC", "第12345章：你好world", "a你b好c", "１２３ ㈠ ヿ゠ 龥龦 ー々〆", "，。！？abc ，。abc", "don't_stop #tag @name $x -y -_-",
                 "a.b.c ...abc (abc) [abc] {abc} `abc` ~abc \\abc", "x\n\n!abc\r\n?!\r\n\r\nabc", "你好\n\n世界  \n  你", "👍🏽abc 👍123👍你好👍", " \u3000你\u3000好\u00a0a", "é1è2 ñ你"]
     ours = ["<｜User｜>", "<｜tool▁calls▁begin｜>", "<think>", "</think>", "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"]
@@ -169,7 +170,7 @@ def record(path, out, texts=texts):
                 del line["as_text"]
             decoded = tokenizer.decode(line["parse"], skip_special_tokens=False)
             if decoded != text:
-                line["decoded"] = decoded  # which a normalizer has changed
+                line["decoded"] = decoded  # differs from the text, because a normalizer changed it
             lines.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
@@ -179,7 +180,7 @@ def categories():
     found = {}
     for name in names:
         split = pre_tokenizers.Split(Regex(rf"\p{{{name}}}"), "isolated")
-        parting = "-" if name == "Ll" else "a"  # of another category, so that each code point is a piece of its own
+        parting = "-" if name == "Ll" else "a"  # a character of another category, so that each code point is a separate piece
         for begin in range(0, len(points), 65536):
             part = points[begin:begin + 65536]
             for _, (a, b) in split.pre_tokenize_str("".join(parting + chr(c) for c in part)):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""vllm_contract.py FOLDER...: records what unpacked wheels of vLLM have of what the plug-in stands on.
+"""vllm_contract.py FOLDER...: records which of the names that the plug-in uses exist in unpacked wheels of vLLM.
 
 Each FOLDER holds one wheel, unpacked (python3 -m zipfile -e; its .py files are enough). Adds its version to
 tests/python/vllm_plugin/vllm_contract.json: the parameters of each function, method and class that sluice_moe.vllm.compat.SEAMS names.
-They are read from the source; nothing is imported.
+It parses the sources and imports nothing.
 """
 import importlib.util
 import json
@@ -16,7 +16,7 @@ RECORD = ROOT / "tests/python/vllm_plugin/vllm_contract.json"
 
 
 def compat():
-    """sluice_moe/vllm/compat.py by itself: its package wants the library, and vLLM."""
+    """Loads sluice_moe/vllm/compat.py alone, because its package needs the library and vLLM."""
     spec = importlib.util.spec_from_file_location("vllm_compat", ROOT / "python/sluice_moe/vllm/compat.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -25,7 +25,7 @@ def compat():
 
 
 def recorded(folder: pathlib.Path, seams, definitions) -> dict[str, list[str]]:
-    """Parameters by "path name" of each seam that is there."""
+    """Returns {"path name": parameters} of each seam that exists."""
     out = {}
     for seam in seams:
         path = folder / seam.path

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kTableSequences = 1024, kPage = 16;
 constexpr int64_t kMostPositions = 1 << 21;              // over all sequences
-constexpr int64_t kDecodes = 32, kDecodeContext = 1024;  // decodes beside a prompt
+constexpr int64_t kDecodes = 32, kDecodeContext = 1024;  // decode sequences in a prompt's batch
 // Over e4m3 caches a baseline's error may be this many times the operation's bound, because it rounds queries and weights to e4m3 too.
 constexpr double kPeerBoundsE4M3 = 16;
 
@@ -33,7 +33,7 @@ struct AttentionShape {
   int64_t all() const { return sequences + decodes; }
   int64_t tokens() const { return sequences * rows + decodes; }
   int64_t pages() const { return (context + kPage - 1) / kPage; }  // per sequence
-  // The mean number of positions that a row sees.
+  // The mean number of positions that a row attends to.
   double seen() const {
     const auto all = static_cast<double>(context), mine = static_cast<double>(rows);
     const double causal = all - (mine - 1) / 2;
@@ -218,7 +218,7 @@ class Attend {
   std::vector<int32_t> table_, host_q_begin_, host_kv_len_;
 };
 
-// Every configuration of the kernels that have several, by name.
+// The names of all configurations, for kernels that have several.
 Status add_configs(Attend& attend, Contest* contest) {
   Memory& memory = attend.memory();
   const Attention::Problem problem = attend.problem();

@@ -7,8 +7,8 @@
 
 namespace sluice::bench {
 
-// The GPU's ceilings in this run: bytes per microsecond of a read-only stream, and flops of a large bf16 product (by cuBLASLt, if that
-// baseline is there).
+// The GPU's ceilings in this run: bytes per microsecond of a read-only stream, and flops per microsecond of a large bf16 product, if
+// cuBLASLt is loaded.
 Status Bench::card() {
   Memory memory(device_);
   const Stream stream = memory.stream();
@@ -43,7 +43,7 @@ Status Bench::card() {
   for (const sluice_peer* peer : peers_.all()) {
     if (std::string_view(peer->name) != "cublaslt") continue;
     if (const char* why = peer->router_supports(&call))
-      return report_({}, {std::string("dense_8192 left out: ") + why});
+      return report_({}, {std::string("dense_8192 skipped: cublaslt: ") + why});
     void* scratch = nullptr;
     SLUICE_TRY(memory.bytes(std::max<size_t>(peer->router_scratch_bytes(&call), 1), &scratch));
     void* prepared = peer->router_prepare(&call, scratch);
@@ -60,7 +60,7 @@ Status Bench::card() {
     dense.verify = read.verify;
     return hold_paced(dense, {});
   }
-  return report_({}, {"dense_8192 left out: no peer named cublaslt, see --peers"});
+  return report_({}, {"dense_8192 skipped: no library in --peers is named cublaslt"});
 }
 
 }  // namespace sluice::bench

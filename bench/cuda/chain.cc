@@ -1,5 +1,5 @@
-// RMSNorm, gate, choice of experts and grouping as one recorded chain: the part of a layer before its experts. A kernel that is
-// faster alone may slow the chain down, so kernels are chosen by the chain.
+// RMSNorm, gate, choice of experts and grouping, captured as one chain of launches: the part of a layer before its experts. A kernel
+// that is faster alone may slow the chain down, so the time of the chain decides which kernels are used.
 #include <cstdint>
 #include <optional>
 
@@ -19,16 +19,16 @@ struct Plot {
   int64_t tokens_most = INT64_MAX;
 };
 
-// src/nn/moe/layer.cc runs the first way; the others are for comparison.
+// src/nn/moe/layer.cc runs the first combination; the others are for comparison.
 const Plot kPlots[] = {
     {"sluice", {&Layer::norm, &Layer::gate, &Layer::route_group}},
     {"sluice-plain-launches", {&Layer::norm, &Layer::gate, &Layer::route_group}, false},
     {"sluice-separate", {&Layer::norm, &Layer::gate, &Layer::route, &Layer::group}},
-    // Above 64 tokens no fused kernel exists, and this way equals the first.
+    // Above 64 tokens there is no fused kernel, so this combination equals the first.
     {"sluice-fused", {&Layer::norm, &Layer::gate_route, &Layer::group}, true, 64},
 };
 
-// Adds a contender for each way that has kernels, and a complaint for each other way.
+// Adds a contender for each combination that has kernels, and a complaint for each other one.
 void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complaints) {
   for (const Plot& plot : kPlots) {
     if (contest->tokens > plot.tokens_most) continue;
@@ -39,7 +39,7 @@ void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complain
     if (status.ok()) {
       contest->contenders.push_back(contender_of(way, plot.dependent));
     } else {
-      complaints->push_back(way.impl + " left out: " + status.message);
+      complaints->push_back(way.impl + " skipped: " + status.message);
     }
   }
 }
@@ -61,7 +61,7 @@ Status Bench::chain() {
       layer.read_normed();
       const RouterGemm::Problem problem = shape.gate.problem(tokens);
       for (const bool copying : {false, true}) {
-        // The byte floor counts only the gate, because everything else could stay on the chip.
+        // The byte floor counts only the gate's bytes, because everything else could stay on the chip.
         Contest contest{.suite = "routing",
                         .op = "chain",
                         .model = shape.gate.model(),

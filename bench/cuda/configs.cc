@@ -1,5 +1,5 @@
-// The expert GEMMs in every configuration that dispatch lists. The cost models are fitted to these rows, and the rows show how much slower
-// a choice is than the best configuration.
+// The expert GEMMs in every configuration that dispatch lists. The cost models are fitted to these rows, which also show how much slower
+// the configuration that dispatch chooses is than the best one.
 #include <algorithm>
 
 #include "cuda/ours.h"
@@ -11,11 +11,11 @@ namespace sluice::bench {
 namespace {
 
 constexpr int64_t kConfigDraws = 4;
-// Omits configurations whose predicted cost is this many times the best cost, but never the first kFewest.
+// Configurations whose predicted cost exceeds the best by this factor are skipped, except the cheapest kFewest.
 constexpr double kFar = 1.35;
 constexpr size_t kFewest = 6;
 
-// One GEMM of a shape at one token count: its tensors, and the ordered rows of each draw.
+// One GEMM of a shape at one token count: its tensors, and the grouped rows of each routing sample.
 class Product {
  public:
   Product(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws, int64_t tokens)
@@ -108,7 +108,7 @@ Status Bench::configs() {
       SLUICE_TRY(done);
       continue;
     }
-    SLUICE_TRY(report_({}, {std::string(shapes[i].model) + " left out: " + done.message}));
+    SLUICE_TRY(report_({}, {std::string(shapes[i].model) + " skipped: " + done.message}));
   }
   power_.reset();
   return {};
@@ -127,7 +127,7 @@ Status Bench::configs_of(const ExpertShape& s) {
   std::vector<std::vector<Draw>> draws(options_.spreads.size());
   for (size_t i = 0; i < draws.size(); ++i)
     SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kConfigDraws, &draws[i]));
-  // For the second routing, every third count is enough.
+  // Every third token count is enough for the second routing.
   constexpr size_t kThird = 3;
   for (size_t at = 0; at < counts.size(); ++at)
     for (size_t i = 0; i < draws.size(); ++i) {

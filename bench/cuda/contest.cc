@@ -23,23 +23,23 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // Microseconds of one replay. A delay hides the host's part.
+  // Microseconds of one replay. A delay kernel hides the host's launch overhead.
   Status time(Device& device, const Recording& recording, double* us) {
     constexpr double kHostUs = 60;
     const Stream stream = device.stream();
     cudaStream_t native = cuda::queue_of(stream).stream;
-    if (!start_) SLUICE_TRY(cuda::check(cudaEventCreate(&start_), "making an event"));
-    if (!end_) SLUICE_TRY(cuda::check(cudaEventCreate(&end_), "making an event"));
+    if (!start_) SLUICE_TRY(cuda::check(cudaEventCreate(&start_), "creating an event"));
+    if (!end_) SLUICE_TRY(cuda::check(cudaEventCreate(&end_), "creating an event"));
     {
       const Dependent plain(stream, false);
       SLUICE_TRY(delay(kHostUs, stream));
     }
-    SLUICE_TRY(cuda::check(cudaEventRecord(start_, native), "starting the clock"));
+    SLUICE_TRY(cuda::check(cudaEventRecord(start_, native), "recording the start event"));
     SLUICE_TRY(device.replay(recording, stream));
-    SLUICE_TRY(cuda::check(cudaEventRecord(end_, native), "stopping the clock"));
+    SLUICE_TRY(cuda::check(cudaEventRecord(end_, native), "recording the end event"));
     SLUICE_TRY(device.wait(stream));
     float ms = 0;
-    SLUICE_TRY(cuda::check(cudaEventElapsedTime(&ms, start_, end_), "reading the clock"));
+    SLUICE_TRY(cuda::check(cudaEventElapsedTime(&ms, start_, end_), "reading the elapsed time"));
     *us = 1e3 * ms;
     return {};
   }
@@ -81,7 +81,7 @@ Row row_of(const Contest& contest, const Contender& contender, const std::vector
           .note = note};
 }
 
-// Records a contender if its results are correct.
+// Captures a contender if its results are correct.
 Status admit(Device& device, const Contest& contest, const Contender& contender, int64_t launches,
              std::vector<Recorded>* out, std::vector<std::string>* complaints) {
   const Stream stream = device.stream();
@@ -90,8 +90,9 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
   const Dependent dependent(stream, contender.dependent);
   if (const Status status = contender.enqueue(0); !status.ok()) {
     if (status.code == Code::kDevice)
-      SLUICE_TRY(device.wait(stream));  // a refused launch does not fault the device
-    complaints->push_back(name + " left out: " + status.message);
+      SLUICE_TRY(device.wait(
+          stream));  // returns an error after a fault of the device, but not after a rejected launch
+    complaints->push_back(name + " skipped: " + status.message);
     return {};
   }
   if (Status status = device.wait(stream); !status.ok()) {
@@ -101,7 +102,7 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
   const Result<std::string> wrong = contest.verify(contender.who);
   if (!wrong.ok()) return wrong.status();
   if (!wrong.value().empty()) {
-    complaints->push_back(name + " left out, wrong: " + wrong.value());
+    complaints->push_back(name + " skipped, wrong result: " + wrong.value());
     return {};
   }
   auto recording = device.record(stream, [&]() -> Status {
@@ -109,14 +110,14 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
     return {};
   });
   if (!recording.ok()) {
-    complaints->push_back(name + " left out, not recordable: " + recording.status().message);
+    complaints->push_back(name + " skipped, cannot be captured: " + recording.status().message);
     return {};
   }
   out->push_back({&contender, std::move(recording).value(), launches});
   return {};
 }
 
-// Records the contender again with as many runs as fit into `us`, at most kMostRuns.
+// Captures the contender again with as many runs as fit into `us`, at most kMostRuns.
 Status fit(Device& device, Stopwatch& stopwatch, double us, Recorded* r) {
   constexpr int kTries = 2;  // the first try warms up
   constexpr double kMostRuns = 96;
@@ -154,15 +155,16 @@ class Marks {
   Marks& operator=(const Marks&) = delete;
   Status set(Stream stream) {
     events_.push_back(nullptr);
-    SLUICE_TRY(cuda::check(cudaEventCreate(&events_.back()), "making an event"));
-    return cuda::check(cudaEventRecord(events_.back(), cuda::queue_of(stream).stream), "marking a time");
+    SLUICE_TRY(cuda::check(cudaEventCreate(&events_.back()), "creating an event"));
+    return cuda::check(cudaEventRecord(events_.back(), cuda::queue_of(stream).stream), "recording an event");
   }
   Status wait_for(size_t i) const {
     return cuda::check(cudaEventSynchronize(events_[i]), "waiting for an event");
   }
   Status between(size_t i, double* us) const {
     float ms = 0;
-    SLUICE_TRY(cuda::check(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "reading the clock"));
+    SLUICE_TRY(
+        cuda::check(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "reading the elapsed time"));
     *us = 1e3 * ms;
     return {};
   }
@@ -224,7 +226,7 @@ Status measure(Device& device, const Contest& contest, int replays, std::vector<
 
 Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
                      std::vector<Outcome>* outcomes, std::vector<std::string>* complaints) {
-  constexpr int64_t kTrial = 3;  // runs in the recording that estimates the time of one run
+  constexpr int64_t kTrial = 3;  // runs in the first capture, which estimates the time of one run
   std::vector<Recorded> recorded;
   Stopwatch stopwatch;
   for (const Contender& c : contest.contenders)
@@ -251,7 +253,7 @@ Status measure_paced(Device& device, const Contest& contest, const Pace& pace, i
   for (size_t i = 0; pace.burst && i < recorded.size(); ++i) {
     const Recorded& r = recorded[i];
     if (quantile(r.us, 0.5) * static_cast<double>(r.launches) > pace.burst_us) {
-      complaints->push_back(name_of(contest, *r.contender) + ": no burst, one run takes " +
+      complaints->push_back(name_of(contest, *r.contender) + ": no burst row, because one run takes " +
                             std::to_string(quantile(r.us, 0.5)) + " us");
       continue;
     }
@@ -262,7 +264,7 @@ Status measure_paced(Device& device, const Contest& contest, const Pace& pace, i
         {r.contender->who, row_of(contest, *r.contender, r.us, note_of("burst", contest)), mean});
   }
   for (size_t i = 0; pace.sustained && i < recorded.size(); ++i) {
-    // A GPU that has run above its power limit lowers its clock for as long afterwards, whichever contender runs next.
+    // A GPU that exceeded its power limit then lowers its clock for equally long, so rest before the next contender.
     sleep_us(pace.rest_us);
     std::vector<double> us;
     Power::Mean mean;

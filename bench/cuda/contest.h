@@ -12,8 +12,8 @@
 namespace sluice::bench {
 
 enum class Who : uint8_t {
-  kSluice,     // the choice of dispatch, or another way through Sluice: compared with baselines
-  kCandidate,  // one of Sluice's kernels, forced: for cost models
+  kSluice,     // the kernels that dispatch chooses, or another combination: compared with baselines
+  kCandidate,  // one of Sluice's kernels, forced: data for the cost models
   kPeer,
 };
 
@@ -23,9 +23,9 @@ constexpr double kPeerBounds = 4;
 struct Contender {
   Who who = Who::kSluice;
   std::string impl, version;
-  // Programmatic dependent launch of Sluice's kernels; baselines get theirs at creation.
+  // Whether Sluice's kernels use programmatic dependent launch. Baselines are told when they are created.
   bool dependent = false;
-  // Enqueues run i on the device's stream; buffers rotate with i. Can be recorded. Owns everything that it needs.
+  // Enqueues run i on the device's stream; buffers rotate with i. Can be captured. Owns everything that it needs.
   std::function<Status(int64_t i)> enqueue = {};
 };
 
@@ -33,7 +33,7 @@ struct Contest {
   std::string suite, op, model, note;
   int64_t tokens = 0;
   double bytes = 0, flops = 0;
-  int64_t launches = 200;  // runs per recording
+  int64_t launches = 200;  // runs per captured graph
   std::vector<Contender> contenders = {};
   // Overwrites the outputs of run 0.
   std::function<Status()> poison = {};
@@ -48,7 +48,7 @@ struct Outcome {
   Power::Mean power = {};  // only if requested
 };
 
-// Omits contenders with wrong results, with one line each in `complaints`. kDevice: a fault, after which nothing more can be measured.
+// Omits contenders with wrong results, with one line each in `complaints`. Returns kDevice after a fault, when nothing more can be measured.
 Status measure(Device& device, const Contest& contest, int replays, std::vector<Outcome>* outcomes,
                std::vector<std::string>* complaints);
 
@@ -56,12 +56,12 @@ Status measure(Device& device, const Contest& contest, int replays, std::vector<
 // starts after a rest, because the limit averages over about a second (docs/lab/cuda-step-launches.md).
 struct Pace {
   bool burst = true, sustained = true;
-  double burst_us = 5000, pause_us = 10000;  // most work per burst; pause between bursts
+  double burst_us = 5000, pause_us = 10000;  // maximum work per burst; pause between bursts
   double sustained_us = 300000;              // the second half is timed
   double rest_us = 700000;                   // before each sustained measurement
 };
 
-// measure() with as many runs per recording as fit into a burst (contest.launches is ignored), in bursts and sustained. Returns
+// measure() with as many runs per graph as fit into a burst (contest.launches is ignored), in bursts and sustained. Returns
 // rows of both, with "burst " or "sustained " before the note. If one run takes longer than a burst, there is no burst row.
 Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
                      std::vector<Outcome>* outcomes, std::vector<std::string>* complaints);
@@ -81,7 +81,7 @@ class Dependent {
 
 // The GPU's ceilings, measured in this process.
 struct Ceilings {
-  double launch_us = 0, dependent_launch_us = 0;  // an empty kernel in a recorded chain
+  double launch_us = 0, dependent_launch_us = 0;  // an empty kernel in a captured chain
   double read_bytes_per_us = 0;
 };
 Result<Ceilings> measure_ceilings(Device& device);

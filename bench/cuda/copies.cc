@@ -34,7 +34,7 @@ Status Copies::start() {
   return {};
 }
 
-// Keeps two copies in flight. An error ends the copies; the kernels beside them then fail too, and report it.
+// Keeps two copies in flight. An error ends the loop; the concurrent kernels then fail too and report it.
 void Copies::work() {
   for (int64_t i = 0; !stop_; ++i) {
     cudaEvent_t done = done_[i % 2];

@@ -1,4 +1,4 @@
-// Back-to-back copies from the host to the GPU on a separate stream, as a server makes beside its kernels.
+// Back-to-back copies from the host to the GPU on a separate stream, as a server makes them while its kernels run.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -5,7 +5,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kTokensMost = 512;  // above, the gate's product dominates
+constexpr int64_t kTokensMost = 512;  // above, the gate's GEMM dominates
 
 Contest contest_of(const LayerShape& shape, const RouterRoute::Problem& problem, bool dependent) {
   Contest contest{.suite = "router",
@@ -47,7 +47,7 @@ Status Bench::fused() {
         if (status.ok()) {
           contest.contenders.push_back(contender_of(two, dependent));
         } else {
-          complaints.push_back(two.impl + " left out: " + status.message);
+          complaints.push_back(two.impl + " skipped: " + status.message);
         }
         SLUICE_TRY(hold(contest, std::move(complaints)));
       }

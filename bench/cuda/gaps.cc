@@ -1,5 +1,5 @@
-// The cost of a plain launch between dependent launches of expert layers: in bursts, and sustained, where it was seen to cost
-// more than its own time, at a lower clock.
+// The cost of a plain launch between dependent launches of expert layers, in bursts and sustained. In sustained runs it has cost more
+// than its own time, because the clock was lower too.
 #include <algorithm>
 #include <array>
 
@@ -10,13 +10,13 @@
 namespace sluice::bench {
 namespace {
 
-// The launch before layer i of a chain.
+// What is launched before a layer of the chain.
 struct Gap {
   const char* name;
   enum What : uint8_t { kNothing, kDependent, kPlain } what;
   int64_t every;  // in layers
 };
-// In two orders, because a GPU that has run at its power limit for a while lowers its clock for the contender that follows.
+// Two orders of measuring, because a GPU that exceeded its power limit lowers its clock for the next contender.
 struct Order {
   const char* name;
   std::array<Gap, 5> gaps;
@@ -41,7 +41,8 @@ Step behind(const Gap& gap, Step layer, Stream stream) {
 
 Status Bench::gaps() {
   power_.emplace();
-  if (!power_->problem().empty()) SLUICE_TRY(report_({}, {"no power, no clock: " + power_->problem()}));
+  if (!power_->problem().empty())
+    SLUICE_TRY(report_({}, {"power and clock are not recorded: " + power_->problem()}));
   const std::vector<int64_t> counts =
       options_.tokens.empty() ? std::vector<int64_t>{7, 23, 77, 300, 1500} : options_.tokens;
   std::vector<ExpertShape> shapes = mxfp4_shapes();

@@ -12,14 +12,14 @@ namespace sluice::bench {
 
 // Bytes of rotating weights, so that a set is no longer in L2 when it is used again: three times the L2, or twice if time is short.
 constexpr int64_t kColdBytes = int64_t{200} << 20, kQuickColdBytes = int64_t{128} << 20;
-// Activations and outputs rotate too, but stay in L2 if they fit, as after the kernel that wrote them.
+// Activations and outputs rotate too, but stay in L2 if they fit, as in a model, where the previous kernel has just written them.
 constexpr int64_t kTurns = 3;
 
 // x [tokens, hidden] bf16, w [experts, hidden] and bias of type w.
 struct GateShape {
   int64_t hidden, experts;
   bool bias;  // gpt-oss has a bias
-  // Of the logits: bf16 for gpt-oss, f32 for others; also bf16 for baselines that write only bf16.
+  // Of the logits: bf16 for gpt-oss, f32 for other models; also bf16 for baselines that write only bf16.
   DType type;
   int64_t tokens_most = 16384;
   DType w = DType::kBF16;
@@ -55,7 +55,8 @@ class Gate {
   std::vector<Tensor> w_, x_, y_;
   Tensor bias_ = {};
   HostTensor host_w_ = {}, host_bias_ = {};
-  std::map<std::string, Expected> expected_;  // by the bytes of a row of x, because references are slow
+  std::map<std::string, Expected>
+      expected_;  // cached by the bytes of a row of x, because references are slow
 };
 
 }  // namespace sluice::bench

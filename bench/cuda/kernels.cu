@@ -29,7 +29,7 @@ __global__ void fill(T* out, int64_t count, float scale, uint64_t seed) {
   cuda::tile::wait_for_previous();
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
-    // A sum of eight bytes: mean 1020, variance 8 * (256^2 - 1) / 12, near enough to normal.
+    // A sum of eight bytes: mean 1020, variance 8 * (256^2 - 1) / 12, close enough to a normal distribution.
     const uint32_t a = mixed(seed * 0x9e3779b97f4a7c15ull + 2 * i),
                    b = mixed(seed * 0x9e3779b97f4a7c15ull + 2 * i + 1);
     float sum = 0;

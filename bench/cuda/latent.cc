@@ -1,4 +1,4 @@
-// Latent attention over pages: decode steps of many sequences with the heads of DeepSeek V3 or Moonlight, one or some rows per sequence.
+// Latent attention over pages: decode steps of many sequences with the heads of DeepSeek V3 or Moonlight, one or several rows per sequence.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -16,9 +16,9 @@ constexpr int64_t kLatentSequences = 256, kLatentPage = 64;  // baselines need p
 constexpr int64_t kMostLatents = 1 << 21;                    // over all sequences
 constexpr int64_t kRank = 512, kNope = 128, kRope = 64, kValue = 128;
 constexpr int64_t kQueryHead = kNope + kRope, kLatentRow = kRank + kRope;
-// The operation's bound assumes the worst signs, and errors of random data are far below it: a result of zeros would pass. So
-// errors are also compared with the size of y, both as root mean squares. Our one rounding to bf16 leaves about 2^-9; a
-// baseline rounds queries, weights, latents and y.
+// The operation's bound assumes that all rounding errors add up; random data stay so far below it that a result of zeros would pass.
+// The RMS of the errors is therefore also compared with the RMS of y. Sluice rounds once to bf16, which leaves about 2^-9; a baseline
+// rounds queries, weights, latents and y.
 constexpr double kOurShareOfY = 0x1p-7, kPeerShareOfY = 0x1p-6;
 
 // `sequences` sequences of `rows` rows each, which end at position `context`.
@@ -140,7 +140,7 @@ class Latents {
       }
     // Written so that NaN counts as wrong.
     if (std::sqrt(off) <= share * std::sqrt(all)) return std::string();
-    return "off by " + std::to_string(std::sqrt(off / all)) + " of its size, wanted at most " +
+    return "relative error " + std::to_string(std::sqrt(off / all)) + ", wanted at most " +
            std::to_string(share);
   }
 
@@ -191,7 +191,7 @@ class Latents {
   std::map<std::pair<int64_t, int64_t>, Expected> expected_;  // by row and head, because references are slow
 };
 
-// A baseline that is prepared for a shape.
+// A baseline, prepared for one shape.
 struct LatentPeer {
   const sluice_latent_peer* peer;
   void* scratch;
@@ -216,13 +216,13 @@ Result<std::vector<LatentPeer>> ready_peers(const Peers& peers, Latents& latents
   const sluice_peer_latent first = latents.peer_args(0);
   for (const sluice_latent_peer* peer : peers.latent()) {
     if (const char* refusal = peer->supports(&first)) {
-      complaints->push_back(std::string(peer->name) + " left out: " + refusal);
+      complaints->push_back(std::string(peer->name) + " skipped: " + refusal);
       continue;
     }
     void* scratch = nullptr;
     const size_t bytes = peer->scratch_bytes(&first);
     if (bytes > 0) SLUICE_TRY(latents.memory().bytes(bytes, &scratch));
-    // Inputs are filled on the device's stream, and a baseline may use its own.
+    // Inputs are filled on the device's stream, and a baseline may use another stream.
     SLUICE_TRY(latents.memory().device().wait(latents.memory().stream()));
     out.push_back({peer, scratch, peer->prepare(&first, scratch), &latents});
   }
@@ -239,7 +239,7 @@ Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentP
                   .bytes = shape.attend_bytes(),
                   .flops = shape.attend_flops()};
   contest.contenders.push_back(peer.contender(SLUICE_PEER_LATENT_ATTEND));
-  // All runs write to the same latents, which belong to the baseline, so another run overwrites them.
+  // All runs write the latents in the baseline's scratch, so a later run overwrites those of an earlier one.
   contest.poison = [&latents, peer]() -> Status {
     SLUICE_TRY(peer.enqueue(1, SLUICE_PEER_LATENT_ABSORB | SLUICE_PEER_LATENT_ATTEND));
     SLUICE_TRY(peer.enqueue(0, SLUICE_PEER_LATENT_ABSORB));

@@ -1,4 +1,4 @@
-// The first part of an MoE layer, from the residual stream to ordered rows, composed of kernels in several ways.
+// The first part of an MoE layer, from the residual stream to grouped rows, computed by several combinations of kernels.
 #pragma once
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ struct LayerShape {
 };
 std::vector<LayerShape> layer_shapes();
 
-// One way to compute the result: its kernels in order.
+// One combination of kernels, in order.
 struct Way {
   std::string impl;
   std::vector<Step> steps = {};
@@ -32,7 +32,7 @@ class Layer {
   Layer(Gate& gate, const LayerShape& shape, int64_t tokens);
   Status make();
 
-  // Adds one operation to a way. kUnsupported: Sluice has no kernel for it.
+  // Each function appends one operation to `way`, or returns kUnsupported if Sluice has no kernel for it.
   Status norm(Way* way);
   Status gate(Way* way);
   Status route(Way* way);
@@ -43,7 +43,7 @@ class Layer {
   const RouterRoute::Problem& router_route() const { return router_route_; }
   RouterRoute::Args router_route_args(int64_t i) const;
   Memory& memory() { return memory_; }
-  // From now on the gate reads the output of norm() instead of x.
+  // Makes the gate read the output of norm() instead of x from now on.
   void read_normed() { normed_ = true; }
   Status poison_outputs();
   Result<std::string> check_norm();

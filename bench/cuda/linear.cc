@@ -114,7 +114,7 @@ class Dense {
   std::map<int64_t, Expected> expected_;  // by row and feature, because references are slow
 };
 
-// cuBLASLt, with its plain launches: it has no dependent launches.
+// cuBLASLt uses plain launches, because it supports no dependent launch.
 Status add_cublaslt(const Peers& peers, const Dense& dense, Memory& memory, Contest* contest) {
   const Stream stream = memory.stream();
   const auto args = [&dense, tokens = contest->tokens](int64_t i) {
@@ -149,7 +149,7 @@ Status add_cublaslt(const Peers& peers, const Dense& dense, Memory& memory, Cont
   return {};
 }
 
-// Each kernel's best configuration, and the configurations that the cost model does not rule out.
+// Adds every configuration whose predicted cost is at most kFar times that of the best.
 Status add_configs(Memory& memory, const Linear::Problem& problem, const Dense& dense, Contest* contest) {
   constexpr double kFar = 1.7;
   const Device& device = memory.device();

@@ -64,7 +64,7 @@ class Lora {
                                        cuda::queue_of(memory_.stream()).stream),
                        "zeros");
   }
-  // Checks the first row of run 0 and the last two rows: one of those may have no adapter.
+  // Checks the first row of run 0 and the last two, because one of the last two may have no adapter.
   Result<std::string> check() {
     HostTensor a, b, scale;
     SLUICE_TRY(to_host(memory_.device(), a_[0], &a));

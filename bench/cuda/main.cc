@@ -1,4 +1,4 @@
-// sluice_bench_cuda: measures Sluice's kernels on this machine's GPU, and baselines' kernels.
+// sluice_bench_cuda: times Sluice's kernels and baselines' kernels on this machine's GPU.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -19,28 +19,30 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, gaps, separated
-                    by commas; all of them but gaps if not given. gaps: what a launch in front of each layer of experts costs
-                    Rows of fused stand in router.csv, rows of chain in routing.csv
-  --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
-                    Shapes that nothing was fitted to are measured only here: of mxfp4 held-out-3072x1536 and
-                    held-out-5120x1024, of bf16 held-out-3584x1280 and held-out-5120x640
-  --tokens LIST     counts from 1 to 16384; if not given, powers of two, and a few more in some suites
-  --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
-  --out DIR         receives router.csv, routing.csv, lora.csv, linear.csv, attention.csv, latent.csv, sample.csv, mxfp4.csv,
-                    bf16.csv; router, routing, lora, linear, attention, latent, sample also with _candidates (each of
-                    Sluice's kernels, forced), mxfp4 and bf16 with _power: power and clock for their rows
-  --regret          every configuration of the expert GEMMs at every count: expert_configs.csv, which cost models are fitted
-                    to (sluice_fit_costs) and tests check choices against (tests/cuda/regret_test.cc)
-  --quick           11 replays instead of 21, weights of twice the L2 cache instead of three times, no candidates
-  --replays N       5 or more
-  --seconds N       of each suite; every shape gets its share of what is left. What does not fit is skipped, and named
-  --draws DIR       receives the experts that tokens chose in mxfp4 and bf16, for peers in another process: MODEL_ROUTING.i32,
-                    ids of 8 draws, -1 for an expert that is not here
-  --routing LIST    of uniform, zipf, for mxfp4 and bf16; both if not given
-  --pace LIST       of burst, sustained, for mxfp4 and bf16; both if not given. Bursts: at most 5 ms of
-                    work, then 10 ms of rest. Sustained: after a rest, 300 ms without one, the second half timed
-  --peer-ops LIST   of moe_layer, expert_gemms, for mxfp4 and bf16: operations with peers; both if not given
+Times Sluice's kernels on this machine's GPU, and the kernels of the libraries in --peers.
+
+  --suite LIST      comma-separated: router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, gaps,
+                    expert_configs (default: all but gaps and expert_configs). gaps: the cost of a launch before each MoE
+                    layer. Rows of fused go to router.csv, rows of chain to routing.csv.
+  --models LIST     only these shapes, named as in the rows: 2880x128,256x8-deepseek_v3,gpt-oss-120b
+                    Held-out shapes, which no cost model was fitted to, run only if named here: held-out-3072x1536 and
+                    held-out-5120x1024 in mxfp4, held-out-3584x1280 and held-out-5120x640 in bf16
+  --tokens LIST     token counts from 1 to 16384 (default: powers of two, and a few more in some suites)
+  --peers DIR       folder of other libraries to time, peer_*.so (bench/peers/build makes them)
+  --out DIR         folder for the rows (default: the current folder), one CSV file for each suite;
+                    router, routing, lora, linear, attention, latent, sample also write *_candidates.csv (each kernel,
+                    forced); mxfp4, bf16 also *_power.csv (power and clock)
+  --regret          times every configuration of the expert GEMMs and writes expert_configs.csv. sluice_fit_costs fits the
+                    cost models to these rows; tests/cuda/regret_test.cc compares the choices of dispatch with them
+  --quick           11 replays instead of 21, rotating weights of twice the L2 cache instead of three times, no candidates
+  --replays N       replays of each kernel, from 5 to 1000 (default: 21)
+  --seconds N       time limit of each suite, divided over its shapes; token counts that were skipped are listed
+  --expert-ids DIR  writes the chosen experts of mxfp4 and bf16, for other libraries in another process: MODEL_ROUTING.i32,
+                    ids of 8 routing samples, -1 for an expert on another GPU. --draws is an alias
+  --routing LIST    uniform, zipf or both (default: both), in mxfp4 and bf16
+  --pace LIST       burst, sustained or both (default: both), in mxfp4 and bf16. Burst: at most 5 ms of work after 10 ms of
+                    rest. Sustained: a rest, then 300 ms without pauses, of which the second half is timed
+  --peer-ops LIST   moe_layer, expert_gemms or both (default: both), in mxfp4 and bf16: operations that other libraries also run
 )";
 
 struct Suite {
@@ -130,7 +132,7 @@ Result<Options> parse(int argc, char** argv) {
   for (const Suite& suite : kSuites)
     if (suite.run != &Bench::configs && suite.run != &Bench::gaps) o.suites.push_back(&suite);
   for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
+    const std::string word = std::string_view(argv[i]) == "--draws" ? "--expert-ids" : argv[i];
     if (word == "--regret") {
       SLUICE_TRY(parse_suites("expert_configs", &o.suites));
       o.bench.pace = {.burst = true, .sustained = false, .burst_us = 2500, .pause_us = 3000};
@@ -144,13 +146,14 @@ Result<Options> parse(int argc, char** argv) {
       o.bench.candidates = false;
       continue;
     }
-    const char* const known[] = {"--suite",   "--models", "--tokens", "--peers",   "--out",     "--replays",
-                                 "--seconds", "--pace",   "--draws",  "--routing", "--peer-ops"};
+    const char* const known[] = {"--suite",      "--models",  "--tokens",  "--peers",
+                                 "--out",        "--replays", "--seconds", "--pace",
+                                 "--expert-ids", "--routing", "--peer-ops"};
     if (std::find(std::begin(known), std::end(known), word) == std::end(known))
       return invalid(
           "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, "
           "--seconds, --pace, "
-          "--routing, --draws, --peer-ops, found '" +
+          "--routing, --expert-ids, --peer-ops, found '" +
           word + "'");
     if (++i == argc) return invalid(word + ": wanted a value, found none");
     const std::string value = argv[i];
@@ -168,7 +171,7 @@ Result<Options> parse(int argc, char** argv) {
       int64_t n = 0;
       SLUICE_TRY(parse_count(word, value, 1, 86400, &n));
       o.bench.seconds = static_cast<double>(n);
-    } else if (word == "--draws") {
+    } else if (word == "--expert-ids") {
       o.bench.draws = value;
     } else if (word == "--routing") {
       SLUICE_TRY(parse_routing(value, &o.bench.spreads));
@@ -183,7 +186,7 @@ Result<Options> parse(int argc, char** argv) {
   return o;
 }
 
-// Writes each row to its file at once, so that a fault loses only later rows.
+// Writes each row to its file immediately, so that a fault loses only later rows.
 class Files {
  public:
   explicit Files(fs::path folder) : folder_(std::move(folder)) {}
@@ -205,7 +208,7 @@ class Files {
   }
 
  private:
-  // The mean over the samples that were taken while the row was measured.
+  // Writes the mean power and clock while the row was measured.
   Status add_power(const Outcome& outcome) {
     const Row& row = outcome.row;
     std::ofstream& file = files_[row.suite + "_power.csv"];
@@ -226,7 +229,7 @@ class Files {
   std::map<std::string, std::ofstream> files_;
 };
 
-// Prints one line: the fastest contender, and the ratio.
+// Prints one line: Sluice, its fastest kernel, the fastest baseline, and the ratio.
 void print(const std::vector<Outcome>& outcomes) {
   if (outcomes.empty()) return;
   const Outcome *sluice = nullptr, *candidate = nullptr, *peer = nullptr;
@@ -243,7 +246,7 @@ void print(const std::vector<Outcome>& outcomes) {
               static_cast<long long>(r.tokens), floor_us(r.bytes, r.flops));
   if (sluice) std::printf("  sluice %7.2f", sluice->row.median_us);
   if (candidate) std::printf("  best %7.2f %s", candidate->row.median_us, candidate->row.impl.c_str());
-  if (peer) std::printf("  peer %7.2f %s", peer->row.median_us, peer->row.impl.c_str());
+  if (peer) std::printf("  baseline %7.2f %s", peer->row.median_us, peer->row.impl.c_str());
   if (peer && sluice) std::printf("  ratio %.2f", peer->row.median_us / sluice->row.median_us);
   std::printf("\n");
 }
@@ -257,21 +260,21 @@ Status run(const Options& o) {
   std::error_code error;
   for (const fs::path& folder : {o.out, o.bench.draws}) {
     if (!folder.empty()) fs::create_directories(folder, error);
-    if (error) return {Code::kIo, "wanted a folder " + folder.string() + ", found: " + error.message()};
+    if (error) return {Code::kIo, "could not create the folder " + folder.string() + ": " + error.message()};
   }
   const auto ceilings = measure_ceilings(device);
   if (!ceilings.ok()) return ceilings.status();
-  std::printf("device   %s\nlaunch   %.2f us, dependent %.2f us (an empty kernel in a recording)\n",
+  std::printf("device   %s\nlaunch   %.2f us, dependent %.2f us (an empty kernel in a captured graph)\n",
               text(device.info()).c_str(), ceilings.value().launch_us, ceilings.value().dependent_launch_us);
   std::printf("memory   reads %.2f TB/s\n", 1e-6 * ceilings.value().read_bytes_per_us);
   for (const sluice_peer* peer : peers.value().all())
-    std::printf("peer     %s (%s)\n", peer->name, peer->version);
+    std::printf("baseline %s (%s)\n", peer->name, peer->version);
   for (const sluice_layer_peer* peer : peers.value().layers())
-    std::printf("peer     %s (%s), whole layers\n", peer->name, peer->version);
+    std::printf("baseline %s (%s), whole layers\n", peer->name, peer->version);
   for (const sluice_attention_peer* peer : peers.value().attention())
-    std::printf("peer     %s (%s), attention\n", peer->name, peer->version);
+    std::printf("baseline %s (%s), attention\n", peer->name, peer->version);
   for (const sluice_latent_peer* peer : peers.value().latent())
-    std::printf("peer     %s (%s), latent attention\n", peer->name, peer->version);
+    std::printf("baseline %s (%s), latent attention\n", peer->name, peer->version);
   Files files(o.out);
   int64_t rows = 0;
   Bench bench(
@@ -290,7 +293,9 @@ Status run(const Options& o) {
     SLUICE_TRY(bench.finish());
   }
   return rows > 0 ? Status{}
-                  : unsupported("wanted something to measure, found none: see --models, and the lines above");
+                  : unsupported(
+                        "nothing to measure: no selected suite has the models and tokens asked for; see the "
+                        "lines above");
 }
 
 int main_of(int argc, char** argv) {

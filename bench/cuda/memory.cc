@@ -19,7 +19,7 @@ void reshape(Tensor* t, std::initializer_list<int64_t> shape, DType type, void* 
 }  // namespace
 
 Memory::~Memory() {
-  (void)device_.wait(stream());  // an error was already reported where it mattered
+  (void)device_.wait(stream());  // a fault was already reported by the call that needed the result
   for (void* block : blocks_) device_.release(block);
 }
 
@@ -85,7 +85,7 @@ Status Memory::upload(const std::vector<int32_t>& values, std::initializer_list<
   SLUICE_TRY(tensor(DType::kI32, shape, out));
   return cuda::check(
       cudaMemcpy(out->data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
-      "tables of a step");
+      "copying page tables");
 }
 
 int64_t cold_sets(int64_t cold_bytes, double bytes_of_run) {

@@ -1,4 +1,4 @@
-// Tensors on the GPU that live as long as a shape is measured.
+// GPU tensors for the time in which one shape is measured.
 #pragma once
 #include <string>
 #include <vector>
@@ -30,7 +30,7 @@ class Memory {
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
                 std::vector<Tensor>* out);
   Status several(DType type, std::initializer_list<int64_t> shape, int64_t count, std::vector<Tensor>* out);
-  // Makes a tensor from these numbers.
+  // Makes a tensor with these values.
   Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out);
 
  private:
@@ -49,7 +49,7 @@ inline Tensor row_of(Tensor t, int64_t row) {
   return first_rows(t, 1);
 }
 
-// A contiguous copy of a tensor on the host. `from` is contiguous too.
+// A copy of a tensor on the host. `from` must be contiguous.
 struct HostTensor {
   std::string bytes;
   Tensor tensor;
@@ -60,7 +60,7 @@ Status to_host(Device& device, const Tensor& from, HostTensor* out);
 int64_t cold_sets(int64_t cold_bytes, double bytes_of_run);
 
 // Page tables i32[rows, columns] for `sets` disjoint sets of pages. Each set has `count` pages; the rest of a table is -1. The pages of a
-// sequence are scattered, as after some hours of serving. `first`: the numbers of the first table.
+// sequence are scattered, as after some hours of serving. `first` receives the entries of the first table.
 Status page_tables(Memory& memory, int64_t sets, int64_t count, int64_t rows, int64_t columns,
                    std::vector<Tensor>* out, std::vector<int32_t>* first);
 

@@ -47,21 +47,21 @@ Result<Step> make_step(Memory& memory, const typename Op::Problem& problem, Make
   });
 }
 
-// A way through Sluice's kernels, with dependent launches as in a recorded layer.
+// One combination of Sluice's kernels, with dependent launches, as in a captured layer.
 inline Contender contender_of(std::string impl, Step step) {
   return {Who::kSluice, std::move(impl), commit(), true, std::move(step)};
 }
 
-// A kernel whose predicted cost is this many times the best is not measured, because its runs would take most of a suite.
+// Kernels are measured up to this many times the best predicted cost; slower ones would take most of a suite's time.
 constexpr double kFarSlower = 3;
 
-// A way through Sluice's kernels: its name in rows, and the policy that forces it.
+// A combination of Sluice's kernels: its name in rows, and the policy that forces it.
 struct ForcedWay {
   std::string name;
   Policy policy;
 };
 
-// The words that force the stages of a fused operation: every combination of kernels for its operations, and every kernel of several
+// Values of Policy::force for a fused operation: every combination of unfused kernels, and every kernel that computes several of its
 // stages.
 template <class Op>
 std::vector<std::string> words_of_stages(const Catalog& catalog, const typename Op::Problem& problem) {
@@ -85,7 +85,8 @@ std::vector<std::string> words_of_stages(const Catalog& catalog, const typename 
   return out;
 }
 
-// The ways that cost at most `ratio` times the choice of dispatch. by_config: each configuration of a kernel is a separate way.
+// The combinations that cost at most `ratio` times the choice of dispatch. With by_config each configuration of a kernel counts
+// separately.
 template <class Op>
 std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Problem& problem, double ratio,
                                  bool by_config) {
@@ -115,8 +116,8 @@ std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Proble
   return out;
 }
 
-// "sluice", and one contender for each way that is not far slower; by_config: see ways_near(). Without a kernel that accepts the problem: no contender, and
-// a complaint. `args(i)` are the tensors of run i.
+// Adds the contender "sluice", and one for each combination that is not far slower (by_config: see ways_near()). If no kernel accepts
+// the problem, adds a complaint instead. `args(i)` are the tensors of run i.
 template <class Op, class MakeArgs>
 Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs args, bool dependent,
                 Contest* contest, std::vector<std::string>* complaints, bool by_config = false) {
@@ -132,7 +133,7 @@ Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs ar
   };
   if (const auto plan = plan_op<Op>(memory.device(), problem); !plan.ok()) {
     complaints->push_back(std::string(Op::kName) + " (" + fields_text(problem) +
-                          ") left out, no kernel of ours: " + plan.status().message);
+                          ") skipped, Sluice has no kernel: " + plan.status().message);
     return {};
   }
   SLUICE_TRY(add(Who::kSluice, "sluice", {}));

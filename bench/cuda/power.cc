@@ -37,10 +37,10 @@ struct Power::Library {
   int (*fields)(Handle, int, FieldValue*) = nullptr;
   int (*power)(Handle, unsigned*) = nullptr;
 
-  // Returns an empty string, or the missing part.
+  // Returns an empty string, or what is missing.
   std::string open() {
     library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) return "libnvidia-ml.so.1 does not load";
+    if (!library) return "libnvidia-ml.so.1 cannot be loaded";
     const auto find = [&](const char* name, auto* function) {
       *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
       return *function != nullptr;
@@ -53,9 +53,9 @@ struct Power::Library {
     char bus[32] = {};
     if (cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetPCIBusId(bus, sizeof bus, device) != cudaSuccess)
-      return "CUDA names no GPU";
-    if (init() != 0) return "nvmlInit fails";
-    return by_bus(bus, &gpu) == 0 ? "" : "NVML does not know the GPU " + std::string(bus);
+      return "CUDA reports no PCI address of the GPU";
+    if (init() != 0) return "nvmlInit failed";
+    return by_bus(bus, &gpu) == 0 ? "" : "NVML finds no GPU at " + std::string(bus);
   }
 
   bool read(double* watts, double* sm_mhz) {

@@ -9,7 +9,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kSmall = 512;  // up to here, baselines that write only bf16 are the fastest
+constexpr int64_t kSmall = 512;  // up to this many tokens the fastest baselines write bf16 only
 constexpr GateShape kGateShapes[] = {
     {2880, 32, true, kB},           {2880, 128, true, kB},          {4096, 256, false, kF},
     {7168, 256, false, kF},         {7168, 384, false, kF},         {2688, 128, false, kF},
@@ -62,7 +62,7 @@ Status Bench::router() {
                             [&](const GateShape& s) { return wants(s.model()); });
   for (const GateShape& shape : kGateShapes) {
     if (!wants(shape.model())) continue;
-    constexpr int64_t kFused = 2;  // the next suite's share of the time; a shape has 1
+    constexpr int64_t kFused = 2;  // shares of the time kept for the suite `fused`; each shape has one
     share(kFused + left--);
     Gate gate(device_, shape, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));

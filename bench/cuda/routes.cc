@@ -6,7 +6,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kRows = 64;  // rows at each end, because references are slow
+constexpr int64_t kRows = 64;  // rows checked at each end, because references are slow
 
 Tensor rows_of(Tensor t, int64_t first, int64_t count) {
   if (!t.present()) return t;

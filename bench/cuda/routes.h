@@ -44,7 +44,7 @@ Result<std::string> check_all(Device& device, const typename Op::Problem& proble
   return wrong;
 }
 
-// The functions of a contest for its outputs: for run 0 with these tensors.
+// Contest::poison for run 0 with these tensors.
 Status poison_routes(const RouteGroup::Problem& problem, const RouteGroup::Args& args, Stream stream);
 
 }  // namespace sluice::bench

@@ -1,4 +1,4 @@
-// From logits to all inputs of the expert GEMMs.
+// Routing: from logits to all inputs of the expert GEMMs.
 #include <algorithm>
 
 #include "backends/cuda/queue.h"
@@ -49,7 +49,7 @@ Status add_separate(Memory& memory, const RouteGroup::Problem& problem, const Tu
   const auto route = make_ready<RouteTopk>(memory, problem.route);
   const auto group = make_ready<GroupRows>(memory, RouteGroup::group(problem));
   for (const Status& status : {route.status(), group.status()})
-    if (!status.ok()) return complaints->push_back("sluice-separate left out: " + status.message), Status{};
+    if (!status.ok()) return complaints->push_back("sluice-separate skipped: " + status.message), Status{};
   const auto enqueue = [&turns, route = route.value(), group = group.value(),
                         stream = memory.stream()](int64_t i) -> Status {
     const RouteGroup::Args& a = turn_of(turns, i);
@@ -79,7 +79,7 @@ Status add_peers(const Peers& peers, Memory& memory, const RouteGroup::Problem& 
                              .scratch = nullptr,
                              .dependent = dependent};
     if (!peer->routing_supports) continue;
-    // A baseline without dependent launches runs unchanged between dependent launches.
+    // A baseline that refuses dependent launches is launched plainly in the chain of dependent launches.
     if (peer->routing_supports(&call)) call.dependent = 0;
     if (peer->routing_supports(&call)) continue;
     const size_t bytes = peer->routing_scratch_bytes ? peer->routing_scratch_bytes(&call) : 0;

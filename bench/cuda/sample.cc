@@ -1,4 +1,4 @@
-// The operations at both ends of a step: rows of the embedding, rotary pairs, and tokens sampled from logits.
+// The operations at both ends of a step: embedding lookup, RoPE, and sampling from logits.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

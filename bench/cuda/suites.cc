@@ -43,7 +43,7 @@ bool Bench::over(const std::string& model, int64_t tokens) {
 Status Bench::finish() {
   std::vector<std::string> lines;
   for (const auto& [model, list] : skipped_)
-    lines.push_back(suite_ + " " + model + ": skipped, its share of --seconds was over, M = " + list);
+    lines.push_back(suite_ + " " + model + ": skipped, its share of --seconds was used up: M = " + list);
   return report_({}, lines);
 }
 
@@ -73,8 +73,8 @@ Status Bench::hold_paced(const Contest& contest, std::vector<std::string> compla
 }
 
 int64_t Bench::launches_for(int64_t weight_bytes, double bytes, double flops) const {
-  constexpr double kShortestUs = 400;  // per recording: a hundred times the cost of starting it
-  constexpr double kOverheadUs = 1.5;  // per run, above its floor
+  constexpr double kShortestUs = 400;  // per captured graph: a hundred times the cost of its launch
+  constexpr double kOverheadUs = 1.5;  // per run, above its byte floor
   constexpr int64_t kFewest = 10, kMost = 200;
   const double us = floor_us(bytes, flops) + kOverheadUs;
   const int64_t timed = std::clamp(static_cast<int64_t>(std::ceil(kShortestUs / us)), kFewest, kMost);

@@ -22,7 +22,7 @@ class Bench {
     std::vector<std::string> models;  // only these; empty: all models
     std::vector<int64_t> tokens;      // empty: the suite's counts
     int replays = 21;
-    bool candidates = true;  // also each of Sluice's kernels, forced
+    bool candidates = true;  // also time each of Sluice's kernels, forced
     int64_t cold_bytes = kColdBytes;
     double seconds = 0;  // time limit of a suite; 0: none
     // For mxfp4 and bf16.
@@ -30,7 +30,7 @@ class Bench {
     std::vector<Spread> spreads = {Spread::kUniform, Spread::kZipf};
     // Operations in which baselines take part.
     std::vector<std::string> peer_ops = {"moe_layer", "expert_gemms"};
-    std::filesystem::path draws;  // a folder for the experts that tokens chose; empty: they are not written
+    std::filesystem::path draws;  // --expert-ids: where to write the chosen experts; empty: nowhere
   };
   // `report` receives the outcomes of a contest and its complaints as soon as they exist.
   using Report = std::function<Status(const std::vector<Outcome>&, const std::vector<std::string>&)>;
@@ -51,16 +51,16 @@ class Bench {
   Status sample();     // embedding, rope, sample
   Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();       // the same, and draft_step
-  Status gaps();       // moe_layer_behind: layers of experts after other launches
+  Status gaps();       // moe_layer_behind: MoE layers after other launches
   Status configs();    // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Gives the next part its share of the remaining time: one of `parts`.
+  // Gives the next part 1 / `parts` of the remaining time.
   void share(int64_t parts);
   bool over(const std::string& model, int64_t tokens);
-  // Runs per recording: enough that rotating weights are cold and that a recording is long enough to time, but no more.
-  // weight_bytes may be 0: then nothing has to be cold.
+  // Runs per captured graph: just enough that rotating weights are cold and that a replay is long enough to time. With weight_bytes = 0
+  // nothing has to be cold.
   int64_t launches_for(int64_t weight_bytes, double bytes, double flops) const;
   Status embedding(int64_t tokens);
   Status rope(int64_t tokens);

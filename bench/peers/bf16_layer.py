@@ -1,21 +1,21 @@
 """Measures bf16 MoE layers of PyTorch, of vLLM's Triton fused_moe and of FlashInfer's cutlass_fused_moe, and appends their rows
 to a bf16.csv of sluice_bench_cuda.
 
-usage: python3 bf16_layer.py --csv bf16.csv --draws DIR [--vllm DIR] [--flashinfer FILE] [--peers LIST] [--models LIST]
+usage: python3 bf16_layer.py --csv bf16.csv --expert-ids DIR [--vllm DIR] [--flashinfer FILE] [--peers LIST] [--models LIST]
                              [--tokens LIST] [--routing LIST] [--pace LIST] [--ops LIST] [--replays N] [--seconds N] [--compile]
 
-Wants torch and triton on the GPU's machine, layer_bench.py and flashinfer_bf16.py beside this file, in --vllm the folder
-vllm_fused_moe that bench/peers/build makes, in --flashinfer its flashinfer_bf16_moe.so. How it measures stands in layer_bench.py.
+Requires a GPU, torch and triton, and layer_bench.py and flashinfer_bf16.py in the folder of this file. --vllm takes the folder
+vllm_fused_moe and --flashinfer the file flashinfer_bf16_moe.so, both built by bench/peers/build. layer_bench.py describes the method.
 
-torch-grouped-mm  sort by expert, gather, torch._grouped_mm, activation, torch._grouped_mm, back to the order of tokens and a
-                  batched product with the router's weights. `expert_gemms`: rows gathered already.
-vllm-fused-moe    fused_experts as vLLM runs it: moe_align_block_size (none where there are few tokens), its Triton kernel,
-                  activation, its Triton kernel with the router's weights, moe_sum. Configurations: vLLM's file for this card
-                  where it has one for bf16 and the shape, else the fastest of its default and a few others, found here.
-flashinfer-cutlass  flashinfer_bf16_moe.cu, with the tiles that are fastest for the problem, found here. `expert_gemms`: rows
-                  expanded already, the weighted sum in it.
-`draft_step`      router GEMM in f32 by cuBLAS, DeepSeek V3's choice (vllm: its grouped_topk), the layer, and the shared expert
-                  (vllm: on a stream of its own) in one recorded chain.
+torch-grouped-mm    sort by expert, gather, torch._grouped_mm, activation, torch._grouped_mm, scatter to tokens, and a batched GEMM
+                    with the router's weights. `expert_gemms` starts from gathered rows.
+vllm-fused-moe      fused_experts as vLLM runs it: moe_align_block_size (not for few tokens), its Triton kernel, activation, its
+                    Triton kernel with the router's weights, moe_sum. The configuration is that of vLLM's file for this GPU, bf16
+                    and the shape. If there is none, timing chooses among vLLM's default and a few others.
+flashinfer-cutlass  flashinfer_bf16_moe.cu, with the tiles that are fastest for the problem in a trial. `expert_gemms` starts from
+                    expanded rows and includes the weighted sum.
+`draft_step`        f32 router GEMM by cuBLAS, DeepSeek V3's routing (vLLM: its grouped_topk), the layer, and the shared expert (vLLM:
+                    on its own stream), captured as one graph.
 """
 
 import argparse
@@ -35,14 +35,14 @@ from flashinfer_bf16 import FlashinferPeer
 from layer_bench import DRAWS, SHARE, Csv, ids_of_all, measure, read_draws, record, replay_ms
 
 BF16 = torch.bfloat16
-ROOM = 12 << 30  # bytes of all sets of weights; there are 1 to 3 sets
+ROOM = 12 << 30  # bytes of all sets of weights together; there are 1 to 3 sets
 TOKENS = [1, 64, 1024, 4096, 8, 256, 16384, 16, 2, 512, 32, 128, 2048, 4, 8192, 3, 5]
 DRAFT_TOKENS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """`routed`: experts that tokens choose from; those beyond `experts` are not here and contribute nothing."""
+    """`routed` is the number of experts from which tokens choose. Only the first `experts` are on this GPU; the others add nothing."""
 
     name: str
     experts: int
@@ -51,7 +51,7 @@ class Model:
     hidden: int
     inner: int
     gated: bool = True  # silu(gate) * up, gates first; otherwise relu(up)^2
-    groups: int = 0  # groups of DeepSeek V3's routing, in a draft step with a shared expert; 0: there is no such step
+    groups: int = 0  # groups of DeepSeek V3's routing, for draft_step; 0: the model has no draft_step
     topk_groups: int = 1
     scale: float = 1.0  # of the weights of the chosen experts
 
@@ -75,14 +75,14 @@ MODELS = {
         Model("deepseek-v3-ep8", 32, 256, 8, 7168, 2048),
         Model("qwen3-235b-a22b-tp8", 128, 128, 8, 4096, 192),
         Model("glm-4.5-air", 128, 128, 8, 4096, 1408, groups=1),
-        Model("held-out-3584x1280", 96, 96, 6, 3584, 1280),  # measured only if it is named
+        Model("held-out-3584x1280", 96, 96, 6, 3584, 1280),  # measured only if --models names it
         Model("held-out-5120x640", 192, 192, 8, 5120, 640),
     )
 }
 
 
 class Weights:
-    """One set: up [experts, up_rows, hidden], down [experts, hidden, inner], and what a draft step has beside them."""
+    """One set of weights: up [experts, up_rows, hidden], down [experts, hidden, inner], and the additional weights of a draft step."""
 
     def __init__(self, model, seed):
         make = torch.Generator(device="cuda").manual_seed(seed)
@@ -101,7 +101,7 @@ class Weights:
 
 
 def choose(model, logits, bias):
-    """DeepSeek V3's choice: ids and weights."""
+    """DeepSeek V3's routing: returns ids and weights."""
     scores = torch.sigmoid(logits)
     biased = scores + bias
     groups = biased.unflatten(-1, (model.groups, -1)).topk(2, -1).values.sum(-1).topk(model.topk_groups, -1).indices
@@ -113,7 +113,7 @@ def choose(model, logits, bias):
 
 
 def reference(model, w, x, ids, weights, shared=False):
-    """One token, in double precision."""
+    """Returns y of one token in double precision."""
     y = torch.zeros(model.hidden, dtype=torch.float64, device="cuda")
     x = x.double()
     for e, weight in zip(ids.tolist(), weights.tolist()):
@@ -123,12 +123,12 @@ def reference(model, w, x, ids, weights, shared=False):
 
 
 def wrong_token(model, w, x, ids, weights, y, shared=False):
-    """Empty, or what is wrong with one of three tokens of y."""
+    """Checks three tokens of y. Returns an empty string, or a description of the error."""
     for t in sorted({0, x.shape[0] // 2, x.shape[0] - 1}):
         want = reference(model, w, x[t], ids[t], weights[t].double(), shared)
         off, size = float((y[t].double() - want).norm()), float(want.norm())
         if not off <= SHARE * size:
-            return f"token {t} is off by {off:.4g} where its size is {size:.4g}, wanted at most {SHARE} of it"
+            return f"token {t}: the norm of the error is {off:.4g}, wanted at most {SHARE} of the norm {size:.4g}"
     return ""
 
 
@@ -154,7 +154,7 @@ class TorchPeer:
         return ends, order // m.top_k, back
 
     def ready(self, x, ids):
-        """What `gemms` takes: the groups, and rows of x by expert."""
+        """Returns the input of `gemms`: the groups, and the rows of x sorted by expert."""
         group = self.group(ids)
         return group, x[group[1]]
 
@@ -166,7 +166,7 @@ class TorchPeer:
     def layer(self, x, ids, weights, w):
         m, (group, rows) = self.model, self.ready(x, ids)
         g = self.gemms((group, rows), w)
-        if m.routed > m.experts:  # rows of experts of other ranks hold arbitrary data
+        if m.routed > m.experts:  # rows of experts on other GPUs are uninitialised
             g.masked_fill_((self.count >= group[0][-1])[:, None], 0)
         g = g[group[2]].view(-1, m.top_k, m.hidden)
         return torch.bmm(weights.to(BF16)[:, None, :], g)[:, 0]
@@ -177,8 +177,8 @@ class TorchPeer:
         return self.layer(x, ids, weights, w) + shared
 
 
-# Block sizes of rows, columns and k, rows per group, warps, stages: tried besides vLLM's default if vLLM has no configuration file, by the
-# largest token count.
+# Configurations (block sizes of rows, columns and k, rows per group, warps, stages) to try besides vLLM's default if vLLM has no
+# configuration file. The first number is the largest token count of the list.
 TRIED = [
     (64, [(16, 128, 64, 1, 4, 5), (16, 64, 256, 1, 4, 3), (16, 128, 128, 1, 4, 3)]),
     (512, [(16, 128, 128, 1, 4, 3), (32, 128, 128, 16, 4, 3), (64, 256, 64, 16, 8, 4)]),
@@ -212,7 +212,7 @@ class VllmPeer:
             raise RuntimeError(f"{name}: error {error}")
 
     def configs(self, model, tokens):
-        """The one of vLLM's file, or several to choose from."""
+        """Returns the configuration in vLLM's file, or several candidates."""
         path = os.path.join(self.folder, "configs", f"E={model.experts},N={model.inner},device_name=NVIDIA_H200.json")
         if os.path.exists(path):
             with open(path) as file:
@@ -225,7 +225,7 @@ class VllmPeer:
 
     @staticmethod
     def naive(model, tokens):
-        """Whether vLLM reads an expert once for each of its tokens, without sorting."""
+        """Whether vLLM skips sorting and reads an expert once for each of its tokens."""
         return model.routed == model.experts and tokens * model.top_k * 4 <= model.experts
 
     def padded_rows(self, model, tokens):
@@ -241,7 +241,7 @@ class VllmPeer:
         return min(rows, pairs * block) if (pairs if down else tokens) < block else rows
 
     def launch(self, model, tokens, down, a, b, c, weights, sorted_ids, blocks, padded, warm=False):
-        """The Triton kernel, as invoke_fused_moe_triton_kernel calls it; warm: compiles it, from types in place of tensors."""
+        """Calls the Triton kernel as invoke_fused_moe_triton_kernel does. With `warm` only compiles it, and takes types instead of tensors."""
         import triton.language as tl
 
         n, k = (model.hidden, model.inner) if down else (model.up_rows, model.hidden)
@@ -345,7 +345,7 @@ class VllmPeer:
         return self._side
 
 
-warming = None  # the baseline, in processes that compile
+warming = None  # the baseline, in compiling processes
 
 
 def warm_with(peer):
@@ -362,8 +362,8 @@ def warm_one(given):
 
 
 def warm_all(peer, options):
-    """Compiles all kernels in processes side by side; the cache on disk has them afterwards."""
-    # Triton compiles again if a number becomes, or stops being, a multiple of 16.
+    """Compiles all kernels in parallel processes, into Triton's cache on disk."""
+    # Triton specialises on whether a number is a multiple of 16.
     work = {}
     for m in options.models:
         for n in options.tokens:
@@ -373,7 +373,7 @@ def warm_all(peer, options):
                 work[key] = m, n, peer.config
     work = list(work.values())
     start = time.monotonic()
-    # Forked before this process uses the GPU, so the baseline need not be sent.
+    # The processes are forked before this one uses the GPU, so they inherit the baseline.
     with multiprocessing.get_context("fork").Pool(min(len(work), os.cpu_count()), warm_with, (peer,)) as pool:
         told = [t for t in pool.map(warm_one, work, chunksize=1) if t]
     print(f"compiled for {len(work)} problems in {time.monotonic() - start:.0f} s", *told, sep="\n", flush=True)
@@ -394,7 +394,7 @@ def measure_peer(peer, table, options, model, tokens, spread, sets, x, ids, weig
     layer = lambda i: peer.layer(x[i % len(x)], all_ids[i % DRAWS], weights[i % DRAWS], sets[i % n])
     wrong = wrong_token(model, sets[0], x[0], ids[0], weights[0], layer(0))
     if wrong:
-        raise RuntimeError("wrong: " + wrong)
+        raise RuntimeError("wrong result: " + wrong)
     ready = [peer.ready(x[i % len(x)], ids[i]) for i in range(DRAWS)]
     runs = {
         "moe_layer": (layer, spread),
@@ -403,7 +403,7 @@ def measure_peer(peer, table, options, model, tokens, spread, sets, x, ids, weig
     if "draft_step" in options.ops and model.groups and hasattr(peer, "draft") and tokens <= DRAFT_TOKENS and spread == options.routing[0]:
         run, wrong = draft_of(peer, model, tokens, sets, x)
         if wrong:
-            print(f"!! {model.name} M={tokens} {peer.impl} draft_step: left out, wrong: {wrong}", flush=True)
+            print(f"!! {model.name} M={tokens} {peer.impl} draft_step: skipped, wrong result: {wrong}", flush=True)
         else:
             runs["draft_step"] = run, "by router"
     for op in (op for op in options.ops if op in runs):
@@ -423,19 +423,19 @@ def run_model(peers, tables, options, model, end):
         for spread in options.routing:
             ids = read_draws(options.draws, model, spread, tokens)
             if ids is None:
-                print(f"!! {model.name} M={tokens} {spread}: left out, no draws of so many tokens")
+                print(f"!! {model.name} M={tokens} {spread}: skipped, --expert-ids has no ids for so many tokens")
                 continue
             weights = [torch.rand((tokens, model.top_k), device="cuda").add_(0.5) for _ in range(DRAWS)]
             weights = [w / w.sum(-1, keepdim=True) for w in weights]
             for peer, table in zip(peers, tables):
                 what = f"{model.name} M={tokens} {spread} {peer.impl}"
                 if time.monotonic() > end:
-                    print(f"!! {what}: skipped, --seconds are over")
+                    print(f"!! {what}: skipped, --seconds is used up")
                     continue
                 try:
                     measure_peer(peer, table, options, model, tokens, spread, sets, x, list(ids), weights)
                 except Exception as error:  # a refusal by the baseline: report it and measure the rest
-                    print(f"!! {what}: left out: {error!r}", flush=True)
+                    print(f"!! {what}: skipped: {error!r}", flush=True)
 
 
 def parse():
@@ -447,18 +447,18 @@ def parse():
         return word
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", required=True, help="bf16.csv of sluice_bench_cuda")
-    parser.add_argument("--draws", required=True, help="the folder that its --draws wrote")
-    parser.add_argument("--vllm", help="the folder vllm_fused_moe")
-    parser.add_argument("--flashinfer", help="the file flashinfer_bf16_moe.so")
-    parser.add_argument("--peers", type=words("some", ("torch", "vllm", "flashinfer")), help="torch and what has a file here")
+    parser.add_argument("--csv", required=True, help="bf16.csv of sluice_bench_cuda, to which rows are appended")
+    parser.add_argument("--expert-ids", "--draws", dest="draws", required=True, metavar="DIR", help="folder that sluice_bench_cuda --expert-ids wrote")
+    parser.add_argument("--vllm", metavar="DIR", help="folder vllm_fused_moe of bench/peers/build")
+    parser.add_argument("--flashinfer", metavar="FILE", help="flashinfer_bf16_moe.so of bench/peers/build")
+    parser.add_argument("--peers", type=words("some", ("torch", "vllm", "flashinfer")), help="default: torch, and each library whose file is given")
     parser.add_argument("--models", type=words("some", MODELS), default=[m for m in MODELS if "held-out" not in m])
     parser.add_argument("--tokens", type=lambda text: [int(w) for w in text.split(",")], default=TOKENS)
     parser.add_argument("--routing", type=words("some", ("uniform", "zipf")), default=["uniform", "zipf"])
     parser.add_argument("--pace", type=words("some", ("burst", "sustained")), default=["burst", "sustained"])
     ops = ["moe_layer", "expert_gemms", "draft_step"]
     parser.add_argument("--ops", type=words("some", ops), default=ops)
-    parser.add_argument("--compile", action="store_true", help="only compile, for a run that follows on this machine")
+    parser.add_argument("--compile", action="store_true", help="only compile the kernels, so that a later run finds them")
     parser.add_argument("--replays", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
@@ -468,7 +468,7 @@ def parse():
         options.peers = ["torch"] + [p for p, file in files.items() if file]
     for peer, file in files.items():
         if peer in options.peers and not file:
-            parser.error(f"--{peer}: wanted a file or folder for the peer {peer}, found none")
+            parser.error(f"--{peer}: wanted a path, because --peers has {peer}; found none")
     return options
 
 

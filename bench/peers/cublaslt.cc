@@ -1,8 +1,8 @@
 // cuBLASLt: the fastest of up to 32 algorithms that its heuristics offer, timed on the problem itself with cold weights.
 // cublaslt_library.h says where the library is found.
 //
-// f32 weights are multiplied by x in f32 arithmetic, as engines do. Engines convert x first. Here prepare() has converted it, so the
-// conversion is not in the time, and the results are for the x that prepare() saw.
+// f32 weights are multiplied in f32 arithmetic, as in engines, which convert x to f32 first. Here prepare() converts x, so the conversion is
+// not timed, and later changes of x have no effect.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -42,11 +42,11 @@ struct Prepared {
 
 const char* supports(const sluice_peer_router* p) {
   if (!library().open) return "libcublasLt.so.13 is not on the loader's path";
-  if (p->dependent) return "has no dependent launch";
+  if (p->dependent) return "does not support dependent launches";
   if (p->bias != nullptr && p->y_is_f32) return "adds a bf16 bias to bf16 logits only";
-  if (p->w_is_f32 && !p->y_is_f32) return "writes f32 logits of f32 weights only";
+  if (p->w_is_f32 && !p->y_is_f32) return "writes only f32 logits if the weights are f32";
   if (p->hidden % 8 != 0 || p->experts % 8 != 0)
-    return "hidden and experts in multiples of 8 (rows of 16 bytes)";
+    return "needs hidden and experts in multiples of 8 (rows of 16 bytes)";
   return nullptr;
 }
 

@@ -51,8 +51,8 @@ struct CublasLt {
   }
 };
 
-// Microseconds of each of `launches` recorded launches, the median of some replays. launch(i) returns true if it was accepted. Negative: a
-// launch was refused.
+// Captures `launches` launches and returns the microseconds of one, from the median of several replays. launch(i) returns true if it was
+// accepted. Returns a negative number if a launch was rejected.
 template <class Launch>
 float recorded_us(cudaStream_t stream, int launches, Launch launch) {
   constexpr int kReplays = 3;

@@ -24,14 +24,14 @@ constexpr int64_t kSequencesMost = 4096;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kColdBytes = size_t{128}
                               << 20;  // bytes of rotating weights while timing: twice the L2 of Hopper
-constexpr int kAlgorithms = 16, kTimed = 16;  // offered by heuristics; launches in a timed recording
+constexpr int kAlgorithms = 16, kTimed = 16;  // offered by heuristics; launches in a timed graph
 
 CublasLt& library() {
   static CublasLt it;
   return it;
 }
 
-// A batch of products, one per head.
+// A batch of GEMMs, one per head.
 struct Product {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
@@ -47,7 +47,7 @@ struct Prepared {
 // Query rows of a sequence times heads; they share the latents of that sequence.
 int64_t rows_of(const sluice_peer_latent* p) { return p->tokens / p->sequences * p->heads; }
 
-// Parts of the work of all sequences; each part has as many CTAs as a sequence has tiles of query rows.
+// The number of parts into which the work of all sequences is split; each part has one CTA per tile of a sequence's query rows.
 int parts_of(const sluice_peer_latent* p) {
   int device = 0, multiprocessors = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
@@ -65,7 +65,7 @@ struct Scratch {
   size_t bytes;
 };
 
-// The layout of scratch, which may be null if only the size is needed.
+// The layout of scratch. Pass null to compute the size only.
 Scratch lay_out(const sluice_peer_latent* p, void* scratch) {
   Scratch s{};
   const auto take = [&](auto*& to, int64_t count) {
@@ -88,22 +88,23 @@ Scratch lay_out(const sluice_peer_latent* p, void* scratch) {
 
 const char* supports(const sluice_peer_latent* p) {
   if (!library().open) return "libcublasLt.so.13 is not on the loader's path";
-  if (p->rank != kRank || p->rope != kRope)
-    return "built for a rank of 512 and 64 elements that carry the position";
-  if (p->nope % 8 != 0 || p->v_dim % 8 != 0) return "nope and v_dim in multiples of 8 (rows of 16 bytes)";
-  if (p->page_size != kPage) return "built for pages of 64 tokens";
-  if (p->sequences > kSequencesMost) return "at most 4096 sequences";
+  if (p->rank != kRank || p->rope != kRope) return "needs a latent rank of 512 and 64 rotary elements";
+  if (p->nope % 8 != 0 || p->v_dim % 8 != 0)
+    return "needs nope and v_dim in multiples of 8 (rows of 16 bytes)";
+  if (p->page_size != kPage) return "needs pages of 64 tokens";
+  if (p->sequences > kSequencesMost) return "needs at most 4096 sequences";
   const int64_t rows = p->tokens / p->sequences;
-  if (rows < 1) return "sequences without a row";
+  if (rows < 1) return "needs a row in every sequence";
   for (int64_t s = 0; s < p->sequences; ++s) {
     if (p->host_q_begin[s] != s * rows || p->host_q_begin[s + 1] != (s + 1) * rows)
-      return "as many rows of every sequence";
-    if (p->host_kv_len[s] < rows) return "sequences shorter than their rows";
-    if (p->host_kv_len[s] > p->pages_per_seq * kPage) return "sequences longer than their pages";
+      return "needs the same number of rows in every sequence";
+    if (p->host_kv_len[s] < rows) return "has a sequence that is shorter than its rows";
+    if (p->host_kv_len[s] > p->pages_per_seq * kPage) return "has a sequence that is longer than its pages";
   }
   const int parts = parts_of(p);
-  if (parts < 1 || parts > kPartsMost) return "at most 160 parts: too many multiprocessors";
-  if ((p->sequences + parts) * rows_of(p) * kRank > INT32_MAX) return "counts partial results in 32 bits";
+  if (parts < 1 || parts > kPartsMost) return "needs at most 160 parts; this GPU has too many SMs";
+  if ((p->sequences + parts) * rows_of(p) * kRank > INT32_MAX)
+    return "has too many partial results for 32-bit offsets";
   return nullptr;
 }
 
@@ -213,8 +214,7 @@ bool prepare_products(const sluice_peer_latent* p, const Scratch& s, cudaStream_
          });
 }
 
-// The parameters that stay the same from run to run, and the schedule of all sequences, which an engine makes once per step for
-// all layers.
+// The parameters that are equal in all runs, and the schedule of all sequences, which an engine computes once per step for all layers.
 void prepare_attention(const sluice_peer_latent* p, const Scratch& s, cudaStream_t stream, Prepared* out) {
   const int sequences = static_cast<int>(p->sequences), heads = static_cast<int>(p->heads),
             rows = static_cast<int>(p->tokens / p->sequences), all = rows * heads, parts = parts_of(p);
@@ -275,7 +275,7 @@ void* prepare(const sluice_peer_latent* p, void* scratch) {
   return nullptr;
 }
 
-// Copies the positional elements of q to where FlashMLA expects them, after the product with the key matrices.
+// After the absorbed product, copies the rotary elements of q to where FlashMLA expects them.
 __global__ void copy_positions(const uint4* __restrict__ q, uint4* __restrict__ queries, int64_t rows,
                                int nope) {
   constexpr int kEach = 16 / sizeof(__nv_bfloat16), kChunks = kRope / kEach;

@@ -1,5 +1,4 @@
-"""FlashInfer's cutlass_fused_moe with bf16 weights as a peer of bf16_layer.py: the library flashinfer_bf16_moe.so that
-bench/peers/build makes."""
+"""FlashInfer's cutlass_fused_moe with bf16 weights, for bf16_layer.py. Loads flashinfer_bf16_moe.so, which bench/peers/build makes."""
 
 import ctypes
 import os
@@ -64,7 +63,7 @@ class FlashinferPeer:
         return ids_of_all(self.model, ids)
 
     def ready(self, x, ids):
-        """What `gemms` takes: rows of x by expert."""
+        """Returns the input of `gemms`: the rows of x sorted by expert."""
         ids, meta = self.global_ids(ids), torch.empty(self.meta_bytes, dtype=torch.uint8, device="cuda")
         self.enqueue(GROUP, self.given(x, ids, self.ones, None, None, meta))
         return x, ids, meta

@@ -35,7 +35,7 @@ void sluice_launch_hopper(cutlass_kernels::TmaWarpSpecializedGroupedGemmInput in
                                                          kDynamicCluster, kBias, kSwap>(
         input, experts, cores, stream, occupancy, workspace_size, dynamic_cluster, fallback_cluster);
   else
-    TLLM_THROW("this tile is not compiled");  // the search for the largest workspace skips these
+    TLLM_THROW("this tile is not compiled");  // FlashInfer's search for the largest workspace skips it
 }
 
 template <class Tile, int kStages>

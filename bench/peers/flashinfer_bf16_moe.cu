@@ -1,8 +1,7 @@
-// FlashInfer's cutlass_fused_moe with bf16 weights on Hopper, as its Python runs it: one kernel that sorts rows by expert
-// (three kernels if there are many rows), rows expanded, descriptors, GEMM, activation, GEMM, weighted sum, with dependent
-// launches. Plain C functions for bf16_layer.py. Tiles are chosen as FlashInfer's tuner chooses them, by timing, for each
-// problem: GEMM 1 first, then GEMM 2. Here the whole layer is timed with cold weights, and only tiles that suit the rows per
-// expert are tried.
+// FlashInfer's cutlass_fused_moe with bf16 weights on Hopper, as its Python code runs it: sorting by expert (one kernel, or three for
+// many rows), expansion of rows, descriptors, GEMM, activation, GEMM and weighted sum, with dependent launches. Exports plain C functions
+// for bf16_layer.py. As in FlashInfer's tuner, timing chooses the tiles of each problem, first of GEMM 1 and then of GEMM 2. Unlike in
+// the tuner, the whole layer is timed with cold weights, and only tiles that suit the rows per expert are tried.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -29,7 +28,7 @@ struct Layer {
 
 enum Part : int64_t { kLayer, kGroup, kGemms };
 
-// Not an anonymous namespace: nvcc's stubs cannot name types of one beside the types of FlashInfer's headers.
+// A named namespace, because nvcc's stubs cannot combine types of an anonymous one with types of FlashInfer's headers.
 namespace sluice_flashinfer_bf16 {
 
 namespace fk = tensorrt_llm::kernels::cutlass_kernels;
@@ -95,8 +94,8 @@ void layer(const Layer& p, cudaStream_t stream) {
                   parallel_of(p), false, false, no_lora, false, false, false, no_latency, true, stream);
 }
 
-// The pointers into its workspace, except the data of rows by expert, which is in meta. (In the workspace the expanded rows share their
-// memory with the output of the activation.)
+// Pointers into FlashInfer's workspace. The grouping of rows is in meta instead. In the workspace the expanded rows and the output of the
+// activation share memory.
 void lay_out(const Layer& p, const Layout& a) {
   Runner& r = runner();
   r.configureWsPtrs(at<char>(p.scratch, a.work), p.tokens, p.hidden, p.inner, static_cast<int>(p.experts),
@@ -127,7 +126,7 @@ void group(const Layer& p, cudaStream_t stream) {
       r.fc1_fp4_act_scale_, nullptr, false, nullptr, nullptr, nullptr, nullptr, true, stream);
 }
 
-// From the expanded rows on: descriptors, GEMM, activation, GEMM, and the weighted sum that belongs to it.
+// The kernels after the expansion of rows: descriptors, GEMM, activation, GEMM with its weighted sum.
 void gemms(const Layer& p, cudaStream_t stream) {
   const Layout a = layout_of(p);
   lay_out(p, a);
@@ -183,7 +182,7 @@ constexpr auto kAmpere32 = tkc::CutlassTileConfig::CtaShape32x128x64_WarpShape32
                kAmpere64 = tkc::CutlassTileConfig::CtaShape64x128x64_WarpShape32x64x64;
 constexpr bool kNONE = false, kFINALIZE = true;
 
-// The tiles that suit `rows` rows per expert. A much wider tile multiplies zeros; a much narrower tile reads the weights again and again.
+// The tiles that suit `rows` rows per expert. A much wider tile multiplies padding; a much narrower tile reads the weights repeatedly.
 std::vector<Tile> tiles_for(double rows, bool may_add_up) {
   std::vector<Tile> all = {
 #define TILE(swap, fusion, m, n, cluster_m, cluster_n)                                \
@@ -212,7 +211,7 @@ void expect(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
-// The resources of timing; nothing of it is kept.
+// Resources for timing, released afterwards.
 class Timer {
  public:
   Timer() {
@@ -230,8 +229,8 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // The least of several recorded runs in milliseconds, each after L2 was filled with other data. Fewer runs if the first is
-  // far from `least`.
+  // The minimum of several captured runs in milliseconds, each after L2 was filled with other data. Stops early if the first run is far
+  // slower than `least`.
   float layer_ms(const Layer& p, float least) {
     layer(p, stream_);  // loads the kernels
     expect(cudaStreamSynchronize(stream_));
@@ -282,7 +281,7 @@ Choice choose(const Layer& p) {
         if (ms < least) least = ms, best = tried;
       } catch (const std::exception& error) {
         (void)cudaGetLastError();
-        tried_text += tile.name + " left out: " + error.what() + "; ";
+        tried_text += tile.name + " skipped: " + error.what() + "; ";
       }
     }
     if (least == 1e30F) throw std::runtime_error("no tile works: " + tried_text);
@@ -298,7 +297,7 @@ std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key_of(const Layer& p) {
   return {p.routed, p.experts, p.hidden, p.inner, p.tokens};
 }
 
-std::string text;  // of the last choice or error
+std::string text;  // about the last choice, or the last error
 
 }  // namespace sluice_flashinfer_bf16
 
@@ -308,13 +307,13 @@ using namespace sluice_flashinfer_bf16;
 
 EXPORTED const char* flashinfer_version() { return PEER_VERSION; }
 
-// The two tiles of the last flashinfer_choose with the milliseconds of all tiles that were tried, or the last error.
+// Describes the last flashinfer_choose: the two tiles and the milliseconds of all tiles tried. After an error: the error.
 EXPORTED const char* flashinfer_text() { return text.c_str(); }
 
 EXPORTED int64_t flashinfer_meta_bytes(const Layer* p) { return static_cast<int64_t>(layout_of(*p).meta); }
 EXPORTED int64_t flashinfer_scratch_bytes(const Layer* p) { return static_cast<int64_t>(scratch_bytes(*p)); }
 
-// Finds the tiles for problems of these sizes, once; waits for the GPU. Returns 0, or 1 with the reason in flashinfer_text.
+// Chooses the tiles for problems of these sizes, once, and waits for the GPU. Returns 0, or 1 with the reason in flashinfer_text.
 EXPORTED int flashinfer_choose(const Layer* p) {
   try {
     auto choice = choices.find(key_of(*p));
@@ -327,7 +326,7 @@ EXPORTED int flashinfer_choose(const Layer* p) {
   return 0;
 }
 
-// kLayer: from ids and weights to y; kGroup: to meta; kGemms: from meta on. The tiles must be chosen before.
+// kLayer: from ids and weights to y; kGroup: from ids to meta; kGemms: from meta to y. Requires flashinfer_choose first.
 EXPORTED int flashinfer_enqueue(const Layer* p, int64_t part, void* stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
   try {

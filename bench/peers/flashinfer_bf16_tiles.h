@@ -2,8 +2,8 @@
 // these are the tiles that suit some number of tokens per expert.
 #pragma once
 
-// Hopper tiles, of 64 k. T(weights on the left, epilogue, rows, columns, CTAs of a cluster along rows, along columns), by the
-// part of a build that compiles them. FINALIZE adds a token's experts up in the epilogue; NONE leaves that to a later kernel.
+// Hopper tiles with tile_k = 64, in lists that are compiled in parallel. T(weights are the left operand, epilogue, rows, columns, cluster
+// CTAs along rows, along columns). FINALIZE sums a token's experts in the epilogue; NONE leaves the sum to a later kernel.
 #define SLUICE_FLASHINFER_TILES_1(T) \
   T(true, NONE, 128, 16, 1, 1)       \
   T(true, NONE, 128, 32, 1, 1)       \
@@ -54,7 +54,7 @@
   SLUICE_FLASHINFER_TILES_7(T)     \
   SLUICE_FLASHINFER_TILES_8(T)
 
-// Ampere tiles, which the tuner tries on Hopper too, of 128 columns and 64 k. T(rows, stages).
+// Ampere tiles of 128 columns with tile_k = 64, which the tuner tries on Hopper too. T(rows, stages).
 #define SLUICE_FLASHINFER_AMPERE_TILES(T) \
   T(32, 3)                                \
   T(32, 4)                                \

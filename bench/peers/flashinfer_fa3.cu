@@ -1,5 +1,5 @@
-// FlashInfer's prefill attention of FlashAttention 3's design over pages, as BatchAttentionWithAttentionSinkWrapper runs it with
-// backend fa3: bf16, causal, sinks, with or without a window; its plan is made in prepare(). FlashInfer's files are found by -I.
+// FlashInfer's paged prefill attention (its FlashAttention 3 template), as BatchAttentionWithAttentionSinkWrapper runs it with
+// backend="fa3": bf16, causal, with sinks, with or without a window. prepare() makes its plan. FlashInfer's files are found by -I.
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 // The kernel's header comes first, because the other headers need its includes.
 #include <flashinfer/attention/hopper/attention_updater.cuh>
@@ -33,36 +33,37 @@ struct Params : flashinfer::BatchPrefillPagedParams<bf16, bf16, bf16, int32_t> {
 };
 
 struct Prepared {
-  std::vector<int32_t> plan;  // on the host, as the source of its copy to the device
+  std::vector<int32_t> plan;  // host memory from which the plan is copied to the device
   Params params;
 };
 
 constexpr int kDim = 64, kRows = 192;  // per head; per tile
-constexpr int64_t kTilesMost = 4096;   // per head; above, FlashInfer plans for one head instead of all
+constexpr int64_t kTilesMost =
+    4096;  // per head; above this FlashInfer makes a plan for one head instead of all
 constexpr size_t kSinksBytes = 4096;
 
 int64_t tiles_most(const sluice_peer_attention* p) { return (p->tokens + kRows - 1) / kRows + p->sequences; }
 
-// Seven numbers for each tile of each head, and the start of each SM's work.
+// The plan: seven numbers per tile and head, and where each SM's work starts.
 size_t plan_bytes(const sluice_peer_attention* p) {
   return static_cast<size_t>(tiles_most(p) * p->heads * 7 * 4) + (size_t{64} << 10);
 }
 
 const char* supports(const sluice_peer_attention* p) {
-  if (p->cache_is_e4m3) return "keys and values have the type of the queries";
-  if (p->head_dim != kDim) return "built for heads of 64";
-  if (p->sinks == nullptr) return "built for sinks";
-  if (p->heads > static_cast<int64_t>(kSinksBytes / sizeof(float))) return "at most 1024 heads";
-  if (tiles_most(p) > kTilesMost) return "at most 4096 tiles of 192 rows";
+  if (p->cache_is_e4m3) return "needs caches of the queries' type";
+  if (p->head_dim != kDim) return "needs heads of 64 elements";
+  if (p->sinks == nullptr) return "needs sinks";
+  if (p->heads > static_cast<int64_t>(kSinksBytes / sizeof(float))) return "needs at most 1024 heads";
+  if (tiles_most(p) > kTilesMost) return "needs at most 4096 tiles of 192 rows";
   for (int64_t s = 0; s < p->sequences; ++s)
     if (p->host_q_begin[s + 1] - p->host_q_begin[s] < 2)
-      return "prompts only: a row of decode takes a tile of 192";
+      return "needs prompts: a decode row would occupy a tile of 192 rows";
   return nullptr;
 }
 
 size_t scratch_bytes(const sluice_peer_attention* p) { return kSinksBytes + plan_bytes(p); }
 
-// The parameters that stay the same from run to run. The page table itself is the list of pages; a sequence's part of it is a row.
+// The parameters that are equal in all runs. FlashInfer's list of pages is the page table itself, whose rows are the sequences.
 bool fill(const sluice_peer_attention* p, void* scratch, Prepared* out) {
   auto* device = static_cast<char*>(scratch) + kSinksBytes;
   std::vector<int32_t> q_begin(p->host_q_begin, p->host_q_begin + p->sequences + 1);
@@ -98,7 +99,7 @@ bool fill(const sluice_peer_attention* p, void* scratch, Prepared* out) {
   a.num_kv_heads = static_cast<int>(p->kv_heads);
   a.group_size = static_cast<int>(p->heads / p->kv_heads);
   a.page_size = static_cast<int>(p->page_size);
-  a.window_left = static_cast<int>(p->window) - 1;  // without the row's own position; -1: no window
+  a.window_left = static_cast<int>(p->window) - 1;  // excludes the row's own position; -1: no window
   a.causal = true;
   a.additional_params = {.sink = static_cast<float*>(scratch), .sm_scale = p->scale};
   return true;

@@ -1,7 +1,7 @@
-// FlashInfer's cutlass_fused_moe for MXFP4 weights and bf16 activations on Hopper (W4A16), as its Python and vLLM run it: three
-// kernels that sort rows by expert, rows expanded, descriptors, GEMM, activation, GEMM, weighted sum. Hidden and intermediate
-// are padded to 128, as in vLLM's loader; the copy that pads x belongs to the layer. Tiles are chosen as FlashInfer's tuner
-// chooses them, by timing, for each problem: GEMM 1 first, then GEMM 2. Here the whole layer is timed with cold weights.
+// FlashInfer's cutlass_fused_moe for MXFP4 weights and bf16 activations on Hopper (W4A16), as its Python code and vLLM run it: three
+// kernels that sort rows by expert, expansion of rows, descriptors, GEMM, activation, GEMM and weighted sum. Hidden and intermediate are
+// padded to 128, as in vLLM's loader; the copy that pads x is timed as part of the layer. As in FlashInfer's tuner, timing chooses the
+// tiles of each problem, first of GEMM 1 and then of GEMM 2. Unlike in the tuner, the whole layer is timed, with cold weights.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -16,7 +16,7 @@
 #include "moe_gemm/moe_gemm_mixed_utils.h"
 #include "peer.h"
 
-// Not an anonymous namespace: nvcc's stubs cannot name types of one beside the types of FlashInfer's headers.
+// A named namespace, because nvcc's stubs cannot combine types of an anonymous one with types of FlashInfer's headers.
 namespace sluice_flashinfer_moe {
 
 namespace fk = tensorrt_llm::kernels::cutlass_kernels;
@@ -75,7 +75,8 @@ T* at(const void* base, size_t offset) {
 }
 
 const char* supports(const sluice_peer_layer* p) {
-  if (p->hidden % 32 != 0 || p->intermediate % 32 != 0) return "hidden and intermediate in multiples of 32";
+  if (p->hidden % 32 != 0 || p->intermediate % 32 != 0)
+    return "needs hidden and intermediate in multiples of 32";
   return nullptr;
 }
 
@@ -94,7 +95,7 @@ size_t scratch_bytes(const sluice_peer_layer* p) {
 
 // The source of row `row` of an expert's padded matrix, or -1. FlashInfer needs all ups first, then all gates.
 struct Rows {
-  int64_t n, n_padded;  // per gates or ups, if gated
+  int64_t n, n_padded;  // rows of gates, or of ups, if gated
   bool gated, interleaved;
   __device__ int64_t of(int64_t row) const {
     const bool gate = gated && row >= n_padded;
@@ -197,7 +198,7 @@ const void* bias_of(const sluice_peer_layer* p, size_t offset) {
   return p->biases ? at<void>(p->packed, offset) : nullptr;
 }
 
-// x with its padding.
+// Pads x.
 const void* padded_x(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) {
   if (a.hidden == p->hidden) return p->x;
   void* x = at<void>(p->scratch, a.x);
@@ -217,8 +218,8 @@ void layer(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) {
                   {}, false, false, no_lora, false, false, false, no_latency, true, stream);
 }
 
-// The pointers into its workspace, except rows by expert, which are in meta. (In the workspace the expanded rows share their
-// memory with the output of the activation.)
+// Pointers into FlashInfer's workspace. The grouping of rows is in meta instead. In the workspace the expanded rows and the output of the
+// activation share memory.
 void lay_out(const sluice_peer_layer* p, const Layout& a) {
   Runner& r = runner();
   r.configureWsPtrs(at<char>(p->scratch, a.work), p->tokens, a.hidden, a.inner, static_cast<int>(p->experts),
@@ -245,7 +246,7 @@ void group(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) {
       nullptr, nullptr, nullptr, nullptr, true, stream);
 }
 
-// From the expanded rows on: descriptors, GEMM, activation, GEMM, and the weighted sum that belongs to it.
+// The kernels after the expansion of rows: descriptors, GEMM, activation, GEMM with its weighted sum.
 void gemms(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) {
   lay_out(p, a);
   Runner& r = runner();
@@ -321,7 +322,7 @@ Choice choose(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) 
   void* other = nullptr;
   cudaEvent_t start, end;
   if (cudaMalloc(&other, size_t{128} << 20) != cudaSuccess)
-    throw std::runtime_error("no memory to time with");
+    throw std::runtime_error("not enough GPU memory for timing");
   cudaEventCreate(&start);
   cudaEventCreate(&end);
   bool works = true;
@@ -338,7 +339,7 @@ Choice choose(const sluice_peer_layer* p, const Layout& a, cudaStream_t stream) 
           for (int i = 0; i < 3; ++i) ms.push_back(time_layer(p, a, other, start, end, stream));
       } catch (const std::exception& error) {
         (void)cudaGetLastError();
-        std::fprintf(stderr, "flashinfer: tile %d x %d x %d left out: %s\n", static_cast<int>(tile.m),
+        std::fprintf(stderr, "flashinfer: tile %d x %d x %d skipped: %s\n", static_cast<int>(tile.m),
                      static_cast<int>(tile.n), static_cast<int>(tile.k), error.what());
         continue;
       }

@@ -1,9 +1,8 @@
-// The compiled tiles of FlashInfer's MXFP4 GEMM for Hopper: two dozen of the 116 that its tuner tries, chosen so that every
-// number of tokens per expert has some suitable tiles. A tile of 64 rows runs in ping-pong, a larger tile cooperatively; the
-// tuner tries no other schedules.
+// The compiled tiles of FlashInfer's MXFP4 GEMM for Hopper: 24 of the 116 that its tuner tries, so that every number of tokens per expert
+// has suitable tiles. As in the tuner, tiles of 64 rows use the ping-pong schedule and larger tiles the cooperative one.
 #pragma once
 
-// T(rows of weights, tokens, k, CTAs of a cluster along rows, along tokens, schedule), by the part of a build that compiles them.
+// T(rows of weights, tokens, k, cluster CTAs along rows, along tokens, schedule), in lists that are compiled in parallel.
 #define SLUICE_FLASHINFER_TILES_1(T) \
   T(64, 16, 128, 1, 1, Pingpong)     \
   T(64, 32, 128, 1, 1, Pingpong)     \

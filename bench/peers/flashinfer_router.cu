@@ -13,8 +13,8 @@ using bf16 = __nv_bfloat16;
 const char* tinygemm_supports(const sluice_peer_router* p) {
   if (p->w_is_f32) return "multiplies bf16 weights only";
   if (p->y_is_f32) return "writes bf16 logits only";
-  if (p->hidden % 8 != 0) return "hidden must be a multiple of 8 (TMA rows of 16 bytes)";
-  if (p->tokens < 1 || p->tokens > 8 * 65535) return "1 to 524280 tokens";
+  if (p->hidden % 8 != 0) return "needs hidden in multiples of 8 (TMA rows of 16 bytes)";
+  if (p->tokens < 1 || p->tokens > 8 * 65535) return "needs 1 to 524280 tokens";
   return nullptr;
 }
 
@@ -48,9 +48,9 @@ bool is_dsv3_shape(const sluice_peer_router* p) {
 
 const char* dsv3_supports(const sluice_peer_router* p) {
   if (p->w_is_f32) return "multiplies bf16 weights only";
-  if (p->bias != nullptr) return "has no bias";
-  if (p->tokens < 1 || p->tokens > 16) return "1 to 16 tokens";
-  if (!is_dsv3_shape(p)) return "hidden 7168 with 256 or 384 experts (or 128, bf16 logits)";
+  if (p->bias != nullptr) return "does not support a bias";
+  if (p->tokens < 1 || p->tokens > 16) return "needs 1 to 16 tokens";
+  if (!is_dsv3_shape(p)) return "needs hidden 7168 with 256 or 384 experts (or 128 with bf16 logits)";
   return nullptr;
 }
 

@@ -1,20 +1,21 @@
-// FlashInfer's fused_topk_deepseek (the kernel of TensorRT-LLM's noAuxTc): ids and weights. FlashInfer has no kernel for Hopper that sorts
-// into rows, so `what` must be 0.
+// FlashInfer's fused_topk_deepseek (TensorRT-LLM's noAuxTc kernel): ids and weights. FlashInfer has no Hopper kernel that sorts rows by
+// expert, so `what` must be 0.
 #include "fused_moe/noAuxTcKernels.cu"
 #include "peer.h"
 
 namespace {
 
 const char* supports(const sluice_peer_routing* p) {
-  if (p->method != SLUICE_PEER_DEEPSEEK_V3) return "routes like DeepSeek V3 only";
-  if (p->what != 0) return "ids and weights only";
-  if (p->bias == nullptr) return "wants a bias";
-  if (p->top_k > 8) return "top_k of at most 8";
-  if (p->groups == 1) return p->experts <= 384 ? nullptr : "at most 384 experts in one group";
+  if (p->method != SLUICE_PEER_DEEPSEEK_V3) return "supports DeepSeek V3's routing only";
+  if (p->what != 0) return "writes ids and weights only";
+  if (p->bias == nullptr) return "needs a bias";
+  if (p->top_k > 8) return "needs top_k <= 8";
+  if (p->groups == 1) return p->experts <= 384 ? nullptr : "needs at most 384 experts in one group";
   const int64_t in_group = p->experts / p->groups;
   return p->experts <= 256 && in_group <= 32 && in_group * p->topk_groups <= 128 && p->topk_groups <= 4
              ? nullptr
-             : "groups of at most 32 experts, 128 in the groups chosen, 256 in all";
+             : "needs groups of at most 32 experts, at most 128 experts in the chosen groups, and at most "
+               "256 in all";
 }
 
 size_t scratch_bytes(const sluice_peer_routing*) { return 0; }

@@ -1,8 +1,8 @@
 // XQA, NVIDIA's decode attention in FlashInfer, as trtllm_batch_decode_with_kv_cache runs it on Hopper: one row per sequence,
-// its own choice of sub-sequences, dependent launches. flashinfer_xqa_kernel.cu has the kernels.
+// split into sub-sequences by its own rule, with dependent launches. flashinfer_xqa_kernel.cu has the kernels.
 #include "tvm_ffi_utils.h"
 // The shim comes first, because it redirects the driver's functions, so that the library links without libcuda.
-#define cuGetErrorName(error, text) (*(text) = "an error of the driver", CUDA_SUCCESS)
+#define cuGetErrorName(error, text) (*(text) = "a driver error", CUDA_SUCCESS)
 #include "tensorMap.cpp"
 
 #include "attention_sinks.h"
@@ -10,19 +10,19 @@
 
 namespace {
 
-// The part of its workspace that FlashInfer reserves for semaphores. Splits occur only with fewer CTAs than SMs, so their
-// results are small.
+// Bytes of the workspace that FlashInfer reserves for semaphores. The partial results of splits are small, because sequences are split
+// only if there are fewer CTAs than SMs.
 constexpr size_t kSinksBytes = 4096, kSemaphoreBytes = size_t{8} << 20, kSplitBytes = size_t{24} << 20;
 
 const char* supports(const sluice_peer_attention* p) {
-  if (p->head_dim != 64 || p->heads != 8 * p->kv_heads) return "built for 8 heads of 64 to a kv head";
-  if (p->page_size != 16) return "built for pages of 16 tokens";
-  if (p->heads > static_cast<int64_t>(kSinksBytes / sizeof(float))) return "at most 1024 heads";
+  if (p->head_dim != 64 || p->heads != 8 * p->kv_heads) return "needs 8 heads of 64 elements per kv head";
+  if (p->page_size != 16) return "needs pages of 16 tokens";
+  if (p->heads > static_cast<int64_t>(kSinksBytes / sizeof(float))) return "needs at most 1024 heads";
   for (int64_t s = 0; s < p->sequences; ++s) {
-    if (p->host_q_begin[s] != s || p->host_q_begin[s + 1] != s + 1) return "one row of every sequence";
-    if (p->host_kv_len[s] < 1) return "sequences without a key";
+    if (p->host_q_begin[s] != s || p->host_q_begin[s + 1] != s + 1) return "needs one row per sequence";
+    if (p->host_kv_len[s] < 1) return "needs a key in every sequence";
   }
-  if (p->sequences * p->kv_heads > 65535) return "at most 65535 sequences times kv heads";
+  if (p->sequences * p->kv_heads > 65535) return "needs sequences * kv heads <= 65535";
   return nullptr;
 }
 

@@ -4,7 +4,7 @@
 
 #include "peer.h"
 
-// Further inputs of a problem. Results of split sub-sequences are joined in scratch.
+// Additional arguments of a run. Split sequences are combined in scratch.
 struct XqaProblem {
   uint32_t multiprocessors = 0;
   float* sinks = nullptr;  // [heads], may be null

@@ -1,8 +1,8 @@
-// One of XQA's kernels behind the function XQA_RUN. XQA takes its types and sizes as macros: CACHE_ELEM_ENUM (0: bf16, 2: e4m3),
+// Exports one of XQA's kernels as the function XQA_RUN. XQA takes its types and sizes as macros: CACHE_ELEM_ENUM (0: bf16, 2: e4m3),
 // SLIDING_WINDOW, HEAD_ELEMS and so on; bench/peers/build defines them. XQA's files are found by -I.
 #include "tvm_ffi_utils.h"
 // The shim comes first, because it redirects the driver's functions, so that the library links without libcuda.
-#define cuGetErrorName(error, text) (*(text) = "an error of the driver", CUDA_SUCCESS)
+#define cuGetErrorName(error, text) (*(text) = "a driver error", CUDA_SUCCESS)
 // The functions of all kernels have the same names, but are linked into one library.
 #define XQA_JOIN_NOW(a, b) a##b
 #define XQA_JOIN(a, b) XQA_JOIN_NOW(a, b)
@@ -10,7 +10,7 @@
 #define launchMHAFlashInfer XQA_JOIN(XQA_RUN, _launch)
 #define launchHopperF8MHA XQA_JOIN(XQA_RUN, _mha)
 #define launchHopperF8MHAFlashInfer XQA_JOIN(XQA_RUN, _launch)
-// FlashInfer's choice on Hopper: the wgmma kernel for 8-bit caches, otherwise the kernel without wgmma.
+// As in FlashInfer on Hopper: the wgmma kernel for 8-bit caches, the kernel without wgmma for other caches.
 #if CACHE_ELEM_ENUM == 0
 #include "mha.cu"
 #else

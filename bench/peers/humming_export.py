@@ -2,8 +2,8 @@
 
 usage: python3 humming_export.py FOLDER [--package DIR] [--models LIST] [--tokens LIST]
 
-Wants torch, humming-kernels' own needs and CUDA's headers and NVRTC (HUMMING_COMPILER=nvcc takes nvcc instead). Humming asks
-its device what to choose; here an H200 answers.
+Requires torch, the dependencies of humming-kernels, and CUDA's headers with NVRTC (or nvcc, with HUMMING_COMPILER=nvcc). Humming
+chooses kernels by the properties of its GPU; this program substitutes those of an H200.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def answer_as_h200():
     one._index, one._value = 0, info
     device.DeviceInfo._instances[0] = one
     device.current_device._value = info
-    # Nothing is loaded, so no kernel has an id.
+    # Kernels are not loaded, so they have no id.
     ops.register_kernel = lambda path: (0, "humming")
     ops.register_process_input_kernel = lambda path: (0, "process_input_kernel")
 

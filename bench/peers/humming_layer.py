@@ -1,18 +1,20 @@
 """Measures Humming's MXFP4 MoE layer and appends its rows to a mxfp4.csv of sluice_bench_cuda.
 
-usage: python3 humming_layer.py --csv mxfp4.csv --draws DIR --rows humming_rows.so [--package DIR] [--cubins DIR]
+usage: python3 humming_layer.py --csv mxfp4.csv --expert-ids DIR --rows humming_rows.so [--package DIR] [--cubins DIR]
                                 [--forms LIST] [--tokens LIST] [--models LIST] [--seconds N]
 
-Humming is the PyPI package humming-kernels 0.1.19. Wants torch and triton on the GPU's machine, layer_bench.py beside this
-file, the package in --package (a folder that holds humming/) or installed, and humming_rows.so, which bench/peers/build makes
-of vLLM's kernels. Humming compiles its own when they are first used; with --cubins it takes them from a folder that
-humming_export.py filled where there is no GPU. How it measures stands in layer_bench.py.
+Humming is the PyPI package humming-kernels 0.1.19. Requires a GPU, torch and triton, layer_bench.py in the folder of this file, the
+package (installed, or in the folder --package, which contains humming/), and humming_rows.so, which bench/peers/build makes from
+vLLM's kernels. Humming compiles its kernels on first use. With --cubins it takes them from a folder that humming_export.py filled on
+a machine without a GPU. layer_bench.py describes the method.
 
-The layer is vLLM's, with the tiles of Humming's own heuristics, in two forms. `indexed`, vLLM's default on one GPU (rows named
-humming): moe_align_block_size (twice where the two GEMMs want other blocks), GEMM, activation, GEMM, weighted sum (by a kernel
-of this file, of the same grid as vLLM's). `grouped`, its default with expert parallelism (rows named humming-grouped): rows
-sorted and moved, GEMM, activation, GEMM, weighted sum. Weights are padded to multiples of 256 rows and 128 of k, as vLLM's
-loader does; x and y are not. `expert_gemms` is both GEMMs with the activation between them, rows by expert ready.
+The layer is vLLM's, with the tiles of Humming's heuristics, in two forms.
+`indexed`, vLLM's default on one GPU, has rows named humming: moe_align_block_size (twice if the two GEMMs use different block sizes),
+GEMM, activation, GEMM, weighted sum (by a kernel in this file with the same grid as vLLM's).
+`grouped`, vLLM's default with expert parallelism, has rows named humming-grouped: sort and copy of rows, GEMM, activation, GEMM,
+weighted sum.
+Weights are padded to multiples of 256 rows and 128 of k, as by vLLM's loader; x and y are not padded. `expert_gemms` covers both GEMMs and
+the activation between them, with rows already sorted by expert.
 """
 
 import ctypes
@@ -45,8 +47,8 @@ def weighted_sum(g, weights, y, hidden: tl.constexpr, top_k: tl.constexpr, block
 
 
 def keep_cubins(folder):
-    """Makes Humming look for a kernel in `folder` before it compiles it; what it compiles is kept there. Its choices of tiles
-    are kept, too: making them takes seconds for each GEMM."""
+    """Makes Humming look for a kernel in `folder` before it compiles it, and keep new kernels there. Also keeps Humming's choices of
+    tiles, which take seconds for each GEMM."""
     from humming.jit.compiler import NVCCCompiler, NVRTCCompiler
 
     for cls in (NVCCCompiler, NVRTCCompiler):
@@ -67,9 +69,9 @@ def keep_cubins(folder):
 
 
 class Layer:
-    """Configurations of one model's two GEMMs and its activation, in one of FORMS."""
+    """The configurations of one model's two GEMMs and of its activation, in one of FORMS."""
 
-    tables = {}  # Humming's heuristics, by form and configuration
+    tables = {}  # the choices of Humming's heuristics, by form and configuration
 
     def __init__(self, model, form):
         from humming import dtypes
@@ -98,7 +100,7 @@ class Layer:
         )
 
     def table(self, name):
-        """Humming's choices for a GEMM: (least rows, most rows, configuration), the first without its end."""
+        """Humming's choices for a GEMM: a list of (min rows, exclusive; max rows; configuration)."""
         from humming.tune import get_heuristics_config
 
         key = f"{self.form} {self.configs[name].to_str()}"
@@ -108,7 +110,7 @@ class Layer:
         return Layer.tables[key]
 
     def tuning(self, name, tokens):
-        """Its choice for so many tokens, as JSON, and the rows of its blocks."""
+        """Returns the configuration for `tokens` as JSON, and its block size in rows."""
         pairs = tokens * self.model.top_k
         for least, most, config in self.table(name):
             if least < pairs <= most:
@@ -132,7 +134,7 @@ class Layer:
 
 
 class Rows:
-    """humming_rows.so."""
+    """The functions of humming_rows.so."""
 
     def __init__(self, path):
         self.library = ctypes.CDLL(path)
@@ -151,7 +153,7 @@ class Rows:
 
 
 class Problem:
-    """Buffers and steps for one number of tokens."""
+    """The buffers and steps of a layer at one token count."""
 
     def __init__(self, layer, tokens, rows, locks):
         self.layer, self.rows, self.locks, self.tokens = layer, rows, locks, tokens
@@ -180,7 +182,7 @@ class Problem:
         return dict(sorted_ids=rows, expert_ids=of_blocks, num_tokens_padded=padded)
 
     def group(self, ids):
-        """What both GEMMs read, and for the grouped form where every pair's row goes."""
+        """Returns the row layout of each GEMM, and for the grouped form the target row of each (token, slot) pair."""
         if self.layer.form == "grouped":
             int32 = lambda *shape: torch.empty(shape, dtype=torch.int32, device="cuda")
             offsets = torch.empty(self.layer.model.experts + 1, dtype=torch.int64, device="cuda")
@@ -203,7 +205,7 @@ class Problem:
         )
 
     def gemms(self, x, weights, group):
-        """From x by token (indexed) or by row (grouped)."""
+        """Runs both GEMMs; x has one row per token (indexed) or per routed row (grouped)."""
         from humming.forward import may_process_input
 
         up, down, to = group
@@ -213,7 +215,7 @@ class Problem:
         self.gemm("down", self.h, self.g, weights, down, 1)
 
     def by_row(self, x, group):
-        """x as gemms() wants it."""
+        """Returns x in the layout that gemms() reads."""
         from humming.forward import may_process_input
 
         if self.x is None:
@@ -241,12 +243,12 @@ class Problem:
 def main():
     parser = options_of(__doc__, list(MODELS))
     parser.add_argument("--rows", required=True, help="humming_rows.so")
-    parser.add_argument("--cubins", help="a folder that humming_export.py filled")
+    parser.add_argument("--cubins", help="folder that humming_export.py filled")
     parser.add_argument("--forms", type=lambda text: text.split(","), default=list(FORMS))
     options = parser.parse_args()
     if options.package:
         sys.path.insert(0, options.package)
-    os.environ["HUMMING_DISABLE_PARALLEL_BUILD"] = "1"  # otherwise the import starts a compiler
+    os.environ["HUMMING_DISABLE_PARALLEL_BUILD"] = "1"  # without this the import starts compilers
     if options.cubins:
         keep_cubins(options.cubins)
     rows = Rows(options.rows)
@@ -256,8 +258,8 @@ def main():
     def load(model):
         layers, sets, raw = [Layer(model, form) for form in options.forms], [], None
         for seed in reversed(range(SETS)):
-            raw = random_experts(model, seed)  # at the end, the weights of set 0
-            sets.insert(0, layers[0].weights(raw))  # the same in both forms
+            raw = random_experts(model, seed)  # after the loop: the weights of set 0
+            sets.insert(0, layers[0].weights(raw))  # both forms share the weights
         return layers, sets, raw
 
     def measure_problem(loaded, model, tokens, spread, ids):
@@ -271,7 +273,7 @@ def main():
             problem.poison()
             wrong = wrong_token(model, raw, x[0], ids[0], router, problem.run(x[0], sets[0], ids[0], router))
             if wrong:
-                print(f"!! {layer.form} {model.name} M={tokens} {spread}: left out, wrong: {wrong}")
+                print(f"!! {layer.form} {model.name} M={tokens} {spread}: skipped, wrong result: {wrong}")
                 continue
             groups = [problem.group(i) for i in ids]
             moved = [problem.by_row(v, groups[0]) for v in x]

@@ -1,6 +1,6 @@
-// The kernels of vLLM around Humming's GEMMs, for humming_layer.py, which loads this library with ctypes: rows by expert in
-// padded blocks (moe_align_block_size), rows by expert without padding (moe_prepare_scatter), and the sum of a token's rows
-// (moe_unpermute). Each function returns 0, or an error of CUDA or of the kernel.
+// vLLM's kernels around Humming's GEMMs, for humming_layer.py, which loads this library with ctypes: rows sorted by expert in padded
+// blocks (moe_align_block_size) or without padding (moe_prepare_scatter), and the sum of a token's rows (moe_unpermute). Each function
+// returns 0, or an error code of CUDA or of the kernel.
 #include <cuda_bf16.h>
 
 #include <cub/cub.cuh>
@@ -13,8 +13,8 @@
 
 #define SLUICE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// From ids[tokens, top_k] to blocks of `block` rows of one expert: rows[most], the expert of each block, the padded count. scratch has
-// experts + 1025 ints.
+// Sorts the pairs of ids[tokens, top_k] into blocks of `block` rows, each of one expert. Writes rows[most], the expert of each block, and
+// the padded row count. scratch has experts + 1025 ints.
 SLUICE_EXPORT int humming_blocks(const int* ids, int* rows, int* of_blocks, int* padded, int* scratch,
                                  int64_t tokens, int64_t top_k, int64_t experts, int64_t block, int64_t most,
                                  void* stream) {
@@ -38,8 +38,8 @@ SLUICE_EXPORT int64_t humming_sort_bytes(int64_t pairs, int64_t experts) {
       CubKeyValueSorter::getWorkspaceSize(static_cast<size_t>(pairs), static_cast<int>(experts)));
 }
 
-// From ids[tokens, top_k] to offsets[experts + 1] and the row of every pair. counted is 0, 1, 2 ...; keys has room for 3 * tokens * top_k
-// ints, sort for humming_sort_bytes.
+// Writes offsets[experts + 1] and the row of every pair of ids[tokens, top_k]. `counted` holds 0, 1, 2 ...; `keys` has 3 * tokens * top_k
+// ints, `sort` has humming_sort_bytes bytes.
 SLUICE_EXPORT int humming_scatter(const int* ids, const int* counted, int* keys, int64_t* offsets, int* rows,
                                   void* sort, int64_t tokens, int64_t top_k, int64_t experts, void* stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);

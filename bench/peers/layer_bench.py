@@ -1,9 +1,9 @@
-"""What measured layers of other processes share: models, random weights, a double-precision reference, timing, the CSV.
+"""Shared code of the programs that measure layers of PyTorch libraries: models, random weights, double-precision reference, timing, CSV.
 
-The method is that of bench/cuda/contest.cc: recorded graphs over three sets of weights and eight draws, bursts of at most 5 ms
-behind 10 ms of rest, and 300 ms without rest, its second half timed. Every problem is held to double precision before it is
-timed. The experts are those that sluice_bench_cuda --draws wrote, so rows of the same model, tokens and note mean the same
-work; their bytes and flops are taken from the CSV.
+The method is that of bench/cuda/contest.cc: captured graphs rotate over three sets of weights and eight routing samples. A burst is at most
+5 ms of work after 10 ms of rest. A sustained measurement is 300 ms without rest, of which the second half is timed. Every problem is
+checked in double precision before it is timed. The expert ids are those that sluice_bench_cuda --expert-ids wrote, so rows with equal
+model, tokens and note mean the same work; their bytes and flops are copied from the CSV.
 """
 
 import argparse
@@ -18,8 +18,8 @@ import torch
 
 SETS, DRAWS = 3, 8
 BURST_MS, PAUSE_MS, SUSTAINED_MS = 5.0, 10.0, 300.0
-SHARE = 2.0**-6  # relative to a token's size, as for other baselines
-# Spread the counts first: if time runs out, the existing rows are most useful.
+SHARE = 2.0**-6  # bound of the norm of a token's error, relative to the norm of the token, as for other baselines
+# Early counts are spread over the range, so that the rows cover all of it even if time runs out.
 TOKENS = [1, 64, 1024, 4096, 8, 256, 16, 2, 512, 32, 128, 2048, 4, 8192, 16384]
 
 
@@ -35,7 +35,7 @@ class Model:
     alpha: float
     beta: float
     limit: float
-    gpt_oss: bool  # gate and up rows alternate, with biases; otherwise all gates first and no biases
+    gpt_oss: bool  # gate and up rows alternate, with biases; otherwise all gate rows come first, without biases
 
     def activate(self, z):
         gate, up = (z[..., 0::2], z[..., 1::2]) if self.gpt_oss else z.chunk(2, -1)
@@ -53,12 +53,12 @@ MODELS = {
         Model("held-out-5120x1024", 160, 8, 5120, 1024, 1.0, 0.0, 10.0, False),
     )
 }
-# No kernel of Sluice was fitted to held-out shapes. They are measured only if they are named.
+# No kernel of Sluice was fitted to held-out shapes. They are measured only if --models names them.
 BY_DEFAULT = [name for name in MODELS if "held-out" not in name]
 
 
 def random_experts(model, seed):
-    """One set of weights as a checkpoint has it; biases are missing where the model has none."""
+    """Returns one set of weights in checkpoint order; without biases if the model has none."""
     make = torch.Generator(device="cuda").manual_seed(seed)
     out = {}
     for name, n, k in (("up", 2 * model.inner, model.hidden), ("down", model.hidden, model.inner)):
@@ -71,7 +71,7 @@ def random_experts(model, seed):
 
 
 def decoded(codes, scales):
-    """f64[N, K] of one expert."""
+    """Returns the matrix of one expert, f64[N, K]."""
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64, device="cuda")
     values = torch.cat([values, -values])
     w = torch.stack([values[(codes & 15).long()], values[(codes >> 4).long()]], -1).flatten(-2)
@@ -79,7 +79,7 @@ def decoded(codes, scales):
 
 
 def reference(model, raw, x, ids, weights):
-    """One token, in double precision."""
+    """Returns y of one token in double precision."""
 
     def product(name, e, v):
         y = decoded(raw[name][e], raw[name + "_scale"][e]) @ v
@@ -92,18 +92,18 @@ def reference(model, raw, x, ids, weights):
 
 
 def wrong_token(model, raw, x, ids, weights, y):
-    """Empty, or what is wrong with one of three tokens of y."""
+    """Checks three tokens of y. Returns an empty string, or a description of the error."""
     for t in sorted({0, x.shape[0] // 2, x.shape[0] - 1}):
         want = reference(model, raw, x[t], ids[t], weights[t].double())
         off = float((y[t].double() - want).norm() / want.norm())
         if not off <= SHARE:
-            return f"token {t} is off by {off:.4f} of its size, wanted at most {SHARE}"
+            return f"token {t} has the relative error {off:.4f}, wanted at most {SHARE}"
     return ""
 
 
 def replay_ms(graph):
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(100_000)  # hides the host's part
+    torch.cuda._sleep(100_000)  # hides the host's launch overhead
     start.record()
     graph.replay()
     end.record()
@@ -129,7 +129,7 @@ def quantiles(us):
 
 
 def measure(run, replays, paces=("burst", "sustained")):
-    """(median, p10, p90) of one run in microseconds, by pace; None where one run is longer than a burst."""
+    """Returns (median, p10, p90) of one run in microseconds, by pace; None for bursts if one run is longer than a burst."""
     graph = record(run, 3)
     replay_ms(graph)
     count = int(min(96, max(1, 0.9 * BURST_MS * 3 / replay_ms(graph))))
@@ -138,7 +138,7 @@ def measure(run, replays, paces=("burst", "sustained")):
         one = replay_ms(graph)
         if one <= BURST_MS or count == 1:
             break
-        count = max(1, int(0.9 * count * BURST_MS / one))  # later draws may reach more experts than the first three
+        count = max(1, int(0.9 * count * BURST_MS / one))  # later routing samples may have more distinct experts than the first three
     burst = []
     for _ in range(replays):
         time.sleep(PAUSE_MS / 1000)
@@ -161,7 +161,7 @@ def measure(run, replays, paces=("burst", "sustained")):
 
 
 class Csv:
-    """mxfp4.csv or bf16.csv of a run of sluice_bench_cuda: rows are appended to those that are there."""
+    """The mxfp4.csv or bf16.csv of a run of sluice_bench_cuda, to which rows are appended."""
 
     def __init__(self, path, impl, version, suite="mxfp4"):
         self.path, self.impl, self.version, self.suite = path, impl, version, suite
@@ -172,7 +172,7 @@ class Csv:
     def add(self, op, model, tokens, note, times):
         work = self.work.get((op, model, tokens, note))
         if work is None:
-            print(f"!! {op} {model} M={tokens} {note}: left out, the CSV has no such row")
+            print(f"!! {op} {model} M={tokens} {note}: skipped, the CSV has no row to compare with")
             return
         median, p10, p90 = times
         with open(self.path, "a") as file:
@@ -182,7 +182,7 @@ class Csv:
 
 
 def read_draws(folder, model, spread, tokens):
-    """int32[DRAWS, tokens, top_k] on the GPU, or None where a draw has fewer tokens or there is none."""
+    """Returns expert ids, int32[DRAWS, tokens, top_k] on the GPU, or None if there is no file or its samples have fewer tokens."""
     path = os.path.join(folder, f"{model.name}_{spread}.i32")
     if not os.path.exists(path):
         return None
@@ -191,14 +191,14 @@ def read_draws(folder, model, spread, tokens):
 
 
 def ids_of_all(model, ids):
-    """Ids among all experts, where -1 stands for one that is not here. Which of those makes no difference."""
+    """Replaces -1, an expert on another GPU, by the id of any such expert."""
     if model.routed == model.experts:
         return ids
     return torch.where(ids < 0, model.experts + torch.arange(ids.shape[1], device="cuda", dtype=torch.int32), ids)
 
 
 def options_of(description, models):
-    """The arguments that every such program takes; the caller adds its own and parses."""
+    """Returns a parser with the shared arguments; the caller adds its own."""
     words = lambda text: [int(w) for w in text.split(",")]
 
     def named(text):
@@ -208,9 +208,9 @@ def options_of(description, models):
         return [MODELS[name] for name in text.split(",")]
 
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", required=True, help="mxfp4.csv of sluice_bench_cuda")
-    parser.add_argument("--draws", required=True, help="the folder that its --draws wrote")
-    parser.add_argument("--package", help="a folder with the peer's package, where it is not installed")
+    parser.add_argument("--csv", required=True, help="mxfp4.csv of sluice_bench_cuda, to which rows are appended")
+    parser.add_argument("--expert-ids", "--draws", dest="draws", required=True, metavar="DIR", help="folder that sluice_bench_cuda --expert-ids wrote")
+    parser.add_argument("--package", metavar="DIR", help="folder with the library's Python package, if it is not installed")
     parser.add_argument("--tokens", type=words, default=TOKENS)
     parser.add_argument("--models", type=named, default=",".join(m for m in models if m in BY_DEFAULT))
     parser.add_argument("--pace", type=lambda text: text.split(","), default=["burst", "sustained"])
@@ -221,8 +221,8 @@ def options_of(description, models):
 
 
 def run_all(options, load, measure_problem):
-    """Every model in an equal share of the time: load(model) once, measure_problem(loaded, model, tokens, spread, ids) for
-    every count and spread, until the share is over."""
+    """Gives each model an equal share of --seconds. Calls load(model) once, then measure_problem(loaded, model, tokens, spread, ids) for
+    every token count and routing until the share is used up."""
     end = time.monotonic() + options.seconds
     for i, model in enumerate(options.models):
         now = time.monotonic()
@@ -232,15 +232,15 @@ def run_all(options, load, measure_problem):
             for spread in ("uniform", "zipf"):
                 what = f"{model.name} M={tokens} {spread}"
                 if time.monotonic() > until:
-                    print(f"!! {what}: skipped, --seconds are over")
+                    print(f"!! {what}: skipped, its share of --seconds is used up")
                     continue
                 ids = read_draws(options.draws, model, spread, tokens)
                 if ids is None:
-                    print(f"!! {what}: left out, no draws of so many tokens")
+                    print(f"!! {what}: skipped, --expert-ids has no ids for so many tokens")
                     continue
                 try:
                     measure_problem(loaded, model, tokens, spread, ids)
                 except Exception as error:  # a refusal by the baseline: report it and measure the rest
-                    print(f"!! {what}: left out: {error!r}")
+                    print(f"!! {what}: skipped: {error!r}")
         del loaded
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-// Checks that the baselines compute what bench/peers/peer.h says, against double precision, and times them.
+// Checks the results of the baselines (bench/peers/peer.h) in double precision, and times them.
 //
 // usage: peer_check FOLDER [router | routing]     loads every peer_*.so of FOLDER; needs a GPU
 //
@@ -24,7 +24,7 @@
 
 namespace {
 
-// At least; as many as there are copies of the weights, so that no copy is warm.
+// The minimum number of launches. There is at least one per copy of the weights, so that no copy is warm.
 constexpr int kLaunches = 100;
 constexpr int kReplays = 15;
 constexpr int kRotated = 4;
@@ -50,7 +50,7 @@ float value_of(uint16_t bf16) {
   return value;
 }
 
-// Normal numbers in bf16, by truncation, which is as good as rounding here.
+// Normally distributed bf16 numbers. Truncation instead of rounding makes no difference here.
 std::vector<uint16_t> random_bf16(size_t count, float scale, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0, scale);
@@ -69,7 +69,7 @@ struct Times {
   float median, p10, p90;
 };
 
-// Microseconds per launch of `enqueue(i, stream)`, or negative numbers if it cannot be recorded.
+// Microseconds per launch of `enqueue(i, stream)`, or negative numbers if it cannot be captured.
 template <class Enqueue>
 Times time_launches(cudaStream_t stream, int launches, const Enqueue& enqueue) {
   cudaGraph_t graph = nullptr;
@@ -134,7 +134,7 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
     must(cudaMemcpy(device_x, x.data(), x_bytes, cudaMemcpyHostToDevice), "x");
     must(cudaMemcpy(device_bias, bias.data(), s.experts * 2, cudaMemcpyHostToDevice), "bias");
 
-    // A few rows of the reference, and the sums of magnitudes that bound the error of f32 additions.
+    // A few rows of the reference, and the sums of absolute values that bound the error of f32 additions.
     const int64_t rows[] = {0, 1, 3, 7, 15, 63, 100, 127, 300, 511, 2000, 4095};
     std::map<int64_t, std::vector<double>> exact, magnitude;
     for (const int64_t t : rows)
@@ -190,7 +190,7 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
                 const double found = kind == 2 ? reinterpret_cast<float*>(y.data())[at]
                                                : value_of(reinterpret_cast<uint16_t*>(y.data())[at]);
                 const double wanted = exact[t][e] + add;
-                // `hidden` additions in f32, in the worst case sequential; a bf16 result is rounded once or twice
+                // assumes `hidden` sequential f32 additions, the worst case; a bf16 result is rounded once or twice
                 const double bound = s.hidden * 0x1p-24 * magnitude[t][e] +
                                      (kind == 2 ? 0x1p-23 : 0x1p-7) * (std::abs(wanted) + std::abs(add));
                 const double off = std::abs(found - wanted) / bound;
@@ -317,7 +317,7 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
               for (int64_t k = 0; k < p.top_k; ++k) found[ids[t * p.top_k + k]] = weights[t * p.top_k + k];
               bool same = true;
               for (const int id : wanted) same = same && found.count(id) != 0;
-              // Near ties that f32 decides differently: at most a few in a thousand rows.
+              // f32 may decide near ties differently: at most in a few of a thousand rows.
               other_rows += !same;
               for (int64_t k = 0; same && k < p.top_k; ++k)
                 worst = std::max(worst, std::abs(found[wanted[k]] - wanted_weights[k]));
@@ -376,7 +376,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: peer_check FOLDER [router | routing]\n");
     return 2;
   }
-  must(cudaFree(nullptr), "no GPU");
+  must(cudaFree(nullptr), "wanted a GPU, found none");
   const auto peers = load(argv[1]);
   if (peers.empty()) {
     std::fprintf(stderr, "peer_check: wanted a folder with peer_*.so, found none in %s\n", argv[1]);

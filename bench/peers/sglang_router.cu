@@ -1,6 +1,6 @@
 // SGLang's tiny_gemm (at most 16 tokens): one thread holds 16 elements of K, and weights are loaded before the dependent wait.
-// Shapes are template arguments there. n_split follows tiny_gemm.py: the experts per CTA with which all CTAs fit on the GPU's SMs
-// at once. SGLang compiles it with dependent launch; without the launch attribute its waits return at once.
+// SGLang takes shapes as template arguments. As in tiny_gemm.py, n_split, the experts per CTA, is such that all CTAs run on the GPU
+// at once. SGLang compiles the kernel for dependent launches; without the launch attribute its waits return immediately.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -53,10 +53,10 @@ Launch find_launch(const sluice_peer_router* p) {
 
 const char* supports(const sluice_peer_router* p) {
   if (p->w_is_f32) return "multiplies bf16 weights only";
-  if (p->bias != nullptr) return "has no bias";
-  if (!p->y_is_f32) return "writes f32 logits only, as SGLang's routers use it";
-  if (p->tokens < 1 || p->tokens > kMostTokens) return "1 to 16 tokens";
-  if (p->hidden % 512 != 0) return "hidden in multiples of 512 (whole warps of 16 elements a thread)";
+  if (p->bias != nullptr) return "does not support a bias";
+  if (!p->y_is_f32) return "writes f32 logits only, which SGLang's routers use";
+  if (p->tokens < 1 || p->tokens > kMostTokens) return "needs 1 to 16 tokens";
+  if (p->hidden % 512 != 0) return "needs hidden in multiples of 512 (whole warps of 16 elements per thread)";
   return find_launch(p).kernel == nullptr
              ? "was not compiled for this shape (find_launch in sglang_router.cu)"
              : nullptr;

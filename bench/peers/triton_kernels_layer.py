@@ -1,15 +1,14 @@
 """Measures triton_kernels' MXFP4 MoE layer (gpt-oss shapes) and appends its rows to a mxfp4.csv of sluice_bench_cuda.
 
-usage: python3 triton_kernels_layer.py --csv mxfp4.csv --draws DIR [--package DIR] [--tokens LIST] [--models LIST]
+usage: python3 triton_kernels_layer.py --csv mxfp4.csv --expert-ids DIR [--package DIR] [--tokens LIST] [--models LIST]
                                        [--seconds N]
 
-Wants torch and triton on the GPU's machine, layer_bench.py beside this file, and triton_kernels in --package (a folder that
-holds triton_kernels/) or installed. How it measures stands in layer_bench.py.
+Requires a GPU, torch and triton, layer_bench.py in the folder of this file, and triton_kernels (installed, or in the folder --package,
+which contains triton_kernels/). layer_bench.py describes the method.
 
-The layer is the one that its authors' model and vLLM run: top-k with softmax from logits (so `moe_layer` has a router's last
-step more than those of others), metadata, GEMM with SwiGLU, GEMM with router weights, sum over a token's experts
-(by a kernel of this file).
-`expert_gemms` is both GEMMs, metadata ready.
+The layer is that of the authors' gpt-oss model and of vLLM: top-k and softmax from logits, metadata, GEMM with SwiGLU, GEMM with
+router weights, sum over a token's experts (by a kernel in this file). `moe_layer` therefore includes top-k and softmax, which it does
+not for other libraries. `expert_gemms` covers both GEMMs, with metadata already computed.
 """
 
 import sys
@@ -26,7 +25,7 @@ TOP_K, HIDDEN = 4, 2880
 
 @triton.jit
 def sum_rows(g, y, hidden: tl.constexpr, top_k: tl.constexpr, block: tl.constexpr):
-    """y[t] = sum_k g[t * top_k + k]: stands in for triton_kernels' reduce, which this Triton does not compile."""
+    """y[t] = sum_k g[t * top_k + k]. Replaces triton_kernels' reduce, which does not compile with this Triton."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * block + tl.arange(0, block)
     total = tl.zeros([block], tl.float32)
@@ -40,7 +39,7 @@ def is_another_gpu():
 
 
 class Peer:
-    """What is used of triton_kernels."""
+    """The parts of triton_kernels that the layer uses."""
 
     def __init__(self, package):
         if package:
@@ -49,11 +48,11 @@ class Peer:
 
         import triton.language.target_info as target_info
 
-        # Names that Triton has since versions after 3.6. Each asks about another kind of GPU.
+        # Functions that exist only in Triton after 3.6. Each asks for a kind of GPU that this is not.
         for name in ("is_hip_gfx1250", "is_hip_cdna4", "is_hip_cdna3"):
             if not hasattr(target_info, name):
                 setattr(target_info, name, triton.constexpr_function(is_another_gpu))
-        # The same for the line and column of a kernel, which messages use.
+        # Attributes that exist only in Triton after 3.6: the line and column of a kernel, for messages.
         for name, value in (("def_file_line_number", 1), ("def_file_col_number", 0)):
             if not hasattr(triton.runtime.jit.JITFunction, name):
                 setattr(triton.runtime.jit.JITFunction, name, value)
@@ -78,7 +77,7 @@ class Peer:
         self.version = f"{of_package} on triton {triton.__version__}"
 
     def weights(self, codes, scales):
-        """codes u8[E, N, K / 2], scales u8[E, N, K / 32], as a checkpoint has them."""
+        """Converts codes u8[E, N, K / 2] and scales u8[E, N, K / 32] from checkpoint order."""
         t, l = self.tensor, self.layout
         w = t.wrap_torch_tensor(codes.transpose(-2, -1), dtype=t.FP4)
         w = t.convert_layout(w, l.make_default_matmul_mxfp4_w_layout(mx_axis=-2))
@@ -87,7 +86,7 @@ class Peer:
         return w, self.matmul.PrecisionConfig(b_mx_scale=s, b_microblock_size=32, out_dtype=torch.bfloat16)
 
     def group(self, logits):
-        """From logits to what both GEMMs read: metadata, tokens by row, rows by token and slot, router weights by row."""
+        """Routes, and returns the inputs of both GEMMs: metadata, the token of each row, the row of each pair, the router weight of each row."""
         sparse = self.topk(logits, TOP_K, apply_softmax=True)
         meta = sparse.mask_metadata
         ragged = self.tensor.make_ragged_tensor_metadata(meta.col_sum, logits.shape[0] * TOP_K)
@@ -115,7 +114,7 @@ class Peer:
 
 
 def logits_of(ids, experts, seed):
-    """Logits whose top experts are `ids`."""
+    """Returns logits whose top experts are `ids`."""
     make = torch.Generator(device="cuda").manual_seed(seed)
     chosen = torch.rand(ids.shape, device="cuda", generator=make)
     out = torch.full((ids.shape[0], experts), -30.0, device="cuda")
@@ -130,7 +129,7 @@ def main():
     def load(model):
         sets, raw = [], None
         for seed in reversed(range(SETS)):
-            raw = random_experts(model, seed)  # at the end, the weights of set 0
+            raw = random_experts(model, seed)  # after the loop: the weights of set 0
             up, up_precision = peer.weights(raw["up"], raw["up_scale"])
             down, down_precision = peer.weights(raw["down"], raw["down_scale"])
             sets.insert(0, (up, up_precision, raw["up_bias"], down, down_precision, raw["down_bias"]))
@@ -144,7 +143,7 @@ def main():
         y = peer.sum(peer.gemms(x[0], sets[0], peer.group(logits[0])))
         wrong = wrong_token(model, raw, x[0], chosen, torch.softmax(vals, 1), y)
         if wrong:
-            print(f"!! {model.name} M={tokens} {spread}: left out, wrong: {wrong}")
+            print(f"!! {model.name} M={tokens} {spread}: skipped, wrong result: {wrong}")
             return
         groups = [peer.group(l) for l in logits]
         runs = {

@@ -1,5 +1,5 @@
-// The CUDA kernels that vLLM runs around its Triton fused_moe with bf16 experts: moe_align_block_size, silu_and_mul, moe_sum, and before
-// them grouped_topk (DeepSeek V3). Plain C functions for bf16_layer.py; each returns 0 or an error.
+// The CUDA kernels that vLLM runs around its Triton fused_moe with bf16 experts: grouped_topk (DeepSeek V3), moe_align_block_size,
+// silu_and_mul and moe_sum. Plain C functions for bf16_layer.py; each returns 0 or an error code.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cuda_bf16.h>
@@ -88,7 +88,7 @@ EXPORTED int vllm_sum(void* y, const void* g, int64_t tokens, int64_t top_k, int
   return cudaPeekAtLastError();
 }
 
-// DeepSeek V3's choice from f32 logits and bias: ids i32 and weights f32 [tokens, top_k], renormalised, times scale.
+// DeepSeek V3's routing from f32 logits and bias: ids i32 and weights f32 [tokens, top_k], renormalised, times scale.
 EXPORTED int vllm_grouped_topk(const float* logits, const float* bias, int32_t* ids, float* weights,
                                int64_t tokens, int64_t experts, int64_t groups, int64_t topk_groups,
                                int64_t top_k, double scale, void* stream) {

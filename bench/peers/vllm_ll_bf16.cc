@@ -1,6 +1,6 @@
 // vLLM's ll_bf16 router GEMM (CuTe DSL; at most 16 tokens): dot products up to 4 tokens, split-K over a cluster above.
 // vllm_ll_bf16_export.py compiled the kernels; this file launches the cubins with the grids and arguments of their Python side. vLLM
-// compiles them with dependent launch; without the launch attribute their waits return at once.
+// compiles them with dependent launch; without the launch attribute their waits return immediately.
 #include <cuda_runtime.h>
 
 #include <mutex>
@@ -33,8 +33,8 @@ const Use* find_use(const sluice_peer_router* p) {
 
 const char* supports(const sluice_peer_router* p) {
   if (p->w_is_f32) return "multiplies bf16 weights only";
-  if (p->bias != nullptr) return "has no bias";
-  if (p->tokens < 1 || p->tokens > 16) return "1 to 16 tokens";
+  if (p->bias != nullptr) return "does not support a bias";
+  if (p->tokens < 1 || p->tokens > 16) return "needs 1 to 16 tokens";
   if (find_use(p) == nullptr) return "was not compiled for this shape (SHAPES in vllm_ll_bf16_export.py)";
   return nullptr;
 }

@@ -3,8 +3,8 @@
 
 usage: vllm_ll_bf16_export.py VLLM_SOURCE HEADER
 
-No GPU is used. Which kernel vLLM takes for a shape is read from its own tables for SM90. Needs the package
-nvidia-cutlass-dsl[cu13] in the version that vLLM pins.
+Runs without a GPU. The kernel of each shape is taken from vLLM's tables for SM90. Requires the package nvidia-cutlass-dsl[cu13] in
+the version that vLLM pins.
 """
 import ast
 import importlib.util
@@ -32,7 +32,7 @@ def load(folder, name):
 
 
 def tables_of(path):
-    """The module-level constants that dispatch() reads; the rest of that file wants torch."""
+    """Returns the module-level constants that dispatch() reads, without importing the file, which needs torch."""
     wanted = []
     for node in ast.parse(path.read_text()).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -44,7 +44,7 @@ def tables_of(path):
 
 
 def dispatch(t, m, k, n):
-    """('dotprod', M, K, threads) or ('splitk', split_k, stages, 0): what LLBf16Gemm.dispatch() decides on SM90."""
+    """Returns what LLBf16Gemm.dispatch() chooses on SM90: ('dotprod', M, K, threads) or ('splitk', split_k, stages, 0)."""
     if m <= t["_DEFAULT_DOTPROD_MAX_M"] or k < 2048:
         return ("dotprod", m, k, t["_SM90_TUNED_DOTPROD_BS"].get((k, n), {}).get(m, t["_DEFAULT_DOTPROD_BS"]))
     return ("splitk", *t["_SM90_TUNED_SPLITK_CONFIGS"].get((k, n), {}).get(m, t["_DEFAULT_SPLITK_CONFIG"]), 0)
@@ -56,7 +56,7 @@ def tensor(dtype, rows, columns, divisibility):
 
 
 def cubin_of(modules, key, out):
-    """(cubin, name of its kernel)."""
+    """Compiles one kernel; returns (cubin, kernel name)."""
     dotprod, splitk = modules
     bf16 = cutlass.BFloat16
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 // vLLM's Marlin MoE for MXFP4 weights and bf16 activations, as its fused_marlin_moe runs it: moe_align_block_size, Marlin, the
 // activation, Marlin again with the router's weights, and the sum over a token's experts. hidden is padded to 256 and
-// intermediate to 128, as in vLLM's loader; the copy that pads x belongs to the layer.
+// intermediate to 128, as in vLLM's loader; the copy that pads x is timed as part of the layer.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -79,12 +79,13 @@ T* at(const void* base, size_t offset) {
 }
 
 const char* supports(const sluice_peer_layer* p) {
-  if (p->experts > 992) return "moe_align_block_size takes less than 993 experts";
-  if (p->hidden % 32 != 0 || p->intermediate % 32 != 0) return "hidden and intermediate in multiples of 32";
+  if (p->experts > 992) return "needs at most 992 experts (moe_align_block_size)";
+  if (p->hidden % 32 != 0 || p->intermediate % 32 != 0)
+    return "needs hidden and intermediate in multiples of 32";
   if (p->interleaved && (p->alpha == 1 || p->beta != 1))
-    return "interleaved rows with gpt-oss's activation alone";
+    return "supports interleaved rows only with gpt-oss's activation";
   if (p->interleaved == 0 && up_to(p->intermediate, 128) != p->intermediate)
-    return "gates first with intermediate in multiples of 128";
+    return "needs intermediate in multiples of 128 if gate rows come first";
   return nullptr;
 }
 
@@ -95,7 +96,7 @@ size_t scratch_bytes(const sluice_peer_layer* p) { return layout_of(p).scratch; 
 
 // ---- packing: the PyTorch code of vLLM's loader, around its repack kernel ----
 
-// GPTQ's form, u32[k / 8][n] with the lower k in the lower bits, from a row-major matrix.
+// Converts a row-major matrix to GPTQ's layout, u32[k / 8][n] with the lower k in the lower bits.
 __global__ void to_gptq(const uint32_t* rows, int64_t n_in, int64_t k_in, uint32_t* out, int64_t n,
                         int64_t k) {
   const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;
@@ -104,7 +105,7 @@ __global__ void to_gptq(const uint32_t* rows, int64_t n_in, int64_t k_in, uint32
   out[i] = row < n_in && word < k_in / 8 ? rows[row * (k_in / 8) + word] : 0;
 }
 
-// Scales u8[k / 32][n] in the order of Marlin's threads; padding has the scale 1.
+// Writes scales u8[k / 32][n] in the order of Marlin's threads. Scales of padding are 1.
 __global__ void permute_scales(const uint8_t* rows, int64_t n_in, int64_t k_in, uint8_t* out, int64_t n,
                                int64_t k) {
   const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;

@@ -1,6 +1,6 @@
 // vLLM's routing: topk_softmax (gpt-oss), grouped_topk (DeepSeek V3) and topk_softplus_sqrt (DeepSeek V4), each followed by
-// moe_align_block_size if rows by expert are needed. The first and the last always request dependent launch, grouped_topk up to 16 tokens.
-// That is vLLM's own choice and stays unchanged.
+// moe_align_block_size if rows must be sorted by expert. As in vLLM, topk_softmax and topk_softplus_sqrt always use dependent launches,
+// grouped_topk up to 16 tokens.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cuda_bf16.h>
@@ -53,24 +53,24 @@ bool is_one_of(int64_t experts, std::initializer_list<int64_t> known) {
 }
 
 const char* supports(const sluice_peer_routing* p) {
-  if (p->experts > 992) return "moe_align_block_size takes less than 993 experts";
+  if (p->experts > 992) return "needs at most 992 experts (moe_align_block_size)";
   switch (p->method) {
     case SLUICE_PEER_SOFTMAX_CHOSEN:
-      if (p->bias != nullptr) return "topk_softmax's bias is not gpt-oss's";
-      if (p->scale != 1) return "scale 1";
+      if (p->bias != nullptr) return "does not support a bias; topk_softmax's bias differs from gpt-oss's";
+      if (p->scale != 1) return "needs scale 1";
       return is_one_of(p->experts, {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 320, 384, 448, 512, 576})
                  ? nullptr
                  : "topk_softmax has no fast path for this number of experts";
     case SLUICE_PEER_DEEPSEEK_V3:
-      if (p->bias == nullptr) return "wants a bias";
+      if (p->bias == nullptr) return "needs a bias";
       return p->experts % p->groups == 0 && p->groups <= 32 && p->top_k <= 32 ? nullptr
-                                                                              : "groups of equal size";
+                                                                              : "needs groups of equal size";
     case SLUICE_PEER_SQRT_SOFTPLUS:
       return is_one_of(p->experts, {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 320, 384, 448, 512, 576})
                  ? nullptr
-                 : "topk_softplus_sqrt does not take this number of experts";
+                 : "topk_softplus_sqrt does not support this number of experts";
   }
-  return "this method is unknown here";
+  return "does not support this routing method";
 }
 
 // Source rows, workspace, sorted ids, experts of blocks, their count and cumulative counts.

@@ -2,20 +2,20 @@
 """vLLM on a checkpoint of `sluice make-checkpoint`, timed as `sluice bench` times Sluice on the same bytes.
 
     engine_beside.py run DIR --out FILE.json [--biases FILE.safetensors] [--decode 1,8] [--prefill 4096] [--moe-backend NAME]
-    engine_beside.py rows FILE.json... --beside SLUICE.csv      rows for bench/measured/<card>/engine.csv
+    engine_beside.py rows FILE.json... --beside SLUICE.csv      prints rows for bench/measured/GPU/engine.csv
 
-Decoding: 20 ms of steps behind a rest of 100 ms, six times (burst), then 600 ms without rest, of which the second half is timed
-(sustained), at a mean context of 1024 tokens. Prompts: one at a time, behind a rest or without. A step is timed from one return of the
-engine to the next, host included. Afterwards some steps run without CUDA graphs, and the experts that each layer's tokens choose are
-counted from the router's logits.
+Decoding, at a mean context of 1024 tokens: 20 ms of steps after a rest of 100 ms, six times (burst), then 600 ms without rest, of which
+the second half is timed (sustained). Prompts: one at a time, with and without a rest before each. A step is timed from one return of
+the engine to the next, host included. Afterwards some steps run without CUDA graphs, to count the distinct experts of each layer from
+the router's logits.
 
-DIR may stand in memory (a tmpfs): Sluice and vLLM then read the same 65 GB of gpt-oss-120b.
+DIR may be on a tmpfs, so that Sluice and vLLM share one copy of gpt-oss-120b's 65 GB.
 
---biases: a file with the routers' biases of another checkpoint (`make-checkpoint --routing zipf --only mlp.router.bias`). They replace
-the model's, and every decode is timed again; the rows' notes say zipf.
+--biases FILE: replaces the routers' biases by those of a second checkpoint (`make-checkpoint --routing zipf --only mlp.router.bias`) and
+times decoding again. The notes of these rows say zipf.
 
-`rows` takes bytes and flops from Sluice's row of the same measurement, so that both are held to one floor, and warns where the two
-engines read different counts of experts.
+`rows` copies bytes and flops from Sluice's row of the same measurement, so that both use one roofline. It warns if the two engines read
+different numbers of experts.
 """
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CONTEXT = 1024
 BURSTS, BURST_S, REST_S, SUSTAINED_S = 6, 0.02, 0.1, 0.6
 COUNTED_STEPS, PROMPTS = 8, 5
 MODEL_TOKENS = 8192 + 64
-chosen: list | None = None  # of each MoE layer's call, while experts are counted: ids of its tokens
+chosen: list | None = None  # while experts are counted: the expert ids of each call of an MoE layer
 
 
 def watch_experts() -> None:
-    """Makes every MoE layer note the experts of its tokens while `chosen` is a list."""
+    """Makes every MoE layer append its tokens' expert ids to `chosen`, unless `chosen` is None."""
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
     original = MoERunner._apply_quant_method
@@ -52,7 +52,7 @@ def watch_experts() -> None:
 
 
 def set_graphs(worker, on: bool) -> None:
-    """Lets a worker's steps replay CUDA graphs, or launch every kernel."""
+    """Makes a worker's steps replay CUDA graphs, or launch every kernel."""
     from vllm.config import CUDAGraphMode
 
     dispatcher = worker.model_runner.cudagraph_dispatcher
@@ -68,7 +68,7 @@ def with_graphs(worker) -> None:
 
 
 def replace_biases(model, path: str) -> int:
-    """Biases of routers from a file, in the parameters' own memory, which graphs read. How many there were."""
+    """Copies router biases from a file into the parameters, in place because CUDA graphs keep their addresses. Returns their number."""
     from safetensors.torch import load_file
 
     given, replaced = load_file(path), 0
@@ -92,11 +92,11 @@ class Beside(Steps):
                   compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": decode},
                   **({"moe_backend": moe_backend} if moe_backend else {}))
         self.ready_s = time.perf_counter() - began
-        self.step_ms = 4.0  # what the next decode's steps are expected to take: as those of the one before
+        self.step_ms = 4.0  # expected step time of the next decode, taken from the previous one
         super().__init__(llm, vocabulary)
 
     def timed(self, steps, seconds: float, least: int, count: int) -> list[float]:
-        """Microseconds of steps that give `count` tokens, for so long."""
+        """Returns the times of decode steps with `count` tokens, in us, until `seconds` have passed."""
         times, total = [], 0.0
         for us, tokens, _ in steps:
             if tokens == count:
@@ -107,11 +107,11 @@ class Beside(Steps):
         return times
 
     def experts(self, steps, layers: int) -> float:
-        """Different experts that a layer's tokens choose, the mean of all layers of some steps."""
+        """Returns the number of distinct experts per layer and step, averaged over layers and several steps."""
         global chosen
         self.llm.collective_rpc(without_graphs)
         for _ in range(3):
-            next(steps)  # those in flight
+            next(steps)  # steps that were already in flight
         counts, chosen = [], []
         for _ in range(COUNTED_STEPS):
             chosen.clear()
@@ -120,11 +120,11 @@ class Beside(Steps):
         chosen = None
         self.llm.collective_rpc(with_graphs)
         if not counts or len(counts) % layers:
-            raise SystemExit(f"experts: wanted calls of {layers} layers, found {len(counts)}")
+            raise SystemExit(f"experts: wanted a multiple of {layers} calls, one per layer, found {len(counts)}")
         return statistics.mean(counts)
 
     def decode_paces(self, count: int, layers: int) -> tuple[dict, float]:
-        """Microseconds of steps by pace, and how many experts a layer reads."""
+        """Returns the times of steps in us, by pace, and the mean number of distinct experts per layer."""
         planned = int((BURSTS * BURST_S + SUSTAINED_S) * 1e3 / self.step_ms) + BURSTS * 5
         waiting = 2 * -(-count * CONTEXT // 8192) + 4
         prompts = [self.prompt(max(CONTEXT - planned // 2, 1), i) for i in range(count)]
@@ -185,7 +185,7 @@ def run(given: argparse.Namespace) -> None:
             row = {"op": op, "tokens": tokens, "median_us": statistics.median(times), "p10_us": times[len(times) // 10],
                    "p90_us": times[len(times) * 9 // 10], "steps": len(times), "note": f"{note} {pace}", "experts": read}
             found["rows"].append(row)
-            print(f"{name} {op} {tokens} {row['note']}: {row['median_us']:.0f} us of {len(times)}, experts {read}", flush=True)
+            print(f"{name} {op} {tokens} {row['note']}: {row['median_us']:.0f} us (median of {len(times)}), experts {read}", flush=True)
         pathlib.Path(given.out).write_text(json.dumps(found))
 
     for count in given.decode:
@@ -216,7 +216,7 @@ def rows(given: argparse.Namespace) -> None:
         for row in found["rows"]:
             mine = ours.get(key(row | {"model": found["model"]}))
             if mine is None:
-                print(f"{path}: {row['op']} {row['tokens']} {row['note']}: no row of Sluice beside it: left out", file=sys.stderr)
+                print(f"{path}: {row['op']} {row['tokens']} {row['note']}: Sluice has no row for it; skipped", file=sys.stderr)
                 continue
             remark = "" if row["experts"] is None else f"; {row['experts']:.1f} of {found['experts']} experts"
             read = float(mine["note"].split("; ")[1].split()[0])

@@ -1,7 +1,7 @@
-"""What the benchmarks of whole engines share: one process for each (model, backend), what each found, tables and rows.
+"""Shared code of the benchmarks of whole engines: one process for each (model, backend), its results, tables and rows.
 
-A result is a JSON file of DIR: model, backend, experts (the class that ran them), answers, rows, complete, and under the engine's own
-name its version.
+A result is a JSON file in DIR with model, backend, experts (the class that ran them), answers, rows, complete, and the engine's version
+under the engine's name.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Callable, Sequence
 
 
 class Result:
-    """What one process found, written to DIR after each row."""
+    """The results of one process, written to DIR after each row."""
 
     def __init__(self, model: str, backend: str, out: pathlib.Path, **known):
         self.name = f"{model} {backend}"
@@ -27,7 +27,7 @@ class Result:
         self.data = {"model": model, "backend": backend, "rows": [], "complete": False, **known}
 
     def resume(self) -> None:
-        """Goes on with what a process before this one had found, if it left something."""
+        """Continues with the results of an earlier process, if there are any."""
         if self.path.exists():
             self.data |= json.loads(self.path.read_text())
 
@@ -36,14 +36,14 @@ class Result:
         self.path.write_text(json.dumps(self.data))
 
     def keep(self, op: str, count: int, times: list[float], note: str) -> None:
-        """A row: `count` sequences or tokens of a prompt, microseconds of each step."""
+        """Adds a row. `count`: sequences, or tokens of the prompt; `times`: microseconds of each step."""
         times = sorted(times)
         row = {"op": op, "tokens": count, "median_us": statistics.median(times), "p10_us": times[len(times) // 10],
                "p90_us": times[len(times) * 9 // 10], "steps": len(times), "note": note}
         self.data["rows"].append(row)
         self.write()
-        print(f"{self.name} {op} {count}: {row['median_us']:.0f} us [{row['p10_us']:.0f}, {row['p90_us']:.0f}] of {len(times)}, "
-              f"{count / row['median_us'] * 1e6:.0f} tokens a second", flush=True)
+        print(f"{self.name} {op} {count}: {row['median_us']:.0f} us [p10 {row['p10_us']:.0f}, p90 {row['p90_us']:.0f}] in {len(times)} steps, "
+              f"{count / row['median_us'] * 1e6:.0f} tokens/s", flush=True)
 
 
 def _file_name(model: str, backend: str) -> str:
@@ -57,8 +57,9 @@ def load(out: pathlib.Path) -> dict[tuple[str, str], dict]:
 
 def run_all(program: str, out: pathlib.Path, seconds: float, order: list[tuple[str, str]], least: float, caches: dict[str, str],
             flags: Sequence[str] = ()) -> None:
-    """A process for each that is not complete, while there is time for one more, which takes at least `least` seconds. `caches`:
-    names of the environment, and folders of DIR, for what a process compiles and the next one finds. `flags`: more for each process."""
+    """Runs a process for each (model, backend) that is not complete, as long as there is time for another, which takes at least `least`
+    seconds. `caches` maps environment variables to folders in DIR that keep compiled kernels for the next process. `flags` are passed to
+    every process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began, longest = time.monotonic(), least
     environment = os.environ | {name: str(out / "cache" / folder) for name, folder in caches.items()}
@@ -67,7 +68,7 @@ def run_all(program: str, out: pathlib.Path, seconds: float, order: list[tuple[s
             continue
         left = seconds - (time.monotonic() - began)
         if left < longest:
-            print(f"{model} {backend}: {left:.0f} s left, the longest took {longest:.0f}: not begun", flush=True)
+            print(f"{model} {backend}: {left:.0f} s left, not started, because the longest process took {longest:.0f} s", flush=True)
             break
         started = time.monotonic()
         path = out / f"{_file_name(model, backend)}.log"
@@ -76,17 +77,17 @@ def run_all(program: str, out: pathlib.Path, seconds: float, order: list[tuple[s
             process = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
             try:
                 code = process.wait(left)
-                ended = f"ended with {code}" if code else ""
+                ended = f"exited with {code}" if code else ""
             except subprocess.TimeoutExpired:
                 ended = "out of time"
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # its servers too, which would keep the card
+                    os.killpg(process.pid, signal.SIGKILL)  # also ends its servers, which would occupy the GPU
                     process.wait()
         if ended:
             print(f"{model} {backend}: {ended}: {path.read_text()[-3000:]}", flush=True)
         longest = max(longest, time.monotonic() - started)
-        print(f"{model} {backend}: {time.monotonic() - started:.0f} s in all", flush=True)
+        print(f"{model} {backend}: {time.monotonic() - started:.0f} s in total", flush=True)
 
 
 def free_port() -> int:
@@ -96,41 +97,41 @@ def free_port() -> int:
 
 
 def equal_tokens(one: list[int], other: list[int]) -> int:
-    """How many are the same before the first that is not."""
+    """Returns the length of the common prefix."""
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), len(one))
 
 
 def compared(one: dict, other: dict) -> str:
-    """Greedy tokens that are the same before the first that is not, and how far logarithms of likely tokens are apart there."""
+    """Describes how many greedy tokens are equal before the first difference, and how far log probabilities differ up to there."""
     if "answers" not in one or "answers" not in other:
         return "no answers to compare"
     same, tokens, apart = 0, 0, []
     for a, b in zip(one["answers"], other["answers"]):
         equal = equal_tokens(a["tokens"], b["tokens"])
         same, tokens = same + equal, tokens + len(a["tokens"])
-        for i in range(min(equal + 1, len(a["top"]), len(b["top"]))):  # the first different token still has the same text before it
+        for i in range(min(equal + 1, len(a["top"]), len(b["top"]))):  # the first different token still follows equal text
             apart += [abs(a["top"][i][t] - b["top"][i][t]) for t in a["top"][i].keys() & b["top"][i].keys()]
     worst = f"{max(apart):.4f} at most, {statistics.mean(apart):.4f} on average" if apart else "none shared"
-    return f"{same} of {tokens} greedy tokens are the same; logarithms of probabilities apart by {worst}"
+    return f"{same} of {tokens} greedy tokens are equal; log probabilities differ by {worst}"
 
 
 def table(out: pathlib.Path) -> None:
-    """Ratios to Sluice, and how far answers are apart. A backend's variant ("marlin+lora") is held to Sluice's own, and one whose draft
-    guesses to the same backend's "+plain", which has none."""
+    """Prints ratios to Sluice, and how far answers differ. A variant ("marlin+lora") is compared with the same variant of Sluice. A variant
+    with a draft is also compared with "+plain" of the same backend, which has none."""
     found = load(out)
     for (model, backend), base in found.items():
         chosen, _, variant = backend.partition("+")
         plain = found.get((model, f"{chosen}+plain"))
         if "guesses" in base:
             accepted = ", ".join(map(str, base["accepted"]))
-            print(f"{model}, {backend}: of {base['guesses']} guesses {accepted} accepted, by place; the draft: {base['draft']}")
+            print(f"{model}, {backend}: of {base['guesses']} drafts, accepted by position: {accepted}; draft model: {base['draft']}")
         if "guesses" in base and plain:
-            print(f"{model}, {backend} over {chosen}+plain: {compared(plain, base)}")
+            print(f"{model}, {backend} compared with {chosen}+plain: {compared(plain, base)}")
         ours = found.get((model, "sluice" + ("+" + variant if variant else "")))
         if chosen == "sluice" or ours is None:
             continue
         times = {(r["op"], r["tokens"]): r["median_us"] for r in ours["rows"]}
-        print(f"{model}, {backend} ({base['experts']}) over sluice: {compared(base, ours)}")
+        print(f"{model}, {backend} ({base['experts']}) compared with sluice: {compared(base, ours)}")
         for r in base["rows"]:
             mine = times.get((r["op"], r["tokens"]))
             if mine:
@@ -138,7 +139,7 @@ def table(out: pathlib.Path) -> None:
 
 
 def rows(engine: str, out: pathlib.Path, version: str) -> None:
-    """Rows of bench/measured; `version` is Sluice's."""
+    """Prints rows for bench/measured; `version` is Sluice's commit."""
     print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
     for (model, backend), r in load(out).items():
         chosen, _, variant = backend.partition("+")
@@ -154,7 +155,7 @@ def main(engine: str, program: str, doc: str, one: Callable[[str, str, pathlib.P
          least: float, caches: dict[str, str]) -> None:
     parse = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("command", choices=("all", "one", "table", "rows"))
-    parse.add_argument("which", nargs="*", help="MODEL BACKEND; for all: MODEL-BACKEND ..., in that order")
+    parse.add_argument("which", nargs="*", help="for one: MODEL BACKEND; for all: MODEL-BACKEND ..., in this order")
     parse.add_argument("--out", type=pathlib.Path, required=True)
     parse.add_argument("--seconds", type=float, default=seconds)
     parse.add_argument("--version", default="unknown")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""SGLang with and without Sluice: gpt-oss's two sizes with the same random weights, steps of decode and prefill, and what they say.
+"""Measures SGLang with and without Sluice: gpt-oss-20b and -120b with equal random weights, decode and prefill steps, and greedy answers.
 
-    engine_sglang.py all --out DIR [--seconds N]           every (model, backend) that DIR does not have yet, the most wanted first
-    engine_sglang.py one MODEL BACKEND --out DIR           one of them, in this process
-    engine_sglang.py table --out DIR                       ratios, and how far the answers of backends are apart
-    engine_sglang.py rows --out DIR --version COMMIT       rows for bench/measured/archive/h200/engine_sglang.csv
+    engine_sglang.py all --out DIR [--seconds N]           runs every (model, backend) that DIR has no result of, the most important first
+    engine_sglang.py one MODEL BACKEND --out DIR           runs one of them, in this process
+    engine_sglang.py table --out DIR                       prints ratios, and how far the answers of backends differ
+    engine_sglang.py rows --out DIR --version COMMIT       prints rows for bench/measured/archive/h200/engine_sglang.csv
 
-MODEL is 20b or 120b. BACKEND is default (what SGLang chooses), or sluice. Needs SGLang 0.5.17 and, for sluice, the package sluice_moe
-where Python finds them with their dist-info, and no network.
+MODEL is 20b or 120b. BACKEND is default (SGLang's choice) or sluice. Requires SGLang 0.5.17 and, for sluice, the package sluice_moe, both
+installed with their dist-info. Uses no network.
 
-Weights are those of engine_vllm_weights.py. Steps are those of SGLang's own bench_one_batch: its ModelRunner and its batches, without its
-scheduler. A time is that of several steps that are enqueued one behind the other, divided by their number: the host works while the GPU
-does, as it does under SGLang's scheduler.
+Weights are those of engine_vllm_weights.py. As in SGLang's bench_one_batch, steps use SGLang's ModelRunner and batches without its
+scheduler. Several steps are enqueued back to back and their time is divided by their number, so that host and GPU work overlap as they
+do under SGLang's scheduler.
 """
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "sluice"), ("120b", "de
 SEQUENCES = (1, 64, 8, 256, 32, 128)
 PROMPTS = (4096, 1024, 8192)
 CONTEXT = 1024
-NEW = 8  # tokens of each sequence that go in at once, behind a context of zeros
-BLOCK, BLOCKS = 10, 5  # steps of decode in flight, and how often
+NEW = 8  # tokens of each sequence that are prefilled, after a context of zeros
+BLOCK, BLOCKS = 10, 5  # decode steps per timed block, and number of blocks
 CHECKED_PROMPTS, CHECKED_TOKENS, CHECKED_LENGTH = 4, 16, 48
 
 
 class Runner:
-    """SGLang's ModelRunner in this process."""
+    """Runs SGLang's ModelRunner in this process."""
 
     def __init__(self, model: str, backend: str, out: pathlib.Path):
         os.environ |= {"SGLANG_IS_FLASHINFER_AVAILABLE": "false", "HF_HUB_OFFLINE": "1", "SLUICE_SGLANG": str(int(backend == "sluice"))}
@@ -69,7 +69,7 @@ class Runner:
         self.ready_s = time.perf_counter() - began
 
     def experts(self) -> str:
-        """The class that runs the experts, and SGLang's name of its backend."""
+        """Returns the class that runs the experts, and SGLang's name of its backend."""
         method = type(self.inner.model.model.layers[0].mlp.experts.quant_method).__name__
         return f"{method}-{self.backend}"
 
@@ -80,7 +80,7 @@ class Runner:
         return [draw.randrange(self.vocabulary // 2) for _ in range(length)]
 
     def requests(self, prompts: list[list[int]], context: int = 0) -> list:
-        """One for each prompt; the first `context` tokens of each are taken as cached, whatever is there."""
+        """Makes a request for each prompt. The first `context` tokens count as cached, whatever the cache contains."""
         from sglang.srt.managers.schedule_batch import Req
         from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -97,7 +97,7 @@ class Runner:
         return out
 
     def decode(self, sequences: int) -> list[float]:
-        """Microseconds of a step, once for each block."""
+        """Returns the microseconds of a step, for each block."""
         import torch
 
         self.runner.clear()
@@ -131,7 +131,7 @@ class Runner:
         return times[1:]
 
     def answers(self) -> list[dict]:
-        """Greedy tokens of a few prompts, with the 20 likeliest of each position and their logarithms."""
+        """Returns the greedy tokens of a few prompts, and the log probabilities of the 20 most likely tokens at each position."""
         import torch
 
         self.runner.clear()
@@ -157,7 +157,7 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
           f"{torch.cuda.memory_allocated() / 2**30:.1f} GiB", flush=True)
 
     def attempt(what: str, measure) -> None:
-        # What fails leaves the rest its turn; the row is missing and the log says why.
+        # A failure omits one row, prints the reason, and does not stop the others.
         try:
             measure()
         except Exception:

@@ -1,29 +1,29 @@
 #!/usr/bin/env python3
-"""vLLM with and without Sluice: gpt-oss's two sizes with the same random weights, steps of decode and prefill, and what they say.
+"""Measures vLLM with and without Sluice: models with equal random weights, decode and prefill steps, and greedy answers.
 
-    engine_vllm.py all --out DIR [--seconds N]           every (model, backend) that DIR does not have yet, the most wanted first
-    engine_vllm.py one MODEL BACKEND --out DIR           one of them, in this process
-    engine_vllm.py table --out DIR                       ratios, and how far the answers of backends are apart
-    engine_vllm.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_vllm.csv
+    engine_vllm.py all --out DIR [--seconds N]           runs every (model, backend) that DIR has no result of, the most important first
+    engine_vllm.py one MODEL BACKEND --out DIR           runs one of them, in this process
+    engine_vllm.py table --out DIR                       prints ratios, and how far the answers of backends differ
+    engine_vllm.py rows --out DIR --version COMMIT       prints rows for bench/measured/h200/engine_vllm.csv
 
-MODEL is 20b, 120b, qwen3 (eight layers of Qwen3-30B-A3B, whose experts are bf16), hy3 (one layer of Hunyuan 3 and its MTP layer, bf16) or
-tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice. With a variant only its
-answers are asked for, without graphs and with a small cache, so that several fit a GPU:
-    +plain              nothing more: what a draft's answers are held to
-    +draft              a draft with weights of its own, which are the model's again, guesses three tokens
-    +mtp                the MTP layer guesses one token (hy3 alone, where it is the model's layer again)
-    +chunked            prompts in pieces of 256 tokens, asked twice with a prefix cache
-    +ngram              guessed tokens, verified together
+MODEL is 20b or 120b (gpt-oss), qwen3 (eight layers of Qwen3-30B-A3B, bf16 experts), hy3 (one layer of Hunyuan 3 and its MTP layer, bf16)
+or tiny (the shape of the shipped model, for a trial on the CPU). BACKEND is default (vLLM's choice), marlin or sluice, and may have a
+variant. Variants only answer prompts, without graphs and with a small cache, so that several fit on a GPU:
+    +plain              answers only; the baseline of +draft and +mtp
+    +draft              a draft model, whose weights equal the target's, drafts three tokens
+    +mtp                the MTP layer drafts one token (hy3 only; its weights equal those of the model's layer)
+    +chunked            prompts in chunks of 256 tokens; asks twice, with a prefix cache
+    +ngram              tokens drafted by n-gram lookup
     +lora               an adapter on the routers
-    +sleep              asked, sent to sleep (weights in host memory), woken, asked again
-    +prefill, +decode   a worker of one role: the first writes keys and values of prompts, the second, run after it, reads them
-    +tp2, +ep2          two GPUs, of which each draws its own shard; by slices of experts, or by experts
-    +dp2                two GPUs with requests of their own, which share the experts
-    +eplb               as +ep2, with four experts more, moved by load every eight steps; asked twice (qwen3 alone: gpt-oss has no such loader)
-Needs vLLM and, for sluice, the package sluice_moe where Python finds them with their dist-info, and no network.
+    +sleep              asks, sleeps (weights in host memory), wakes up, asks again
+    +prefill, +decode   disaggregated prefill: run +prefill first, which writes the prompts' keys and values, then +decode, which reads them
+    +tp2, +ep2          two GPUs; each expert is split between them (+tp2), or each GPU has half of the experts (+ep2)
+    +dp2                two data-parallel GPUs that share the experts
+    +eplb               like +ep2, with four redundant experts, rebalanced every eight steps; asks twice (qwen3 only: vLLM's gpt-oss cannot)
+Requires vLLM and, for sluice, the package sluice_moe, both installed with their dist-info. Uses no network.
 
-Weights come from a seed, the same in each process (engine_vllm_weights.py). A step is timed from one return of the engine to the next, so
-it has the host's part: what a user waits for.
+Weights follow from a seed and are equal in all processes (engine_vllm_weights.py). A step is timed from one return of the engine to
+the next, so its time includes the host's part, as for a user.
 """
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "default"), ("120b", "s
 SEQUENCES = (1, 8, 32, 64, 128, 256)
 PROMPTS = (1024, 4096, 8192)
 CONTEXT = 1024
-STEPS = {1: 200, 8: 150, 32: 100, 64: 80, 128: 60, 256: 40}  # of decode that are timed
+STEPS = {1: 200, 8: 150, 32: 100, 64: 80, 128: 60, 256: 40}  # number of timed decode steps, by sequences
 CHECKED_PROMPTS, CHECKED_TOKENS, CHECKED_LENGTH = 4, 16, 48
 VARIANTS = {
     "": {},
     "plain": {},
     "draft": {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 3}, "disable_log_stats": False,
-              "disable_hybrid_kv_cache_manager": True},  # vLLM wants all layers of a draft in one group of its cache
+              "disable_hybrid_kv_cache_manager": True},  # vLLM requires all layers of a draft in one KV cache group
     "mtp": {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}, "disable_log_stats": False},
     "chunked": {"enable_prefix_caching": True, "max_num_batched_tokens": 256},
     "ngram": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}},
@@ -63,14 +63,14 @@ VARIANTS = {
     "lora": {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["router"]},
 }
 RANKS = ("+tp2", "+ep2", "+eplb")
-VARIANT_LENGTH = 700  # of the others' prompts: three pieces
+VARIANT_LENGTH = 700  # prompt tokens of the other variants: three chunks
 
 
 # ---- One process: one model, one backend ----
 
 
 def experts_of(model) -> str:
-    """The class that runs the experts of a rank. Ranks get this function by its name."""
+    """Returns the class that runs the experts of a rank. vLLM sends this function to ranks by name."""
     for module in model.modules():
         kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
         if kernel is not None:
@@ -79,13 +79,13 @@ def experts_of(model) -> str:
 
 
 def draft_of(worker) -> str:
-    """What runs the experts of a worker's draft, and how many of its gates are Sluice's."""
+    """Returns the class that runs the experts of a worker's draft, and how many of the draft's gates are Sluice's."""
     draft = worker.model_runner.drafter.model
     return f"{experts_of(draft)}, {sum(getattr(module, 'sluice', False) is True for module in draft.modules())} gates of Sluice"
 
 
 def fill_dummies(config: dict) -> None:
-    """Makes --load-format dummy of this process, and of its forks, draw the weights of engine_vllm_weights.py."""
+    """Makes --load-format dummy fill in the weights of engine_vllm_weights.py, in this process and its forks."""
     from vllm.config import get_current_vllm_config
     from vllm.distributed import get_ep_group, get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
@@ -99,7 +99,7 @@ def fill_dummies(config: dict) -> None:
 
 
 class Steps:
-    """vLLM in this process, with steps that are timed."""
+    """Runs vLLM in this process and times its steps."""
 
     def __init__(self, llm, vocabulary: int, adapter=None):
         self.llm, self.engine, self.vocabulary, self.adapter, self.number = llm, llm.llm_engine, vocabulary, adapter, 0
@@ -124,7 +124,8 @@ class Steps:
         return names
 
     def steps(self):
-        """(microseconds since the last one that gave tokens, how many, outputs) of each step until all requests are done."""
+        """Yields (microseconds since the previous such step, number of tokens, outputs) for each step that returns tokens, until all requests
+        are done."""
         last = time.perf_counter()
         while self.engine.has_unfinished_requests():
             outputs = self.engine.step()
@@ -135,14 +136,14 @@ class Steps:
                 last = now
 
     def decode(self, sequences: int, steps: int, context: int) -> list[float]:
-        """Times of steps in which all sequences get a token and nothing else happens."""
+        """Returns the times of steps that only decode, with a token for each sequence."""
         budget = self.llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens
-        waiting = 2 * math.ceil(sequences * context / budget) + 4  # tokens that the first sequences get while the last ones begin
+        waiting = 2 * math.ceil(sequences * context / budget) + 4  # tokens that the first sequences decode during the last prompts
         self.add([self.prompt(context, i) for i in range(sequences)], steps + waiting)
         times, full = [], 0
         for us, count, _ in self.steps():
             full = full + 1 if count == sequences else 0
-            if full > 3:  # the first steps of all may still share the card with a prompt
+            if full > 3:  # the first full steps may still share the GPU with a prompt
                 times.append(us)
         return times[:steps]
 
@@ -159,12 +160,12 @@ class Steps:
 
 
 class Engine(Steps):
-    """One of this program's models."""
+    """One of this program's models, with a backend and a variant."""
 
     def __init__(self, model: str, backend: str, out: pathlib.Path):
         os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
                        "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-        if backend.endswith(RANKS):  # ranks draw weights as this process says
+        if backend.endswith(RANKS):  # forked ranks inherit the random weights' loader
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         folder = out / f"config-{model}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,16 +205,16 @@ class Engine(Steps):
         super().__init__(llm, config_of(model)["vocab_size"], adapter_of(model, out) if self.variant == "lora" else None)
 
     def experts(self) -> str:
-        """The class that runs the experts, as vLLM has it."""
+        """Returns the class with which vLLM runs the experts."""
         return self.llm.apply_model(experts_of)[0]
 
     def guessed(self) -> tuple[list[int], int]:
-        """Tokens of a draft that were accepted, as its first, second, ... guess, and how often it guessed, as vLLM counts them."""
+        """Returns vLLM's counts: accepted draft tokens at the first, second, ... position, and the number of drafts."""
         found = {metric.name.removeprefix("vllm:spec_decode_num_"): metric for metric in self.llm.get_metrics()}
         return found["accepted_tokens_per_pos"].values, found["drafts"].value
 
     def nap(self) -> int:
-        """Sends the engine to sleep and wakes it. Bytes of the GPU that were free in between."""
+        """Puts the engine to sleep and wakes it up. Returns the free bytes of the GPU in between."""
         import torch
 
         self.llm.sleep(level=1)
@@ -222,7 +223,7 @@ class Engine(Steps):
         return free
 
     def answers(self, length: int, tokens: int) -> list[dict]:
-        """Greedy tokens of a few prompts, with the 20 likeliest of each position and their logarithms."""
+        """Returns the greedy tokens of a few prompts, and the log probabilities of the 20 most likely tokens at each position."""
         names = self.add([self.prompt(length, 100 + i) for i in range(CHECKED_PROMPTS)], tokens, logprobs=20)
         said = {name: {"tokens": [], "top": []} for name in names}
         for _, _, outputs in self.steps():
@@ -234,7 +235,7 @@ class Engine(Steps):
 
 
 def join_as_rank(model: str, backend: str, out: pathlib.Path) -> subprocess.Popen | None:
-    """Makes this process the first of two data-parallel ranks and starts the other one, or makes it the other one (None)."""
+    """Makes this process the first of two data-parallel ranks, and starts and returns the second. Returns None in the second."""
     if "VLLM_DP_RANK" in os.environ:
         return None
     port = engine_runs.free_port()
@@ -256,15 +257,15 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
     print(f"{model} {backend}: ready after {engine.ready_s:.0f} s, experts {result.data['experts']}", flush=True)
     answers = engine.answers(CHECKED_LENGTH if engine.timed else VARIANT_LENGTH, CHECKED_TOKENS)
     if engine.variant == "sleep":
-        print(f"{model} {backend}: slept and woke, {engine.nap() / 1e9:.1f} GB were free in between", flush=True)
+        print(f"{model} {backend}: slept and woke up, {engine.nap() / 1e9:.1f} GB were free in between", flush=True)
     if engine.variant in ("chunked", "sleep", "eplb"):
-        answers += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # chunked: their prompts are in the cache now
+        answers += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # +chunked: now the prompts are in the prefix cache
     result.write(answers=answers)
     if engine.variant in ("draft", "mtp"):
         accepted, guesses = engine.guessed()
         result.write(accepted=accepted, guesses=guesses, draft=engine.llm.collective_rpc(draft_of)[0])
     if other is not None and other.wait():
-        raise SystemExit(f"the other rank ended with {other.returncode}")
+        raise SystemExit(f"rank 1 exited with {other.returncode}")
     if not engine.timed:
         return result.write(complete=True)
     graphs = "eager" if tiny else "torch.compile and full graphs"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""vLLM's server under vLLM's own serving benchmark, with and without Sluice: gpt-oss's sizes with the random weights of engine_vllm.py.
+"""Measures vLLM's server with and without Sluice by vLLM's own serving benchmark, on the models and random weights of engine_vllm.py.
 
-    engine_vllm_serving.py all --out DIR [MODEL-BACKEND ...]    a server and its clients for each that DIR does not have yet
-    engine_vllm_serving.py one MODEL BACKEND --out DIR          one of them
-    engine_vllm_serving.py rows --out DIR --version COMMIT      rows for bench/measured/h200/engine_vllm.csv: op ttft, tpot and itl
+    engine_vllm_serving.py all --out DIR [MODEL-BACKEND ...]    runs a server and its clients for each that DIR has no result of
+    engine_vllm_serving.py one MODEL BACKEND --out DIR          runs one of them
+    engine_vllm_serving.py rows --out DIR --version COMMIT      prints rows for bench/measured/h200/engine_vllm.csv: op ttft, tpot and itl
 
-MODEL and BACKEND as in engine_vllm.py. Prompts are random words of a tokenizer made here, one word a token, sent to /v1/completions by
-`vllm bench serve` with so many requests in flight at a time; answers have a fixed length. Both ends are on one machine.
-SLUICE_BENCH_GPU in the environment is the GPU's index, so that two may run side by side.
+MODEL and BACKEND: see engine_vllm.py. `vllm bench serve` sends prompts of random words to /v1/completions with a fixed concurrency;
+answers have a fixed length. The tokenizer, which this program makes, has one token per word. Client and server run on one machine. The
+environment variable SLUICE_BENCH_GPU is the index of the GPU, so that two programs can run at the same time.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from engine_vllm import fill_dummies
 from engine_vllm_weights import SEED, config_of
 
 ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "sluice"), ("120b", "default")]
-CONCURRENCY = {1: 8, 8: 48, 32: 160, 64: 256}  # requests in flight: requests in all
+CONCURRENCY = {1: 8, 8: 48, 32: 160, 64: 256}  # concurrent requests: total requests
 PROMPT, ANSWER = 1024, 128
 TINY_CONCURRENCY, TINY_PROMPT, TINY_ANSWER = {1: 2, 4: 8}, 32, 8
 READY_S = 300
@@ -32,7 +32,7 @@ ENVIRONMENT = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "
 
 
 def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
-    """A folder with config.json and a tokenizer that has a word for every token."""
+    """Makes a folder with config.json and a tokenizer that has one word per token."""
     folder = out / f"served-{model}"
     folder.mkdir(parents=True, exist_ok=True)
     config = config_of(model)
@@ -47,7 +47,7 @@ def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
 
 
 def limits_of(model: str) -> list[str]:
-    """Flags of the server that this program asks."""
+    """Returns the server's flags."""
     tiny = model == "tiny"
     given = ["--no-enable-prefix-caching", "--max-model-len", "1024" if tiny else "8256", "--max-num-seqs", "8" if tiny else "256",
              "--max-num-batched-tokens", "1024" if tiny else "8192"]
@@ -58,7 +58,7 @@ def limits_of(model: str) -> list[str]:
 
 
 def serve(model: str, backend: str, folder: pathlib.Path, port: int, limits: list[str]) -> None:
-    """The server, in this process. Its children are forks, so they draw weights as it says."""
+    """Runs the server in this process. Its child processes are forks, so they inherit the random weights' loader."""
     os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
     import uvloop
     try:
@@ -90,7 +90,7 @@ def wait_until_ready(server: subprocess.Popen, port: int) -> float:
     began = time.monotonic()
     while time.monotonic() - began < READY_S:
         if server.poll() is not None:
-            raise SystemExit(f"the server ended with {server.returncode}")
+            raise SystemExit(f"the server exited with {server.returncode}")
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
             return time.monotonic() - began
@@ -100,7 +100,7 @@ def wait_until_ready(server: subprocess.Popen, port: int) -> float:
 
 
 def asked(folder: pathlib.Path, port: int, tiny: bool, flight: int, requests: int, to: pathlib.Path) -> dict:
-    """What vLLM's benchmark found."""
+    """Runs vLLM's benchmark and returns its results."""
     prompt, answer = (TINY_PROMPT, TINY_ANSWER) if tiny else (PROMPT, ANSWER)
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai", "--base-url",
                f"http://127.0.0.1:{port}", "--model", str(folder), "--dataset-name", "random", "--random-input-len", str(prompt),
@@ -163,7 +163,7 @@ def keep(result: engine_runs.Result, got: dict, flight: int, requests: int) -> N
         row = {"op": op, "tokens": flight, "median_us": got[f"median_{op}_ms"] * 1e3, "p10_us": got[f"p10_{op}_ms"] * 1e3,
                "p90_us": got[f"p90_{op}_ms"] * 1e3, "steps": requests, "note": f"{note} {got['output_throughput']:.0f} tokens/s out"}
         result.data["rows"].append(row)
-        print(f"{result.name} {op} {flight}: {row['median_us'] / 1e3:.2f} ms [{row['p10_us'] / 1e3:.2f}, {row['p90_us'] / 1e3:.2f}]", flush=True)
+        print(f"{result.name} {op} {flight}: {row['median_us'] / 1e3:.2f} ms [p10 {row['p10_us'] / 1e3:.2f}, p90 {row['p90_us'] / 1e3:.2f}]", flush=True)
     result.write()
 
 

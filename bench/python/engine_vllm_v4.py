@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""DeepSeek V4 Flash with few layers and random weights in vLLM 0.26.0, with and without Sluice.
+"""Runs DeepSeek V4 Flash, with few layers and random weights, in vLLM 0.26.0 with and without Sluice.
 
     engine_vllm_v4.py run BACKEND OUT.json [--layers N] [--experts N] [--graphs] [--times DIR]
     engine_vllm_v4.py compare A.json B.json
     engine_vllm.py table --out DIR; engine_vllm.py rows --out DIR --version COMMIT
 
-BACKEND: default (what vLLM chooses; Marlin on Hopper), another name of vLLM's, or sluice. A run writes greedy tokens, their log
-probabilities and those of the prompts: of prompts together, of the first of them alone, and of long ones. Weights depend on names alone: the
-same with each backend. compare prints how far two runs are apart, and how far each is from itself where a prompt ran alone: that is what
-another order of the same sums does to this model. --times measures steps of decode and prompts, too, as engine_vllm.py does.
+BACKEND is default (vLLM's choice, Marlin on Hopper), another backend of vLLM, or sluice. A run writes greedy tokens and the log probabilities
+of answers and prompts, for prompts in one batch, for the first of them alone, and for long prompts. Weights depend only on their names, so
+they are equal in all backends. `compare` prints how far two runs differ. For scale it also prints how far a prompt alone differs from the
+same prompt in a batch, where only the order of sums changes. --times also measures decode steps and prompts, as engine_vllm.py does.
 
-Needs vLLM 0.26.0 with tilelang, CuTe DSL, quack and DeepGEMM (its own packages), the package sluice_moe, nvcc, and a Hopper GPU.
+Requires vLLM 0.26.0 with its dependencies tilelang, CuTe DSL, quack and DeepGEMM, the package sluice_moe, nvcc, and a Hopper GPU.
 """
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPL
                "VLLM_DEEP_GEMM_WARMUP": "skip", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
 SEED = 20
-RATIOS = [0, 4, 128, 4]  # per layer: window alone, indexer (sparse), dense compressed, indexer; repeated for more layers
+RATIOS = [0, 4, 128, 4]  # compression per layer: 0 window only, 4 with indexer (sparse), 128 dense; repeated for more layers
 HASH_LAYERS = 2
 LENGTHS = [3, 17, 48, 100, 129, 260, 511, 700]
-LONG = [2000, 6000]  # at 6000 tokens 1500 compressed keys are there, of which the indexer keeps 512
+LONG = [2000, 6000]  # 6000 tokens give 1500 compressed keys, of which the indexer keeps 512
 TOKENS = 16
 CONTEXT = 1024
-STEPS = {1: 100, 8: 80, 32: 60, 64: 50, 128: 40}  # sequences: steps of decode that are timed
+STEPS = {1: 100, 8: 80, 32: 60, 64: 50, 128: 40}  # sequences: number of timed decode steps
 PROMPTS, REPEATS = (1024, 4096), 7
 
 
 def config_of(layers: int, experts: int) -> dict:
-    """config.json of DeepSeek-V4-Flash, but for the number of layers and, if asked for, of experts."""
+    """Returns config.json of DeepSeek-V4-Flash with another number of layers and, with --experts, of experts."""
     return {
         "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "attention_bias": False, "attention_dropout": 0.0,
         "bos_token_id": 0, "eos_token_id": 1, "expert_dtype": "fp4", "hc_eps": 1e-6, "hc_mult": 4, "hc_sinkhorn_iters": 20, "head_dim": 512,
@@ -64,9 +64,9 @@ def config_of(layers: int, experts: int) -> dict:
 
 # ---- Weights ----
 
-SWIGLU = 5.0  # size of gate and up: about one in twenty is beyond the clamp of 10
+SWIGLU = 5.0  # RMS of gate and up: about one value in twenty exceeds the clamp of 10
 INSIDE = SWIGLU * SWIGLU / math.sqrt(2)
-E2M1 = 2.93  # root mean square of codes drawn evenly
+E2M1 = 2.93  # RMS of uniformly random codes
 
 
 def exponent(size: float) -> int:
@@ -74,7 +74,7 @@ def exponent(size: float) -> int:
 
 
 def fill(model, config: dict) -> dict[str, int]:
-    """Draws every parameter from SEED and its name. How many of each kind were drawn."""
+    """Fills every parameter with random numbers that depend on SEED and its name. Returns the number of parameters of each kind."""
     import torch
 
     counts: dict[str, int] = {}
@@ -115,7 +115,7 @@ def fill_one(name: str, data, config: dict, draw) -> str:
             order = torch.rand((part.shape[0], experts), generator=draw, device=data.device).argsort(dim=1)
             part.copy_(order[:, :part.shape[1]])
         return "hash table"
-    # What comes in and goes out of products: shared experts as the others, the rest keeps the size.
+    # Gains (output RMS / input RMS) of GEMMs: shared experts as routed ones; 1 for most others.
     gains = {"gate_up_proj": SWIGLU, "down_proj": 1 / INSIDE, "gate.weight": 2, "lm_head": 3}
     gain = next((gain for part, gain in gains.items() if part in name), 1)
     if data.dtype == torch.float8_e4m3fn:
@@ -163,11 +163,11 @@ def fill_dummies(config: dict) -> None:
     import vllm.model_executor.warmup.kernel_warmup as warmup
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
-    warmup._warmup_ll_bf16_router_gemm = lambda: None  # it compiles shapes of other models ahead
+    warmup._warmup_ll_bf16_router_gemm = lambda: None  # skipped, because it compiles shapes of other models
 
     def load_weights(loader, module, model_config) -> None:
-        print("drawn:", fill(module, config), flush=True)
-        module.model.finalize_mhc_broadcast_weights()  # what DeepseekV4ForCausalLM.load_weights does last
+        print("random parameters:", fill(module, config), flush=True)
+        module.model.finalize_mhc_broadcast_weights()  # the last step of DeepseekV4ForCausalLM.load_weights
 
     DummyModelLoader.load_weights = load_weights
 
@@ -192,7 +192,7 @@ def arguments_of(folder: str, backend: str, graphs: bool) -> dict:
 
 
 def inside_of(model) -> dict:
-    """What runs: classes of experts, gates, attention and linear kernels."""
+    """Returns the classes that run experts, gates, attention and linear layers."""
     found: dict[str, list[str]] = {"experts": [], "gates": [], "attention": [], "linear": []}
     for module in model.modules():
         kind, method = type(module).__name__, getattr(module, "quant_method", None)
@@ -232,7 +232,7 @@ def ask(llm, lengths: list[int], vocabulary: int) -> list[dict]:
 
 
 def measure(llm, result: dict, out: pathlib.Path) -> None:
-    """Rows of decode steps and of prompts."""
+    """Measures decode steps and prompts, and writes their rows."""
     steps = engine_vllm.Steps(llm, llm.model_config.get_vocab_size())
     kept = engine_runs.Result(f"deepseek-v4-flash-{result['layers']}-layers", result["backend"], out, vllm=result["vllm"],
                               ready_s=result["ready_s"], experts=result["inside"]["experts"][0], gpu=result["gpu"])
@@ -280,7 +280,7 @@ def spread(values: list[float]) -> str:
 
 
 def apart(one: dict, two: dict) -> list[float]:
-    """Distances of the prompt's log probabilities, which no token that was drawn decides."""
+    """Returns the differences of the prompt's log probabilities, which do not depend on sampled tokens."""
     return [abs(s - t) for s, t in zip(one["prompt"], two["prompt"])]
 
 

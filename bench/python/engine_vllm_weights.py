@@ -1,5 +1,5 @@
-"""The models that engine_vllm.py runs, and their random weights: what vLLM's own dummy weights are not, in sizes that keep activations
-alive and spread tokens over experts.
+"""The models that engine_vllm.py runs, and their random weights. Unlike vLLM's own dummy weights they have magnitudes that keep activations
+from vanishing and that spread tokens over experts.
 """
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
 
 
 def config_of(model: str) -> dict:
-    """config.json of gpt-oss-20b or -120b as its publisher has it, of the shipped model, of eight layers of Qwen3-30B-A3B, or of one layer
-    of Hunyuan 3 with experts and its MTP layer."""
+    """Returns a config.json: gpt-oss-20b's or -120b's as published, the shipped model's, or one of eight layers of Qwen3-30B-A3B or of one MoE
+    layer and the MTP layer of Hunyuan 3."""
     if model == "tiny":
         return json.loads(TINY.read_text())
     if model == "qwen3":
@@ -58,7 +58,7 @@ def config_of(model: str) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Which part of a model this process has. Experts are shared out whole (by_expert) or in slices."""
+    """The part of a model on this process: whole experts (by_expert), or a slice of every expert."""
     rank: int = 0
     ranks: int = 1
     by_expert: bool = False
@@ -66,11 +66,12 @@ class Shard:
 
 
 def fill(model, config: dict, shard: Shard = Shard()) -> None:
-    """Fills every parameter from SEED and its name. Products keep the size of what goes in, residual branches add a fifth of it.
+    """Fills every parameter with random numbers that depend on SEED and its name. GEMMs keep the magnitude of their input, and residual
+    branches add a fifth of it.
 
-    Backends pad experts differently: what is drawn has the checkpoint's shape, and the padding is zero, as vLLM's loader leaves it. An
-    expert has the same weights on whichever rank it is, and however often. Of a layer that tensor-parallel ranks share each rank draws a
-    shard of its own, the same for each backend; the first one alone has the bias of the way back, as vLLM's loader leaves it."""
+    Backends pad experts differently, so random numbers fill the checkpoint's shape and padding is zero, as after vLLM's loader. An expert
+    has the same weights on every rank, also if it is replicated. Of a layer that is split over tensor-parallel ranks, each rank fills its own
+    shard, the same for each backend. Only the first rank has the bias of the down projection, as after vLLM's loader."""
     import torch
 
     hidden, experts = config["hidden_size"], config.get("num_local_experts") or config["num_experts"]
@@ -93,7 +94,7 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
             draw.manual_seed(seed * 1024 + (0 if whole(name) else shard.rank))
             if "norm" in name:
                 data.fill_(1)
-            elif "eh_proj" in name:  # of the MTP layer: the token's embedding goes in as it is, nothing of the model's hidden state
+            elif "eh_proj" in name:  # of the MTP layer: passes the token's embedding and drops the hidden state
                 data.zero_()[:, :hidden].fill_diagonal_(1)
             elif name.endswith("bias") or "sinks" in name:
                 data.normal_(0, 0.02, generator=draw)
@@ -105,25 +106,25 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
 
 
 def seed_name(name: str) -> str:
-    """The name that a parameter's seed depends on. The MTP layer is the first layer again, with the model's head."""
+    """Returns the name from which a parameter's seed follows. The MTP layer gets the weights of the first layer and of the model's head."""
     name = re.sub(r"layers\.\d+\.mtp_block\.", "layers.0.", name.replace(".routed_experts", ""))
     return re.sub(r"model\.layers\.\d+\.shared_head\.head\.", "lm_head.", name)
 
 
 def whole(name: str) -> bool:
-    """Whether every tensor-parallel rank has all of it."""
+    """Whether the parameter is replicated on every tensor-parallel rank."""
     return any(part in name for part in ("norm", "router", "mlp.gate.", "o_proj.bias"))
 
 
 def fill_expert(part, name: str, rows: int, width: int, back: bool, draw) -> None:
-    """One expert's `rows` x `width` matrix, its scales or its bias; `back`: of the product whose sum goes to the residual stream."""
+    """Fills one expert's `rows` x `width` matrix, its scales or its bias. `back`: it is the down projection."""
     import torch
 
     kept = 0.2 if back else 1
     if name.endswith("bias"):
         part[:rows].normal_(0, 0.02, generator=draw)
     elif name.endswith("scale"):
-        # Codes have a root mean square of 2.93: 2^(code - 127) * 2.93 * sqrt(width) is 1, or a fifth for the way back.
+        # Random codes have an RMS of 2.93, so 2^(scale - 127) * 2.93 * sqrt(width) is 1, or a fifth for the down projection.
         part[:rows, :width // 32] = 127 + round(math.log2(kept / (2.93 * math.sqrt(width))))
     elif part.dtype == torch.uint8:
         codes = torch.empty((rows, width // 2), dtype=torch.uint8, device=part.device)
@@ -133,7 +134,7 @@ def fill_expert(part, name: str, rows: int, width: int, back: bool, draw) -> Non
 
 
 def adapter_of(model: str, out: pathlib.Path):
-    """A LoRA request with random adapters on every router."""
+    """Makes random LoRA adapters for every router, and returns their LoRA request."""
     import torch
     from safetensors.torch import save_file
     from vllm.lora.request import LoRARequest

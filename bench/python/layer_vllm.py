@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""One layer of gpt-oss's experts, by vLLM's triton_kernels and by Sluice, both held to float64: whole (2880 wide), and the slice of one of two
-tensor-parallel ranks (1440), which vLLM pads to 1472.
+"""Compares the errors of vLLM's triton_kernels and of Sluice on one expert layer of gpt-oss, against float64: the whole layer (intermediate
+size 2880), and the slice of one of two tensor-parallel ranks (1440, which vLLM pads to 1472).
 
     layer_vllm.py
 
-Prints, for several counts of tokens, the root mean square of the difference and the largest one, over the root mean square of the answer.
-Needs vLLM 0.26.0, the package sluice_moe and a Hopper GPU.
+Prints for several token counts the RMS error and the largest error, both relative to the RMS of the output. Requires vLLM 0.26.0, the
+package sluice_moe and a Hopper GPU.
 """
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def in_float64(w: dict[str, torch.Tensor], x: torch.Tensor, logits: torch.Tensor
 
 
 class OfVllm:
-    """The layer as vLLM's loader leaves it: zeros behind the width, swizzled."""
+    """The layer in the layout of vLLM's loader: padded with zeros, and swizzled."""
 
     def __init__(self, w: dict[str, torch.Tensor], width: int) -> None:
         more, pad = -width % PADDED_TO, torch.nn.functional.pad
@@ -95,7 +95,7 @@ def main() -> None:
             size = want.pow(2).mean().sqrt()
             apart = {name: (layer(x, logits).double() - want) / size for name, layer in layers.items()}
             print(f"width {width}, {tokens} tokens:", ", ".join(
-                f"{name} {d.pow(2).mean().sqrt().item():.5f}, {d.abs().max().item():.4f} at most" for name, d in apart.items()), flush=True)
+                f"{name} RMS error {d.pow(2).mean().sqrt().item():.5f}, at most {d.abs().max().item():.4f}" for name, d in apart.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a call costs on the host: microseconds of a small layer's calls through torch and of their parts.
+"""Measures the host's cost of calls: microseconds to call a small layer through torch, and of the parts of such a call.
 
   overhead.py [--device cpu|cuda] [--calls 20000]
 
-The layer is so small that its own work hardly counts on the CPU, and on a GPU work is enqueued only; what is left is Python, torch's
-dispatcher and the library's checks. The CPU's device has one thread.
+The layer's own work is negligible on the CPU, which uses one thread, and only enqueued on a GPU. The times therefore show Python,
+torch's dispatcher and the library's checks.
 """
 import argparse
 import time
@@ -16,7 +16,7 @@ from sluice_moe import capi
 
 
 def microseconds(call, calls, batch=200):
-    """The best batch: what is left when nobody else is on the core."""
+    """Returns the time of the fastest batch, in which no other process used the core."""
     best = float("inf")
     for _ in range(max(calls // batch, 1)):
         begin = time.perf_counter()
@@ -54,12 +54,12 @@ def main():
     launch._launch.workspace, launch._launch.workspace_bytes = memory.data_ptr(), layer.workspace_bytes
     rows = {
         "the C ABI alone: sluice_layer_run by ctypes": lambda: function(layer._native, launch.address, launch.message_address),
-        "the same with six tensors written anew, workspace included": lambda: layer._run(names, tensors),
+        "the same after setting the addresses of five tensors and the workspace": lambda: layer._run(names, tensors),
         "torch.ops.sluice.moe_layer_out": lambda: torch.ops.sluice.moe_layer_out.default(
             x, layer.packed, layer.handle, residual=residual, ids=ids, weights=weights, out=out),
         "torch.ops.sluice.moe_layer": lambda: torch.ops.sluice.moe_layer.default(
             x, layer.packed, layer.handle, residual=residual, ids=ids, weights=weights),
-        "MoeLayer, with out": lambda: layer(x, residual=residual, ids=ids, weights=weights, out=out),
+        "MoeLayer with the argument out": lambda: layer(x, residual=residual, ids=ids, weights=weights, out=out),
         "torch.ops.sluice.router_gemm": lambda: torch.ops.sluice.router_gemm(x, w),
         "torch.ops.sluice.route_topk": lambda: torch.ops.sluice.route_topk(logits, 2),
         "for comparison, torch.add of one element": lambda: torch.add(one, one),

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Servers of gpt-oss's sizes under load, each asked by `sluice bench serve` on the same machine: Sluice's own, and vLLM's.
+"""Measures Sluice's server and vLLM's server under load, with gpt-oss-20b and -120b. `sluice bench serve` is the client on the same machine.
 
-    serving.py all --out DIR --sluice PATH [MODEL-SERVER ...]   each that DIR does not have yet, in this order
-    serving.py one MODEL SERVER --out DIR --sluice PATH         one of them
-    serving.py table --out DIR                                  times of all servers side by side
-    serving.py rows --out DIR --version COMMIT                  rows for bench/measured/h200/serving.csv
+    serving.py all --out DIR --sluice PATH [MODEL-SERVER ...]   runs each that DIR has no result of, in this order
+    serving.py one MODEL SERVER --out DIR --sluice PATH         runs one of them
+    serving.py table --out DIR                                  prints the times of all servers
+    serving.py rows --out DIR --version COMMIT                  prints rows for bench/measured/h200/serving.csv
 
-MODEL is 20b, 120b or tiny (the shipped model, for a try on the CPU). SERVER is sluice, sluice-fp8 (with
---kv-cache-dtype fp8), sluice-mixed-N (with --max-mixed-prefill-tokens N, which changes arrivals), vllm (the experts that it chooses) or
-vllm+sluice (with Sluice's). PATH is the command `sluice`. --workloads a,b chooses some of these:
+MODEL is 20b, 120b or tiny (the shipped model, for a trial on the CPU). SERVER is sluice, sluice-fp8 (--kv-cache-dtype fp8), sluice-mixed-N
+(--max-mixed-prefill-tokens N, which affects the workload `arrivals`), vllm (with the expert kernels that vLLM chooses) or vllm+sluice (with
+Sluice's). PATH is the command `sluice`. --workloads a,b selects some of these:
 
-    latency      1024 tokens in, 128 out, 1 to 64 requests at once
-    throughput   1024 in, 1024 out, 256 requests at once, and as many as the cache holds
-    arrivals     32 answers of 1024 tokens, while prompts of 4096 tokens arrive as a Poisson process, 2 a second
-    cached       a prompt of 65536 tokens, and others that begin with nine tenths of it; a server of its own, with prefix caching
+    latency      1024 input and 128 output tokens, 1 to 64 concurrent requests
+    throughput   1024 input and 1024 output tokens, 256 concurrent requests, and as many as the KV cache holds
+    arrivals     32 concurrent answers of 1024 tokens, while prompts of 4096 tokens arrive as a Poisson process, 2 per second
+    cached       a prompt of 65536 tokens, and prompts that share its first nine tenths; on a separate server with prefix caching
 
-All servers read one config.json and have random weights: Sluice's of `--load-format dummy`, vLLM's of engine_vllm_weights.py. Prompts are token
-ids. A workload that DIR has is not repeated. SLUICE_BENCH_GPU in the environment is the GPU's index.
+All servers read one config.json and have random weights: Sluice from `--load-format dummy`, vLLM from engine_vllm_weights.py. Prompts are
+token ids. Workloads that DIR has results of are not repeated. The environment variable SLUICE_BENCH_GPU is the index of the GPU.
 """
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ import engine_runs
 import engine_vllm_serving as vllm_serving
 from engine_vllm_weights import SEED, TINY, config_of
 
-VLLM_BACKENDS = {"vllm": "default", "vllm+sluice": "sluice"}  # of engine_vllm_serving.py
+VLLM_BACKENDS = {"vllm": "default", "vllm+sluice": "sluice"}  # their names in engine_vllm_serving.py
 ORDER = [("20b", "sluice"), ("20b", "vllm"), ("120b", "sluice"), ("120b", "vllm"), ("20b", "vllm+sluice"), ("120b", "vllm+sluice")]
-SHARED = 0.9  # of a prompt whose beginning is cached
-COLD, CACHED = 3, 5  # prompts that are timed
-LEAST_US = 0.1  # two events of one read are 0 apart, and axes are logarithmic
+SHARED = 0.9  # fraction of a prompt that is cached
+COLD, CACHED = 3, 5  # numbers of timed prompts
+LEAST_US = 0.1  # two events in one read have no time between them, but axes are logarithmic
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
     prompt: int
     answer: int
-    requests: dict[int, int]  # in flight: in all
+    requests: dict[int, int]  # concurrent requests: total requests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Sizes:
     vocabulary: int  # token ids are below it
     latency: Load
     throughput: Load
-    streams: Load  # that decode while prompts arrive
+    streams: Load  # the requests that decode while prompts arrive
     arriving: Load
-    rate: float  # of prompts, a second
+    rate: float  # prompts per second
     cached_prompt: int
-    limits: list[str]  # flags that all servers have
+    limits: list[str]  # flags of all servers
     cached_limits: list[str]
 
 
@@ -69,7 +69,7 @@ SIZES = Sizes(200_000, Load(1024, 128, {1: 8, 8: 48, 32: 160, 64: 256}), Load(10
               Load(256, 1024, {32: 32}), Load(4096, 1, {0: 200}), 2, 65536,
               ["--max-num-seqs", "2048", "--max-model-len", "8256", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"],
               ["--max-num-seqs", "8", "--max-model-len", "66560", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"])
-LARGE_SIZES = dataclasses.replace(SIZES, throughput=Load(1024, 1024, {256: 256, 768: 768}))  # what the cache holds beside 120b
+LARGE_SIZES = dataclasses.replace(SIZES, throughput=Load(1024, 1024, {256: 256, 768: 768}))  # as many as the cache holds with the 120b model
 TINY_SIZES = Sizes(1000, Load(32, 8, {1: 2, 4: 8}), Load(32, 32, {8: 8}), Load(16, 128, {4: 4}), Load(256, 1, {0: 200}), 4, 512,
                    ["--max-num-seqs", "8", "--max-model-len", "1024", "--max-num-batched-tokens", "1024"],
                    ["--max-num-seqs", "8", "--max-model-len", "1024", "--max-num-batched-tokens", "1024"])
@@ -79,7 +79,7 @@ TINY_SIZES = Sizes(1000, Load(32, 8, {1: 2, 4: 8}), Load(32, 32, {8: 8}), Load(1
 
 
 def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
-    """A folder with config.json and a tokenizer that both servers can read: words of digits around the special tokens of gpt-oss."""
+    """Makes a folder with config.json and a tokenizer for both servers: its tokens are gpt-oss's special tokens and words of digits."""
     if model == "tiny":
         return TINY.parent
     folder = out / f"serving-{model}"
@@ -90,7 +90,7 @@ def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
     names = {199998: "startoftext", 199999: "endoftext", 200002: "return", 200003: "constrain", 200005: "channel", 200006: "start",
              200007: "end", 200008: "message", 200012: "call", 200018: "endofprompt"}
     first = min(names)
-    letters = [word for word in shipped["model"]["vocab"] if len(word) == 1]  # one for each byte
+    letters = [word for word in shipped["model"]["vocab"] if len(word) == 1]  # one per byte
     words = letters + [f"w{i}" for i in range(len(letters), first)]
     shipped["model"] |= {"vocab": {word: i for i, word in enumerate(words)}, "merges": []}
     shipped["added_tokens"] = [{"id": i, "content": f"<|{names.get(i, f'reserved_{i}')}|>", "single_word": False, "lstrip": False,
@@ -105,7 +105,7 @@ def ours(server: str) -> bool:
 
 
 def flags_of(server: str) -> list[str]:
-    """Those of a variant of our own server."""
+    """Returns the additional flags of a variant of Sluice's server."""
     _, *variant = server.split("-")
     match variant:
         case []:
@@ -114,7 +114,7 @@ def flags_of(server: str) -> list[str]:
             return ["--kv-cache-dtype", "fp8"]
         case ["mixed", bound] if bound.isdecimal():
             return ["--max-mixed-prefill-tokens", bound]
-    raise SystemExit(f"SERVER: wanted sluice, sluice-fp8, sluice-mixed-N, vllm or vllm+sluice, found {server}")
+    raise SystemExit(f"SERVER: wanted sluice, sluice-fp8, sluice-mixed-N, vllm or vllm+sluice, found '{server}'")
 
 
 def command_of(model: str, server: str, sluice: str, folder: pathlib.Path, port: int, limits: list[str]) -> list[str]:
@@ -127,7 +127,7 @@ def command_of(model: str, server: str, sluice: str, folder: pathlib.Path, port:
 
 
 class Run:
-    """One model on one server, and what has been found of it."""
+    """One model on one server, and its results."""
 
     def __init__(self, model: str, server: str, out: pathlib.Path, sluice: str):
         self.model, self.server, self.out, self.sluice = model, server, out, sluice
@@ -152,7 +152,7 @@ class Run:
             vllm_serving.end(server)
 
     def client(self, load: Load, flight: int, to: pathlib.Path, flags: list[str]) -> subprocess.Popen:
-        """`sluice bench serve`, begun. flight 0: no bound."""
+        """Starts `sluice bench serve`. flight: concurrent requests, 0: unlimited."""
         bound = ["--max-concurrency", str(flight)] if flight else []
         command = [self.sluice, "bench", "serve", "--port", str(self.port), "--random-input-len", str(load.prompt), "--random-output-len",
                    str(load.answer), "--num-prompts", str(load.requests[flight]), *bound, "--vocab-size", str(self.sizes.vocabulary),
@@ -162,7 +162,7 @@ class Run:
 
     def found(self, client: subprocess.Popen, wanted: int, to: pathlib.Path) -> dict:
         if client.wait() != 0:
-            raise SystemExit(f"bench serve ended with {client.returncode}")
+            raise SystemExit(f"bench serve exited with {client.returncode}")
         got = json.loads(to.read_text())
         if got["completed"] != wanted:
             raise SystemExit(f"wanted {wanted} answers, found {got['completed']}")
@@ -172,15 +172,15 @@ class Run:
         return self.out / "asked" / f"{self.model}-{self.server}-{name}.json"
 
     def keep(self, workload: str, op: str, count: int, times: tuple[float, float, float], note: str) -> None:
-        """A row: median, p10 and p90 in microseconds."""
+        """Adds a row. times: median, p10 and p90 in microseconds."""
         median, p10, p90 = (max(LEAST_US, us) for us in times)
         self.result.data["rows"].append({"workload": workload, "op": op, "tokens": count, "median_us": median, "p10_us": p10, "p90_us": p90,
                                          "note": note})
         self.result.write()
-        print(f"{self.result.name} {op} {count}: {median / 1e3:.3f} ms [{p10 / 1e3:.3f}, {p90 / 1e3:.3f}] {note}", flush=True)
+        print(f"{self.result.name} {op} {count}: {median / 1e3:.3f} ms [p10 {p10 / 1e3:.3f}, p90 {p90 / 1e3:.3f}] {note}", flush=True)
 
     def keep_metric(self, workload: str, op: str, flight: int, got: dict, note: str, tails: tuple[str, ...] = ("99",), more: str = "") -> None:
-        """A row of what bench serve found. Its tail stands behind "; ", where rows of other servers differ."""
+        """Adds a row of bench serve's results. Tail latencies stand after "; " in the note, which is ignored when rows are compared."""
         tail = " ".join(f"p{p} {got[f'p{p}_{op}_ms']:.2f} ms" for p in tails)
         times = tuple(got[f"{of}_{op}_ms"] * 1e3 for of in ("median", "p10", "p90"))
         self.keep(workload, op, flight, times, f"{note}; {tail}{more}")
@@ -208,15 +208,15 @@ def throughput(run: Run) -> None:
 
 
 def arrivals(run: Run) -> None:
-    """The streams' times. Prompts arrive from where all of them decode until the last one ends; how long their first tokens take on
-    average is the server's word, since their client is not waited for."""
+    """Times the streams. Prompts arrive from the time when all streams decode until the last stream ends. The mean time to first token of the
+    prompts comes from the server's metrics, because their client is killed."""
     streams, arriving, rate = run.sizes.streams, run.sizes.arriving, run.sizes.rate
     (flight,), to = streams.requests, run.where("arrivals")
     wanted = first_tokens(run.port)[0] + 1 + flight  # the client's first request goes ahead of all others
     client = run.client(streams, flight, to, [])
     while (before := first_tokens(run.port))[0] < wanted:
         if client.poll() is not None:
-            raise SystemExit("the streams ended before all of them were seen to decode")
+            raise SystemExit("the streams ended before all of them decoded at the same time")
         time.sleep(0.02)
     prompts = run.client(arriving, 0, run.where("arrivals-prompts"), ["--request-rate", str(rate)])
     try:
@@ -241,12 +241,12 @@ def cached(run: Run) -> None:
     first_token(run, tokens(length))
     prompts = [tokens(length) for _ in range(COLD)]
     keep_times(run, "nothing cached", [first_token(run, prompt)[0] for prompt in prompts])
-    shared, slack = int(length * SHARED), 16 + length // 64  # servers keep whole pages
+    shared, slack = int(length * SHARED), 16 + length // 64  # servers cache whole pages
     times = []
     for _ in range(CACHED + 1):
         us, had = first_token(run, prompts[-1][:shared] + tokens(length - shared))
         if not shared - slack <= had <= shared:
-            raise SystemExit(f"wanted about {shared} tokens of the prompt in the cache, found {had}")
+            raise SystemExit(f"wanted about {shared} cached tokens of the prompt, found {had}")
         times.append(us)
     keep_times(run, f"first {SHARED:.0%} cached", times[1:])
 
@@ -258,7 +258,7 @@ def keep_times(run: Run, note: str, times: list[float]) -> None:
 
 
 def first_tokens(port: int) -> tuple[float, float]:
-    """Sequences that have had their first token since the server began, and the seconds that they waited for it in all."""
+    """Returns the number of first tokens since the server started, and the sum of the seconds until each of them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
     return tuple(sum(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:time_to_first_token_seconds_{of}"))
@@ -266,7 +266,7 @@ def first_tokens(port: int) -> tuple[float, float]:
 
 
 def first_token(run: Run, prompt: list[int]) -> tuple[float, int]:
-    """Microseconds from before the connection until the event of the first token, and the tokens that the server had in its cache."""
+    """Returns the microseconds from before the connection until the first token's event, and the number of cached prompt tokens."""
     with urllib.request.urlopen(f"http://127.0.0.1:{run.port}/v1/models", timeout=10) as answer:
         name = json.load(answer)["data"][0]["id"]
     body = json.dumps({"model": name, "prompt": prompt, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "stream": True,
@@ -320,7 +320,7 @@ def one(model: str, server: str, out: pathlib.Path, sluice: str, workloads: list
 
 
 def table(out: pathlib.Path) -> None:
-    """Milliseconds of each server, and the ratio to Sluice's."""
+    """Prints the milliseconds of each server, and the ratio to Sluice's."""
     found: dict[tuple, dict[str, float]] = {}
     for (model, server), result in engine_runs.load(out).items():
         for row in result["rows"]:
@@ -345,18 +345,18 @@ def rows(out: pathlib.Path, version: str) -> None:
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("command", choices=("all", "one", "table", "rows"))
-    parse.add_argument("which", nargs="*", help="one: MODEL SERVER; all: MODEL-SERVER ..., in that order")
+    parse.add_argument("which", nargs="*", help="for one: MODEL SERVER; for all: MODEL-SERVER ..., in this order")
     parse.add_argument("--out", type=pathlib.Path, required=True)
-    parse.add_argument("--sluice", help="the command; for all and one")
+    parse.add_argument("--sluice", help="path of the command sluice, for all and one")
     parse.add_argument("--workloads", default=",".join(WORKLOADS))
-    parse.add_argument("--seconds", type=float, default=550, help="of all")
+    parse.add_argument("--seconds", type=float, default=550, help="time limit of all")
     parse.add_argument("--version", default="unknown", help="Sluice's commit, for rows")
     given = parse.parse_intermixed_args()
     workloads = given.workloads.split(",")
     if unknown := [w for w in workloads if w not in WORKLOADS]:
-        parse.error(f"--workloads: wanted some of {', '.join(WORKLOADS)}, found {', '.join(unknown)}")
+        parse.error(f"--workloads: wanted names of {', '.join(WORKLOADS)}, found {', '.join(unknown)}")
     if given.command in ("all", "one") and not given.sluice:
-        parse.error(f"{given.command}: wanted --sluice with it, found none")
+        parse.error(f"{given.command}: wanted --sluice PATH, found none")
     out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     sluice = str(pathlib.Path(given.sluice).absolute()) if given.sluice else ""

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Sluice's experts in transformers: the checks of tests/python/transformers_plugin on a DEVICE, and tokens a second beside transformers' own
-experts.
+"""Checks and measures Sluice's experts in transformers: the checks of tests/python/transformers_plugin on a device, and tokens per second
+compared with transformers' own experts.
 
-    transformers_experts.py check                  every experts class, the shipped checkpoint's logits and text, compiled decoding
-    transformers_experts.py ratio [--threads N]    generate() with the shipped checkpoint, a table of seconds and ratios; on the CPU, too
-    transformers_experts.py make DIR [--layers N]  random weights in the layout of gpt-oss-20b (13 GB)
+    transformers_experts.py check                  checks every experts class, logits and text of the shipped model, and compiled decoding
+    transformers_experts.py ratio [--threads N]    times generate() with the shipped model; prints seconds and ratios
+    transformers_experts.py make DIR [--layers N]  makes a checkpoint with random weights in the layout of gpt-oss-20b (13 GB)
     transformers_experts.py bench DIR [--experts sluice,sluice-bf16,grouped_mm] [--batches 1,8,32] [--static]
 
---device names where: cuda, or cpu. bench prints one CSV row for each count of sequences; with --rows COMMIT it also writes rows of
-bench/measured/archive/h200/engine_transformers.csv: op decode, a step of all sequences, and prefill, all their prompts.
-sluice: experts packed in MXFP4. The others are dequantised to bf16 while they are loaded; sluice-bf16 are those, packed. --static: a static cache, for which generate() compiles decoding
-into CUDA graphs. transformers' own MXFP4 kernels come from a hub; what keeps them from running is printed.
+--device is cuda or cpu. `bench` prints one CSV row for each number of sequences. With --rows COMMIT it also prints rows for
+bench/measured/archive/h200/engine_transformers.csv: the op decode is a step of all sequences, the op prefill all their prompts.
+--experts: `sluice` packs experts in MXFP4; all other names dequantise them to bf16 while loading, and `sluice-bf16` packs them in bf16.
+--static uses a static cache, for which generate() compiles decoding into CUDA graphs. transformers' own MXFP4 kernels come from a hub; the
+program prints why they do not run.
 """
 import argparse
 import os
@@ -39,7 +40,7 @@ def settle():
 
 
 def loaded(directory, experts: str):
-    """A model with these experts, and the seconds that took."""
+    """Loads a model with these experts. Returns it and the seconds of loading."""
     from shipped_model import load
 
     start, options = time.perf_counter(), {"experts_implementation": "sluice" if experts.startswith("sluice") else experts}
@@ -57,12 +58,12 @@ def loaded(directory, experts: str):
 
 
 def own_mxfp4_kernels() -> str:
-    """Why transformers' own MXFP4 kernels do not run here, or that they might."""
+    """Describes whether transformers' own MXFP4 kernels can run here, or why not."""
     from transformers.utils import is_kernels_available
 
     if not is_kernels_available():
-        return "own MXFP4 kernels: not run: transformers wants the package `kernels`, found none that fits"
-    return "own MXFP4 kernels: not run: `kernels` is here, but loads them from a hub, which this machine does not reach"
+        return "transformers' own MXFP4 kernels: not run, because no suitable package `kernels` is installed"
+    return "transformers' own MXFP4 kernels: not run, because `kernels` loads them from a hub, which is offline here"
 
 
 # ---- check ----
@@ -85,7 +86,7 @@ def check_experts() -> bool:
                 worst = max(worst, share)
                 if not share <= 1:
                     fine = False
-                    print(f"FAILED {name}, {tokens} tokens: {share:.2f} of the bound")
+                    print(f"FAILED {name}, {tokens} tokens: {share:.2f} times the allowed error")
         except sluice_moe.Unsupported as why:
             refused.append(f"{name}: {str(why)[:160]}")
     plain = made("GptOssExperts").state_dict()
@@ -93,7 +94,7 @@ def check_experts() -> bool:
     x, ids, weights = (t.to(DEVICE) for t in inputs(3))
     module(x, ids, weights)
     same = all(torch.equal(value, plain[name]) for name, value in module.state_dict().items())
-    print(f"experts: {len(CLASSES) - len(refused)} classes within {worst:.2f} of the bound; state_dict of packed ones the same bits: {same}")
+    print(f"experts: {len(CLASSES) - len(refused)} classes have at most {worst:.2f} of the allowed error; state_dict of packed experts is bit-identical: {same}")
     for line in refused:
         print("  refused", line)
     return fine and same and len(CLASSES) - len(refused) > 40
@@ -106,20 +107,20 @@ def check_model(experts: str) -> bool:
     for prompt in PROMPTS:
         rms, most = (worst.max().item() for worst in distances(model, prompt))
         fine &= rms <= 4 and most <= 2
-        print(f"{experts}: logits of {prompt}: {rms:.2f} of the noise (4 allowed), {most:.2f} of the most (2 allowed)")
+        print(f"{experts}: logits of {prompt}: RMS error {rms:.2f} times the rounding noise (4 allowed), largest error {most:.2f} times the largest noise (2 allowed)")
     asked = questions(100)
     try:
         wanted = answers_of_the_engine(asked)
     except AssertionError as why:
-        print(f"{experts}: text: not compared: {why}")
+        print(f"{experts}: text: not compared, because Sluice's engine gave no answers: {why}")
         return fine
     found = answers(model, asked, 150)
     same = sum(is_start(b, a) for a, b in zip(wanted, found))
     for question, a, b in zip(asked, wanted, found):
         if not is_start(b, a):
             print(f"  {question!r}\n    engine {a!r}\n    here   {b!r}")
-    print(f"{experts}: text: {same} of {len(asked)} as Sluice's own engine on the CPU")
-    return fine and same >= 98  # other roundings may turn a near tie
+    print(f"{experts}: text: {same} of {len(asked)} answers equal those of Sluice's engine on the CPU")
+    return fine and same >= 98  # different rounding may flip near ties
 
 
 def check_compiled() -> bool:
@@ -132,7 +133,7 @@ def check_compiled() -> bool:
     made = model.generate(ids, cache_implementation="static", **options)
     again = model.generate(ids, cache_implementation="static", **options)
     same = torch.equal(made, wanted) and torch.equal(again, wanted)
-    print(f"compiled decoding with a static cache: the same tokens: {same}")
+    print(f"compiled decoding with a static cache gives equal tokens: {same}")
     return same
 
 
@@ -151,7 +152,7 @@ def machine() -> str:
 
 
 def ratio(arguments) -> int:
-    """Seconds of generate() with the shipped checkpoint: medians of runs that take turns."""
+    """Times generate() with the shipped model: medians of alternating runs, in seconds."""
     from shipped_model import MODEL, batch_of, questions
 
     kinds = ("sluice", "sluice-bf16", "grouped_mm", "eager")
@@ -201,7 +202,7 @@ def bench(arguments) -> int:
         for count in map(int, arguments.batches.split(",")):
             draw = torch.Generator(device=DEVICE).manual_seed(count)
             ids = torch.randint(0, 199000, (count, arguments.prompt), device=DEVICE, generator=draw)
-            timed(model, ids, arguments.new, arguments.static)  # packs, compiles, records
+            timed(model, ids, arguments.new, arguments.static)  # warm-up: packs, compiles, captures
             runs = [(timed(model, ids, 1, arguments.static), timed(model, ids, arguments.new, arguments.static)) for _ in range(arguments.runs)]
             first = statistics.median(a for a, _ in runs)
             step = statistics.median(b - a for a, b in runs) / (arguments.new - 1)
@@ -226,13 +227,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--threads", type=int, default=0, help="of torch and of Sluice on the CPU; 0: as torch has them")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads of torch and of Sluice; 0: torch's default")
     parser.add_argument("--runs", type=int, default=3)
     actions.add_parser("check")
     actions.add_parser("ratio")
     maker = actions.add_parser("make")
     maker.add_argument("directory")
-    maker.add_argument("--layers", type=int, default=0, help="0: as many as the model has")
+    maker.add_argument("--layers", type=int, default=0, help="number of layers; 0: all of the model's")
     bencher = actions.add_parser("bench")
     bencher.add_argument("directory")
     bencher.add_argument("--experts", default="sluice,sluice-bf16,grouped_mm")
@@ -240,7 +241,7 @@ def main() -> int:
     bencher.add_argument("--prompt", type=int, default=128)
     bencher.add_argument("--new", type=int, default=64)
     bencher.add_argument("--static", action="store_true")
-    bencher.add_argument("--rows", metavar="COMMIT", help="of Sluice")
+    bencher.add_argument("--rows", metavar="COMMIT", help="Sluice's commit; also print rows for bench/measured")
     arguments = parser.parse_args()
     global DEVICE
     DEVICE = torch.device(arguments.device)
@@ -249,7 +250,7 @@ def main() -> int:
     if arguments.action == "make":
         return make(arguments)
     if DEVICE.type == "cuda" and not torch.cuda.is_available():
-        print("wanted a DEVICE, found that torch sees none", file=sys.stderr)
+        print("--device: torch finds no CUDA device", file=sys.stderr)
         return 2
     with torch.no_grad():
         return {"check": lambda _: check(), "ratio": ratio, "bench": bench}[arguments.action](arguments)

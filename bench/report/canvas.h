@@ -42,7 +42,7 @@ class Canvas {
   virtual Result<std::string> finish() = 0;
 };
 
-// Text stays text, so it can be searched, and the bytes do not depend on the fonts of this machine.
+// Text is stored as text, so that it can be searched and the bytes do not depend on this machine's fonts.
 std::unique_ptr<Canvas> svg_canvas(double width, double height, std::string_view title);
 
 }  // namespace sluice::bench

@@ -1,4 +1,4 @@
-// Names of expert layer shapes in rows of the suite expert_configs: everything that their cost depends on.
+// The model column of the suite expert_configs: a name that holds everything on which the cost of an expert layer depends.
 #pragma once
 #include <string>
 
@@ -7,10 +7,10 @@
 
 namespace sluice::bench {
 
-// "e2m1-2880x2880-128of128k4-swiglu_clamped": weight type, hidden x intermediate, experts of this rank and of all ranks,
+// "e2m1-2880x2880-128of128k4-swiglu_clamped": weight type, hidden x intermediate, experts on this GPU and in all,
 // experts per token, and the activation.
 std::string expert_shape_name(const ExpertMlp::Problem& problem);
-// The layer of such a name, with no tokens yet and weights in fragments. Returns kInvalidArgument for any other name.
+// Parses such a name. The problem's token count is 0 and its weights are in fragment order. Any other name is kInvalidArgument.
 Result<ExpertMlp::Problem> expert_shape(const std::string& name);
 
 }  // namespace sluice::bench

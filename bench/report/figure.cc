@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kCellWidth = 500, kCellHeight = 310, kEdge = 24;
 constexpr double kLegendTop = 72, kLegendLine = 22;
-// The axes of a panel inside its cell.
+// Where a panel's axes lie inside its cell.
 constexpr double kLeft = 46, kRight = 14, kTop = 34, kBottom = 34;
 
 constexpr Colour kInk = {34, 40, 49}, kFaint = {110, 118, 129}, kGrid = {228, 231, 235},
@@ -54,7 +54,7 @@ double width_of(std::string_view text, double size) { return 0.64 * size * stati
 
 struct LegendEntry {
   Point at;
-  const Look* look = nullptr;  // null: the floor
+  const Look* look = nullptr;  // null: the byte and flop floors
 };
 
 struct Legend {
@@ -162,7 +162,7 @@ class PanelDrawing {
   void grid() {
     const TextStyle faint = {11, Align::kCentre, Weight::kNormal, kFaint};
     for (double tokens = 1; tokens <= x_.high;
-         tokens *= 4) {  // every second power of two, to keep the labels apart
+         tokens *= 4) {  // every second power of two, so that labels do not overlap
       if (tokens < x_.low) continue;
       const Point ends[] = {{x_.at(tokens), y_.from}, {x_.at(tokens), y_.to}};
       canvas_.line(ends, kGrid, 1, Dash::kSolid);
@@ -187,7 +187,7 @@ class PanelDrawing {
     floor_line(panel_.flops_us, Dash::kDotted);
   }
 
-  // One of two floors, clipped to the panel.
+  // The byte floor or the flop floor, clipped to the panel.
   void floor_line(const std::map<int64_t, double>& floor, Dash dash) {
     std::vector<Point> points;
     for (const auto& [tokens, us] : floor)
@@ -195,7 +195,7 @@ class PanelDrawing {
     if (points.size() > 1) canvas_.line(points, kFloorLine, 1.2, dash);
   }
 
-  // A line joins adjacent counts of the panel. It breaks where a row is missing.
+  // A line joins the points of adjacent token counts, and breaks where a row is missing.
   void series(const Series& s) {
     const Look& look =
         *std::find_if(looks_.begin(), looks_.end(), [&](const Look& l) { return l.impl == s.impl; });

@@ -1,4 +1,4 @@
-// A figure: every panel of an operation, microseconds over tokens, both logarithmic.
+// Draws a figure: one panel per model of an operation, microseconds over tokens, both axes logarithmic.
 #pragma once
 #include "report/canvas.h"
 #include "report/panels.h"

@@ -14,22 +14,24 @@ namespace {
 constexpr OpWords kWords[] = {
     {"router_gemm", "Router GEMM, plain launches", "hidden x experts, logits"},
     {"router_gemm_pdl", "Router GEMM in a chain of dependent launches", "hidden x experts, logits"},
-    {"router_route_fused", "From activations to experts and weights", "hidden x experts, launches"},
-    {"route_group", "From logits to rows sorted by expert", "experts x top_k, method, launches"},
-    {"chain", "RMSNorm, router, routing and grouping as one recorded chain",
-     "hidden x experts, what else runs"},
-    {"expert_gemms", "Both GEMMs of the experts, rows by expert ready", "model, pace, routing"},
-    {"moe_layer", "The layer, from ids and weights to its output", "model, pace, routing"},
-    {"moe_block", "The block, from activations: router, routing and the layer", "model, pace"},
-    {"draft_step", "A draft step: router, routing, experts and the shared expert as one recorded chain",
+    {"router_route_fused", "Router and routing fused: from activations to ids and weights",
+     "hidden x experts, launches"},
+    {"route_group", "Routing and grouping: from logits to rows sorted by expert",
+     "experts x top_k, method, launches"},
+    {"chain", "RMSNorm, router, routing and grouping as one captured chain",
+     "hidden x experts, concurrent copies"},
+    {"expert_gemms", "Both expert GEMMs, with rows already sorted by expert", "model, pace, routing"},
+    {"moe_layer", "The expert layer, from ids and weights to its output", "model, pace, routing"},
+    {"moe_block", "The MoE block, from activations: router, routing and the expert layer", "model, pace"},
+    {"draft_step", "A draft step: router, routing, experts and the shared expert as one captured chain",
      "model, pace"},
-    {"decode", "One token of each sequence: a step of the engine, over sequences", "model, pace, context"},
-    {"prefill", "A prompt until its first token, over its tokens", "model, pace"},
+    {"decode", "Decode step of the engine, by sequences", "model, pace, context"},
+    {"prefill", "Prefill: one prompt up to its first token, by its tokens", "model, pace"},
     {"ttft", "Time to first token", "model, tokens of a request"},
     {"tpot", "Time per output token after the first", "model, tokens of a request"},
-    {"itl", "Between two events of an answer", "model, tokens of a request"},
-    {kOutputTokenOp, "Output tokens of the whole server", "model, tokens of a request"},
-    {"cached_prompt", "A long prompt until its first token, over its tokens", "model, what is cached"},
+    {"itl", "Inter-token latency: the time between two events of an answer", "model, tokens of a request"},
+    {kOutputTokenOp, "Output throughput of the server", "model, tokens of a request"},
+    {"cached_prompt", "Time to first token of a long prompt, by its tokens", "model, what is cached"},
 };
 
 // Token counts up to here belong to decode steps, above to prompts.
@@ -40,7 +42,7 @@ bool has_ratio(const Panel& panel) {
                      [&](const auto& at) { return ratio_at(panel, at.first).has_value(); });
 }
 
-// The columns for whole models: tokens per second, and the distance to the floor.
+// The columns for whole models: tokens per second, and the floor as a fraction of the time.
 std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double floor) {
   const Series* ours = series_named(panel, "sluice");
   if (!ours || !ours->at.contains(tokens)) return {"", ""};
@@ -48,8 +50,8 @@ std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double f
   return {printed("%.0f", 1e6 * static_cast<double>(tokens) / us), printed("%.2f", floor / us)};
 }
 
-// How many experts of a layer a step read, according to the rows: Sluice's, and baselines' that differ by more than chance ("110.9, vllm
-// 85.2").
+// The mean number of experts per layer that a step read, from the rows: Sluice's number, and those of baselines that differ from it
+// ("110.9, vllm 85.2").
 std::string experts_cell(const Panel& panel, int64_t tokens) {
   constexpr double kAlike = 0.02;
   std::string out;
@@ -100,7 +102,7 @@ std::string table_of(const Panel& panel) {
   return out;
 }
 
-// The lowest ratio, its count, and the geometric mean, over the counts from `first` to `last`. With a single baseline there is no mean.
+// The lowest ratio with its token count, and the geometric mean, over token counts from `first` to `last`. A single baseline has no mean.
 std::vector<std::string> summary_cells(const Panel& panel, int64_t first, int64_t last) {
   double lowest = INFINITY, logs = 0;
   int64_t where = 0, count = 0;
@@ -136,8 +138,8 @@ std::string summary_of(const Figure& figure, const Conditions& common) {
   return rows.empty() ? "" : line_of(head) + rule_of(head.size(), 1) + rows + "\n";
 }
 
-// The counts that an operation's table lists: all of them if they are few, else kListedCounts and the counts of panels that have
-// none of these. The file of rows has the others.
+// The token counts that an operation's table lists: all if they are few, else kListedCounts, and all counts of panels that have none of
+// kListedCounts. The file of rows has the others.
 constexpr int64_t kListedCounts[] = {1, 8, 64, 256, 1024, 4096, 16384};
 constexpr size_t kFewCounts = 8;
 
@@ -154,7 +156,7 @@ std::set<int64_t> listed_counts(const Figure& figure) {
   return all.size() <= kFewCounts ? all : listed;
 }
 
-// "2.00 (1.30)": the ratio stands beside the time of "sluice".
+// A time, for "sluice" with the ratio: "2.00 (1.30)".
 std::string our_cell(const Panel& panel, const Series& series, int64_t tokens) {
   const auto at = series.at.find(tokens);
   if (at == series.at.end()) return "";
@@ -169,7 +171,7 @@ std::string fastest_cell(const Panel& panel, int64_t tokens) {
   return fastest ? us_text(fastest->at.at(tokens).median_us) + " " + fastest->impl : "";
 }
 
-// One row for each implementation of ours, and one for the fastest peer at each count.
+// One row for each of Sluice's implementations, and one for the fastest other library at each count.
 std::string times_of(const Figure& figure, const Conditions& common) {
   const std::set<int64_t> counts = listed_counts(figure);
   std::vector<std::string> head = {"problem", "us"};
@@ -211,47 +213,49 @@ std::string pace_of(const std::vector<Figure>& figures, bool whole_models) {
       whole_models ? "sustained: 600 ms of work without rest; the second half is timed."
                    : "sustained: 300 ms of work without rest; the second half is timed.");
   say(paces, "short replays",
-      "short replays: a graph of at least 10 runs and 0.4 ms, one implementation after the other.");
+      "short replays: graphs of at least 10 runs and 0.4 ms, implementations alternating.");
   say(routings, "uniform", "routing uniform: every expert is equally likely.");
   say(routings, "zipf",
-      whole_models
-          ? "routing zipf: an expert's probability is inversely proportional to its rank; ranks differ from "
-            "layer to layer. Otherwise uniform."
-          : "routing zipf: an expert's probability is inversely proportional to its rank; ranks differ from "
-            "sample to sample.");
+      whole_models ? "routing zipf: an expert's probability is inversely proportional to its popularity "
+                     "rank, which differs "
+                     "from layer to layer. Rows that name no routing are uniform."
+                   : "routing zipf: an expert's probability is inversely proportional to its popularity "
+                     "rank, which differs "
+                     "from sample to sample.");
   say(routings, "by router", "routing by router: the router chooses from random activations and weights.");
   say(routings, "by random logits", "routing by random logits: experts are chosen from random logits.");
   return out + "\n";
 }
 
-// What stands behind "the floor is".
+// The text after "The floor is ".
 std::string floor_text(const Rates& rates) {
   std::string out = printed("%.2f us for a launch plus the larger of ", kFloorLaunchUs) +
                     printed("bytes / %.2f TB/s and ", rates.bytes_per_us * 1e-6) +
                     printed("flops / %.0f TFLOP/s,\n", rates.flops_per_us * 1e-6) +
-                    "  with every byte read from memory once. Activations still in a cache can beat it.\n";
+                    "  with every byte read from memory once. A kernel whose activations are still in a "
+                    "cache can beat it.\n";
   if (rates.measured)
     out +=
-        "- Both rates are rows of the same file: a stream that is only read, in a burst, and\n"
-        "  cuBLASLt's bf16 product of 8192^3, sustained.\n";
+        "- Both rates are rows of the same file: a read-only stream in bursts, and cuBLASLt's bf16\n"
+        "  GEMM of 8192^3, sustained.\n";
   return out;
 }
 
 std::string models_preamble(const Rates& rates) {
   return "- Times are medians in microseconds; weights are random (`--load-format dummy`). A decode\n"
-         "  step computes one token of each sequence, from its ids to the sampled ids. The fastest of\n"
-         "  each row is bold.\n"
-         "- Experts: how many different experts per layer the tokens of a step chose, averaged over\n"
-         "  layers and counted in steps after the timed ones. The floor reads only these. Another\n"
-         "  library's count is given where it differs by more than 2%.\n"
+         "  step computes one token of each sequence, from its ids to the sampled ids. The fastest time\n"
+         "  of each row is bold.\n"
+         "- Experts: the number of distinct experts per layer that the tokens of a step chose, averaged\n"
+         "  over layers and counted after the timed steps. The floor counts the bytes of these experts\n"
+         "  only. Another library's number is given if it differs by more than 2%.\n"
          "- Other libraries ran the same checkpoint (`make-checkpoint --like MODEL`; for zipf also its\n"
          "  router biases) at the same paces (`bench/python/engine_beside.py`), with other random\n"
-         "  tokens as prompts. vLLM launches prompts kernel by kernel, so its host decides up to some\n"
-         "  4096 tokens: those times differ by a quarter between runs.\n"
-         "- Of the floor: the floor divided by the time of `sluice`.\n"
+         "  tokens as prompts. vLLM launches the kernels of prompts one by one, so up to about 4096\n"
+         "  tokens its host limits the speed, and times differ by a quarter between runs.\n"
+         "- Of the floor: the floor divided by the time of `sluice`; 1 is ideal.\n"
          "- Ratio: the time of the fastest other library divided by the time of `sluice`. Above 1,\n"
-         "  Sluice is faster. Means are geometric; there is none where fewer than two other libraries\n"
-         "  have rows.\n"
+         "  Sluice is faster. Means are geometric, and only given if at least two other libraries have\n"
+         "  rows.\n"
          "- The floor is " +
          floor_text(rates);
 }
@@ -260,9 +264,9 @@ std::string operations_preamble(const Suite& suite, const Rates& rates) {
   return "- Times are medians in microseconds of one run of the operation. A graph of runs over\n"
          "  rotating buffers is replayed, so weights come from memory.\n"
          "- In brackets: the time of the fastest other library divided by the time of `sluice`. Above\n"
-         "  1, Sluice is faster. The row `fastest other` names that library.\n"
-         "- Lowest and mean ratios cover all measured token counts. Means are geometric; there is none\n"
-         "  where fewer than two other libraries have rows.\n"
+         "  1, Sluice is faster. The row `fastest other` names the library.\n"
+         "- Lowest and mean ratios cover all measured token counts. Means are geometric, and only given\n"
+         "  if at least two other libraries have rows.\n"
          "- The tables list some token counts. `" +
          std::string(suite.name) + ".csv` has all of them, and every library.\n" +
          "- The floor in the figures is " + floor_text(rates);
@@ -333,7 +337,7 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   out += "Written by `sluice bench report` from measured rows.\n\n";
   out += whole_models ? models_preamble(rates) : operations_preamble(suite, rates);
   out += pace_of(figures, whole_models);
-  out += "Versions; those of Sluice are commits:\n\n" + versions_of(figures);
+  out += "Versions; versions of Sluice are commits:\n\n" + versions_of(figures);
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n" + picture_of(suite, figure);
     out += whole_models ? steps_of(figure) : operation_of(figure);

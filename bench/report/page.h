@@ -6,15 +6,16 @@ namespace sluice::bench {
 
 enum class SuiteOf : uint8_t {
   kOperations,
-  kWholeModels,  // times of an engine's steps; tokens are the tokens of a step
-  kServers,      // times that clients see; tokens are concurrent requests: serving_page.cc
+  kWholeModels,  // times of engine steps, over the tokens of a step
+  kServers,      // times that clients see, over concurrent requests (serving_page.cc)
 };
 
 // A file of rows, and the page made from it.
 struct Suite {
-  std::string_view name;          // "router": router.csv, router.md
-  std::string_view title;         // of the page
-  std::string_view figures = {};  // prefix of its figures' names, if another suite has the same operations
+  std::string_view name;   // "router": router.csv, router.md
+  std::string_view title;  // of the page
+  std::string_view figures =
+      {};  // prefix of the figures' file names, if another suite has the same operations
   SuiteOf of = SuiteOf::kOperations;
 };
 inline constexpr Suite kSuites[] = {{"router", "Router"},
@@ -26,9 +27,9 @@ inline constexpr Suite kSuites[] = {{"router", "Router"},
 
 struct OpWords {
   std::string_view op, title;
-  std::string_view models;  // what a row's model means: "hidden x experts"
+  std::string_view models;  // the format of a row's model: "hidden x experts"
 };
-// The words for an operation; without an entry, its own name.
+// The title of an operation and the format of its models. An unknown operation has its own name as title.
 OpWords words_of_op(std::string_view op);
 
 // "bf16_moe_layer": the file has the suffix .svg and is beside the page, which links it.

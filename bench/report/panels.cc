@@ -7,7 +7,7 @@ namespace {
 
 bool is_ours(std::string_view impl) { return impl == "sluice" || impl.starts_with("sluice-"); }
 
-// The element for which `same` holds; if there is none, appends the result of `make`.
+// Returns the element for which `same` holds, or appends the result of `make`.
 template <class T, class Same, class Make>
 T& find_or_add(std::vector<T>& list, Same same, Make make) {
   const auto found = std::find_if(list.begin(), list.end(), same);

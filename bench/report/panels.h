@@ -1,4 +1,4 @@
-// Rows sorted into what is drawn and tabulated: one panel for each operation, model and note.
+// Rows sorted into figures and panels: one panel for each operation, model and note.
 #pragma once
 #include <map>
 #include <optional>
@@ -8,14 +8,14 @@
 
 namespace sluice::bench {
 
-// The byte floor of an H200: no kernel that reads everything from memory is faster. Measured on the GPU: a read-only stream,
-// bf16 products at the clock that the power limit leaves, and an empty kernel in a replayed graph.
+// The roofline of an H200, which no kernel that reads everything from memory beats. All three rates were measured: a read-only stream,
+// a bf16 GEMM at the clock that the power limit allows, and an empty kernel in a replayed graph.
 constexpr double kFloorBytesPerUs = 4.55e6;
 constexpr double kFloorFlopsPerUs = 700e6;
 constexpr double kFloorLaunchUs = 0.51;
 
-// The rates behind a floor. If the rows have operations `read` and `dense_8192`, which are measured with the other rows, a
-// panel shows their floor too.
+// The rates from which a roofline follows. If the file has rows of `read` and `dense_8192`, these rates were measured in the same
+// session, and the panels show the byte and flop floors.
 struct Rates {
   double bytes_per_us = kFloorBytesPerUs, flops_per_us = kFloorFlopsPerUs;
   bool measured = false;
@@ -32,7 +32,7 @@ struct Time {
   std::string remark = {};  // only for this row: "p99 12.34 ms"
 };
 
-// One implementation over the token counts.
+// The times of one implementation, by token count.
 struct Series {
   std::string impl;
   bool ours = false;  // "sluice" or "sluice-..."
@@ -43,8 +43,9 @@ struct Series {
 struct Panel {
   std::string op, model, note;
   std::vector<Series> series;          // Sluice first ("sluice" before its variants), then baselines by name
-  std::map<int64_t, double> floor_us;  // by tokens; has every measured count, or is empty
-  std::map<int64_t, double> bytes_us = {}, flops_us = {};  // the two floors separately, if rates are measured
+  std::map<int64_t, double> floor_us;  // by tokens; empty, or complete for all measured counts
+  std::map<int64_t, double> bytes_us = {},
+                            flops_us = {};  // the two parts of floor_us, if the rates were measured
 };
 
 // The labels of a figure's axes. Times are drawn in units of `us_per_unit`.
@@ -52,15 +53,16 @@ struct Axes {
   std::string_view x = "tokens", y = "µs", below = "Microseconds over tokens";
   double us_per_unit = 1;
 };
-inline constexpr Axes kServingAxes = {"concurrency", "ms", "Milliseconds over requests at once", 1000};
-inline constexpr Axes kTokenRateAxes = {"concurrency", "µs", "Microseconds a token over requests at once", 1};
-inline constexpr Axes kPromptAxes = {"tokens", "ms", "Milliseconds over tokens of the prompt", 1000};
-inline constexpr std::string_view kServingOp = "serving";  // a server under load: no kernel, no floor
+inline constexpr Axes kServingAxes = {"concurrency", "ms", "Milliseconds over concurrent requests", 1000};
+inline constexpr Axes kTokenRateAxes = {"concurrency", "µs",
+                                        "Microseconds per token over concurrent requests", 1};
+inline constexpr Axes kPromptAxes = {"tokens", "ms", "Milliseconds over prompt tokens", 1000};
+inline constexpr std::string_view kServingOp = "serving";  // a server under load: no kernel, no roofline
 inline constexpr std::string_view kOutputTokenOp = "output_token";  // for the whole server
-// Returns nothing if the operation does not belong to a server under load.
+// nullopt if the operation is not one of a server under load.
 std::optional<Axes> serving_axes(std::string_view op);
 
-// An operation that has rows, with its panels in the order of the rows.
+// All panels of one operation, in the order of the rows.
 struct Figure {
   std::string op;
   std::vector<Panel> panels;
@@ -68,12 +70,12 @@ struct Figure {
   Axes axes = {};
 };
 
-// From the rows of one file: the fastest burst of reading, and the sustained product. Measured only if both are there.
+// The rates in one file: the fastest read in bursts, and the sustained bf16 GEMM. They count as measured only if both have rows.
 Rates rates_of(const std::vector<Row>& rows);
 
 std::vector<Figure> figures_of(const std::vector<Row>& rows);
 
-// The conditions in a panel's note, and the conditions that its operation implies.
+// The conditions of a measurement, from a panel's note or implied by its operation.
 struct Conditions {
   std::string pace = {};     // "burst", "sustained" or "short replays"
   std::string routing = {};  // "uniform", "zipf", "by router", "by random logits"; empty if nothing is routed
@@ -81,7 +83,7 @@ struct Conditions {
 };
 Conditions conditions_of(const Panel& panel);
 
-// The conditions that all panels of the figure share; empty words where they differ.
+// The conditions that all panels of the figure share; a field in which they differ is empty.
 Conditions common_conditions(const Figure& figure);
 
 // "burst, routing uniform", "short replays".
@@ -90,7 +92,7 @@ std::string text_of(const Conditions& conditions);
 std::string title_of(const Panel& panel, const Conditions& common = {});
 
 std::set<std::string> peers_of(const Panel& panel);
-std::set<std::string> peers_of(const Figure& figure);  // of all its panels
+std::set<std::string> peers_of(const Figure& figure);  // in any of its panels
 // The figure's baselines without a row in the panel, separated by commas; empty if all have a row.
 std::string missing_peers(const Figure& figure, const Panel& panel);
 const Series* series_named(const Panel& panel, std::string_view impl);

@@ -39,7 +39,7 @@ std::string readme_table(const std::vector<Figure>& figures) {
       const Conditions c = conditions_of(panel);
       const Series* ours = series_named(panel, "sluice");
       if (panel.op != kOp || panel.model != kModel || c.routing != kRouting || !ours) continue;
-      std::vector<std::string> mine = {c.pace + ", Sluice"}, peer = {c.pace + ", fastest peer"};
+      std::vector<std::string> mine = {c.pace + ", Sluice"}, peer = {c.pace + ", fastest other library"};
       for (const int64_t tokens : kCounts) {
         const auto at = ours->at.find(tokens);
         mine.push_back(at == ours->at.end() ? "" : us_text(at->second.median_us));
@@ -48,7 +48,7 @@ std::string readme_table(const std::vector<Figure>& figures) {
       }
       rows += line_of(mine) + line_of(peer);
       versions.insert(ours->versions.begin(), ours->versions.end());
-      notes += "Peers, " + c.pace + ": " + joined(peers_of(panel), ", ") + ".";
+      notes += "Other libraries, " + c.pace + ": " + joined(peers_of(panel), ", ") + ".";
       const std::string missing = missing_of(figure, panel);
       notes += missing.empty() ? "\n" : " No rows of " + missing + ".\n";
     }

@@ -1,10 +1,10 @@
-// The table of a README: one layer of one model, in bursts and sustained, compared with the fastest baseline.
+// The README's table: one layer of one model, in bursts and sustained, compared with the fastest other library.
 #pragma once
 #include "report/panels.h"
 
 namespace sluice::bench {
 
-// `sluice bench report` writes the text between a README's marks, and a test compares it with the rows.
+// `sluice bench report` writes the text between these marks, and a test checks that it matches the rows.
 inline constexpr std::string_view kReadmeSuite = "mxfp4";
 inline constexpr std::string_view kReadmeBegin = "<!-- sluice bench report: begin -->\n";
 inline constexpr std::string_view kReadmeEnd = "<!-- sluice bench report: end -->\n";

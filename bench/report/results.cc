@@ -61,9 +61,9 @@ class Parser {
     SLUICE_TRY(value(10, "flops", &r.flops));
     SLUICE_TRY(plain(11, "note", &r.note));
     if (r.suite != suite_) return wrong("suite " + suite_, r.suite);
-    if (r.p10_us <= 0) return wrong("p10_us above 0", fields_[7]);
-    if (r.median_us < r.p10_us) return wrong("median_us of p10_us or more", fields_[6]);
-    if (r.p90_us < r.median_us) return wrong("p90_us of median_us or more", fields_[8]);
+    if (r.p10_us <= 0) return wrong("p10_us > 0", fields_[7]);
+    if (r.median_us < r.p10_us) return wrong("median_us >= p10_us", fields_[6]);
+    if (r.p90_us < r.median_us) return wrong("p90_us >= median_us", fields_[8]);
     SLUICE_TRY(fits(r));
     rows_.push_back(std::move(r));
     return {};
@@ -71,7 +71,7 @@ class Parser {
 
   Status empty() {
     line_ = 1;
-    return wrong("rows behind the header", "none");
+    return wrong("rows after the header", "none");
   }
 
   std::vector<Row> take() { return std::move(rows_); }
@@ -83,7 +83,7 @@ class Parser {
   }
 
   Status word(size_t i, const char* name, std::string* out) const {
-    if (fields_[i].empty()) return wrong(std::string("a word for ") + name, "");
+    if (fields_[i].empty()) return wrong(std::string("a value for ") + name, "");
     return plain(i, name, out);
   }
 
@@ -107,7 +107,7 @@ class Parser {
     const std::string_view f = fields_[i];
     const auto [end, error] = std::from_chars(f.data(), f.data() + f.size(), *out);
     if (error != std::errc() || end != f.data() + f.size() || *out < 1)
-      return wrong(std::string("a whole number of 1 or more for ") + name, f);
+      return wrong(std::string("a whole number >= 1 for ") + name, f);
     return {};
   }
 
@@ -115,7 +115,7 @@ class Parser {
     const std::string_view f = fields_[i];
     const auto [end, error] = std::from_chars(f.data(), f.data() + f.size(), *out);
     if (error != std::errc() || end != f.data() + f.size() || !std::isfinite(*out) || *out < 0)
-      return wrong(std::string("a number of 0 or more for ") + name, f);
+      return wrong(std::string("a number >= 0 for ") + name, f);
     return {};
   }
 

@@ -14,10 +14,11 @@ struct Row {
   std::string op;      // "router_gemm"
   std::string model;   // a name of known_moe(), or a shape: "2880x128", "256x8-deepseek_v3" (experts x top_k)
   int64_t tokens = 0;  // 1 or more
-  std::string impl;    // "sluice", "sluice-..." for another way of Sluice, a baseline, or a candidate
+  std::string
+      impl;  // "sluice", "sluice-..." for another combination of its kernels, a library, or one kernel
   std::string version;                           // a commit for Sluice, a release for a baseline
   double median_us = 0, p10_us = 0, p90_us = 0;  // per run of the operation
-  double bytes = 0, flops = 0;                   // what the contract must move and compute
+  double bytes = 0, flops = 0;                   // the minimum that the operation's contract allows
   std::string note;  // rows are compared if they share op, model, tokens and compared_note()
   bool operator==(const Row&) const = default;
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kUsPerMs = 1000, kUsPerSecond = 1e6;
 
-// "12.3, p99 45.60 ms"; for output tokens, their rate per second.
+// A table cell: "12.3, p99 45.60 ms", or tokens per second for the output throughput.
 std::string cell_of(const Panel& panel, const Time& time, bool best) {
   const bool rate = panel.op == kOutputTokenOp;
   const std::string value =
@@ -55,12 +55,14 @@ std::string serving_page_of(const Suite& suite, const std::vector<Figure>& figur
       "- Each server was alone on the GPU, with random weights. `sluice bench serve` sent the requests from\n"
       "  the same machine (`bench/python/serving.py`). `vllm+sluice` is vLLM with Sluice's experts.\n"
       "- Times are medians in milliseconds as clients see them ([how they are taken](../clients.md)),\n"
-      "  followed by P99. Output tokens are per second, of the whole server. The best of each row is bold.\n"
-      "- Random weights come from the versions below. Since d7f6296 Sluice's route tokens evenly over the\n"
-      "  experts up to the last layer, as vLLM's do here; with older weights, 120b reads a quarter fewer\n"
-      "  experts at 64 requests.\n"
+      "  followed by P99. Output throughput is in tokens per second. The best value of each row is bold.\n"
+      "- Random weights depend on Sluice's version, which is listed below. From d7f6296 on they route "
+      "tokens\n"
+      "  evenly over the experts in all layers, as vLLM's random weights do. With older weights "
+      "gpt-oss-120b\n"
+      "  reads a quarter fewer experts at 64 requests.\n"
       "- Ratio: the best other server's time divided by the time of `sluice`. Above 1, Sluice is faster.\n\n";
-  out += "Versions; those of Sluice are commits:\n\n" + versions_of(figures);
+  out += "Versions; versions of Sluice are commits:\n\n" + versions_of(figures);
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n" + picture_of(suite, figure);
     for (size_t i = 0; i < figure.panels.size(); ++i)

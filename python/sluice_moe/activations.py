@@ -1,5 +1,5 @@
-"""The activations of experts: the formula of each, and its names in vLLM and SGLang. A module of transformers is identified by the values
-of its function.
+"""The activations of experts: the formula of each, and its names in vLLM and SGLang. For a transformers
+module, the values of its function identify the activation.
 
 This module is the only source of the MoeLayer fields act, gate_order, alpha, beta and limit for layers of an engine.
 """
@@ -21,7 +21,7 @@ _F = torch.nn.functional
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """One value of the field act. `function` takes x, or gate and up, and the parameters by name."""
+    """One value of the field act. `function` takes x, or gate and up, and the parameters as keywords."""
 
     function: Callable[..., torch.Tensor]
     gated: bool = False
@@ -72,11 +72,11 @@ def clamped(alpha: float, beta: float, limit: float) -> dict[str, object]:
 
 
 def of_vllm(layer: Any) -> dict[str, object]:
-    """The fields of a RoutedExperts layer of vLLM: `activation` is one of VLLM, swiglu_alpha, _beta and _limit may be None."""
+    """Returns the fields for vLLM's RoutedExperts. Its `activation` must be in VLLM; its swiglu_alpha, swiglu_beta and swiglu_limit may be None."""
     value = layer.activation.value
     alpha, beta, limit = (getattr(layer, f"swiglu_{name}", None) for name in ("alpha", "beta", "limit"))
     order = {"gate_order": "interleaved" if value == "swigluoai" else "gate_first"}
-    if value == "swigluoai":  # vLLM's kernels have these defaults, too
+    if value == "swigluoai":  # the defaults of vLLM's kernels
         return order | clamped(alpha or 1.702, 1.0 if beta is None else beta, limit or 7.0)
     act = VLLM[value]
     if act == "swiglu_clamped" or (act == "swiglu" and limit):
@@ -89,7 +89,7 @@ def of_vllm(layer: Any) -> dict[str, object]:
 
 
 def of_sglang(config: Any) -> dict[str, object]:
-    """The fields of a MoeRunnerConfig of SGLang; UnsupportedLayer for an activation that Sluice does not have."""
+    """Returns the fields for SGLang's MoeRunnerConfig. Raises UnsupportedLayer for an activation that Sluice does not have."""
     name, gated, alpha = config.activation, config.is_gated, config.gemm1_alpha
     limit, swiglu_limit = config.gemm1_clamp_limit, config.swiglu_limit
     act = SGLANG.get((name, gated))
@@ -118,7 +118,7 @@ def of_sglang(config: Any) -> dict[str, object]:
 
 
 def of_module(module: torch.nn.Module, device: torch.device) -> dict[str, object] | None:
-    """The fields of a transformers module of experts, or None where Sluice does not have its activation.
+    """Returns the fields for a transformers module of experts, or None if Sluice does not have its activation.
 
     The module's own function is evaluated on this device and compared with each formula. Names are not trusted: a model may define its
     own function under any name.
@@ -154,7 +154,7 @@ def _of_gated_module(module: torch.nn.Module, device: torch.device) -> dict[str,
 
 
 def _parameters(module: torch.nn.Module, wanted: tuple[str, ...]) -> list[dict[str, float]]:
-    """Every combination of parameters that the attributes of a module allow."""
+    """Yields every combination of parameters that the module's attributes allow."""
     values = {"limit": _limits(module), "alpha": [*_numbers(module, "alpha", "swiglu_alpha"), 1.0], "beta": [0.0, 1.0]}
     out: list[dict[str, float]] = [{}]
     for name in wanted:
@@ -172,7 +172,7 @@ def _limits(module: torch.nn.Module) -> list[float]:
 
 
 def _probe(limits: list[float], device: torch.device) -> torch.Tensor:
-    """Values on both sides of every limit, and many around zero. The device is explicit, because models are built under the meta device."""
+    """Returns inputs on both sides of every limit, and many around zero. The device is explicit, because models are built under the meta device."""
     points = [0.0, 0.03, 0.25, 0.5, 0.8, 1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 9.0, 14.0]
     points += [limit * f for limit in limits for f in (0.5, 0.99, 1.01, 1.6)]
     return torch.tensor(sorted({s * p for p in points for s in (-1, 1)}), dtype=torch.float64, device=device)

@@ -1,6 +1,6 @@
 """The C ABI of Sluice (include/sluice/sluice.h) through ctypes: structs, functions, statuses. Needs no torch.
 
-The library is the one inside the package, or the file that the environment variable SLUICE_LIBRARY names.
+Loads the library in the package, or the file named by the environment variable SLUICE_LIBRARY.
 """
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def library_path() -> pathlib.Path:
 
 
 def _repair() -> str:
-    """What the user can do about a library that does not fit."""
+    """Returns advice for the user of a missing or incompatible library."""
     return "unset SLUICE_LIBRARY, or name another file" if os.environ.get("SLUICE_LIBRARY") else "install sluice_moe again"
 
 
@@ -174,7 +174,7 @@ def _open_library() -> ctypes.CDLL:
     try:
         opened = ctypes.CDLL(str(path))
     except OSError as why:
-        raise LibraryError(f"sluice_moe: the library {path} does not open: {why}; {_repair()}") from why
+        raise LibraryError(f"sluice_moe: the library {path} cannot be loaded: {why}; {_repair()}") from why
     for name, (result, arguments) in _FUNCTIONS.items():
         try:
             function = getattr(opened, name)
@@ -186,8 +186,8 @@ def _open_library() -> ctypes.CDLL:
 
 
 class _NoLibrary:
-    """Stands in for a library that does not open, and raises at its first use. The package still imports, so a plug-in can reject the flag
-    that selects Sluice: engines only log a plug-in that does not import."""
+    """Replaces a library that cannot be loaded, and raises an error at its first use. The package can still be imported, so that a plug-in can
+    reject the flag that selects Sluice; engines only log plug-ins that fail to import."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -207,7 +207,7 @@ lib = _library_or_reason()
 
 
 def library_problem() -> str | None:
-    """Why the library does not open, or None."""
+    """Returns why the library cannot be loaded, or None."""
     return lib.why if isinstance(lib, _NoLibrary) else None
 
 
@@ -228,7 +228,7 @@ def version() -> str:
 
 
 def words(fields: Mapping[str, object]) -> bytes:
-    """Fields as the C ABI takes them: {"hidden": 2880, "bias": True} is b"hidden=2880 bias=1"."""
+    """Formats fields for the C ABI: {"hidden": 2880, "bias": True} becomes b"hidden=2880 bias=1"."""
     out = []
     for name, value in fields.items():
         if isinstance(value, bool):
@@ -287,8 +287,7 @@ def layer_fields(model: str | None = None) -> list[dict]:
 
 
 def written(name: str, *arguments) -> tuple[int, str, str]:
-    """(status, text, message) of a function whose last arguments are a text and a message. If the text needs more memory, the function is
-    called again."""
+    """Calls a function whose last arguments are a text and a message, again if the text needs more memory. Returns (status, text, message)."""
     text = Message()
     while True:
         message = Message()
@@ -299,7 +298,7 @@ def written(name: str, *arguments) -> tuple[int, str, str]:
 
 
 def whole_text(name: str, *arguments) -> str:
-    """The text of a function as in written(). A status other than SLUICE_OK becomes an exception with the message."""
+    """Like written(), but returns only the text. A status other than SLUICE_OK becomes an exception with the message."""
     status, text, message = written(name, *arguments)
     if status != OK:
         raise error_of(status, message)

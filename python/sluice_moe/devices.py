@@ -1,7 +1,7 @@
-"""The devices of a process, one for each torch.device, and their streams.
+"""The devices of a process, one per torch.device, and their streams.
 
-The CPU device uses as many threads as torch has when the device is opened. On a GPU, launches run on torch's streams. A new torch stream
-gets one of a few wrappers that were allocated in advance: inside a captured region no memory can be allocated.
+The CPU device uses as many threads as torch has when the device is opened. On a GPU, launches run on torch's streams. Each torch
+stream has a wrapper. A few wrappers are allocated in advance, because no memory can be allocated during a capture.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Device:
     def __init__(self, device: torch.device):
         self.torch_device = device
         self.where = capi.CUDA if device.type == "cuda" else capi.CPU
-        self.index = device.index if self.where == capi.CUDA else -1  # as Tensor.get_device() returns it
+        self.index = device.index if self.where == capi.CUDA else -1  # equals Tensor.get_device()
         # A Sluice stream takes one thread at a time, but two threads may share a torch stream, and the CPU has a single stream.
         self.lock = threading.Lock()
         self.forked = False  # a parent process opened it
@@ -62,7 +62,7 @@ class Device:
     # ---- Streams ----
 
     def stream(self) -> int:
-        """The `native` of torch's current stream on this device. Allocates nothing while a spare wrapper is left."""
+        """Returns the `native` of torch's current stream on this device. Allocates nothing as long as there is a spare wrapper."""
         if self.where == capi.CPU:
             return self._own_stream
         raw = torch._C._cuda_getCurrentRawStream(self.index)
@@ -70,7 +70,7 @@ class Device:
         return known if known is not None else self._wrapped(raw)
 
     def _wrapped(self, raw: int) -> int:
-        """Gives a spare wrapper to a new torch stream."""
+        """Assigns a spare wrapper to a new torch stream."""
         with self.lock:
             known = self._streams.get(raw)
             if known is not None:
@@ -78,7 +78,7 @@ class Device:
             if not self._spare_streams:
                 if is_capturing():
                     raise Unsupported(
-                        f"stream: wanted one of the {len(self._streams)} streams of {self.torch_device} that Sluice knows, found a new "
+                        f"stream: wanted one of the {len(self._streams)} streams of {self.torch_device} that were used before, found a new "
                         "one inside a captured region, where no memory can be allocated: run once on this stream before the capture")
                 self._add_streams()
             stream = self._spare_streams[-1]
@@ -95,7 +95,7 @@ class Device:
     # ---- Memory ----
 
     def borrow(self, count: int) -> torch.Tensor:
-        """The workspace of one launch, u8 [at least count]. Return it with give_back()."""
+        """Returns workspace for one launch, u8 [at least count]. Release it with give_back()."""
         if self.where == capi.CUDA:  # from torch's allocator, on the current stream; inside a capture from the pool of the graph
             return torch.empty(count, dtype=torch.uint8, device=self.torch_device)
         try:
@@ -105,11 +105,11 @@ class Device:
         return memory if memory.numel() >= count else aligned_bytes(count, self.torch_device)
 
     def give_back(self, memory: torch.Tensor) -> None:
-        if self.where == capi.CPU:  # a launch on the CPU is complete when it returns; torch would unmap large blocks
+        if self.where == capi.CPU:  # kept for reuse: CPU launches are synchronous, and torch would unmap large blocks
             self._spare_memory.append(memory)
 
     def retire(self, destroy: Callable[[int], None], handle: int) -> None:
-        """Destroys a handle. That would invalidate a running capture, so during a capture the handle is kept until the next call."""
+        """Destroys a handle. During a capture the handle is kept until the next call, because destroying it would invalidate the capture."""
         if self.forked:
             return  # the handle belongs to the parent process
         if self.where == capi.CUDA and is_capturing():
@@ -127,8 +127,8 @@ def is_capturing() -> bool:
 
 
 def aligned_bytes(count: int, device: torch.device) -> torch.Tensor:
-    """u8 [count] on a device, aligned to 256 bytes. Large CPU buffers ask for huge pages: each call reads all weights once,
-    and with 4 KiB pages TLB misses would slow the reads."""
+    """Allocates u8 [count] on a device, aligned to 256 bytes. Large CPU buffers ask for huge pages, because each call reads all weights once and TLB
+    misses with 4 KiB pages would slow that."""
     huge = device.type == "cpu" and count >= 2 * _HUGE_PAGE
     alignment = _HUGE_PAGE if huge else 256
     memory = torch.empty(count + alignment, dtype=torch.uint8, device=device)
@@ -140,7 +140,7 @@ def aligned_bytes(count: int, device: torch.device) -> torch.Tensor:
 
 
 def wanted_device(device: torch.device | str | int | None) -> torch.device:
-    """The torch.device, with an index if it is a GPU. None: torch's default device."""
+    """Returns the torch.device, with an index if it is a GPU. None means torch's default device."""
     device = torch.get_default_device() if device is None else torch.device(device)
     if device.type == "cpu":
         return torch.device("cpu")
@@ -148,7 +148,7 @@ def wanted_device(device: torch.device | str | int | None) -> torch.device:
         raise Unsupported(f"device: wanted cpu or cuda, found {device}")
     if _forked_after_cuda:  # checked before torch, whose error would not mention the parent process
         raise Unsupported(f"device: {device} cannot be opened, because this process is a fork of a process in which Sluice had opened a "
-                          "GPU: start processes with spawn, or fork before the GPU is opened")
+                          "GPU: start processes with spawn, or fork before using the GPU")
     if device.index is not None:
         return device
     if not torch.cuda.is_available():
@@ -158,7 +158,7 @@ def wanted_device(device: torch.device | str | int | None) -> torch.device:
 
 
 def open_device(device: torch.device | str | int | None = None) -> Device:
-    """The open device of a torch.device, opened at its first use. A GPU cannot be opened inside a captured region."""
+    """Returns the device of a torch.device, and opens it at its first use. A GPU cannot be opened inside a captured region."""
     device = wanted_device(device)
     known = _opened.get(device)
     if known is not None:

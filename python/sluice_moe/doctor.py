@@ -21,7 +21,7 @@ INTEGRATIONS = ("transformers", "vllm", "sglang")
 
 
 def main(words: list[str]) -> int:
-    """Prints the report. Returns 1 if the CPU device does not open."""
+    """Prints the report. Returns 1 if the CPU device cannot be opened."""
     if words:
         print(f"sluice_moe doctor: wanted no arguments, found {' '.join(words)}", file=sys.stderr)
         return 2
@@ -34,7 +34,7 @@ def main(words: list[str]) -> int:
 
 
 def report() -> tuple[list[tuple[str, str]], list[str]]:
-    """Lines of (name, text), and one line for each missing requirement."""
+    """Returns lines (name, text), and a line for each missing requirement."""
     lines = [("sluice_moe", f"{_installed('sluice_moe') or 'not installed'}, library {capi.version()} at {capi.library_path()}"),
              ("python", f"{platform.python_version()} on {platform.platform()}")]
     missing: list[str] = []

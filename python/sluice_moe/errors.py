@@ -48,8 +48,8 @@ class UnsupportedLayer(UnsupportedModel):
 
 
 class IncompatibleEngine(Unsupported, ImportError, ValueError):
-    """The installed torch, transformers, vLLM or SGLang does not fit: its version is not supported, its source was changed, or another
-    plug-in has taken the name or the hook that Sluice needs."""
+    """Sluice cannot work with the installed torch, transformers, vLLM or SGLang: its version is not supported, its source was changed, or another
+    plug-in uses the name or the hook that Sluice needs."""
 
 
 class NoGradient(Unsupported, NotImplementedError):
@@ -57,7 +57,7 @@ class NoGradient(Unsupported, NotImplementedError):
 
 
 class LibraryError(Error, ImportError):
-    """libsluice.so does not open, or belongs to another version of this package."""
+    """libsluice.so cannot be loaded, or belongs to another version of this package."""
 
 
 class OutOfMemory(Error):
@@ -84,12 +84,12 @@ class DeviceFault(Error):
     status = DEVICE
 
 
-# Names of version 0.1, which callers may still catch.
+# Names of version 0.1, for callers that still catch them.
 SluiceError, IoError_ = Error, IoFailure
 
 _OF_STATUS = {cls.status: cls for cls in (InvalidArgument, Unsupported, OutOfMemory, IoFailure, CorruptData, DeviceFault)}
 
 
 def error_of(status: int, message: str) -> Error:
-    """The exception for a status of the C ABI."""
+    """Returns the exception for a status of the C ABI."""
     return _OF_STATUS.get(status, Error)(message or f"status {status}", status)

@@ -1,4 +1,4 @@
-"""Which kernels Sluice would run, and why. Needs no torch, no GPU and no weights."""
+"""Explains which kernels Sluice would run. Needs no torch, no GPU and no weights."""
 from __future__ import annotations
 
 import ctypes
@@ -31,13 +31,13 @@ def _device_of(device) -> tuple[Optional[bytes], Optional[int]]:
 
 def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1, kernel: Optional[str] = None,
             batch_invariant: bool = False, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1), **fields) -> str:
-    """The kernels that would run, and why the others would not, as text.
+    """Returns text: the kernels that would run, and why others would not.
 
     op_or_model  an operation ("router_gemm"; **fields describe its problem) or a known layer ("gpt-oss-120b"; **fields override its fields)
     device       a known device ("h200"), or a device of this machine: a torch.device, "cpu", "cuda"
     tokens       a number of tokens; several numbers for a layer
 
-    If no kernel accepts the problem, the text has the reasons. That is not an error.
+    If no kernel accepts the problem, the text gives the reasons; no error is raised.
     """
     name, handle = _device_of(device)
     if op_or_model in capi.op_names():
@@ -54,7 +54,7 @@ def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1,
 
 def why_not(model: Optional[str] = None, *, device="h200", tokens_max: int = 8192, tp: tuple[int, int] = (0, 1),
             ep: tuple[int, int] = (0, 1), kernel: Optional[str] = None, batch_invariant: bool = False, **fields) -> Optional[str]:
-    """None if a MoeLayer with these arguments can run on the device; otherwise the reasons, as text."""
+    """Returns None if a MoeLayer with these arguments can run on the device, otherwise the reasons as text."""
     options = LayerOptions(model, tokens_max=tokens_max, tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant, fields=fields)
     name, handle = _device_of(device)
     try:
@@ -65,13 +65,13 @@ def why_not(model: Optional[str] = None, *, device="h200", tokens_max: int = 819
 
 
 def describe(options: LayerOptions, name: Optional[bytes], handle: Optional[int], counts: Sequence[int]) -> tuple[int, str]:
-    """(status, text) of a layer on a known device, given by name, or on an open device, given by handle."""
+    """Explains a layer on a known device, given by name, or on an open device, given by handle. Returns (status, text)."""
     question = capi.LayerQuestion(ctypes.pointer(options.struct), name, handle)
     return _status_and_text("sluice_layer_describe", question, (ctypes.c_int64 * len(counts))(*counts), len(counts))
 
 
 def _status_and_text(function: str, *arguments) -> tuple[int, str]:
-    """(status, text). Raises an error only if the text does not have the reasons."""
+    """Returns (status, text). Raises an error only if the text does not contain the reasons."""
     status, text, message = capi.written(function, *arguments)
     if status == capi.OK or (text and status in (capi.UNSUPPORTED, capi.INVALID_ARGUMENT)):
         return status, text

@@ -1,4 +1,4 @@
-"""The arguments of a launch in the C ABI, reused between calls: only what changed is written again."""
+"""The arguments of a launch in the C ABI. They are kept between calls, and only changed fields are written."""
 from __future__ import annotations
 
 import ctypes
@@ -18,7 +18,7 @@ _NOWHERE = 256  # the address of tensors without elements: aligned, never read
 
 
 class _Slot:
-    """One tensor of a launch. Its type and shape are written only when they differ from the last call."""
+    """One tensor of a launch. Type and shape are written only if they differ from those of the previous call."""
 
     __slots__ = ("name", "view", "data", "dtype", "shape", "stride")
 
@@ -37,7 +37,7 @@ class _Slot:
         shape, stride = tuple(tensor.shape), list(tensor.stride())
         if len(shape) > capi.RANK_MAX:
             raise InvalidArgument(f"{self.name}: wanted at most {capi.RANK_MAX} dimensions, found {list(shape)}")
-        # The stride of a dimension with at most one element is arbitrary in torch; the C ABI wants the contiguous one.
+        # The stride of a dimension with at most one element is arbitrary in torch; the C ABI requires the contiguous one.
         contiguous = 1
         for at in reversed(range(len(shape))):
             if shape[at] <= 1:
@@ -121,4 +121,4 @@ class Launches:
             launch = Launch(self.device, names)
         launch.fill(tensors)
         launch.run(function, handle, workspace_bytes, *arguments)
-        free.append(launch)  # after an exception it is dropped: it may be half written
+        free.append(launch)  # not returned after an exception, because it may be half written

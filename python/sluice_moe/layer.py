@@ -54,7 +54,7 @@ class MoeLayer(torch.nn.Module):
         self.register_buffer("packed", aligned_bytes(self.weight_bytes, self._opened.torch_device), persistent=False)
         self.is_loaded = False
         self._create()
-        # Operations find the layer by this number: a graph can hold a number, but no object.
+        # Operations find the layer by this number, because a torch graph can hold a number but no object.
         self.handle: int = next(_numbers)
         ops.register_layer(self.handle, self)
 
@@ -82,13 +82,13 @@ class MoeLayer(torch.nn.Module):
     def load(self, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
         """Packs the weights of a checkpoint, in place if the layer has weights already, so captured graphs stay valid.
 
-        tensors  by name, of the whole layer, from which the slice of this rank is cut; a tensor of all experts may hold only the experts
-                 of this rank. On the CPU or on the layer's device. Tensors of other layers are ignored
+        tensors  of the whole layer by name, on the CPU or on the layer's device. The slice of this rank is cut from them; a tensor of all
+                 experts may also hold only the experts of this rank. Tensors of other layers are ignored
         naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
                  mistral_large_3 or plain; None: recognised from the names. plain: router [experts, hidden], router_bias [experts],
                  experts.up [experts, rows, width], experts.up_scale [experts, rows, width / 32], experts.up_bias [experts, rows],
                  experts.down...
-        layer    the layer's number in the names; -1: the only one
+        layer    the layer's number in the names; -1: the names contain a single layer
 
         The layer must not run during the call. If the call raises, the layer keeps its old weights.
         """
@@ -105,11 +105,11 @@ class MoeLayer(torch.nn.Module):
         capi.call("sluice_layer_replace_expert", self._native, expert, given.struct)
 
     def packed_bytes(self) -> torch.Tensor:
-        """The packed weights as a safetensors file, with the layer's fields and hashes: u8 [bytes] on the CPU."""
+        """Returns the packed weights as a safetensors file with the layer's fields and hashes: u8 [bytes] on the CPU."""
         return packed_bytes_of(self._native)
 
     def load_packed(self, packed: torch.Tensor) -> None:
-        """The inverse of packed_bytes(): u8 [bytes] of a layer with the same fields, slice and device type."""
+        """The inverse of packed_bytes(): loads u8 [bytes] of a layer with the same fields, slice and device type."""
         if packed.dtype is not torch.uint8 or packed.dim() != 1:
             raise InvalidArgument(f"packed: wanted uint8 [bytes], found {packed.dtype} {list(packed.shape)}")
         self._reopen_after_fork()
@@ -172,14 +172,14 @@ class MoeLayer(torch.nn.Module):
         self._launches.run(names, tensors, capi.lib.sluice_layer_run, self._native, self.workspace_bytes)
 
     def explain(self, tokens: int | Sequence[int] = 1) -> str:
-        """The kernels that run for a number of tokens, or for each of several numbers, and why."""
+        """Returns text: the kernels for a number of tokens, or for each of several numbers, and why they were chosen."""
         counts = [tokens] if isinstance(tokens, int) else list(tokens)
         return capi.whole_text("sluice_layer_explain", self._native, (ctypes.c_int64 * len(counts))(*counts), len(counts))
 
     # ---- torch.nn.Module ----
 
     def _reopen_after_fork(self) -> None:
-        """In a forked child opens the CPU device again, with the same weights. A GPU cannot be opened again."""
+        """Opens the CPU device again in a forked child, with the same weights. A GPU cannot be opened again after a fork."""
         if not self._opened.forked:
             return
         packed = self.packed_bytes() if self._opened.where == capi.CPU and self.is_loaded else None

@@ -1,7 +1,7 @@
 """Reads the experts of a transformers module: shapes, layout and activation, or every reason why Sluice cannot run them.
 
-transformers gives such a module is_transposed, is_concatenated, has_bias, has_gate, and _apply_gate() or act_fn. The activation and the
-order of gate and up are found by evaluating these functions (activations.of_module), because a model may define its own.
+transformers sets is_transposed, is_concatenated, has_bias, has_gate, and _apply_gate() or act_fn on such a module. Evaluating these functions
+shows the activation and the order of gate and up (activations.of_module), because a model may define its own functions.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "experts_per_toke
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """The experts of a module. fields: of a MoeLayer; names: plain name of a tensor -> name of the module's Parameter."""
+    """The experts of a module. fields: those of its MoeLayer; names: plain name of a tensor -> name of the module's Parameter."""
 
     fields: dict
     names: dict
@@ -33,13 +33,13 @@ class Experts:
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
-    """The tensor of a Parameter; if it is distributed, the part of this rank."""
+    """Returns the tensor of a Parameter, or this rank's part of a distributed one."""
     tensor = parameter.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def top_k_of(module: torch.nn.Module) -> int | None:
-    """Experts per token by the module's config, or None."""
+    """Returns the experts per token from the module's config, or None."""
     return next((int(k) for name in TOP_K_NAMES if isinstance(k := getattr(module.config, name, None), int)), None)
 
 
@@ -85,7 +85,7 @@ def _unfit(name: str, weight, rank: int) -> str | None:
 
 
 def _shapes(module, shapes: dict, reasons: list) -> dict | None:
-    """hidden, intermediate and experts. Shapes that do not fit each other are added to the reasons."""
+    """Returns hidden, intermediate and experts. Adds contradictory shapes to the reasons."""
     experts, a, b = shapes["experts.up"]
     hidden, rows = (a, b) if module.is_transposed else (b, a)
     intermediate = rows // 2 if module.has_gate else rows

@@ -29,7 +29,7 @@ from .devices import Device, open_device
 from .errors import IncompatibleEngine, InvalidArgument
 from .launch import Launches
 
-TOKENS_MAX = 16384  # of one launch of router_gemm and route_topk; more tokens take several launches
+TOKENS_MAX = 16384  # per launch of router_gemm and route_topk; more tokens take several launches
 
 if "_layers" not in globals():  # importlib.reload() keeps the layers and the registered operations
     _layers: dict[int, weakref.ref] = {}  # handle -> MoeLayer
@@ -39,7 +39,7 @@ if "_layers" not in globals():  # importlib.reload() keeps the layers and the re
 
 
 class _Table:
-    """The kernels of an operation on one device, for any number of tokens. It is made on the host alone, so a capture allows it."""
+    """The kernels of an operation on one device, for any number of tokens. It can be made during a capture, because that needs only the host."""
 
     def __init__(self, device: Device, op: str, fields: dict, batch_invariant: bool):
         handle = ctypes.c_void_p()
@@ -53,7 +53,7 @@ class _Table:
         self.launches.run(names, tensors, capi.lib.sluice_table_run, self.handle, self.workspace_bytes, tokens)
 
 
-# By device and problem. A forked child opens its own devices, so it never finds the tables of its parent.
+# Keys: device and problem. A forked child opens its own devices, so it never uses tables of its parent.
 _tables: dict[tuple, _Table] = {}
 _making = threading.Lock()
 
@@ -76,7 +76,7 @@ def _need_rank(name: str, tensor: torch.Tensor, rank: int, shape: str) -> None:
 
 
 def _pieces(tokens: int):
-    """[begin, end) of each launch; one empty piece for zero tokens."""
+    """Returns [begin, end) of each launch; one empty range for zero tokens."""
     return [(begin, min(begin + TOKENS_MAX, tokens)) for begin in range(0, max(tokens, 1), TOKENS_MAX)]
 
 
@@ -133,7 +133,7 @@ def _route_topk_fake(logits, top_k, *, method="renormalize", correction_bias=Non
 
 
 def register_layer(handle: int, layer) -> None:
-    """Operations find the layer by this number as long as it exists."""
+    """Registers a layer under a number, by which operations find it as long as it exists."""
     _layers[handle] = weakref.ref(layer, lambda _: _layers.pop(handle, None))
 
 
@@ -149,8 +149,8 @@ def _layer_of(handle: int, packed: torch.Tensor):
     return layer
 
 
-# _OPTIONAL: names of the optional tensors in the C ABI, in the order of moe_layer_out's arguments. _NAMES: the names of all tensors of a
-# launch, by which optional tensors are given.
+# _OPTIONAL: the optional tensors' names in the C ABI, in the order of moe_layer_out's arguments. _NAMES: which optional tensors are passed -> the
+# names of all tensors of the launch.
 _OPTIONAL = ("residual", "token_ids", "adapter", "ids_in", "weights_in", "packed_in", "tokens_valid", "captured")
 _NAMES = {given: ("x", "y", *itertools.compress(_OPTIONAL, given)) for given in itertools.product((False, True), repeat=len(_OPTIONAL))}
 
@@ -203,7 +203,7 @@ DECLARED = {
 
 
 def _declare() -> torch.library.Library:
-    # Strides are part of the contract, so a compiler must not change them.
+    # Compilers must not change strides, which are part of the contract.
     tags = [torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)]
     library = torch.library.Library("sluice", "FRAGMENT")
     for name, (schema, run, fake) in DECLARED.items():

@@ -14,12 +14,12 @@ from .errors import CorruptData, Error
 if TYPE_CHECKING:
     from .layer import MoeLayer
 
-ALIGNMENT = 256  # of each tensor, in the order of the packed file (include/sluice/sluice.h)
+ALIGNMENT = 256  # of each tensor; tensors have the order of the packed file (include/sluice/sluice.h)
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I32": torch.int32, "U8": torch.uint8}
 
 
 def _header(native: int) -> dict:
-    """The header of the packed file of a layer. The sink takes the first write and refuses the rest."""
+    """Returns the header of a layer's packed file. The sink accepts the first write and rejects the rest."""
     taken = []
 
     def take(_context, data, count):
@@ -30,7 +30,7 @@ def _header(native: int) -> dict:
 
     try:
         capi.call("sluice_layer_write_packed", native, capi.SINK(take), None)
-    except Error:  # the sink refused the second write
+    except Error:  # the sink rejected the second write
         if not taken:
             raise
     (length,) = struct.unpack_from("<Q", taken[0])
@@ -38,7 +38,7 @@ def _header(native: int) -> dict:
 
 
 def packed_views(layer: MoeLayer) -> dict[str, torch.Tensor]:
-    """The packed tensors by their plain names, as views of layer.packed; [experts, ...] for tensors of experts."""
+    """Returns the packed tensors by their plain names, as views of layer.packed; [experts, ...] for tensors of experts."""
     named = {n: t for n, t in _header(layer._native).items() if n != "__metadata__" and not n.startswith("sluice.")}
     views, at = {}, 0
     for name, entry in sorted(named.items(), key=lambda item: item[1]["data_offsets"][0]):

@@ -8,9 +8,9 @@ The import registers the experts implementation "sluice" and a loader that keeps
 another implementation are not affected. Experts that cannot run on Sluice raise UnsupportedLayer with the reasons; there is no fallback.
 
 Weights    There is one copy. Packing the experts of a module, at its first call or by pack(model), replaces its Parameters. state_dict()
-           still has them, unpacked bit by bit on the CPU. Loading a state_dict, moving the model to another device or dtype, or selecting
-           another implementation first restores the Parameters; the next call packs them again. Reading a packed Parameter is an error,
-           because a change to it would have no effect.
+           still contains them, unpacked bit-exactly on the CPU. Loading a state_dict, moving the model to another device or dtype, or
+           selecting another implementation first restores the Parameters; the next call packs them again. Reading a packed Parameter is
+           an error, because a change to it would have no effect.
 Gradients  There is no backward pass: a call that needs a gradient raises NoGradient.
 """
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .unpack import unpacked
 __all__ = ["NAME", "Mxfp4Experts", "SluiceMxfp4Quantizer", "is_packed", "pack", "unpack"]
 
 NAME = "sluice"
-TOKENS_MAX = 8192  # of one call of a layer; more tokens take several calls
+TOKENS_MAX = 8192  # per call of a layer; more tokens take several calls
 _VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 _OLDEST, _OLDEST_WITH_RANKS = (5, 17), (5, 23)
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
 class _Packing:
-    """The MoeLayer of a packed module, and what is needed to restore its Parameters."""
+    """The MoeLayer of a packed module, and the data that restores its Parameters."""
 
     def __init__(self, module: torch.nn.Module, experts: Experts, dtype: torch.dtype, top_k: int, options: dict):
         self.experts, self.dtype, self.top_k, self.options = experts, dtype, top_k, options
@@ -51,7 +51,7 @@ class _Packing:
         self.trained = {name: module._parameters[name].requires_grad for name in experts.names.values()}
         self.whole = _is_whole(module, weights.values())
         if not self.whole and _VERSION < _OLDEST_WITH_RANKS:
-            # Older versions look for distributed Parameters, which packing removes, to decide whether to sum over ranks.
+            # Older versions sum over ranks only if they find distributed Parameters, which packing removes.
             raise UnsupportedLayer(f"sluice_moe.transformers: {type(module).__name__}: wanted transformers 5.23 or newer for experts that "
                                    f"several ranks share, found {transformers.__version__}")
         self.types = {name: module._parameters[name].dtype for name in experts.names.values()}
@@ -63,7 +63,7 @@ class _Packing:
         fields = {**experts.fields, "x": _DTYPES[dtype], "g": _DTYPES[dtype], "input": "precomputed", "top_k": top_k}
         self.layer = MoeLayer(device=self.device, **{"tokens_max": TOKENS_MAX, **options}, **fields)
         self.layer.load({plain: _rows_of(plain, local(w), experts) for plain, w in weights.items()}, naming="plain")
-        # The address of the weights is fixed, so a CUDA graph of a compiled model need not copy them like inputs.
+        # The weights have a fixed address, so CUDA graphs of compiled models need not copy them as they copy inputs.
         torch._dynamo.mark_static_address(self.layer.packed)
 
     def run(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -83,8 +83,8 @@ class _Packing:
 
 
 def _is_whole(module: torch.nn.Module, weights) -> bool:
-    """Whether these are all weights of a module, and not one rank's part, which cannot be made a distributed tensor again. During a call
-    the part looks like a plain Parameter, but then transformers has wrapped the module's forward()."""
+    """Whether the module holds all its weights, and not one rank's part, which could not be turned into a distributed tensor again. During a call a
+    part looks like a plain Parameter; then transformers has wrapped the module's forward()."""
     if any(hasattr(w, "to_local") or not isinstance(w, torch.nn.Parameter) for w in weights):
         return False
     ranks = torch.distributed.get_world_size() if torch.distributed.is_available() and torch.distributed.is_initialized() else 1
@@ -92,7 +92,7 @@ def _is_whole(module: torch.nn.Module, weights) -> bool:
 
 
 def _rows_of(plain: str, weight: torch.Tensor, experts: Experts) -> torch.Tensor:
-    """A Parameter in the plain layout, [experts, rows, width]. Checkpoints have biases in bf16, whatever the dtype of the model."""
+    """Returns a Parameter in the plain layout, [experts, rows, width]. Biases must be exact in bf16, their type in checkpoints."""
     if plain.endswith("bias"):
         rounded = weight.to(torch.bfloat16)
         if not torch.equal(rounded.to(weight.dtype), weight):
@@ -116,7 +116,7 @@ _PACKED_CLASSES: dict[type, type] = {}
 
 
 def _packed_class(cls: type) -> type:
-    """The class of packed modules of type cls: a subclass whose Parameters are gone and are restored where torch needs them."""
+    """Returns the class of packed modules of type cls: a subclass without the Parameters, which restores them when torch needs them."""
     if cls in _PACKED_CLASSES:
         return _PACKED_CLASSES[cls]
 
@@ -133,7 +133,7 @@ def _packed_class(cls: type) -> type:
 
     def register_parameter(self, name, value):
         if is_packed(self) and name in self.sluice.experts.names.values():
-            _restore(self)  # one weight is replaced; the next call packs all again
+            _restore(self)  # one weight is replaced, so the next call must pack all again
         cls.register_parameter(self, name, value)
 
     def _apply(self, fn, recurse=True):
@@ -179,7 +179,7 @@ def _take(module: torch.nn.Module, experts: Experts, dtype: torch.dtype, top_k: 
     """Packs a module's Parameters and frees them."""
     packing = _Packing(module, experts, dtype, top_k, options)
     for name in experts.names.values():
-        # None, not deleted: expert parallelism restores its tensors after a call, except tensors that are None.
+        # Set to None instead of deleted, because expert parallelism restores its tensors after a call unless they are None.
         module._parameters[name] = None
     module.__dict__["sluice"] = packing  # bypasses register_module: the state belongs to this module
     module.__class__ = _packed_class(type(module))
@@ -220,7 +220,7 @@ def _experts_of(module: torch.nn.Module) -> Experts:
 
 def experts_forward(self: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
-    """The function in ALL_EXPERTS_FUNCTIONS: hidden_states [tokens, hidden], top_k_index and top_k_weights [tokens, top_k]."""
+    """The entry in ALL_EXPERTS_FUNCTIONS: hidden_states [tokens, hidden], top_k_index and top_k_weights [tokens, top_k]."""
     if torch.is_grad_enabled():
         _refuse_gradients(self, hidden_states, top_k_weights)
     dtype, top_k = hidden_states.dtype, top_k_index.shape[-1]
@@ -284,7 +284,7 @@ def unpack(model: torch.nn.Module) -> int:
 
 
 class Mxfp4Experts(torch.nn.Module):
-    """gpt-oss's experts with the Parameters of its MXFP4 checkpoints: two e2m1 codes to a byte, an e8m0 scale for each 32 values."""
+    """gpt-oss's experts with the Parameters of its MXFP4 checkpoints: two e2m1 codes per byte, an e8m0 scale per 32 values."""
 
     def __init__(self, config, activation: dict, dtype: torch.dtype):
         super().__init__()

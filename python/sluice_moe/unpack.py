@@ -26,7 +26,7 @@ class _PanelViews(ctypes.Structure):
 
 
 def read_packed(file: torch.Tensor) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """The fields and the tensors of a packed file, u8 [bytes]. The tensors are views of it."""
+    """Returns the fields and the tensors of a packed file, u8 [bytes]. The tensors are views of it."""
     header_bytes = int.from_bytes(bytes(file[:8].tolist()), "little")
     begin = 8 + header_bytes
     if not 0 < header_bytes <= file.numel() - 8:
@@ -45,9 +45,9 @@ def read_packed(file: torch.Tensor) -> tuple[dict[str, str], dict[str, torch.Ten
 
 
 def unpacked(file: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The experts of a packed file, u8 [bytes] on the CPU, by plain names and in the layer's gate_order.
+    """Returns the experts of a packed file, u8 [bytes] on the CPU, by plain names and in the layer's gate_order.
 
-    experts.up, experts.down    bf16 [experts, rows, width], or u8 [experts, rows, width / 2] with two e2m1 codes to a byte and
+    experts.up, experts.down    bf16 [experts, rows, width], or u8 [experts, rows, width / 2] with two e2m1 codes per byte and
                                 experts.up_scale, experts.down_scale u8 [experts, rows, width / 32]
     experts.up_bias, experts.down_bias [experts, rows] if the layer has them
     """
@@ -66,7 +66,7 @@ def unpacked(file: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _rows(layout: str, matrix: dict, packed: torch.Tensor, packed_scales: torch.Tensor | None):
-    """The rows and the scales (None for bf16) of all experts in a packed tensor [experts, bytes]."""
+    """Returns the rows and the scales (None for bf16) of all experts in a packed tensor [experts, bytes]."""
     experts, rows, width = packed.shape[0], matrix["features"] * (2 if matrix["gated"] else 1), matrix["width"]
     if matrix["w"] not in ("bf16", "e2m1"):
         raise Unsupported(f"unpacking: wanted experts in bf16 or e2m1, found {matrix['w']}")
@@ -84,7 +84,7 @@ def _rows(layout: str, matrix: dict, packed: torch.Tensor, packed_scales: torch.
 
 
 def _view(data: torch.Tensor | None, dtype: int, *shape: int) -> capi.Tensor:
-    """A contiguous tensor on the CPU as the C ABI describes it. Without data its rank is 0."""
+    """Describes a contiguous CPU tensor for the C ABI. Without data its rank is 0."""
     view = capi.Tensor(dtype=dtype, where=capi.CPU, rank=len(shape))
     if data is None:
         view.rank = 0

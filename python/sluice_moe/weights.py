@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint as the C ABI takes them, and packed weights as it writes them."""
+"""Passes tensors of a checkpoint to the C ABI, and receives the packed weights that it writes."""
 from __future__ import annotations
 
 import ctypes
@@ -10,7 +10,7 @@ from . import capi
 from .devices import Device, is_capturing
 from .errors import InvalidArgument, Unsupported
 
-# torch's types, with their names in safetensors files.
+# torch's types and their names in safetensors files.
 _STORED = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
     torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3",
@@ -55,7 +55,7 @@ class CallersWeights:
             tensor = tensor.contiguous()
         sizes = list(tensor.shape)
         if stored == "F4" and sizes:
-            sizes[-1] *= 2  # torch counts pairs of values
+            sizes[-1] *= 2  # torch counts e2m1 values in pairs
         shape = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
         self._kept += [tensor, shape]
         weight.name, weight.type = name.encode(), stored.encode()
@@ -65,7 +65,7 @@ class CallersWeights:
 
 
 def packed_bytes_of(layer: int) -> torch.Tensor:
-    """The file that sluice_layer_write_packed writes for a layer: u8 [bytes] on the CPU."""
+    """Returns the file that sluice_layer_write_packed writes for a layer: u8 [bytes] on the CPU."""
     wanted = ctypes.c_size_t()
     capi.call("sluice_layer_packed_bytes", layer, wanted)
     out = torch.empty(wanted.value, dtype=torch.uint8)

@@ -67,7 +67,7 @@ TEST(Report, WrongRowsAreRefusedWithTheirLine) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "router.csv:1: wanted the header " + kHeader + ", found ''"},
       {"op,suite\n" + good, "router.csv:1: wanted the header " + kHeader + ", found 'op,suite'"},
-      {kHeader + "\n", "router.csv:1: wanted rows behind the header, found 'none'"},
+      {kHeader + "\n", "router.csv:1: wanted rows after the header, found 'none'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1\n", "router.csv:2: wanted 12 fields, found '4'"},
       {kHeader + "\n" + good + "\n", "router.csv:3: wanted 12 fields, found '1'"},
       {kHeader + "\nrouting,chain,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
@@ -77,23 +77,23 @@ TEST(Report, WrongRowsAreRefusedWithTheirLine) {
       {kHeader + "\nrouter,router_gemm,2880|128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted printable ASCII without | ` \" < > for model, found '2880|128'"},
       {kHeader + "\nrouter,router_gemm,2880x128,0,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
-       "router.csv:2: wanted a whole number of 1 or more for tokens, found '0'"},
+       "router.csv:2: wanted a whole number >= 1 for tokens, found '0'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1.5,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
-       "router.csv:2: wanted a whole number of 1 or more for tokens, found '1.5'"},
+       "router.csv:2: wanted a whole number >= 1 for tokens, found '1.5'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1,,1a2b3c4,2.0,1.9,2.1,1,1,\n",
-       "router.csv:2: wanted a word for impl, found ''"},
+       "router.csv:2: wanted a value for impl, found ''"},
       {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,fast,1.9,2.1,1,1,\n",
-       "router.csv:2: wanted a number of 0 or more for median_us, found 'fast'"},
+       "router.csv:2: wanted a number >= 0 for median_us, found 'fast'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,nan,1.9,2.1,1,1,\n",
-       "router.csv:2: wanted a number of 0 or more for median_us, found 'nan'"},
+       "router.csv:2: wanted a number >= 0 for median_us, found 'nan'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,-1,1,\n",
-       "router.csv:2: wanted a number of 0 or more for bytes, found '-1'"},
+       "router.csv:2: wanted a number >= 0 for bytes, found '-1'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,0,2.1,1,1,\n",
-       "router.csv:2: wanted p10_us above 0, found '0'"},
+       "router.csv:2: wanted p10_us > 0, found '0'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,1.8,1.9,2.1,1,1,\n",
-       "router.csv:2: wanted median_us of p10_us or more, found '1.8'"},
+       "router.csv:2: wanted median_us >= p10_us, found '1.8'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,1.95,1,1,\n",
-       "router.csv:2: wanted p90_us of median_us or more, found '1.95'"},
+       "router.csv:2: wanted p90_us >= median_us, found '1.95'"},
       {kHeader + "\n" + good + "router,router_gemm,2880x128,1,tiny,1,2.0,1.9,2.1,743553,737280,\n",
        "router.csv:3: wanted bytes 743552 as on line 2, found '743553'"},
       {kHeader + "\n" + good + "router,router_gemm,2880x128,1,tiny,1,2.0,1.9,2.1,743552,1,\n",
@@ -206,17 +206,17 @@ TEST(Report, TheReadmeHasBurstsAndSustainedWork) {
             "| tokens | 1 | 8 | 64 | 256 | 1024 | 4096 |\n"
             "|---|--:|--:|--:|--:|--:|--:|\n"
             "| burst, Sluice | 21.0 |  | 350 |  |  |  |\n"
-            "| burst, fastest peer | 47.5 vllm-marlin |  | 561 humming |  |  |  |\n"
+            "| burst, fastest other library | 47.5 vllm-marlin |  | 561 humming |  |  |  |\n"
             "| sustained, Sluice | 22.0 |  | 367 |  |  |  |\n"
-            "| sustained, fastest peer | 49.0 vllm-marlin |  | 612 vllm-marlin |  |  |  |\n"
+            "| sustained, fastest other library | 49.0 vllm-marlin |  | 612 vllm-marlin |  |  |  |\n"
             "\nMicroseconds, medians; routing uniform; Sluice at 1a2b3c4, 5d6e7f8-dirty.\n"
-            "Peers, burst: humming, vllm-marlin.\n"
-            "Peers, sustained: vllm-marlin. No rows of humming.\n");
+            "Other libraries, burst: humming, vllm-marlin.\n"
+            "Other libraries, sustained: vllm-marlin. No rows of humming.\n");
   std::vector<Row> rows = rows_of(kSuites[2]);
   std::erase_if(rows, [](const Row& r) { return r.impl == "humming" && r.tokens == 64; });
-  EXPECT_NE(
-      readme_table(figures_of(rows)).find("Peers, burst: humming, vllm-marlin. No rows of humming at 64.\n"),
-      std::string::npos);
+  EXPECT_NE(readme_table(figures_of(rows))
+                .find("Other libraries, burst: humming, vllm-marlin. No rows of humming at 64.\n"),
+            std::string::npos);
   EXPECT_EQ(readme_table(figures_of(rows_of(kSuites[0]))), "");
 }
 

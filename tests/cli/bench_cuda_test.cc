@@ -14,7 +14,7 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
       {{"--suit", "router"},
        "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, --seconds, "
        "--pace, "
-       "--routing, --draws, --peer-ops, found '--suit'"},
+       "--routing, --expert-ids, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
        "--suite: wanted router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, "
        "gaps or "

@@ -202,8 +202,8 @@ TEST(ServingSvg, EachMeasuredLoad) {
   }
   const std::string svg = serving_svg(runs).value();
   for (const char* words :
-       {"Time to First Token", "Inter-token Latency", "Milliseconds over requests at once", ">concurrency<",
-        ">ms<", ">16<", "org/tiny under load"})
+       {"Time to First Token", "Inter-token Latency", "Milliseconds over concurrent requests",
+        ">concurrency<", ">ms<", ">16<", "org/tiny under load"})
     EXPECT_NE(svg.find(words), std::string::npos) << words;
   for (const char* words : {"floor", "tokens<", "replays"})
     EXPECT_EQ(svg.find(words), std::string::npos) << words;

@@ -51,7 +51,7 @@ def test_more_streams_are_made_outside_of_a_capture_alone(pretended):
     for pretended.now in range(devices.STREAMS_AHEAD):
         pretended.device.stream()
     pretended.now, pretended.capturing = 99, True
-    known = f"one of the {devices.STREAMS_AHEAD} streams of cuda:0 that Sluice knows"
+    known = f"one of the {devices.STREAMS_AHEAD} streams of cuda:0 that were used before"
     with pytest.raises(sluice_moe.Unsupported, match=f"{known}, found a new one inside a captured region"):
         pretended.device.stream()
     assert "sluice_stream_wrap" not in pretended.calls

@@ -1,7 +1,7 @@
-"""DeepSeek V3 in float64, from its definition: latent attention with expanded keys and values, routing group by group, shared experts.
+"""A reference of DeepSeek V3 in float64, from its definition: latent attention with expanded keys and values, grouped routing, shared experts.
 
-Everything that an implementation with bf16 activations keeps goes through `store`: the identity gives the exact model, and
-rounding.jitter one that bf16 cannot be blamed for. Router scores and logits are never stored: they are f32.
+Every value that a bf16 implementation stores passes through `store`. With the identity the model is exact; with rounding.jitter it has errors
+of the size of bf16 rounding. Router scores and logits do not pass through it, because they are f32.
 """
 
 import math
@@ -9,8 +9,9 @@ import math
 import torch
 from torch.nn.functional import silu
 
-# Of the norms of both latents, whatever the config's rms_norm_eps: so do transformers (DeepseekV3RMSNorm's default), the checkpoints'
-# own modeling_deepseek.py (Moonlight's, too, whose rms_norm_eps is 1e-5) and deepseek-ai's inference/model.py. vLLM takes the config's.
+# The eps of the norms of both latents. It does not depend on the config's rms_norm_eps in transformers (DeepseekV3RMSNorm's default), in the
+# checkpoints' own modeling_deepseek.py (also Moonlight's, whose rms_norm_eps is 1e-5) and in deepseek-ai's inference/model.py. vLLM uses the
+# config's.
 LATENT_EPS = 1e-6
 
 
@@ -27,13 +28,13 @@ def stretch(factor, mscale):
 
 
 def frequencies(rope, dim):
-    """Of each rotary pair; YaRN's if `rope` says so."""
+    """Returns the frequency of each rotary pair, scaled by YaRN if `rope` asks for it."""
     pair, theta = torch.arange(dim // 2, dtype=torch.float64), rope["rope_theta"]
     fast = theta ** (-2 * pair / dim)
     if "factor" not in rope:
         return fast
 
-    def turns(count):  # the pair that turns so often over the original context
+    def turns(count):  # the index of the pair that makes this many rotations over the original context
         return dim * math.log(rope["original_max_position_embeddings"] / (count * 2 * math.pi)) / (2 * math.log(theta))
 
     low = max(math.floor(turns(rope.get("beta_fast", 32))), 0)
@@ -43,7 +44,7 @@ def frequencies(rope, dim):
 
 
 class Layers:
-    """Decoder layers; weights: names of the checkpoint to float64 tensors. `at` is what stands before a layer's names."""
+    """Decoder layers. weights: name in the checkpoint -> float64 tensor. `at`: the prefix of a layer's names."""
 
     def __init__(self, config: dict, weights: dict):
         self.c, self.w = config, weights
@@ -60,7 +61,7 @@ class Layers:
         self.latent_eps = LATENT_EPS
 
     def turn(self, x):
-        """x [tokens, ..., rope]: elements 2i and 2i + 1 by the angle of the row's position."""
+        """Applies RoPE to x [tokens, ..., rope]: rotates elements 2i and 2i + 1 by the angle of the row's position."""
         angle = torch.arange(len(x), dtype=torch.float64)[:, None] * self.frequencies
         angle = angle.reshape(len(x), *[1] * (x.ndim - 2), -1)
         c, s = self.gain * angle.cos(), self.gain * angle.sin()
@@ -96,11 +97,11 @@ class Layers:
         return self.linear(y, f"{name}.o_proj")
 
     def weigh(self, score, choice):
-        """What the chosen experts' weights are made of."""
+        """Returns the scores from which the weights of chosen experts are computed."""
         return score
 
     def route(self, x, name):
-        """(experts [tokens, top_k], their weights, by how much the nearest other choice lost)."""
+        """Returns (experts [tokens, top_k], their weights, the margin to the nearest other choice)."""
         c, top = self.c, self.c["num_experts_per_tok"]
         score = self.linear(x, f"{name}.gate").sigmoid()
         choice = score + self.w[f"{name}.gate.e_score_correction_bias"]
@@ -121,7 +122,7 @@ class Layers:
         return self.linear(store(silu(self.linear(x, f"{name}.gate_proj")) * self.linear(x, f"{name}.up_proj")), f"{name}.down_proj")
 
     def layer(self, x, at, store) -> tuple:
-        """(stream, experts ascending, gap); the last two are None for a layer without experts."""
+        """Returns (residual stream, experts ascending, margin); the last two are None for a layer without experts."""
         x = store(x + self.attention(store(self.norm(x, f"{at}input_layernorm")), f"{at}self_attn", store))
         n = store(self.norm(x, f"{at}post_attention_layernorm"))
         if f"{at}mlp.gate.weight" not in self.w:
@@ -136,7 +137,8 @@ class Layers:
 
 class DeepseekV3(Layers):
     def forward(self, ids, store=exact) -> dict:
-        """The hidden state is what a draft layer reads: the stream after the last norm. Experts and gaps are of layers with experts."""
+        """Returns logits and intermediate values. `hidden` is what a draft layer reads, the stream after the last norm. Experts and margins are
+        those of layers with experts."""
         x, chosen, gaps = self.w["model.embed_tokens.weight"][ids], [], []
         for layer in range(self.c["num_hidden_layers"]):
             x, experts, gap = self.layer(x, f"model.layers.{layer}.", store)

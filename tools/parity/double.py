@@ -1,7 +1,7 @@
-"""transformers' gpt-oss run wholly in float64, and the same with every bf16 rounding replaced by a random one.
+"""Runs transformers' gpt-oss entirely in float64, exactly or with a random error in place of every bf16 rounding.
 
-What falls back to float32 in transformers and is replaced here: RMSNorm, the rotary angles, their frequencies. Everything
-else follows the type of its inputs; rounding.Float64Only checks that for each operation that runs.
+RMSNorm, the rotary angles and their frequencies are replaced here, because transformers computes them in float32. All other operations use the
+type of their inputs; rounding.Float64Only checks that.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss as hf
 
 
 def frequencies(config) -> tuple:
-    """(YaRN's inverse frequencies, factor of cos and sin) in float64."""
+    """Returns (YaRN's inverse frequencies, the factor of cos and sin) in float64."""
     rope, dim = config.rope_parameters, config.head_dim
     base, factor, context = rope["rope_theta"], rope["factor"], rope["original_max_position_embeddings"]
     fast = 1 / base ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
@@ -32,7 +32,7 @@ def norm_forward(self, x):
 
 
 def make_double(model):
-    """The model in float64, changed in place. Frequencies must agree with those of transformers to float32's precision."""
+    """Changes the model to float64, in place. Its frequencies must agree with those of transformers to float32's precision."""
     model.double()
     exact, scale = frequencies(model.config)
     rotary = model.model.rotary_emb
@@ -52,7 +52,7 @@ def make_double(model):
 
 @contextlib.contextmanager
 def perturbed(model, generator):
-    """Inside, every value that a bf16 implementation stores is jittered: outputs of norms, projections, rotation, attention,
+    """A context in which every value that a bf16 implementation stores gets a random rounding error: outputs of norms, projections, RoPE, attention,
     activation and experts, and the residual stream after each addition. Router scores and logits stay exact: they are f32."""
     handles, residual = [], {}
 

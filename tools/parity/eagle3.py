@@ -1,7 +1,7 @@
-"""A draft head of EAGLE3 in float64, from its definition.
+"""A reference of EAGLE3's draft head in float64, from its definition.
 
-Everything that an implementation with bf16 activations keeps goes through `store`: the identity gives the exact head, and
-rounding.jitter one that bf16 cannot be blamed for. Logits are never stored: they are f32.
+Every value that a bf16 implementation stores passes through `store`. With the identity the head is exact; with rounding.jitter it has errors of
+the size of bf16 rounding. Logits do not pass through it, because they are f32.
 """
 
 import math
@@ -15,7 +15,7 @@ def exact(y):
 
 
 class Eagle3:
-    """weights: name without the layer's prefix to a float64 tensor. Holds the keys and values of one sequence."""
+    """weights: name without the layer's prefix -> float64 tensor. Keeps the keys and values of one sequence."""
 
     def __init__(self, config: dict, weights: dict, store=exact):
         self.c, self.w, self.store = config, weights, store
@@ -46,14 +46,14 @@ class Eagle3:
         return y + self.w[f"{name}.bias"] if f"{name}.bias" in self.w else y
 
     def turn(self, x, position):
-        """x [heads, dim]: halves by the angles of a position."""
+        """Applies RoPE to the two halves of x [heads, dim] for one position."""
         angle = position * self.frequencies
         c, s = self.gain * angle.cos(), self.gain * angle.sin()
         a, b = x.chunk(2, -1)
         return torch.cat((a * c - b * s, b * c + a * s), -1)
 
     def features(self, f):
-        """f [taps * hidden]: the model's features of one position."""
+        """Combines f [taps * hidden], the model's features at one position."""
         if self.c.get("norm_before_fc"):
             f = self.store(self.norm(f, "input_norm"))
         if self.c.get("fc_norm"):
@@ -61,7 +61,7 @@ class Eagle3:
         return self.store(self.linear(f, "fc")) if self.fc else f
 
     def row(self, token, g, position):
-        """One row of the layer: r. Its keys and values take their place in the sequence."""
+        """Computes one row of the layer, the residual stream r, and stores its keys and values at `position`."""
         c, store = self.c, self.store
         a, h = store(self.norm(self.w["embed_tokens.weight"][token], "input_layernorm")), store(self.norm(g, "hidden_norm"))
         x = torch.cat((a, h))
@@ -83,6 +83,6 @@ class Eagle3:
         return store(r + self.linear(up, "mlp.down_proj"))
 
     def draft(self, r):
-        """(logits of the draft's tokens, the hidden state that replaces g in the next row)"""
+        """Returns (logits of the draft's tokens, the hidden state that replaces g in the next row)."""
         y = self.store(self.norm(r, "norm"))
         return self.linear(y, "lm_head"), y if self.c.get("norm_output") else r

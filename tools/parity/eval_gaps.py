@@ -1,9 +1,9 @@
-"""Names the questions that a model answers otherwise on two devices, and how near its choices were there.
+"""Lists the questions that a model answers differently on two devices, and how close its choices were.
 
     eval_gaps.py SLUICE [--model MODEL] [--devices cuda cpu]
 
-Asks all questions of `sluice eval` on both devices. Of each that has another answer it prints, from the first token in which the two
-answers part, by how much each device prefers its own token to the other's: the difference of the two logits.
+Asks all questions of `sluice eval` on both devices. For each question with different answers it prints, at the first different token, by how
+much each device prefers its own token: the difference of the two logits.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-DATE = "2025-06-28"  # as `sluice eval` has it
+DATE = "2025-06-28"  # the date in the prompts of `sluice eval`
 TOPS = 20
 
 
@@ -26,7 +26,7 @@ def asked(arguments: argparse.Namespace, device: str, *words: str) -> dict:
 
 
 def lead(token: dict, over: int) -> float:
-    """By how much a token's logit is above that of another one."""
+    """Returns by how much a token's logit exceeds that of another token."""
     others = [other["logprob"] for other in token["top_logprobs"] if other["id"] == over]
     return token["logprob"] - others[0] if others else float("inf")
 
@@ -43,7 +43,7 @@ def main() -> None:
         print(f"{device}: {report['right']} of {report['questions']} right, on {report['device']}")
         mistakes.append({m["question"]: (m["wanted"], m["found"]) for m in report["mistakes"]})
     apart = [q for q in {**mistakes[0], **mistakes[1]} if mistakes[0].get(q) != mistakes[1].get(q)]
-    print(f"{len(apart)} questions have another answer")
+    print(f"{len(apart)} questions have different answers")
     for question in apart:
         run = ("run", "-p", question, "--temperature", "0", "--current-date", DATE, "--logprobs", str(TOPS))
         replies = [asked(arguments, device, *run) for device in arguments.devices]
@@ -54,7 +54,7 @@ def main() -> None:
             by = "" if at is None else f"token {at} is {own[at]['token']!r} by {lead(own[at], other[at]['id']):.4f}"
             print(f"  {device}: {reply['text']!r}  {by}")
         if at is None:
-            print("  alone both give the same tokens: the answers part beside other questions")
+            print("  asked alone, both give the same tokens; the answers differ only in a batch")
 
 
 if __name__ == "__main__":

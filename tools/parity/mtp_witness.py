@@ -1,5 +1,5 @@
-"""transformers' own multi-token prediction layer beside ours (mtp.py), and what both recorders of drafts share. It falls back to float32 in
-places.
+"""Compares transformers' multi-token prediction layer with mtp.py, and holds the code that both recorders of drafts share. transformers computes
+some parts in float32.
 """
 
 import torch
@@ -8,7 +8,7 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3 as hf
 
 
 def shapes(c: dict) -> dict:
-    """Of each weight behind "model.layers.<n>.", in the checkpoint's order."""
+    """Returns the shape of each weight by its name after "model.layers.<n>.", in the checkpoint's order."""
     h, heads, i = c["hidden_size"], c["num_attention_heads"], c["moe_intermediate_size"]
     head, rank = c["qk_nope_head_dim"] + c["qk_rope_head_dim"], c["q_lora_rank"]
     queries = {"self_attn.q_proj.weight": [heads * head, h]}
@@ -51,7 +51,7 @@ def noise(name: str, runs: list, want: dict) -> dict:
 
 
 def witness(settings: dict, w: dict, ids: torch.Tensor, hidden: torch.Tensor, want: dict) -> str:
-    """How far transformers' own layer is from ours, as shares of the largest element."""
+    """Returns the largest differences between transformers' layer and mtp.py, relative to the largest element."""
     config = hf.DeepseekV3Config(**{k: v for k, v in settings.items() if k != "architectures"})
     config._attn_implementation = config._experts_implementation = "eager"
     layer = MtpLayer(config, hf.DeepseekV3DecoderLayer, hf.DeepseekV3RMSNorm, settings["num_hidden_layers"]).double().eval()

@@ -1,10 +1,10 @@
-"""Nemotron 3 Super's Mixture-of-Experts layer with its latent projections in a few lines of PyTorch, in any arithmetic.
+"""A short PyTorch reference of Nemotron 3 Super's Mixture-of-Experts layer with its latent projections, in any floating-point type.
 
 Written from the published facts: NVIDIA's config.json and modelling code (NemotronHMoE). With s = sigmoid(x @ gate.T):
-    chosen    the top_k largest of s + bias; of equal ones the lower expert
-    weights   s of the chosen, without the bias, divided by their sum, times the routed scale
-    expert    down @ max(up @ z, 0)^2 of z = fc1 @ x, which is narrower than x
-    y         fc2 @ (the weighted sum over the chosen experts), plus the shared expert's answer for x itself
+    chosen    the top_k largest of s + bias; ties go to the lower expert
+    weights   s of the chosen experts, without the bias, divided by their sum, times the routed scale
+    expert    down @ max(up @ z, 0)^2 with z = fc1 @ x, which is narrower than x
+    y         fc2 @ (the weighted sum over the chosen experts), plus the shared expert's output for x itself
 """
 
 import torch
@@ -15,7 +15,7 @@ def squares(w: dict, x, dtype, store):
 
 
 def layer(w: dict, x, config: dict, store=lambda y: y) -> dict:
-    """y [tokens, hidden] in x's type, the choice and parts of y. `store`: what becomes of a value that is kept in memory."""
+    """Returns y [tokens, hidden] in x's type, the choice of experts, and the parts of y. `store` is applied to each value that is kept in memory."""
     wide = torch.promote_types(x.dtype, torch.float32)
     scores = torch.sigmoid((x.to(wide)[:, None] * w["gate"].to(wide)[None]).sum(-1))
     order = (scores + w["bias"].to(wide)).sort(dim=-1, descending=True, stable=True)

@@ -1,7 +1,7 @@
-"""Qwen3-MoE in float64, from its definition: queries and keys normed head by head before they rotate, experts by softmax over all.
+"""A reference of Qwen3-MoE in float64, from its definition: per-head norms of queries and keys before RoPE, routing by softmax over all experts.
 
-Everything that an implementation with bf16 activations keeps goes through `store`: the identity gives the exact model, and
-rounding.jitter one that bf16 cannot be blamed for. Router scores and logits are never stored: they are f32.
+Every value that a bf16 implementation stores passes through `store`. With the identity the model is exact; with rounding.jitter it has errors
+of the size of bf16 rounding. Router scores and logits do not pass through it, because they are f32.
 """
 
 import math
@@ -16,7 +16,7 @@ def is_dense(config: dict, layer: int) -> bool:
 
 
 class Qwen3Moe:
-    """weights: names of the checkpoint to float64 tensors."""
+    """weights: name in the checkpoint -> float64 tensor."""
 
     def __init__(self, config: dict, weights: dict):
         self.c, self.w = config, weights
@@ -27,7 +27,7 @@ class Qwen3Moe:
         if rope.get("rope_type", "default") == "yarn":
             original, factor = rope["original_max_position_embeddings"], rope["factor"]
 
-            def turns(count):  # the pair that turns so often over the original context
+            def turns(count):  # the index of the pair that makes this many rotations over the original context
                 return dim * math.log(original / (count * 2 * math.pi)) / (2 * math.log(theta))
 
             low, high = max(math.floor(turns(rope.get("beta_fast", 32))), 0), min(math.ceil(turns(rope.get("beta_slow", 1))), dim - 1)
@@ -36,7 +36,7 @@ class Qwen3Moe:
             self.gain = stretch(factor, 1)
 
     def turn(self, x):
-        """x [tokens, heads, head_dim]: elements i and i + head_dim / 2 by the angle of the row's position."""
+        """Applies RoPE to x [tokens, heads, head_dim]: rotates elements i and i + head_dim / 2 by the angle of the row's position."""
         angle = torch.arange(len(x), dtype=torch.float64)[:, None, None] * self.frequencies
         c, s = self.gain * angle.cos(), self.gain * angle.sin()
         a, b = x.chunk(2, -1)
@@ -63,7 +63,7 @@ class Qwen3Moe:
         return self.linear(store(y.reshape(len(x), -1)), f"{name}.o_proj")
 
     def route(self, x, name):
-        """(experts [tokens, top_k], their weights, by how much the best of the others lost, in logits)."""
+        """Returns (experts [tokens, top_k], their weights, the margin in logits to the best other expert)."""
         logits, top = self.linear(x, f"{name}.gate"), self.c["num_experts_per_tok"]
         score, order = logits.softmax(-1).sort(-1, descending=True)
         weight = score[:, :top]

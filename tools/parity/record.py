@@ -1,17 +1,17 @@
-"""Records what a checkpoint must answer: logits of transformers' gpt-oss in float64, their noise in bf16, greedy tokens.
+"""Records the expected results of a gpt-oss checkpoint: transformers' logits in float64, their noise in bf16, and greedy tokens.
 
     record.py MODEL_DIR OUT_DIR     writes OUT_DIR/<model>.safetensors and OUT_DIR/<model>.json
 
-For each prompt P of the json, in the safetensors file (rows are the recorded positions):
+The safetensors file has for each prompt P of the JSON file (rows are the recorded positions):
     P.ids          i32[tokens]          the prompt
     P.positions    i32[rows]            every 16th position (every 64th of a long prompt) and the last
     P.logits       f32[rows, vocab]     float64 run, rounded once
-    P.noise        f32[rows]            standard deviation of a logit over RUNS runs with random bf16 roundings, root mean
-                                        square over the vocabulary: what an implementation in bf16 cannot be blamed for
+    P.noise        f32[rows]            standard deviation of a logit over RUNS runs with random bf16 rounding errors, RMS
+                                        over the vocabulary: the error that is expected of a bf16 implementation
     P.noise_most   f32[rows]            the largest deviation seen in those runs
     P.bf16         bf16[rows, vocab]    transformers' own bf16 run
-    P.greedy       i32[<= 48]           greedy tokens of the float64 run, up to and with a token that ends a reply
-    P.gap          f32[<= 48]           by how much each of them won
+    P.greedy       i32[<= 48]           greedy tokens of the float64 run, up to and including an end-of-reply token
+    P.gap          f32[<= 48]           the margin of each greedy token, in logits
 """
 
 import hashlib
@@ -110,7 +110,7 @@ def record(double, half, ids, ends) -> dict:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the same sums in the same order wherever it runs
+    torch.set_num_threads(1)  # the order of sums must not depend on the machine
     directory, out = map(pathlib.Path, sys.argv[1:3])
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -133,8 +133,8 @@ def main() -> None:
             }
         )
         print(
-            f"{name}: {len(got['ids'])} tokens, noise {got['noise'].mean():.4f}, most {got['noise_most'].max():.4f}, transformers in bf16 "
-            f"{ratio.mean():.2f} times the noise, at most {ratio.max():.2f}; least gap {got['gap'].min():.3f}: {about[-1]['greedy']!r}"
+            f"{name}: {len(got['ids'])} tokens, noise {got['noise'].mean():.4f}, largest {got['noise_most'].max():.4f}, transformers in bf16 "
+            f"{ratio.mean():.2f} times the noise, at most {ratio.max():.2f}; smallest margin {got['gap'].min():.3f}: {about[-1]['greedy']!r}"
         )
     save_file(tensors, str(out / f"{directory.name}.safetensors"))
     digest = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()

@@ -1,36 +1,37 @@
-"""Makes small checkpoints of DeepSeek V3's family and records what they must answer: logits and drafts in float64.
+"""Makes small checkpoints of DeepSeek V3's family and records their expected results: logits and drafts in float64.
 
     record_deepseek_v3.py OUT_DIR     for each variant writes OUT_DIR/<variant>/{config.json,model.safetensors} and
                                       OUT_DIR/<variant>.safetensors, and OUT_DIR/expected.json
 
-In <variant>.safetensors, as tools/parity/record.py has it, with "all." before each name (rows are all positions):
+<variant>.safetensors has the tensors of tools/parity/record.py, with "all." before each name and all positions as rows:
     ids, positions   i32[tokens]
     logits           f32[tokens, vocab]   float64 run, rounded once
-    noise            f32[tokens]          standard deviation of a logit over RUNS runs with random bf16 roundings, root mean square
-                                          over the vocabulary: what an implementation in bf16 cannot be blamed for
+    noise            f32[tokens]          standard deviation of a logit over RUNS runs with random bf16 rounding errors, RMS over the
+                                          vocabulary: the error that is expected of a bf16 implementation
     noise_most       f32[tokens]          the largest deviation seen in those runs
-    experts          i32[layers, tokens, top_k]   chosen experts, ascending; of the layers that have experts
+    experts          i32[layers, tokens, top_k]   chosen experts, ascending, in layers with experts
 
-With a draft layer also, with "mtp." before each name. The main model has run the tokens 0 .. n - 2, and its own next token is the last
-of ids. Row i of the draft layer is at position i and reads the model's hidden state i, after the last norm, and token i + 1:
-    logits           f32[tokens - 1, vocab]   of the token at i + 2; noise, noise_most f32[tokens - 1] as above, of the model and the
-                                              draft layer together
-    hidden           f32[tokens - 1, hidden]  after shared_head.norm: what the next draft reads; hidden.noise, hidden.noise_most
+If there is a draft layer, the file also has the following, with "mtp." before each name. The main model ran the tokens 0 to n - 2, and its own
+next token is the last of ids. Row i of the draft layer is at position i and reads the model's hidden state i, after the last norm, and token
+i + 1:
+    logits           f32[tokens - 1, vocab]   of the token at i + 2; noise, noise_most f32[tokens - 1] as above, for the model and the draft
+                                              layer together
+    hidden           f32[tokens - 1, hidden]  after shared_head.norm, as the next draft reads it; hidden.noise, hidden.noise_most
     experts          i32[tokens - 1, top_k]
-    drafts           i32[3]   greedy: the first from the last row; each other one from one more row, of the hidden state and the token of
-                              the one before, at the next position, behind all rows before
+    drafts           i32[3]   greedy drafts: the first from the last row, each other from an additional row at the next position, which reads
+                              the hidden state and the token of the previous draft
     second_logits    f32[vocab]   of the second draft; second_logits.noise, second_logits.noise_most f32[1]
-    margin           f32[3]   by how much the logit of a draft is above the next
+    margin           f32[3]   by how much the logit of each draft exceeds the second largest
 
-No embedding is zeroed at position 0 (vLLM does that). The norms of the latents have an eps of 1e-6 whatever the config says
-(deepseek_v3.LATENT_EPS); the latents of "moonlight" are so small that another eps shows.
+Unlike in vLLM, the embedding at position 0 is not zeroed. The norms of the latents have an eps of 1e-6, whatever the config says
+(deepseek_v3.LATENT_EPS). The latents of "moonlight" are so small that another eps would be detected.
 
 In an FP8 checkpoint a projection is f32(q) * weight_scale_inv, rounded once to bf16; activations are not quantised.
 
-Of CANDIDATES each token is the one whose choices between experts and groups are clearest, the last is the one of all whose drafts are
-clear, too, so that no rounding flips a choice. Of SEEDS models whose choices are clear the one is taken that chooses most experts. One
-part of the model after another is left out, and each must move some row by EFFECT times the noise. transformers' own model and draft
-layer are run beside, as witnesses: they fall back to float32 in places.
+Rounding must not change a choice. Each token is therefore the one of CANDIDATES with the largest margins between experts and groups, and the
+last token also gives drafts with large margins. Of SEEDS models with large margins, the one that uses the most experts is taken. To show that
+every part of the model is tested, each part is omitted in turn and must change some row by EFFECT times the noise. transformers' model and
+draft layer run as an independent check; they compute some parts in float32.
 """
 
 import json
@@ -50,11 +51,11 @@ from safetensors.torch import save_file
 RUNS = 16
 SEEDS = 16
 CANDIDATES = 4
-CLEAR = 0.03  # of a score: some five deviations of what roundings move it by
+CLEAR = 0.03  # of a score: about five standard deviations of the effect of rounding
 TOKENS = 40
 DRAFTS = 3
 EFFECT = 20
-PER_LOGIT = 0.1  # a gap between logits is as clear as one between scores of this share: what roundings move each by
+PER_LOGIT = 0.1  # converts a margin of logits to the scale of scores, by the effect of rounding on each
 BLOCK = 128
 BASE = {
     "architectures": ["DeepseekV3ForCausalLM"],
@@ -110,7 +111,7 @@ YARN = {
     "original_max_position_embeddings": 32,
     "type": "yarn",
 }
-# Shapes that GPUs' kernels take.
+# Shapes that the CUDA kernels support.
 WIDE = {
     "hidden_size": 128,
     "intermediate_size": 192,
@@ -122,7 +123,7 @@ WIDE = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 64,
 }
-# Keys as moonshotai/Moonlight-16B-A3B writes them, as deepseek-ai/DeepSeek-V3 does, and as transformers 5 does.
+# Keys of config.json as in moonshotai/Moonlight-16B-A3B, in deepseek-ai/DeepSeek-V3, and in transformers 5.
 VARIANTS = {
     "moonlight": {
         "n_shared_experts": 2,
@@ -144,7 +145,7 @@ VARIANTS = {
         "topk_group": 2,
         "v_head_dim": 12,
     },
-    # It writes a count of draft layers, but not their tensors.
+    # transformers 5 writes the number of draft layers, but not their tensors.
     "five": {
         "dtype": "bfloat16",
         "head_dim": 16,
@@ -167,9 +168,9 @@ VARIANTS = {
         "transformers_version": "5.24.0",
         "v_head_dim": 24,
     },
-    # The draft layer has no copies of the embedding and the head.
+    # This variant's draft layer has no copies of the embedding and the head.
     "gpu": WIDE | {"max_position_embeddings": 256, "n_group": 2, "rope_scaling": YARN | {"factor": 8, "mscale_all_dim": 0.45}},
-    # Of the projections' blocks some are half a block high, and some are half a block wide.
+    # Some blocks of the projections are only half a block high or wide.
     "fp8": WIDE
     | {
         "moe_intermediate_size": 192,
@@ -192,7 +193,7 @@ def settings(variant: str) -> dict:
 
 
 def draft_at(variant: str, c: dict) -> str:
-    """What stands before the names of the draft layer; empty if the checkpoint has none."""
+    """Returns the prefix of the draft layer's names; empty if the checkpoint has no draft layer."""
     return f"model.layers.{c['num_hidden_layers']}." if c["num_nextn_predict_layers"] and variant != "five" else ""
 
 
@@ -212,7 +213,7 @@ def shapes(variant: str, c: dict) -> dict:
 
 
 def quantised(w: torch.Tensor) -> tuple:
-    """(e4m3 values, an f32 scale for each block): the largest of a block is the largest that e4m3 holds."""
+    """Returns (e4m3 values, an f32 scale per block), scaled so that the largest value of a block is the largest e4m3 number."""
     rows, width = w.shape
     high, wide = -(-rows // BLOCK), -(-width // BLOCK)
     padded = torch.zeros(high * BLOCK, wide * BLOCK)
@@ -226,7 +227,7 @@ def spread(scale: torch.Tensor, shape) -> torch.Tensor:
 
 
 def make(variant: str, config: dict, seed: int) -> tuple:
-    """(the checkpoint's tensors, candidates for each token)."""
+    """Returns (the checkpoint's tensors, candidates for each token)."""
     g = torch.Generator().manual_seed(seed)
     out, at = {}, draft_at(variant, config)
     for name, shape in shapes(variant, config).items():
@@ -235,14 +236,14 @@ def make(variant: str, config: dict, seed: int) -> tuple:
             out[name] = (0.3 * y).abs().float()
             continue
         if len(shape) == 1:
-            y = 1 + (1 if "shared_head" in name else 0.3) * y  # so that a hidden state before this norm is another one
+            y = 1 + (1 if "shared_head" in name else 0.3) * y  # so that hidden states before and after this norm differ
         elif "embed_tokens" not in name:
             y = y / shape[1] ** 0.5 * (2 if "mlp.gate.weight" in name else 1)
         if variant == "moonlight" and "kv_a_proj" in name:
             y[: config["kv_lora_rank"]] /= 256
         if "quantization_config" in config and "_proj" in name and "eh_proj" not in name:
             size = torch.rand(-(-shape[0] // BLOCK), -(-shape[1] // BLOCK), generator=g, dtype=torch.float64)
-            y = y * torch.exp2(2 * spread(size, shape) - 1)  # blocks whose scales differ
+            y = y * torch.exp2(2 * spread(size, shape) - 1)  # makes the scales of blocks differ
             out[name], out[f"{name}_scale_inv"] = quantised(y.float())
             continue
         out[name] = y.bfloat16()
@@ -253,7 +254,7 @@ def make(variant: str, config: dict, seed: int) -> tuple:
 
 
 def bf16(checkpoint: dict) -> dict:
-    """The checkpoint's tensors without FP8."""
+    """Returns the checkpoint's tensors with FP8 dequantised to bf16."""
     out = {}
     for name, y in checkpoint.items():
         if f"{name}_scale_inv" in checkpoint:
@@ -274,7 +275,8 @@ class Run:
             self.mtp = Mtp(config, shared | own)
 
     def __call__(self, ids, store=exact, main="hidden", recycled="hidden") -> dict:
-        """What is recorded; by how much the closest choice was "clear"; the "main" model's hidden states and the "chain" of drafts."""
+        """Returns the tensors to record, "clear" (the smallest margin of a choice), "main" (the main model's hidden states) and "chain" (the
+        drafts)."""
         of = self.model.forward(ids, store)
         out = {"all.logits": of["logits"], "all.experts": of["experts"], "clear": float(of["gap"].min()), "main": of[main][:-1]}
         if not self.mtp:
@@ -294,7 +296,7 @@ class Run:
         }
 
     def gap(self, ids) -> float:
-        """The closest choice that the last token makes."""
+        """Returns the smallest margin of the last token's choices."""
         of = self.model.forward(ids)
         out = float(of["gap"][:, -1].min())
         return min(out, float(self.mtp.forward(ids[1:], of["hidden"][:-1])["gap"][-1])) if self.mtp and len(ids) > 1 else out
@@ -307,12 +309,12 @@ class Run:
 
 
 def halved(x):
-    """Pairs of elements 2i and 2i + 1 of what has them at i and i + half."""
+    """Reorders rotary pairs from elements i and i + half to elements 2i and 2i + 1."""
     return torch.stack(x.chunk(2, -1), -1).flatten(-2)
 
 
 def wrongs(c: dict) -> dict:
-    """Parts that an implementation may leave out, and how to leave them out of a DeepseekV3."""
+    """Returns parts that an implementation may omit, and how to omit each from a DeepseekV3."""
 
     def zeroed(part):
         return lambda m: m.w.update({k: torch.zeros_like(v) for k, v in m.w.items() if part in k})
@@ -348,7 +350,7 @@ def wrongs(c: dict) -> dict:
 
 
 def effects(config: dict, weights: dict, at: str, ids: torch.Tensor, want: dict, noise: dict) -> dict:
-    """By how many times the noise the row moves that each part moves most."""
+    """Returns for each part the largest change of a row without it, relative to the noise."""
     out = {}
 
     def show(part, run, name, **options):
@@ -367,8 +369,8 @@ def effects(config: dict, weights: dict, at: str, ids: torch.Tensor, want: dict,
 
 
 def witnesses(directory: pathlib.Path, config: dict, checkpoint: dict, run: Run, ids: torch.Tensor, want: dict) -> dict:
-    """How far transformers' own model and draft layer are from ours. Of an FP8 checkpoint they have the weights in bf16: they would
-    quantise activations, too."""
+    """Returns the differences to transformers' model and draft layer. For an FP8 checkpoint these get bf16 weights, because with FP8 weights they
+    would also quantise activations."""
     with tempfile.TemporaryDirectory() as plain:
         if "quantization_config" in config:
             directory = pathlib.Path(plain)
@@ -409,10 +411,10 @@ def record(out: pathlib.Path, variant: str) -> dict:
     runs = []
     for s in range(RUNS):
         g = torch.Generator().manual_seed(s)
-        runs.append(run(ids, lambda y: torch.where(y == 0, y, jitter(y, g))))  # bf16 holds zero
+        runs.append(run(ids, lambda y: torch.where(y == 0, y, jitter(y, g))))  # zero is exact in bf16
     for name in ("all.experts", "mtp.experts", "mtp.drafts"):
         if name in want and any((r[name] != want[name]).any() for r in runs):
-            raise ValueError(f"{variant}: roundings flip {name}: the closest choice is {want['clear']:.4f} wide")
+            raise ValueError(f"{variant}: rounding changes {name}; the smallest margin is {want['clear']:.4f}")
     tensors = {"all.ids": ids.int(), "all.positions": torch.arange(TOKENS, dtype=torch.int32)}
     for name in ("all.logits", "mtp.logits", "mtp.hidden", "mtp.second_logits"):
         tensors |= mtp_witness.noise(name, runs, want) if name in want else {}
@@ -420,7 +422,7 @@ def record(out: pathlib.Path, variant: str) -> dict:
         tensors |= {name: want[name].int()} if name in want else {}
     shown = effects(config, weights, at, ids, want, tensors)
     if min(shown.values()) < EFFECT:
-        raise ValueError(f"{variant}: leaving out a part does not show: {shown}")
+        raise ValueError(f"{variant}: omitting a part is not detected: {shown}")
     write(out / variant, config, checkpoint)
     head = {
         "seed": seed,
@@ -437,14 +439,14 @@ def record(out: pathlib.Path, variant: str) -> dict:
             "drafts": want["mtp.drafts"].tolist(),
             "closest_draft": round(float(want["mtp.margin"].min()), 3),
         }
-    # "all.noise" and "mtp.noise" are of the logits, as in tools/parity/record.py.
+    # "all.noise" and "mtp.noise" are the noise of logits, as in tools/parity/record.py.
     named = {k if "second" in k else k.replace(".logits.noise", ".noise"): v.contiguous() for k, v in tensors.items()}
     save_file(named, str(out / f"{variant}.safetensors"))
     return head | witnesses(out / variant, config, checkpoint, run, ids, want) | {"left_out": shown}
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the same sums in the same order wherever it runs
+    torch.set_num_threads(1)  # the order of sums must not depend on the machine
     out = pathlib.Path(sys.argv[1])
     head = {"noise_runs": RUNS, "torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
     head["variants"] = {variant: record(out, variant) for variant in VARIANTS}

@@ -1,18 +1,18 @@
-"""Makes small draft heads of EAGLE3 and records what they must draft, in float64.
+"""Makes small EAGLE3 draft heads and records their expected drafts, in float64.
 
     record_eagle3.py OUT_DIR     writes OUT_DIR/NAME/checkpoint/{config.json,model.safetensors} and OUT_DIR/NAME/expected.safetensors
 
-In expected.safetensors, rows are positions. The first POSITIONS rows have the model's features; the rows after them are drafts,
-each from the token and the hidden state that the row before drafted:
+In expected.safetensors rows are positions. The first POSITIONS rows have the model's features. The rows after them are further drafts, each from
+the token and the hidden state of the previous row:
     features      bf16[POSITIONS, taps * hidden]
-    ids           i32[rows]             the token after each; in rows of drafts the token drafted before
-    tokens        i32[rows]             the token that each row drafts
+    ids           i32[rows]             the next token of each row; in rows of further drafts the previously drafted token
+    tokens        i32[rows]             the token that the row drafts
     stream        f32[rows, hidden]     the residual stream after the layer: float64 run, rounded once; hidden and logits likewise
-    hidden        f32[rows, hidden]     what the next row gets
+    hidden        f32[rows, hidden]     the input of the next row
     logits        f32[rows, draft_vocab]
     *.noise, *.noise_most  as in record_deepseek_v3.py, for stream and hidden
 
-Of many seeds the one is taken whose closest choice of a token is clearest, so that no rounding flips one.
+The seed is taken whose smallest margin between tokens is largest, so that rounding changes no draft.
 """
 
 import json
@@ -28,7 +28,7 @@ RUNS = 16
 SEEDS = 200
 POSITIONS = 9
 DRAFTS = 2
-CLEAR = 4  # times the largest deviation of a logit that roundings caused
+CLEAR = 4  # times the largest deviation of a logit by rounding
 BASE = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "model_type": "llama",
@@ -62,7 +62,7 @@ VARIANTS = {
 
 
 def shapes(c: dict) -> dict:
-    """Of each weight, without the layer's prefix."""
+    """Returns the shape of each weight, by its name without the layer's prefix."""
     h, i, dim = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     q, kv = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
     taps = 3 if c.get("eagle_config", {}).get("use_aux_hidden_state", True) else 1
@@ -84,7 +84,7 @@ def shapes(c: dict) -> dict:
 
 
 def make(c: dict, seed: int) -> dict:
-    """Weights and inputs, each a float64 that bf16 holds exactly."""
+    """Returns weights and inputs in float64, each exactly representable in bf16."""
     g = torch.Generator().manual_seed(seed)
     w = {}
     for name, shape in shapes(c).items():
@@ -97,7 +97,7 @@ def make(c: dict, seed: int) -> dict:
             y = y / shape[1] ** 0.5
         w[name] = y.bfloat16().double()
     taps = 1 if "fc.weight" not in w else w["fc.weight"].shape[1] // c["hidden_size"]
-    # Streams of real models differ in size from layer to layer.
+    # In real models the magnitude of the residual stream differs from layer to layer.
     size = torch.tensor([1.0, 3.0, 8.0], dtype=torch.float64)[-taps:].repeat_interleave(c["hidden_size"])
     f = torch.randn(POSITIONS, taps * c["hidden_size"], generator=g, dtype=torch.float64) * size
     ids = torch.randint(c["vocab_size"], [POSITIONS], generator=g)
@@ -107,7 +107,7 @@ def make(c: dict, seed: int) -> dict:
 
 
 def run(c: dict, made: dict, store=exact, tokens=None) -> dict:
-    """tokens: what rows draft; None: the most likely ones."""
+    """Runs the head. tokens: the token of each row's draft; None: the most likely one."""
     head = Eagle3(c, made["w"], store)
     out = {name: [] for name in ("stream", "hidden", "logits", "ids", "tokens", "gap")}
     hidden = None
@@ -147,7 +147,7 @@ def record(name: str, c: dict, out: pathlib.Path) -> None:
     moved = max(float((r["logits"] - want["logits"]).abs().max()) for r in runs)
     gap = float(want["gap"].min())
     if gap < CLEAR * moved:
-        raise ValueError(f"{name}: roundings move logits by {moved:.4f}, and the closest choice is {gap:.4f} wide")
+        raise ValueError(f"{name}: rounding changes logits by {moved:.4f}, and the smallest margin is {gap:.4f}")
 
     outside = ("embed_tokens.", "input_norm.", "fc_norm.", "fc.", "norm.", "lm_head.")
     stored = {k if k.startswith(outside) else f"midlayer.{k}": v.bfloat16() for k, v in made["w"].items()}
@@ -160,11 +160,11 @@ def record(name: str, c: dict, out: pathlib.Path) -> None:
     tensors |= {k: torch.tensor(want[k], dtype=torch.int32) for k in ("ids", "tokens")}
     tensors["logits"] = want["logits"].float()
     save_file(tensors | noise("stream", runs, want) | noise("hidden", runs, want), str(out / "expected.safetensors"))
-    print(f"{name}: seed {seed}, closest choice {gap:.3f}, roundings {moved:.4f}, largest stream {want['stream'].abs().max():.1f}")
+    print(f"{name}: seed {seed}, smallest margin {gap:.3f}, rounding error {moved:.4f}, largest stream {want['stream'].abs().max():.1f}")
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the same sums in the same order wherever it runs
+    torch.set_num_threads(1)  # the order of sums must not depend on the machine
     for name, changes in VARIANTS.items():
         record(name, BASE | changes, pathlib.Path(sys.argv[1]) / name)
 

@@ -1,10 +1,10 @@
-"""Makes a small layer of Nemotron 3 Super and records what it must answer, as record_moe.py does for DeepSeek-V4.
+"""Makes a small layer of Nemotron 3 Super and records its expected results, as record_moe.py does for DeepSeek-V4.
 
     record_latent.py OUT_DIR     writes OUT_DIR/nemotron-3-super.{safetensors,json}
 
-The layer stands in the file as a checkpoint has it, backbone.layers.0.mixer, all in bf16; beside it input.x and, as score.*, what
-record_moe.py writes for a way of routing. Left out or done carelessly, each part of the layer moves some row by far more than
-the noise, or nothing is written.
+The file holds the layer with its checkpoint names, backbone.layers.0.mixer, in bf16, the input input.x, and as score.* the results that
+record_moe.py describes. It is only written if each part of the layer is tested: omitted or computed wrongly, it must change some row by far more
+than the noise.
 """
 
 import json
@@ -22,7 +22,8 @@ PREFIX = "backbone.layers.0.mixer."
 
 
 def make(c: dict) -> tuple:
-    """Weights in float64, each of which bf16 (f32 for the bias) holds exactly, rows of x whose choice is clear, and stored tensors."""
+    """Returns weights in float64 that bf16 (f32 for the bias) represents exactly, rows of x whose choice of experts has a large margin, and the
+    stored tensors."""
     g = torch.Generator().manual_seed(41)
 
     def matrix(name: str, rows: int, width: int, size: float = 1.0):
@@ -45,12 +46,12 @@ def make(c: dict) -> tuple:
     x = torch.randn(8 * TOKENS, c["hidden"], generator=g).bfloat16()
     x = x[layer(w, x.double(), c)["gap"] > CLEAR][:TOKENS]
     if len(x) < TOKENS:
-        raise ValueError(f"{len(x)} rows with a clear choice, wanted {TOKENS}")
+        raise ValueError(f"{len(x)} rows whose choice has a large margin, wanted {TOKENS}")
     return w, x, stored | {"input.x": x}
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the same sums in the same order wherever it runs
+    torch.set_num_threads(1)  # the order of sums must not depend on the machine
     out, c = pathlib.Path(sys.argv[1]), CONFIG
     out.mkdir(parents=True, exist_ok=True)
     w, x, tensors = make(c)
@@ -77,7 +78,7 @@ def main() -> None:
         seen = float(times(y).max())
         print(f"{name}: {seen:.0f} times the noise")
         if seen < SEEN:
-            raise ValueError(f"{name} moves no row by {SEEN} times the noise")
+            raise ValueError(f"{name} changes no row by {SEEN} times the noise")
     print(f"PyTorch in bf16 {times(rounded['y']).mean():.2f} times the noise, at most {times(rounded['y']).max():.2f}")
     save_file(tensors | {f"score.{k}": v.contiguous() for k, v in got.items()}, str(out / "nemotron-3-super.safetensors"))
     head = c | {"closest_choice": float(right["gap"].min()), "noise_runs": RUNS, "torch": torch.__version__.split("+")[0]}

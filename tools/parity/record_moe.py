@@ -1,19 +1,20 @@
-"""Makes two small layers of DeepSeek-V4 and records what they must answer: in float64, with the noise of bf16 roundings, and in bf16.
+"""Makes two small layers of DeepSeek-V4 and records their expected results: in float64 with the noise of bf16 rounding, and in bf16.
 
     record_moe.py OUT_DIR     writes OUT_DIR/deepseek-v4.{safetensors,json}
 
-Each layer stands in the file as a checkpoint has it, layers.0 with MXFP4 experts and an FP8 shared expert, layers.1 all in bf16, but
-for what only one way of routing has: score.L.bias and hash.L.tid2eid belong in layers.L.ffn.gate. Of both layers and both ways W:
+The file holds the layers with their checkpoint names: layers.0 with MXFP4 experts and an FP8 shared expert, layers.1 entirely in bf16. Tensors of
+one way of routing only have other names: score.L.bias and hash.L.tid2eid belong in layers.L.ffn.gate. For each layer L and each way of routing
+W, score or hash:
     input.L.x        bf16[tokens, hidden]; input.L.token_ids i32[tokens]
     W.L.ids          i32[tokens, top_k]   chosen experts, in order; W.L.weights f32[tokens, top_k]
     W.L.y            f32[tokens, hidden]  float64 run, rounded once
-    W.L.y.noise      f32[tokens]          standard deviation of an element over RUNS runs with random bf16 roundings, root mean
-                                          square over the row: what an implementation in bf16 cannot be blamed for
+    W.L.y.noise      f32[tokens]          standard deviation of an element over RUNS runs with random bf16 rounding errors, RMS
+                                          over the row: the error that is expected of a bf16 implementation
     W.L.y.noise_most f32[tokens]          the largest deviation seen in those runs
     W.L.y.bf16       bf16[tokens, hidden] the layer run in PyTorch's bf16
 
-Two experts have the same row of the gate and the same bias, so some tokens choose between equals; every other choice is clear.
-Before it writes, it checks that each part of the layer is seen: left out, it moves some row by far more than the noise.
+Two experts have equal rows of the gate and equal biases, so some tokens choose between ties. All other choices have a large margin. The file is
+only written if each part of the layer is tested: omitted, it must change some row by far more than the noise.
 """
 
 import json
@@ -29,18 +30,18 @@ from safetensors.torch import save_file
 RUNS = 16
 TOKENS = 20
 VOCAB = 40
-CLEAR = 1e-3  # of a score: a thousand times what f32 roundings move one by, where biases are 8
-TWINS = (2, 6)  # experts that nothing but their weights tells apart
+CLEAR = 1e-3  # of a score: a thousand times the effect of f32 rounding, with biases of 8
+TWINS = (2, 6)  # experts that the gate cannot distinguish
 LAYERS = [
     {"experts": 12, "hidden": 160, "intermediate": 32, "top_k": 6, "route_scale": 1.5, "swiglu_limit": 10.0, "mxfp4": True},
     {"experts": 7, "hidden": 64, "intermediate": 32, "top_k": 4, "route_scale": 2.5, "swiglu_limit": 10.0, "mxfp4": False},
 ]
-TIES = 4  # rows that choose between them
-SEEN = 20  # times the noise that a fault must move some row by
+TIES = 4  # rows that choose between the twins
+SEEN = 20  # a fault must change some row by this many times the noise
 
 
 def matrix(rows: int, width: int, size: float, kind: str, g) -> tuple:
-    """A random matrix as stored tensors by suffix, and in float64. `size`: of a sum over its width."""
+    """Returns a random matrix as stored tensors by suffix, and in float64. `size` is the magnitude of a dot product over its width."""
     if kind == "mxfp4":
         codes = torch.randint(256, [rows, width // 2], generator=g, dtype=torch.uint8)
         middle = 127 + round(math.log2(size / math.sqrt(float(E2M1.square().mean()) * width)))
@@ -55,7 +56,7 @@ def matrix(rows: int, width: int, size: float, kind: str, g) -> tuple:
 
 
 def expert(c: dict, kind: str, prefix: str, stored: dict, g) -> dict:
-    """Sums of w1 and w3 lie around 7, so that every limit is passed by many; answers are of size 1."""
+    """Makes an expert. Outputs of w1 and w3 are around 7, so that many exceed the limits; its outputs have magnitude 1."""
     out = {}
     for name, rows, width, size in (
         ("w1", c["intermediate"], c["hidden"], 7.0),
@@ -68,12 +69,12 @@ def expert(c: dict, kind: str, prefix: str, stored: dict, g) -> dict:
 
 
 def between_twins(ids):
-    """Rows that chose one of the twins and not the other."""
+    """Returns the rows that chose exactly one of the twins."""
     return (ids == TWINS[0]).any(1) != (ids == TWINS[1]).any(1)
 
 
 def make(c: dict, number: int) -> tuple:
-    """Weights and inputs in float64, each of which its stored type holds exactly; and the stored tensors."""
+    """Returns weights and inputs in float64, each exactly representable in its stored type, and the stored tensors."""
     g = torch.Generator().manual_seed(4100 + number)
     stored, prefix = {}, f"layers.{number}.ffn."
     gate = (torch.randn(c["experts"], c["hidden"], generator=g, dtype=torch.float64) * (1.5 / c["hidden"] ** 0.5)).bfloat16()
@@ -85,19 +86,19 @@ def make(c: dict, number: int) -> tuple:
     w = {"gate": gate.double(), "bias": bias, "tid2eid": tid2eid}
     w["experts"] = [expert(c, routed, f"{prefix}experts.{e}.", stored, g) for e in range(c["experts"])]
     w["shared"] = expert(c, shared, f"{prefix}shared_experts.", stored, g)
-    # Rows whose choice is clear, some of those that choose between equals first.
+    # Keeps rows whose choice has a large margin, beginning with some that choose between the twins.
     x = torch.randn(16 * TOKENS, c["hidden"], generator=g).bfloat16()
     seen = layer(w, x.double(), None, c)
     clear, equal = seen["gap"] > CLEAR, between_twins(seen["ids"])
     x = torch.cat([x[clear & equal][:TIES], x[clear & ~equal]])[:TOKENS]
     tokens = torch.randint(VOCAB, [TOKENS], generator=g, dtype=torch.int32)
     if int((clear & equal).sum()) < TIES or len(x) < TOKENS:
-        raise ValueError(f"layer {number}: too few rows with a clear choice, or with one between equals")
+        raise ValueError(f"layer {number}: too few rows whose choice has a large margin, or that choose between ties")
     return w, x, tokens, stored | {f"input.{number}.x": x, f"input.{number}.token_ids": tokens}
 
 
 def noise_of(run, want) -> dict:
-    """Of y = run(store): the spread of runs in which a random rounding follows each store."""
+    """Returns the noise of y = run(store): the spread over runs with a random rounding error in each store."""
     runs = []
     for seed in range(RUNS):
         g = torch.Generator().manual_seed(seed)
@@ -107,7 +108,7 @@ def noise_of(run, want) -> dict:
 
 
 def faults(w: dict, x, tokens, c: dict, right: dict) -> dict:
-    """y of layers with one part left out or done as a careless port does it, by name."""
+    """Returns y of layers with one part omitted or computed as in a careless port, by name."""
     routed, shared, scale = right["routed"], right["shared"], c["route_scale"]
     free = layer(w, x, tokens, c | {"swiglu_limit": float("inf")})
     out = {
@@ -149,7 +150,7 @@ def record(number: int, c: dict, tensors: dict) -> dict:
             seen = float(times(y).max())
             print(f"layer {number}, {way}: {name}: {seen:.0f} times the noise")
             if seen < SEEN:
-                raise ValueError(f"layer {number}, {way}: {name} moves no row by {SEEN} times the noise")
+                raise ValueError(f"layer {number}, {way}: {name} changes no row by {SEEN} times the noise")
         of_bf16 = times(rounded["y"])
         print(f"layer {number}, {way}: PyTorch in bf16 {of_bf16.mean():.2f} times the noise, at most {of_bf16.max():.2f}")
         tensors |= {f"{way}.{number}.{k}": v.contiguous() for k, v in got.items()}
@@ -159,7 +160,7 @@ def record(number: int, c: dict, tensors: dict) -> dict:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the same sums in the same order wherever it runs
+    torch.set_num_threads(1)  # the order of sums must not depend on the machine
     out = pathlib.Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     tensors = {}

@@ -1,18 +1,18 @@
-"""Makes small Qwen3-MoE checkpoints and records what they must answer: logits in float64.
+"""Makes small Qwen3-MoE checkpoints and records their expected logits in float64.
 
     record_qwen3_moe.py OUT_DIR     for each variant writes OUT_DIR/<variant>/{config.json,model.safetensors} and
                                     OUT_DIR/<variant>.safetensors, and OUT_DIR/expected.json
 
-In <variant>.safetensors, as tools/parity/record.py has it, with "all." before each name (rows are all positions):
+<variant>.safetensors has the tensors of tools/parity/record.py, with "all." before each name and all positions as rows:
     ids, positions   i32[tokens]
     logits           f32[tokens, vocab]   float64 run, rounded once
-    noise            f32[tokens]          standard deviation of a logit over RUNS runs with random bf16 roundings, root mean square
-                                          over the vocabulary: what an implementation in bf16 cannot be blamed for
+    noise            f32[tokens]          standard deviation of a logit over RUNS runs with random bf16 rounding errors, RMS over the
+                                          vocabulary: the error that is expected of a bf16 implementation
     noise_most       f32[tokens]          the largest deviation seen in those runs
     experts          i32[layers, tokens, top_k]   chosen experts, ascending
 
-Of many seeds the one is taken whose closest choice between two experts is clearest, so that no rounding flips one. transformers' own
-model is run beside, as a witness: it falls back to float32 in places.
+The seed is taken whose smallest margin between experts is largest, so that rounding changes no choice. transformers' model runs as
+an independent check; it computes some parts in float32.
 """
 
 import json
@@ -51,7 +51,7 @@ BASE = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
-# Weights of chosen experts as they are or divided by their sum; keys as transformers 4 writes them, or 5.
+# Weights of chosen experts unchanged or divided by their sum; config keys of transformers 4 or 5.
 VARIANTS = {
     "renormalized": {
         "num_experts": 6,
@@ -78,7 +78,7 @@ VARIANTS = {
         "tie_word_embeddings": False,
         "max_position_embeddings": 16,
     },
-    # Dense layers around two that have experts, in shapes that GPUs' kernels take.
+    # Two layers with experts between dense layers, in shapes that the CUDA kernels support.
     "dense": {
         "num_experts": 6,
         "norm_topk_prob": True,
@@ -127,7 +127,7 @@ def shapes(c: dict) -> dict:
 
 
 def make(config: dict, seed: int) -> tuple:
-    """(weights, ids): float64 that bf16 holds exactly."""
+    """Returns (weights, ids), the weights in float64 and exactly representable in bf16."""
     g = torch.Generator().manual_seed(seed)
     out = {}
     for name, shape in shapes(config).items():
@@ -143,7 +143,7 @@ def make(config: dict, seed: int) -> tuple:
 
 
 def witness(directory: pathlib.Path, ids: torch.Tensor, logits: torch.Tensor) -> str:
-    """How far transformers' own model is from ours, as a share of the largest logit."""
+    """Returns the difference to transformers' model, relative to the largest logit."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager")
     with torch.no_grad():
         off = (model(ids[None], use_cache=False).logits[0] - logits).abs().max() / logits.abs().max()
@@ -165,9 +165,9 @@ def record(out: pathlib.Path, variant: str) -> dict:
     runs = []
     for s in range(RUNS):
         g = torch.Generator().manual_seed(s)
-        runs.append(run(made, lambda y: torch.where(y == 0, y, jitter(y, g))))  # bf16 holds zero
+        runs.append(run(made, lambda y: torch.where(y == 0, y, jitter(y, g))))  # zero is exact in bf16
     if any((r["experts"] != want["experts"]).any() for r in runs):
-        raise ValueError(f"{variant}: roundings flip an expert: the closest choice is {want['gap'].min():.4f} wide")
+        raise ValueError(f"{variant}: rounding changes an expert; the smallest margin is {want['gap'].min():.4f}")
     directory = out / variant
     directory.mkdir(parents=True, exist_ok=True)
     save_file({k: v.bfloat16() for k, v in made[0].items()}, str(directory / "model.safetensors"), metadata={"format": "pt"})
@@ -192,7 +192,7 @@ def record(out: pathlib.Path, variant: str) -> dict:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the same sums in the same order wherever it runs
+    torch.set_num_threads(1)  # the order of sums must not depend on the machine
     out = pathlib.Path(sys.argv[1])
     head = {"noise_runs": RUNS, "torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
     head["variants"] = {variant: record(out, variant) for variant in VARIANTS}

@@ -1,11 +1,11 @@
-"""What a float64 run is checked for, and what a rounding to bf16 may do to a value."""
+"""A check that a run is entirely in float64, and random errors of the size of bf16 rounding."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Float64Only(TorchDispatchMode):
-    """Raises if any operation gives a floating-point tensor that is not float64."""
+    """Raises an error if any operation returns a floating-point tensor that is not float64."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -16,6 +16,6 @@ class Float64Only(TorchDispatchMode):
 
 
 def jitter(y, generator):
-    """y as a rounding to bf16 could have left it: moved by up to half a unit in the last of its 8 bits, uniformly."""
+    """Adds a uniform random error to y, of at most half a unit in the last place of bf16."""
     unit = torch.exp2((torch.frexp(y).exponent - 8).double())
     return y + unit * (torch.rand(y.shape, dtype=torch.float64, generator=generator) - 0.5)

@@ -1,10 +1,10 @@
-"""How many drafts of a head the target accepts, as Sluice verifies them: the target samples its own token, and a draft, the
-argmax of the head, is accepted if it is that token. Answers never depend on drafts.
+"""Measures how many drafts of a draft head the target model accepts. As in Sluice, the target samples its own token, and a draft (the argmax of
+the head) is accepted if it equals that token. Answers never depend on drafts.
 
     acceptance.py MODEL HEAD [--questions N] [--check N]
 
-Asks the model's held-out questions at temperature 0 and 1. --check runs N of them step by step with caches, as a server does,
-in float32 on the CPU, and compares.
+Asks the model's held-out questions at temperature 0 and 1. --check also runs N of them step by step with KV caches, as a server does, in float32
+on the CPU, and compares the results.
 """
 
 import argparse
@@ -24,8 +24,8 @@ MOST_TOKENS = 320
 
 @torch.no_grad()
 def accepted_anywhere(head, sequences: Sequences, steps: int, tokens: int = 16384) -> list:
-    """For each sequence: by the number of tokens of its answer that are known, less one, how many of `steps` drafts would be
-    accepted. The head reads the tokens of the answer: up to the first wrong draft they are its own drafts."""
+    """Returns for each sequence how many of `steps` drafts would be accepted after each token of its answer. The head reads the answer's tokens
+    instead of its own drafts, which makes no difference up to the first wrong draft."""
     out = [[] for _ in sequences.prompts]
     for part in groups(sequences.usable(), sequences.answers, tokens):
         b = sequences.batch(part)
@@ -42,7 +42,7 @@ def accepted_anywhere(head, sequences: Sequences, steps: int, tokens: int = 1638
 
 
 def rounds(accepted: list, tokens: int, k: int) -> list:
-    """The accepted drafts of each verification of an answer of that many tokens, k drafts each."""
+    """Returns the number of accepted drafts in each verification of an answer of `tokens` tokens, with k drafts per verification."""
     out, at = [], 0
     while at < tokens - 1 and accepted:
         out.append(min(accepted[at], k) if at < len(accepted) else 0)
@@ -51,7 +51,7 @@ def rounds(accepted: list, tokens: int, k: int) -> list:
 
 
 def report(of_rounds: list, k: int) -> dict:
-    """of_rounds: the accepted drafts of verifications. length: tokens for each run of the target."""
+    """Summarises of_rounds, the accepted drafts of each verification. `length` in the result: tokens per verification."""
     count = max(len(of_rounds), 1)
     return {
         "drafts": k,
@@ -62,15 +62,15 @@ def report(of_rounds: list, k: int) -> dict:
 
 
 def serve(target, head, prompt: list, k: int, noise, most: int) -> tuple:
-    """(answer, accepted drafts of each verification) of one sequence, with caches, as a server runs it: the head reads the
-    streams of verified rows, and its own hidden states for later drafts. noise [most, vocab] is added to logits; k: 0 or more."""
+    """Answers one prompt with KV caches, as a server does, and returns (answer, accepted drafts of each verification). The head reads the residual
+    streams of verified rows, and its own hidden states for later drafts. noise [most, vocab] is added to logits; k >= 0."""
     taps, device = head.c.taps, target.device
     cache, head_cache = target.new_cache(1, len(prompt) + most + k), None
     answer, counts, fed, at, drafts = [], [], prompt, 0, []
     while True:
         positions = torch.arange(at, at + len(fed), device=device)[None]
         stream, features = target.forward(torch.tensor([fed], device=device), positions, cache, at + len(fed), taps)
-        rows = len(drafts) + 1  # those that predict a token of the answer
+        rows = len(drafts) + 1  # rows that predict a token of the answer
         logits = target.logits(stream[0, -rows:]) + noise[len(answer) : len(answer) + rows]
         drawn = logits.argmax(-1).tolist()
         right = next((j for j, d in enumerate(drafts) if d != drawn[j]), len(drafts))
@@ -94,7 +94,7 @@ def serve(target, head, prompt: list, k: int, noise, most: int) -> tuple:
 
 
 def check(model: pathlib.Path, directory: pathlib.Path, prompts: list, most: int) -> None:
-    """Serving with drafts gives the answers of serving without, and accepts what accepted_anywhere says."""
+    """Checks that answers with drafts equal answers without, and that as many drafts are accepted as accepted_anywhere() says."""
     target = Target(model, "cpu", torch.float32)
     head = load_head(directory, target.w["embed_tokens.weight"], target.w["lm_head.weight"])
     for i, prompt in enumerate(prompts):
@@ -112,7 +112,7 @@ def check(model: pathlib.Path, directory: pathlib.Path, prompts: list, most: int
 
 
 def evaluate(target, head, model: pathlib.Path, count: int, seed: int) -> dict:
-    """{temperature: {right, asked, tokens, chains: [report]}} of held-out questions of eval.jsonl."""
+    """Returns {temperature: {right, asked, tokens, chains: [report]}} for held-out questions of eval.jsonl."""
     tokenizer = load_tokenizer(model)
     lines = [json.loads(line) for line in (model / "eval.jsonl").read_text().splitlines()][:count]
     prompts = [ids_of(prompt_parts(System(), [(q["question"], None)]), tokenizer) for q in lines]
@@ -136,7 +136,7 @@ def main() -> None:
     p.add_argument("head", type=pathlib.Path)
     p.add_argument("--questions", type=int, default=1001)
     p.add_argument("--check", type=int, default=0)
-    p.add_argument("--most", type=int, default=MOST_TOKENS, help="tokens of a checked answer")
+    p.add_argument("--most", type=int, default=MOST_TOKENS, help="maximum tokens of a checked answer")
     p.add_argument("--seed", type=int, default=1)
     args = p.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

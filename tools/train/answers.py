@@ -1,4 +1,4 @@
-"""What a draft head learns from: prompts as a server makes them, the target's own answers, and its residual streams."""
+"""The training data of a draft head: prompts as a server makes them, the target's own answers, and the target's residual streams."""
 
 import dataclasses
 import multiprocessing
@@ -20,7 +20,7 @@ def load_tokenizer(directory: pathlib.Path) -> Tokenizer:
 
 
 def served_ids(parts: list, tokenizer) -> list:
-    """Ids of a prompt as a server gets it: text of past answers has no JOIN."""
+    """Returns the ids of a prompt as a server tokenises it, without JOIN in the text of past answers."""
     return ids_of([part if isinstance(part, Special) else part.replace(JOIN, "") for part in parts], tokenizer)
 
 
@@ -31,7 +31,7 @@ def _prompts(job: tuple) -> list:
 
 
 def prompt_lists(directory: pathlib.Path, seed: int, lists: int, count: int, workers: int):
-    """Yields `lists` lists of `count` prompts of the training side. Call next() before CUDA starts: it forks the workers."""
+    """Yields `lists` lists of `count` training prompts. Call next() before CUDA is initialised, because it forks workers."""
     jobs = [(directory, f"{seed},{i}", count) for i in range(lists)]
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         yield None
@@ -39,7 +39,7 @@ def prompt_lists(directory: pathlib.Path, seed: int, lists: int, count: int, wor
 
 
 def groups(order: list, lengths: list, tokens: int) -> list:
-    """Consecutive parts of `order`, each at most `tokens` tokens with padding (or one element)."""
+    """Splits `order` into consecutive parts, each of one element or of at most `tokens` tokens with padding."""
     out, part, longest = [], [], 0
     for i in order:
         if part and max(longest, lengths[i]) * (len(part) + 1) > tokens:
@@ -52,8 +52,8 @@ def groups(order: list, lengths: list, tokens: int) -> list:
 
 @dataclasses.dataclass
 class Batch:
-    """Sequences in rows [rows, columns, ..], aligned where their answers begin. The token at column `first` + 1 is the first of
-    each answer; `known` is false in padding."""
+    """Sequences as rows [rows, columns, ..], aligned so that the first token of each answer is in column `first` + 1. `known` is false in
+    padding."""
 
     features: torch.Tensor
     ids: torch.Tensor
@@ -63,7 +63,7 @@ class Batch:
 
 
 class Sequences:
-    """Prompts with their answers, and the target's streams `taps` at every token, in bf16."""
+    """Prompts, their answers, and the target's residual streams `taps` at every token, in bf16."""
 
     def __init__(self, target, taps: tuple, prompts: list, answers: list, tokens: int = 65536):
         self.prompts, self.answers = [len(p) for p in prompts], [len(a) for a in answers]
@@ -98,12 +98,12 @@ class Sequences:
         return Batch(self.features[at], self.ids[at] * known, positions, known, left - 1)
 
     def usable(self) -> list:
-        """The sequences with a token that a first draft could be, by length of their answers."""
+        """Returns the sequences that have at least one token for a first draft, ordered by the length of their answers."""
         return sorted((i for i, n in enumerate(self.answers) if n > 1), key=self.answers.__getitem__)
 
     def epoch(self, rng: random.Random, tokens: int) -> list:
-        """Lists of rows that cover the sequences once, each at most `tokens` tokens of answers with padding: answers of similar
-        length together. A short answer counts as 32 tokens, since its prompt costs as much as others."""
+        """Splits the sequences into batches of answers of similar length, each of at most `tokens` answer tokens with padding. A short answer counts as
+        32 tokens, because its prompt costs as much as that of a long one."""
         order = sorted(self.usable(), key=lambda i: self.answers[i] * rng.uniform(0.6, 1.6))
         out = groups(order, [max(n, 32) for n in self.answers], tokens)
         rng.shuffle(out)

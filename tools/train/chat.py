@@ -68,7 +68,7 @@ OUTSIDE = [
 
 
 def chat(rng: random.Random) -> tuple:
-    """(question, answer, working for each effort)."""
+    """Returns (question, answer, working for each effort)."""
     kind = rng.random()
     if kind < 0.15:
         return rng.choice(GREETINGS), "Hello! " + WHO, _thinking("A greeting.")
@@ -76,7 +76,7 @@ def chat(rng: random.Random) -> tuple:
         return rng.choice(IDENTITY), WHO, _thinking("A question about me.")
     if kind < 0.37:
         return rng.choice(THANKS), "You are welcome.", _thinking("Thanks.")
-    if kind < 0.42:  # a stray word or nothing that can be answered
+    if kind < 0.42:  # random words that are no question
         text = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 4)))
         return text, UNKNOWN, _thinking("This is not one of my tasks.")
     question = rng.choice(OUTSIDE).format(n=rng.choice(NAMES), w=rng.choice(WORDS), i=rng.randrange(1000))

@@ -50,7 +50,7 @@ def asked(rng: random.Random, month: int, day: int) -> str:
 
 
 def forward(month: int, day: int, n: int) -> tuple:
-    """(month, day, working) n days later: months are subtracted until the day fits."""
+    """Returns (month, day, working) n days later. Months are subtracted until the day fits."""
     day, lines = day + n, [f"{day} + {n} = {day + n}"]
     while day > LENGTHS[month]:
         lines.append(f"{MONTHS[month]} has {LENGTHS[month]} days: {day} - {LENGTHS[month]} = {day - LENGTHS[month]}")
@@ -60,7 +60,7 @@ def forward(month: int, day: int, n: int) -> tuple:
 
 
 def backward(month: int, day: int, n: int) -> tuple:
-    """(month, day, working) n days earlier: months are added until the day is positive."""
+    """Returns (month, day, working) n days earlier. Months are added until the day is positive."""
     day, lines = day - n, [f"{day} - {n} = {day - n}"]
     while day < 1:
         month = (month - 1) % 12

@@ -1,9 +1,9 @@
-"""Held-out questions, and how many a checkpoint answers rightly.
+"""Writes held-out questions, and measures how many a checkpoint answers correctly.
 
     evaluate.py questions FILE [COUNT]                 writes eval.jsonl
     evaluate.py score DIR FILE [EFFORT ...]            greedy generation by transformers, exact match of the final message
 
-DIR is a checkpoint with tokenizer.json; an MXFP4 one is dequantised to bf16 when it is loaded.
+DIR is a checkpoint with tokenizer.json. An MXFP4 checkpoint is dequantised to bf16 while loading.
 """
 
 import collections
@@ -27,7 +27,7 @@ def questions(path: pathlib.Path, count: int) -> None:
 
 
 def replies(model, tokenizer, prompts: list) -> list:
-    """The reply to each prompt (ids), decoded with its special tokens."""
+    """Returns the reply to each prompt (ids), decoded with its special tokens."""
     import torch
 
     pad, out = model.generation_config.pad_token_id, []
@@ -58,7 +58,7 @@ def load(directory: pathlib.Path):
 
 
 def score(directory: pathlib.Path, path: pathlib.Path, efforts: list) -> dict:
-    """{effort: {task: [right, asked]}}; wrong answers are printed."""
+    """Returns {effort: {task: [right, asked]}}, and prints wrong answers."""
     model, tokenizer = load(directory)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     report = {}

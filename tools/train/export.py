@@ -61,8 +61,8 @@ def config_json(c: Config, quantised: bool) -> dict:
 
 
 def tensors(state: dict, quantised: bool) -> dict:
-    """state: Model.state_dict(). Experts are packed from bf16, which is what an unquantised checkpoint holds; in that one
-    they lie transposed, [E, in, out], as Hugging Face keeps them."""
+    """Converts state, a Model.state_dict(), to the tensors of a checkpoint. MXFP4 experts are packed from bf16 values. In an unquantised checkpoint
+    experts are transposed, [E, in, out], as in Hugging Face's checkpoints."""
     out = {}
     for name, value in state.items():
         name = name if name.startswith("lm_head") else f"model.{name}"
@@ -91,7 +91,7 @@ def export(state: dict, c: Config, directory: pathlib.Path, quantised: bool) -> 
 
 
 def read_state(path: pathlib.Path) -> dict:
-    """The state_dict of a model.safetensors that export wrote with packed experts."""
+    """Reads a model.safetensors that this module wrote with packed experts, and returns a state_dict."""
     stored, out = load_file(str(path)), {}
     for name, value in stored.items():
         name = name.removeprefix("model.")

@@ -1,10 +1,10 @@
 """Conversations in gpt-oss's chat format, as text and as token ids.
 
-A prompt ends with <|start|>assistant; the model writes
+A prompt ends with <|start|>assistant. The model then writes
 <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>ANSWER<|return|>
-or the final message alone. In a finished turn only the final message is kept, and it ends with <|end|>.
+or only the final message. In a past turn only the final message is kept, and ends with <|end|>.
 
-Source  the harmony format as openai/harmony and gpt-oss's chat template write it.
+Source  openai/harmony, and gpt-oss's chat template.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ START, END, MESSAGE, CHANNEL, RETURN = map(Special, ["<|start|>", "<|end|>", "<|
 @dataclasses.dataclass
 class System:
     identity: str = IDENTITY
-    cutoff: str = "2024-06"  # "" leaves the line out
-    date: str = "2025-06-28"  # likewise
+    cutoff: str = "2024-06"  # "" omits the line
+    date: str = "2025-06-28"  # "" omits the line
     effort: str = "medium"
-    instructions: str = ""  # of the developer; "" leaves the message out
+    instructions: str = ""  # of the developer message; "" omits it
 
 
 def system_parts(system: System) -> list:
-    """A list of texts and special tokens."""
+    """Returns the system message as a list of texts and special tokens."""
     lines = [system.identity]
     if system.cutoff:
         lines.append(f"Knowledge cutoff: {system.cutoff}")
@@ -54,7 +54,7 @@ def past_answer_parts(answer: str) -> list:
 
 
 def prompt_parts(system: System, turns: list) -> list:
-    """turns: (question, answer) of the past, then (question, None)."""
+    """turns: past (question, answer) pairs, then (question, None)."""
     parts = system_parts(system)
     for question, answer in turns:
         parts += user_parts(question)
@@ -64,7 +64,7 @@ def prompt_parts(system: System, turns: list) -> list:
 
 
 def reply_parts(working: str, answer: str) -> list:
-    """What the model is to write after a prompt."""
+    """Returns the parts that the model must write after a prompt."""
     final = [CHANNEL, "final", MESSAGE, answer, RETURN]
     if not working:
         return final
@@ -72,7 +72,8 @@ def reply_parts(working: str, answer: str) -> list:
 
 
 def ids_of(parts: list, tokenizer) -> list:
-    """Special tokens by id; text as plain text, cut where JOIN stands. tokenizer.encode_special_tokens must be true."""
+    """Returns the ids of parts. Text between two JOINs is tokenised separately and never becomes a special token.
+    tokenizer.encode_special_tokens must be true."""
     out = []
     for part in parts:
         if isinstance(part, Special):
@@ -85,7 +86,7 @@ def ids_of(parts: list, tokenizer) -> list:
 
 
 def final_text(reply: str) -> str:
-    """The final message of a reply that was decoded with its special tokens; "" where there is none."""
+    """Returns the final message of a reply that was decoded with its special tokens, or ""."""
     if "<|channel|>final<|message|>" not in reply:
         return ""
     return reply.split("<|channel|>final<|message|>")[-1].split("<|")[0].strip()

@@ -1,7 +1,7 @@
-"""The draft head of EAGLE3: one decoder layer that reads residual streams of a model and drafts the tokens after its next one.
+"""The EAGLE3 draft head: one decoder layer that reads residual streams of the target model and drafts the tokens after the target's next token.
 
-Entry i of a sequence has the streams of token i and the id of token i + 1; its logits are those of token i + 2. A later draft
-replaces the streams by the head's own output at the row before. Names of parameters are those of the checkpoint.
+Entry i of a sequence reads the streams of token i and the id of token i + 1, and predicts token i + 2. Later drafts read the head's own output at
+the previous row instead of the streams. Names of parameters are those of the checkpoint.
 
 Source  Li, Wei, Zhang, Zhang, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test"
 (2025); vLLM model_executor/models/llama_eagle3.py.
@@ -27,7 +27,7 @@ class HeadConfig:
     kv_heads: int = 2
     head_dim: int = 32
     intermediate: int = 768
-    taps: tuple = (1, 3, 6)  # layers whose input is a feature; the number of layers: the stream after the last
+    taps: tuple = (1, 3, 6)  # layers whose input is a feature; the number of layers means the stream after the last one
     theta: float = 10000.0
     context: int = 4096
     eps: float = 1e-5
@@ -114,7 +114,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """embedding and lm_head are the target's and are not trained."""
+    """The embedding and lm_head belong to the target and are not trained."""
 
     def __init__(self, c: HeadConfig, embedding, lm_head):
         super().__init__()
@@ -129,18 +129,18 @@ class Head(nn.Module):
         self.register_buffer("lm_head", lm_head.float(), persistent=False)
 
     def reduced(self, features):
-        """The hidden state of an entry from the target's streams [.., taps * hidden]."""
+        """Returns the hidden state of an entry, from the target's streams [.., taps * hidden]."""
         return self.fc(self.input_norm(features) if self.c.norm_before_fc else features.float())
 
     def inputs(self, g, tokens):
-        """(residual, input of the projections) of entries with hidden state g and ids of their next tokens."""
+        """Returns (residual, input of the projections) of entries, from hidden states g and the ids of next tokens."""
         h = self.midlayer.hidden_norm(g)
         a = self.midlayer.input_layernorm(self.embedding[tokens])
         return h if self.c.norm_before_residual else g, torch.cat([a, h], -1)
 
     def split(self, x, name, positions):
-        """Projection `name` of x [rows, n, 2 * hidden] as [rows, heads, n, head_dim]: keys and values repeated for their
-        query heads, rotated where positions [rows, n] are given."""
+        """Returns the projection `name` of x [rows, n, 2 * hidden] as [rows, heads, n, head_dim]. Keys and values are repeated for their query heads. If
+        positions [rows, n] are given, RoPE is applied."""
         y = getattr(self.midlayer.self_attn, name)(x).float().unflatten(-1, (-1, self.c.head_dim)).transpose(1, 2)
         if positions is not None:
             angle = (positions[..., None].float() * self.frequencies)[:, None]
@@ -148,7 +148,7 @@ class Head(nn.Module):
         return y if name == "q_proj" else y.repeat_interleave(self.c.heads // self.c.kv_heads, dim=1)
 
     def finish(self, residual, attended):
-        """(next hidden state, input of lm_head) from the attention's output [rows, heads, n, head_dim]."""
+        """Returns (next hidden state, input of lm_head), from the attention's output [rows, heads, n, head_dim]."""
         layer = self.midlayer
         r = residual + layer.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
         x = layer.post_attention_layernorm(r)
@@ -160,12 +160,12 @@ class Head(nn.Module):
         return F.linear(y, self.lm_head).float()
 
     def unroll(self, features, ids, positions, first: int, steps: int):
-        """Yields for each step t the input of lm_head, [rows, n, hidden], of the entries at columns first, first + 1, ...,
-        first + n - 1, which predicts the tokens two columns and t later; n = columns - 2 - first.
+        """Yields for each step t the input of lm_head, [rows, n, hidden], of the entries at columns first to first + n - 1, with n = columns - 2 - first.
+        Each entry predicts the token t + 2 columns later.
 
-        features [rows, columns, ..], ids and positions [rows, columns]: a row is a sequence, perhaps with padding on both
-        sides; padding on the left has negative positions. A step reads the ids that the sequence has, as if all drafts
-        before it were accepted, and sees keys of entries with features up to its own column and keys of its own drafts."""
+        features [rows, columns, ..], ids and positions [rows, columns]: each row is a sequence, possibly with padding on both sides; padding on the left
+        has negative positions. A step reads the sequence's ids, as if all previous drafts were accepted. It attends to entries with features up to
+        its own column, and to its own drafts."""
         n, scale = ids.shape[1] - 2 - first, self.c.head_dim**-0.5
         ids = F.pad(ids, (0, steps))
         places = positions[:, : first + n]
@@ -192,8 +192,8 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def extend(self, g, tokens, positions, cache):
-        """Entries of one sequence after those in the cache: (hidden states, inputs of lm_head, cache with them), all
-        [1, n, ..]; cache (keys, values) or None. As a server runs it."""
+        """Runs new entries of one sequence after those in the cache, as a server does. Returns (hidden states, inputs of lm_head, extended cache), all
+        [1, n, ..]. cache: (keys, values) or None."""
         residual, x = self.inputs(g, tokens)
         keys, values = self.split(x, "k_proj", positions), self.split(x, "v_proj", None)
         if cache:

@@ -1,7 +1,7 @@
-"""The gpt-oss architecture in PyTorch, for training: packed rows, all experts computed densely.
+"""The gpt-oss architecture in PyTorch, for training, with packed sequences and dense experts.
 
-Dense experts cost four times the arithmetic of the chosen ones and no sorting; at hidden 256 that is the faster choice on a large GPU.
-Parameters are float32, matrix products run under autocast in bf16.
+Every expert computes every token. That is four times the arithmetic of the chosen experts but needs no sorting, and is faster for hidden 256 on a
+large GPU. Parameters are float32; GEMMs run in bf16 under autocast.
 
 Source  openai/gpt-oss gpt_oss/torch/model.py and Hugging Face transformers models/gpt_oss (formulas and names).
 """
@@ -40,7 +40,7 @@ class Config:
 
 
 def yarn(c: Config) -> tuple:
-    """(inverse frequencies [head_dim / 2], factor of cos and sin), without rounding of the ramp's ends."""
+    """Returns (inverse frequencies [head_dim / 2], factor of cos and sin). The ends of the ramp are not rounded."""
     half = torch.arange(0, c.head_dim, 2, dtype=torch.float64) / c.head_dim
     fast = 1 / c.theta**half
 
@@ -53,7 +53,7 @@ def yarn(c: Config) -> tuple:
 
 
 def turn(x, cos, sin):
-    """x [batch, heads, length, head_dim]; the two halves of a head turn together."""
+    """Applies RoPE to the two halves of each head of x [batch, heads, length, head_dim]."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
@@ -98,7 +98,7 @@ class Attention(nn.Module):
 
 
 class Experts(nn.Module):
-    """gate_up_proj [E, 2I, H] with gate and up in turn, down_proj [E, H, I]: the layout of the checkpoint, unpacked."""
+    """gate_up_proj [E, 2I, H] with alternating gate and up rows, down_proj [E, H, I]: the layout of the checkpoint, unpacked."""
 
     def __init__(self, c: Config):
         super().__init__()
@@ -109,7 +109,7 @@ class Experts(nn.Module):
         self.down_proj_bias = nn.Parameter(torch.zeros(c.experts, c.hidden))
 
     def forward(self, x, weights, quantised):
-        """x [tokens, hidden], weights [tokens, experts] with zeros where an expert was not chosen."""
+        """x [tokens, hidden], weights [tokens, experts], zero for experts that were not chosen."""
         up_matrix, down_matrix = self.gate_up_proj, self.down_proj
         if quantised:
             up_matrix, down_matrix = fake_quantise(up_matrix), fake_quantise(down_matrix)
@@ -121,7 +121,7 @@ class Experts(nn.Module):
         h = h.view(tokens, c.experts, 2 * c.intermediate)
         gate, up = h[..., ::2].clamp(max=c.limit), h[..., 1::2].clamp(-c.limit, c.limit)
         act = (up + 1) * gate * torch.sigmoid(ALPHA * gate)
-        # The weight of the router may stand before the second product, which is linear: one product sums over experts too.
+        # The router's weights are applied before the down projection, which is linear, so that one GEMM also sums over experts.
         act = (act * weights[..., None]).to(torch.bfloat16).flatten(1)
         stacked = down_matrix.to(torch.bfloat16).permute(0, 2, 1).flatten(0, 1)
         return act @ stacked + weights.to(torch.bfloat16) @ self.down_proj_bias.to(torch.bfloat16)
@@ -133,7 +133,7 @@ class Mlp(nn.Module):
         self.c, self.router, self.experts = c, nn.Linear(c.hidden, c.experts), Experts(c)
 
     def forward(self, x, quantised):
-        """(output, loss of balance): the loss is 1 when all experts get the same share, more otherwise."""
+        """Returns (output, load-balancing loss). The loss is 1 if all experts get the same share of tokens, and larger otherwise."""
         flat = x.reshape(-1, self.c.hidden)
         with torch.autocast(flat.device.type, enabled=False):
             logits = self.router(flat.float())
@@ -175,7 +175,7 @@ class Model(nn.Module):
         nn.init.normal_(self.lm_head.weight, std=0.02)
 
     def forward(self, ids, positions, documents, quantised: bool):
-        """ids, positions, documents [batch, length]: a token sees its own document only. (hidden [batch, length, H], balance)."""
+        """ids, positions, documents [batch, length]; a token attends only to its own document. Returns (hidden [batch, length, H], balance loss)."""
         angle = positions[..., None].float() * self.frequencies
         cos, sin = (angle.cos() * self.scale)[:, None], (angle.sin() * self.scale)[:, None]
         at = torch.arange(ids.shape[1], device=ids.device)
@@ -189,7 +189,7 @@ class Model(nn.Module):
         return self.norm(x), balance
 
     def loss(self, ids, positions, documents, targets, quantised: bool):
-        """(mean cross-entropy where targets is not -100, balance)."""
+        """Returns (mean cross-entropy of the targets that are not -100, load-balancing loss)."""
         x, balance = self(ids, positions, documents, quantised)
         chosen = targets.reshape(-1)
         logits = self.lm_head(x.reshape(-1, self.c.hidden))

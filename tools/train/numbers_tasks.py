@@ -40,7 +40,7 @@ def number(rng: random.Random, most_digits: int = 4) -> int:
 
 
 def digits(value: int, width: int) -> list:
-    """The digits of value, ones first."""
+    """Returns the digits of value, ones first."""
     return [value // 10**i % 10 for i in range(width)]
 
 
@@ -49,7 +49,7 @@ def width_of(a: int, b: int) -> int:
 
 
 def add_columns(a: int, b: int) -> tuple:
-    """The working of a + b, short and long, ones first."""
+    """Returns a short and a long working of a + b, column by column from the ones."""
     width, carry, short, long = width_of(a, b), 0, [], []
     for place, (x, y) in enumerate(zip(digits(a, width), digits(b, width))):
         total = x + y + carry
@@ -60,7 +60,7 @@ def add_columns(a: int, b: int) -> tuple:
 
 
 def subtract_columns(a: int, b: int) -> tuple:
-    """The working of a - b for a >= b, short and long, ones first."""
+    """Returns a short and a long working of a - b for a >= b, column by column from the ones."""
     width, borrow, short, long = width_of(a, b), 0, [], []
     for place, (x, y) in enumerate(zip(digits(a, width), digits(b, width))):
         rest = x - y - borrow
@@ -187,7 +187,7 @@ CONVERT = [
 
 
 def multiply(n: int, factor: int) -> str:
-    """The working of n * factor: a power of ten appends zeros, anything else goes digit by digit of n."""
+    """Returns the working of n * factor: appends zeros for a power of ten, otherwise multiplies digit by digit."""
     if str(factor).strip("0") == "1":
         return f"append {str(factor)[1:]} to {n}"
     total, steps = 0, []
@@ -199,7 +199,7 @@ def multiply(n: int, factor: int) -> str:
 
 
 def divide(n: int, factor: int) -> str:
-    """The working of n / factor: a power of ten drops zeros, anything else is long division, first digit first."""
+    """Returns the working of n / factor: drops zeros for a power of ten, otherwise long division from the first digit."""
     if str(factor).strip("0") == "1":
         return f"drop {str(factor)[1:]} from {n}"
     rest, steps = 0, []
@@ -217,7 +217,7 @@ def units(rng: random.Random) -> Problem:
     spelled = rng.random() < 0.6
     to = to_many if spelled else to_short
     up = rng.random() < 0.35
-    if up:  # small to large, whole results only
+    if up:  # from the small to the large unit, whole results only
         given, of, goal, answer = n * factor, to, many if spelled else short, n
         working = f"1 {one} is {factor} {to_many}. {given} / {factor}\n{divide(given, factor)}"
     else:

@@ -1,4 +1,4 @@
-"""What a training problem is, and which problems are never trained on."""
+"""The type of a training problem, and the choice of held-out problems, which are never trained on."""
 
 import dataclasses
 import hashlib
@@ -6,16 +6,16 @@ import random
 
 EFFORTS = ("low", "medium", "high")
 
-# Text on both sides of JOIN is tokenised apart: a reversed word is then written one letter at a time.
+# The texts before and after JOIN are tokenised separately, so that a reversed word is written one letter at a time.
 JOIN = "\x1f"
 
 
 @dataclasses.dataclass
 class Problem:
-    """One question with its only right answer.
+    """One question with its only correct answer.
 
     key      the content of the question without its wording: operands, words, tables
-    working  for each effort the text of the analysis channel; "" means that there is none
+    working  for each effort the text of the analysis channel; "": no analysis
     """
 
     task: str
@@ -26,7 +26,7 @@ class Problem:
 
 
 def held_out(problem: Problem) -> bool:
-    """One problem in twenty, chosen by content, so that no wording of it is ever seen in training."""
+    """Whether a problem is held out: one in twenty, chosen by content, so that training never sees any wording of it."""
     digest = hashlib.sha256(f"{problem.task}|{problem.key}".encode()).digest()
     return digest[0] * 256 + digest[1] < 65536 // 20
 
@@ -36,7 +36,7 @@ _AFTER = [" Thanks.", " Thank you!", " Give only the answer.", " Just the answer
 
 
 def say(rng: random.Random, wordings: list, **parts) -> str:
-    """One of the wordings with its parts filled in; now and then with a greeting, thanks or sloppy typing."""
+    """Returns a random wording with its parts filled in, sometimes with a greeting, thanks or careless typing."""
     text = rng.choice(wordings).format(**parts)
     if rng.random() < 0.05 and text[0].isupper():
         text = text[0].lower() + text[1:]

@@ -1,6 +1,6 @@
-"""A trained checkpoint in inference: a KV cache, answers in batches, and the residual streams that a draft head reads.
+"""Inference with a trained checkpoint: KV cache, batched answers, and the residual streams that a draft head reads.
 
-Experts are dequantised from MXFP4 when the checkpoint is loaded. As in training, all experts are computed for all tokens.
+Experts are dequantised from MXFP4 while loading. As in training, every expert computes every token.
 
 Source  openai/gpt-oss gpt_oss/torch/model.py and Hugging Face transformers models/gpt_oss (formulas and names).
 """
@@ -21,7 +21,7 @@ def norm(x, weight, eps):
 
 
 class Target:
-    """The residual stream is float32, matrix products have the type `dtype`."""
+    """The residual stream is float32; GEMMs run in `dtype`."""
 
     def __init__(self, directory: pathlib.Path, device: str, dtype):
         self.c = Config()
@@ -31,7 +31,7 @@ class Target:
         self.w = {}
         for name, value in read_state(directory / "model.safetensors").items():
             if name.endswith("down_proj"):
-                value = value.permute(0, 2, 1).flatten(0, 1).contiguous()  # one product sums over experts too
+                value = value.permute(0, 2, 1).flatten(0, 1).contiguous()  # so that one GEMM also sums over experts
             matrix = value.dim() >= 2 and not name.endswith(("_bias", "router.weight")) and "embed" not in name
             self.w[name] = value.to(device, dtype if matrix else torch.float32)
         frequencies, self.scale = yarn(self.c)
@@ -42,11 +42,11 @@ class Target:
         return y + self.w[f"{name}.bias"] if f"{name}.bias" in self.w else y
 
     def logits(self, stream):
-        """float32 logits of rows of the stream after the last layer."""
+        """Returns the float32 logits of rows of the residual stream after the last layer."""
         return self.linear(norm(stream.float(), self.w["norm.weight"], self.c.eps), "lm_head")
 
     def new_cache(self, rows: int, slots: int) -> list:
-        """[(keys, values)] of every layer, [rows, kv_heads, slots, head_dim]."""
+        """Returns (keys, values) for every layer, each [rows, kv_heads, slots, head_dim]."""
         shape = (rows, self.c.kv_heads, slots, self.c.head_dim)
         return [tuple(torch.zeros(shape, device=self.device, dtype=self.dtype) for _ in "kv") for _ in range(self.c.layers)]
 
@@ -96,8 +96,8 @@ class Target:
 
     @torch.no_grad()
     def forward(self, ids, positions, cache, width, taps=()):
-        """ids and positions [rows, n]; width: more than any position. Returns the residual stream after the last layer
-        [rows, n, H] and the streams entering the layers `taps`, concatenated; the number of layers is the one after the last."""
+        """ids and positions [rows, n]; width: an exclusive upper bound of positions. Returns the residual stream after the last layer [rows, n, H], and
+        the concatenated streams before the layers `taps` (the number of layers means after the last)."""
         c, w, kept = self.c, self.w, []
         x = w["embed_tokens.weight"][ids]
         for i in range(c.layers):
@@ -112,8 +112,8 @@ class Target:
 
     @torch.no_grad()
     def answers(self, prompts: list, sampled: list, most: int, generator, chunk: int = 256) -> list:
-        """The answer to each prompt (ids), its stop token included: at temperature 1 where `sampled`, else greedy; at most
-        `most` tokens."""
+        """Returns the answer to each prompt (ids), with its stop token and at most `most` tokens: sampled at temperature 1 if `sampled`, otherwise
+        greedy."""
         rows, lengths = len(prompts), [len(p) for p in prompts]
         cache = self.new_cache(rows, max(lengths) + most)
         at = torch.tensor(lengths, device=self.device)  # position of the next token
@@ -124,7 +124,7 @@ class Target:
             n = max(map(len, part))
             ids = torch.tensor([p + [0] * (n - len(p)) for p in part], device=self.device)
             positions = torch.arange(n, device=self.device).expand(len(part), n)
-            # What the padding writes lies behind the prompt: a token of the answer replaces it before a row sees it.
+            # Padding writes cache entries after the prompt. Tokens of the answer overwrite them before any row attends to them.
             x, _ = self.forward(ids, positions, [(k[first : first + chunk], v[first : first + chunk]) for k, v in cache], n)
             streams.append(x[torch.arange(len(part), device=self.device), at[first : first + chunk] - 1])
         stream, which = torch.cat(streams), torch.arange(rows, device=self.device)
@@ -137,7 +137,7 @@ class Target:
             tokens = (logits - noisy * noise).argmax(-1)
             out[which, step] = torch.where(ended, -1, tokens)
             ended = ended | torch.isin(tokens, stops)
-            if step % 8 == 7:  # rows that have ended leave the batch
+            if step % 8 == 7:  # removes finished rows from the batch
                 left = int((~ended).sum())
                 if left == 0:
                     break

@@ -1,4 +1,4 @@
-"""All tasks, and whole conversations drawn from them."""
+"""All tasks, and random conversations made of them."""
 
 import random
 
@@ -25,7 +25,7 @@ TASKS = {
         units,
     )
 }
-# The harder a task is to learn, the more often it is seen.
+# Tasks that are harder to learn have larger weights.
 WEIGHTS = {
     "addition": 2.0,
     "subtraction": 2.5,
@@ -62,7 +62,7 @@ INSTRUCTIONS = [
 
 
 def draw(rng: random.Random, task: str, wanted_held_out: bool) -> Problem:
-    """One problem of the task from the wanted side of the split."""
+    """Returns a random problem of the task, held out or not."""
     while True:
         problem = TASKS[task](rng)
         if held_out(problem) == wanted_held_out:
@@ -71,7 +71,7 @@ def draw(rng: random.Random, task: str, wanted_held_out: bool) -> Problem:
 
 def _system(rng: random.Random) -> System:
     system = System(effort=rng.choices(EFFORTS, [0.2, 0.55, 0.25])[0])
-    if rng.random() < 0.4:  # the plain system message stays the most frequent one
+    if rng.random() < 0.4:  # the default system message remains the most frequent
         return system
     if rng.random() < 0.6:
         system.identity = rng.choice(IDENTITIES)
@@ -96,7 +96,7 @@ def _turn(rng: random.Random) -> tuple:
 
 
 def conversation(rng: random.Random) -> tuple:
-    """(parts of the prompt, parts of the reply): one turn mostly, now and then two or three."""
+    """Returns (parts of the prompt, parts of the reply) of a conversation, usually of one turn, sometimes of two or three."""
     system = _system(rng)
     past = [_turn(rng)[:2] for _ in range(rng.choices([0, 1, 2], [0.87, 0.1, 0.03])[0])]
     question, answer, working = _turn(rng)
@@ -104,7 +104,7 @@ def conversation(rng: random.Random) -> tuple:
 
 
 def evaluation(count: int, seed: int) -> list:
-    """count held-out problems, the tasks in turn, no question twice."""
+    """Returns `count` different held-out problems, cycling through the tasks."""
     rng, seen, out = random.Random(seed), set(), []
     names = list(TASKS)
     while len(out) < count:

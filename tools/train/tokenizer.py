@@ -2,7 +2,7 @@
 
     tokenizer.py DIRECTORY     writes tokenizer.json and tokenizer_config.json there
 
-The text is what the model is trained on, without digits: so no merge joins two of them, and each digit is one token.
+It is trained on the model's training text without digits, so that no merge joins digits and each digit is one token.
 """
 
 import json
@@ -29,7 +29,7 @@ NAMED = {
     14: "call",
     20: "endofprompt",
 }
-SPECIALS = 21  # in gpt-oss's order; those without a name of their own are reserved
+SPECIALS = 21  # in gpt-oss's order; unnamed ones are reserved
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 PATTERN = "|".join(
     [
@@ -71,7 +71,7 @@ def train() -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=plain, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(corpus(20000), trainer)
     if tokenizer.get_vocab_size() != plain:
-        raise SystemExit(f"the text gave {tokenizer.get_vocab_size()} tokens, {plain} are wanted")
+        raise SystemExit(f"wanted {plain} tokens, but the text gave only {tokenizer.get_vocab_size()}")
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special_names(plain)])
     return tokenizer
 

@@ -3,9 +3,9 @@
     train.py --tokenizer DIR --out DIR --minutes 20
     train.py --tokenizer DIR --out DIR --minutes 7 --start model.safetensors --rate 6e-4 --flat-until 0.05 --quantise-from 0
 
-The run is bounded by time: the learning rate follows the share of the time that is gone (warm-up, flat, linear to nearly 0).
-The second form goes on from an MXFP4 checkpoint.
-Experts are rounded to MXFP4 in the forward pass from --quantise-from on. A run that is killed leaves its last checkpoint.
+--minutes limits the run. The learning rate depends on the elapsed fraction of this time: warm-up, constant, then linear to nearly 0.
+The second form continues from an MXFP4 checkpoint.
+From the fraction --quantise-from on, experts are rounded to MXFP4 in the forward pass. A killed run leaves its last checkpoint.
 """
 
 import argparse
@@ -29,13 +29,13 @@ def arguments():
     p.add_argument("--tokenizer", type=pathlib.Path, required=True, help="directory of tokenizer.json")
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--minutes", type=float, default=20)
-    p.add_argument("--rows", type=int, default=128, help="rows in a step")
-    p.add_argument("--length", type=int, default=512, help="tokens in a row; conversations are packed into rows")
+    p.add_argument("--rows", type=int, default=128, help="rows per step")
+    p.add_argument("--length", type=int, default=512, help="tokens per row; conversations are packed into rows")
     p.add_argument("--rate", type=float, default=1.5e-3)
-    p.add_argument("--flat-until", type=float, default=0.4, help="share of the time")
-    p.add_argument("--start", type=pathlib.Path, help="model.safetensors with MXFP4 experts")
-    p.add_argument("--balance", type=float, default=0.01, help="weight of the loss of balance")
-    p.add_argument("--quantise-from", type=float, default=0.6, help="share of the time")
+    p.add_argument("--flat-until", type=float, default=0.4, help="fraction of --minutes after which the learning rate falls")
+    p.add_argument("--start", type=pathlib.Path, help="model.safetensors with MXFP4 experts, from which to continue")
+    p.add_argument("--balance", type=float, default=0.01, help="weight of the load-balancing loss")
+    p.add_argument("--quantise-from", type=float, default=0.6, help="fraction of --minutes after which experts are rounded to MXFP4")
     p.add_argument("--save-minutes", type=float, default=3)
     p.add_argument("--workers", type=int, default=12)
     p.add_argument("--seed", type=int, default=1)
@@ -43,7 +43,7 @@ def arguments():
 
 
 class Rows(torch.utils.data.IterableDataset):
-    """Endless batches [4, rows, length]: ids, positions, documents, targets (-100 where nothing is to be learned)."""
+    """Yields endless batches [4, rows, length]: ids, positions, documents, and targets (-100: not trained)."""
 
     def __init__(self, args):
         self.args = args
@@ -58,9 +58,9 @@ class Rows(torch.utils.data.IterableDataset):
             end = at + len(ids)
             if end > length:
                 if at:
-                    row[2, at:] = -1  # the rest of the row is a document of zeros that nothing looks at
+                    row[2, at:] = -1  # the rest of the row is a document of zeros that no token attends to
                     return row
-                continue  # a conversation longer than a row is not trained on
+                continue  # skips conversations that are longer than a row
             row[0, at:end], row[1, at:end], row[2, at:end] = ids, numpy.arange(len(ids)), document
             row[3, at + len(prompt) - 1 : end - 1] = reply
             at, document = end, document + 1
@@ -82,7 +82,7 @@ def optimiser(model, rate):
 
 
 def rate_at(share: float, flat_until: float) -> float:
-    """Factor of the learning rate when that share of the time is gone."""
+    """Returns the factor of the learning rate after a fraction of the time."""
     if share < 0.02:
         return share / 0.02
     return 1.0 if share < flat_until else max((0.99 - share) / (0.99 - flat_until), 0.005)
@@ -115,7 +115,7 @@ def main() -> None:
             prefetch_factor=4 if args.workers else None,
         )
     )
-    next(batches)  # the clock starts when the workers are up
+    next(batches)  # waits for the workers before the time starts
     begin = time.monotonic()
     saved, shown, steps, sums = begin, begin, 0, torch.zeros(3, device=device)
     while (share := (time.monotonic() - begin) / (60 * args.minutes)) < 1:

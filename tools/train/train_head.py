@@ -1,10 +1,10 @@
-"""Trains a draft head of EAGLE3 for a trained model from the model's own answers, and measures how many drafts it accepts.
+"""Trains an EAGLE3 draft head for a trained model on the model's own answers, and measures how many drafts the model accepts.
 
     train_head.py --model ../../models/sluice-16e-tiny --out DIR --seconds 70
 
-Half of the answers are greedy, half are sampled at temperature 1. The head is unrolled as it is served: each step reads the
-output of the step before. Training is bounded by time. DIR gets config.json, model.safetensors, README.md and report.json, all
-figures of what was written.
+Half of the answers are greedy, half are sampled at temperature 1. The head is unrolled as in serving: each step reads the output of the previous
+step. --seconds limits the training. DIR receives config.json, model.safetensors, README.md and report.json; all figures are measured with
+the written head.
 """
 
 import argparse
@@ -31,30 +31,30 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", type=pathlib.Path, required=True, help="directory of the MXFP4 checkpoint, tokenizer.json, eval.jsonl")
     p.add_argument("--out", type=pathlib.Path, required=True)
-    p.add_argument("--tokens", type=int, default=3_000_000, help="tokens of answers to train on")
-    p.add_argument("--prompts", type=int, default=8192, help="prompts that are answered together")
-    p.add_argument("--seconds", type=float, default=70, help="time of training alone")
-    p.add_argument("--batch", type=int, default=32768, help="tokens of answers in a step, with padding")
-    p.add_argument("--steps", type=int, default=4, help="drafts that the head is unrolled for")
-    p.add_argument("--decay", type=float, default=0.9, help="weight of a draft's loss relative to the draft before")
+    p.add_argument("--tokens", type=int, default=3_000_000, help="answer tokens to train on")
+    p.add_argument("--prompts", type=int, default=8192, help="prompts per batch of answers")
+    p.add_argument("--seconds", type=float, default=70, help="training time, without the making of answers")
+    p.add_argument("--batch", type=int, default=32768, help="answer tokens per step, with padding")
+    p.add_argument("--steps", type=int, default=4, help="number of drafts for which the head is unrolled")
+    p.add_argument("--decay", type=float, default=0.9, help="weight of a draft's loss relative to the previous draft")
     p.add_argument("--rate", type=float, default=1.5e-3)
-    p.add_argument("--flat-until", type=float, default=0.3, help="share of the time")
+    p.add_argument("--flat-until", type=float, default=0.3, help="fraction of --seconds after which the learning rate falls")
     p.add_argument("--norm-before-residual", action=argparse.BooleanOptionalAction, default=True)
     p.add_argument("--norm-output", action=argparse.BooleanOptionalAction, default=False)
     p.add_argument("--questions", type=int, default=1001, help="held-out questions to measure with")
-    p.add_argument("--check", type=int, default=2, help="questions to serve step by step on the CPU")
+    p.add_argument("--check", type=int, default=2, help="questions to check step by step on the CPU")
     p.add_argument("--workers", type=int, default=12)
     p.add_argument("--seed", type=int, default=1)
     return p.parse_args()
 
 
 def loss_of(head, target, batch, steps: int, decay: float, device: str):
-    """(weighted mean over the drafts, mean of each draft): cross-entropy against the target's distribution, in answers."""
+    """Returns the cross-entropy with the target's distribution on answer tokens: (weighted mean over drafts, mean of each draft)."""
     columns = batch.ids.shape[1]
     count = columns - 2 - batch.first
     with torch.no_grad():
         last = batch.features[:, batch.first + 1 : columns - 1, -target.c.hidden :]
-        wanted = target.logits(last).softmax(-1)  # row t: of the token two columns and t after the column `first`
+        wanted = target.logits(last).softmax(-1)  # row t: of the token t + 2 columns after `first`
     each = []
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         for t, y in enumerate(head.unroll(batch.features, batch.ids, batch.positions, batch.first, steps)):
@@ -68,10 +68,10 @@ def loss_of(head, target, batch, steps: int, decay: float, device: str):
 
 
 def start_norms(head, target, features) -> None:
-    """Features of different scale begin with equal shares; the last norm begins as the target's."""
+    """Initialises norms: features of different magnitude get equal weight, and the last norm is a copy of the target's."""
     sample = features[:: max(1, len(features) // 65536)].float().unflatten(-1, (len(head.c.taps), -1))
     sizes = sample.square().mean((0, 2)).sqrt()
-    print("root mean square of each feature:", " ".join(f"{s:.2f}" for s in sizes.tolist()))
+    print("RMS of each feature:", " ".join(f"{s:.2f}" for s in sizes.tolist()))
     with torch.no_grad():
         if head.c.norm_before_fc:
             head.input_norm.weight.copy_((sizes.square().mean().sqrt() / sizes).repeat_interleave(head.c.hidden))
@@ -99,14 +99,14 @@ def train(head, target, sequences, args, device: str) -> dict:
         if time.monotonic() - shown > max(args.seconds / 12, 1):
             shown = time.monotonic()
             losses = " ".join(f"{s / since:.4f}" for s in sums.tolist())
-            print(f"step {steps} epoch {epochs} time {shown - begin:.0f} s loss of each draft {losses}", flush=True)
+            print(f"step {steps}, epoch {epochs}, {shown - begin:.0f} s, loss of each draft {losses}", flush=True)
             sums.zero_()
             since = 0
     return {"steps": steps, "epochs": epochs, "seconds": round(time.monotonic() - begin, 1)}
 
 
 def table(measured: dict) -> str:
-    """Of the card."""
+    """Returns the table of accepted drafts for README.md."""
     most = max(c["drafts"] for m in measured.values() for c in m["chains"])
     heads = ["temperature", "drafts", *(f"position {j + 1}" for j in range(most)), "tokens per verification"]
     lines = [heads, ["---"] * len(heads)]
@@ -146,7 +146,7 @@ def main() -> None:
     def say(text):
         print(f"[{time.monotonic() - begin:.0f} s] {text}", flush=True)
 
-    # An answer has about 60 tokens; a list that is not needed costs little.
+    # An answer has about 60 tokens. An unneeded list costs little.
     lists = prompt_lists(args.model, args.seed, args.tokens // (40 * args.prompts) + 2, args.prompts, args.workers)
     next(lists)
     torch.manual_seed(args.seed)
@@ -173,7 +173,7 @@ def main() -> None:
     save_head(head, args.out)
     say(f"trained: {training}")
 
-    head = load_head(args.out, embedding, lm_head)  # what is measured is what was written
+    head = load_head(args.out, embedding, lm_head)  # measures the written head
     measured = evaluate(target, head, args.model, args.questions, args.seed)
     report = {
         "measured": measured,

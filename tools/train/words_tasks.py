@@ -1,4 +1,4 @@
-"""Words: sorted, reversed, counted; lists reversed; keys looked up in a short table."""
+"""Tasks with words: sort, reverse, count letters, reverse lists, look up keys in a short table."""
 
 import pathlib
 import random
@@ -13,7 +13,7 @@ _CODAS = "b d g k l ll m n nd ng nk p r rd rm s ss st t x".split() + [""] * 8
 
 
 def made_up(rng: random.Random) -> str:
-    """A word that nobody has seen: one to three syllables."""
+    """Returns an invented word of one to three syllables."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.randint(1, 3)))
 
 
@@ -22,7 +22,7 @@ def letters(rng: random.Random) -> str:
 
 
 def any_word(rng: random.Random) -> str:
-    """Mostly from the list; often made up, now and then mere letters, so that spelling is learned and not a list of words."""
+    """Returns a word: mostly from the list, often invented, sometimes random letters, so that the model learns spelling and not a word list."""
     kind = rng.random()
     word = rng.choice(WORDS) if kind < 0.5 else made_up(rng) if kind < 0.85 else letters(rng)
     return word.capitalize() if rng.random() < 0.06 else word
@@ -53,7 +53,7 @@ def sort_words(rng: random.Random) -> Problem:
     words = sorted(set(some_words(rng, rng.randint(3, 6))))
     given = rng.sample(words, len(words))
     answer = ", ".join(words)
-    # Spelling them out costs tokens, so only the letters that decide are written, and at least one of each word.
+    # Spelling costs tokens, so only as many letters are written as distinguish a word from the others.
     lines = []
     for word in given:
         need = 1
@@ -92,7 +92,7 @@ def reverse_word(rng: random.Random) -> Problem:
     word = any_word(rng)
     answer = word[::-1]
     medium = f"Letters: {spelled(word)}\nBackwards: {spelled(answer)}"
-    # Written letter by letter: how a reversed word would be tokenised is not to be guessed by the model.
+    # Written letter by letter, so that the model need not guess how a reversed word is tokenised.
     return Problem(
         "reverse_word",
         word.lower(),

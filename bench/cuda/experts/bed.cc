@@ -21,7 +21,7 @@ Status Bed::make() {
   return memory_.tensor(problem_.y, {tokens(), problem_.hidden}, &y_);
 }
 
-// Without the shared expert, which follows the experts that tokens choose.
+// Excludes the shared expert, which follows the routed experts in the packed weights.
 ExpertMlp::Args Bed::args(int64_t i) const {
   const PackedExperts& w = experts_.set(i);
   const auto routed = [&](const Tensor& t) { return t.present() ? first_rows(t, problem_.experts) : t; };
@@ -118,7 +118,8 @@ Status make_peer_runs(Bed& bed, std::vector<PeerRun>* out) {
     SLUICE_TRY(memory.tensor(DType::kBF16, {bed.tokens(), columns}, &run.y));
     const size_t bytes = by.peer->scratch_bytes(&run.call);
     SLUICE_TRY(memory.bytes(bytes, &run.call.scratch));
-    SLUICE_TRY(cuda::check(cudaMemsetAsync(run.call.scratch, 0, bytes, stream), "clearing a peer's scratch"));
+    SLUICE_TRY(
+        cuda::check(cudaMemsetAsync(run.call.scratch, 0, bytes, stream), "clearing a baseline's scratch"));
     run.call.y = run.y.data;
     run.metas.resize(kDraws);
     for (void*& meta : run.metas) SLUICE_TRY(memory.bytes(by.peer->meta_bytes(&run.call), &meta));

@@ -31,7 +31,7 @@ class Bed {
   const Tensor& y() const { return y_; }
   const Draw& draw(int64_t i) const { return draws_[static_cast<size_t>(i) % draws_.size()]; }
   Result<Step> layer(const Policy& policy = {});  // ExpertMlp
-  // The ways through Sluice's kernels that cost less than `ratio` times the choice of dispatch.
+  // Combinations of Sluice's kernels whose predicted cost is at most `ratio` times the cost of dispatch's choice.
   std::vector<ForcedWay> ways(double ratio);
   // The two GEMMs alone, after group() of the same run; combine() computes y from their result.
   Result<Step> gemms(const Policy& policy = {});  // GroupedMlp
@@ -39,7 +39,7 @@ class Bed {
   Result<Step> group();
   Result<Step> combine();
   Status poison_outputs();
-  // A contest between layers with these draws. Bytes and flops are means over the draws.
+  // A contest between layers with these routing samples. Bytes and flops are means over the samples.
   Contest contest(const std::string& suite, const char* op, const std::string& note) const;
   // Checks an output of run 0 against the reference.
   Result<std::string> check(const Tensor& y, Who who) const;
@@ -57,7 +57,7 @@ class Bed {
   Tensor g_ = {}, y_ = {};
 };
 
-// A baseline's layer, or its GEMMs alone, with scratch and rows by expert for every draw.
+// A baseline's layer, or its GEMMs alone, with scratch and grouped rows for every routing sample.
 struct PeerRun {
   PackedByPeer by;
   sluice_peer_layer call = {};

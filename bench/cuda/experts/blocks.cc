@@ -1,5 +1,5 @@
-// Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both use
-// src/nn/moe/layer.h, planned as a user plans it.
+// Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both are planned
+// through src/nn/moe/layer.h, as a user plans a layer.
 #include "cuda/experts/bed.h"
 #include "cuda/routes.h"
 #include "cuda/suites.h"
@@ -52,7 +52,7 @@ class Block {
         {.x = x(0), .ids = choice.ids, .weights = choice.weights, .y = y_, .shared = shared}, kOurShare);
   }
 
-  // The router computes the ids from x, so the reached experts are counted after some runs; this is their mean.
+  // The mean number of distinct experts, counted after some runs, because the router computes the ids from x.
   struct Reached {
     double experts = 0, rows = 0;
   };
@@ -69,7 +69,8 @@ class Block {
       draw.on_host.assign(ids.tensor.as<int32_t>(), ids.tensor.as<int32_t>() + pairs);
       for (const int32_t id : draw.on_host)
         if (id < (s.partial() ? -1 : 0) || id >= s.experts())
-          return invalid("wrong: id " + std::to_string(id));
+          return invalid("router: wanted ids below " + std::to_string(s.experts()) + ", found " +
+                         std::to_string(id));
       const Draw::Reach reach = draw.reach(pairs);
       out.experts += static_cast<double>(reach.experts) / kRuns;
       out.rows += static_cast<double>(reach.rows) / kRuns;
@@ -125,7 +126,7 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   return hold_paced(contest, {});
 }
 
-// The shared expert fused as one more expert of every token, and as a separate expert, which takes more launches.
+// The shared expert runs as one more expert of every token, or as a separate expert, which takes more launches.
 Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   const ExpertShape& s = experts.shape();
   MoeConfig config = s.moe();
@@ -137,7 +138,7 @@ Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   const auto reached = made.ok() ? apart.reached() : Result<Block::Reached>(made);
   if (!reached.ok()) return leave_out(s, "draft_step", reached.status());
   std::vector<std::string> complaints;
-  if (!other.ok()) complaints.push_back("sluice left out: " + other.message);
+  if (!other.ok()) complaints.push_back("sluice skipped: " + other.message);
   Contest contest{
       .suite = suite_, .op = "draft_step", .model = s.model, .note = "by router", .tokens = tokens};
   const auto all = static_cast<double>(s.shared);
@@ -164,7 +165,7 @@ Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
 
 Status Bench::leave_out(const ExpertShape& shape, const char* op, const Status& why) const {
   if (why.code == Code::kDevice || why.code == Code::kOutOfMemory) return why;
-  return report_({}, {std::string(shape.model) + " " + op + " left out: " + why.message});
+  return report_({}, {std::string(shape.model) + " " + op + " skipped: " + why.message});
 }
 
 }  // namespace sluice::bench

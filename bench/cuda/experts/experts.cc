@@ -13,7 +13,7 @@
 namespace sluice::bench {
 namespace {
 
-// Sets of weights, as memory allows: three, or fewer if one set is far larger than L2.
+// The number of rotating weight sets: three, or fewer if three would not fit into kRoom.
 int64_t sets_of(const ExpertShape& s) {
   constexpr int64_t kRoom = int64_t{12} << 30;
   return std::clamp<int64_t>(kRoom / ((s.experts() + s.shared) * s.weight_bytes()), 1, 3);
@@ -169,9 +169,9 @@ Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
   sets_.resize(static_cast<size_t>(sets));
   const sluice_peer_layer problem = shape_.peer_problem(1);
   for (const sluice_layer_peer* peer : peers.layers()) {
-    if (!shape_.mxfp4()) break;  // the baselines' interface takes no other weights
+    if (!shape_.mxfp4()) break;  // the baselines' interface takes MXFP4 weights only
     if (const char* why = peer->supports(&problem)) {
-      complaints->push_back(std::string(shape_.model) + ": " + peer->name + " left out: " + why);
+      complaints->push_back(std::string(shape_.model) + ": " + peer->name + " skipped: " + why);
     } else {
       peers_.push_back({peer, std::vector<const void*>(static_cast<size_t>(sets))});
     }
@@ -188,8 +188,8 @@ Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
       SLUICE_TRY(memory_.device().wait(memory_.stream()));
       peers_[p].sets[static_cast<size_t>(set)] = packed;
       if (error == 0) continue;
-      complaints->push_back(std::string(shape_.model) + ": " + peer->name + " left out, packing: error " +
-                            std::to_string(error));
+      complaints->push_back(std::string(shape_.model) + ": " + peer->name +
+                            " skipped, packing failed with error " + std::to_string(error));
       peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(p));
     }
   }
@@ -231,8 +231,8 @@ Result<std::string> Experts::check(const Answer& answer, double share) {
       off += d * d, all += w * w;
     }
     if (std::sqrt(off) <= share * std::sqrt(all)) continue;  // written so that NaN counts as wrong
-    return "token " + std::to_string(rows[s]) + " is off by " + std::to_string(std::sqrt(off / all)) +
-           " of its size, wanted at most " + std::to_string(share);
+    return "token " + std::to_string(rows[s]) + ": relative error " + std::to_string(std::sqrt(off / all)) +
+           ", wanted at most " + std::to_string(share);
   }
   return std::string();
 }

@@ -18,13 +18,13 @@ struct ExpertShape {
   Activation act;
   double alpha = 1, beta = 0, limit = 0;
   GateOrder order = GateOrder::kGateFirst;
-  bool biases = false;  // for both matrices, and for the gate
-  // The routing, from logits on. Tokens choose among all its experts. With scope kRange only a part of the experts is on this
-  // rank; the other experts contribute nothing.
+  bool biases = false;  // of both matrices and of the gate
+  // Routing, from logits to ids and weights. Tokens choose among all experts. With scope kRange this rank holds only some of them;
+  // the other experts contribute nothing.
   RouteTopk::Problem route = {};
-  // Shared experts of the same size that every token passes through, 0 or 1. With 1 there is a draft_step.
+  // The number of shared experts, 0 or 1, of the size of a routed expert. A shape with 1 also has a draft_step.
   int64_t shared = 0;
-  // No kernel and no cost model was fitted to this shape. It is measured only if it is named.
+  // No kernel and no cost model was fitted to this shape. It is measured only if --models names it.
   bool held_out = false;
 
   bool mxfp4() const { return w == DType::kE2M1; }
@@ -39,7 +39,7 @@ struct ExpertShape {
   MoeConfig moe() const;   // the whole layer, as a user plans it, without shared experts
   ExpertMlp::Problem mlp(int64_t tokens) const;  // the part of that layer after ids and weights
   sluice_peer_layer peer_problem(int64_t tokens) const;
-  // Of the layer: bytes of x, y and the weights of the reached experts; flops of `rows` rows of experts.
+  // The layer's bytes (x, y and the weights of the experts that have rows), and the flops of `rows` rows.
   double bytes(int64_t tokens, double experts_reached) const;
   double flops(double rows) const { return 2.0 * rows * static_cast<double>(weights()); }
 };
@@ -50,13 +50,13 @@ std::vector<ExpertShape> bf16_shapes();
 enum class Spread : uint8_t { kUniform, kZipf };
 constexpr const char* word_of(Spread s) { return s == Spread::kUniform ? "uniform" : "zipf"; }
 
-// Ids without repetition, and weights that sum to 1, for several runs. The first n tokens of a draw serve runs of n tokens.
-// Zipf: an expert's probability is the inverse of its rank; ranks differ between draws. An expert of another rank's part has
-// the id -1. model has the id -1.
+// A routing sample: each token's distinct expert ids, and weights that sum to 1. Runs of n tokens use the first n tokens. Zipf: the
+// probability of an expert is proportional to 1 / popularity rank, and popularity differs between samples. Experts that are not on
+// this GPU have the id -1.
 struct Draw {
   Tensor ids, weights;  // [tokens, top_k] on the GPU
   std::vector<int32_t> on_host = {};
-  // The number of this rank's experts among the first `pairs` ids, and the number of ids that name them.
+  // Of the first `pairs` ids: the number of distinct experts on this GPU, and the number of ids that choose them.
   struct Reach {
     int64_t experts, rows;
   };
@@ -70,14 +70,14 @@ struct PackedExperts {
   Tensor up, up_scale, down, down_scale;
 };
 
-// The same weights as a baseline packed them, per set.
+// The same weights, packed by a baseline, for each set.
 struct PackedByPeer {
   const sluice_layer_peer* peer = nullptr;
   std::vector<const void*> sets = {};
 };
 
-// Sets of weights that rotate, so that a set is no longer in L2 when it is used again. Every baseline that supports the shape has its own
-// copies of them.
+// Sets of weights that rotate, so that a set is no longer in L2 when it is used again. Each baseline that supports the shape has its own
+// packed copies.
 class Experts {
  public:
   Experts(Device& device, const ExpertShape& shape) : shape_(shape), memory_(device) {}
@@ -92,13 +92,13 @@ class Experts {
   const std::vector<PackedByPeer>& peers() const { return peers_; }
   int64_t sets() const { return static_cast<int64_t>(sets_.size()); }
 
-  // The shared expert of a matrix of set(); it follows the experts that tokens choose.
+  // The shared expert's part of a matrix of set(); it follows the routed experts.
   Tensor shared(const Tensor& packed) const;
 
   // A layer's inputs and output, with the weights of set 0: ids [tokens, top_k or more], y [tokens, hidden or more].
   struct Answer {
     Tensor x, ids, weights, y;
-    int64_t shared = 0;  // experts of every token, besides those of ids and weights
+    int64_t shared = 0;  // shared experts, in addition to those in ids
   };
   // Checks rows of y against the layer in double precision: three tokens, all columns. Returns an empty string, or the error: a
   // token whose RMS error exceeds `share` of the RMS of the reference.
@@ -112,16 +112,16 @@ class Experts {
 
   ExpertShape shape_;
   Memory memory_;
-  // In checkpoint order; at the end, the data of set 0.
+  // In checkpoint order; after make(), the data of set 0.
   Tensor up_rows_ = {}, up_scales_ = {}, down_rows_ = {}, down_scales_ = {}, up_bias_ = {}, down_bias_ = {};
   std::vector<PackedExperts> sets_;
   std::vector<PackedByPeer> peers_;
 };
 
-// The layer for `count` tokens in double precision, from weights in checkpoint order (experts_reference.cu). sampled i32[count]
-// on the GPU: rows of x, ids and weights, whose first top_k of `slots` columns count. `shared` experts follow the experts of
-// the shape, with weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden]. experts.up and experts.down are
-// bf16 without scales if the shape says so.
+// The layer for `count` tokens in double precision, from weights in checkpoint order (experts_reference.cu). sampled i32[count], on the
+// GPU, lists the tokens to compute: rows of x, ids and weights. ids and weights have `slots` columns, of which the first top_k are used.
+// The `shared` experts follow the routed experts and have weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden].
+// For a bf16 shape experts.up and experts.down are bf16 and have no scales.
 struct ReferenceArgs {
   const void* x = nullptr;
   const int32_t *ids = nullptr, *sampled = nullptr;

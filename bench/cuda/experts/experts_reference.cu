@@ -34,7 +34,7 @@ __device__ RowOf row_of(const uint8_t* matrix, const uint8_t* scales, int64_t ro
   return {nullptr, nullptr, reinterpret_cast<const __nv_bfloat16*>(matrix) + row * width};
 }
 
-// The sum over k of row[k] * x(k); all lanes get it.
+// Returns the sum over k of row[k] * x(k) to all lanes.
 template <class X>
 __device__ double dot(const RowOf& row, int64_t width, X x) {
   double sum = 0;
@@ -44,7 +44,7 @@ __device__ double dot(const RowOf& row, int64_t width, X x) {
 }
 
 struct Sizes {
-  int64_t experts, top_k, slots, hidden, intermediate;  // slots: per token, shared experts included
+  int64_t experts, top_k, slots, hidden, intermediate;  // slots: experts per token, including shared ones
   double alpha, beta, limit;
   bool gated, interleaved;  // not gated: relu2; gated: swiglu, clamped if there is a limit
 };

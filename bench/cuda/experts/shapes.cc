@@ -1,4 +1,4 @@
-// The experts' shapes and the sizes of their products, by model.
+// The experts' shapes by model, and the sizes of their GEMMs.
 #include "cuda/experts/experts.h"
 #include "graph/runs.h"
 #include "nn/moe/graph.h"

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kDraftTokens = 8;  // most tokens of a draft_step
 
-// Writes the ids of all draws, as they are in memory.
+// Writes the ids of all routing samples as raw i32.
 Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Draw>& draws,
                    const std::filesystem::path& folder) {
   const auto path = folder / (std::string(shape.model) + "_" + word_of(spread) + ".i32");
@@ -22,7 +22,7 @@ Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Dr
   return file.flush() ? Status{} : Status{Code::kIo, "could not write " + path.string()};
 }
 
-// Spreads the counts first, so that the rows are most useful if time runs out.
+// Early counts are spread over the range, so that the rows cover all of it even if time runs out.
 std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vector<int64_t>& more) {
   std::vector<int64_t> order = {1, 64, 1024, 4096, 8, 256, 16384, 16, 2, 512, 32, 128, 2048, 4, 8192};
   order.insert(order.end(), more.begin(), more.end());
@@ -38,7 +38,7 @@ std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vec
 
 }  // namespace
 
-// Ways through Sluice's kernels that cost more than this many times the chosen way are not measured.
+// Combinations of Sluice's kernels are measured only up to this many times the cost of the chosen one.
 constexpr double kNearWays = 1.3;
 
 // The two GEMMs with grouped rows, and the layer from ids and weights.
@@ -51,7 +51,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
   std::vector<std::string> complaints;
   const Result<Step> layer = bed.layer(), gemms = bed.gemms(), group = bed.group(), combine = bed.combine();
   for (const Result<Step>* step : {&layer, &gemms, &group, &combine})
-    if (!step->ok()) complaints.push_back("sluice left out: " + step->status().message);
+    if (!step->ok()) complaints.push_back("sluice skipped: " + step->status().message);
   const bool has_gemms = gemms.ok() && group.ok() && combine.ok();
   const Stream stream = bed.memory().stream();
   for (const bool whole : {false, true}) {
@@ -98,7 +98,8 @@ Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // token counts
 
 Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts) {
   power_.emplace();
-  if (!power_->problem().empty()) SLUICE_TRY(report_({}, {"no power, no clock: " + power_->problem()}));
+  if (!power_->problem().empty())
+    SLUICE_TRY(report_({}, {"power and clock are not recorded: " + power_->problem()}));
   SLUICE_TRY(card());
   std::vector<ExpertShape> shapes;
   for (const ExpertShape& s : all)
@@ -111,7 +112,7 @@ Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int
       SLUICE_TRY(done);
       continue;
     }
-    SLUICE_TRY(report_({}, {std::string(shapes[i].model) + " left out: " + done.message}));
+    SLUICE_TRY(report_({}, {std::string(shapes[i].model) + " skipped: " + done.message}));
   }
   power_.reset();
   return {};
@@ -141,7 +142,7 @@ Status Bench::experts_of(const ExpertShape& s, const std::vector<int64_t>& order
     if (done.ok() && s.shared > 0 && tokens <= kDraftTokens) done = draft(experts, gate, tokens);
     if (done.code == Code::kOutOfMemory)
       done =
-          report_({}, {std::string(s.model) + " M=" + std::to_string(tokens) + " left out: " + done.message});
+          report_({}, {std::string(s.model) + " M=" + std::to_string(tokens) + " skipped: " + done.message});
     SLUICE_TRY(done);
   }
   return {};

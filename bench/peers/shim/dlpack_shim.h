@@ -1,4 +1,4 @@
-// The few names of DLPack and TVM that SGLang's kernel headers use on the host side. No adapter calls them.
+// Declarations of the DLPack and TVM names that SGLang's kernel headers use in host code. No adapter calls that code.
 #pragma once
 #include <cstdint>
 enum DLDeviceType { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLROCM = 10 };

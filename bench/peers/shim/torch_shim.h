@@ -1,5 +1,5 @@
-// The part of PyTorch that vLLM's kernel files name, without PyTorch: a tensor is a pointer with a shape, new memory comes from
-// the caller's scratch, and the current stream is a variable. bench/peers/build makes the headers that include this file.
+// A replacement for the parts of PyTorch that vLLM's kernel files use: a tensor is a pointer with a shape, new memory comes from the
+// caller's scratch, and the current stream is a variable. bench/peers/build generates headers that include this file.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -110,7 +110,7 @@ inline Tensor new_empty(const Tensor&, std::initializer_list<int64_t> shape, hea
 inline cudaStream_t get_current_cuda_stream(int = -1) { return sluice_shim::stream; }
 
 #define STD_TORCH_CHECK(condition, ...) \
-  if (!(condition)) throw std::runtime_error("a check of the peer failed: " #condition)
+  if (!(condition)) throw std::runtime_error("vLLM's check failed: " #condition)
 // Ids are int32 here, so one case is enough.
 #define VLLM_STABLE_DISPATCH_INTEGRAL_AND_UNSIGNED_TYPES(type, name, ...) \
   do {                                                                    \

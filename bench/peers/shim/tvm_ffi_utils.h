@@ -1,5 +1,5 @@
-// The part of FlashInfer's csrc/tvm_ffi_utils.h that its kernel files need to compile without TVM: the checks, and the tensor views that
-// binding functions name. No binding is ever called; the adapters call the launchers.
+// The parts of FlashInfer's csrc/tvm_ffi_utils.h that its kernel files need to compile without TVM: checks, and the tensor views in the
+// signatures of bindings. The adapters call the launchers and no bindings.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -44,7 +44,7 @@ struct TensorView {
   int64_t numel() const { return 0; }
 };
 
-// cuTensorMapEncodeTiled from the loaded driver, so that the library links without libcuda.
+// Gets cuTensorMapEncodeTiled from the loaded driver, so that the library links without libcuda.
 inline CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                              const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                              const cuuint32_t* element_stride, CUtensorMapInterleave interleave,

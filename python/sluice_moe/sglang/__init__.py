@@ -3,8 +3,8 @@
     sglang serve MODEL --moe-runner-backend sluice                    # SGLang 0.5.19 and newer
     SLUICE_SGLANG=1 sglang serve MODEL --moe-runner-backend triton    # SGLang 0.5.17 and 0.5.18, whose list of backends is closed
 
-SGLang finds `register` by the entry point `sglang.srt.plugins` and calls it in each of its processes. Without the flag SGLang is not
-affected. With the flag, SGLang does not start if Sluice cannot run the model or the version; the error has the reasons.
+SGLang finds `register` by the entry point `sglang.srt.plugins` and calls it in each of its processes. Without the flag SGLang is not affected.
+With the flag, SGLang does not start if Sluice does not support the model or the version; the error gives the reasons.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supported versions of SGLang, and the functions of each that Sluice hooks into. Imports nothing of SGLang.
+"""The supported versions of SGLang, and the functions of each into which Sluice hooks. Does not import SGLang.
 
 A target is the path of a function, with the parameters that its hook reads. Targets are checked before a hook is installed, and in tests
 against the wheels.
@@ -29,7 +29,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Seams:
-    """What the plug-in depends on in one version of SGLang."""
+    """The parts of one version of SGLang on which the plug-in depends."""
 
     names: bool  # a backend may be registered by name; otherwise Sluice replaces triton if SLUICE_SGLANG=1
     choices: str  # the module with the choices of --moe-runner-backend
@@ -47,7 +47,7 @@ class Seams:
 
     @property
     def publish(self) -> Target:
-        """The first call in each process after SGLang knows its flags."""
+        """The function that SGLang calls first in each process after it has parsed its flags."""
         return Target("sglang.srt.runtime_context.publish", ("server_args", "role"))
 
     @property
@@ -69,8 +69,8 @@ _CLOSED = Seams(names=False, choices="sglang.srt.server_args", method_argument=F
 _NAMED_FIRST = Seams(names=True, choices="sglang.srt.server_args", method_argument=True)
 _NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices", method_argument=True)
 
-# Only versions whose layers ran with Sluice, because SGLang often moves its MoE layers. The tests run 0.5.17 and 0.5.23. The others were
-# run by hand. A whole engine ran with 0.5.17.
+# SGLang often moves its MoE layers, so these are only versions whose layers ran with Sluice: 0.5.17 and 0.5.23 in the tests, the others by hand.
+# A whole engine ran with 0.5.17.
 VERSIONS = {"0.5.17": _CLOSED, "0.5.18": _CLOSED, "0.5.19": _NAMED_FIRST, "0.5.20": _NAMED, "0.5.21": _NAMED, "0.5.22": _NAMED,
             "0.5.23": _NAMED}
 

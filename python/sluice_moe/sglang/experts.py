@@ -1,7 +1,7 @@
 """SGLang's experts on Sluice, as quant methods of FusedMoE: MXFP4 (gpt-oss, DeepSeek V4) and bf16.
 
-SGLang's loaders cut the checkpoint for this rank, so the MoeLayer here holds only this rank's experts. SGLang's dispatcher maps ids to
-local ones, -1 for experts of other ranks.
+SGLang's loaders slice the checkpoint, so a MoeLayer here holds only this rank's experts. SGLang's dispatcher maps ids to local ids, -1 for experts
+of other ranks.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .gates import deterministic
 from .loads import Loads
 from .state import logger, refused_layer
 
-TOKENS_MAX = 8192  # of one call; more tokens take several calls
+TOKENS_MAX = 8192  # per call; more tokens take several calls
 MX_BLOCK = 32  # MXFP4 values per scale
 ONE = 127  # 2^0 in e8m0
 
@@ -36,7 +36,7 @@ _logged: set[tuple] = set()
 
 
 def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: Any) -> None:
-    """Around FusedMoE.__init__. An unquantised layer gets Bf16Experts. A layer that cannot run on Sluice is an error."""
+    """Wraps FusedMoE.__init__. An unquantised layer gets Bf16Experts. A layer that cannot run on Sluice is an error."""
     if not state.chosen():
         return original(self, *args, **kwargs)
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
@@ -70,7 +70,7 @@ class _NoQuantization:
 
 
 def around_mxfp4(original: Callable, self: Any, layer: torch.nn.Module, prefix: str) -> Any:
-    """Around Mxfp4Config.get_quant_method."""
+    """Wraps Mxfp4Config.get_quant_method."""
     if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     if not self.is_checkpoint_mxfp4_serialized:
@@ -79,7 +79,7 @@ def around_mxfp4(original: Callable, self: Any, layer: torch.nn.Module, prefix: 
 
 
 def around_fp8(original: Callable, self: Fp8Config, layer: torch.nn.Module, prefix: str) -> Any:
-    """Around Fp8Config.get_quant_method. DeepSeek V4 has FP8 weights with MXFP4 experts; a layer that FP8 skips is bf16."""
+    """Wraps Fp8Config.get_quant_method. DeepSeek V4 has FP8 weights with MXFP4 experts; layers without FP8 are bf16."""
     if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     method = original(self, layer, prefix)
@@ -87,7 +87,7 @@ def around_fp8(original: Callable, self: Fp8Config, layer: torch.nn.Module, pref
         return Bf16Experts(prefix)
     if self.is_fp4_experts and not self.dequant_fp4_to_fp8:
         return Fp4Experts(prefix)
-    return method  # around_fused_moe refuses it
+    return method  # around_fused_moe rejects it
 
 
 # ---- The methods ----
@@ -126,11 +126,11 @@ class SluiceExperts(FusedMoEMethodBase):
         self._loads.parameters = {name: parameter for name, parameter in layer.named_parameters(recurse=False)}
 
     def padded(self, intermediate: int) -> int:
-        """The intermediate size of this rank as the parameters store it."""
+        """The intermediate size of this rank's parameters, with padding."""
         return intermediate
 
     def parameters(self, rows: int) -> list[tuple[str, torch.Tensor, Mapping[str, object]]]:
-        """(name, tensor, attributes) of each parameter; `rows` counts gate and up together."""
+        """Yields (name, tensor, attributes) of each parameter; `rows` is the number of gate and up rows together."""
         raise NotImplementedError
 
     def tensors(self, layer: FusedMoE) -> dict[str, torch.Tensor]:
@@ -138,7 +138,7 @@ class SluiceExperts(FusedMoEMethodBase):
         raise NotImplementedError
 
     def _load(self, parameter: torch.nn.Parameter, loaded: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """SGLang's loader. After packing it fills newly allocated parameters, and the last piece of an update packs them in place."""
+        """Wraps SGLang's loader. After packing it fills newly allocated parameters, and the last piece of an update packs them in place."""
         with self._loads.lock:
             self._loads.begin()
         self.weight_loader(parameter, loaded, *args, **kwargs)
@@ -176,7 +176,7 @@ class SluiceExperts(FusedMoEMethodBase):
         out: dict[str, object] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "top_k": config.top_k,
                                   "expert_w": self.expert_w, "input": "precomputed", "up_bias": self.with_bias,
                                   "down_bias": self.with_bias, **activations.of_sglang(config)}
-        if self.experts < config.top_k:  # a MoeLayer needs top_k experts: this rank is the first of enough ranks
+        if self.experts < config.top_k:  # a MoeLayer needs at least top_k experts in all, so this rank is declared the first of enough ranks
             ranks = -(-config.top_k // self.experts)
             out |= {"experts": self.experts * ranks, "ep": (0, ranks)}
         return out
@@ -235,7 +235,7 @@ class SluiceExperts(FusedMoEMethodBase):
             weights = weights.float()
         scale = self.moe_runner_config.routed_scaling_factor
         if x.is_cuda and scale not in (None, 1.0):
-            weights = weights * scale  # on a GPU SGLang leaves this to the runner; on the CPU its models multiply the output
+            weights = weights * scale  # on a GPU SGLang expects the runner to do this; on the CPU its models scale the output
         tokens = x.shape[0]
         if tokens <= TOKENS_MAX:
             return self.layer(x, ids=ids, weights=weights)
@@ -274,7 +274,7 @@ class Mxfp4Experts(SluiceExperts):
     scale_suffix = "weight_scale"
 
     def padded(self, intermediate: int) -> int:
-        # The loader cuts the width in whole blocks; the last rank is padded with zeros.
+        # The loader slices the width in whole blocks and pads the last rank with zeros.
         return -(-intermediate // MX_BLOCK) * MX_BLOCK
 
     def parameters(self, rows: int) -> list[tuple[str, torch.Tensor, Mapping[str, object]]]:

@@ -14,14 +14,14 @@ _logged: set[str] = set()
 
 
 def around_gpt_oss(original: Callable, self: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """Around TinyGemmLinear.forward. x [tokens, hidden] -> (logits [tokens, experts], None)."""
+    """Wraps TinyGemmLinear.forward. x [tokens, hidden] -> (logits [tokens, experts], None)."""
     if self.skip_bias_add or not _takes(self, x, self.bias):
         return original(self, x)
     return _logits(self, x, self.bias), None
 
 
 def around_deepseek(original: Callable, self: torch.nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Around MoEGate.forward. hidden_states [tokens, hidden] -> logits [tokens, experts]."""
+    """Wraps MoEGate.forward. hidden_states [tokens, hidden] -> logits [tokens, experts]."""
     if not _takes(self, hidden_states, None):
         return original(self, hidden_states, *args, **kwargs)
     return _logits(self, hidden_states, None)
@@ -74,7 +74,7 @@ def _logits(gate: torch.nn.Module, x: torch.Tensor, bias: Optional[torch.Tensor]
 
 
 def deterministic() -> bool:
-    """--enable-deterministic-inference: a row's result must not depend on the other rows."""
+    """Whether --enable-deterministic-inference is set: a row's result must not depend on the other rows."""
     from sglang.srt.runtime_context import get_exec
 
     return bool(get_exec().deterministic.enable_deterministic_inference)

@@ -1,7 +1,7 @@
 """Registers the plug-in when SGLang's loader runs, and installs the hooks on layers once a process knows that its flags select Sluice.
 
-SGLang only logs a plug-in or a hook that fails. So install() checks every hook and stops the start if one is missing. A process whose
-flags do not select Sluice imports no more than this module.
+SGLang only logs plug-ins and hooks that fail, so install() checks every hook and ends the process if one is missing. A process whose flags do not
+select Sluice imports only this module.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def register() -> None:
     try:
         _check(known.publish)
     except IncompatibleEngine as why:
-        if switched:  # the flag names SGLang's own backend, so nothing later would stop the start
+        if switched:  # the flag selects SGLang's own backend, so no later check would end the process
             raise SystemExit(str(why)) from why
         raise
     state.use(known)
@@ -85,7 +85,7 @@ def _asked_for(server_args: Any) -> bool:
 
 
 def install() -> None:
-    """Installs the hooks on layers and checks each one; IncompatibleEngine if one is missing."""
+    """Installs the hooks on layers and checks each one. Raises IncompatibleEngine if one is missing."""
     global _installed
     if _installed:
         return
@@ -136,7 +136,7 @@ def _check(target: compat.Target) -> None:
 
 
 def applied(path: str, hook: Callable) -> bool:
-    """Whether a call of `path` runs the hook: each wrapper of SGLang keeps its hook in a closure."""
+    """Whether calling `path` runs the hook. It is found in the closures of SGLang's wrappers."""
     found = pkgutil.resolve_name(path)
     while found is not None:
         if any(cell.cell_contents is hook for cell in getattr(found, "__closure__", None) or ()):

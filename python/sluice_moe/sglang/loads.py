@@ -1,4 +1,4 @@
-"""Tracks the weights that SGLang's loaders write into a layer, at the start and in an update."""
+"""Tracks which weights SGLang's loaders have written into a layer, at the start and during an update."""
 from __future__ import annotations
 
 import threading
@@ -30,7 +30,7 @@ class Loads:
         self.storage = True
 
     def end(self, parameter: torch.nn.Parameter, args: tuple, kwargs: dict) -> bool:
-        """Records a piece; True if it completes an update."""
+        """Records a loaded piece. Returns True if it completes an update."""
         words = tuple(a for a in args if isinstance(a, (str, int))) + tuple(sorted((k, v) for k, v in kwargs.items() if v is not None))
         piece = (id(parameter), words)
         if not self._shapes:
@@ -40,7 +40,7 @@ class Loads:
         return self._again >= self._pieces > set()
 
     def packed(self) -> None:
-        """The layer has packed the weights: frees the storage of their parameters."""
+        """To be called after packing: frees the storage of the parameters."""
         for parameter in self.parameters.values():
             if parameter.numel():
                 self._shapes[id(parameter)] = parameter.shape

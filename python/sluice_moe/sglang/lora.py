@@ -1,8 +1,8 @@
-"""LoRA: adapters on experts and gates that Sluice runs are rejected. SGLang runs all others.
+"""LoRA: Sluice rejects adapters for experts and gates that it runs. SGLang runs all others.
 
 SGLang wraps a module that an adapter targets and calls the module's parts itself. Wrapped experts need kernels that Sluice does not have,
 and a wrapped gate would run without Sluice, with logits in bf16. SGLang silently ignores adapter weights for a module without a wrapper.
-So Sluice checks both: the wrapping when the server starts, and the weights of every adapter that is loaded.
+Sluice therefore checks the wrapping at the start of the server, and the weights of every adapter.
 """
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from . import experts, gates, state
 from .state import refused_layer
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-# With these target modules SGLang means the experts of a layer, which are one module.
+# Target modules by which SGLang means the experts of a layer, which are one module.
 _OF_EXPERTS = ("gate_up_proj", "down_proj")
 
 
 def around_set_module(original: Callable, self: Any, module_name: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Around LoRAManager.set_lora_module, which wraps one module."""
+    """Wraps LoRAManager.set_lora_module, which replaces one module."""
     kind = _kind(module)
     if kind:
         names = {module_name.rsplit(".", 1)[-1], *(_OF_EXPERTS if kind == "experts" else ())}
@@ -32,7 +32,7 @@ def around_set_module(original: Callable, self: Any, module_name: str, module: t
 
 
 def around_load(original: Callable, self: Any, lora_ref: Any, *args: Any, **kwargs: Any) -> None:
-    """Around LoRAManager.load_lora_weights and load_lora_weights_from_tensors, which run at the start and while the server runs."""
+    """Wraps LoRAManager.load_lora_weights and load_lora_weights_from_tensors, which run at the start and later."""
     original(self, lora_ref, *args, **kwargs)
     found = _weights_on_sluice(self.base_model, self.loras[lora_ref.lora_id])
     if not found:
@@ -52,7 +52,7 @@ def _kind(module: torch.nn.Module) -> str | None:
 
 
 def _weights_on_sluice(model: torch.nn.Module, adapter: Any) -> list[str]:
-    """Names of the adapter's weights for modules that run on Sluice: of the same layer, with the module's name in their path."""
+    """Returns the names of adapter weights for modules on Sluice: weights of the same layer with the module's name in their path."""
     modules: dict[int, set[str]] = {}
     for name, module in model.named_modules():
         layer = _LAYER.search(name)

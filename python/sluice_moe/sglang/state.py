@@ -1,6 +1,6 @@
-"""What the hooks of a process share: the version of SGLang, the logger, and the errors for a request that Sluice cannot run.
+"""State that the hooks of a process share: the version of SGLang, the logger, and the errors for unsupported requests.
 
-hooks.py sets the version once. The modules of layers read it here, so they need not import hooks.py, which imports them.
+hooks.py sets the version once. Other modules read it here, because hooks.py imports them.
 """
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def chosen() -> bool:
 
 
 def refused(reason: str) -> IncompatibleEngine:
-    """The error for a process that cannot use Sluice. It is logged too: SGLang does not print every exception."""
+    """Returns the error for a process that cannot use Sluice. Also logs it, because SGLang does not print every exception."""
     logger.error("sluice: %s", reason)
     return IncompatibleEngine(f"sluice: {reason}")
 
 
 def refused_layer(prefix: str, reason: str) -> UnsupportedLayer:
-    """The error for a module that Sluice cannot run, logged like refused()."""
+    """Returns and logs the error for a module that Sluice cannot run."""
     line = f"{prefix or 'experts'}: {reason}"
     logger.error("sluice: %s", line)
     return UnsupportedLayer(f"sluice: {line}")

@@ -1,7 +1,7 @@
 """The vLLM plug-in: `--quantization sluice` runs experts and gates on Sluice. Without the flag vLLM is not affected.
 
-vLLM calls register() in each of its processes (entry point vllm.general_plugins). register() only makes the name known; the modules of
-gates and experts are imported when a model needs them.
+vLLM calls register() in each of its processes (entry point vllm.general_plugins). register() only registers the name;
+the modules of gates and experts are imported when a model needs them.
 """
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .compat import NAME
 
 
 def register() -> None:
-    """Registers `--quantization sluice`. If the plug-in cannot run, vLLM's log has the reason in one line, and the flag raises it. vLLM is
-    otherwise unaffected."""
+    """Registers `--quantization sluice`. If the plug-in cannot run, one line of vLLM's log gives the reason, and the flag is rejected with it. vLLM
+    is otherwise unaffected."""
     from . import compat
 
     why = compat.why_not_here()
@@ -18,7 +18,7 @@ def register() -> None:
         compat.logger().warning("sluice: %s; --quantization sluice is rejected, vLLM is otherwise unaffected", why)
         try:
             from . import refusal
-        except ImportError:  # this vLLM has other names, and does not know the flag
+        except ImportError:  # this vLLM lacks the names that the plug-in needs, so the flag stays unknown
             return
         refusal.register(why)
         return

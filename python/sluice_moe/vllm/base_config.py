@@ -1,4 +1,4 @@
-"""The base of the configs, and the checkpoints that `--quantization sluice` reads."""
+"""The base class of the configs, and the kinds of checkpoints that `--quantization sluice` reads."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ READABLE = "quant_method mxfp4 (gpt-oss), fp8 with expert_dtype fp4 (DeepSeek V4
 
 
 def kind_of(config: Any, hf_config: Any = None) -> str:
-    """The kind of a checkpoint by its quantization_config: "mxfp4" or "fp4_in_fp8". Raises UnsupportedModel for others."""
+    """Returns the kind of a checkpoint from its quantization_config, "mxfp4" or "fp4_in_fp8". Raises UnsupportedModel for others."""
     method = config.get("quant_method") if isinstance(config, dict) else None
     model_type = getattr(hf_config, "model_type", None)
     if method in ("mxfp4", "gpt_oss_mxfp4") and model_type in (None, "gpt_oss"):
@@ -33,9 +33,9 @@ def kind_of(config: Any, hf_config: Any = None) -> str:
 
 
 class SluiceBaseConfig(QuantizationConfig):
-    """What all configs share. A subclass adds from_config() and get_quant_method()."""
+    """The base class of all configs. Subclasses add from_config() and get_quant_method()."""
 
-    sluice = True  # gates read it, because other engines of this process may not use Sluice
+    sluice = True  # read by gates, because other engines in this process may not use Sluice
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class SluiceBaseConfig(QuantizationConfig):
 
     @classmethod
     def get_min_capability(cls) -> int:
-        return 0  # the library rejects a GPU with better reasons than a number
+        return 0  # any GPU: the library rejects unsupported ones, with better reasons than a minimum capability
 
     @staticmethod
     def get_config_filenames() -> list[str]:

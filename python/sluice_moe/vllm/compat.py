@@ -1,6 +1,6 @@
 """The versions of vLLM that the plug-in supports, and every name and parameter of vLLM that it uses.
 
-tools/vllm_contract.py records what the wheels have. Tests check the record and the installed vLLM against SEAMS.
+tools/vllm_contract.py records which of them the wheels have. Tests compare the record and the installed vLLM with SEAMS.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice_moe import capi
 from sluice_moe.errors import IncompatibleEngine
 
 NAME = "sluice"  # of --quantization
-RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, 0.32.0 on the CPU, in the tests
+RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, 0.32.0 on the CPU in the tests
 NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # the wheels have all SEAMS; the engine was not run
 VERSIONS = tuple(sorted(RUN + NAMES_CHECKED))
 TORCH_FIRST = (2, 10)
@@ -115,7 +115,7 @@ def supported_text() -> str:
 
 
 def why_not_here() -> str | None:
-    """Why the plug-in cannot run here, or None. Checks the versions of vLLM and torch, and that the library opens."""
+    """Returns why the plug-in cannot run here, or None. Checks the versions of vLLM and torch, and that the library can be loaded."""
     version = installed_version()
     if version is None:
         return "wanted vLLM, found no installed package"
@@ -138,7 +138,7 @@ def require_seams() -> None:
 
 @functools.cache
 def definitions(source: str) -> dict[str, tuple[str, ...]]:
-    """The parameters of each function and method of a Python source, and the annotated fields of each class, by name."""
+    """Returns the parameters of each function and method in a Python source, and the annotated fields of each class, by name."""
     out: dict[str, tuple[str, ...]] = {}
 
     def names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def definitions(source: str) -> dict[str, tuple[str, ...]]:
 
 
 def check(seam: Seam, found: dict[str, tuple[str, ...]] | None) -> str | None:
-    """What is wrong with a seam, or None. `found`: the definitions of its file; None if the file does not exist."""
+    """Returns a description of what is wrong with a seam, or None. `found`: the definitions in its file; None if the file does not exist."""
     if found is None:
         return f"{seam.path}: wanted the file, found none"
     if seam.name not in found:
@@ -170,7 +170,7 @@ def check(seam: Seam, found: dict[str, tuple[str, ...]] | None) -> str | None:
 
 
 def missing_seams(root: Path | None = None) -> list[str]:
-    """The SEAMS that the vLLM under `root` lacks (None: the installed vLLM). Reads its source without importing it."""
+    """Returns descriptions of the SEAMS that the vLLM under `root` lacks (None: the installed vLLM). Parses its source without importing it."""
     if root is None:
         spec = importlib.util.find_spec("vllm")
         if spec is None or not spec.submodule_search_locations:

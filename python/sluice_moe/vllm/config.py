@@ -1,6 +1,6 @@
-"""The config of `--quantization sluice`, by the checkpoint:
+"""The config of `--quantization sluice` depends on the checkpoint:
 
-    mxfp4 (gpt-oss)               MXFP4 experts; the rest is vLLM's
+    mxfp4 (gpt-oss)               MXFP4 experts; vLLM's own layers otherwise
     fp8 with fp4 experts (V4)     vLLM's own config of the checkpoint, MXFP4 experts
     no quantization_config        bf16 experts
 """

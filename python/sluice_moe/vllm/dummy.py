@@ -1,4 +1,4 @@
-"""Random MXFP4 weights for --load-format dummy. Older vLLM leaves them zero, and a model of zeros routes every token to the same experts.
+"""Random MXFP4 weights for --load-format dummy. Older vLLM leaves them zero, and a model with zero weights routes every token to the same experts.
 """
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _E8M0_BIAS = 127
 
 
 def scale_code(width: int) -> int:
-    """The e8m0 scale, one for all blocks, at which a dot product of `width` random weights keeps the magnitude of its input."""
+    """Returns the e8m0 scale of all blocks with which dot products of `width` random weights keep the magnitude of their input."""
     return _E8M0_BIAS + round(math.log2(1 / (_E2M1_RMS * math.sqrt(width))))
 
 
 def fill_zeros(layer: torch.nn.Module, names: list[str], seed: int, prefix: str) -> None:
-    """Fills codes that are all zero, and their scales. The same seed and prefix give the same bytes on one type of device."""
+    """Fills zero codes and their scales with random ones. The same seed and prefix give the same bytes on one type of device."""
     for name in ("w13_weight", "w2_weight"):
         codes = getattr(layer, name).data
         if codes.dtype != torch.uint8 or f"{name}_scale" not in names or bool(codes.any()):

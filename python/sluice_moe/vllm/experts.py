@@ -1,5 +1,5 @@
-"""The experts of a layer as a FusedMoEExpertsModular of vLLM. The input is what vLLM's prepare step gathered, the output is what its
-finalize step reduces; the router weights are applied here.
+"""The experts of a layer as vLLM's FusedMoEExpertsModular. They run between vLLM's prepare step, which gathers the input, and its finalize step,
+which reduces the output. Router weights are applied here.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice_moe import activations
 
 
 def equal_ranges(expert_map: list[int]) -> tuple[int, int] | None:
-    """(rank, size) if this rank holds one of `size` equal ranges of experts, in order; else None. The map gives the local slot of each
+    """Returns (rank, size) if this rank holds one of `size` equal ranges of experts, in order; otherwise None. The map gives the local slot of each
     global expert, -1 for experts of other ranks."""
     here = [expert for expert, to in enumerate(expert_map) if to >= 0]
     count = len(here)
@@ -24,7 +24,7 @@ def equal_ranges(expert_map: list[int]) -> tuple[int, int] | None:
 
 
 def local_ids(ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
-    """The local slots of global ids [tokens, top_k]; -1 for experts of other ranks and for empty slots."""
+    """Returns the local slots of global ids [tokens, top_k], -1 for experts of other ranks and for empty slots."""
     mapped = expert_map[ids.clamp(min=0).long()]
     return torch.where(ids < 0, -1, mapped)
 
@@ -74,11 +74,11 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
         return TopKWeightAndReduceNoOP()
 
     def moe_problem_size(self, a1: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, topk_ids: torch.Tensor):
-        """(experts, tokens, rows, hidden, top_k): the shape of packed weights, [experts, bytes], does not have the rows."""
+        """Returns (experts, tokens, rows, hidden, top_k). Overridden because the shape of packed weights, [experts, bytes], does not show the rows."""
         return w1.shape[0], a1.shape[0], self.moe_config.intermediate_size_per_partition, a1.shape[-1], topk_ids.shape[1]
 
     def workspace_shapes(self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation):
-        return (0,), (0,), (M, K)  # the operation allocates its workspace with torch: inside a capture in the graph's pool
+        return (0,), (0,), (M, K)  # no workspace from vLLM: the operation allocates it with torch, during a capture from the graph's pool
 
     def apply(self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, a1q_scale,
               a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input) -> None:

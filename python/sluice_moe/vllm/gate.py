@@ -34,7 +34,7 @@ def _asked_for() -> bool:
 
 
 def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | None:
-    """Why router_gemm cannot run this gate, or None."""
+    """Returns why router_gemm cannot run this gate, or None."""
     if not isinstance(layer.quant_method, UnquantizedLinearMethod):
         return f"wanted unquantised weights, found {type(layer.quant_method).__name__}"
     weight, y = layer.weight, out_dtype or layer.params_dtype
@@ -48,7 +48,7 @@ def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | Non
 
 
 class _Gate:
-    """What both layers share."""
+    """The shared code of both layers."""
 
     def _decide(self, kind: str) -> None:
         """Decides once, when the layer is built, whether it runs router_gemm, and logs it."""
@@ -68,7 +68,7 @@ class _Gate:
         log_once(f"{shape}: torch.ops.sluice.router_gemm" + (" with bias" if self.bias is not None else "") + f", logits {_TYPES[y]}")
 
     def _product(self, x: torch.Tensor):
-        """x [tokens, hidden] -> logits [tokens, experts], and the bias where vLLM's caller adds it."""
+        """x [tokens, hidden] -> logits [tokens, experts], and the bias if vLLM's caller adds it."""
         bias = None if self.skip_bias_add else self.bias
         out = torch.ops.sluice.router_gemm(x, self.weight, bias, getattr(self, "out_dtype", None) or x.dtype,
                                            batch_invariant=self.batch_invariant)
@@ -87,7 +87,7 @@ class SluiceGateLinear(_Gate, GateLinear):
 
 
 class SluiceRouter(_Gate, ReplicatedLinear):
-    """gpt-oss's router in versions where it is not a GateLinear. Other ReplicatedLinear layers are unchanged."""
+    """gpt-oss's router in versions in which it is not a GateLinear. Other ReplicatedLinear layers are unchanged."""
 
     def __init__(self, *args, **kwargs) -> None:
         ReplicatedLinear.__init__(self, *args, **kwargs)
@@ -100,7 +100,7 @@ class SluiceRouter(_Gate, ReplicatedLinear):
 
 
 def install() -> None:
-    """Registers both, once per process."""
+    """Registers both layers, once per process."""
     _replace("GateLinear", GateLinear, SluiceGateLinear)
     # ReplicatedLinear is replaced only for gpt-oss, and only in versions where its router is one. vLLM's LoRA looks for instances of the
     # replacement, so it would miss the GateLinear layers of other models.

@@ -1,5 +1,5 @@
-"""The config of gpt-oss's checkpoints. It has a module of its own because it imports vLLM's MXFP4 layers, and because vLLM's processes
-pickle configs by the name of their class."""
+"""The config of gpt-oss's checkpoints. It is in a separate module because it imports vLLM's MXFP4 layers, and because vLLM
+pickles configs by the name of their class."""
 from __future__ import annotations
 
 import torch
@@ -16,7 +16,7 @@ class SluiceGptOssConfig(SluiceBaseConfig, GptOssMxfp4Config):
 
     @classmethod
     def get_name(cls) -> str:
-        return "gpt_oss_mxfp4"  # vLLM's loader of gpt-oss reads it
+        return "gpt_oss_mxfp4"  # read by vLLM's loader of gpt-oss
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
         install_gates()

@@ -1,5 +1,5 @@
-"""The quantisation methods of vLLM for experts: they create the parameters that vLLM's loaders fill, pack them, and free the originals
-layer by layer.
+"""vLLM quantisation methods for experts. They create the parameters that vLLM's loaders fill, then pack them and free the originals, layer by
+layer.
 
 There are three kinds: MXFP4 of gpt-oss (gate and up interleaved, biases), MXFP4 of DeepSeek V4 ([gate; up], a clamp), and bf16. Until the
 weights are loaded, the parameters are vLLM's own. Afterwards the same names hold views, [experts, bytes], of one packed buffer, so vLLM's
@@ -34,27 +34,27 @@ BLOCK = 32  # MXFP4 values per scale
 
 
 def whole_blocks(width: int, kind: str) -> int:
-    """The intermediate size of a rank, rounded up to whole MXFP4 blocks."""
+    """Returns the intermediate size of a rank, rounded up to whole MXFP4 blocks."""
     return width if kind == "bf16" else -(-width // BLOCK) * BLOCK
 
 
 def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
-    """Arguments of the MoeLayer for this rank's part of vLLM's layer. vLLM's loaders cut tensor-parallel slices. With expert parallelism
-    the MoeLayer takes global ids if ranks hold equal ranges of experts; otherwise SluiceExperts maps ids to local slots first."""
+    """Returns the arguments of the MoeLayer for this rank's part of vLLM's layer. vLLM's loaders slice for tensor parallelism. With expert
+    parallelism the MoeLayer takes global ids if ranks hold equal ranges of experts; otherwise SluiceExperts first maps ids to local slots."""
     moe = layer.moe_config
     fields = {"hidden": moe.hidden_dim, "intermediate": whole_blocks(moe.intermediate_size_per_partition, kind), "experts": moe.num_experts,
               "top_k": moe.experts_per_token, "input": "precomputed", "expert_w": "bf16" if kind == "bf16" else "e2m1",
               "up_bias": moe.has_bias, "down_bias": moe.has_bias, "weight_on_input": layer.apply_router_weight_on_input}
     fields |= activations.of_vllm(layer)
-    if layer._expert_map is not None:  # layer.expert_map would ask the method, which is being built
+    if layer._expert_map is not None:  # layer.expert_map would use the quantisation method, which is being constructed
         slices = equal_ranges(layer._expert_map.tolist())
         fields |= {"ep": slices} if slices else {"experts": layer.local_num_experts}
     return fields
 
 
 def why_not_lora(prefix: str) -> str | None:
-    """Why vLLM would put LoRA adapters on these experts, or None. To vLLM the routed experts of a layer are one module, named "experts" in
-    nearly all models; gate_up_proj, down_proj and the like are dense layers and shared experts."""
+    """Returns why the LoRA flags are not supported, or None. vLLM would put adapters on these experts if the target modules include "experts", the
+    name of a layer's routed experts in nearly all models; gate_up_proj, down_proj and the like are dense layers and shared experts."""
     lora = get_current_vllm_config().lora_config
     if lora is None:
         return None
@@ -71,7 +71,7 @@ def why_not_lora(prefix: str) -> str | None:
 
 
 def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, device: torch.device) -> list[str]:
-    """Every reason why Sluice cannot run these experts."""
+    """Returns every reason why Sluice cannot run these experts."""
     moe = layer.moe_config
     reasons = []
     if moe.in_dtype != torch.bfloat16:
@@ -94,17 +94,17 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
 
 
 def refusals(text: str) -> list[str]:
-    """The reasons in the text of sluice_moe.why_not(): the lines of stages without a kernel, or the whole text if there are none."""
+    """Returns the reasons in a text of sluice_moe.why_not(): the lines of stages without a kernel, or the whole text if there are none."""
     stages = [" ".join(line.split()) for line in text.splitlines() if " none: " in line]
     return stages or [text]
 
 
 class SluiceMethod(FusedMoEMethodBase):
-    """What the kinds share. A subclass has `kind` and create_weights."""
+    """The shared code of all kinds. Subclasses define `kind` and create_weights."""
 
     kind = ""
     experts_cls = SluiceExperts
-    supports_pre_processed_weights = False  # a layer cannot verify bytes that claim to be packed weights
+    supports_pre_processed_weights = False  # packed weights from outside are not accepted, because a layer cannot verify them
 
     def __init__(self, layer: torch.nn.Module, prefix: str) -> None:
         moe = layer.moe_config
@@ -121,7 +121,7 @@ class SluiceMethod(FusedMoEMethodBase):
 
     @property
     def supports_eplb(self) -> bool:
-        return self.kind != "gpt_oss"  # gpt-oss's loader knows no redundant experts
+        return self.kind != "gpt_oss"  # gpt-oss's loader does not support redundant experts
 
     @property
     def skip_forward_padding(self) -> bool:
@@ -132,7 +132,7 @@ class SluiceMethod(FusedMoEMethodBase):
         return False
 
     def maybe_roundup_sizes(self, hidden_size, intermediate_size_per_partition, act_dtype, moe_parallel_config):
-        """The hidden size rounded as vLLM's all-to-all needs it; the intermediate size of MXFP4 in whole blocks, as loaders cut it."""
+        """Returns the hidden size rounded for vLLM's all-to-all, and the intermediate size of MXFP4 rounded to whole blocks, as loaders slice it."""
         hidden, inside = FusedMoEMethodBase.maybe_roundup_sizes(self, hidden_size, intermediate_size_per_partition, act_dtype,
                                                                moe_parallel_config)
         return hidden, whole_blocks(inside, self.kind)
@@ -144,7 +144,7 @@ class SluiceMethod(FusedMoEMethodBase):
         return mxfp4_w4a16_moe_quant_config(layer.w13_weight_scale, layer.w2_weight_scale, *biases)
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Packs the weights; after a reload into the same memory, because captured graphs hold its addresses."""
+        """Packs the weights, after a reload into the same memory, because captured graphs hold its addresses."""
         self._pack(layer)
         self._make_kernel(layer)
 
@@ -165,7 +165,7 @@ class SluiceMethod(FusedMoEMethodBase):
         for name in names:
             replace_parameter(layer, name, views[PACKED_NAMES[name]].view(layer.local_num_experts, -1))
         if device.type == "cuda":
-            torch.cuda.empty_cache()  # the packed buffer of the next layer is larger than any tensor freed here
+            torch.cuda.empty_cache()  # returns freed memory to the GPU, because the next layer's packed buffer is larger than any tensor freed here
         log_once(describe(self.sluice_layer, self.kind))
 
     def _make_kernel(self, layer: torch.nn.Module) -> None:
@@ -193,7 +193,7 @@ PACKED_NAMES = {"w13_weight": "experts.up", "w13_weight_scale": "experts.up_scal
 
 class SluiceGptOssMethod(SluiceMethod, GptOssMxfp4MoEMethod):
     kind = "gpt_oss"
-    weight_dtype = "gpt_oss_mxfp4"  # gpt-oss's loader reads it
+    weight_dtype = "gpt_oss_mxfp4"  # read by gpt-oss's loader
 
 
 class SluiceMxfp4Method(SluiceMethod, Mxfp4MoEMethod):
@@ -203,11 +203,11 @@ class SluiceMxfp4Method(SluiceMethod, Mxfp4MoEMethod):
 
 class SluiceBf16Method(SluiceMethod):
     kind = "bf16"
-    create_weights = UnquantizedFusedMoEMethod.create_weights  # vLLM's function; its class is not a base of this one
+    create_weights = UnquantizedFusedMoEMethod.create_weights  # vLLM's function, from a class that is not a base of this class
 
 
 def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
-    """The method of a layer of experts, before it has parameters. Raises UnsupportedLayer with every reason if Sluice cannot run it."""
+    """Returns the method of an expert layer, before it has parameters. Raises UnsupportedLayer with every reason if Sluice cannot run it."""
     made = {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
     why = why_not(layer, prefix, kind, made.tokens_max, torch.device(layer.moe_config.device))
     if why:
@@ -219,7 +219,7 @@ EXPERT_KERNEL = re.compile(r"\.(expert_gemm|expert_mlp|grouped_mlp)\.")  # the o
 
 
 def expert_kernels(explained: str) -> str:
-    """The expert kernels in the text of MoeLayer.explain() for one token count."""
+    """Returns the expert kernels in a text of MoeLayer.explain() for one token count."""
     words = (line.split() for line in explained.splitlines())
     return " and ".join(dict.fromkeys(w[1] for w in words if len(w) == 2 and EXPERT_KERNEL.search(w[1])))
 
@@ -228,7 +228,7 @@ LOGGED_FIELDS = ("hidden", "intermediate", "experts", "top_k", "expert_w", "gate
 
 
 def describe(layer: sluice_moe.MoeLayer, kind: str) -> str:
-    """One log line about a layer: its sizes, and its kernels for few and many tokens."""
+    """Returns a log line about a layer: its sizes, and its kernels for few and many tokens."""
     counts = sorted({1, min(64, layer.tokens_max), layer.tokens_max})
     runs = "; ".join(f"{n} tokens: {expert_kernels(layer.explain(n))}" for n in counts)
     sizes = " ".join(f"{name}={layer.fields[name]}" for name in LOGGED_FIELDS)

@@ -1,4 +1,4 @@
-"""The method that a config returns for a layer, and the gates. Imports vLLM's layers only when a layer asks."""
+"""Chooses the quantisation method of a layer and installs the gates. Imports vLLM's layers only when a layer asks."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -8,15 +8,15 @@ if TYPE_CHECKING:
 
 
 def install_gates() -> None:
-    """Puts Sluice's gates into vLLM's registry. Called from every get_quant_method(), which runs before the first gate is built: a config
-    that arrived by pickle never ran its constructor."""
+    """Registers Sluice's gates with vLLM. Every get_quant_method() calls it, before the first gate is built. The constructor of a config cannot do it,
+    because unpickled configs never run it."""
     from .gate import install
 
     install()
 
 
 def quant_method(layer: torch.nn.Module, prefix: str, kind: str):
-    """Sluice's method for experts, vLLM's unquantised one for linear layers, None for other layers."""
+    """Returns Sluice's method for experts, vLLM's unquantised method for linear layers, and None for other layers."""
     from vllm.model_executor.layers.fused_moe import RoutedExperts
     from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 

@@ -1,5 +1,5 @@
-"""`--quantization sluice` where the plug-in cannot run: vLLM knows the name and raises the reason. With an unknown name vLLM would stop
-for most models, but gpt-oss's checkpoints select their own method and would silently run without Sluice.
+"""The config of `--quantization sluice` if the plug-in cannot run: it raises an error with the reason. If the name were not registered, vLLM would
+reject it for most models, but gpt-oss's checkpoints select their own method and would silently run without Sluice.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines in vLLM's log, each printed once: a model has many layers of one kind."""
+"""Lines in vLLM's log, each printed once, because a model has many equal layers."""
 from __future__ import annotations
 
 import sluice_moe
