@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the CPU cannot show of the Python package: streams, graphs, several GPUs. Needs a Hopper GPU, torch and sluice_moe; no pytest.
+"""Checks of the Python package that need a GPU: streams, graphs, several GPUs. Needs a Hopper GPU, torch and sluice_moe, but no pytest.
 
-  gpu.py [NAME...]     runs these checks, or all; prints a line for each; exit status 1 if one fails
+  gpu.py [NAME...]     runs these checks, or all; prints one line per check; exits with status 1 if one fails
 """
 import os
 import sys
