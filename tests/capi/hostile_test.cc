@@ -1,4 +1,4 @@
-// Errors that C programs can make in calls.
+// Calls with errors that C programs make.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -209,8 +209,8 @@ TEST_F(CapiLayerErrors, WhatIsRefusedBeforePackingLeavesTheWeights) {
   const std::vector<uint16_t> y = layer_.run();
   no_load(SLUICE_CORRUPT, "wanted tensor", [](CallersTensors& t) { t.at("router.bias").name = "else"; });
   EXPECT_EQ(layer_.run(), y);
-  // A NaN scale is detected before the old weights are touched where scales are checked first, and otherwise
-  // during packing. The other tensors differ from the loaded ones, so that a written tensor would show.
+  // If a layer has weights, a NaN scale is found before they are touched; if it has none, during packing. The
+  // other tensors differ from the loaded ones, so that a written tensor would show.
   RandomMoe other(moe_.config, 6);
   other.down[0].scales[2] = 255;
   const CallersTensors update(other.tensors(MoeNaming::kGptOss, 3));

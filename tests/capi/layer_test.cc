@@ -21,7 +21,7 @@ TEST(CapiLayers, EveryNamingAndSliceGivesTheBitsOfTheCheckpoint) {
       Message error;
       ASSERT_EQ(layer.load(tensors, error), SLUICE_OK) << word(naming) << ": " << error.str();
       EXPECT_EQ(layer.run(), through_cpp(moe, naming, number, slice, layer.x)) << word(naming);
-      // With the naming given, over loaded weights.
+      // The naming is given, and weights are loaded over others.
       sluice_weights named = tensors.all;
       named.naming = word(naming).data(), named.layer = number;
       ASSERT_EQ(sluice_layer_load(layer.layer, &named, error), SLUICE_OK) << error.str();

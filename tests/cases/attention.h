@@ -209,9 +209,9 @@ struct Suite<Attention> {
     const bool values_alone = fill == Fill::kSomeNan || fill == Fill::kInfinite;
     return values_alone && kv_head == 0 ? Fill::kNormal : fill;
   }
-  // kSkewed, kRareNan: all rows are the last rows of one long sequence. Other fills: by chance, some
-  // sequences have no rows, some rows no sequence, some sequences more rows than keys, and some keys are
-  // missing.
+  // kSkewed, kRareNan: all rows are the last rows of one long sequence. Other fills draw lengths at random:
+  // there are sequences without rows, rows without a sequence, sequences with more rows than keys, and
+  // missing keys.
   static void fill_lengths(const P& p, Fill fill, const Attention::Args& a, Random& random) {
     std::vector<int64_t> cuts;
     for (int64_t s = 0; s <= p.sequences; ++s) cuts.push_back(random.integer(0, p.tokens));

@@ -32,7 +32,7 @@ struct Suite<Combine> {
         {{.tokens = 2, .slots = 2, .rows = 4, .hidden = 40, .scale = 0}, "a scale of zero"},
         {plain, "strided rows", Fill::kNormal, Spread::kStridedRows},
         {full, "every optional input, strided rows", Fill::kNormal, Spread::kStridedRows},
-        {f32, "everything in f32"},
+        {f32, "every optional input, in f32"},
     };
     constexpr Fill kFills[] = {Fill::kEmpty, Fill::kSkewed, Fill::kSomeNan,   Fill::kInfinite,
                                Fill::kTiny,  Fill::kHuge,   Fill::kZerosMixed};

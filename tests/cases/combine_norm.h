@@ -55,7 +55,7 @@ struct Suite<CombineNorm> {
     return out;
   }
   static void fill(const CombineNorm::Problem& p, Fill fill, HostArgs<CombineNorm>& host, Random& random) {
-    // Filled like Combine.
+    // Fills tensors as Combine's suite does.
     HostArgs<Combine> sum(p.combine, Spread::kContiguous);
     Suite<Combine>::fill(p.combine, fill, sum, random);
     copy_inputs(sum, host);

@@ -114,7 +114,7 @@ class ExpertFill {
     return fragment_row(is_gated(p_.act), i, up);
   }
 
-  // The row in the packed panels of a checkpoint row.
+  // The panel row that holds a checkpoint row.
   PanelRow place(int64_t row) const {
     const auto [i, up] = feature_of(row);
     return panel_row(is_gated(p_.act), i, up);
@@ -231,7 +231,7 @@ struct Suite<ExpertGemm> {
     return p;
   }
 
-  // Adds a case in all layouts. Cases added otherwise name their layout.
+  // Adds a case in every layout. All other cases set their layout themselves.
   struct InAllLayouts {
     std::vector<Case<ExpertGemm>>* out;
     void operator()(P p, const char* why, Fill fill = Fill::kNormal,
@@ -290,8 +290,8 @@ struct Suite<ExpertGemm> {
           .w = kB,
           .act = Activation::kRelu2},
          "Nemotron: relu squared, no gate");
-    // silu is never below -0.279, so only a small limit distinguishes a two-sided clamp from a clamp of the
-    // upper side.
+    // silu is never below -0.279, so only a limit below that distinguishes a clamp on both sides from a clamp
+    // of the upper side.
     each(with(rows_of(40, Activation::kSwiGluStep), [](P& p) { p.limit = 0.1, p.y = kF; }),
          "the gate of kSwiGluStep is clamped only from above");
   }

@@ -1,5 +1,5 @@
-// ExpertGemm cases whose reference is slow; they run only on GPUs. They have more rows and more experts than
-// the tests of all CPU kernels at all instruction levels have time for.
+// ExpertGemm cases whose reference is slow; they run only on GPUs. They have too many rows and experts for
+// tests that run all CPU kernels at all instruction levels.
 #pragma once
 #include <vector>
 
@@ -12,9 +12,9 @@ std::vector<Case<Op>> large_cases() {
   return {};
 }
 
-// CTA pairs with MXFP4 weights: token rows that the kernel orders (in chunks of the sum, for tiles of later
-// waves of the grid); rows that are already in order; experts that have one tile, smaller than the others,
-// and experts with several tiles.
+// CTA pairs with MXFP4 weights. Token rows are already in order, or are ordered by the kernel, with sums in
+// chunks and tiles in later waves of the grid. Experts have several tiles, or one tile that is smaller than
+// the others.
 template <>
 inline std::vector<Case<ExpertGemm>> large_cases<ExpertGemm>() {
   struct Sizes {

@@ -70,10 +70,10 @@ class ExpertGemmTiles {
                          .beta = 1,
                          .limit = 7,
                          .bias = true},
-                        "fewer rows per expert than expected, in tiles of their size",
+                        "fewer rows per expert than expected, tiles for the actual rows",
                         rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Token rows: gathered first if weights have many rows; otherwise fetched by CTA pairs in which one CTA
-    // has one row block more than the other, or all of them. Last tiles are whole or partial.
+    // Token rows: gathered first if weights have many rows; otherwise fetched by CTA pairs. One CTA of a pair
+    // has one row block more than the other, or all row blocks. Last tiles are whole or partial.
     for (const auto& [rows, expected, features, width] :
          {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
           Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
@@ -131,8 +131,8 @@ class ExpertGemmTiles {
                        .weighted = width == 256},
                       "short sums in bf16, several row blocks per team",
                       width == 32 ? Fill::kNormal : Fill::kSkewed});
-    // 210 tiles for 132 SMs: the last 78 tiles are cut, every two tiles into three parts of two warpgroups
-    // each, widest first.
+    // 210 tiles for 132 SMs leave 78 for the last wave. They are cut: every two tiles become three parts of
+    // two warpgroups each, the widest part first.
     out->push_back({{.rows = 36,
                      .rows_expected = 120,
                      .experts = 3,
@@ -145,8 +145,8 @@ class ExpertGemmTiles {
 
   static void add_bf16_rows_of_tokens(Cases* out) {
     // Token rows: one copy per row, in groups of 16 or 8 columns. If weights have many rows, the kernel
-    // orders the token rows first: in tiles that share weights or rows of x, in chunks of the sum, for tiles
-    // of later waves of the grid.
+    // orders the token rows first; cases then have tiles that share weights or rows of x, sums in chunks, and
+    // tiles in later waves of the grid.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
           Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{60, 600, 3000, 520},

@@ -123,12 +123,12 @@ struct Suite<ExpertMlp> {
     few(gpt_oss(1, 4, 160, 2880), "gpt-oss's intermediate width");
   }
   static void add_few_token_slices(const InLayouts& few) {
-    // Some teams have one row block, others share one or have two.
+    // Some teams have a row block of their own, others share one or have two.
     few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two rows per expert");
     few(deepseek(1, 3, 4160, 1056), "one token that names experts twice, a partial row block");
     // Tensor-parallel slices. Teams of all CTAs exchange partial sums of one or several columns. A row block
-    // of `down` takes one stage or two: the largest size of one stage, and one k block more. Slot counts are
-    // on both sides of 32.
+    // of `down` fits one stage exactly, or is one k block too large and takes two. Slot counts are on both
+    // sides of 32.
     few(deepseek(1, 9, 2112, 320), "one token, one part of the sum per team");
     few(deepseek(6, 14, 2112, 384), "36 slots, several parts per team, six k blocks in down");
     few(deepseek(10, 12, 1088, 512), "60 slots, eight k blocks in down", Fill::kNormal, Spread::kStridedRows);

@@ -23,7 +23,7 @@ struct Suite<GroupRows> {
         {{.tokens = 9, .slots = 3, .experts = 1}, "one expert"},
         {{.tokens = 2, .slots = 64, .experts = 2048, .row_align = 256},
          "the largest size of every dimension"},
-        {{.tokens = 50, .slots = 6, .experts = 32, .row_align = 4}, "nothing but -1", Fill::kEmpty},
+        {{.tokens = 50, .slots = 6, .experts = 32, .row_align = 4}, "all ids -1", Fill::kEmpty},
         {{.tokens = 64, .slots = 8, .experts = 256, .tile_rows = 16}, "tiles in a decode step"},
         {{.tokens = 300, .slots = 4, .experts = 32, .row_align = 8, .tile_rows = 64}, "tiles, aligned rows"},
         {{.tokens = 5000, .slots = 8, .experts = 128, .row_align = 128, .tile_rows = 128},

@@ -50,8 +50,8 @@ struct Suite<GroupedMlp> {
     tiles(Mlp::gpt_oss(30, 5, 352, 160), "a partial row block");
     tiles(Mlp::gpt_oss(30, 5, 416, 224), "a tile of one row block, and a tile of one warpgroup");
     // Tiles of 384 weight rows on 132 SMs: one and a half waves of each product; hardly any tiles of one
-    // product; and last waves that are less than a third full, up to two thirds full, and fuller, in which
-    // tiles are cut.
+    // product; last waves that are less than a third full, up to two thirds full, or fuller, so that tiles
+    // are cut.
     tiles(Mlp::gpt_oss(50, 200, 384, 64), "more than a wave of gate and up");
     tiles(Mlp::gpt_oss(50, 150, 64, 480), "nearly all tiles are gate and up");
     tiles(Mlp::gpt_oss(60, 100, 800, 32), "nearly all tiles are down and wait for the few of gate and up");

@@ -162,8 +162,9 @@ struct Suite<LatentAttention> {
             .w = any_float(r)};
   }
 
-  // By chance, some sequences have no rows, some rows no sequence, some sequences more rows than keys, and
-  // some keys are missing. kSkewed: all rows are the last rows of the last sequence, whose context is long.
+  // Lengths are random: there are sequences without rows, rows without a sequence, sequences with more rows
+  // than keys, and missing keys. kSkewed: all rows are the last rows of the last sequence, whose context is
+  // long.
   static void fill_lengths(const P& p, Fill fill, const LatentAttention::Args& a, Random& random) {
     std::vector<int64_t> cuts;
     for (int64_t s = 0; s <= p.sequences; ++s) cuts.push_back(random.integer(0, p.tokens));

@@ -36,7 +36,7 @@ struct Suite<PackExperts> {
     both({.experts = 3, .features = 33, .width = 77, .gate_order = GateOrder::kGateFirst, .w = kB},
          "bf16, an odd width");
     both({.experts = 3, .features = 65, .width = 84, .gate_order = GateOrder::kUpFirst, .w = kB},
-         "bf16, rows of 8 bytes and no more");
+         "bf16, rows of 8 bytes");
     both({.experts = 2, .features = 100, .width = 72, .gated = false, .w = kB},
          "bf16, rows of 16 bytes, one past a block");
     both({.experts = 2, .features = 1, .width = 1, .gated = false, .w = kB}, "bf16, the smallest sizes");

@@ -77,7 +77,7 @@ struct Suite<QkvRopeKvWrite> {
         {of(whole, 1), "all of gpt-oss's heads, one token"},
         {of(whole, 6), "all of gpt-oss's heads, six tokens", Fill::kNormal, apart},
         {whole, "all of gpt-oss's heads", Fill::kNormal, apart},
-        {of(whole, 128), "the most rows of kernels that work in shares"},
+        {of(whole, 128), "the largest row count of kernels with column shares"},
         {sevens, "seven groups of eight columns per CTA", Fill::kNormal, apart},
         {eights, "eight groups of eight columns per CTA"},
         {heads96, "heads of 96"},

@@ -13,7 +13,7 @@ inline std::vector<Case<TopLogprobs>> large_cases<TopLogprobs>() {
       {{.rows = 20, .logit_rows = 20, .vocab = 201088}, "unaligned rows", Fill::kNormal, apart},
       {{.rows = 10, .logit_rows = 10, .vocab = 201088}, "all equal", Fill::kAllEqual},
       {{.rows = 10, .logit_rows = 10, .vocab = 201088}, "logits that hardly differ", Fill::kTiny},
-      {{.rows = 10, .logit_rows = 10, .vocab = 201088}, "few numbers", Fill::kSkewed},
+      {{.rows = 10, .logit_rows = 10, .vocab = 201088}, "few finite logits", Fill::kSkewed},
       {{.rows = 6, .logit_rows = 6, .vocab = 500009, .top = 32}, "a large vocabulary", Fill::kNormal, apart}};
 }
 

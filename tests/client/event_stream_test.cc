@@ -44,7 +44,7 @@ TEST(EventStream, CutAtEveryByte) {
   for (const StreamCase& c : kStreams) {
     for (size_t cut = 0; cut <= c.bytes.size(); ++cut)
       EXPECT_EQ(events_of({c.bytes.substr(0, cut), c.bytes.substr(cut)}), c.events)
-          << c.why << ", cut at " << cut;
+          << c.why << ", split at " << cut;
     Strings bytes;
     for (const char byte : c.bytes) bytes.emplace_back(1, byte);
     EXPECT_EQ(events_of(bytes), c.events) << c.why << ", byte by byte";
@@ -63,7 +63,7 @@ TEST(EventStream, AnEventBeyondTheBoundIsTheLast) {
   EXPECT_TRUE(stream.too_long());
   stream.push("data: c\n\n", count);
   EXPECT_EQ(events, 1);
-  EventStream lines;  // one event
+  EventStream lines;  // for one event
   while (!lines.too_long()) lines.push("data: " + std::string(1 << 20, 'x') + "\n", count);
   EXPECT_EQ(events, 1);
 }

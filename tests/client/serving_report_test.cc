@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Three answers: 4 tokens in chunks from 100 ms after the first chunk on, 1 token, and none.
+// Three answers: 4 tokens in chunks 100 ms apart, 1 token, and none.
 std::vector<RequestOutcome> outcomes() {
   RequestOutcome four{.error = "", .start = 0, .queued = 0, .ttft = 0.5, .latency = 0.8};
   four.itl = {0.1, 0.1, 0.1};
@@ -219,8 +219,7 @@ TEST(Arrivals, KeepTheRate) {
     const auto at = arrival_times(1000, {.request_rate = 50, .burstiness = burstiness, .seed = 3});
     EXPECT_NEAR(at.back(), 20, 1e-9);
     EXPECT_TRUE(std::is_sorted(at.begin(), at.end()));
-    double squares =
-        0;  // of the gaps, whose mean is 1 / 50 and whose variance is that squared over the burstiness
+    double squares = 0;  // the variance of gaps, relative to their squared mean: 1 / burstiness
     for (size_t i = 0; i < at.size(); ++i) {
       const double gap = 50 * (at[i] - (i ? at[i - 1] : 0)) - 1;
       squares += gap * gap / 1000;

@@ -191,7 +191,7 @@ TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   EXPECT_GT(more.value()->workspace_bytes(), size_t{1} << 30);
 }
 
-// The cover is optimal: no combination of pieces, enumerated here, costs less.
+// The chosen cover is optimal: the test enumerates all combinations of pieces, and none costs less.
 TEST(MoePlanOnCuda, NoCoverCostsLess) {
   PaperDevice device;
   for (const char* model : {"gpt-oss-20b", "gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {

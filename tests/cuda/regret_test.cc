@@ -266,8 +266,7 @@ TEST(Regret, DecodesTakeTheFastestConfiguration) {
   expect_fast_configs<Attention>("h100", with_narrow_tiles(of_h100), 1.15, 1.02, attention_of);
 }
 
-// Rows of a prompt in one step with 32 decoding sequences. If there are few, the decode kernel is meant to
-// process them.
+// Prompt rows in one step with 32 decoding sequences. A few prompt rows are left to the decode kernel.
 TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
   const Times of_h200 = measured("attention_candidates.csv", "attention_mixed"),
               of_h100 = measured("attention_candidates.csv", "attention_mixed", "h100");
@@ -277,8 +276,8 @@ TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
   expect_fast_configs<Attention>("h100", of_h100, 1.2, 1.07, attention_of);
 }
 
-// Whole expert layers, run in each way through Sluice's kernels that the cost models rank near the best.
-// Timing a GEMM alone does not show its cost next to other launches.
+// Whole expert layers, run in each way through Sluice's kernels that the cost models rank near the best. A
+// GEMM alone does not show its cost next to other launches.
 TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
   constexpr double kWorst = 1.03;
   // Where bursts of a layer and steps of a whole model disagree, the steps decide (see the test below).

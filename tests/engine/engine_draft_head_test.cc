@@ -13,8 +13,7 @@
 namespace sluice::test {
 namespace {
 
-// Biases the model towards the head's drafts, so that some drafts are accepted. Also shows the engine's
-// sequences to the test.
+// Allows only tokens that the head can draft, so that some drafts are accepted.
 class HeadTokensFilter final : public TokenFilter {
  public:
   Status allowed(std::span<uint32_t> bits, const std::stop_token&) override {

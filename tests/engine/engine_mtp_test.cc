@@ -16,7 +16,7 @@ namespace {
 const std::string kModel = "deepseek_v3/v3";
 constexpr int64_t kVocab = 96;
 
-// Allows one token in the first step, then all tokens.
+// Allows only one token first, and then all tokens.
 class FirstToken final : public TokenFilter {
  public:
   explicit FirstToken(int32_t id) : id_(id) {}

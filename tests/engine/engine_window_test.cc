@@ -57,7 +57,7 @@ class EngineWindow : public ::testing::TestWithParam<std::vector<int64_t>> {
     o.max_num_seqs = 64;
     return engine(o);
   }
-  // With the least pages that one sequence needs, plus `more`.
+  // With the fewest pages that one sequence needs, plus `more`.
   std::unique_ptr<Engine> tight_engine(EngineOptions o, int64_t more = 0) {
     o.kv_cache_bytes = bytes_of_pages(model_.config, o.page_size, least_pages(model_.config, o) + more);
     return engine(o);

@@ -111,7 +111,7 @@ std::vector<Sequence*> begin_all(std::vector<Sequence>* all, KnownAnswers* sourc
   return out;
 }
 
-// Costs of a step: a constant plus a cost per token. The number of drafts that pays depends on both.
+// A step costs a constant plus a cost per token, and both determine how many drafts pay.
 int64_t drafts_at(double of_step, double of_token, int64_t sequences, double waiting = 0) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 1000);
   SpeculationOptions options = speculation_of(source, 7);

@@ -148,7 +148,7 @@ TEST_F(HotGemm, LongSumsOfMxfp4) {
   expect_ran({"cuda.expert_gemm.mxfp4_stream_sm90"});
 }
 
-// Both products. A GPU has fewer teams than there are row blocks, so that rings wrap around.
+// Both products. A GPU has fewer teams than there are row blocks, so rings wrap around.
 class HotMlp : public HotWeights {
  protected:
   void hammer_tokens(ExpertMlp::Problem p, std::initializer_list<int64_t> counts) {

@@ -34,7 +34,8 @@ TEST_F(GpuLinear, BitsOfARowDoNotDependOnTheBatch) {
   ASSERT_TRUE(live.upload(stream()).ok());
   for (const Candidate<Linear>* c : gpu().catalog().table<Linear>()) {
     if (!c->batch_invariant) continue;
-    std::map<std::string, Bytes> longest;  // y of the most rows, by all that the bits may depend on
+    // y at the largest row count, by everything that the bits may depend on.
+    std::map<std::string, Bytes> longest;
     for (const int64_t tokens : {300, 130, 64, 17, 8, 5, 1}) {
       const Linear::Problem p = Linear::at_tokens(all, tokens);
       if (!c->supports(p, gpu().info()).accepted()) continue;

@@ -16,7 +16,7 @@ namespace sluice::test {
 // The candidate in a library, for any operation. The library stays loaded.
 class Mutant {
  public:
-  // kIo with what the loader did not find.
+  // Returns kIo with what the loader did not find.
   static Result<Mutant> load(const std::string& path) {
     const auto failed = [&] { return Status{Code::kIo, "mutant: " + path + ": " + dlerror()}; };
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -49,7 +49,7 @@ struct ToTheCache {
   double eps_of_keys = 1e-6;
   int64_t normed_keys = 16, stored_keys = 16;  // columns
   int64_t read = -1;                           // column of a head that a later stage reads; -1: none
-  bool kept = false, callers = false;          // whether the rows outlive the step, or belong to the caller
+  bool kept = false, callers = false;          // rows that outlive the step, or belong to the caller
 };
 Graph to_the_cache(const ToTheCache& how) {
   constexpr int64_t kHead = 8;
@@ -286,7 +286,8 @@ TEST(GraphRuns, HeadsOnTheirWayToTheCacheAreReadNowhereElse) {
   EXPECT_FALSE(normed({.normed_keys = 24, .stored_keys = 24}));
   EXPECT_TRUE(turned({.normed_keys = 24}));
   EXPECT_TRUE(projected({}));
-  // A later stage also reads queries, keys or values; then all of them outlive the step.
+  // A later stage also reads queries, keys or values; then the rows belong to the caller, or outlive the
+  // step.
   for (const int64_t read : {0, 8, 16, 24}) {
     EXPECT_EQ(normed({.read = read}), read != 16) << read;
     EXPECT_EQ(turned({.read = read}), read != 16) << read;

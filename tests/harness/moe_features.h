@@ -196,7 +196,7 @@ TYPED_TEST_P(MoeFeaturesOn, CapturedIdsAreThoseOfTheWholeModel) {
         << "capturing must not change the kernels";
     EXPECT_FALSE(whole.moe().choice(tokens, whole.workspace()).ids.present());
     whole.check();
-    // Captures to an address inside a buffer.
+    // Captures ids to an address inside a buffer.
     const auto memory = OwnedTensor::make(
         this->target(), slot("", Role::kOut, DType::kI32, {tokens * config.top_k + 1}), "test");
     whole.io().captured.data = memory.value().view().template as<int32_t>() + 1;
@@ -354,7 +354,7 @@ TYPED_TEST_P(MoeFeaturesOn, AdaptersOnTheRouterRowByRow) {
       };
       const auto with = logits(layer), without = logits(base);
       const auto each = static_cast<std::ptrdiff_t>(with.size()) / tokens;
-      // With fused stages, the base layer's router is another kernel, so bits may differ.
+      // With fused stages, the base layer's router is another kernel, so its bits may differ.
       const bool same_router = runs_alone(base.moe(), tokens, "router");
       for (int64_t t = 0; t < tokens; ++t) {
         const bool adapted = adapter[static_cast<size_t>(t)] >= 0;

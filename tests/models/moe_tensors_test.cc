@@ -9,7 +9,7 @@
 
 namespace sluice::test {
 
-// The tensor list describes a checkpoint, and a checkpoint of exactly these tensors loads.
+// The tensor list describes a checkpoint: a file with exactly these tensors loads.
 TEST(MoeTensors, DescribeACheckpointThatLoads) {
   const auto device = cpu::open_device({.threads = 1}).value();
   for (MoeNaming naming : kNamings) {

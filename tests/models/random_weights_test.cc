@@ -175,8 +175,8 @@ TEST(RandomRouting, UniformRoutingIsEvenUpToTheLastLayer) {
 }
 
 TEST(RandomRouting, ZipfRoutingReadsTheExpectedExperts) {
-  // The probability that a token chooses an expert, for sampling by these shares without replacement: 1 - (1
-  // - share)^draws.
+  // The probability that a token chooses an expert if experts are sampled by these shares without
+  // replacement: 1 - (1 - share)^draws.
   const std::vector<float> bias = zipf_bias(128, 4);
   double chances = 0, law = 0;
   for (const float b : bias) {

@@ -9,8 +9,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Combine, Conformance, Combine);
 
 class CombineByHand : public ::testing::Test {
  protected:
-  // By row, g is 10, 20, 30; by expert, the bias is 1, 2. Slots of rows 2, 0 and no row have weights 0.5, 2
-  // and NaN.
+  // Row r of g holds 10 (r + 1), and the bias of expert e is e + 1. The slots refer to rows 2, 0 and none,
+  // with weights 0.5, 2 and NaN.
   static HostArgs<Combine> inputs(const Combine::Problem& p) {
     HostArgs<Combine> host(p, Spread::kContiguous);
     const auto& a = host.args();

@@ -48,8 +48,8 @@ TEST(ExpertMlpContract, ALegalProblemHasLegalParts) {
   EXPECT_LT(legal, 2000);
 }
 
-// Weights are unit matrices, so y is known by hand: the activation of x, weighted, times the scale, plus the
-// residual.
+// The weights have one nonzero element each, so y is known by hand: the weighted experts' outputs, times the
+// scale, plus the residual.
 TEST(ExpertMlpContract, ByHand) {
   const ExpertMlp::Problem p{.tokens = 1,
                              .slots = 3,

@@ -23,7 +23,7 @@ TEST(GroupedMlpContract, IsTheMiddleOfExpertMlp) {
   }
 }
 
-// By the row's expert: h = relu(x up)^2 = (9, 1); down doubles the first column and drops the second.
+// The row's expert gives h = relu(x up)^2 = (9, 1); its down doubles the first column and drops the second.
 TEST(GroupedMlpContract, ByHand) {
   ExpertMlp::Problem m{.tokens = 2,
                        .slots = 1,

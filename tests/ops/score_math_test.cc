@@ -2,7 +2,7 @@
 // scalars.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)  // the library's targets: its tables index ours
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)  // the same targets as the library, whose dispatch tables are used
 #endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/score_math_test.cc"

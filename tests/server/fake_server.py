@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-FIRST, GAP = 0.3, 0.1  # seconds until the first piece, and between pieces
+FIRST, GAP = 0.3, 0.1  # seconds until the first chunk, and between chunks
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -39,8 +39,8 @@ class FakeServer:
         self.answer = lambda body: ""  # the text of /v1/chat/completions without a stream
         self.refusal = "out of order"  # the message for the prompt "500 long"
         self.asked_tokens = []  # bodies of /tokenize and /detokenize
-        self.raw = lambda body: None  # gives the answer's name in RAW
-        self.metrics = lambda: None  # gives the text of /metrics
+        self.raw = lambda body: None  # returns the name of an answer in RAW
+        self.metrics = lambda: None  # returns the text of /metrics
         self.usage = lambda body: {"prompt_tokens": 3, "completion_tokens": 2}
         fake = self
 

@@ -50,7 +50,7 @@ TEST_P(RecordedTokenizer, EncodesAsHuggingFaceDoes) {
     ids.clear();
     ASSERT_TRUE(tokenizer.value().encode(text, Specials::kAsText, &ids).ok());
     EXPECT_EQ(ids, as_text) << line;
-    // Decoding matches only if a normalizer does not join a special token's text with the text next to it.
+    // Decoding gives the same text only if no normalizer joins a special token's text with its neighbours.
     if (parse == as_text || decoded == text) {
       EXPECT_EQ(tokenizer.value().decode(ids), decoded);
     }

@@ -37,7 +37,7 @@ def test_every_answer_that_ends_is_valid(report):
 
 
 def test_most_schemas_are_judged(report):
-    """Without answers that end, the test above would prove nothing."""
+    """If no answer ended, the test above would prove nothing."""
     ended = sum(any(answer.outcome == "stop" for answer in verdict.answers) for verdict in report.verdicts)
     assert ended >= 100, report.text()
 
