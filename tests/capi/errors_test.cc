@@ -32,7 +32,7 @@ class CapiErrors : public ::testing::Test {
     EXPECT_NE(error.str().find(part), std::string::npos) << "wanted '" << part << "' in: " << error.str();
     EXPECT_EQ(plan, nullptr);
   }
-  // Runs the gate with an error from `spoil`; nothing may be written.
+  // Runs the gate after `spoil` has made the call invalid; nothing may be written.
   template <class Spoil>
   void expect_refused(const std::string& part, Spoil spoil) {
     CapiGate gate;

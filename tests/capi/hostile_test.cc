@@ -217,8 +217,8 @@ TEST(CapiHostile, FieldsThatCannotBe) {
               std::string::npos);
 }
 
-// Tries every integer of every operation: problems that the contract accepts must have tensors of possible
-// sizes.
+// Tries every integer of every operation: problems that the contract accepts must not have tensors of negative
+// size.
 TEST(CapiHostile, NoTensorHasANegativeSize) {
   const auto visit = [](void* context, const sluice_slot* slot) {
     for (int32_t i = 0; i < slot->rank; ++i)

@@ -29,14 +29,14 @@ class CapiLayerErrors : public ::testing::Test {
     expect(sluice_layer_create(device_.device, &options, &layer, error_), want, part);
     EXPECT_EQ(layer, nullptr) << part;
   }
-  // Loads tensors with an error.
+  // Loads tensors after `spoil` has made them invalid.
   void no_load(sluice_status want, const std::string& part,
                const std::function<void(CallersTensors&)>& spoil) {
     CallersTensors tensors(stored_);
     spoil(tensors);
     expect(layer_.load(tensors, error_), want, part);
   }
-  // Runs the loaded layer with an error; nothing may be written.
+  // Runs the loaded layer after `spoil` has made the call invalid; nothing may be written.
   void no_run(const std::string& part, const std::function<void(CapiLayer&, sluice_launch&)>& spoil) {
     std::fill(layer_.y.begin(), layer_.y.end(), uint16_t{7});
     const auto args = layer_.args;

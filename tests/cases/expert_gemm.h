@@ -335,7 +335,7 @@ struct Suite<ExpertGemm> {
          "very different scales in one row", Fill::kAllEqual);
     each(with(rows_of(49, Activation::kIdentity), [](P& p) { p.experts = 1; }), "49 rows: 32 + 17");
     each(with(rows_of(300, Activation::kSwiGlu), [](P& p) { p.experts = 1, p.features = 5, p.width = 320; }),
-         "more rows of one expert than one pass over decoded weights");
+         "more rows of one expert than one pass over decoded weights takes");
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
          "some scales are NaN", Fill::kSomeNan);
     each(with(gate_up(9, 3, 96, 192), [](P& p) { p.gate_order = GateOrder::kGateFirst; }),

@@ -13,8 +13,7 @@ std::vector<Case<Op>> large_cases() {
 }
 
 // CTA pairs with MXFP4 weights. Token rows are already in order, or are ordered by the kernel, with sums in
-// chunks and tiles in later waves of the grid. Experts have several tiles, or one tile that is smaller than
-// the others.
+// chunks and tiles in later waves of the grid. Experts have several tiles, or a single tile of its own class.
 template <>
 inline std::vector<Case<ExpertGemm>> large_cases<ExpertGemm>() {
   struct Sizes {

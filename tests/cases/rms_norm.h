@@ -31,7 +31,7 @@ struct Suite<RmsNorm> {
         {{.tokens = 2, .hidden = 520, .heads = 9}, "heads wider than a warp holds"},
         {{.tokens = 2, .hidden = 1, .heads = 70}, "heads of one element"},
         {{.tokens = 0, .hidden = 50, .heads = 3}, "heads, no tokens"},
-        {{.tokens = 1, .hidden = 4096, .heads = 16}, "the widest row, in heads"},
+        {{.tokens = 1, .hidden = 4096, .heads = 16}, "the widest row that is split into heads"},
         {{.tokens = 67, .hidden = 137, .y = kF, .residual = true},
          "sizes that no tile divides",
          Fill::kNormal,

@@ -136,7 +136,7 @@ TEST(Terminal, ShowsControlCharactersOfTheModel) {
   EndlessModel model;
   model.say("\xc4\x9b");  // the byte-level spelling of byte 27
   std::vector<std::string> words = model.ask();
-  words.insert(words.end(), {"--max-tokens", "1100"});  // more bytes than a tar header
+  words.insert(words.end(), {"--max-tokens", "1100"});  // longer than a message header may be
   const Outcome shown = Process(words, Process::Out::kTerminal).finish();
   EXPECT_EQ(shown.status, 0) << shown.err;
   EXPECT_EQ(shown.out.find('\x1b'), std::string::npos);
@@ -148,7 +148,7 @@ TEST(Terminal, ShowsControlCharactersOfTheModel) {
 TEST(Terminal, ShowsControlCharactersOfTensorNames) {
   ModelCopy copy;
   copy.change_weights([](std::string& bytes) {
-    // Six characters of JSON in place of six letters.
+    // The JSON escape of ESC is as long as the six letters that it replaces.
     bytes.replace(bytes.find("lm_head.weight"), 7, "\\u001b_");
   });
   const Outcome inspected = run_process({SLUICE_COMMAND, "inspect", copy.path()});

@@ -28,7 +28,7 @@ DoingFilter::Does sleeps(milliseconds time, int64_t every = 1) {
   };
 }
 
-// Returns when a stop is requested, or after 20 seconds without a request.
+// Returns when a stop is requested, and after 20 seconds in any case.
 Status until_stopped(const std::stop_token& stop, std::atomic<int>* entered, std::atomic<int>* left) {
   std::mutex mutex;
   std::condition_variable_any wake;

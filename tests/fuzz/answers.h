@@ -15,8 +15,8 @@ inline void require(bool ok) {
   if (!ok) __builtin_trap();
 }
 
-// Bytes below frame.size() are tokens of the frame. The next byte value takes an id from the two bytes that
-// follow. Every other byte is its own token.
+// Bytes below frame.size() are tokens of the frame. The byte frame.size() takes an id from the next two bytes.
+// Every other byte is its own token.
 inline std::vector<int32_t> answer_tokens(const Tokenizer& tokenizer, std::span<const int32_t> frame,
                                           const uint8_t* data, size_t size) {
   std::vector<int32_t> ids;

@@ -1,6 +1,6 @@
 // Arbitrary bytes as the tokens of an answer: the parser loses and repeats no text, and its events match its
 // messages.
-// Input: 0 to 7 are special tokens, 8 takes an id from the two bytes after it, every other byte is its own token.
+// Input: bytes 0 to 7 are special tokens, byte 8 takes an id from the next two bytes, every other byte is its own token.
 #include <algorithm>
 #include <cstdint>
 

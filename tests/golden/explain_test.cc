@@ -25,8 +25,8 @@ std::string two_digits(double us) {
   return buffer;
 }
 
-// Whether the build has kernels for a backend. If it has none, all are planned, and the text does not repeat
-// it.
+// Whether the build has kernels for a backend. If it has none, all are planned, so the text does not
+// mention it.
 bool has_kernels(Backend backend) {
   bool any = false;
   for_each_op([&]<class Op>() {

@@ -397,7 +397,7 @@ TEST_F(SchemaTest, SchemasThatNeverEndAreRefused) {
                       "b": {"oneOf": [{"type": "string"}, {"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"})",
         R"({"dependentSchemas": {"a": {"$ref": "#"}}})", R"({"not": {"anyOf": [{"$ref": "#"}]}})"})
     EXPECT_NE(refusal(kSchema, schema).find("refers to itself"), std::string::npos) << schema;
-  // A reference inside a property ends, because each step consumes part of the value.
+  // Recursion through a property ends, because each level consumes part of the value.
   check({{R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": false})",
           {"{}", R"({"a": {"a": {}}})"},
           {R"({"a": 1})"}}});

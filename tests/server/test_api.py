@@ -368,7 +368,7 @@ class Api(ServerTest):
         tool = {"type": "function", "function": {**ADD["function"], "name": "get_current_weather"}}
         fields = {"messages": [{"role": "user", "content": "What is 1 + 1?"}], "tools": [tool], "tool_choice": "required", "temperature": 0}
         whole = self.server.chat(**fields, max_tokens=100)
-        behind_reasoning = range(36, 66)  # tokens: the headers of this call
+        behind_reasoning = range(36, 66)  # token counts that end inside the headers of this call
         for n in behind_reasoning:
             with self.subTest(max_tokens=n):
                 message = self.server.chat(**fields, max_tokens=n)["choices"][0]["message"]

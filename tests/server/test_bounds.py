@@ -318,7 +318,7 @@ class LargeAnswers(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_answers_that_nobody_reads_and_that_differ(self):
-        """Beyond --max-pending-bytes the connection with the most unsent bytes is closed; a small one stays open."""
+        """Beyond --max-pending-bytes the connection with the most unsent bytes is closed; a connection with few unsent bytes stays open."""
         server = self.start("--max-pending-bytes", str(12 << 20))
         small = self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         text = json.dumps({"prompt": "x", "max_tokens": 1, "stream": False, "user": "u"})

@@ -49,7 +49,7 @@ class Bodies(ServerTest):
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": many}}}
         chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        # The prompt would contain the tools.
+        # Each of these members would be part of the prompt.
         for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "messages"),
                                   ("/v1/chat/completions", {**chat, "guided_json": many}, "guided_json"),
                                   ("/v1/chat/completions", {**chat, "tools": [{**tool, "x": many}]}, "tools"),

@@ -87,7 +87,7 @@ TEST(ChatMl, ReasoningBeforeTheLastQuestionIsLeftOut) {
   expect_prompt(chatml(), c, text);
   chatml(Thinking::kNever).forget_old_reasoning(&c.messages);
   EXPECT_EQ(c.messages.size(), 5u);
-  // Text that would be split at </think> if `reasoning` were missing.
+  // If the reasoning message were missing, the text would be split at </think>.
   c.messages = {reasoning_message("r"), text_message("a</think>b", Said::kFinal), user_message("q")};
   chatml().forget_old_reasoning(&c.messages);
   EXPECT_EQ(c.messages.size(), 3u);
