@@ -22,10 +22,6 @@ foreach(target sluice_server sluice_client)
 endforeach()
 target_link_libraries(sluice_client PRIVATE sluice_report)
 sluice_cold(sluice_chat sluice_server sluice_client)
-<<<<<<< HEAD
 sluice_unity(sluice_chat sluice_client sluice_server)
 set_source_files_properties(src/server/http/http.cc src/server/http/http_connection.cc src/server/http/http_reader.cc
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # they include Boost, which the others do not
-=======
-sluice_unity(sluice_chat sluice_client)  # the server's files are compiled separately, because otherwise most would include Boost
->>>>>>> w-bench

@@ -64,8 +64,7 @@ TEST(CpuDevice, LogsOneLineWhenItOpens) {
   EXPECT_NE(lines[0].find("cpu (2 threads; "), std::string::npos);
 }
 
-// What is recorded does not run while it is recorded, runs at each replay, and sees the memory of that
-// moment.
+// Recorded work does not run during recording; it runs at each replay, on the memory's contents at that time.
 TEST(CpuDevice, RecordsAndReplays) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const RouterGemm::Problem problem{

@@ -4,7 +4,7 @@
 
 namespace sluice::test {
 
-TEST(Arena, LendsAlignedPiecesUntilNothingIsLeft) {
+TEST(Arena, LendsAlignedPiecesUntilItIsFull) {
   alignas(256) std::byte block[1024];
   Arena arena(block, sizeof block);
   const Workspace first = arena.lend(1).value(), second = arena.lend(700).value();

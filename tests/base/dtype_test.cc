@@ -9,7 +9,8 @@
 namespace sluice {
 namespace {
 
-// By the words of the specification: sign, four bits of exponent with a bias of 7, three of mantissa.
+// Decoded as the specification describes e4m3: a sign, four exponent bits with a bias of 7, three mantissa
+// bits.
 double value_of(int code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   const double sign = code & 0x80 ? -1 : 1;
@@ -17,7 +18,8 @@ double value_of(int code) {
   return sign * (exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10));
 }
 
-// The nearest value by looking at all of them; of two the one with an even code, which has an even mantissa.
+// The nearest value, found by comparing with all values; of two equally near, the value with the even code
+// (its mantissa is even).
 int nearest_code(double x) {
   int best = 0;
   for (int code = 0; code < 0x7f; ++code) {
@@ -45,14 +47,14 @@ TEST(DType, EveryCodeOfE4m3HasItsValueAndReadsBack) {
   EXPECT_EQ(to_float(E4M3{0x7e}), kE4M3Max);
 }
 
-// Around every value and every tie: the numbers themselves and their neighbours in f32.
+// Every value and every tie, each with its f32 neighbours.
 TEST(DType, E4m3RoundsToTheNearestAndTiesToEven) {
   std::vector<float> numbers = {0, 0x1p-11f, 0x1p-126f, 0x1p-149f, 463, 464, 465, 480, 1e30f};
   for (int code = 0; code < 0x7e; ++code) {
     const double low = value_of(code), high = value_of(code + 1);
     for (const double x : {low, (low + high) / 2, (3 * low + high) / 4}) {
       numbers.push_back(static_cast<float>(x));
-      EXPECT_EQ(numbers.back(), x) << "not a number of f32, so this does not test the tie";
+      EXPECT_EQ(numbers.back(), x) << "no f32 number, so the tie is not tested";
     }
   }
   for (const float x : numbers)

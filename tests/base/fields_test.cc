@@ -27,7 +27,7 @@ TEST(Fields, PrintAndReadBack) {
   EXPECT_EQ(fields_text(read), fields_text(example));
 }
 
-TEST(Fields, ThoseThatAreNotNamedKeepTheirDefaults) {
+TEST(Fields, UnnamedFieldsKeepTheirDefaults) {
   Example example;
   ASSERT_TRUE(parse_fields("  x=f32   count=9 ", &example).ok());
   EXPECT_EQ(fields_text(example), "count=9 scale=1.5 bias=0 x=f32");

@@ -12,7 +12,7 @@ std::string error_of(std::string_view text) {
   return parsed.status().message;
 }
 
-TEST(Json, RefusesWhatIsNoJson) {
+TEST(Json, RefusesTextThatIsNotJson) {
   EXPECT_EQ(error_of("{\"a\": }"), "a.json: wanted JSON, found an error at byte 7 of 7");
   EXPECT_EQ(error_of("{\"a\": \"\xff\"}"),
             "a.json: wanted JSON, found an error at byte 8 of 10, where it is not UTF-8");
@@ -33,7 +33,8 @@ TEST(Json, RefusesNestingWithoutEnd) {
   EXPECT_NE(error_of(std::string(1000000, '[')).find("64 levels"), std::string::npos);
 }
 
-// The library's own builder needs more than two minutes for this: it is quadratic in the objects of an array.
+// The JSON library's own builder takes more than two minutes: its time is quadratic in the objects of an
+// array.
 TEST(Json, ObjectsInAnArrayTakeLinearTime) {
   std::string text = "[{}";
   for (int i = 1; i < 1000000; ++i) text += ",{}";
@@ -51,7 +52,7 @@ TEST(Json, BuildsWhatTheLibraryBuilds) {
   EXPECT_EQ(parse_json("17", "a.json").value(), Json(17));
 }
 
-// The library's own ordered objects need minutes for this: each key is compared with all before it.
+// The JSON library's own ordered objects take minutes: each key is compared with all earlier keys.
 TEST(Json, OrderedObjectsTakeLinearTimeAndKeepTheirOrder) {
   std::string text = "{";
   for (int i = 300000; i-- > 0;)

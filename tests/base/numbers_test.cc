@@ -10,9 +10,9 @@ namespace sluice::test {
 
 TEST(BF16, RoundsToNearestTiesToEven) {
   EXPECT_EQ(to_bf16(1.0f).bits, 0x3F80);
-  EXPECT_EQ(to_bf16(1.0f + 0x1p-8f).bits, 0x3F80);             // half way: the even one
-  EXPECT_EQ(to_bf16(1.0f + 3 * 0x1p-8f).bits, 0x3F82);         // half way, the other side
-  EXPECT_EQ(to_bf16(1.0f + 0x1p-8f + 0x1p-20f).bits, 0x3F81);  // just above half way
+  EXPECT_EQ(to_bf16(1.0f + 0x1p-8f).bits, 0x3F80);             // a tie rounds to even
+  EXPECT_EQ(to_bf16(1.0f + 3 * 0x1p-8f).bits, 0x3F82);         // a tie rounds to even, upwards
+  EXPECT_EQ(to_bf16(1.0f + 0x1p-8f + 0x1p-20f).bits, 0x3F81);  // just above a tie
   EXPECT_EQ(to_bf16(3.4028235e38f).bits, 0x7F80);              // overflows to infinity
   EXPECT_TRUE(std::isnan(to_float(to_bf16(std::nanf("")))));
 }
@@ -41,7 +41,7 @@ TEST(DType, WordsReadBack) {
   EXPECT_FALSE(parse("f16", &unused));
 }
 
-// Salmon et al. publish these answers with their code (Random123, kat_vectors).
+// Published with the code of Salmon et al. (Random123, kat_vectors).
 TEST(Philox, GivesThePublishedAnswers) {
   EXPECT_EQ(philox(0, 0), (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
 }

@@ -1,4 +1,4 @@
-// What a terminal would obey becomes visible, and nothing else changes.
+// Terminal control characters become visible, and nothing else changes.
 #include "base/printable.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ TEST(Printable, EscapesWhatATerminalObeys) {
   EXPECT_EQ(printable("\xc2\x9b"
                       "31m"),
             "\\x9b"
-            "31m");  // CSI in one code point
+            "31m");  // CSI as one code point
 }
 
 TEST(Printable, LeavesTextAlone) {

@@ -25,7 +25,7 @@ TEST(Utf8, EveryCodePointComesBack) {
 
 TEST(Utf8, InvalidBytesBecomeReplacementsAsInPython) {
   const std::string u = kU;
-  // bytes([...]).decode(errors="replace"), each by hand from CPython 3.11.
+  // Expected texts are bytes([...]).decode(errors="replace") of CPython 3.11.
   EXPECT_EQ(valid_utf8("\x80"), u);
   EXPECT_EQ(valid_utf8("\xc0\xaf"), u + u);
   EXPECT_EQ(valid_utf8("\xe0\x80\x80"), u + u + u);
@@ -56,10 +56,10 @@ TEST(Utf8, PiecesDoNotMatter) {
   }
 }
 
-TEST(Utf8, ValidBytesEndBeforeTheFirstThatIsNoCodePoint) {
+TEST(Utf8, ValidBytesEndBeforeTheFirstInvalidOne) {
   EXPECT_TRUE(is_utf8(""));
   EXPECT_TRUE(is_utf8("a\u00e4\u20ac\U0001f986"));
-  // A cut, a surrogate, an overlong form, and a byte that no text has.
+  // A truncated code point, a surrogate, an overlong form, and a byte that never occurs in UTF-8.
   for (const char* wrong : {"ab\xe2\x82", "ab\xed\xa0\x80", "ab\xc0\x80", "ab\xff"})
     EXPECT_EQ(valid_utf8_bytes(wrong), 2u);
 }

@@ -1,4 +1,4 @@
-// The rows of bench/measured: one spelling of each model, and a commit as the version of Sluice.
+// The rows of bench/measured spell each model one way and name Sluice's version by commit.
 #include <gtest/gtest.h>
 
 #include <regex>

@@ -1,5 +1,6 @@
-// Measured rows: read, refused, tabled, drawn. tests/data/bench/ holds rows, and the pages that must come of them;
-// SLUICE_UPDATE_GOLDENS=1 in the environment writes these pages instead of comparing them.
+// Measured rows are read, refused, tabulated and plotted. tests/data/bench/ holds rows and the pages that the
+// report makes of them; SLUICE_UPDATE_GOLDENS=1 in the environment writes these pages instead of comparing
+// them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ TEST(ReportGolden, Pages) {
       std::ofstream(path, std::ios::binary) << page;
       continue;
     }
-    EXPECT_EQ(page, text_of(path)) << "rewrite with ./dev goldens, and read the diff";
+    EXPECT_EQ(page, text_of(path)) << "rewrite it with ./dev goldens, and review the diff";
   }
 }
 
@@ -46,14 +47,14 @@ TEST(Report, RowsComeBackAsTheyWereWritten) {
   }
 }
 
-TEST(Report, WhatWouldBreakALineIsNotWritten) {
+TEST(Report, FieldsThatWouldBreakALineAreRefused) {
   Row row = rows_of(kSuites[0]).front();
   row.version = "1.0, or so";
   EXPECT_EQ(csv_line(row).status().message,
             "csv: version: wanted no comma, no quote and one line, found '1.0, or so'");
 }
 
-TEST(Report, WordsOfOthersAreMadeToFit) {
+TEST(Report, ForeignVersionsAreEscaped) {
   Row row = rows_of(kSuites[0]).front();
   row.version = csv_word("1.0, \"best\" of <32>\n\xc3\xa9|`");
   EXPECT_EQ(row.version, "1.0;  best  of  32      ");
@@ -121,11 +122,11 @@ TEST(Report, PanelsPutOursFirstAndCompareOnlyWhatIsThere) {
   std::vector<std::string> impls;
   for (const Series& s : panel.series) impls.push_back(s.impl);
   EXPECT_EQ(impls, (std::vector<std::string>{"sluice", "cublaslt", "tinygemm"}));
-  EXPECT_DOUBLE_EQ(*ratio_at(panel, 1), 2.6 / 2.0);        // of tinygemm, the faster of two
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 1), 2.6 / 2.0);        // against tinygemm, the faster of two
   EXPECT_DOUBLE_EQ(*ratio_at(panel, 64), 5.75 / 2.125);    // tinygemm has no row
-  EXPECT_DOUBLE_EQ(*ratio_at(panel, 16384), 29.6 / 30.2);  // below 1 is said, too
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 16384), 29.6 / 30.2);  // ratios below 1 are reported, too
   EXPECT_FALSE(ratio_at(figures[0].panels[1], 2).has_value());
-  // One token is bound by bytes, 16384 by bytes as well: 99303680 / 4.55e6 > 12079595520 / 700e6.
+  // Both counts are bound by bytes: for 16384 tokens, 99303680 / 4.55e6 > 12079595520 / 700e6.
   EXPECT_DOUBLE_EQ(panel.floor_us.at(1), kFloorLaunchUs + 743552 / kFloorBytesPerUs);
   EXPECT_DOUBLE_EQ(panel.floor_us.at(16384), kFloorLaunchUs + 99303680 / kFloorBytesPerUs);
 }
@@ -136,7 +137,7 @@ TEST(Report, TheFloorIsOfFlopsWhereTheyTakeLonger) {
   ASSERT_TRUE(rows.ok()) << rows.status().message;
   const Panel panel = figures_of(rows.value())[0].panels[0];
   EXPECT_DOUBLE_EQ(panel.floor_us.at(8), kFloorLaunchUs + 10);
-  EXPECT_FALSE(ratio_at(panel, 8).has_value());  // nothing of ours
+  EXPECT_FALSE(ratio_at(panel, 8).has_value());  // no row of Sluice
 }
 
 TEST(Report, HeadingsNamePaceAndRouting) {
@@ -155,7 +156,7 @@ TEST(Report, HeadingsNamePaceAndRouting) {
   for (const auto& [panel, title] : cases) EXPECT_EQ(title_of(panel), title);
 }
 
-// What stands behind "; " belongs to a row, and keeps nobody from being compared.
+// A remark after "; " belongs to one row and does not prevent comparisons.
 TEST(Report, RemarksOfRowsAreNotCompared) {
   const std::vector<Figure> figures = figures_of(rows_of(kSuites[5]));
   ASSERT_EQ(figures.size(), 5u);
@@ -163,12 +164,12 @@ TEST(Report, RemarksOfRowsAreNotCompared) {
   EXPECT_EQ(panel.note, "1024 in 128 out");
   EXPECT_EQ(series_named(panel, "sluice")->at.at(64).remark, "p99 800.00 ms");
   EXPECT_DOUBLE_EQ(*ratio_at(panel, 1), 1.5);
-  EXPECT_DOUBLE_EQ(*ratio_at(panel, 64), 0.95);  // of the faster of two
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 64), 0.95);  // against the faster of two
   EXPECT_EQ(remark_of("plain;p99"), "");
   EXPECT_EQ(compared_note("plain; p99; p99.9"), "plain");
 }
 
-// A server under load has no floor, and its figures say what their axes are.
+// A loaded server has no roofline, and its figures label their own axes.
 TEST(Report, ServersHaveAxesOfTheirOwn) {
   const std::vector<Figure> figures = figures_of(rows_of(kSuites[5]));
   for (const Figure& figure : figures) {
@@ -181,7 +182,7 @@ TEST(Report, ServersHaveAxesOfTheirOwn) {
   EXPECT_FALSE(serving_axes("decode").has_value());
 }
 
-// What all panels share stands once, below the figure's heading.
+// Conditions that all panels share are written once, below the figure's heading.
 TEST(Report, FiguresSayOnceWhatPanelsShare) {
   Figure figure = figures_of(rows_of(kSuites[3]))[0];
   EXPECT_EQ(text_of(common_conditions(figure)), "burst, routing uniform");
@@ -195,11 +196,11 @@ TEST(Report, FiguresSayOnceWhatPanelsShare) {
 TEST(Report, PeersWithoutRowsAreNamed) {
   const Figure figure = figures_of(rows_of(kSuites[2]))[0];
   EXPECT_EQ(missing_peers(figure, figure.panels[0]),
-            "");  // at one count humming has none, which its column shows
+            "");  // humming lacks a row at one count only, which its column shows
   EXPECT_EQ(missing_peers(figure, figure.panels[1]), "humming");
 }
 
-// The README's table says which peers stood beside us, and where they did not.
+// The README's table names the libraries that were measured, and the counts without a measurement.
 TEST(Report, TheReadmeHasBurstsAndSustainedWork) {
   const std::string table = readme_table(figures_of(rows_of(kSuites[2])));
   EXPECT_EQ(table,
@@ -230,7 +231,7 @@ TEST(Report, ATableStandsBetweenTheMarks) {
             "wanted the line '<!-- sluice bench report: end -->' in the README, found none");
 }
 
-// Keeps what is drawn.
+// Records what is plotted.
 class Sketch final : public Canvas {
  public:
   struct Line {
@@ -256,9 +257,9 @@ class Sketch final : public Canvas {
 
 TEST(Report, RatesThatWereMeasuredMakeBothFloors) {
   const std::vector<Figure> figures = figures_of(rows_of(kSuites[2]));
-  ASSERT_EQ(figures.size(), 1u);  // read and dense_8192 are no figures
+  ASSERT_EQ(figures.size(), 1u);  // read and dense_8192 have no figures
   EXPECT_EQ(figures[0].op, "moe_layer");
-  // The burst of reading and the product as it is sustained.
+  // The burst rate of reads and the sustained rate of products.
   EXPECT_DOUBLE_EQ(figures[0].rates.bytes_per_us, 4294967296 / 944.0);
   EXPECT_DOUBLE_EQ(figures[0].rates.flops_per_us, 1099511627776 / 1600.0);
   const Panel& panel = figures[0].panels[0];
@@ -267,20 +268,21 @@ TEST(Report, RatesThatWereMeasuredMakeBothFloors) {
   EXPECT_DOUBLE_EQ(panel.floor_us.at(1), panel.bytes_us.at(1));
   EXPECT_DOUBLE_EQ(panel.flops_us.at(8192), kFloorLaunchUs + 1630745395200 / figures[0].rates.flops_per_us);
   EXPECT_DOUBLE_EQ(panel.floor_us.at(8192), panel.flops_us.at(8192));
-  // Both floors of each panel are lines of their own; few tokens have no floor of flops on the third.
+  // Each panel has a line for each of the two floors; the third panel has no floor of flops because it has
+  // few tokens.
   Sketch sketch;
   draw(figures[0], {"title"}, sketch);
   const auto floors = std::count_if(sketch.lines.begin(), sketch.lines.end(),
                                     [](const Sketch::Line& l) { return l.width == 1.2; });
   EXPECT_EQ(floors, 5);
-  // Without both rates, floors are of the card as it is known.
+  // If a rate is missing, floors use the known values of the GPU.
   std::vector<Row> rows = rows_of(kSuites[2]);
   std::erase_if(rows, [](const Row& r) { return r.op == "read"; });
   EXPECT_FALSE(rates_of(rows).measured);
   EXPECT_TRUE(figures_of(rows)[0].panels[0].bytes_us.empty());
 }
 
-// Files of rows share operations, but not the files of their figures.
+// Files of rows may share operations, but each file has its own figures.
 TEST(Report, FiguresOfSuitesHaveNamesOfTheirOwn) {
   std::set<std::string> names;
   size_t figures = 0;
@@ -294,7 +296,7 @@ TEST(Report, FiguresOfSuitesHaveNamesOfTheirOwn) {
   EXPECT_TRUE(names.contains("bf16_moe_layer"));
 }
 
-TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {
+TEST(Report, FiguresFitTheirPageAndSluiceIsThickest) {
   for (const Suite& suite : kSuites)
     for (const Figure& figure : figures_of(rows_of(suite))) {
       Sketch sketch;
@@ -307,8 +309,8 @@ TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {
   Sketch sketch;
   const Figure figure = figures_of(rows_of(kSuites[0]))[0];
   draw(figure, {"title"}, sketch);
-  // The first panel's lines of two implementations over three token counts; ours is the last, on top. The third lacks the one
-  // between its two, so it has no line.
+  // The first panel's lines of two implementations over three token counts; Sluice's is drawn last, on top.
+  // The third implementation lacks the count between its two, so it has no line.
   const Colour third = {0, 145, 105};
   for (const Sketch::Line& l : sketch.lines)
     EXPECT_FALSE(l.colour.r == third.r && l.colour.g == third.g && l.points[0].y != l.points[1].y);
@@ -317,7 +319,8 @@ TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {
     if (l.points.size() == 3) curves.push_back(l);
   ASSERT_EQ(curves.size(), 2u);
   EXPECT_GT(curves[1].width, 1.5 * curves[0].width);
-  // Both axes are logarithmic: 1, 64 and 16384 tokens lie 6 and 8 doublings apart, cuBLASLt above us where it is slower.
+  // Both axes are logarithmic: 1, 64 and 16384 tokens are 6 and 8 doublings apart, and cuBLASLt is above
+  // Sluice where it is slower.
   const std::vector<Point>& ours = curves[1].points;
   EXPECT_NEAR((ours[1].x - ours[0].x) / (ours[2].x - ours[0].x), 6.0 / 14, 1e-9);
   EXPECT_LT(curves[0].points[0].y, ours[0].y);

@@ -23,7 +23,7 @@ struct PlanHandle {
   sluice_plan* plan = nullptr;
 };
 
-// What the C++ API computes for the gate.
+// The gate's output from the C++ API.
 std::vector<float> through_cpp(CapiGate& gate) {
   const auto device = cpu::open_device({.threads = 2}).value();
   RouterGemm::Problem problem;
@@ -52,7 +52,7 @@ TEST(Capi, APlanGivesTheBitsOfTheCppPlan) {
   EXPECT_EQ(std::string(sluice_plan_kernel(plan.plan)).substr(0, 16), "cpu.router_gemm.");
 }
 
-TEST(Capi, ATableGivesTheBitsOfThePlanAndTellsItsSteps) {
+TEST(Capi, ATableGivesTheBitsOfThePlanAndListsItsSteps) {
   CapiDevice device;
   CapiGate gate;
   Message error;
@@ -95,7 +95,7 @@ TEST(Capi, LaunchesDoNotAllocate) {
       gate.launch(device, std::max(plan.bytes(), sluice_table_workspace_bytes(table)));
   const int64_t start = allocations();
   { const PlanHandle another(device); }
-  ASSERT_GT(allocations(), start) << "the library's allocations are not counted, so this test could not fail";
+  ASSERT_GT(allocations(), start) << "the library's allocations are not counted, so this test cannot fail";
   const int64_t before = allocations();
   const sluice_status ran = sluice_plan_run(plan.plan, &launch, error);
   const sluice_status ran_table = sluice_table_run(table, 3, &launch, error);
@@ -126,7 +126,7 @@ TEST(Capi, ARecordingRunsWhenItIsReplayed) {
   sluice_recording* recording = nullptr;
   ASSERT_EQ(sluice_record(device.device, launch.stream, enqueue, &step, &recording, error), SLUICE_OK)
       << error.str();
-  EXPECT_EQ(gate.y, std::vector<float>(15, -1.f)) << "recording runs nothing";
+  EXPECT_EQ(gate.y, std::vector<float>(15, -1.f)) << "recording must run nothing";
   ASSERT_EQ(sluice_replay(device.device, recording, launch.stream, error), SLUICE_OK) << error.str();
   EXPECT_EQ(gate.y, through_cpp(gate));
   gate.x[0] += 1;
@@ -139,7 +139,7 @@ TEST(Capi, ARecordingRunsWhenItIsReplayed) {
   EXPECT_EQ(sluice_record(device.device, launch.stream, enqueue, &step, &recording, error), SLUICE_CORRUPT);
   EXPECT_EQ(error.str(), "record: the callback returned 'corrupt data'");
   EXPECT_EQ(recording, nullptr);
-  EXPECT_EQ(sluice_plan_run(plan.plan, &launch, error), SLUICE_OK) << "the stream no longer records";
+  EXPECT_EQ(sluice_plan_run(plan.plan, &launch, error), SLUICE_OK) << "the stream must no longer record";
 }
 
 TEST(Capi, MemoryIsAlignedAndCopied) {
@@ -183,7 +183,7 @@ TEST(Capi, ExplainAnswersWithoutADevice) {
 
   const sluice_policy force{"cpu.router_gemm.dot", 0};
   question.policy = &force;
-  EXPECT_EQ(sluice_explain(&question, &out, error), SLUICE_UNSUPPORTED) << "it is not of that backend";
+  EXPECT_EQ(sluice_explain(&question, &out, error), SLUICE_UNSUPPORTED) << "the device is of another backend";
   EXPECT_NE(std::string(buffer).find("!! no kernel accepts it"), std::string::npos) << buffer;
 
   CapiDevice device;

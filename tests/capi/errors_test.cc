@@ -1,4 +1,4 @@
-// Every wrong use gets its code and a message that names the thing.
+// Every wrong use returns its status and a message that names the error.
 #include <climits>
 #include <cstdint>
 #include <cstring>
@@ -23,7 +23,7 @@ class CapiErrors : public ::testing::Test {
     EXPECT_NE(error_.str().find(part), std::string::npos) << "wanted '" << part << "' in: " << error_.str();
     error_.data[0] = '\0';
   }
-  // Creates a plan that must be refused.
+  // Creates a plan that must be rejected.
   void expect_no_plan(const char* op, const char* problem, const sluice_policy* policy, sluice_status want,
                       const std::string& part) {
     sluice_plan* plan = nullptr;
@@ -32,7 +32,7 @@ class CapiErrors : public ::testing::Test {
     EXPECT_NE(error.str().find(part), std::string::npos) << "wanted '" << part << "' in: " << error.str();
     EXPECT_EQ(plan, nullptr);
   }
-  // Runs the gate, spoiled; nothing may be written.
+  // Runs the gate after `spoil` has made the call invalid; nothing may be written.
   template <class Spoil>
   void expect_refused(const std::string& part, Spoil spoil) {
     CapiGate gate;
@@ -61,7 +61,7 @@ TEST_F(CapiErrors, NamesThatDoNotExist) {
 }
 
 TEST_F(CapiErrors, KernelsThatRefuse) {
-  // Planned kernels belong to another backend: the CPU device does not know them at all.
+  // The planned kernels belong to another backend, so the CPU device does not know them.
   const sluice_policy planned{"cuda.router_gemm.splitk_sm90", 0};
   expect_no_plan("router_gemm", "", &planned, SLUICE_INVALID_ARGUMENT, "policy.force");
 }
@@ -107,7 +107,7 @@ TEST_F(CapiErrors, DevicesThatAreNotThere) {
   sluice_device* device = nullptr;
   sluice_device_options options = SLUICE_DEVICE_OPTIONS_INIT;
   options.backend = SLUICE_CUDA;
-  options.index = 4096;  // also where there are GPUs
+  options.index = 4096;  // no machine has this many GPUs
   expect(sluice_open(&options, &device, error_), SLUICE_UNSUPPORTED, "cuda: wanted ");
   options.backend = 9;
   expect(sluice_open(&options, &device, error_), SLUICE_INVALID_ARGUMENT, "backend");
@@ -119,7 +119,7 @@ TEST_F(CapiErrors, DevicesThatAreNotThere) {
   EXPECT_EQ(device, nullptr);
 }
 
-// What a later header's struct looks like from here.
+// A struct of a later header version, as this version sees it.
 struct LaterOptions {
   sluice_device_options known = SLUICE_DEVICE_OPTIONS_INIT;
   int64_t later = 0;
@@ -157,7 +157,8 @@ TEST_F(CapiErrors, StreamsThatCannotBeWrapped) {
   EXPECT_EQ(sluice_stream_retarget(device_.device, stream, nullptr, error_), SLUICE_OK) << error_.str();
   sluice_stream_unwrap(device_.device, stream);
   sluice_stream_unwrap(nullptr, stream);
-  EXPECT_EQ(sluice_wait(device_.device, stream, error_), SLUICE_OK) << "the device's own stream stays";
+  EXPECT_EQ(sluice_wait(device_.device, stream, error_), SLUICE_OK)
+      << "the device's own stream remains valid";
 }
 
 TEST_F(CapiErrors, QuestionsThatCannotBeAnswered) {
@@ -204,7 +205,7 @@ TEST_F(CapiErrors, BuffersThatAreTooShort) {
   EXPECT_GT(brief.needed, sizeof words);
 }
 
-// Of every operation: what would take for ever to plan is refused by its bound.
+// For every operation, a bound that would take too long to plan is rejected.
 TEST_F(CapiErrors, AHugeBoundOfATableIsRefusedAtOnce) {
   for (size_t i = 0; i < sluice_op_count(); ++i) {
     sluice_table* table = nullptr;
@@ -250,10 +251,10 @@ TEST_F(CapiErrors, NullPointersAreNamed) {
   expect(sluice_op_tensors(
              nullptr, "", [](void*, const sluice_slot*) {}, nullptr, error_),
          bad, "op");
-  EXPECT_EQ(sluice_plan_run(nullptr, &launch, nullptr), bad) << "no message buffer is fine";
+  EXPECT_EQ(sluice_plan_run(nullptr, &launch, nullptr), bad) << "the message buffer is optional";
 }
 
-TEST_F(CapiErrors, ExceptionsOfCallbacksStopAtTheBorder) {
+TEST_F(CapiErrors, ExceptionsOfCallbacksBecomeErrors) {
   sluice_recording* recording = nullptr;
   const auto record = [&](sluice_enqueue enqueue) {
     return sluice_record(device_.device, device_.stream(), enqueue, nullptr, &recording, error_);
@@ -267,8 +268,8 @@ TEST_F(CapiErrors, ExceptionsOfCallbacksStopAtTheBorder) {
          SLUICE_DEVICE, "unknown type");
 }
 
-// Callbacks come from languages whose integers are wider than an enum's eight bits.
-TEST_F(CapiErrors, CallbacksThatReturnNoStatusFail) {
+// Other languages' integers are wider than the enum's eight bits, so callbacks can return any number.
+TEST_F(CapiErrors, CallbacksThatReturnAnInvalidStatusFail) {
   static int32_t returned;
   int32_t (*const enqueue)(void*) = [](void*) { return returned; };
   sluice_recording* recording = nullptr;

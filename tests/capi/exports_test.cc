@@ -1,4 +1,4 @@
-// The shared library exports sluice_* and nothing else, and every function of the header.
+// The shared library exports exactly the functions of its header, all named sluice_*.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -37,7 +37,7 @@ TEST(CapiExports, AreTheHeadersFunctionsAndNothingElse) {
   EXPECT_EQ(names, declared());
 }
 
-// What a program asks the system for, by the names without their versions.
+// The shared libraries that a program needs, named without their versions.
 std::set<std::string> libraries_of(const char* program) {
   const Outcome dump = run_process({"readelf", "-d", program});
   EXPECT_EQ(dump.status, 0) << dump.err;
@@ -51,14 +51,15 @@ std::set<std::string> libraries_of(const char* program) {
   return out;
 }
 
-// Neither drawing nor a window system comes with the command or the library: a server has none. The command alone edits lines.
+// Neither the command nor the library links graphics or window libraries, because a server has none. Only the
+// command links line editing.
 TEST(Links, AreTheFewThatTheyNeed) {
   const std::set<std::string> known = {
       "libc",    "libm",     "libgcc_s", "libstdc++", "ld-linux-x86-64", "libhwy",     "libpcre2-8",
       "libasan", "libubsan", "libtsan",  "libdl",     "librt",           "libpthread", "ld-linux-aarch64"};
   for (const char* program : {SLUICE_COMMAND, SLUICE_LIBRARY}) {
     const std::set<std::string> needed = libraries_of(program);
-    EXPECT_TRUE(needed.contains("libc")) << "nothing was read of " << program;
+    EXPECT_TRUE(needed.contains("libc")) << "no libraries were found for " << program;
     for (const std::string& name : needed) {
       const bool edits = program == std::string(SLUICE_COMMAND) && name == "libedit";
       EXPECT_TRUE(edits || known.contains(name)) << program << " links " << name;

@@ -1,4 +1,4 @@
-// Calls that are wrong in ways a C program gets wrong.
+// Calls with errors that C programs make.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kGuard = 1 << 20;
 
-// A problem with every tensor it wants, zeros but for what sequences need.
+// A problem with all its tensors, filled with zeros except where sequences need values.
 class AnyCall {
  public:
   AnyCall(const CapiDevice& planned_for, const char* op, const char* problem, const char* kernel = nullptr) {
@@ -74,7 +74,7 @@ const Case kCases[] = {
     {"sample", "rows=32 vocab=5000", {}},
     {"top_logprobs", "rows=32 logit_rows=32 vocab=5000", {}},
 };
-// Tiles of AMX: kernels of their own, where the processor has them.
+// AMX kernels, tested on processors with AMX.
 const Case kTileCases[] = {
     {"linear", "tokens=256 features=512 width=256 layout=panels16", {}, "cpu.linear.bf16_amx"},
     {"expert_gemm",
@@ -87,7 +87,7 @@ const Case kTileCases[] = {
      "cpu.expert_gemm.mxfp4_amx"},
 };
 
-// Why no case of them runs here; empty: they do.
+// The reason why AMX cases do not run here; empty if they do.
 std::string no_tiles() {
   const CapiDevice device(1);
   sluice_plan* plan = nullptr;
@@ -102,7 +102,7 @@ std::string no_tiles() {
   return std::string("wanted a processor with amx_bf16, found ") + sluice_device_text(device.device);
 }
 
-// A plan counts the threads of its device, each with scratch of its own.
+// A plan fixes the number of threads, because each thread has scratch memory of its own.
 void refuse_streams_of_more_threads(std::span<const Case> cases) {
   const CapiDevice one(1), eight(8);
   for (const Case& c : cases) {
@@ -114,14 +114,14 @@ void refuse_streams_of_more_threads(std::span<const Case> cases) {
         << c.op << ": " << error.str();
     EXPECT_TRUE(call.guard_intact()) << c.op;
     EXPECT_EQ(call.run(one.stream(), error), SLUICE_OK) << c.op << ": " << error.str();
-    // What is more than enough for fewer threads.
+    // Scratch memory for more threads also serves fewer threads.
     AnyCall large(eight, c.op, c.problem, c.kernel);
     for (const auto& [name, values] : c.inputs) large.set(name, values);
     EXPECT_EQ(large.run(one.stream(), error), SLUICE_OK) << c.op << ": " << error.str();
   }
 }
 
-// A recording holds the workspace that it was made with: on a device of more threads, as many run as have scratch.
+// A recording keeps its workspace: on a device with more threads, only as many run as have scratch memory.
 void stay_in_the_workspace_of_a_recording(std::span<const Case> cases) {
   const CapiDevice one(1), eight(8);
   for (const Case& c : cases) {
@@ -217,7 +217,8 @@ TEST(CapiHostile, FieldsThatCannotBe) {
               std::string::npos);
 }
 
-// Every integer of every operation by itself: what the contract lets through has tensors of sizes that can be.
+// Tries every integer of every operation: problems that the contract accepts must not have tensors of negative
+// size.
 TEST(CapiHostile, NoTensorHasANegativeSize) {
   const auto visit = [](void* context, const sluice_slot* slot) {
     for (int32_t i = 0; i < slot->rank; ++i)
@@ -260,7 +261,7 @@ TEST(CapiHostile, NumbersThatNoFormulaTakes) {
     }
 }
 
-TEST(CapiHostile, MessagesHoldNothingThatATerminalObeys) {
+TEST(CapiHostile, MessagesHoldNoTerminalControlCharacters) {
   const CapiDevice device;
   sluice_plan* plan = nullptr;
   Message error;

@@ -1,4 +1,4 @@
-// A layer through the C ABI, with random weights in the caller's own memory.
+// A layer used through the C ABI, with random weights in the caller's own memory.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace sluice::test {
 
-// The tensors of a layer as sluice.h wants them, in an order of no meaning.
+// The tensors of a layer as sluice.h requires them, in arbitrary order.
 struct CallersTensors {
   CallersTensors(std::vector<StoredTensor> from) : stored(std::move(from)) {  // NOLINT
     std::rotate(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(stored.size() / 2),
@@ -35,7 +35,7 @@ struct CallersTensors {
   sluice_weights all{};
 };
 
-// A layer of so many tokens, its workspace, and tensors to run it on.
+// A layer for up to `tokens` tokens, its workspace, and tensors to run it on.
 struct CapiLayer {
   static constexpr int64_t kTokens = 5;
   CapiLayer(const CapiDevice& on, const MoeConfig& config, const Slice& slice = {}) : device(on), c(config) {
@@ -69,7 +69,7 @@ struct CapiLayer {
   sluice_status load(const CallersTensors& tensors, sluice_text* error) {
     return sluice_layer_load(layer, &tensors.all, error);
   }
-  // y after a run that must succeed.
+  // Runs the layer, which must succeed, and returns y.
   std::vector<uint16_t> run() {
     std::fill(y.begin(), y.end(), uint16_t{0x7FC1});
     Message error;
@@ -87,7 +87,7 @@ struct CapiLayer {
   std::vector<sluice_arg> args;
 };
 
-// The same layer by the C++ API, from a checkpoint's file.
+// The same layer through the C++ API, loaded from a checkpoint file.
 inline std::vector<uint16_t> through_cpp(const RandomMoe& moe, MoeNaming naming, int64_t number,
                                          const Slice& slice, std::vector<uint16_t> x) {
   const auto device = cpu::open_device({.threads = 2}).value();

@@ -1,4 +1,4 @@
-// Every wrong use of a layer gets its code and a message that names the thing; nothing runs then.
+// Every wrong use of a layer returns its status and a message that names the error, and runs nothing.
 #include <functional>
 
 #include "capi/layer.h"
@@ -29,14 +29,14 @@ class CapiLayerErrors : public ::testing::Test {
     expect(sluice_layer_create(device_.device, &options, &layer, error_), want, part);
     EXPECT_EQ(layer, nullptr) << part;
   }
-  // Loads tensors, spoiled.
+  // Loads tensors after `spoil` has made them invalid.
   void no_load(sluice_status want, const std::string& part,
                const std::function<void(CallersTensors&)>& spoil) {
     CallersTensors tensors(stored_);
     spoil(tensors);
     expect(layer_.load(tensors, error_), want, part);
   }
-  // Runs the loaded layer, spoiled: nothing may be written.
+  // Runs the loaded layer after `spoil` has made the call invalid; nothing may be written.
   void no_run(const std::string& part, const std::function<void(CapiLayer&, sluice_launch&)>& spoil) {
     std::fill(layer_.y.begin(), layer_.y.end(), uint16_t{7});
     const auto args = layer_.args;
@@ -86,7 +86,7 @@ TEST_F(CapiLayerErrors, OptionsThatCannotBe) {
   no_layer(kBad, "decode_tokens: wanted 0 or more, found -1", [](auto& o) { o.decode_tokens = -1; });
   no_layer(SLUICE_UNSUPPORTED, "cpu.expert_gemm.dot: needs layout row_major",
            [](auto& o) { o.backend_decode = "cpu.expert_gemm.dot"; });
-  // 2^40 experts or columns: refused before any memory is taken.
+  // 2^40 experts or columns: rejected before any memory is allocated.
   for (const char* huge : {"experts=1099511627776", "hidden=1099511627776", "intermediate=1099511627776",
                            "hidden=0", "top_k=0", "top_k=-1", "experts=-5"}) {
     sluice_layer_options options = SLUICE_LAYER_OPTIONS_INIT;
@@ -97,7 +97,7 @@ TEST_F(CapiLayerErrors, OptionsThatCannotBe) {
   }
 }
 
-// Each field by itself, named, with what it may be.
+// Every field out of range is named, with the allowed values.
 TEST_F(CapiLayerErrors, FieldsOutsideTheirRange) {
   const std::pair<const char*, const char*> kIntegers[] = {{"hidden", "1 to 65536"},
                                                            {"intermediate", "1 to 65536"},
@@ -135,7 +135,7 @@ TEST_F(CapiLayerErrors, FieldsOutsideTheirRange) {
     no_layer(kBad, std::string(field) + ": wanted a number", [&](auto& o) { o.fields = infinite.c_str(); });
   }
   no_layer(kBad, "top_k: wanted 1 to 3 (experts), found 4", [](auto& o) { o.fields = "experts=3 top_k=4"; });
-  // No number is missing above.
+  // The lists above contain every numeric field.
   size_t numbers = 0;
   const auto count = [](void* context, const sluice_field* f) {
     *static_cast<size_t*>(context) += f->word_count == 0;
@@ -152,7 +152,8 @@ TEST_F(CapiLayerErrors, ALayerWithoutWeights) {
              layer_.layer, [](void*, const void*, size_t) { return SLUICE_OK; }, nullptr, error_),
          kBad, "wanted weights");
   size_t bytes = 0;
-  EXPECT_EQ(sluice_layer_packed_bytes(layer_.layer, &bytes, error_), SLUICE_OK) << "known before";
+  EXPECT_EQ(sluice_layer_packed_bytes(layer_.layer, &bytes, error_), SLUICE_OK)
+      << "packed sizes are known without weights";
   EXPECT_GT(bytes, 1000u);
 }
 
@@ -194,7 +195,7 @@ TEST_F(CapiLayerErrors, WeightsThatDoNotFit) {
   no_load(kBad, "weights.layer: wanted -1 (the only one) or more, found -2",
           [](CallersTensors& t) { t.all.layer = -2; });
   no_load(kBad, "weights.layer: wanted a number", [](CallersTensors& t) { t.all.naming = "deepseek_v4"; });
-  // Two layers, and no number.
+  // Tensors of two layers, and no layer number.
   std::vector<StoredTensor> both = moe_.tensors(MoeNaming::kGptOss, 4);
   for (const StoredTensor& t : stored_)
     if (t.what.name != "odd") both.push_back(t);
@@ -208,16 +209,16 @@ TEST_F(CapiLayerErrors, WhatIsRefusedBeforePackingLeavesTheWeights) {
   const std::vector<uint16_t> y = layer_.run();
   no_load(SLUICE_CORRUPT, "wanted tensor", [](CallersTensors& t) { t.at("router.bias").name = "else"; });
   EXPECT_EQ(layer_.run(), y);
-  // A scale that is no number is looked for before older weights are touched; without any, it is found while packing. The others
-  // differ from those that are there, so that one that was written would show.
+  // If a layer has weights, a NaN scale is found before they are touched; if it has none, during packing. The
+  // other tensors differ from the loaded ones, so that a written tensor would show.
   RandomMoe other(moe_.config, 6);
   other.down[0].scales[2] = 255;
   const CallersTensors update(other.tensors(MoeNaming::kGptOss, 3));
   expect(sluice_layer_replace_expert(layer_.layer, 0, &update.all, error_), SLUICE_CORRUPT,
          "expert 0, row 0");
-  EXPECT_EQ(layer_.run(), y) << "an expert is checked first";
+  EXPECT_EQ(layer_.run(), y) << "one expert is checked before it is written";
   expect(layer_.load(update, error_), SLUICE_CORRUPT, "expert 0, row 0");
-  EXPECT_EQ(layer_.run(), y) << "all are checked first";
+  EXPECT_EQ(layer_.run(), y) << "all experts are checked before any is written";
   CapiLayer fresh(device_, moe_.config);
   expect(fresh.load(update, error_), SLUICE_CORRUPT, "expert 0, row 0");
   const sluice_launch launch = fresh.launch();
@@ -256,7 +257,7 @@ TEST_F(CapiLayerErrors, RunsThatDoNotFit) {
   no_run("stream", [](auto&, sluice_launch& l) { l.stream.native = nullptr; });
   no_run("stream", [](auto&, sluice_launch& l) { l.stream.backend = SLUICE_CUDA; });
   no_run("arg_count: wanted at most 32", [](auto&, sluice_launch& l) { l.arg_count = 1000; });
-  layer_.run();  // and goes on
+  layer_.run();  // the layer still runs
 }
 
 TEST_F(CapiLayerErrors, NullsAndBuffersThatAreTooShort) {

@@ -1,4 +1,5 @@
-// What a layer can take and give beside x and y, through the handle, on any device: the bits of the C++ layer on the same tensors.
+// A layer's optional inputs and outputs through the handle, on any device: the same bits as the C++ layer on
+// the same tensors.
 #pragma once
 #include "backends/backends.h"
 #include "capi/layer.h"
@@ -6,12 +7,12 @@
 
 namespace sluice::test {
 
-// Constants and helpers are of this header's tests alone.
+// In a namespace because only this header's tests use these constants and helpers.
 namespace features {
 
 constexpr int64_t kTokens = CapiLayer::kTokens;
 
-// Tensors of a call, by name, filled with what is legal there.
+// Tensors of a call, by name, filled with legal values.
 struct Call {
   Call(const MoeConfig& c, uint64_t seed) {
     Random random(seed);
@@ -26,7 +27,7 @@ struct Call {
     });
   }
   static void put(const MoeConfig& c, const SlotSpec& spec, int64_t i, Random& random, std::byte* to) {
-    const int64_t expert = (i + i / c.top_k * 3) % c.experts;  // others in every slot of a token
+    const int64_t expert = (i + i / c.top_k * 3) % c.experts;  // different experts in the slots of a token
     const float real = static_cast<float>(random.normal());
     int32_t whole = 0;
     if (spec.name == "ids_in") whole = i % 7 == 3 ? -1 : static_cast<int32_t>(expert);
@@ -53,7 +54,7 @@ struct Call {
   std::vector<SlotSpec> specs;
 };
 
-// Beside a checkpoint's tensors: what adapters and parameters of each expert want.
+// Tensors in addition to a checkpoint's: adapters, and activation parameters per expert.
 inline void add_beside(const MoeConfig& c, std::vector<StoredTensor>* tensors) {
   Random random(9);
   MoeWeights unused;
@@ -78,7 +79,7 @@ inline void add_beside(const MoeConfig& c, std::vector<StoredTensor>* tensors) {
   }
 }
 
-// Memory of a device opened through the C ABI, filled from the host and read back.
+// Memory of a device opened through the C ABI, which can be written and read from the host.
 class Lent {
  public:
   Lent(sluice_device* device, const std::vector<std::byte>& bytes) : device_(device), bytes_(bytes.size()) {
@@ -106,7 +107,7 @@ class Lent {
 };
 using Loans = std::vector<std::unique_ptr<Lent>>;
 
-// The handle's outputs and inputs after a run, on `backend`; weights from the host or from the device.
+// The handle's inputs and outputs after a run on `backend`; weights are on the host or on the device.
 inline void run_handle(sluice_backend backend, bool weights_there, const MoeConfig& config,
                        const std::vector<StoredTensor>& stored, Call* call) {
   sluice_device_options options = SLUICE_DEVICE_OPTIONS_INIT;
@@ -152,7 +153,7 @@ inline void run_handle(sluice_backend backend, bool weights_there, const MoeConf
   sluice_close(device);
 }
 
-// The same by the C++ API, from a checkpoint's file.
+// The same through the C++ API, loaded from a checkpoint file.
 inline void run_cpp(Backend backend, MoeNaming naming, const MoeConfig& config,
                     const std::vector<StoredTensor>& stored, Call* call) {
   const auto device = open_device({.backend = backend});
@@ -209,7 +210,7 @@ inline void agrees(Backend backend, MoeConfig config, MoeNaming naming) {
   }
 }
 
-// Every feature, on this backend.
+// Tests every feature on `backend`.
 inline void all_agree(Backend backend) {
   const MoeConfig plain = small_config(MoeNaming::kGptOss);
   const auto with = [&](auto change) {

@@ -5,7 +5,7 @@ namespace {
 
 TEST(CapiLayerFeatures, GiveTheBitsOfTheCppLayer) { features::all_agree(Backend::kCpu); }
 
-TEST(CapiLayerFeatures, WhatStandsBesideACheckpointIsNamed) {
+TEST(CapiLayerFeatures, TensorsBesideACheckpointAreNamed) {
   MoeConfig config = small_config(MoeNaming::kGptOss);
   config.per_expert = true;
   const RandomMoe moe(config, 5);

@@ -1,11 +1,11 @@
-// A layer's weights in the caller's memory, sizes before there is a layer, and questions that need no device.
+// A layer's weights in the caller's memory, sizes before a layer exists, and descriptions without a device.
 #include "capi/layer.h"
 #include "capi/shared_moes.h"
 
 namespace sluice::test {
 namespace {
 
-// Memory with bytes on both sides that nobody may write.
+// Memory between guard bytes that must not be written.
 struct Fenced {
   explicit Fenced(size_t count) : all(count + 3 * kFence, std::byte{0xA5}), bytes(count) {
     at = all.data() + kFence;
@@ -41,7 +41,7 @@ class CapiLayerMemory : public ::testing::Test {
   Message error_;
 };
 
-TEST_F(CapiLayerMemory, OfTheCallerHoldsTheSameBitsAndNoMoreIsWritten) {
+TEST_F(CapiLayerMemory, OfTheCallerHoldsTheSameBitsAndItsGuardsStay) {
   CapiLayer own(device_, moe_.config);
   ASSERT_EQ(own.load(tensors_, error_), SLUICE_OK) << error_.str();
   const std::vector<uint16_t> want = own.run();
@@ -60,7 +60,7 @@ TEST_F(CapiLayerMemory, OfTheCallerHoldsTheSameBitsAndNoMoreIsWritten) {
   EXPECT_TRUE(memory.whole());
   EXPECT_GT(std::count_if(memory.at, memory.at + weights, [](std::byte b) { return b != std::byte{0xA5}; }),
             static_cast<std::ptrdiff_t>(weights / 2));
-  // Written elsewhere and read back: what runs is what the caller's memory holds.
+  // The caller's memory is overwritten and restored: the layer runs on what the memory holds.
   const std::vector<std::byte> kept(memory.at, memory.at + weights);
   std::fill(memory.at, memory.at + weights, std::byte{0});
   EXPECT_NE(own.run(), want);
@@ -88,10 +88,10 @@ TEST_F(CapiLayerMemory, ThatDoesNotFitIsRefused) {
   EXPECT_TRUE(memory.whole());
 }
 
-// A program built against the header before `weights` was there.
-TEST_F(CapiLayerMemory, OptionsOfTheFirstVersionAreTaken) {
+// The options of a program built against a header without the field `weights`.
+TEST_F(CapiLayerMemory, OptionsOfTheFirstVersionAreAccepted) {
   options_.size = offsetof(sluice_layer_options, weights);
-  options_.weights = reinterpret_cast<void*>(16);  // not looked at
+  options_.weights = reinterpret_cast<void*>(16);  // must not be read
   EXPECT_EQ(create(), SLUICE_OK) << error_.str();
 }
 
@@ -130,7 +130,7 @@ TEST_F(CapiLayerMemory, ALayerIsDescribedWithoutADevice) {
   EXPECT_EQ(describe({&options, "h2000", nullptr}, {1}, error_).status, SLUICE_INVALID_ARGUMENT);
 }
 
-// An open device is asked the same way, and what is said is what a layer on it runs.
+// An open device gives the same description, and it describes what a layer on the device runs.
 TEST_F(CapiLayerMemory, TheDescriptionIsWhatTheLayerSays) {
   ASSERT_EQ(create(), SLUICE_OK) << error_.str();
   const Answer asked = describe({&options_, nullptr, device_.device}, {1, 5}, error_);
@@ -142,7 +142,7 @@ TEST_F(CapiLayerMemory, TheDescriptionIsWhatTheLayerSays) {
   EXPECT_EQ(asked.said, room.data());
 }
 
-// Kernels of the experts by name, for decode and for prefill: what is planned is what is said.
+// Experts' kernels by name, for decode and for prefill: the description names what is planned.
 TEST_F(CapiLayerMemory, KernelsOfTheExpertsByPhase) {
   const auto line = [](const std::string& said, const std::string& tokens) {
     const size_t at = said.find("tokens   " + tokens + "\n");
@@ -165,15 +165,16 @@ TEST_F(CapiLayerMemory, KernelsOfTheExpertsByPhase) {
   const int64_t tokens[] = {3, 4};
   ASSERT_EQ(sluice_layer_explain(layer_, tokens, 2, &text, error_), SLUICE_OK) << error_.str();
   EXPECT_EQ(asked.said, room.data());
-  // Decode ends at 64 tokens unless told.
+  // By default, decode ends at 64 tokens.
   options_.decode_tokens = 0, options_.tokens_max = 65, options_.backend_prefill = "dot";
   EXPECT_EQ(describe({&options_, nullptr, device_.device}, {64, 65}, error_).status, SLUICE_UNSUPPORTED);
   EXPECT_NE(error_.str().find("layout row_major"), std::string::npos) << error_.str();
-  options_.tokens_max = 64;  // then nobody asks for the kernel of prefill
+  options_.tokens_max = 64;  // so no prefill kernel is needed
   EXPECT_EQ(describe({&options_, nullptr, device_.device}, {64}, error_).status, SLUICE_OK) << error_.str();
 }
 
-// Planning for many tokens is most of what making a layer costs: the second of its kind has nothing left to plan.
+// Planning for many tokens dominates the creation of a layer, so a second equal layer reuses the first one's
+// plan.
 TEST(SharedMoes, LayersThatAreAlikeShareOnePlan) {
   const auto device = cpu::open_device({.threads = 1}).value();
   capi::SharedMoes moes;

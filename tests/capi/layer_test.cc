@@ -1,4 +1,4 @@
-// The layer behind one handle: every naming, slices, replaced experts, packed bytes out and in.
+// The layer handle: all tensor namings, slices, replaced experts, and export and import of packed bytes.
 #include "capi/layer.h"
 
 #include <chrono>
@@ -21,7 +21,7 @@ TEST(CapiLayers, EveryNamingAndSliceGivesTheBitsOfTheCheckpoint) {
       Message error;
       ASSERT_EQ(layer.load(tensors, error), SLUICE_OK) << word(naming) << ": " << error.str();
       EXPECT_EQ(layer.run(), through_cpp(moe, naming, number, slice, layer.x)) << word(naming);
-      // Named, and over the weights that are there.
+      // The naming is given, and weights are loaded over others.
       sluice_weights named = tensors.all;
       named.naming = word(naming).data(), named.layer = number;
       ASSERT_EQ(sluice_layer_load(layer.layer, &named, error), SLUICE_OK) << error.str();
@@ -73,7 +73,7 @@ bool is_of_experts(const std::string& name) {
   return false;
 }
 
-// Experts first .. first + count - 1 of the tensors whose first size is all of them; the names keep what they are.
+// Experts first .. first + count - 1 of tensors whose first dimension is the expert; the names stay.
 std::vector<StoredTensor> experts_alone(std::vector<StoredTensor> tensors, int64_t experts, int64_t first,
                                         int64_t count) {
   for (StoredTensor& t : tensors) {
@@ -99,7 +99,7 @@ TEST(CapiLayers, ARanksOwnExpertsAreEnough) {
   }
 }
 
-// One expert's tensors of a naming, and nothing else.
+// Only the tensors of one expert, in a naming.
 std::vector<StoredTensor> one_expert(const RandomMoe& moe, MoeNaming naming, int64_t expert) {
   const std::string number = ".experts." + std::to_string(expert) + ".";
   std::vector<StoredTensor> out;
@@ -120,7 +120,8 @@ TEST(CapiLayers, AnExpertIsReplacedByItsTensorsAlone) {
     Message error;
     ASSERT_EQ(layer.load(old, error), SLUICE_OK) << error.str();
     const std::vector<uint16_t> was = layer.run();
-    // All of them, one after the other: then it is the other layer, but for the router and the shared expert.
+    // After all experts are replaced, one by one, the layer equals the other layer, except for the router and
+    // the shared expert.
     for (int64_t e = 0; e < 8; ++e) {
       CallersTensors update(one_expert(other, naming, e));
       update.all.naming = word(naming).data(), update.all.layer = 0;
@@ -172,11 +173,11 @@ TEST(CapiLayers, PackedBytesGoOutAndIn) {
         << error.str();
     const std::vector<uint16_t> want = layer.run();
     EXPECT_EQ(again.run(), want);
-    EXPECT_EQ(packed(again), bytes) << "fingerprints travel too";
+    EXPECT_EQ(packed(again), bytes) << "packed bytes include fingerprints";
     ASSERT_EQ(again.load(others, error), SLUICE_OK);
     EXPECT_NE(again.run(), want);
     ASSERT_EQ(sluice_layer_read_packed(again.layer, bytes.data(), bytes.size(), error), SLUICE_OK);
-    EXPECT_EQ(again.run(), want) << "over other weights";
+    EXPECT_EQ(again.run(), want) << "loaded over other weights";
   }
 }
 
@@ -194,7 +195,7 @@ TEST(CapiLayers, PackedBytesOfAnotherLayerAreRefused) {
     EXPECT_EQ(sluice_layer_read_packed(layer.layer, bytes.data(), bytes.size(), error), SLUICE_CORRUPT)
         << part;
     EXPECT_NE(error.str().find(part), std::string::npos) << "wanted '" << part << "' in: " << error.str();
-    EXPECT_EQ(layer.run(), y) << "the layer keeps what it had: " << part;
+    EXPECT_EQ(layer.run(), y) << "the layer keeps its weights: " << part;
   };
   const auto with = [&](const std::string& was, const std::string& now) {
     std::string text(good.begin(), good.end());
@@ -217,9 +218,9 @@ TEST(CapiLayers, PackedBytesOfAnotherLayerAreRefused) {
     refused(bytes, "hash: wanted");
   }
   std::vector<char> bytes = good;
-  bytes[bytes.size() - 90] ^= 1;  // of the fingerprints
+  bytes[bytes.size() - 90] ^= 1;  // a byte of the fingerprints
   refused(bytes, "sluice.fingerprints: hash");
-  // Another shape.
+  // A layer of another size.
   MoeConfig wider = moe.config;
   wider.hidden += 32;
   const RandomMoe other(wider, 5);
@@ -240,7 +241,7 @@ TEST(CapiLayers, RunsAllocateNothingAndAreRecorded) {
   const sluice_launch launch = layer.launch();
   const int64_t start = allocations();
   { const CapiLayer another(device, moe.config); }
-  ASSERT_GT(allocations(), start) << "the library's allocations are not counted, so this test could not fail";
+  ASSERT_GT(allocations(), start) << "the library's allocations are not counted, so this test cannot fail";
   const int64_t before = allocations();
   const sluice_status ran = sluice_layer_run(layer.layer, &launch, error);
   EXPECT_EQ(allocations(), before);
@@ -261,7 +262,7 @@ TEST(CapiLayers, RunsAllocateNothingAndAreRecorded) {
                 &step, &recording, error),
             SLUICE_OK)
       << error.str();
-  EXPECT_EQ(layer.y, std::vector<uint16_t>(layer.y.size())) << "recording ran something";
+  EXPECT_EQ(layer.y, std::vector<uint16_t>(layer.y.size())) << "recording must run nothing";
   ASSERT_EQ(sluice_replay(device.device, recording, device.stream(), error), SLUICE_OK) << error.str();
   EXPECT_EQ(layer.y, want);
   sluice_recording_destroy(recording);
@@ -278,7 +279,7 @@ TEST(CapiLayers, LayersOfTwoDevicesRunOnThreadsOfTheirOwn) {
   ASSERT_EQ(third.load(of_a, error), SLUICE_OK) << error.str();
   const std::vector<uint16_t> want_a = first.run(), want_b = second.run();
   bool same_a = true, same_b = true;
-  // From one moment on, and for so long that runs of both fall together on any machine.
+  // Both threads start at once and run long enough to overlap on any machine.
   std::latch ready(2);
   const auto repeat = [&ready](const auto& step) {
     ready.arrive_and_wait();

@@ -1,4 +1,4 @@
-// A device, buffers and messages for tests that use the library through its C ABI alone.
+// A device, buffers and messages for tests that use the library only through its C ABI.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -10,14 +10,14 @@
 
 namespace sluice::test {
 
-// A message buffer that starts empty and reads as a string.
+// A message buffer that is initially empty and converts to a string.
 struct Message {
   Message() = default;
   Message(const Message&) = delete;  // `text` points into it
   Message& operator=(const Message&) = delete;
   char data[4096] = "";
   sluice_text text{data, sizeof data, 0};
-  operator sluice_text*() { return &text; }  // NOLINT: stands where the C ABI wants one
+  operator sluice_text*() { return &text; }  // NOLINT: passed where the C ABI takes a buffer
   std::string str() const { return data; }
 };
 
@@ -35,7 +35,7 @@ struct CapiDevice {
   sluice_device* device = nullptr;
 };
 
-// The first byte from `memory` on where a workspace may begin.
+// The first address from `memory` on that is aligned for a workspace.
 inline char* aligned(char* memory) {
   return memory + (256 - reinterpret_cast<uintptr_t>(memory) % 256) % 256;
 }

@@ -5,7 +5,7 @@
 namespace sluice::test {
 namespace {
 
-// A gated matrix of 20 features and 64 columns, both ways.
+// A gated matrix of 20 features and 64 columns, in the checkpoint's layout and packed.
 struct Packed {
   sluice_panel_matrix matrix{20, 64, 1, SLUICE_GATE_FIRST, SLUICE_E2M1};
   std::vector<uint8_t> rows = std::vector<uint8_t>(40 * 32), row_scales = std::vector<uint8_t>(40 * 2);
@@ -33,14 +33,15 @@ struct Packed {
 TEST(CapiWeights, PacksWhereTheLayoutSaysAndUnpacksTheSame) {
   Packed p;
   const std::vector<uint8_t> rows = p.rows, scales = p.row_scales;
-  EXPECT_EQ(p.panels.size(), 4u * 2 * 256);  // gates and ups of 20 features: two panels each, of two blocks
+  // Gates and ups of 20 features: two panels each, two blocks per panel.
+  EXPECT_EQ(p.panels.size(), 4u * 2 * 256);
   EXPECT_EQ(p.panel_scales.size(), 4u * 2 * 16);
   sluice_panel_views views = p.views();
   Message error;
   ASSERT_EQ(sluice_pack_panels(&p.matrix, &views, error), SLUICE_OK) << error.str();
   EXPECT_EQ(p.panel_scales[0], scales[0]);            // feature 0's gate
-  EXPECT_EQ(p.panel_scales[2 * 16], scales[20 * 2]);  // panel 1 starts with its up, row 20
-  EXPECT_EQ(p.panel_scales.back(), 127);              // a row of padding
+  EXPECT_EQ(p.panel_scales[2 * 16], scales[20 * 2]);  // panel 1 starts with feature 0's up, row 20
+  EXPECT_EQ(p.panel_scales.back(), 127);              // a padding row
   std::fill(p.rows.begin(), p.rows.end(), uint8_t{0});
   std::fill(p.row_scales.begin(), p.row_scales.end(), uint8_t{0});
   ASSERT_EQ(sluice_unpack_panels(&p.matrix, &views, error), SLUICE_OK) << error.str();

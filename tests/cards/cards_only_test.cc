@@ -1,5 +1,5 @@
-// A build that has no CUDA kernels, only their descriptors. The goldens of tests/golden/ are a part of this program too: cards say
-// the same with and without their kernels.
+// A build without CUDA kernels has only their descriptors (cards). This program also contains the tests of
+// tests/golden/, because cards say the same with and without kernels.
 #include <gtest/gtest.h>
 
 #include "backends/backends.h"
@@ -23,7 +23,7 @@ TEST(CardsOnly, EachIsPlannedAndSaysHowToBuildItsKernel) {
       kernels += says_what_to_do(status);
     }
   });
-  EXPECT_GT(kernels, 20);  // the others have no kernel in any build
+  EXPECT_GT(kernels, 20);  // the rest have no kernel in any build, so they cannot say how to build it
 }
 
 TEST(CardsOnly, NoDeviceOpens) {

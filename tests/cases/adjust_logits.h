@@ -12,29 +12,31 @@ struct Suite<AdjustLogits> {
     const auto apart = Spread::kStridedRows;
     constexpr auto kBack = AdjustWay::kRestore;
     return {
-        {{.entries = 700, .rows = 3, .vocab = 2003}, "a long answer of each"},
-        {{.entries = 700, .rows = 3, .vocab = 2003, .way = kBack}, "and back", Fill::kNormal, apart},
-        {{.entries = 400, .rows = 37, .vocab = 101}, "rows that lie apart", Fill::kNormal, apart},
-        {{.entries = 5, .rows = 1, .vocab = 201088}, "few of gpt-oss's vocabulary"},
+        {{.entries = 700, .rows = 3, .vocab = 2003}, "many entries per row"},
+        {{.entries = 700, .rows = 3, .vocab = 2003, .way = kBack}, "restores logits", Fill::kNormal, apart},
+        {{.entries = 400, .rows = 37, .vocab = 101}, "strided rows", Fill::kNormal, apart},
+        {{.entries = 5, .rows = 1, .vocab = 201088}, "few entries in gpt-oss's vocabulary"},
         {{.entries = 200, .rows = 2, .vocab = 50}, "more entries than logits"},
-        {{.entries = 300, .rows = 4, .vocab = 300}, "no entry exists", Fill::kEmpty},
+        {{.entries = 300, .rows = 4, .vocab = 300}, "no entry is valid", Fill::kEmpty},
         {{.entries = 300, .rows = 4, .vocab = 300, .way = kBack},
-         "none exists on the way back",
+         "restores logits, no entry is valid",
          Fill::kEmpty},
         {{.entries = 300, .rows = 4, .vocab = 300}, "-0 and +0", Fill::kZerosMixed},
         {{.entries = 300, .rows = 4, .vocab = 300}, "NaN stays NaN", Fill::kSomeNan},
-        {{.entries = 300, .rows = 4, .vocab = 300, .way = kBack}, "NaN comes back", Fill::kSomeNan},
+        {{.entries = 300, .rows = 4, .vocab = 300, .way = kBack},
+         "restores logits, NaN stays NaN",
+         Fill::kSomeNan},
         {{.entries = 300, .rows = 4, .vocab = 300}, "infinities stay", Fill::kInfinite},
         {{.entries = 300, .rows = 4, .vocab = 300}, "small numbers", Fill::kTiny},
         {{.entries = 300, .rows = 4, .vocab = 300}, "large numbers", Fill::kHuge},
         {{.entries = 0, .rows = 4, .vocab = 300}, "no entries"},
-        {{.entries = 3, .rows = 0, .vocab = 300}, "no rows, so no entry exists"},
+        {{.entries = 3, .rows = 0, .vocab = 300}, "no rows, so no entry is valid"},
     };
   }
   static void fill(const AdjustLogits::Problem& p, Fill fill, HostArgs<AdjustLogits>& host, Random& random) {
     const AdjustLogits::Args& a = host.args();
     fill_floats(a.logits, fill, random, 3);
-    // Each entry names a logit that no other entry names, or a logit that does not exist.
+    // Each entry names a different logit; some entries name logits that do not exist.
     std::set<int64_t> named;
     for (int64_t e = 0; e < p.entries; ++e) {
       int64_t row = random.integer(0, std::max<int64_t>(p.rows - 1, 0)), id = random.integer(0, p.vocab - 1);

@@ -35,83 +35,84 @@ struct Suite<Attention> {
          "gpt-oss decode, a full layer"},
         {{.tokens = 40, .sequences = 1, .heads = 16, .kv_heads = 2, .pages = 8, .pages_per_seq = 8},
          "prefill"},
-        {small, "a multiple of nothing", Fill::kNormal, apart},
+        {small, "sizes that no tile divides", Fill::kNormal, apart},
         {with([](P& p) { p.window = 5, p.sinks = true, p.s = p.q = kF; }),
          "f32, a window smaller than a block", Fill::kNormal, apart},
-        {with([](P& p) { p.kv_heads = 6, p.head_dim = 37, p.window = 70; }), "one head for each kv head"},
+        {with([](P& p) { p.kv_heads = 6, p.head_dim = 37, p.window = 70; }), "one head per kv head"},
         {with([](P& p) { p.heads = 45, p.kv_heads = 1, p.head_dim = 80, p.tokens = 5; }),
-         "more heads than an item takes"},
+         "more heads than a work item can process"},
         {with([](P& p) { p.head_dim = 1, p.page_size = 1, p.pages_per_seq = 70, p.pages = 300; }),
          "the smallest pages"},
         {with([](P& p) { p.head_dim = 512, p.tokens = 6, p.q = kF; }), "the widest head"},
         {with([](P& p) {
            p.tokens = 1, p.sequences = 1, p.pages = 45, p.page_size = 64, p.pages_per_seq = 42;
          }),
-         "a context of several parts", Fill::kSkewed},
+         "a context split into several parts", Fill::kSkewed},
         {with([](P& p) {
            p.tokens = 5, p.sequences = 1, p.pages = 45, p.page_size = 64, p.pages_per_seq = 42,
            p.window = 1200, p.sinks = true, p.q = kF;
          }),
-         "parts that some rows do not see", Fill::kSkewed},
+         "parts outside the windows of some rows", Fill::kSkewed},
         {with([](P& p) {
            p.tokens = 8, p.sequences = 1, p.heads = 2, p.kv_heads = 1, p.pages = 45, p.page_size = 64,
            p.pages_per_seq = 1 << 18;
          }),
-         "a table so long that items walk all parts", Fill::kSkewed},
+         "a page table so long that each work item processes all parts", Fill::kSkewed},
         {with([](P& p) { p.tokens = 0; }), "no tokens"},
-        {small, "nothing to attend to", Fill::kEmpty},
-        {with([](P& p) { p.sinks = true; }), "nothing but sinks", Fill::kEmpty},
+        {small, "no keys to attend to", Fill::kEmpty},
+        {with([](P& p) { p.sinks = true; }), "no keys, only sinks", Fill::kEmpty},
         {small, "all scores equal", Fill::kAllEqual},
         {with([](P& p) { p.sinks = true, p.q = kF; }), "NaN here and there", Fill::kSomeNan},
         {with([](P& p) { p.sinks = true, p.q = kF, p.head_dim = 3; }), "infinities here and there",
          Fill::kInfinite},
-        {with([](P& p) { p.q = kF; }), "below the smallest normal", Fill::kTiny},
+        {with([](P& p) { p.q = kF; }), "subnormal numbers", Fill::kTiny},
         {with([](P& p) { p.q = kF; }), "scores that overflow", Fill::kHuge},
-        {with([](P& p) { p.scale = 40, p.q = kF; }), "a few weights take all"},
-        {tiled(7, 5, 1, 0), "one row a sequence at most"},
+        {with([](P& p) { p.scale = 40, p.q = kF; }), "softmax concentrated on a few keys"},
+        {tiled(7, 5, 1, 0), "at most one row per sequence"},
         {tiled(7, 5, 1, 40), "a window that crosses pages", Fill::kNormal, apart},
-        {tiled(9, 3, 4, 0), "a few rows a sequence", Fill::kNormal, apart},
-        {with_heads(tiled(5, 3, 1, 0), 3, 3, 64), "a group of one"},
-        {with_heads(tiled(6, 3, 0, 50), 8, 2, 128), "a group of four, wide heads"},
-        {with_heads(tiled(3, 2, 1, 0), 32, 2, 64), "a group of sixteen"},
-        {with_heads(tiled(3, 2, 1, 0), 80, 1, 128), "a group that several tiles share", Fill::kSkewed},
+        {tiled(9, 3, 4, 0), "a few rows per sequence", Fill::kNormal, apart},
+        {with_heads(tiled(5, 3, 1, 0), 3, 3, 64), "one query head per kv head"},
+        {with_heads(tiled(6, 3, 0, 50), 8, 2, 128), "four query heads per kv head, wide heads"},
+        {with_heads(tiled(3, 2, 1, 0), 32, 2, 64), "sixteen query heads per kv head"},
+        {with_heads(tiled(3, 2, 1, 0), 80, 1, 128), "query heads of one kv head in several tiles",
+         Fill::kSkewed},
         {tiled(3, 1, 0, 0, 1200), "one long context, three rows", Fill::kSkewed},
         {tiled(1, 1, 1, 0, 1700), "one long context, one row", Fill::kSkewed},
-        {with_heads(tiled(1, 1, 1, 0, 9000), 2, 1, 64), "more pages than a warp looks up at once",
+        {with_heads(tiled(1, 1, 1, 0, 9000), 2, 1, 64), "more pages than a warp reads at once",
          Fill::kSkewed},
-        {tiled(210, 1, 0, 0), "a prompt at the end of its context", Fill::kSkewed},
+        {tiled(210, 1, 0, 0), "the last rows of a prompt", Fill::kSkewed},
         {tiled(210, 1, 0, 100), "the same with a window", Fill::kSkewed},
         {with_heads(tiled(150, 1, 0, 0), 4, 2, 128), "a prompt with wide heads", Fill::kSkewed},
         {with_scale(tiled(260, 1, 0, 0, 900), 2), "scores that rise from tile to tile", Fill::kSkewed},
-        {with_scale(tiled(260, 1, 0, 300, 900), 30), "scores that rise by more than f32 holds",
+        {with_scale(tiled(260, 1, 0, 300, 900), 30), "scores that rise by more than the range of f32",
          Fill::kSkewed},
         {with_scale(with_heads(tiled(150, 1, 0, 0, 500), 4, 2, 128), 20), "the same with wide heads",
          Fill::kSkewed},
-        {tiled(160, 5, 0, 0), "prompts and decodes"},
-        {tiled(160, 5, 0, 70), "prompts and decodes with a window"},
+        {tiled(160, 5, 0, 0), "prefill and decode in one step"},
+        {tiled(160, 5, 0, 70), "prefill and decode in one step, with a window"},
         {tiled(90, 3, 0, 33), "NaN here and there, in bf16", Fill::kSomeNan},
         {tiled(90, 3, 0, 33), "infinities here and there, in bf16", Fill::kInfinite},
-        {tiled(7, 5, 1, 0), "one row a sequence, infinities here and there, in bf16", Fill::kInfinite},
-        {tiled(9, 3, 4, 0), "a few rows a sequence, infinities here and there, in bf16", Fill::kInfinite},
-        {with_heads(tiled(210, 1, 0, 100), 32, 16, 64), "a NaN in every other tile of values",
+        {tiled(7, 5, 1, 0), "one row per sequence, infinities here and there, in bf16", Fill::kInfinite},
+        {tiled(9, 3, 4, 0), "a few rows per sequence, infinities here and there, in bf16", Fill::kInfinite},
+        {with_heads(tiled(210, 1, 0, 100), 32, 16, 64), "a NaN in about every second tile of values",
          Fill::kRareNan},
         {tiled(90, 3, 0, 0), "all scores equal, in bf16", Fill::kAllEqual},
-        {tiled(40, 3, 0, 0), "nothing to attend to, in bf16", Fill::kEmpty},
+        {tiled(40, 3, 0, 0), "no keys to attend to, in bf16", Fill::kEmpty},
         {narrow(
              {.tokens = 3, .sequences = 3, .pages = 48, .pages_per_seq = 16, .window = 128, .sinks = true}),
          "e4m3: gpt-oss decode, a sliding layer"},
-        {narrow(with([](P& p) { p.head_dim = 37, p.window = 70; })), "e4m3: a multiple of nothing",
+        {narrow(with([](P& p) { p.head_dim = 37, p.window = 70; })), "e4m3: sizes that no tile divides",
          Fill::kNormal, apart},
         {narrow(with([](P& p) { p.sinks = true, p.q = kF; })), "e4m3 and f32, NaN here and there",
          Fill::kSomeNan},
         {narrow(with([](P& p) { p.head_dim = 512, p.tokens = 6, p.q = kF; })), "e4m3: the widest head"},
         {narrow(tiled(3, 1, 0, 0, 1200)), "e4m3: one long context, three rows", Fill::kSkewed},
         {narrow(tiled(7, 5, 1, 40)), "e4m3: a window that crosses pages", Fill::kNormal, apart},
-        {narrow(tiled(9, 3, 4, 0)), "e4m3: a few rows a sequence", Fill::kNormal, apart},
-        {narrow(with_heads(tiled(6, 3, 0, 50), 8, 2, 128)), "e4m3: a group of four, wide heads"},
-        {narrow(with_heads(tiled(3, 2, 1, 0), 80, 1, 128)), "e4m3: a group that several tiles share",
-         Fill::kSkewed},
-        {narrow(tiled(160, 5, 0, 70)), "e4m3: prompts and decodes with a window"},
+        {narrow(tiled(9, 3, 4, 0)), "e4m3: a few rows per sequence", Fill::kNormal, apart},
+        {narrow(with_heads(tiled(6, 3, 0, 50), 8, 2, 128)), "e4m3: four query heads per kv head, wide heads"},
+        {narrow(with_heads(tiled(3, 2, 1, 0), 80, 1, 128)),
+         "e4m3: query heads of one kv head in several tiles", Fill::kSkewed},
+        {narrow(tiled(160, 5, 0, 70)), "e4m3: prefill and decode in one step, with a window"},
         {narrow(tiled(90, 3, 0, 33)), "e4m3: NaN here and there", Fill::kSomeNan},
         {narrow(tiled(90, 3, 0, 33)), "e4m3: infinite queries, saturated keys and values", Fill::kInfinite},
         {narrow(tiled(20, 3, 0, 0)), "e4m3: the largest keys and values", Fill::kHuge},
@@ -201,15 +202,16 @@ struct Suite<Attention> {
     return p;
   }
   static P with_scale(P p, double scale) { return p.scale = scale, p; }
-  // In the first kv head only values hold NaN and infinities. In the other heads they are in nearly every
-  // score and would hide errors in values.
+  // In the first kv head only values hold NaN and infinities. In the other heads nearly every score has one,
+  // which would hide errors in values.
   static Fill of_scores(Fill fill, int64_t kv_head) {
     if (fill == Fill::kRareNan) return Fill::kNormal;
     const bool values_alone = fill == Fill::kSomeNan || fill == Fill::kInfinite;
     return values_alone && kv_head == 0 ? Fill::kNormal : fill;
   }
-  // kSkewed, kRareNan: all rows are the last rows of one long sequence. Otherwise sequences without rows,
-  // rows without a sequence, more rows than keys, and missing keys occur by chance.
+  // kSkewed, kRareNan: all rows are the last rows of one long sequence. Other fills draw lengths at random:
+  // there are sequences without rows, rows without a sequence, sequences with more rows than keys, and
+  // missing keys.
   static void fill_lengths(const P& p, Fill fill, const Attention::Args& a, Random& random) {
     std::vector<int64_t> cuts;
     for (int64_t s = 0; s <= p.sequences; ++s) cuts.push_back(random.integer(0, p.tokens));
@@ -232,7 +234,8 @@ struct Suite<Attention> {
       a.kv_len.as<int32_t>()[s] = static_cast<int32_t>(std::max<int64_t>(0, length));
     }
   }
-  // A random order of pages, reused when they run out (sequences may share pages); some sequences have absent pages.
+  // Pages in random order, reused when they run out, so sequences may share pages. Some sequences have absent
+  // pages.
   static void fill_pages(const P& p, Fill fill, const Tensor& table, Random& random) {
     std::vector<int64_t> order(static_cast<size_t>(p.pages));
     std::iota(order.begin(), order.end(), 0);

@@ -1,5 +1,5 @@
-// Cases of Attention that take a reference long, run only on GPUs (expert_gemm_large.h): each CTA of the
-// grid has several tiles of queries.
+// Attention cases whose reference is slow; they run only on GPUs (expert_gemm_large.h). Each CTA of the grid
+// has several tiles of queries.
 #pragma once
 #include "cases/attention.h"
 #include "cases/expert_gemm_large.h"
@@ -23,11 +23,11 @@ inline std::vector<Case<Attention>> large_cases<Attention>() {
   prompts.tokens = 700, prompts.sequences = 7, prompts.pages_per_seq = 4, prompts.window = 0;
   decodes.tokens = 600, decodes.sequences = 300, decodes.rows_max = 4, decodes.heads = 16,
   decodes.kv_heads = 2, decodes.pages_per_seq = 4, decodes.window = 0;
-  return {{prompt, "more tiles of a prompt than SMs", Fill::kSkewed},
-          {narrow, "e4m3: more tiles of a prompt than SMs", Fill::kSkewed},
-          {wide, "more tiles of wide heads than SMs", Fill::kSkewed},
-          {prompts, "more tiles of several prompts than SMs"},
-          {decodes, "more tiles of few rows than clusters that fit at once"}};
+  return {{prompt, "more query tiles of one prompt than SMs", Fill::kSkewed},
+          {narrow, "e4m3: more query tiles of one prompt than SMs", Fill::kSkewed},
+          {wide, "more query tiles than SMs, wide heads", Fill::kSkewed},
+          {prompts, "more query tiles of several prompts than SMs"},
+          {decodes, "more tiles of few rows than resident clusters"}};
 }
 
 }  // namespace sluice::test

@@ -19,31 +19,31 @@ struct Suite<Combine> {
         {{.tokens = 1, .slots = 4, .rows = 4, .hidden = 2880, .experts = 128, .bias = true, .residual = true},
          "gpt-oss-120b decode"},
         {{.tokens = 3, .slots = 8, .rows = 40, .hidden = 1100, .g = kF, .shared = true, .scale = 2.5},
-         "DeepSeek V3, aligned groups leave rows unused"},
+         "DeepSeek V3, padding rows between aligned groups"},
         {{.tokens = 2, .slots = 22, .rows = 44, .hidden = 1024, .scale = 5},
          "Nemotron-3 Super's latent experts"},
         {{.tokens = 4, .slots = 1, .rows = 4, .hidden = 600, .weighted = false, .shared = true},
-         "Llama 4: the weight went into the expert's input"},
+         "Llama 4: router weights are applied before the expert"},
         {{.tokens = 70, .slots = 3, .rows = 250, .hidden = 513},
-         "more than one chunk, a column past a block"},
+         "more than one chunk, one column more than a block"},
         {{.tokens = 0, .slots = 4, .rows = 0, .hidden = 64}, "no tokens"},
-        {{.tokens = 3, .slots = 2, .rows = 0, .hidden = 64, .residual = true}, "no rows: the residual alone"},
-        {{.tokens = 3, .slots = 64, .rows = 7, .hidden = 1}, "the most slots, one column"},
+        {{.tokens = 3, .slots = 2, .rows = 0, .hidden = 64, .residual = true}, "no rows: y is the residual"},
+        {{.tokens = 3, .slots = 64, .rows = 7, .hidden = 1}, "the largest slot count, one column"},
         {{.tokens = 2, .slots = 2, .rows = 4, .hidden = 40, .scale = 0}, "a scale of zero"},
-        {plain, "rows apart", Fill::kNormal, Spread::kStridedRows},
-        {full, "everything, rows apart", Fill::kNormal, Spread::kStridedRows},
-        {f32, "everything in f32"},
+        {plain, "strided rows", Fill::kNormal, Spread::kStridedRows},
+        {full, "every optional input, strided rows", Fill::kNormal, Spread::kStridedRows},
+        {f32, "every optional input, in f32"},
     };
     constexpr Fill kFills[] = {Fill::kEmpty, Fill::kSkewed, Fill::kSomeNan,   Fill::kInfinite,
                                Fill::kTiny,  Fill::kHuge,   Fill::kZerosMixed};
     for (Fill fill : kFills)
-      for (const auto& p : {plain, full, f32, unweighted}) out.push_back({p, "awkward numbers", fill});
+      for (const auto& p : {plain, full, f32, unweighted}) out.push_back({p, "special values", fill});
     return out;
   }
   static void fill(const Combine::Problem& p, Fill fill, HostArgs<Combine>& host, Random& random) {
     const auto& a = host.args();
     for (const Tensor& t : {a.g, a.bias, a.shared, a.residual, a.weights}) fill_floats(t, fill, random);
-    // Slots without a row have a NaN weight, which must have no effect.
+    // Slots without a row have a NaN weight, which must not reach y.
     set_each(a.position, [&](int64_t t, int64_t k) -> int64_t {
       const bool none = fill == Fill::kEmpty || random.integer(0, 7) == 0;
       if (none && a.weights.present()) a.weights.row<float>(t)[k] = std::numeric_limits<float>::quiet_NaN();

@@ -28,31 +28,34 @@ struct Suite<CombineNorm> {
     std::vector<Case<CombineNorm>> out = {
         {gpt, "gpt-oss decode"},
         {of(gpt, 64), "gpt-oss, 64 sequences"},
-        {of(gpt, 9), "rows apart", Fill::kNormal, Spread::kStridedRows},
+        {of(gpt, 9), "strided rows", Fill::kNormal, Spread::kStridedRows},
         {{.combine =
               {.tokens = 3, .slots = 8, .rows = 40, .hidden = 7168, .g = kF, .shared = true, .scale = 2.5},
           .eps = 1e-6},
-         "DeepSeek V3, aligned groups leave rows unused"},
-        {{.combine = {.tokens = 2, .slots = 22, .rows = 44, .hidden = 8192}}, "the widest row of registers"},
-        {{.combine = {.tokens = 2, .slots = 2, .rows = 4, .hidden = 8200}}, "a wider one"},
-        {{.combine = {.tokens = 3, .slots = 64, .rows = 7, .hidden = 8}}, "the most slots, eight columns"},
+         "DeepSeek V3, padding rows between aligned groups"},
+        {{.combine = {.tokens = 2, .slots = 22, .rows = 44, .hidden = 8192}},
+         "the widest row that registers hold"},
+        {{.combine = {.tokens = 2, .slots = 2, .rows = 4, .hidden = 8200}},
+         "a row that registers cannot hold"},
+        {{.combine = {.tokens = 3, .slots = 64, .rows = 7, .hidden = 8}},
+         "the largest slot count, eight columns"},
         {{.combine = {.tokens = 3, .slots = 2, .rows = 0, .hidden = 64, .residual = true}},
-         "no rows: the residual alone"},
-        {{.combine = {.tokens = 3, .slots = 2, .rows = 0, .hidden = 64}}, "nothing at all"},
+         "no rows: y is the residual"},
+        {{.combine = {.tokens = 3, .slots = 2, .rows = 0, .hidden = 64}}, "no rows and no residual"},
         {of(full, 0), "no tokens"},
-        {full, "everything, rows apart", Fill::kNormal, Spread::kStridedRows},
-        {odd, "a multiple of nothing"},
-        {f32, "everything in f32"},
+        {full, "every optional input, strided rows", Fill::kNormal, Spread::kStridedRows},
+        {odd, "sizes that no tile divides"},
+        {f32, "all in f32"},
     };
     constexpr Fill kFills[] = {Fill::kEmpty, Fill::kSkewed, Fill::kSomeNan,   Fill::kInfinite,
                                Fill::kTiny,  Fill::kHuge,   Fill::kZerosMixed};
     for (Fill fill : kFills)
-      for (const auto& p : {full, f32}) out.push_back({p, "awkward numbers", fill});
+      for (const auto& p : {full, f32}) out.push_back({p, "special values", fill});
     add_unaligned(&out);
     return out;
   }
   static void fill(const CombineNorm::Problem& p, Fill fill, HostArgs<CombineNorm>& host, Random& random) {
-    // Filled like Combine alone.
+    // Fills tensors as Combine's suite does.
     HostArgs<Combine> sum(p.combine, Spread::kContiguous);
     Suite<Combine>::fill(p.combine, fill, sum, random);
     copy_inputs(sum, host);

@@ -10,23 +10,20 @@ struct Suite<CountExperts> {
     const auto apart = Spread::kStridedRows;
     return {
         {{.layers = 36, .tokens = 1}, "gpt-oss-120b decodes one token"},
-        {{.layers = 24, .tokens = 300, .experts = 32}, "gpt-oss-20b, a piece of a prompt"},
-        {{.layers = 5, .tokens = 37, .top_k = 8, .experts = 256},
-         "layers that lie apart",
-         Fill::kNormal,
-         apart},
+        {{.layers = 24, .tokens = 300, .experts = 32}, "gpt-oss-20b, a prefill chunk"},
+        {{.layers = 5, .tokens = 37, .top_k = 8, .experts = 256}, "strided layers", Fill::kNormal, apart},
         {{.layers = 3, .tokens = 129, .top_k = 3, .experts = 7}, "odd sizes"},
         {{.layers = 3, .tokens = 129, .top_k = 3, .experts = 7},
-         "odd sizes that lie apart",
+         "odd sizes, strided layers",
          Fill::kNormal,
          apart},
         {{.layers = 2, .tokens = 9000, .experts = 32}, "many tokens"},
         {{.layers = 2, .tokens = 9000, .experts = 32}, "many tokens on one expert", Fill::kSkewed},
         {{.layers = 2, .tokens = 40, .top_k = 32, .experts = 33}, "nearly all experts of each token"},
-        {{.layers = 3, .tokens = 64, .experts = 1024}, "as many experts as there may be"},
-        {{.layers = 4, .tokens = 50, .experts = 16}, "no id is an expert", Fill::kEmpty},
+        {{.layers = 3, .tokens = 64, .experts = 1024}, "the largest expert count"},
+        {{.layers = 4, .tokens = 50, .experts = 16}, "no valid id", Fill::kEmpty},
         {{.layers = 7, .tokens = 0}, "no tokens"},
-        {{.layers = 1, .tokens = 1, .top_k = 1, .experts = 1}, "one of each"},
+        {{.layers = 1, .tokens = 1, .top_k = 1, .experts = 1}, "one layer, token, expert and slot"},
     };
   }
   static void fill(const CountExperts::Problem& p, Fill fill, HostArgs<CountExperts>& host, Random& random) {

@@ -8,15 +8,15 @@
 
 namespace sluice::test {
 
-// The range of e8m0 scales; x is scaled to match. At the extremes each row of x has a single nonzero
-// number, so that an error in one scale cannot hide in the bound of a long sum.
+// The range of e8m0 scales; x is scaled to match. In kTiny and kHuge each row of x has a single nonzero
+// number, so that an error in one scale cannot hide in the error bound of a long sum.
 struct ScaleRange {
   int64_t low = 118, high = 127;
 };
 inline ScaleRange scale_range(Fill fill) {
   if (fill == Fill::kTiny) return {0, 6};
   if (fill == Fill::kHuge) return {248, 254};
-  if (fill == Fill::kAllEqual) return {60, 200};  // further apart than f32 has exponents
+  if (fill == Fill::kAllEqual) return {60, 200};  // a wider range than f32's exponents
   return {};
 }
 
@@ -41,7 +41,7 @@ class ExpertFill {
   }
 
  private:
-  // Experts in order, as ops/group_rows.h places them, with gaps as far as `rows` has room.
+  // Experts in ascending order, as ops/group_rows.h places them, with gaps where `rows` leaves space.
   void rows() {
     const int64_t flat_slots = p_.slots > 0 ? p_.tokens * p_.slots : p_.rows;
     const int64_t assigned = fill_ == Fill::kEmpty ? 0 : std::min(p_.rows, flat_slots);
@@ -76,12 +76,13 @@ class ExpertFill {
       });
       return;
     }
-    // Sums reach about twice the clamp, so that both of its sides occur. In MXFP4 only scales can be NaN.
+    // Sums reach about twice the clamp, so both sides of the clamp are tested. In MXFP4 only scales can be
+    // NaN.
     const double weight = p_.w == DType::kE2M1 ? 0.12 : 0.05;
     const double aim = p_.limit > 0 && p_.limit < 100 ? 1.5 * p_.limit : 3;
     const double size = aim / (weight * std::sqrt(static_cast<double>(p_.width)));
     if (fill_ != Fill::kSomeNan || p_.w != DType::kE2M1) return fill_rarely(a_.x, fill_, random_, size);
-    // Here the scales hold the NaN; NaN throughout x would hide them, so a single row has one.
+    // Scales hold the NaN here. NaN throughout x would hide them, so only one element of x is NaN.
     fill_floats(a_.x, Fill::kNormal, random_, size);
     set_first_nan();
   }
@@ -102,7 +103,7 @@ class ExpertFill {
                   static_cast<size_t>(p_.experts * ExpertGemm::packed_scale_bytes(p_)));
   }
 
-  // The feature of a checkpoint row, and whether the row is its up.
+  // The output feature of a checkpoint row, and whether the row belongs to the up projection.
   std::pair<int64_t, bool> feature_of(int64_t row) const {
     if (!is_gated(p_.act)) return {row, false};
     const int64_t i = p_.gate_order == GateOrder::kInterleaved ? row / 2 : row % p_.features;
@@ -113,7 +114,7 @@ class ExpertFill {
     return fragment_row(is_gated(p_.act), i, up);
   }
 
-  // The panel row of a checkpoint row.
+  // The panel row that holds a checkpoint row.
   PanelRow place(int64_t row) const {
     const auto [i, up] = feature_of(row);
     return panel_row(is_gated(p_.act), i, up);
@@ -151,7 +152,7 @@ class ExpertFill {
     }
   }
 
-  // The packed form: scales relative to the row's largest, zeros under a NaN scale.
+  // The fragment layout stores scales relative to the row's largest, and zeros under a NaN scale.
   void fragment_fp4_row(int64_t e, int64_t row, const std::vector<uint8_t>& codes,
                         const std::vector<uint8_t>& scales) {
     const FragmentShape s = ExpertGemm::fragments(p_);
@@ -218,19 +219,19 @@ struct Suite<ExpertGemm> {
             .limit = 7,
             .bias = true};
   }
-  // Rows that are already gathered, with a given activation, in MXFP4 panels.
+  // Rows that are already gathered, with activation `act` and MXFP4 panels.
   static P rows_of(int64_t rows, Activation act) {
     return {.rows = rows, .experts = 3, .features = 18, .width = 64, .act = act, .limit = 2};
   }
 
-  // Changes a problem in place: with(problem, [](P& p) { p.x = ...; }).
+  // Returns a changed copy: with(problem, [](P& p) { p.x = ...; }).
   template <class F>
   static P with(P p, F change) {
     change(p);
     return p;
   }
 
-  // Adds a case in all layouts. The other cases name their layout.
+  // Adds a case in every layout. All other cases set their layout themselves.
   struct InAllLayouts {
     std::vector<Case<ExpertGemm>>* out;
     void operator()(P p, const char* why, Fill fill = Fill::kNormal,
@@ -248,25 +249,25 @@ struct Suite<ExpertGemm> {
     add_activations(&out);
     add_edges({&out});
     ExpertGemmTiles::add(&out);
-    // Strided rows begin anywhere; the fuzzer covers strided rows that are aligned.
+    // Strided rows are unaligned here; the fuzzer covers aligned strided rows.
     for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
     return out;
   }
   static void add_models(std::vector<Case<ExpertGemm>>* out) {
     const InAllLayouts each{out};
-    each(gate_up(1, 2, 360, 2880), "gpt-oss-120b over eight ranks: decode, gate and up");
+    each(gate_up(1, 2, 360, 2880), "gpt-oss-120b on eight tensor-parallel ranks: decode, gate and up");
     each({.rows = 4, .experts = 2, .features = 720, .width = 1440, .bias = true},
-         "gpt-oss-120b's down, a quarter");
-    each(gate_up(13, 6, 50, 96), "a small batch, features a multiple of nothing");
+         "a part of gpt-oss-120b's down");
+    each(gate_up(13, 6, 50, 96), "a small batch, features that no tile divides");
     each(with(gate_up(3, 4, 33, 64),
               [](P& p) {
                 p.limit = 10, p.alpha = 1, p.beta = 0, p.bias = false, p.gate_order = GateOrder::kGateFirst,
                 p.slots = 6, p.rows = 18;
               }),
-         "DeepSeek V4: six of its experts, clamp at 10, gates first");
+         "DeepSeek V4: top 6, clamp at 10, gates first");
     each(with(gate_up(5, 3, 20, 32), [](P& p) { p.gate_order = GateOrder::kUpFirst, p.b = kF; }),
          "ups first, f32 bias");
-    each(with(gate_up(4, 3, 17, 64), [](P& p) { p.per_expert = true; }), "parameters of each expert");
+    each(with(gate_up(4, 3, 17, 64), [](P& p) { p.per_expert = true; }), "activation parameters per expert");
     each(with(gate_up(4, 3, 17, 64), [](P& p) { p.limit = std::numeric_limits<double>::infinity(); }),
          "no clamp");
     each({.rows = 5,
@@ -279,7 +280,7 @@ struct Suite<ExpertGemm> {
           .gate_order = GateOrder::kGateFirst,
           .act = Activation::kSwiGlu,
           .weighted = true},
-         "Llama 4: weighs the input; bf16 with an odd width");
+         "Llama 4: router weights on the input; bf16 with an odd width");
     each({.rows = 12,
           .experts = 5,
           .features = 48,
@@ -289,9 +290,10 @@ struct Suite<ExpertGemm> {
           .w = kB,
           .act = Activation::kRelu2},
          "Nemotron: relu squared, no gate");
-    // silu never falls below -0.278, so only a small limit distinguishes a two-sided clamp from a clamp above.
+    // silu is never below -0.279, so only a limit below that distinguishes a clamp on both sides from a clamp
+    // of the upper side.
     each(with(rows_of(40, Activation::kSwiGluStep), [](P& p) { p.limit = 0.1, p.y = kF; }),
-         "the step form's gate has no clamp below");
+         "the gate of kSwiGluStep is clamped only from above");
   }
   static void add_activations(std::vector<Case<ExpertGemm>>* out) {
     for (int a = 0; a <= static_cast<int>(Activation::kGeGluTanh); ++a) {
@@ -300,10 +302,10 @@ struct Suite<ExpertGemm> {
         p.layout = layout;
         p.x = a % 3 ? kB : kF, p.y = a % 3 ? kF : kB;
         out->push_back({p, "every activation"});
-        out->push_back({p, "every activation meets infinities", Fill::kInfinite});
+        out->push_back({p, "every activation of infinities", Fill::kInfinite});
         p.w = kB, p.width = 37, p.bias = true, p.gate_order = GateOrder::kGateFirst;
-        out->push_back({p, "every activation, bf16 of a width that is a multiple of nothing"});
-        out->push_back({p, "every activation meets NaN", Fill::kSomeNan});
+        out->push_back({p, "every activation, bf16, a width that no tile divides"});
+        out->push_back({p, "every activation of NaN", Fill::kSomeNan});
       }
     }
   }
@@ -312,17 +314,17 @@ struct Suite<ExpertGemm> {
          Fill::kSkewed);
     each(with(rows_of(150, Activation::kIdentity), [](P& p) { p.features = 8, p.experts = 2; }),
          "150 rows of one expert", Fill::kSkewed);
-    each(with(gate_up(6, 5, 20, 64), [](P& p) { p.rows += 30; }), "gaps between experts", Fill::kNormal,
-         Spread::kStridedRows);
+    each(with(gate_up(6, 5, 20, 64), [](P& p) { p.rows += 30; }), "unused rows between experts",
+         Fill::kNormal, Spread::kStridedRows);
     for (const Activation act : {Activation::kIdentity, Activation::kSwiGlu})
       each(with(rows_of(12, act), [](P& p) { p.features = 21; }),
-           "aligned rows of y, which end within 16 bytes", Fill::kSkewed, Spread::kStridedRows);
+           "aligned rows of y whose length is no multiple of 16 bytes", Fill::kSkewed, Spread::kStridedRows);
     each(with(gate_up(2, 40, 8, 32), [](P& p) { p.x = p.y = kF; }), "most experts empty");
-    each(gate_up(3, 4, 20, 64), "no rows in use", Fill::kEmpty);
+    each(gate_up(3, 4, 20, 64), "every expert empty", Fill::kEmpty);
     each(gate_up(0, 4, 20, 64), "no tokens");
-    each(with(gate_up(2, 4, 20, 64), [](P& p) { p.slots = 1; }), "rows of no tokens");
+    each(with(gate_up(2, 4, 20, 64), [](P& p) { p.slots = 1; }), "more rows than token slots");
     each({.rows = 0, .experts = 4, .features = 20, .width = 64}, "no rows");
-    each({.rows = 1, .experts = 1, .features = 1, .width = 1, .w = kB}, "the smallest of each");
+    each({.rows = 1, .experts = 1, .features = 1, .width = 1, .w = kB}, "the smallest sizes");
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales from 0", Fill::kTiny);
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales to 254", Fill::kHuge);
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales from 0, bf16 x",
@@ -330,17 +332,16 @@ struct Suite<ExpertGemm> {
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales to 254, bf16 x",
          Fill::kHuge);
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
-         "scales far apart in a row", Fill::kAllEqual);
-    each(with(rows_of(49, Activation::kIdentity), [](P& p) { p.experts = 1; }),
-         "32 rows and one more than 16");
+         "very different scales in one row", Fill::kAllEqual);
+    each(with(rows_of(49, Activation::kIdentity), [](P& p) { p.experts = 1; }), "49 rows: 32 + 17");
     each(with(rows_of(300, Activation::kSwiGlu), [](P& p) { p.experts = 1, p.features = 5, p.width = 320; }),
-         "more rows of one expert than sweep over one decoding");
+         "more rows of one expert than one pass over decoded weights takes");
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
          "some scales are NaN", Fill::kSomeNan);
     each(with(gate_up(9, 3, 96, 192), [](P& p) { p.gate_order = GateOrder::kGateFirst; }),
-         "whole blocks of 64 x 64, gates first");
+         "a whole number of 64 x 64 blocks, gates first");
     each({.rows = 20, .experts = 3, .features = 96, .width = 1440, .bias = true},
-         "half a block of 64 left over, of features and of width");
+         "features and width end with half a block of 64");
     each({.rows = 20,
           .experts = 3,
           .features = 80,
@@ -348,7 +349,7 @@ struct Suite<ExpertGemm> {
           .w = kB,
           .gate_order = GateOrder::kUpFirst,
           .act = Activation::kSwiGlu},
-         "bf16 in blocks of 64 x 64, half of one left over");
+         "bf16 in 64 x 64 blocks, the last one a half");
   }
 
   static void fill(const P& p, Fill fill, HostArgs<ExpertGemm>& host, Random& random) {

@@ -1,5 +1,5 @@
-// Cases of ExpertGemm that take a reference long, run only on GPUs: they have more rows and more experts
-// than the tests of all CPU kernels at all instruction levels have time for.
+// ExpertGemm cases whose reference is slow; they run only on GPUs. They have too many rows and experts for
+// tests that run all CPU kernels at all instruction levels.
 #pragma once
 #include <vector>
 
@@ -12,9 +12,8 @@ std::vector<Case<Op>> large_cases() {
   return {};
 }
 
-// Pairs of blocks in mxfp4: rows of tokens that the kernel orders, in chunks of the sum, for tiles of later
-// rounds of the grid; rows that are already in order; experts with a single tile of their own class, and
-// experts with several tiles.
+// CTA pairs with MXFP4 weights. Token rows are already in order, or are ordered by the kernel, with sums in
+// chunks and tiles in later waves of the grid. Experts have several tiles, or a single tile of its own class.
 template <>
 inline std::vector<Case<ExpertGemm>> large_cases<ExpertGemm>() {
   struct Sizes {
@@ -43,7 +42,7 @@ inline std::vector<Case<ExpertGemm>> large_cases<ExpertGemm>() {
                       .beta = 1,
                       .limit = 7,
                       .bias = true},
-                     "pairs of blocks",
+                     "CTA pairs",
                      s.fill});
   return out;
 }

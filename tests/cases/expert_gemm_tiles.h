@@ -7,7 +7,7 @@
 
 namespace sluice::test {
 
-// Cases of ExpertGemm for kernels that compute in tiles or units of row blocks; all in layout fragments.
+// ExpertGemm cases for kernels that compute tiles or units of row blocks; all weights are in fragment layout.
 class ExpertGemmTiles {
  public:
   using Cases = std::vector<Case<ExpertGemm>>;
@@ -25,8 +25,8 @@ class ExpertGemmTiles {
   };
 
   static void add_one_expert_with_all_rows(Cases* out) {
-    // One expert has all rows, so that every width of the tensor cores' instruction and of the tiles for
-    // rows_expected occurs. Sums have one block or more than a ring holds, all with a tail or without the last block.
+    // One expert has all rows, so that every wgmma width and every tile that rows_expected selects occurs.
+    // Sums have one k block or more than the TMA ring holds, all with a tail or without the last block.
     for (const auto& [rows, expected, features, width] :
          {Sizes{5, 0, 300, 1000},   Sizes{12, 0, 130, 72},     Sizes{30, 60, 64, 64},
           Sizes{40, 60, 264, 712},  Sizes{60, 60, 72, 640},    Sizes{50, 160, 40, 328},
@@ -46,14 +46,14 @@ class ExpertGemmTiles {
                          .gate_order = GateOrder::kGateFirst,
                          .act = act,
                          .bias = true},
-                        "bf16 in tiles, one expert with all rows",
+                        "bf16 tiles, one expert has all rows",
                         Fill::kSkewed});
     }
   }
 
   static void add_mxfp4_tiles(Cases* out) {
-    // rows_expected selects launches with several kinds of tiles; the actual rows decide which experts
-    // belong to which. Rows of tokens are fetched by pairs of blocks, or one by one.
+    // rows_expected selects launches with several kinds of tiles; the actual row counts decide which tile
+    // computes which expert. Token rows are fetched by CTA pairs, or one by one.
     for (const auto& [slots, features, width] :
          {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 96}})
       for (const int64_t rows : {40, 80, 150, 200})
@@ -70,10 +70,10 @@ class ExpertGemmTiles {
                          .beta = 1,
                          .limit = 7,
                          .bias = true},
-                        "experts with fewer rows than expected, in tiles that fit them",
+                        "fewer rows per expert than expected, tiles for the actual rows",
                         rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: gathered first if weights have many rows, or fetched by CTA pairs of which one CTA
-    // has a row block more than the other or all of them; whole tiles, and parts of the last tiles.
+    // Token rows: gathered first if weights have many rows; otherwise fetched by CTA pairs. One CTA of a pair
+    // has one row block more than the other, or all row blocks. Last tiles are whole or partial.
     for (const auto& [rows, expected, features, width] :
          {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
           Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
@@ -89,13 +89,14 @@ class ExpertGemmTiles {
                        .layout = WeightLayout::kFragments,
                        .act = Activation::kRelu2,
                        .weighted = width == 160},
-                      "mxfp4 in tiles, rows of tokens",
+                      "mxfp4 tiles, token rows",
                       rows == 420 ? Fill::kSkewed : Fill::kNormal,
                       rows == 700 ? Spread::kStridedRows : Spread::kContiguous});
   }
 
   static void add_short_sums(Cases* out) {
-    // Short sums: more units than the grid has teams, so that a team computes several, also several chunks of one expert's rows.
+    // Short sums: more units than teams in the grid, so a team computes several units, and several chunks of
+    // one expert's rows.
     for (const auto& [rows, expected, features, width] :
          {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{34, 0, 9000, 352}, Sizes{20, 4, 9000, 320}})
       out->push_back({{.rows = rows,
@@ -110,9 +111,9 @@ class ExpertGemmTiles {
                        .act = width == 320 ? Activation::kRelu2 : Activation::kIdentity,
                        .bias = width > 32,
                        .weighted = width == 352},
-                      "short sums, row block after row block",
+                      "short sums, several row blocks per team",
                       width == 96 ? Fill::kSkewed : Fill::kNormal});
-    // The same in bf16, in units of 8, 16 and 32 rows; the 70 rows of one expert take several units.
+    // The same in bf16, in units of 8, 16 and 32 rows; an expert with 70 rows has several units.
     for (const auto& [rows, expected, features, width] :
          {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{20, 16, 9000, 256}, Sizes{70, 0, 9000, 200}})
       out->push_back({{.rows = rows,
@@ -128,9 +129,10 @@ class ExpertGemmTiles {
                        .act = width == 200 ? Activation::kRelu2 : Activation::kIdentity,
                        .bias = width > 32,
                        .weighted = width == 256},
-                      "short sums in bf16, row block after row block",
+                      "short sums in bf16, several row blocks per team",
                       width == 32 ? Fill::kNormal : Fill::kSkewed});
-    // 210 tiles for 132 SMs: the last 78 are cut, two tiles into three cuts of two warpgroups, widest first.
+    // 210 tiles for 132 SMs leave 78 for the last wave. They are cut: every two tiles become three parts of
+    // two warpgroups each, the widest part first.
     out->push_back({{.rows = 36,
                      .rows_expected = 120,
                      .experts = 3,
@@ -138,12 +140,13 @@ class ExpertGemmTiles {
                      .width = 32,
                      .layout = WeightLayout::kFragments,
                      .act = Activation::kRelu2},
-                    "mxfp4 in tiles, two thirds of a last round"});
+                    "mxfp4 tiles, a last wave of about two thirds"});
   }
 
   static void add_bf16_rows_of_tokens(Cases* out) {
-    // Rows of tokens: one copy per row, in columns by 16 or by 8; or ordered by the kernel if weights have many
-    // rows, in tiles that share weights or rows of x, in chunks of the sum, for tiles of later rounds of the grid.
+    // Token rows: one copy per row, in groups of 16 or 8 columns. If weights have many rows, the kernel
+    // orders the token rows first; cases then have tiles that share weights or rows of x, sums in chunks, and
+    // tiles in later waves of the grid.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
           Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{60, 600, 3000, 520},
@@ -158,9 +161,9 @@ class ExpertGemmTiles {
                        .w = kB,
                        .layout = WeightLayout::kFragments,
                        .act = Activation::kRelu2},
-                      "bf16 in tiles, rows of tokens",
+                      "bf16 tiles, token rows",
                       rows == 420 ? Fill::kSkewed : Fill::kNormal});
-    // Columns of tiles, for short sums and many rows.
+    // Columns of tiles, used for short sums with many rows.
     out->push_back({{.rows = 400,
                      .rows_expected = 1000,
                      .experts = 2,
@@ -168,7 +171,7 @@ class ExpertGemmTiles {
                      .width = 192,
                      .w = kB,
                      .layout = WeightLayout::kFragments},
-                    "bf16 in tiles, short sums of many rows"});
+                    "bf16 tiles, short sums with many rows"});
   }
 };
 

@@ -52,12 +52,12 @@ struct Suite<ExpertMlp> {
 
   static std::vector<Case<ExpertMlp>> cases() {
     std::vector<Case<ExpertMlp>> out;
-    // Kernels of few tokens read only fragments.
+    // Few-token kernels read only fragments.
     const InLayouts few{&out, {WeightLayout::kFragments}};
     add_models({&out, {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}});
     add_few_tokens(few);
     add_few_token_slices(few);
-    // Strided rows begin anywhere; the fuzzer covers strided rows that are aligned.
+    // Strided rows are unaligned here; the fuzzer covers aligned strided rows.
     for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
     return out;
   }
@@ -66,10 +66,10 @@ struct Suite<ExpertMlp> {
     each(deepseek(3, 9, 128, 64), "DeepSeek V4: a shared expert, a scale, gates first");
     P all = deepseek(2, 5, 96, 64);
     all.residual = true, all.down_bias = true, all.b = kF;
-    each(all, "all that is added, rows apart, f32 biases", Fill::kNormal, Spread::kStridedRows);
+    each(all, "every added term, strided rows, f32 biases", Fill::kNormal, Spread::kStridedRows);
     P input = gpt_oss(5, 4, 75, 53);
     input.slots = 1, input.w = kB, input.weight_on_input = true;
-    each(input, "Llama 4: weighs the input; bf16 of sizes that are multiples of nothing");
+    each(input, "Llama 4: router weights on the input; bf16, sizes that no tile divides");
     P whole = deepseek(3, 5, 96, 64);
     whole.w = kB;
     each(whole, "bf16 weights");
@@ -78,20 +78,20 @@ struct Suite<ExpertMlp> {
     floats.x = floats.g = floats.y = floats.b = kF;
     each(floats, "all in f32");
     floats.g = kB;
-    each(floats, "all in f32 but the experts' answers");
+    each(floats, "all in f32 except the experts' outputs");
     P answers = deepseek(9, 5, 96, 64);
     answers.y = kF;
-    each(answers, "the experts' answers are rounded, their sum is not");
+    each(answers, "the experts' outputs are rounded, their sum is not");
     answers.g = kF, answers.y = kB;
-    each(answers, "their sum is rounded, the experts' answers are not");
+    each(answers, "the sum of the experts' outputs is rounded, the outputs are not");
     answers.w = kB;
     each(answers, "the same with bf16 weights");
     P rank = gpt_oss(4, 3, 64, 64);
     rank.experts_routed = 24, rank.residual = true;
-    each(rank, "a part of the experts: most slots are empty");
+    each(rank, "a rank with a part of the experts: most slots are empty");
     each(gpt_oss(40, 6, 64, 64), "forty tokens");
-    each(deepseek(3, 8, 64, 32), "no slot but empty ones: the shared expert alone", Fill::kEmpty);
-    each(gpt_oss(3, 8, 64, 32), "no slot but empty ones: zeros", Fill::kEmpty);
+    each(deepseek(3, 8, 64, 32), "only empty slots: y is the shared expert", Fill::kEmpty);
+    each(gpt_oss(3, 8, 64, 32), "only empty slots: y is zero", Fill::kEmpty);
     each(gpt_oss(3, 4, 64, 32), "all rows of one expert", Fill::kSkewed);
     each(gpt_oss(0, 4, 64, 32), "no tokens");
     each(gpt_oss(3, 4, 64, 64), "some scales are NaN", Fill::kSomeNan);
@@ -100,48 +100,48 @@ struct Suite<ExpertMlp> {
     tiny.act = Activation::kRelu, tiny.up_bias = tiny.down_bias = false;
     each(tiny, "scales from 0", Fill::kTiny);
     each(tiny, "scales to 254", Fill::kHuge);
-    each(tiny, "scales far apart in a row", Fill::kAllEqual);
+    each(tiny, "very different scales in one row", Fill::kAllEqual);
   }
   static void add_few_tokens(const InLayouts& few) {
-    // Sums that end inside a block of 64; experts with one row up to more than a tile; and token counts
+    // Sums that end inside a block of 64; experts with between one row and more than a tile; token counts
     // around the limits of the few-token kernels.
     for (const int64_t tokens : {1, 2, 8, 16, 17, 64, 65})
-      few(gpt_oss(tokens, 12, 352, 224), "a tail of half a block of 64");
+      few(gpt_oss(tokens, 12, 352, 224), "a tail of 32 in blocks of 64");
     few(gpt_oss(8, 2, 256, 128), "several rows of each expert");
     for (const int64_t tokens : {2, 65}) {
       P f32 = gpt_oss(tokens, 12, 352, 224);
       f32.g = kF;
-      few(f32, "answers in f32");
+      few(f32, "expert outputs in f32");
       f32.w = kB;
-      few(f32, "answers in f32, bf16 weights");
+      few(f32, "expert outputs in f32, bf16 weights");
     }
-    few(gpt_oss(64, 3, 128, 96), "all of 64 tokens on one expert", Fill::kSkewed);
-    few(gpt_oss(65, 3, 96, 64), "all of 65 tokens on one expert", Fill::kSkewed);
-    few(deepseek(4, 40, 1088, 96), "many experts, one row each", Fill::kNormal, Spread::kStridedRows);
+    few(gpt_oss(64, 3, 128, 96), "all 64 tokens on one expert", Fill::kSkewed);
+    few(gpt_oss(65, 3, 96, 64), "all 65 tokens on one expert", Fill::kSkewed);
+    few(deepseek(4, 40, 1088, 96), "many experts with one row each", Fill::kNormal, Spread::kStridedRows);
     few(deepseek(64, 16, 320, 160), "DeepSeek V4: 64 tokens", Fill::kNormal, Spread::kStridedRows);
     few(gpt_oss(1, 4, 2880, 160), "gpt-oss's width");
     few(gpt_oss(1, 4, 160, 2880), "gpt-oss's intermediate width");
   }
   static void add_few_token_slices(const InLayouts& few) {
-    // Row blocks of which some teams have one, while others share one or have two.
-    few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two of each expert's rows");
-    few(deepseek(1, 3, 4160, 1056), "one token whose experts come twice, a tail of a row block");
-    // Tensor-parallel slices: partial sums that the teams of all blocks exchange, for one column and for
-    // several; `down` in one stage per row block and in two, of the largest size and one k block larger;
-    // and slot counts on both sides of 32.
-    few(deepseek(1, 9, 2112, 320), "parts of one token's sums, a team each");
-    few(deepseek(6, 14, 2112, 384), "36 slots, several parts a team, down of six k blocks");
-    few(deepseek(10, 12, 1088, 512), "60 slots, down of eight k blocks", Fill::kNormal, Spread::kStridedRows);
-    few(deepseek(10, 12, 1088, 544), "60 slots, down of nine k blocks");
-    few(gpt_oss(16, 3, 352, 288), "64 slots, many of each expert, down of five k blocks");
-    few(gpt_oss(16, 5, 1120, 416), "all of 64 slots on one expert, in parts", Fill::kSkewed);
-    // Slices of y in one launch: pairs of warps with one unit each, whole sums of two boxes, slot counts
-    // that are not powers of two, and slots of one token that fill a block.
-    few(deepseek(2, 9, 1120, 384), "six k blocks, two slices for some clusters");
-    few(deepseek(2, 9, 96, 2048), "whole sums in two boxes", Fill::kNormal, Spread::kStridedRows);
+    // Some teams have a row block of their own, others share one or have two.
+    few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two rows per expert");
+    few(deepseek(1, 3, 4160, 1056), "one token that names experts twice, a partial row block");
+    // Tensor-parallel slices. Teams of all CTAs exchange partial sums of one or several columns. A row block
+    // of `down` fits one stage exactly, or is one k block too large and takes two. Slot counts are on both
+    // sides of 32.
+    few(deepseek(1, 9, 2112, 320), "one token, one part of the sum per team");
+    few(deepseek(6, 14, 2112, 384), "36 slots, several parts per team, six k blocks in down");
+    few(deepseek(10, 12, 1088, 512), "60 slots, eight k blocks in down", Fill::kNormal, Spread::kStridedRows);
+    few(deepseek(10, 12, 1088, 544), "60 slots, nine k blocks in down");
+    few(gpt_oss(16, 3, 352, 288), "64 slots, many per expert, five k blocks in down");
+    few(gpt_oss(16, 5, 1120, 416), "all 64 slots on one expert, split sums", Fill::kSkewed);
+    // Slices of y in one launch: pairs of warps with one unit each, whole sums from two TMA boxes, slot
+    // counts that are not powers of two, and a block filled with the slots of one token.
+    few(deepseek(2, 9, 1120, 384), "six k blocks, two slices in some clusters");
+    few(deepseek(2, 9, 96, 2048), "whole sums from two TMA boxes", Fill::kNormal, Spread::kStridedRows);
     P three = deepseek(5, 9, 160, 224);
     three.slots = 3, three.residual = true;
-    few(three, "fifteen slots, three of each token");
+    few(three, "fifteen slots, three per token");
     P sixteen = gpt_oss(1, 20, 96, 288);
     sixteen.slots = 16;
     few(sixteen, "sixteen slots of one token");
@@ -156,16 +156,16 @@ struct Suite<ExpertMlp> {
     ups.b = kF;
     few(ups, "ups first, f32 biases");
     ups.up_bias = false, ups.y = kF;
-    few(ups, "a bias of down alone, y in f32");
+    few(ups, "a bias only in down, y in f32");
     P plain = nemotron(2);
     plain.up_bias = true;
     few(plain, "no gate, few tokens");
     P weighed = gpt_oss(2, 5, 96, 64);
     weighed.weight_on_input = true, weighed.shared = weighed.residual = true, weighed.scale = -0.5;
-    few(weighed, "weighs the input, and adds all that is added");
+    few(weighed, "router weights on the input, every added term");
     P most = gpt_oss(2, 7, 64, 32);
     most.slots = 64;
-    few(most, "64 slots, most of them of an expert that the token has already");
+    few(most, "64 slots, most of which repeat an expert of the token");
   }
 
   static void fill(const P& p, Fill fill, HostArgs<ExpertMlp>& host, Random& random) {
@@ -173,7 +173,7 @@ struct Suite<ExpertMlp> {
     HostArgs<ExpertGemm> up(ExpertMlp::up(p), Spread::kContiguous),
         down(ExpertMlp::down(p), Spread::kContiguous);
     Suite<ExpertGemm>::fill(ExpertMlp::up(p), fill, up, random);
-    // Results of the first product for numbers near the ends of the range meet weights of ordinary size.
+    // The first product of numbers near the ends of the range is multiplied by weights of ordinary size.
     const bool ends = fill == Fill::kTiny || fill == Fill::kHuge;
     Suite<ExpertGemm>::fill(ExpertMlp::down(p), ends ? Fill::kNormal : fill, down, random);
     const auto copy = [](const Tensor& to, const Tensor& from) {
@@ -187,7 +187,7 @@ struct Suite<ExpertMlp> {
     fill_floats(a.shared, Fill::kNormal, random);
     fill_floats(a.residual, Fill::kNormal, random);
     ids(p, fill, a.ids, random);
-    // The weight of an empty slot may be anything.
+    // The weight of an empty slot may have any value, so it is NaN.
     set_each(a.weights, [&](int64_t t, int64_t k) -> double {
       const int32_t id = a.ids.row<int32_t>(t)[k];
       return id >= 0 && id < p.experts ? a.weights.row<float>(t)[k]
@@ -195,8 +195,8 @@ struct Suite<ExpertMlp> {
     });
   }
 
-  // In addition to `fill`: some slots name an expert that is not here, the first token names one expert
-  // twice, and the second token has only empty slots.
+  // In addition to `fill`: some slots name an expert of another rank, the first token names one expert twice,
+  // and the second token has only empty slots.
   static void ids(const P& p, Fill fill, const Tensor& ids, Random& random) {
     constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
     const int64_t favourite = random.integer(0, p.experts - 1);

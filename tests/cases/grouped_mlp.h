@@ -17,7 +17,7 @@ struct Suite<GroupedMlp> {
       p.layout = layout;
       out.push_back({GroupedMlp::of(p), why, fill, spread});
     };
-    // For kernels that read fragments.
+    // For kernels that read only fragments.
     const auto tiles = [&](const ExpertMlp::Problem& p, const char* why, Fill fill = Fill::kNormal,
                            Spread spread = Spread::kContiguous) {
       in(WeightLayout::kFragments, p, why, fill, spread);
@@ -28,7 +28,7 @@ struct Suite<GroupedMlp> {
       in(layout, Mlp::deepseek(7, 9, 128, 64), "DeepSeek V4: gates first, no biases");
       ExpertMlp::Problem input = Mlp::gpt_oss(5, 4, 75, 53);
       input.slots = 1, input.w = kB, input.weight_on_input = true;
-      in(layout, input, "Llama 4: weighs the input; bf16 of sizes that are multiples of nothing");
+      in(layout, input, "Llama 4: router weights on the input; bf16, sizes that no tile divides");
       ExpertMlp::Problem relu = Mlp::gpt_oss(6, 5, 64, 96);
       relu.act = Activation::kRelu2, relu.up_bias = false, relu.limit = 0;
       in(layout, relu, "Nemotron: relu squared, no gate");
@@ -39,39 +39,40 @@ struct Suite<GroupedMlp> {
       in(layout, Mlp::gpt_oss(3, 8, 64, 32), "no rows", Fill::kEmpty);
       in(layout, Mlp::gpt_oss(0, 4, 64, 32), "no tokens");
     }
-    // One expert has all rows: every width of the tensor cores' instruction, whole tiles and tiles with a row less,
-    // and more rows than any tile. Sums have one k block, a full stage of k blocks, or more than a ring holds.
+    // One expert has all rows: every wgmma width, whole tiles, tiles that lack one row, and more rows than
+    // any tile. Sums have one k block, a full stage of k blocks, or more k blocks than the TMA ring holds.
     for (const int64_t tokens : {1, 7, 8, 9, 16, 17, 24, 25, 33, 41, 48, 56, 57, 113, 200}) {
       ExpertMlp::Problem p = Mlp::gpt_oss(tokens, 3, 96, 64);
       p.slots = 1, p.hidden = 32 * (1 + tokens % 23), p.intermediate = 32 * (1 + tokens % 11);
       tiles(p, "all rows of one expert", Fill::kSkewed);
     }
-    // Weight rows that do not fill a row block, and tiles of one, two and six row blocks.
-    tiles(Mlp::gpt_oss(30, 5, 352, 160), "no whole row blocks");
-    tiles(Mlp::gpt_oss(30, 5, 416, 224), "a tile of one row block, and one of a single warpgroup's");
-    // Tiles of 384 weight rows for 132 SMs: one and a half rounds of each product; hardly any tiles of one
-    // product; a last round of less than a third, of up to two thirds, and of more, whose tiles are cut.
-    tiles(Mlp::gpt_oss(50, 200, 384, 64), "a round of gate and up, and more");
+    // Weight rows that do not fill the last row block, and tiles of one, two and six row blocks.
+    tiles(Mlp::gpt_oss(30, 5, 352, 160), "a partial row block");
+    tiles(Mlp::gpt_oss(30, 5, 416, 224), "a tile of one row block, and a tile of one warpgroup");
+    // Tiles of 384 weight rows on 132 SMs: one and a half waves of each product; hardly any tiles of one
+    // product; last waves that are less than a third full, up to two thirds full, or fuller, so that tiles
+    // are cut.
+    tiles(Mlp::gpt_oss(50, 200, 384, 64), "more than a wave of gate and up");
     tiles(Mlp::gpt_oss(50, 150, 64, 480), "nearly all tiles are gate and up");
-    tiles(Mlp::gpt_oss(60, 100, 800, 32), "nearly all tiles are down, and wait for the few before");
-    tiles(Mlp::gpt_oss(60, 80, 384, 64), "a last round of less than a third");
-    tiles(Mlp::gpt_oss(60, 100, 384, 64), "a last round of half");
-    tiles(Mlp::gpt_oss(60, 125, 384, 64), "a last round that is nearly whole");
+    tiles(Mlp::gpt_oss(60, 100, 800, 32), "nearly all tiles are down and wait for the few of gate and up");
+    tiles(Mlp::gpt_oss(60, 80, 384, 64), "a last wave less than a third full");
+    tiles(Mlp::gpt_oss(60, 100, 384, 64), "a last wave half full");
+    tiles(Mlp::gpt_oss(60, 125, 384, 64), "a last wave nearly full");
     tiles(Mlp::gpt_oss(70, 5, 416, 224), "several tiles of the same weights");
     tiles(Mlp::gpt_oss(400, 6, 96, 64), "many tiles of the same weights", Fill::kSkewed);
     // Long lists of experts.
     tiles(Mlp::deepseek(64, 256, 160, 96), "DeepSeek V4: 256 experts");
     tiles(Mlp::gpt_oss(70, 512, 64, 32), "512 experts");
     tiles(Mlp::gpt_oss(70, 513, 64, 32), "more experts than the CTA has threads");
-    tiles(Mlp::deepseek(64, 40, 320, 160), "rows of x apart", Fill::kNormal, Spread::kStridedRows);
+    tiles(Mlp::deepseek(64, 40, 320, 160), "strided rows of x", Fill::kNormal, Spread::kStridedRows);
     ExpertMlp::Problem rank = Mlp::gpt_oss(40, 4, 96, 64);
     rank.experts_routed = 32;
-    tiles(rank, "a part of the experts: most slots are empty");
+    tiles(rank, "a rank with a part of the experts: most slots are empty");
     ExpertMlp::Problem f32 = Mlp::gpt_oss(40, 3, 160, 96);
     f32.b = kF, f32.gate_order = GateOrder::kUpFirst;
     tiles(f32, "biases in f32, ups first");
     f32.up_bias = false;
-    tiles(f32, "a bias of down alone");
+    tiles(f32, "a bias only in down");
     ExpertMlp::Problem plain = Mlp::deepseek(40, 3, 160, 96);
     plain.act = Activation::kSwiGlu;
     tiles(plain, "no clamp");
@@ -81,7 +82,7 @@ struct Suite<GroupedMlp> {
   }
 
   static void fill(const P& p, Fill fill, HostArgs<GroupedMlp>& host, Random& random) {
-    // ExpertMlp has the same tensors, and ids by which its rows are grouped.
+    // ExpertMlp's suite fills the same tensors, and the ids by which rows are grouped here.
     HostArgs<ExpertMlp> whole(p.mlp, Spread::kContiguous);
     Mlp::fill(p.mlp, fill, whole, random);
     const GroupedMlp::Args& a = host.args();

@@ -6,7 +6,7 @@
 
 namespace sluice::test {
 
-// A number halfway between two e4m3 numbers, or one of its f32 neighbors.
+// A number halfway between two adjacent e4m3 numbers, or one of its two f32 neighbours.
 inline double near_tie(Random& random) {
   const auto code = static_cast<uint8_t>(random.integer(0, 0x7d));
   const float tie = (to_float(E4M3{code}) + to_float(E4M3{static_cast<uint8_t>(code + 1)})) / 2;
@@ -42,15 +42,15 @@ struct Suite<KvWrite> {
     return {
         {{.tokens = 3, .kv_heads = 8, .head_dim = 64, .pages = 5, .page_size = 16}, "gpt-oss decode"},
         {{.tokens = 41, .kv_heads = 3, .head_dim = 17, .pages = 7, .page_size = 13, .kv = kF},
-         "a multiple of nothing",
+         "sizes that no tile divides",
          Fill::kNormal,
          apart},
         {{.tokens = 12, .kv_heads = 2, .head_dim = 32, .pages = 12, .page_size = 1},
-         "pages of one, all written"},
+         "one slot per page, every slot written"},
         {{.tokens = 30, .kv_heads = 2, .head_dim = 8, .pages = 2, .page_size = 8}, "more tokens than slots"},
-        {{.tokens = 5, .kv_heads = 1, .head_dim = 1, .pages = 1, .page_size = 1}, "the smallest of each"},
+        {{.tokens = 5, .kv_heads = 1, .head_dim = 1, .pages = 1, .page_size = 1}, "the smallest sizes"},
         {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4},
-         "every slot outside",
+         "every slot is out of range",
          Fill::kEmpty},
         {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF},
          "NaN is stored",
@@ -60,7 +60,7 @@ struct Suite<KvWrite> {
          "infinity is stored",
          Fill::kInfinite},
         {{.tokens = 11, .kv_heads = 1, .head_dim = 576, .pages = 3, .page_size = 8, .values = false},
-         "DeepSeek's latents: keys alone",
+         "DeepSeek's latents: keys without values",
          Fill::kNormal,
          apart},
         {{.tokens = 0, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4}, "no tokens"},
@@ -73,7 +73,7 @@ struct Suite<KvWrite> {
           .page_size = 13,
           .kv = kF,
           .cache = kNarrow},
-         "e4m3 and a multiple of nothing",
+         "e4m3, sizes that no tile divides",
          Fill::kNormal,
          apart},
         {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .cache = kNarrow},
@@ -81,10 +81,10 @@ struct Suite<KvWrite> {
          Fill::kSomeNan,
          apart},
         {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF, .cache = kNarrow},
-         "infinity becomes the largest number of e4m3",
+         "infinity saturates to the largest e4m3 number",
          Fill::kInfinite},
         {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF, .cache = kNarrow},
-         "what is too large becomes the largest number of e4m3",
+         "large numbers saturate to the largest e4m3 number",
          Fill::kHuge},
         {{.tokens = 256,
           .kv_heads = 2,
@@ -93,7 +93,7 @@ struct Suite<KvWrite> {
           .page_size = 8,
           .kv = kF,
           .cache = kNarrow},
-         "every tie of e4m3 and its neighbours",
+         "every rounding tie of e4m3 and its f32 neighbours",
          Fill::kZerosMixed},
         {{.tokens = 11,
           .kv_heads = 1,

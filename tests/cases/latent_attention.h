@@ -30,7 +30,7 @@ struct Suite<LatentAttention> {
       change(p);
       return p;
     };
-    // Problems that tensor cores accept: sizes are multiples of tiles.
+    // Problems that tensor cores accept: sizes are multiples of the tile.
     const P tiled{.tokens = 11,
                   .sequences = 3,
                   .heads = 3,
@@ -51,71 +51,71 @@ struct Suite<LatentAttention> {
         {{.tokens = 2, .sequences = 2, .heads = 2, .pages = 8, .page_size = 16, .pages_per_seq = 5},
          "DeepSeek V3 decode, two of its heads"},
         {with([](P& p) { p.tokens = 40, p.sequences = 1; }), "prefill"},
-        {small, "a multiple of nothing", Fill::kNormal, apart},
+        {small, "sizes that no tile divides", Fill::kNormal, apart},
         {with([](P& p) { p.q = p.w = kF; }), "f32", Fill::kNormal, apart},
-        {with([](P& p) { p.w = kF; }), "weights in f32 alone"},
+        {with([](P& p) { p.w = kF; }), "only the weights in f32"},
         {with([](P& p) { p.rank = p.nope = p.rope = p.v_dim = p.heads = p.page_size = 1, p.pages = 90; }),
-         "the smallest of each"},
+         "the smallest sizes"},
         {with([](P& p) {
            p.tokens = 2, p.sequences = 1, p.pages = 30, p.page_size = 16, p.pages_per_seq = 30;
          }),
-         "several blocks of positions", Fill::kSkewed},
+         "several key blocks", Fill::kSkewed},
         {with([](P& p) { p.tokens = 0; }), "no tokens"},
-        {small, "nothing to attend to", Fill::kEmpty},
+        {small, "no keys to attend to", Fill::kEmpty},
         {small, "all scores equal", Fill::kAllEqual},
         {with([](P& p) { p.q = kF; }), "NaN here and there", Fill::kSomeNan},
         {with([](P& p) { p.q = kF, p.rank = 3, p.rope = 2, p.nope = 2; }), "infinities here and there",
          Fill::kInfinite},
-        {with([](P& p) { p.q = kF; }), "below the smallest normal", Fill::kTiny},
+        {with([](P& p) { p.q = kF; }), "subnormal numbers", Fill::kTiny},
         {with([](P& p) { p.q = kF; }), "scores that overflow", Fill::kHuge},
-        {with([](P& p) { p.scale = 40, p.q = kF; }), "a few weights take all"},
+        {with([](P& p) { p.scale = 40, p.q = kF; }), "softmax concentrated on a few keys"},
         {{.tokens = 1, .sequences = 1, .pages = 5, .page_size = 64, .pages_per_seq = 5},
          "DeepSeek V3 decode, all heads, two splits",
          Fill::kSkewed},
         {{.tokens = 2, .sequences = 2, .heads = 128, .pages = 9, .page_size = 16, .pages_per_seq = 4},
          "DeepSeek V3 decode, all heads of two sequences"},
         {{.tokens = 5, .sequences = 2, .heads = 6, .pages = 9, .page_size = 64, .pages_per_seq = 5},
-         "DeepSeek V3, several rows a sequence",
+         "DeepSeek V3, several rows per sequence",
          Fill::kNormal,
          apart},
-        {with_tiles([](P& p) { p.tokens = 5, p.heads = 70; }), "tiles, a group of heads that is not full"},
+        {with_tiles([](P& p) { p.tokens = 5, p.heads = 70; }), "tiles, a head group that is not full"},
         {tiled, "tiles, absent pages", Fill::kNormal, apart},
         {with_tiles([](P& p) { p.page_size = 7, p.pages_per_seq = 40, p.pages = 99; }),
-         "tiles across pages that divide nothing"},
+         "tiles, pages that no tile size divides"},
         {with_tiles([](P& p) { p.tokens = 2, p.sequences = 1, p.pages = 310, p.pages_per_seq = 310; }),
-         "tiles, as many splits as a row may have", Fill::kSkewed},
+         "tiles, the largest number of splits per row", Fill::kSkewed},
         {with_tiles([](P& p) { p.pages = 310, p.pages_per_seq = 310; }), "tiles, splits without keys"},
         {with_tiles([](P& p) { p.rank = 256, p.nope = 48, p.rope = 40, p.v_dim = 200, p.tokens = 30; }),
-         "tiles, values of more than one pass", Fill::kNormal, apart},
+         "tiles, values in more than one pass", Fill::kNormal, apart},
         {with_tiles([](P& p) { p.nope = 256, p.rope = 64, p.tokens = 4; }), "tiles, the widest heads"},
         {with_tiles([](P& p) { p.tokens = 75, p.heads = 2; }), "tiles, prefill", Fill::kNormal, apart},
         {with_tiles([](P& p) { p.tokens = 30, p.heads = 1024, p.pages_per_seq = 256; }),
-         "tiles, more rows than the workspace holds", Fill::kEmpty},
+         "tiles, more rows than fit in the workspace", Fill::kEmpty},
         {with_tiles([](P& p) {
            p.tokens = 12, p.heads = 16, p.rank = 512, p.nope = 32, p.rope = 64, p.pages = 40,
            p.pages_per_seq = 30;
          }),
-         "tiles of several rows", Fill::kNormal, apart},
+         "tiles of several rows per sequence", Fill::kNormal, apart},
         {with_tiles(
              [](P& p) { p.tokens = 90, p.sequences = 2, p.heads = 5, p.pages = 40, p.pages_per_seq = 30; }),
-         "tiles of several rows, heads that divide nothing", Fill::kNormal, apart},
+         "tiles of several rows, a head count that no tile divides", Fill::kNormal, apart},
         {with_tiles([](P& p) { p.tokens = 300, p.sequences = 290, p.heads = 32, p.pages_per_seq = 3; }),
          "tiles of two rows, more sequences than threads"},
         {with_tiles([](P& p) { p.tokens = 0; }), "tiles, no tokens"},
-        {tiled, "tiles, nothing to attend to", Fill::kEmpty},
+        {tiled, "tiles, no keys to attend to", Fill::kEmpty},
         {tiled, "tiles, all scores equal", Fill::kAllEqual},
         {with_tiles([](P& p) { p.pages_per_seq = 2; }), "tiles, NaN here and there", Fill::kSomeNan},
         {tiled, "tiles, infinities here and there", Fill::kInfinite},
-        {tiled, "tiles, below the smallest normal", Fill::kTiny},
+        {tiled, "tiles, subnormal numbers", Fill::kTiny},
         {tiled, "tiles, scores that overflow", Fill::kHuge},
-        {with_tiles([](P& p) { p.scale = 40; }), "tiles, a few weights take all"},
+        {with_tiles([](P& p) { p.scale = 40; }), "tiles, softmax concentrated on a few keys"},
     };
   }
 
   static void fill(const P& p, Fill fill, HostArgs<LatentAttention>& host, Random& random) {
     const LatentAttention::Args& a = host.args();
     fill_floats(a.q, fill, random);
-    // A NaN in a weight would make all of its head NaN, so only queries and cache rows have NaN.
+    // A NaN weight makes its whole head NaN, so only queries and cache rows have NaN.
     fill_floats(a.kv_b, fill == Fill::kSomeNan ? Fill::kNormal : fill, random);
     fill_lengths(p, fill, a, random);
     fill_pages(p, fill, a.page_table, random);
@@ -128,7 +128,7 @@ struct Suite<LatentAttention> {
         const int64_t page = a.page_table.as<int32_t>()[s * p.pages_per_seq + j / p.page_size];
         if (page < 0 || page >= p.pages) continue;
         void* row = a.cache.as<char>() + bytes_of(p.q, (page * p.page_size + j % p.page_size) * width);
-        // If every row had a few NaN, all results would be NaN, so only some rows have any.
+        // If every row had a NaN, all results would be NaN, so only some rows have one.
         const bool plain = fill == Fill::kSomeNan && random.integer(0, 15) != 0;
         fill_floats(make_tensor(row, p.q, {width}), plain ? Fill::kNormal : fill, random);
       }
@@ -162,8 +162,9 @@ struct Suite<LatentAttention> {
             .w = any_float(r)};
   }
 
-  // Sequences without rows, rows without a sequence, more rows than keys, and missing keys occur by chance.
-  // kSkewed: all rows are the last rows of the last sequence, whose context is long.
+  // Lengths are random: there are sequences without rows, rows without a sequence, sequences with more rows
+  // than keys, and missing keys. kSkewed: all rows are the last rows of the last sequence, whose context is
+  // long.
   static void fill_lengths(const P& p, Fill fill, const LatentAttention::Args& a, Random& random) {
     std::vector<int64_t> cuts;
     for (int64_t s = 0; s <= p.sequences; ++s) cuts.push_back(random.integer(0, p.tokens));
@@ -181,7 +182,7 @@ struct Suite<LatentAttention> {
       a.kv_len.as<int32_t>()[s] = static_cast<int32_t>(skewed ? room : any);
     }
   }
-  // A random order of pages, reused when they run out; some sequences have absent pages.
+  // Pages in random order, reused when they run out. Some sequences have absent pages.
   static void fill_pages(const P& p, Fill fill, const Tensor& table, Random& random) {
     std::vector<int64_t> order(static_cast<size_t>(p.pages));
     std::iota(order.begin(), order.end(), 0);

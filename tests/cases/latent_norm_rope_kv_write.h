@@ -42,29 +42,30 @@ struct Suite<LatentNormRopeKvWrite> {
                 .page_size = 5};
     std::vector<Case<LatentNormRopeKvWrite>> out = {
         {of(moonlight, 1), "Moonlight's heads, one token"},
-        {moonlight, "Moonlight's heads, beside each other", Fill::kNormal, apart},
+        {moonlight, "Moonlight's heads, strided rows", Fill::kNormal, apart},
         {of(moonlight, 40), "a prompt", Fill::kNormal, apart},
         {of(moonlight, 0), "no tokens"},
         {of(v3, 7), "DeepSeek V3's heads", Fill::kNormal, apart},
         {f32, "all in f32", Fill::kNormal, apart},
         {longest, "a row of 1024 elements"},
-        {of(narrow, 12), "a row of two groups of eight; pages of one", Fill::kNormal, apart},
-        {halves, "halves", Fill::kNormal, apart},
-        {odd, "a multiple of nothing", Fill::kNormal, apart},
+        {of(narrow, 12), "a row of two groups of eight; one slot per page", Fill::kNormal, apart},
+        {halves, "pairs half a head apart", Fill::kNormal, apart},
+        {odd, "sizes that no tile divides", Fill::kNormal, apart},
         {{.rope = {.tokens = 2, .heads = 1, .head_dim = 2, .rotary = 2, .table_rows = 1},
           .rank = 1,
           .pages = 1,
           .page_size = 2},
-         "the smallest of each"},
+         "the smallest sizes"},
     };
     constexpr Fill kFills[] = {Fill::kEmpty, Fill::kSkewed, Fill::kSomeNan,   Fill::kInfinite,
                                Fill::kTiny,  Fill::kHuge,   Fill::kZerosMixed};
     for (const Fill fill : kFills)
-      for (const P& p : {f32, moonlight, odd}) out.push_back({p, "awkward numbers", fill});
+      for (const P& p : {f32, moonlight, odd}) out.push_back({p, "special values", fill});
     add_unaligned(&out);
     return out;
   }
-  // Filled like the parts; rows are as large as their squares allow.
+  // Fills tensors as the suites of its parts do; values are as large as possible without overflow of the
+  // squares.
   static void fill(const P& p, Fill fill, HostArgs<LatentNormRopeKvWrite>& host, Random& random) {
     const LatentNormRopeKvWrite::Args& a = host.args();
     fill_rope(p.rope, fill, {.positions = a.positions, .table = a.table, .x = a.q}, random);

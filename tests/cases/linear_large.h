@@ -15,7 +15,7 @@ inline std::vector<Case<Linear>> large_cases<Linear>() {
           {{.tokens = 300, .features = 256, .width = 192, .bias = true}, "several tiles of rows"},
           {{.tokens = 64, .features = 512, .width = 640, .y = DType::kF32}, "whole tiles"},
           {{.tokens = 65, .features = 320, .width = 520, .bias = true, .residual = true},
-           "a row more than a tile"}};
+           "one row more than a tile"}};
 }
 
 }  // namespace sluice::test

@@ -18,32 +18,31 @@ struct Suite<LoraDelta> {
          "a large rank, mixed adapters"},
         {{.tokens = 261, .features = 3, .hidden = 5, .rank = 2, .adapters = 2},
          "more than one slab of tokens"},
-        {{.tokens = 2, .features = 300, .hidden = 40, .rank = 33}, "more than one piece of features"},
-        {{.tokens = 40, .features = 130, .hidden = 200, .rank = 20, .adapters = 5}, "more than one chunk"},
+        {{.tokens = 2, .features = 300, .hidden = 40, .rank = 33}, "more than one feature chunk"},
+        {{.tokens = 40, .features = 130, .hidden = 200, .rank = 20, .adapters = 5}, "several chunks"},
         {{.tokens = 100, .features = 128, .hidden = 2880, .rank = 16, .adapters = 3, .y = kB},
          "gpt-oss-120b's gate, a batch"},
         {{.tokens = 71, .features = 45, .hidden = 200, .rank = 24, .adapters = 50},
-         "nearly an adapter for each token, tails of tokens, features and ranks"},
+         "nearly one adapter per token; tails of tokens, features and ranks"},
         {{.tokens = 37, .features = 130, .hidden = 328, .rank = 40, .adapters = 3},
-         "rows of x at any address, ranks in tiles",
+         "unaligned rows of x, tiled ranks",
          Fill::kNormal,
          Spread::kStridedRows},
-        {{.tokens = 40, .features = 24, .hidden = 136, .rank = 256, .adapters = 2},
-         "the largest rank of tiles"},
+        {{.tokens = 40, .features = 24, .hidden = 136, .rank = 256, .adapters = 2}, "the largest tiled rank"},
         {{.tokens = 66, .features = 40, .hidden = 256, .rank = 8, .adapters = 3},
          "NaN in a batch",
          Fill::kSomeNan},
         {{.tokens = 0, .features = 8, .hidden = 8, .rank = 1}, "no tokens"},
-        {{.tokens = 4, .features = 1, .hidden = 1, .rank = 1}, "the smallest of each"},
-        {small, "rows apart", Fill::kNormal, Spread::kStridedRows},
+        {{.tokens = 4, .features = 1, .hidden = 1, .rank = 1}, "the smallest sizes"},
+        {small, "strided rows", Fill::kNormal, Spread::kStridedRows},
         {f32, "all in f32"},
         {bf16, "logits in bf16", Fill::kNormal, Spread::kStridedRows},
         {small, "no token has an adapter", Fill::kEmpty},
         {small, "every token has the last adapter", Fill::kSkewed},
         {small, "NaN", Fill::kSomeNan},
         {bf16, "infinities", Fill::kInfinite},
-        {f32, "below the smallest normal", Fill::kTiny},
-        {f32, "near the largest", Fill::kHuge},
+        {f32, "subnormal numbers", Fill::kTiny},
+        {f32, "near the largest float", Fill::kHuge},
         {small, "zeros of both signs", Fill::kZerosMixed},
     };
   }
@@ -56,7 +55,7 @@ struct Suite<LoraDelta> {
     });
   }
   static LoraDelta::Problem random(Random& r) {
-    // Half of the problems have rows of 16-byte chunks, which tensor cores need.
+    // Half of the problems have rows of whole 16-byte chunks, which tensor cores need.
     const bool chunks = coin(r);
     return {.tokens = r.integer(0, 3) > 0 ? r.integer(0, 20) : r.integer(0, 80),
             .features = r.integer(1, 140),

@@ -10,7 +10,7 @@ struct Suite<NormRouterRoute> {
   using Problem = NormRouterRoute::Problem;
   static std::vector<Case<NormRouterRoute>> cases() {
     std::vector<Case<NormRouterRoute>> out;
-    // The cases of RouterRoute, each after a norm.
+    // RouterRoute's cases, each after a norm.
     for (const Case<RouterRoute>& c : Suite<RouterRoute>::cases())
       out.push_back({{.router = c.problem}, c.why, c.fill, c.spread});
     const auto gpt = [](int64_t tokens, int64_t experts) {
@@ -24,16 +24,16 @@ struct Suite<NormRouterRoute> {
       for (const int64_t tokens : {17, 63, 64}) {
         Problem many = gpt(tokens, experts);
         many.router.hidden = 520;
-        out.push_back({many, "tiles of tokens"});
+        out.push_back({many, "several tiles of tokens"});
       }
       Problem narrow = gpt(5, experts), small = gpt(3, experts), f32 = gpt(4, experts);
       narrow.router.hidden = 136, small.router.hidden = 1000, small.eps = 1e-6, f32.norm_w = DType::kF32;
       out.push_back({narrow, "narrow rows", Fill::kNormal, Spread::kStridedRows});
-      out.push_back({small, "a part of the widest row"});
-      out.push_back({f32, "a norm's weight in f32"});
+      out.push_back({small, "a width between the narrowest and the widest"});
+      out.push_back({f32, "norm weight in f32"});
       out.push_back({gpt(9, experts), "NaN stays in its row", Fill::kSomeNan});
       out.push_back({gpt(9, experts), "an infinity", Fill::kInfinite});
-      out.push_back({gpt(3, experts), "below the smallest normal", Fill::kTiny});
+      out.push_back({gpt(3, experts), "subnormal numbers", Fill::kTiny});
     }
     add_unaligned(&out);
     return out;
@@ -44,7 +44,7 @@ struct Suite<NormRouterRoute> {
     copy_inputs(beside, host);
     fill_floats(host.args().norm_weight, Fill::kNormal, random);
   }
-  // Two thirds of the problems are gpt-oss's or Qwen3's except for their size.
+  // Two thirds of the problems are gpt-oss's or Qwen3's except for their sizes.
   static Problem random(Random& r) {
     Problem p{.router = Suite<RouterRoute>::random(r)};
     if (r.integer(0, 2) > 0) {

@@ -27,23 +27,23 @@ struct Suite<PackExperts> {
     both({.experts = 3, .features = 33, .width = 96, .gate_order = GateOrder::kUpFirst}, "ups first");
     both({.experts = 3, .features = 70, .width = 160, .gate_order = GateOrder::kUpFirst}, "NaN scales",
          Fill::kSomeNan);
-    both({.experts = 1, .features = 64, .width = 8192, .gated = false}, "every pair of code and scale",
+    both({.experts = 1, .features = 64, .width = 8192, .gated = false}, "every pair of a code and a scale",
          Fill::kAllEqual);
-    both({.experts = 2, .features = 5, .width = 64}, "scales that are all NaN", Fill::kEmpty);
-    both({.experts = 1, .features = 1, .width = 32, .gated = false}, "the smallest of each");
+    both({.experts = 2, .features = 5, .width = 64}, "all scales NaN", Fill::kEmpty);
+    both({.experts = 1, .features = 1, .width = 32, .gated = false}, "the smallest sizes");
     both({.experts = 0, .features = 64, .width = 64}, "no experts");
     both({.experts = 2, .features = 45, .width = 2880, .w = kB}, "bf16, gpt-oss's width");
     both({.experts = 3, .features = 33, .width = 77, .gate_order = GateOrder::kGateFirst, .w = kB},
          "bf16, an odd width");
     both({.experts = 3, .features = 65, .width = 84, .gate_order = GateOrder::kUpFirst, .w = kB},
-         "bf16, rows of 8 bytes and no more");
+         "bf16, rows of 8 bytes");
     both({.experts = 2, .features = 100, .width = 72, .gated = false, .w = kB},
          "bf16, rows of 16 bytes, one past a block");
-    both({.experts = 2, .features = 1, .width = 1, .gated = false, .w = kB}, "bf16, the smallest of each");
+    both({.experts = 2, .features = 1, .width = 1, .gated = false, .w = kB}, "bf16, the smallest sizes");
     return out;
   }
 
-  // Arbitrary bytes; scales according to the fill.
+  // Arbitrary bytes as codes; scales according to the fill.
   static void rows(const P& p, Fill fill, PackExperts::Args& a, Random& random) {
     const int64_t bytes = elements_of(a.rows), scales = p.w == DType::kE2M1 ? elements_of(a.row_scales) : 0;
     const int64_t blocks = p.width / kMxBlock;

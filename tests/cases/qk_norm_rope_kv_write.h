@@ -27,7 +27,7 @@ struct Suite<QkNormRopeKvWrite> {
              .page_size = 4},
         .eps = 1e-5,
         .norm_w = kF};
-    // A quarter of each team is idle, and elements before and after the rotated ones stay unchanged.
+    // A quarter of each team is idle; elements before and after the rotated ones stay unchanged.
     const P partial{
         .rotation =
             {.rope = {.tokens = 7, .heads = 5, .head_dim = 96, .rotary = 64, .first = 16, .table_rows = 20},
@@ -67,37 +67,38 @@ struct Suite<QkNormRopeKvWrite> {
     half_eights.rotation.rope.rotary = 56;
     std::vector<Case<QkNormRopeKvWrite>> out = {
         {of(qwen, 1), "Qwen3's heads, one token"},
-        {qwen, "Qwen3's heads, beside each other", Fill::kNormal, apart},
+        {qwen, "Qwen3's heads, strided rows", Fill::kNormal, apart},
         {of(qwen, 40), "a prompt", Fill::kNormal, apart},
         {of(qwen, 0), "no tokens"},
         {f32, "all in f32", Fill::kNormal, apart},
-        {partial, "heads of 96, some elements without a position; pages of one", Fill::kNormal, apart},
-        {woven, "woven, between elements without a position", Fill::kNormal, apart},
-        {odd, "a multiple of nothing", Fill::kNormal, apart},
-        {widest, "a warp holds a head"},
-        {wider, "a warp does not"},
+        {partial, "heads of 96, some elements not rotated; one slot per page", Fill::kNormal, apart},
+        {woven, "interleaved pairs between elements that are not rotated", Fill::kNormal, apart},
+        {odd, "sizes that no tile divides", Fill::kNormal, apart},
+        {widest, "the widest head that a warp holds"},
+        {wider, "a head wider than a warp holds"},
         {one_lane, "a head in one lane"},
         {two_lanes, "a head in two lanes"},
-        {half_eights, "halves that end within eight elements"},
+        {half_eights, "half heads that eight does not divide"},
         {{.rotation = {.rope = {.tokens = 2, .heads = 1, .head_dim = 2, .rotary = 2, .table_rows = 1},
                        .kv_heads = 1,
                        .pages = 1,
                        .page_size = 2}},
-         "the smallest of each"},
+         "the smallest sizes"},
         {narrow(qwen), "e4m3", Fill::kNormal, apart},
         {narrow(f32), "f32 in e4m3", Fill::kNormal, apart},
         {narrow(partial), "heads of 96 in e4m3"},
-        {narrow(woven), "woven in e4m3", Fill::kNormal, apart},
-        {narrow(odd), "e4m3 and a multiple of nothing", Fill::kNormal, apart},
+        {narrow(woven), "interleaved pairs in e4m3", Fill::kNormal, apart},
+        {narrow(odd), "e4m3, sizes that no tile divides", Fill::kNormal, apart},
     };
     constexpr Fill kFills[] = {Fill::kEmpty, Fill::kSkewed, Fill::kSomeNan,   Fill::kInfinite,
                                Fill::kTiny,  Fill::kHuge,   Fill::kZerosMixed};
     for (const Fill fill : kFills)
-      for (const P& p : {f32, partial, narrow(woven)}) out.push_back({p, "awkward numbers", fill});
+      for (const P& p : {f32, partial, narrow(woven)}) out.push_back({p, "special values", fill});
     add_unaligned(&out);
     return out;
   }
-  // Filled like the parts; queries and keys are as large as their squares allow.
+  // Fills tensors as the suites of its parts do; queries and keys are as large as possible without overflow
+  // of the squares.
   static void fill(const QkNormRopeKvWrite::Problem& p, Fill fill, HostArgs<QkNormRopeKvWrite>& host,
                    Random& random) {
     const QkNormRopeKvWrite::Args& a = host.args();

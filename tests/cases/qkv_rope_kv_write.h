@@ -56,10 +56,10 @@ struct Suite<QkvRopeKvWrite> {
                            .pages = 12,
                            .page_size = 1},
                   .width = 128};
-    // Shares of five groups of eight columns; the last CTA has fewer.
+    // CTAs have shares of five groups of eight columns; the last CTA has fewer.
     P whole = of(few, 65);
     whole.rope.rope.heads = 64, whole.rope.kv_heads = 8, whole.width = 136;
-    // Shares of seven and of eight; heads of 96 in shares of five.
+    // Shares of seven and of eight groups; heads of 96 in shares of five.
     P sevens = of(whole, 9), eights = of(whole, 17), heads96 = of(whole, 20);
     sevens.rope.rope.heads = 94, eights.rope.rope.heads = 112;
     heads96.rope.rope.head_dim = heads96.rope.rope.rotary = 96, heads96.rope.rope.heads = 40;
@@ -71,42 +71,42 @@ struct Suite<QkvRopeKvWrite> {
     std::vector<Case<QkvRopeKvWrite>> out = {
         {few, "gpt-oss's heads, one token"},
         {of(few, 8), "eight tokens", Fill::kNormal, apart},
-        {of(few, 9), "more than eight", Fill::kNormal, apart},
+        {of(few, 9), "more than eight tokens", Fill::kNormal, apart},
         {of(few, 70), "a prompt"},
         {of(few, 0), "no tokens"},
         {of(whole, 1), "all of gpt-oss's heads, one token"},
         {of(whole, 6), "all of gpt-oss's heads, six tokens", Fill::kNormal, apart},
         {whole, "all of gpt-oss's heads", Fill::kNormal, apart},
-        {of(whole, 128), "as many rows as shares take"},
-        {sevens, "shares of seven eights", Fill::kNormal, apart},
-        {eights, "shares of eight eights"},
+        {of(whole, 128), "the largest row count of kernels with column shares"},
+        {sevens, "seven groups of eight columns per CTA", Fill::kNormal, apart},
+        {eights, "eight groups of eight columns per CTA"},
         {heads96, "heads of 96"},
-        {wide, "heads of 128; wider than what a warp holds of a row"},
-        {small, "the least heads of tensor cores; pages of one", Fill::kNormal, apart},
-        {odd, "a multiple of nothing", Fill::kNormal, apart},
-        {woven, "woven, behind elements without a position"},
+        {wide, "heads of 128; rows wider than a warp holds"},
+        {small, "the smallest heads that tensor cores accept; one slot per page", Fill::kNormal, apart},
+        {odd, "sizes that no tile divides", Fill::kNormal, apart},
+        {woven, "interleaved pairs after elements that are not rotated"},
         {panels, "weights in panels"},
         {f32_weights, "weights in f32"},
-        {of(few, 5), "every position and every slot outside", Fill::kEmpty},
+        {of(few, 5), "every position and every slot out of range", Fill::kEmpty},
         {of(few, 7), "one position for all", Fill::kSkewed},
         {of(few, 6), "NaN spreads along its row", Fill::kSomeNan, apart},
         {of(few, 40), "NaN in many rows", Fill::kSomeNan},
         {of(wide, 4), "infinities", Fill::kInfinite},
-        {of(small, 5), "below the smallest normal", Fill::kTiny},
+        {of(small, 5), "subnormal numbers", Fill::kTiny},
         {narrow(of(few, 8)), "e4m3", Fill::kNormal, apart},
-        {narrow(of(few, 20)), "e4m3, more than eight"},
+        {narrow(of(few, 20)), "e4m3, more than eight tokens"},
         {narrow(wide), "e4m3, heads of 128"},
-        {narrow(odd), "e4m3 and a multiple of nothing"},
+        {narrow(odd), "e4m3, sizes that no tile divides"},
         {narrow(of(few, 3)), "NaN in e4m3", Fill::kSomeNan},
     };
     add_unaligned(&out);
     return out;
   }
-  // Filled like the parts.
+  // Fills tensors as the suites of its parts do.
   static void fill(const QkvRopeKvWrite::Problem& p, Fill fill, HostArgs<QkvRopeKvWrite>& host,
                    Random& random) {
     const QkvRopeKvWrite::Args& a = host.args();
-    // Huge sums may or may not be infinite, and rotated infinities are NaN.
+    // Sums of huge numbers may be infinite, and rotated infinities are NaN.
     if (fill == Fill::kHuge) fill = Fill::kNormal;
     fill_linear(QkvRopeKvWrite::project(p), fill,
                 {.x = a.x, .w = a.w, .bias = a.bias, .residual = {}, .y = {}}, random);
@@ -115,7 +115,7 @@ struct Suite<QkvRopeKvWrite> {
                   {.k = {}, .v = {}, .slot_of = a.slot_of, .k_cache = a.k_cache, .v_cache = a.v_cache},
                   random);
   }
-  // Two thirds of the problems have what tensor cores need.
+  // Two thirds of the problems have sizes that tensor cores accept.
   static QkvRopeKvWrite::Problem random(Random& r) {
     QkvRopeKvWrite::Problem p;
     if (r.integer(0, 2) > 0) {

@@ -3,8 +3,8 @@
 
 namespace sluice::test {
 
-// Like fill_floats, but only about one row in three has a single NaN or infinity: with one number in
-// sixteen, long sums would all be NaN.
+// Like fill_floats, but only about one row in three has a NaN or infinity, and only one. With one in sixteen
+// numbers, every long sum would be NaN.
 inline void fill_rarely(const Tensor& t, Fill fill, Random& random, double scale = 1) {
   if (fill != Fill::kSomeNan && fill != Fill::kInfinite) return fill_floats(t, fill, random, scale);
   if (!t.present()) return;

@@ -14,7 +14,7 @@ inline void fill_rope(const Rope::Problem& p, Fill fill, const Rope::Args& args,
     if (fill == Fill::kEmpty)
       return static_cast<double>(one_of(random, {-1, p.table_rows, INT32_MIN, INT32_MAX}));
     if (fill == Fill::kSkewed) return static_cast<double>(p.table_rows - 1);
-    return static_cast<double>(random.integer(-1, p.table_rows));  // both ends are outside the table
+    return static_cast<double>(random.integer(-1, p.table_rows));  // -1 and p.table_rows are out of range
   });
 }
 
@@ -33,27 +33,27 @@ struct Suite<Rope> {
           .first = 128,
           .table_rows = 99,
           .pairs = woven},
-         "DeepSeek's pairs, behind elements without a position"},
+         "DeepSeek's interleaved pairs after elements that are not rotated"},
         {{.tokens = 5, .heads = 2, .head_dim = 61, .rotary = 30, .first = 17, .table_rows = 9, .x = kF},
-         "elements before and behind",
+         "elements that are not rotated, before and after",
          Fill::kNormal,
          apart},
         {{.tokens = 7, .heads = 3, .head_dim = 128, .rotary = 128, .table_rows = 40, .x = kF}, "f32"},
         {{.tokens = 7, .heads = 3, .head_dim = 81, .rotary = 46, .table_rows = 11},
-         "a multiple of nothing",
+         "sizes that no tile divides",
          Fill::kNormal,
          apart},
         {{.tokens = 7, .heads = 3, .head_dim = 81, .rotary = 46, .table_rows = 11, .pairs = woven},
-         "woven, a multiple of nothing",
+         "interleaved pairs, sizes that no tile divides",
          Fill::kNormal,
          apart},
         {{.tokens = 7, .heads = 2, .head_dim = 70, .rotary = 70, .table_rows = 11, .pairs = woven, .x = kF},
-         "woven, f32",
+         "interleaved pairs, f32",
          Fill::kNormal,
          apart},
-        {{.tokens = 4, .heads = 1, .head_dim = 2, .rotary = 2, .table_rows = 1}, "the smallest of each"},
+        {{.tokens = 4, .heads = 1, .head_dim = 2, .rotary = 2, .table_rows = 1}, "the smallest sizes"},
         {{.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 32, .table_rows = 9},
-         "every position outside",
+         "every position out of range",
          Fill::kEmpty},
         {{.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 48, .table_rows = 9, .x = kF},
          "NaN stays in its pair",
@@ -62,7 +62,7 @@ struct Suite<Rope> {
          "infinities",
          Fill::kInfinite},
         {{.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 48, .table_rows = 9, .x = kF},
-         "below the smallest normal",
+         "subnormal numbers",
          Fill::kTiny},
         {{.tokens = 0, .heads = 4, .head_dim = 48, .rotary = 48}, "no tokens"},
     };

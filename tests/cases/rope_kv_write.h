@@ -41,8 +41,8 @@ struct Suite<RopeKvWrite> {
          "gpt-oss decode",
          Fill::kNormal,
          apart},
-        {odd, "a multiple of nothing", Fill::kNormal, apart},
-        {woven, "woven, behind elements without a position; pages of one"},
+        {odd, "sizes that no tile divides", Fill::kNormal, apart},
+        {woven, "interleaved pairs after elements that are not rotated; one slot per page"},
         {{.rope = {.tokens = 7, .heads = 2, .head_dim = 128, .rotary = 128, .table_rows = 30, .x = kF},
           .kv_heads = 2,
           .pages = 3,
@@ -57,16 +57,16 @@ struct Suite<RopeKvWrite> {
           .kv_heads = 1,
           .pages = 1,
           .page_size = 2},
-         "the smallest of each"},
+         "the smallest sizes"},
         {{.rope = {.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 32, .table_rows = 9},
           .kv_heads = 2,
           .pages = 3,
           .page_size = 4},
-         "every position and every slot outside",
+         "every position and every slot out of range",
          Fill::kEmpty},
         {whole, "NaN stays in its pair", Fill::kSomeNan, apart},
         {whole, "infinities", Fill::kInfinite},
-        {whole, "below the smallest normal", Fill::kTiny},
+        {whole, "subnormal numbers", Fill::kTiny},
         {{.rope = {.tokens = 0, .heads = 4, .head_dim = 48, .rotary = 48},
           .kv_heads = 2,
           .pages = 3,
@@ -74,14 +74,14 @@ struct Suite<RopeKvWrite> {
          "no tokens"},
         {narrow({.rope = {.tokens = 30}, .kv_heads = 8, .pages = 5, .page_size = 16}), "gpt-oss, e4m3",
          Fill::kNormal, apart},
-        {narrow(odd), "e4m3 and a multiple of nothing", Fill::kNormal, apart},
-        {narrow(woven), "e4m3, woven, behind elements without a position"},
+        {narrow(odd), "e4m3, sizes that no tile divides", Fill::kNormal, apart},
+        {narrow(woven), "e4m3, interleaved pairs after elements that are not rotated"},
         {narrow(whole), "NaN stays in its pair, in e4m3", Fill::kSomeNan, apart},
         {narrow(aligned), "infinities, in e4m3", Fill::kInfinite},
-        {narrow(aligned), "beyond the largest number of e4m3", Fill::kHuge},
+        {narrow(aligned), "numbers beyond the largest of e4m3", Fill::kHuge},
     };
   }
-  // Filled like the parts: queries and positions of Rope, the rest of KvWrite.
+  // Queries and positions are filled as in Rope's suite, the rest as in KvWrite's.
   static void fill(const RopeKvWrite::Problem& p, Fill fill, HostArgs<RopeKvWrite>& host, Random& random) {
     RopeKvWrite::Args& a = host.args();
     fill_rope(p.rope, fill, {.positions = a.positions, .table = a.table, .x = a.q}, random);

@@ -4,7 +4,7 @@
 
 namespace sluice::test {
 
-// The cases of RouteTopk with every kind of grouping, and cases that only grouping can get wrong.
+// RouteTopk's cases with every kind of grouping, and cases that only grouping can get wrong.
 template <>
 struct Suite<RouteGroup> {
   using M = RoutingMethod;
@@ -16,7 +16,7 @@ struct Suite<RouteGroup> {
     for (const auto& c : Suite<RouteTopk>::cases()) {
       const auto [align, tile] = kHow[out.size() % std::size(kHow)];
       Problem p{.route = c.problem, .row_align = align, .tile_rows = tile};
-      if (p.route.scope == ExpertScope::kMap) p.mapped_experts = 70;  // the map also names ids from 70 on
+      if (p.route.scope == ExpertScope::kMap) p.mapped_experts = 70;  // the map also has larger ids
       if (RouteGroup::experts(p) > 0) out.push_back({p, c.why, c.fill, c.spread});
     }
     const RouteTopk::Problem v3{.tokens = 64,
@@ -35,21 +35,22 @@ struct Suite<RouteGroup> {
     };
     add(v3, 64, "DeepSeek V3, a step of 64 tokens");
     add(oss, 64, "gpt-oss-120b, a step of 64 tokens");
-    add(oss, 64, "everybody chooses the same experts", Fill::kAllEqual);
-    for (int64_t tokens : {0, 2, 15, 17, 129, 1025}) add(oss, tokens, "around the sizes of blocks");
-    for (int64_t tokens : {257, 1500}) add(v3, tokens, "around the sizes of blocks, groups");
+    add(oss, 64, "all tokens choose the same experts", Fill::kAllEqual);
+    for (int64_t tokens : {0, 2, 15, 17, 129, 1025}) add(oss, tokens, "token counts around the block sizes");
+    for (int64_t tokens : {257, 1500}) add(v3, tokens, "token counts around the block sizes, expert groups");
     auto ours = v3, mapped = v3, given = oss, padded = v3;
     ours.scope = ExpertScope::kRange, ours.expert_begin = 64, ours.expert_count = 32, ours.shared_slots = 1;
     mapped.scope = ExpertScope::kMap, mapped.capture = true;
     given.input = RoutingInput::kPrecomputed, given.logits = DType::kF32;
     padded.padded = true, padded.capture = true;
     add(ours, 300, "one rank's experts, with a shared slot");
-    add(given, 700, "a given choice, the same expert twice");
+    add(given, 700, "precomputed ids, one expert twice");
     add(padded, 150, "padding in the middle of a block");
-    add(padded, 150, "nothing but padding", Fill::kEmpty);
+    add(padded, 150, "only padding tokens", Fill::kEmpty);
     mapped.tokens = 513;
-    out.push_back({{.route = mapped, .tile_rows = 32, .mapped_experts = 90}, "a map of many to one"});
-    // Rows without alignment, the case that the kernels of known layers are written for.
+    out.push_back(
+        {{.route = mapped, .tile_rows = 32, .mapped_experts = 90}, "several ids map to one expert"});
+    // Groups without alignment, which the kernels of known layers require.
     for (RouteTopk::Problem route : Suite<RouteTopk>::some_models()) {
       int64_t slots = 0;
       for (int64_t tokens : {1, 2, 7, 32, 64, 100, 300, 2500}) {

@@ -16,7 +16,7 @@ struct Suite<RouteTopk> {
     return out;
   }
 
-  // The routing of each model family in the documentation.
+  // The routing of each model family in the docs.
   static std::vector<Case<RouteTopk>> models() {
     constexpr DType kB = DType::kBF16;
     const Problem v3{.tokens = 9, .experts = 256, .top_k = 8, .method = M::kDeepSeekV3, .bias = true};
@@ -38,7 +38,7 @@ struct Suite<RouteTopk> {
         {{.tokens = 5, .experts = 128, .top_k = 8, .method = M::kRenormalizeNaive}, "Qwen3"},
         {{.tokens = 5, .experts = 60, .top_k = 4, .method = M::kDefault}, "Qwen2-MoE"},
         {grouped, "DeepSeek V3"},
-        {fused, "DeepSeek V3 with its shared expert in a slot, scaled later"},
+        {fused, "DeepSeek V3 with its shared expert in a slot, scale applied later"},
         {kimi, "Kimi-K2: one group"},
         {super, "Nemotron-3 Super: 22 of 512"},
         {{.tokens = 6,
@@ -53,9 +53,10 @@ struct Suite<RouteTopk> {
         {hash, "DeepSeek V4's first layers"},
         {{.tokens = 7, .experts = 256, .top_k = 8, .method = M::kMiniMax2, .bias = true}, "MiniMax-M2"},
         {{.tokens = 3, .experts = 16, .top_k = 1, .method = M::kLlama4, .logits = kB}, "Llama 4 Scout"},
-        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kTopK}, "the logits as weights"},
-        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kSigmoid}, "sigmoids as they are"},
-        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kSigmoidRenorm}, "sigmoids over their sum"},
+        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kTopK}, "logits as weights"},
+        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kSigmoid}, "sigmoids without normalization"},
+        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kSigmoidRenorm},
+         "sigmoids divided by their sum"},
     };
   }
 
@@ -80,30 +81,30 @@ struct Suite<RouteTopk> {
     std::vector<Case<RouteTopk>> out = {
         {no_tokens, "no tokens"},
         {{.tokens = 2, .experts = 1, .top_k = 1}, "one expert"},
-        {{.tokens = 3, .experts = 32, .top_k = 32}, "chooses everything"},
-        {{.tokens = 3, .experts = 1024, .top_k = 32, .method = M::kMiniMax2, .bias = true}, "the widest"},
+        {{.tokens = 3, .experts = 32, .top_k = 32}, "top_k is the expert count"},
+        {{.tokens = 3, .experts = 1024, .top_k = 32, .method = M::kMiniMax2, .bias = true},
+         "the largest expert count and top_k"},
         {{.tokens = 2,
           .experts = 1024,
           .top_k = 32,
           .method = M::kDeepSeekV3,
           .groups = 1024,
           .topk_groups = 33},
-         "a thousand groups of one"},
+         "a thousand groups of one expert"},
         {{.tokens = 300, .experts = 33, .top_k = 3}, "more than one chunk of tokens"},
-        {unbiased, "groups by sums of sigmoids, without a bias"},
-        {single, "groups of one expert rank by it"},
-        {soft, "rows apart", Fill::kNormal, Spread::kStridedRows},
-        {biased, "rows apart, groups", Fill::kNormal, Spread::kStridedRows},
+        {unbiased, "groups ranked by sums of sigmoids, without a bias"},
+        {single, "groups of one expert, ranked by its score"},
+        {soft, "strided rows", Fill::kNormal, Spread::kStridedRows},
+        {biased, "strided rows, groups", Fill::kNormal, Spread::kStridedRows},
     };
     constexpr Fill kFills[] = {Fill::kAllEqual, Fill::kZerosMixed, Fill::kSomeNan, Fill::kInfinite,
                                Fill::kTiny,     Fill::kHuge,       Fill::kEmpty,   Fill::kSkewed};
     for (Fill fill : kFills)
-      for (const Problem& p : {soft, all, biased, unbiased, plus})
-        out.push_back({p, "awkward numbers", fill});
+      for (const Problem& p : {soft, all, biased, unbiased, plus}) out.push_back({p, "special values", fill});
     return out;
   }
 
-  // Layers with shared experts in slots, with different weighting rules.
+  // Layers with shared experts in slots, under different weighting rules.
   static std::vector<Case<RouteTopk>> shared_slots() {
     constexpr DType kB = DType::kBF16;
     std::vector<Case<RouteTopk>> out;
@@ -115,12 +116,13 @@ struct Suite<RouteTopk> {
     Problem p = some_models()[0];
     p.shared_slots = 1;
     for (Fill fill : {Fill::kSomeNan, Fill::kAllEqual, Fill::kHuge})
-      out.push_back({p, "awkward numbers beside a shared slot", fill});
+      out.push_back({p, "special values, a shared slot", fill});
     p.logits = kB, p.scale_here = false;
-    out.push_back({p, "rows apart, a shared slot, scaled later", Fill::kNormal, Spread::kStridedRows});
+    out.push_back(
+        {p, "strided rows, a shared slot, scale applied later", Fill::kNormal, Spread::kStridedRows});
     return out;
   }
-  // Shapes that have kernels of their own.
+  // Sizes for which dedicated kernels exist.
   static std::vector<Problem> some_models() {
     constexpr DType kB = DType::kBF16;
     const Problem v3{.tokens = 9,
@@ -142,7 +144,7 @@ struct Suite<RouteTopk> {
             {.tokens = 9, .experts = 128, .top_k = 8, .method = M::kRenormalizeNaive}};
   }
 
-  // Scope, padding, capture, shared slots, and precomputed choices.
+  // Expert scope, padding, capture, shared slots, and precomputed ids.
   static std::vector<Case<RouteTopk>> around_the_choice() {
     Problem p{.tokens = 13,
               .experts = 48,
@@ -166,15 +168,15 @@ struct Suite<RouteTopk> {
         {range, "expert-parallel range"},
         {none, "a rank without experts"},
         {map, "expert map, padding"},
-        {padded, "padding, scaled later"},
-        {padded, "nothing but padding", Fill::kEmpty},
-        {given, "a given choice"},
-        {given, "a given empty choice", Fill::kEmpty},
-        {given, "a given NaN", Fill::kSomeNan},
-        {raw, "a given choice, scaled later, padded"},
-        {packed, "packed choice on one rank"},
+        {padded, "padding, scale applied later"},
+        {padded, "only padding tokens", Fill::kEmpty},
+        {given, "precomputed ids"},
+        {given, "precomputed ids, all empty", Fill::kEmpty},
+        {given, "a precomputed NaN weight", Fill::kSomeNan},
+        {raw, "precomputed ids, scale applied later, padding"},
+        {packed, "packed ids on one rank"},
         {packed, "packed infinities", Fill::kInfinite},
-        {hash, "hash with ids out of range, mapped, padded"},
+        {hash, "hash with token ids out of range, expert map, padding"},
     };
   }
 
@@ -188,7 +190,7 @@ struct Suite<RouteTopk> {
       set_each(a.logits, [](int64_t, int64_t) { return -std::numeric_limits<double>::infinity(); });
     if (a.logits.present() && fill == Fill::kSkewed)
       set_each(a.logits, [&](int64_t, int64_t e) { return e == p.experts / 2 ? 60 : random.normal(); });
-    // Nearly equal biases around 8, as in DeepSeek V4, leave few bits to the scores.
+    // Nearly equal biases around 8, as in DeepSeek V4, leave few bits for the scores.
     const double centre = p.method == M::kSqrtSoftplus ? 8.08 : 0;
     if (a.bias.present()) set_each(a.bias, [&](int64_t, int64_t) { return centre + 0.05 * random.normal(); });
     if (a.bias.present() && fill == Fill::kAllEqual) set_each(a.bias, [](int64_t, int64_t) { return 0.25; });

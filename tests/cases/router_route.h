@@ -40,7 +40,7 @@ struct Suite<RouterRoute> {
                  .hidden = 64};
     Problem widest{.route = {.tokens = 2, .experts = 1024, .top_k = 32}, .hidden = 64};
     Problem least{.route = {.tokens = 17, .experts = 1, .top_k = 1}, .hidden = 1};
-    // Layers of known sizes with shared slots, for the routers' dedicated kernels.
+    // Layers of known models with shared slots, for dedicated kernels.
     auto v3 = grouped, oss20 = small, oss120 = oss, flash_slots = flash;
     v3.route.tokens = 3, v3.route.experts = 256, v3.route.shared_slots = 1, v3.hidden = 7168;
     oss20.route.tokens = 5, oss20.route.shared_slots = 8;
@@ -54,25 +54,25 @@ struct Suite<RouterRoute> {
         {small, "gpt-oss-20b, a batch"},
         {flash, "DeepSeek V4 Flash"},
         {pro, "DeepSeek V4 Pro"},
-        {batch, "one past four tiles of tokens"},
+        {batch, "one token more than four tiles"},
         {v3, "DeepSeek V3 with its shared expert in a slot"},
         {oss20, "many shared slots"},
         {oss120, "shared slots, two tiles of tokens"},
-        {flash_slots, "a shared slot, scaled later"},
+        {flash_slots, "a shared slot, scale applied later"},
         {none, "no tokens"},
         {grouped, "DeepSeek V3's groups"},
         {minimax, "MiniMax: f32 weights"},
         {floats, "all in f32"},
-        {hash, "a table chooses, the logits weigh"},
-        {around, "mapped, padded, captured, with a shared slot"},
-        {widest, "the widest choice"},
-        {least, "the smallest of each"},
-        {ragged, "a multiple of nothing"},
-        {ragged, "rows apart", Fill::kNormal, Spread::kStridedRows},
+        {hash, "ids from a table, weights from the logits"},
+        {around, "expert map, padding, capture, a shared slot"},
+        {widest, "the largest top_k"},
+        {least, "the smallest sizes"},
+        {ragged, "sizes that no tile divides"},
+        {ragged, "strided rows", Fill::kNormal, Spread::kStridedRows},
         {ragged, "NaN in some rows", Fill::kSomeNan},
         {ragged, "infinities in some rows", Fill::kInfinite},
-        {ragged, "every logit the same", Fill::kAllEqual},
-        {grouped, "sums below the smallest normal", Fill::kTiny},
+        {ragged, "all logits equal", Fill::kAllEqual},
+        {grouped, "sums of subnormal numbers", Fill::kTiny},
     };
   }
 
@@ -81,7 +81,7 @@ struct Suite<RouterRoute> {
     fill_rarely(a.x, fill, random);
     fill_rarely(a.w, fill == Fill::kHuge ? Fill::kNormal : fill, random, 0.05);
     fill_floats(a.gate_bias, fill == Fill::kAllEqual ? fill : Fill::kNormal, random);
-    // All inputs but the logits, filled as in RouteTopk's own suite.
+    // Fills all inputs but the logits as RouteTopk's suite does.
     HostArgs<RouteTopk> beside(p.route, Spread::kContiguous);
     Suite<RouteTopk>::fill(p.route, fill, beside, random);
     for (auto& e : beside.tensors())

@@ -10,10 +10,10 @@ struct Suite<TopLogprobs> {
     const auto apart = Spread::kStridedRows;
     return {
         {{.rows = 2, .logit_rows = 3, .vocab = 201088}, "gpt-oss's vocabulary"},
-        {{.rows = 40, .logit_rows = 30, .vocab = 1003}, "a multiple of nothing", Fill::kNormal, apart},
-        {{.rows = 9, .logit_rows = 9, .vocab = 8193 + 8192}, "one beyond a chunk"},
-        {{.rows = 30, .logit_rows = 20, .vocab = 517, .top = 0}, "the drawn token alone"},
-        {{.rows = 30, .logit_rows = 20, .vocab = 517, .top = 1}, "and the likeliest one"},
+        {{.rows = 40, .logit_rows = 30, .vocab = 1003}, "sizes that no tile divides", Fill::kNormal, apart},
+        {{.rows = 9, .logit_rows = 9, .vocab = 8193 + 8192}, "one token more than whole chunks"},
+        {{.rows = 30, .logit_rows = 20, .vocab = 517, .top = 0}, "the sampled token alone"},
+        {{.rows = 30, .logit_rows = 20, .vocab = 517, .top = 1}, "the sampled token and the likeliest"},
         {{.rows = 30, .logit_rows = 20, .vocab = 517, .top = 32}, "the longest list"},
         {{.rows = 20, .logit_rows = 20, .vocab = 7}, "a list longer than the vocabulary"},
         {{.rows = 12, .logit_rows = 12, .vocab = 1}, "one token"},
@@ -21,12 +21,14 @@ struct Suite<TopLogprobs> {
         {{.rows = 20, .logit_rows = 20, .vocab = 100}, "-0 and +0 tie", Fill::kZerosMixed},
         {{.rows = 40, .logit_rows = 40, .vocab = 100}, "NaN counts as -inf", Fill::kSomeNan},
         {{.rows = 40, .logit_rows = 40, .vocab = 37}, "infinities of both signs", Fill::kInfinite},
-        {{.rows = 20, .logit_rows = 20, .vocab = 100}, "no number at all", Fill::kEmpty},
-        {{.rows = 40, .logit_rows = 40, .vocab = 300}, "fewer numbers than the list holds", Fill::kSkewed},
+        {{.rows = 20, .logit_rows = 20, .vocab = 100}, "only NaN and -inf", Fill::kEmpty},
+        {{.rows = 40, .logit_rows = 40, .vocab = 300},
+         "fewer finite logits than list entries",
+         Fill::kSkewed},
         {{.rows = 20, .logit_rows = 20, .vocab = 300}, "logits that hardly differ", Fill::kTiny},
         {{.rows = 20, .logit_rows = 20, .vocab = 300}, "logits that overflow", Fill::kHuge},
-        {{.rows = 0, .logit_rows = 3, .vocab = 300}, "nothing is asked"},
-        {{.rows = 3, .logit_rows = 0, .vocab = 300}, "no rows, and asked for some"},
+        {{.rows = 0, .logit_rows = 3, .vocab = 300}, "no rows requested"},
+        {{.rows = 3, .logit_rows = 0, .vocab = 300}, "rows requested, no logits"},
     };
   }
   static void fill(const TopLogprobs::Problem& p, Fill fill, HostArgs<TopLogprobs>& host, Random& random) {
@@ -44,7 +46,7 @@ struct Suite<TopLogprobs> {
     };
     set_each(a.row, [&](int64_t, int64_t) { return any(p.logit_rows); });
     set_each(a.token, [&](int64_t, int64_t) { return any(p.vocab); });
-    // Rows with increasing logits: each logit is the largest so far.
+    // Rows with ascending logits: each logit is the largest so far.
     for (int64_t r = 0; r < p.logit_rows && fill == Fill::kNormal; r += 5) {
       float* const x = a.logits.row<float>(r);
       std::sort(x, x + p.vocab);

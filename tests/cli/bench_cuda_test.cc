@@ -1,4 +1,4 @@
-// sluice_bench_cuda when it cannot measure: wrong arguments, and missing hardware or files.
+// Errors of sluice_bench_cuda: wrong arguments, missing hardware and missing files.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -39,7 +39,7 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
   }
 }
 
-// Without a GPU, the error names the GPU; with one, the folder.
+// Without a GPU the error names the GPU; with a GPU it names the folder.
 TEST(CliBenchCuda, WhatIsMissingIsOneLine) {
   const Outcome o = run_process({SLUICE_BENCH_CUDA, "--peers", "/nowhere/at/all"});
   EXPECT_EQ(o.status, 1) << o.out;

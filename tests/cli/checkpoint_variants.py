@@ -1,4 +1,5 @@
-"""Variants of the shipped checkpoint as other tools save it, with other types, configs and shards. Uses only the standard library."""
+"""Variants of the shipped checkpoint: files as other tools save them, and other types, configs and shards. Uses only the standard
+library."""
 import array
 import json
 import math
@@ -42,7 +43,7 @@ def words(data):
 
 
 def as_f32(tensor):
-    """bf16 as f32: the upper half of each number."""
+    """Converts f32 to bf16 by keeping the upper half of each number."""
     halves = array.array("H", bytes(2 * len(tensor[2])))
     halves[1::2] = words(tensor[2])
     return "F32", tensor[1], halves.tobytes()
@@ -92,7 +93,8 @@ def dequantised(tensors):
 
 
 def save(directory, tensors=None, shards=1, **changes):
-    """A directory with these tensors (None: links to the shipped ones) and the shipped JSON files, each changed by changes[its stem]."""
+    """A directory with `tensors` (None: links to the shipped files) and the shipped JSON files; changes[stem] changes the file of that
+    stem."""
     shutil.rmtree(directory, ignore_errors=True)
     os.makedirs(directory)
     for file in JSONS:

@@ -57,7 +57,7 @@ TEST(Cli, ExplainChoosesAndExitsWithZero) {
   EXPECT_FALSE(contains(text, "(planned")) << text;
 }
 
-// The experts' weights are assumed to have the device's layout unless the problem names another.
+// Experts' weights are assumed to have the device's layout unless the problem names another layout.
 TEST(Cli, ExplainsExpertsInTheDevicesLayout) {
   const std::string gpu = answer({"explain", "expert_gemm", "--device", "h200"});
   EXPECT_TRUE(contains(gpu, "layout=fragments")) << gpu;
@@ -179,7 +179,7 @@ TEST(Cli, AnEmptyValueIsAValue) {
   expect_refusal({"serve", "-q="}, {"-q: wanted no value, found '-q='"});
   expect_refusal({"devices", "--json="}, {"--json: wanted no value, found '--json='"});
   expect_refusal({"bench", "serve", "--ignore-eos="}, {"--ignore-eos: wanted no value"});
-  // Another flag's value, and what stands behind "--", is taken as it is.
+  // Values of other flags and words after "--" are taken literally.
   expect_refusal({"run", "--max-tokens", "--stop="}, {"--max-tokens: wanted", "found '--stop='"});
   expect_refusal({"devices", "--", "--json="}, {"was not expected: --json="});
 }
@@ -196,7 +196,7 @@ TEST(Cli, HelpAndVersion) {
   EXPECT_TRUE(contains(nothing.err, "Usage"));
 }
 
-// The lines under "Examples:" in a subcommand's help, without comments and the program's name.
+// The commands under "Examples:" in a subcommand's help, without comments and the program's name.
 std::vector<std::string> examples_in(const std::string& help) {
   std::vector<std::string> out;
   const std::string program = std::string("  ") + SLUICE_COMMAND + " ";
@@ -220,7 +220,7 @@ TEST(Cli, EachSubcommandShowsExamplesThatWork) {
     EXPECT_GE(examples.size(), 2u) << command;
     for (const std::string& example : examples) {
       EXPECT_EQ(example.substr(0, command.size()), command) << example;
-      // Runs the quick examples through a shell.
+      // Runs the quick examples in a shell.
       if (command != "explain" && command != "inspect" && command != "devices") continue;
       const Outcome o = run_process({"/bin/sh", "-c", SLUICE_COMMAND " " + example});
       EXPECT_EQ(o.status, 0) << example << "\n" << o.err;
@@ -263,7 +263,7 @@ TEST(Cli, MoeRunsALayerGivenAsFieldsWithANamedKernel) {
   EXPECT_TRUE(contains(json, "cpu.lora_delta.dot")) << json;
 }
 
-// With a GPU the layer runs on it; without one the command gives the reason.
+// With a GPU the layer runs on the GPU; without a GPU the command prints the reason.
 TEST(Cli, MoeOnAGpu) {
   const Outcome o = run_process({SLUICE_COMMAND, "moe", "hidden=256 intermediate=128 experts=16 top_k=4",
                                  "--tokens", "1,64", "--device", "cuda"});
@@ -275,13 +275,13 @@ TEST(Cli, MoeOnAGpu) {
   }
 }
 
-TEST(Cli, TellsOfDevicesAndOfTheEnvironment) {
+TEST(Cli, ListsDevicesAndTheEnvironment) {
   const std::string devices = answer({"devices"});
   EXPECT_TRUE(contains(devices, "this machine")) << devices;
   EXPECT_TRUE(contains(devices, "h200 (sm90, 132 SMs)")) << devices;
   const std::string json = answer({"devices", "--json"});
   EXPECT_TRUE(contains(json, "\"name\": \"h200\"")) << json;
-  // With a GPU it is listed; without one the reason is.
+  // With a GPU the GPU is listed; without a GPU the reason is printed.
   const bool gpu = !contains(json, "no_gpu");
   EXPECT_NE(gpu, contains(devices, "  cuda: wanted")) << devices;
   const std::string env = answer({"collect-env"});

@@ -1,4 +1,4 @@
-// The built command, run to its end.
+// Runs the built command to its end.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ inline Outcome sluice(std::vector<std::string> words) {
   return run_process(words);
 }
 
-// Wrong use: status 2, nothing on stdout, and one line on stderr, which is returned.
+// Runs a wrong command: expects status 2, nothing on stdout and one line on stderr, and returns the line.
 inline std::string complaint(const std::vector<std::string>& words) {
   const Outcome o = sluice(words);
   EXPECT_EQ(o.status, 2) << o.err << o.out;

@@ -1,4 +1,4 @@
-// Runs ./dev from another directory: paths are relative to the caller's.
+// ./dev run from another directory: relative paths are relative to the caller's directory.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,7 +18,8 @@ void write_script(const fs::path& path, const std::string& body) {
   fs::permissions(path, fs::perms::owner_all);
 }
 
-// The script in a tree of its own, where a build does nothing and the built command prints its directory.
+// A copy of the script in its own tree, where building does nothing and the built command prints its
+// directory.
 class Dev : public ::testing::Test {
  protected:
   Dev() {
@@ -36,7 +37,7 @@ class Dev : public ::testing::Test {
     const std::string go = "cd \"$1/elsewhere\" && CUDACXX=nvcc PATH=\"$1/bin:$PATH\" ../tree/dev ";
     return run_process({"sh", "-c", go + words, "sh", top_.string()});
   }
-  fs::path configured() const { return top_ / "configured"; }  // the arguments that cmake got
+  fs::path configured() const { return top_ / "configured"; }  // contains cmake's arguments
 
  private:
   const fs::path top_ = fs::path(testing::TempDir()) / ("sluice_dev_" + std::to_string(getpid()));

@@ -10,7 +10,8 @@ namespace sluice::test {
 namespace {
 
 const std::string kModel = std::string(SLUICE_SOURCE_DIR) + "/tests/data/gpt-oss-20b";
-constexpr double kBytesPerUs = 4.60e6, kFlopsPerUs = 703e6;  // of the h200 (src/dispatch/known_devices.cc)
+// Rates of the h200 (src/dispatch/known_devices.cc).
+constexpr double kBytesPerUs = 4.60e6, kFlopsPerUs = 703e6;
 
 std::string explain(const std::string& model, const std::string& tokens, const std::string& device,
                     const std::vector<std::string>& more = {}) {
@@ -41,16 +42,17 @@ void expect_floor(const Json& stage, double us) {
       << stage["stage"];
 }
 
-TEST(ExplainModel, AStageThatMovesBytesHasThatFloor) {
+TEST(ExplainModel, AMemoryBoundStageHasTheFloorOfItsBytes) {
   const Json at = choices("gpt-oss-120b", "64", "h200");
-  // The experts that 64 * 4 rows are expected to reach, 4.25 bits per weight, rows of bf16 in and out.
+  // The weights of the experts that 64 * 4 rows are expected to reach, at 4.25 bits per weight, and bf16 rows
+  // in and out.
   const double experts = 128 * (1 - std::pow(127.0 / 128, 256)), rows = 64 * 4;
   expect_floor(stage(at, "experts.up+experts.down"),
                (experts * (5760 + 2880) * 2880 * 4.25 / 8 + rows * 2 * (2880 + 2880)) / kBytesPerUs);
   expect_floor(stage(at, "router"), (64 * 2880 * 2 + 128 * 2881 * 2 + 64 * 128 * 2) / kBytesPerUs);
 }
 
-TEST(ExplainModel, AStageThatMultipliesHasThatFloor) {
+TEST(ExplainModel, AComputeBoundStageHasTheFloorOfItsFlops) {
   expect_floor(stage(choices("gpt-oss-120b", "4096", "h200"), "experts.up"),
                2.0 * 4096 * 4 * 5760 * 2880 / kFlopsPerUs);
 }
@@ -64,7 +66,8 @@ TEST(ExplainModel, AStepHasTheFloorsOfItsStages) {
   }
   EXPECT_NEAR(at["total_floor_us"].get<double>(), floor_us, 1e-9 * floor_us);
   EXPECT_NEAR(at["share_of_floor"].get<double>(), floor_us / us, 1e-9);
-  // The roofline of `sluice bench`: weights, the keys and values of 64 sequences of 4096 tokens, and no traffic between stages.
+  // The roofline that `sluice bench` prints: weights, and keys and values of 64 sequences of 4096 tokens,
+  // without traffic between stages.
   const double attention = 2880.0 * (64 + 2 * 8) * 64 + 64 * 64 * 2880.0,
                experts = 32 * (1 - std::pow(0.875, 64));
   const double weights =
@@ -115,7 +118,8 @@ Json drafts(const std::string& model, const std::string& config, const std::vect
   return json.ok() ? std::move(json).value() : Json();
 }
 
-// Every cell has the expected tokens of its own number of drafts, and more accepted drafts never pay less.
+// Every cell holds the expected tokens for its number of drafts, and higher acceptance never yields fewer
+// tokens.
 void expect_choices(const Json& at, int64_t most) {
   EXPECT_EQ(at["num_speculative_tokens"], most);
   ASSERT_EQ(at["choices"].size(), 25u);
@@ -141,9 +145,9 @@ TEST(ExplainModel, HowManyFreeDraftsPay) {
   const Json at = drafts(kModel, R"({"method": "ngram", "num_speculative_tokens": 5})");
   expect_choices(at, 5);
   EXPECT_EQ(at["method"], "ngram");
-  EXPECT_GT(at["choices"][4]["drafts"], 2) << "one sequence, of whose drafts nine of ten are accepted";
+  EXPECT_GT(at["choices"][4]["drafts"], 2) << "one sequence, 90% of the drafts accepted";
   EXPECT_GT(at["choices"][4]["drafts"], at["choices"][20]["drafts"])
-      << "128 sequences, of whose drafts half are";
+      << "128 sequences, half of the drafts accepted";
   const std::string table = explain(kModel, "1", "h200", {"--speculative-config", R"({"method": "suffix"})"});
   EXPECT_NE(table.find("drafts   suffix, at most 24 of each sequence\n"), std::string::npos) << table;
   EXPECT_NE(table.find("\nsequences           0.5           0.6"), std::string::npos) << table;
@@ -159,7 +163,7 @@ TEST(ExplainModel, DraftsOfALayerCostItsPasses) {
               free["choices"][i]["tokens"].get<double>() / free["choices"][i]["cost_us"].get<double>());
 }
 
-TEST(ExplainModel, DraftsOfAHead) {
+TEST(ExplainModel, DraftsOfAHeadCostItsPasses) {
   const std::string models = std::string(SLUICE_SOURCE_DIR) + "/models/";
   expect_choices(drafts(models + "sluice-16e-tiny",
                         R"({"method": "eagle3", "model": ")" + models + R"(sluice-16e-tiny-eagle3"})"),

@@ -1,4 +1,4 @@
-// Ctrl-C, and the output on a terminal.
+// Ctrl-C, and control characters on a terminal.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 namespace sluice::test {
 namespace {
 
-// A model that generates token 0 until the context is full: without the weights of the last norm all logits are 0.
+// A model that generates token 0 until the context is full: zero weights in the last norm make all logits 0.
 class EndlessModel : public ModelCopy {
  public:
   EndlessModel() {
@@ -25,7 +25,7 @@ class EndlessModel : public ModelCopy {
     return {SLUICE_COMMAND,    "run",    path(),           "-q", "-p", "x",
             "--max-model-len", "131072", "--max-num-seqs", "1"};
   }
-  // Gives token 0 the text of a byte.
+  // Makes a byte the text of token 0.
   void say(const std::string& letter) {
     Json json = parse_json(text_of(kShipped / "tokenizer.json"), "tokenizer").value();
     Json& vocab = json["model"]["vocab"];
@@ -42,7 +42,7 @@ fs::path fresh_path(const std::string& name) {
   return path;
 }
 
-// Waits until make-checkpoint has begun to write the weights.
+// Waits until make-checkpoint begins to write weights.
 bool writing(const fs::path& directory) {
   for (int tries = 0; tries < 3000; ++tries) {
     std::error_code error;
@@ -65,14 +65,15 @@ TEST(Interrupt, CtrlCEndsTheAnswer) {
   EXPECT_EQ(o.out.back(), '\n');
 }
 
-// The program blocks on a full pipe and checks no flag: the first signal requests a stop, the second one kills it.
+// The program blocks on a full pipe and cannot check its stop flag: the first signal requests a stop, the
+// second signal kills it.
 TEST(Interrupt, ASecondCtrlCEndsTheProgram) {
   const EndlessModel model;
   Process process(model.ask(), Process::Out::kNarrow);
   ASSERT_TRUE(process.wait_until_full());
   process.send(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  ASSERT_TRUE(process.wait_until_full()) << "the first has ended it";
+  ASSERT_TRUE(process.wait_until_full()) << "the first signal ended the program";
   process.send(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const Outcome o = process.finish();
@@ -112,7 +113,7 @@ TEST(Interrupt, MakeCheckpointLeavesNothing) {
   }
 }
 
-// A killed process cannot clean up: the next one does, and accepts the folder.
+// A killed process leaves its folder; the next process cleans it up and uses it.
 TEST(Interrupt, MakeCheckpointTakesAKilledOnesFolder) {
   const fs::path path = fresh_path("sluice_killed_");
   const std::vector<std::string> words = {SLUICE_COMMAND, "make-checkpoint", path.string(), "--layers", "1"};
@@ -135,7 +136,7 @@ TEST(Terminal, ShowsControlCharactersOfTheModel) {
   EndlessModel model;
   model.say("\xc4\x9b");  // the byte-level spelling of byte 27
   std::vector<std::string> words = model.ask();
-  words.insert(words.end(), {"--max-tokens", "1100"});  // more than a header has
+  words.insert(words.end(), {"--max-tokens", "1100"});  // longer than a message header may be
   const Outcome shown = Process(words, Process::Out::kTerminal).finish();
   EXPECT_EQ(shown.status, 0) << shown.err;
   EXPECT_EQ(shown.out.find('\x1b'), std::string::npos);
@@ -147,7 +148,7 @@ TEST(Terminal, ShowsControlCharactersOfTheModel) {
 TEST(Terminal, ShowsControlCharactersOfTensorNames) {
   ModelCopy copy;
   copy.change_weights([](std::string& bytes) {
-    // Six characters of JSON instead of six letters.
+    // The JSON escape of ESC is as long as the six letters that it replaces.
     bytes.replace(bytes.find("lm_head.weight"), 7, "\\u001b_");
   });
   const Outcome inspected = run_process({SLUICE_COMMAND, "inspect", copy.path()});

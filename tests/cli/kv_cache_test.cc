@@ -1,4 +1,4 @@
-// --kv-cache-dtype of the commands that run a model, and of explain.
+// --kv-cache-dtype of explain and of the commands that run a model.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -23,7 +23,7 @@ TEST(KvCacheDtype, TheCacheIsOfThatType) {
   EXPECT_EQ(memory_line("fp8_e4m3"), memory_line("fp8"));
 }
 
-TEST(KvCacheDtype, ExplainShowsKernelsThatTakeIt) {
+TEST(KvCacheDtype, ExplainShowsKernelsThatAcceptIt) {
   const std::string model = std::string(SLUICE_SOURCE_DIR) + "/tests/data/gpt-oss-20b";
   const auto problems = [&](const std::string& type) {
     const Outcome o = sluice({"explain", "--model", model, "--tokens", "64", "--device", "cpu-avx512",
@@ -35,7 +35,7 @@ TEST(KvCacheDtype, ExplainShowsKernelsThatTakeIt) {
   EXPECT_NE(problems("fp8").find("cache=e4m3"), std::string::npos) << problems("fp8");
 }
 
-// A step's roofline counts the bytes of the actual cache type, and the row names the type.
+// A step's roofline counts bytes of the cache's type, and the row names the type.
 TEST(KvCacheDtype, BenchCountsItsBytes) {
   const auto row_of = [&](const std::string& type) {
     const std::string path = testing::TempDir() + "kv_cache_" + type + ".csv";
@@ -48,7 +48,7 @@ TEST(KvCacheDtype, BenchCountsItsBytes) {
     std::filesystem::remove(path);
     return row;
   };
-  const auto bytes_in = [](const std::string& row) {  // column 10
+  const auto bytes_in = [](const std::string& row) {  // column 10 of a row
     std::stringstream words(row);
     std::string word;
     for (int i = 0; i < 10; ++i) std::getline(words, word, ',');

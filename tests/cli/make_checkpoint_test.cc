@@ -27,7 +27,7 @@ TEST(MakeCheckpointCommand, RunsInBenchAndRefusesToOverwrite) {
   fs::remove_all(path);
 }
 
-TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
+TEST(MakeCheckpointCommand, WritesOnlyTheConfig) {
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_config_" + std::to_string(getpid()));
   fs::remove_all(path);
   const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--config-only"});
@@ -46,7 +46,7 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-// The written config gives the published model.
+// The written config equals the published model's.
 TEST(MakeCheckpointCommand, WritesThePublishedConfigs) {
   const fs::path path =
       fs::path(testing::TempDir()) / ("sluice_published_config_" + std::to_string(getpid()));
@@ -75,8 +75,8 @@ TEST(MakeCheckpointCommand, WritesThePublishedConfigs) {
   fs::remove_all(path);
 }
 
-// Another engine needs the Zipf biases besides a uniform checkpoint of the same seed.
-TEST(MakeCheckpointCommand, WritesSomeTensorsAlone) {
+// For other engines, the Zipf biases can be written as a supplement to a uniform checkpoint of the same seed.
+TEST(MakeCheckpointCommand, WritesOnlySomeTensors) {
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_only_" + std::to_string(getpid()));
   fs::remove_all(path);
   const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--routing", "zipf",
@@ -98,7 +98,7 @@ TEST(MakeCheckpointCommand, WritesSomeTensorsAlone) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-// Every known layer, except DeepSeek V4's -hash layers, which belong to the model without the suffix.
+// Every known layer except DeepSeek V4's -hash layers, which belong to the model named without the suffix.
 TEST(MakeCheckpointCommand, KnowsEveryKnownLayer) {
   std::istringstream names(known_moe_names());
   int known = 0;

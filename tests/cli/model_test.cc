@@ -1,4 +1,4 @@
-// The command on models: the shipped one, and damaged ones.
+// The command with the shipped model and with damaged models.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -20,7 +20,7 @@ TEST(ModelCommand, AnswersTheQuestionOfTheReadme) {
   EXPECT_EQ(o.out, "685\n");
   EXPECT_NE(o.err.find("GptOssForCausalLM, "), std::string::npos) << o.err;
   EXPECT_NE(o.err.find("tokens/s"), std::string::npos) << o.err;
-  // Not a terminal: no progress bar, no colours, no reasoning.
+  // stdout is no terminal: no progress bar, no colours, no reasoning.
   EXPECT_EQ(o.err.find('\033'), std::string::npos);
   EXPECT_EQ(o.err.find('\r'), std::string::npos);
 }
@@ -34,7 +34,7 @@ TEST(ModelCommand, AnswersAsJson) {
   EXPECT_EQ(json.value()["finish_reason"], "stop");
   EXPECT_EQ(json.value()["recovered"], "");
   EXPECT_GT(json.value()["usage"]["prompt_tokens"], 0);
-  EXPECT_EQ(json.value()["usage"]["prompt_tokens_details"]["cached_tokens"], 0) << "the first question";
+  EXPECT_EQ(json.value()["usage"]["prompt_tokens_details"]["cached_tokens"], 0) << "nothing is cached yet";
   EXPECT_FALSE(json.value()["reasoning"].get<std::string>().empty());
 }
 
@@ -67,7 +67,7 @@ TEST(ModelCommand, AnswersWithLogprobs) {
   expect_refusal(people, {"--logprobs: wanted --json with it, found none"});
 }
 
-// A later turn reuses the cached pages of earlier turns and gives the same answer.
+// A later turn reuses the cached pages of earlier turns and gives the same answer as without a cache.
 TEST(ModelCommand, AConversationIsReadOnce) {
   const auto converse = [](const std::string& flag) {
     return run_process({"bash", "-c",
@@ -93,18 +93,18 @@ TEST(ModelCommand, EvalReportsEachTask) {
   EXPECT_GE(json.value()["tasks"].size(), 6u);
   for (const auto& [name, task] : json.value()["tasks"].items()) EXPECT_EQ(task["questions"], 2) << name;
   EXPECT_GE(json.value()["accuracy"], 0.8);
-  EXPECT_GT(json.value()["cached_tokens"], 0) << "all prompts begin alike";
+  EXPECT_GT(json.value()["cached_tokens"], 0) << "all prompts share a prefix";
   EXPECT_LT(json.value()["cached_tokens"], json.value()["prompt_tokens"]);
 }
 
-TEST(ModelCommand, InspectSaysWhatBecomesOfEachTensor) {
+TEST(ModelCommand, InspectNamesTheUseOfEachTensor) {
   const Outcome o = sluice({"inspect"});
   EXPECT_EQ(o.status, 0) << o.err << o.out;
   EXPECT_NE(o.out.find("layer 0 experts.up: packed as panels16"), std::string::npos);
   EXPECT_NE(o.out.find("GptOssForCausalLM, 0 wrong, 0 missing"), std::string::npos);
 }
 
-TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
+TEST(ModelCommand, RandomWeightsNeedOnlyTheConfig) {
   ModelCopy copy;
   copy.remove("model.safetensors");
   const Outcome o = sluice({"bench", copy.path(), "--load-format", "dummy", "--input-len", "4",
@@ -113,7 +113,7 @@ TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
   EXPECT_NE(o.err.find("GB of random weights in "), std::string::npos) << o.err;
   const Json report = parse_json(o.out, "bench").value();
   EXPECT_EQ(report["experts"], 16);
-  EXPECT_GE(report["rows"][0]["experts"], 4);  // of one token: its chosen experts
+  EXPECT_GE(report["rows"][0]["experts"], 4);  // one token reaches at least its top_k experts
   EXPECT_LE(report["rows"][0]["experts"], 4);
   EXPECT_EQ(
       sluice({"run", copy.path(), "-q", "--load-format", "dummy", "--max-tokens", "4", "-p", "Hi"}).status,
@@ -131,7 +131,7 @@ TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
   expect_refusal({"bench", copy.path(), "--load-format", "dummy"}, {"config.json: cannot be opened"});
 }
 
-TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {
+TEST(ModelCommand, ExplainsAWholeModelOnAnAbsentDevice) {
   const Outcome o = sluice({"explain", "--model", std::string(SLUICE_SOURCE_DIR) + "/tests/data/gpt-oss-20b",
                             "--tokens", "64", "--device", "cpu-avx512"});
   EXPECT_EQ(o.status, 0) << o.err << o.out;
@@ -142,7 +142,7 @@ TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {
   expect_refusal({"explain", "linear", "--model", "gpt-oss-20b"}, {"found both"});
 }
 
-// --moe-backend of commands that run a model: the line about the model names the experts' kernel.
+// --moe-backend of commands that run a model; the line about the model names the experts' kernel.
 TEST(ModelCommand, KernelsOfTheExpertsByName) {
   const auto says = [](std::vector<std::string> words, const std::string& kernel) {
     const Outcome o = sluice(words);
@@ -158,7 +158,7 @@ TEST(ModelCommand, KernelsOfTheExpertsByName) {
   };
   const std::string slow = "cpu.expert_gemm.panels_f32";
   EXPECT_EQ(says(asked({"--moe-backend", "panels_f32"}), slow), "685\n");
-  // The flag of one phase overrides the flag of both, in any order. An unsupported kernel is then not used.
+  // The flag of one phase overrides the flag of both, in any order; the overridden kernel may be unsupported.
   EXPECT_EQ(says(asked({"--moe-backend-decode", slow, "--moe-backend-prefill", slow, "--moe-backend", "dot"}),
                  slow),
             "685\n");
@@ -216,13 +216,13 @@ TEST(ModelCommand, ExplainsAModelWithKernelsByName) {
   const std::string prefill = at("9");
   EXPECT_TRUE(has(prefill, "cuda.expert_gemm.mxfp4_stream_sm90")) << prefill;
   EXPECT_FALSE(has(prefill, tile)) << prefill;
-  // A sweep of the experts stays in the phase of the step.
+  // Sweeping the tokens of the experts stays in the step's phase.
   std::vector<std::string> words = phases;
   words.insert(words.end(), {"--tokens", "8", "--sweep", "tokens", "--tokens-max", "300"});
   const std::string sweep = answer(words);
   EXPECT_TRUE(has(sweep, "to 8 ")) << sweep;
   EXPECT_FALSE(has(sweep, "stream_sm90")) << sweep;
-  // --force does the same for one operation.
+  // --force does the same for a single operation.
   const std::string forced = answer({"--tokens", "64", "--force", tile});
   EXPECT_TRUE(has(forced, tile) && has(forced, "cuda.combine.")) << forced;
   EXPECT_FALSE(has(forced, "none:")) << forced;
@@ -235,7 +235,7 @@ TEST(ModelCommand, ExplainsAModelWithKernelsByName) {
   expect_refusal({"explain", "--moe-backend", "auto"}, {"--moe-backend: wanted --model with it, found none"});
 }
 
-TEST(ModelCommand, RefusesFilesThatLie) {
+TEST(ModelCommand, RefusesFilesWithWrongHeaders) {
   ModelCopy copy;
   copy.change_weights([](std::string& bytes) { bytes.resize(bytes.size() / 2); });
   expect_refusal(one_question(copy.path()), {"model.safetensors", "wanted", "found"});
@@ -254,7 +254,7 @@ TEST(ModelCommand, RefusesAScaleThatIsNoNumber) {
   const std::string tensor = "model.layers.1.mlp.experts.down_proj_scales";
   copy.change_weights(
       [&](std::string& bytes) { bytes[offset_of(bytes, tensor) + 8 * 256 * 3 + 8 * 5 + 2] = '\xff'; });
-  // [16, 256, 8]: expert 3, row 5, block 2.
+  // Expert 3, row 5, block 2 of [16, 256, 8].
   expect_refusal(one_question(copy.path()), {tensor, "expert 3", "row 5", "255"});
 }
 
@@ -280,7 +280,7 @@ TEST(ModelCommand, RefusesWeightsThatAreNoNumbers) {
   expect_refusal(one_question(copy.path()), {"model.layers.0.self_attn.sinks: wanted numbers, found NaN"});
 }
 
-TEST(ModelCommand, RefusesWhatIsNoFile) {
+TEST(ModelCommand, RefusesWhatIsNotAFile) {
   ModelCopy copy;
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
     copy.remove(name);
@@ -291,7 +291,7 @@ TEST(ModelCommand, RefusesWhatIsNoFile) {
   }
 }
 
-// Rejected by their count, before anything is built from them.
+// Rejected by the tensor count, before anything is built.
 TEST(ModelCommand, RefusesHeadersOfTooManyTensors) {
   std::string json = "{";
   for (int i = 0; i < 1'500'000; ++i)
@@ -304,7 +304,7 @@ TEST(ModelCommand, RefusesHeadersOfTooManyTensors) {
                  {"model.safetensors: wanted at most 262144 tensors in its header, found more"});
 }
 
-// Rejected by its bytes, before it is tokenized.
+// Rejected by its size, before tokenization.
 TEST(ModelCommand, RefusesAPromptOfFarTooManyBytes) {
   const std::string line = "yes 'hello world' | head -c 10000000 | tr '\\n' ' ' | \"$1\" run -q";
   const Outcome o = run_process({"sh", "-c", line, "sh", SLUICE_COMMAND});
@@ -430,7 +430,7 @@ TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
 
 TEST(ModelCommand, SaysWhyAFolderCannotBeWritten) {
   expect_refusal({"make-checkpoint", "/dev/null/x"}, {"/dev/null/x: cannot be created: Not a directory"});
-  if (geteuid() == 0) return;  // root can write to every folder
+  if (geteuid() == 0) return;  // root can write to any folder
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_read_only_" + std::to_string(getpid()));
   fs::create_directories(path);
   fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
@@ -438,7 +438,7 @@ TEST(ModelCommand, SaysWhyAFolderCannotBeWritten) {
   fs::remove(path);
 }
 
-TEST(ModelCommand, RefusesConfigsThatLie) {
+TEST(ModelCommand, RefusesDamagedConfigs) {
   ModelCopy copy;
   copy.change_config([](Json& c) { c["hidden_size"] = 288; });
   expect_refusal(one_question(copy.path()),
@@ -453,7 +453,7 @@ TEST(ModelCommand, RefusesConfigsThatLie) {
   expect_refusal(one_question("/nowhere"), {"/nowhere"});
 }
 
-TEST(ModelCommand, RefusesTokenizersThatLie) {
+TEST(ModelCommand, RefusesDamagedTokenizers) {
   ModelCopy copy;
   copy.remove("tokenizer.json");
   expect_refusal(one_question(copy.path()), {"tokenizer.json: cannot be opened"});
@@ -474,11 +474,11 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
                   "--max-model-len", "4096"},
                  {"engine: wanted", "16000 sequences of 4096 tokens", "free; lower max_num_seqs"});
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers map terabytes
-  // Whichever resource the limit exhausts (a mapping, weights, threads, the cache), one line names it.
+  // Whichever resource is exhausted first (a mapping, weights, threads, the cache), one line names it.
   for (const char* kib : {"36000", "40000", "46000", "52000", "56000"}) {
     const Outcome o = run_process(
         {"bash", "-c", std::string("ulimit -v ") + kib + "; exec " SLUICE_COMMAND " run -q -p x"});
-    if (o.status == 0) continue;  // the limit was sufficient
+    if (o.status == 0) continue;  // the limit was high enough
     EXPECT_EQ(o.status, 2) << kib << ": " << o.err;
     EXPECT_EQ(o.err.substr(0, 8), "sluice: ") << kib << ": " << o.err;
     EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << kib << ": " << o.err;

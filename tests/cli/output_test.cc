@@ -1,4 +1,4 @@
-// A command fails if its output is lost; and the output on a terminal.
+// A command whose output is lost fails.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -44,8 +44,8 @@ TEST(Output, AClosedStandardOutputIsAnError) {
     expect_lost(shell("\"$1\" " + command + " >&-"), command, "Bad file descriptor");
 }
 
-// Produces much output before the end. The chat ends when nothing reads its answers.
-TEST(Output, AConversationEndsAtTheFirstAnswerThatIsLost) {
+// A chat ends at the first answer that cannot be written.
+TEST(Output, AConversationEndsAtTheFirstLostAnswer) {
   expect_lost(shell("printf 'What is 1 + 1?\\nWhat is 2 + 2?\\n' | \"$1\" run -q > /dev/full"), "run",
               "No space left on device");
 }

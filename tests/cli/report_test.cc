@@ -18,7 +18,7 @@ const fs::path kData = fs::path(SLUICE_SOURCE_DIR) / "tests/data/bench";
 
 std::string text_of(const fs::path& path) { return read_file(path.string(), 1 << 24).value(); }
 
-// A folder that is removed at the end.
+// A folder that is removed when the test ends.
 class Folder {
  public:
   Folder() : path_(fs::path(testing::TempDir()) / ("sluice_report_" + std::to_string(getpid()))) {
@@ -39,7 +39,7 @@ Outcome report(const fs::path& from, const fs::path& to) {
   return run_process({SLUICE_COMMAND, "bench", "report", "--from", from.string(), "--to", to.string()});
 }
 
-// Status 2, nothing on standard output, one line that contains `part`; and no file is written.
+// Expects status 2, nothing on stdout, one line that contains `part`, and no written file.
 void expect_refusal(const fs::path& from, const std::string& part) {
   const fs::path to = from / "out";
   const Outcome o = report(from, to);
@@ -52,7 +52,7 @@ void expect_refusal(const fs::path& from, const std::string& part) {
 
 TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
   const Folder folder;
-  const fs::path to = folder.path() / "a/b";  // will be created
+  const fs::path to = folder.path() / "a/b";  // the command creates it
   const Outcome o = report(kData, to);
   ASSERT_EQ(o.status, 0) << o.err;
   std::string want;
@@ -74,8 +74,8 @@ TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
     EXPECT_EQ(text_of(file.path()), text_of(folder.path() / "again" / file.path().filename())) << file.path();
 }
 
-// README.md and docs/benchmarks agree with bench/measured.
-TEST(CliReport, PagesAndReadmeAreThoseOfTheRows) {
+// README.md and docs/benchmarks must agree with bench/measured.
+TEST(CliReport, PagesAndReadmeAgreeWithTheRows) {
   const fs::path root = SLUICE_SOURCE_DIR;
   const Folder folder;
   const fs::path readme = folder.path() / "README.md", pages = folder.path() / "pages";
@@ -84,7 +84,7 @@ TEST(CliReport, PagesAndReadmeAreThoseOfTheRows) {
                                  "--to", pages.string(), "--readme", readme.string()});
   ASSERT_EQ(o.status, 0) << o.err;
   const std::string next =
-      " is not what bench/measured/h200 says: ./dev sluice bench report --readme README.md";
+      " does not agree with bench/measured/h200; run ./dev sluice bench report --readme README.md";
   EXPECT_TRUE(text_of(readme) == text_of(root / "README.md")) << "README.md" << next;
   std::set<std::string> written, kept;
   for (const auto& file : fs::directory_iterator(pages)) written.insert(file.path().filename());

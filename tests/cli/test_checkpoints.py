@@ -1,4 +1,4 @@
-"""Checkpoints as other tools save them: each answers as the shipped one does, or is rejected with its defect."""
+"""Checkpoints as other tools save them: each gives the shipped model's answers, or is rejected with an error that names its defect."""
 import json
 import os
 import pathlib
@@ -243,14 +243,14 @@ class Config(Checkpoints):
         self.assertNotEqual(self.first_logprobs(variants.save(self.path(), config=setting(swiglu_alpha=1.2))), self.first_logprobs(variants.SHIPPED))
 
     def test_tokens_that_end_an_answer(self):
-        """generation_config.json says [1007, 1004, 1017]."""
+        """The shipped generation_config.json has eos_token_id [1007, 1004, 1017]."""
         self.same(config=setting(eos_token_id=END))
         self.same(config=setting(eos_token_id=[END, 1007]))
         self.same(generation_config=setting(eos_token_id=1007))
         for change in (without("eos_token_id"), setting(eos_token_id=None)):
             self.same(generation_config=change)
             directory = variants.save(self.path(), config=setting(eos_token_id=END), generation_config=change)
-            self.assertEqual(self.reply(directory)["text"], "")  # then config.json applies
+            self.assertEqual(self.reply(directory)["text"], "")  # without a value here, config.json's applies
         os.remove(os.path.join(directory, "generation_config.json"))
         self.assertEqual(self.reply(directory)["text"], "")
         self.refused("generation_config.json: eos_token_id: wanted a token's id or at least one", generation_config=setting(eos_token_id=[]))
@@ -258,7 +258,7 @@ class Config(Checkpoints):
         self.refused("generation_config.json: eos_token_id: wanted an integer", generation_config=setting(eos_token_id={"id": 1007}))
 
 
-# GenerationConfig options that Sluice does not support, and the values that turn them off.
+# GenerationConfig options that Sluice does not support: a value that requests the option, and a value that turns it off.
 ASKED = {
     "suppress_tokens": ([21, 22, 23, 24], []), "begin_suppress_tokens": ([21], []), "bad_words_ids": ([[22]], []), "min_new_tokens": (200, 0),
     "min_length": (200, 0), "forced_eos_token_id": (1007, None), "forced_bos_token_id": (1003, None), "guidance_scale": (1.5, 1.0),
@@ -296,7 +296,7 @@ class Generation(Checkpoints):
         self.assertIn("in sequences of 110", self.run_command("run", directory, "-p", QUESTION).stderr)
 
     def test_a_config_alone_speaks_of_generation_too(self):
-        """Like transformers with a config.json and no generation_config.json."""
+        """Generation settings in config.json apply if generation_config.json is missing, as in transformers."""
         directory = variants.save(self.path(), config=setting(suppress_tokens=[22]))
         self.assertEqual(self.reply(directory), self.shipped)
         os.remove(os.path.join(directory, "generation_config.json"))
@@ -326,7 +326,7 @@ class Tokenizer(Checkpoints):
 
 class Names(Checkpoints):
     def cache(self, snapshots=1, main=None):
-        """A Hugging Face cache with the shipped model as org/tiny-16e: its files are links to blobs."""
+        """A Hugging Face cache that holds the shipped model as org/tiny-16e: its files are links to blobs."""
         hub = self.path("hub")
         shutil.rmtree(hub, ignore_errors=True)
         folder = os.path.join(hub, "models--org--tiny-16e")
@@ -401,7 +401,7 @@ class StandIn(Checkpoints):
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
             vocab = json.load(file)["vocab_size"]
         ids = [*tokenizer["model"]["vocab"].values(), *(t["id"] for t in tokenizer["added_tokens"])]
-        self.assertEqual(sorted(ids), list(range(vocab)))  # every sampled token is some text
+        self.assertEqual(sorted(ids), list(range(vocab)))  # every token that can be sampled has a text
         named = {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
         self.assertEqual([named[f"<|{word}|>"] for word in ("return", "call", "start", "end", "message", "channel")],
                          [200002, 200012, 200006, 200007, 200008, 200005])

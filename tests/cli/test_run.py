@@ -1,4 +1,4 @@
-"""`sluice run` as people and scripts use it: a terminal with its keys, files, pipes, stop strings."""
+"""`sluice run` as users and scripts use it: a terminal with its keys, files, pipes, stop strings."""
 import fcntl
 import json
 import os
@@ -25,7 +25,7 @@ def run(*words, text=""):
 
 
 class Terminal:
-    """A chat, or a shell, on a terminal of its own."""
+    """A chat, or a shell, on its own pseudo-terminal."""
 
     def __init__(self, *words, shell=None, **environment):
         self.shown = b""
@@ -46,7 +46,7 @@ class Terminal:
         os.write(self.fd, keys.encode())
 
     def expect(self, pattern):
-        """Reads until `pattern` appears and returns the text up to its end. Ignores colours and cursor movements."""
+        """Reads until `pattern` appears and returns the text up to its end; colours and cursor movements are removed."""
         end = time.monotonic() + WATCHDOG
         while True:
             plain = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07", b"", self.shown).decode(errors="replace")
@@ -75,7 +75,7 @@ class Terminal:
 
 
 def taken_by_workers(process, least):
-    """(thread, signal) for each of the program's worker threads; there must be at least `least`."""
+    """(thread, signal) for every signal that a worker thread of the program does not block; there must be at least `least` workers."""
     threads = [int(name) for name in os.listdir(f"/proc/{process}/task") if int(name) != process]
     if len(threads) < least:
         raise AssertionError(f"wanted {least} workers, found {len(threads)}")
@@ -126,14 +126,14 @@ class OnATerminal(unittest.TestCase):
         t.send("What is 1")
         t.expect("What is 1")
         self.assertIn("-icanon", t.modes())
-        # The terminal is restored, and then the program has the default behaviour.
+        # The terminal is restored, and signals have their default effect again.
         os.kill(t.pid, signal.SIGINT)
         self.assertEqual(os.WTERMSIG(os.waitpid(t.pid, 0)[1]), signal.SIGINT)
         self.assertIn(" icanon", t.modes())
         os.close(t.fd)
 
     def ends_well(self, t):
-        """For every content of the line: the line is dropped, the next prompt is answered, and the program ends on request."""
+        """Whatever the line holds: Ctrl-C drops the line, the next prompt is answered, and the program exits on request."""
         t.send("\x07\x1b[4~\x15")
         t.shown = b""
         t.ask("\x15What is 2 + 2?\r", "4")
@@ -327,7 +327,7 @@ class InScripts(unittest.TestCase):
             self.assertEqual(out.stderr.count("\n"), 1, out.stderr[-500:])
 
     def test_files_that_may_not_grow(self):
-        """A file size limit (ulimit -f) is an error like a full disk and kills no process."""
+        """Reaching the file size limit (ulimit -f) is an error like a full disk and does not kill the process."""
         with tempfile.TemporaryDirectory() as directory:
             name = os.path.join(directory, "out")
             with open(name, "wb") as file:
@@ -347,7 +347,7 @@ class InScripts(unittest.TestCase):
         self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
 
     def test_words_behind_two_dashes(self):
-        """POSIX, guideline 10: arguments after "--" are no flags."""
+        """POSIX, guideline 10: arguments after "--" are not flags."""
         self.assertEqual(run("-p", QUESTION, "--temperature", "0", "--", MODEL).stdout, run("-p", QUESTION, "--temperature", "0").stdout)
         self.assertIn("-none", run("-p", "x", "--", "-none").stderr)
         self.assertIn("unexpected argument 'b'", run("-p", "x", "--", MODEL, "b").stderr)
@@ -356,7 +356,7 @@ class InScripts(unittest.TestCase):
         for flag in ("--stop", "--reverse-prompt", "-r"):
             self.assertEqual(run("-p", QUESTION, flag, "5", flag, "zzz").stdout, "68\n")
         self.assertEqual(run("-p", QUESTION, "--stop", "42").stdout, "685\n")
-        self.assertEqual(run("-p", QUESTION, "--stop", "ones").stdout, "685\n")  # occurs in the reasoning
+        self.assertEqual(run("-p", QUESTION, "--stop", "ones").stdout, "685\n")  # the reasoning contains it, too
         answer = json.loads(run("-p", QUESTION, "--stop", "8", "--json").stdout)
         self.assertEqual((answer["text"], answer["finish_reason"]), ("6", "stop"))
         self.assertIn("Sum: 685", answer["reasoning"])

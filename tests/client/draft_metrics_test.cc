@@ -1,4 +1,4 @@
-// Prometheus' text format, and what is read of a server's speculative decoding.
+// Prometheus' text format, and the metrics of a server's speculative decoding.
 #include "client/draft_metrics.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(PrometheusText, OtherLinesAreSkipped) {
                            "{\"a\": 1}",
                            "a 1e999"})
     EXPECT_TRUE(samples_of(line).empty()) << line;
-  EXPECT_EQ(samples_of("a{b=\"c} 1\na 2\n").size(), 1u) << "a broken line does not hide the next";
+  EXPECT_EQ(samples_of("a{b=\"c} 1\na 2\n").size(), 1u) << "a malformed line does not hide the next line";
 }
 
 constexpr const char* kPage =

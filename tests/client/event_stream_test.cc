@@ -1,4 +1,4 @@
-// Events cut at every byte, and the answers made of them.
+// Event streams split at every byte, and the answers read from them.
 #include "client/event_stream.h"
 
 #include <gtest/gtest.h>
@@ -26,9 +26,9 @@ struct StreamCase {
   Strings events;
 };
 const StreamCase kStreams[] = {
-    {"as servers send them", "data: {\"a\": 1}\n\ndata: [DONE]\n\n", {"{\"a\": 1}", "[DONE]"}},
+    {"the usual form", "data: {\"a\": 1}\n\ndata: [DONE]\n\n", {"{\"a\": 1}", "[DONE]"}},
     {"no space behind the colon", "data:x\n\n", {"x"}},
-    {"only one space is taken off", "data:  x\n\n", {" x"}},
+    {"only one space is removed", "data:  x\n\n", {" x"}},
     {"CR LF", "data: x\r\n\r\ndata: y\r\n\r\n", {"x", "y"}},
     {"CR alone", "data: x\r\rdata: y\r\r", {"x", "y"}},
     {"comments and other fields", ": ping\n\nevent: e\nid: 1\ndata: x\nretry: 5\n\n", {"x"}},
@@ -36,15 +36,15 @@ const StreamCase kStreams[] = {
     {"data of two lines that end with CR LF", "data: x\r\ndata: y\r\n\r\n", {"x\ny"}},
     {"empty data is an event", "data:\n\n", {""}},
     {"bytes above 127", "data: \xc3\xa9\xe2\x80\xa8\n\n", {"\xc3\xa9\xe2\x80\xa8"}},
-    {"an event without its end", "data: x\n\ndata: y\n", {"x"}},
-    {"empty lines alone", "\n\n\r\n", {}},
+    {"an unterminated event", "data: x\n\ndata: y\n", {"x"}},
+    {"only empty lines", "\n\n\r\n", {}},
 };
 
 TEST(EventStream, CutAtEveryByte) {
   for (const StreamCase& c : kStreams) {
     for (size_t cut = 0; cut <= c.bytes.size(); ++cut)
       EXPECT_EQ(events_of({c.bytes.substr(0, cut), c.bytes.substr(cut)}), c.events)
-          << c.why << ", cut at " << cut;
+          << c.why << ", split at " << cut;
     Strings bytes;
     for (const char byte : c.bytes) bytes.emplace_back(1, byte);
     EXPECT_EQ(events_of(bytes), c.events) << c.why << ", byte by byte";
@@ -63,7 +63,7 @@ TEST(EventStream, AnEventBeyondTheBoundIsTheLast) {
   EXPECT_TRUE(stream.too_long());
   stream.push("data: c\n\n", count);
   EXPECT_EQ(events, 1);
-  EventStream lines;  // of one event
+  EventStream lines;  // for one event
   while (!lines.too_long()) lines.push("data: " + std::string(1 << 20, 'x') + "\n", count);
   EXPECT_EQ(events, 1);
 }
@@ -71,7 +71,7 @@ TEST(EventStream, AnEventBeyondTheBoundIsTheLast) {
 constexpr auto kMs = std::chrono::milliseconds(1);
 
 struct Piece {
-  int ms;  // after sending
+  int ms;  // since the request was sent
   std::string bytes;
 };
 
@@ -100,14 +100,14 @@ TEST(StreamedAnswer, TimesOfPieces) {
                                        {200, kDone}});
   EXPECT_EQ(o.error, "");
   EXPECT_DOUBLE_EQ(o.ttft, 0.1);
-  EXPECT_DOUBLE_EQ(o.latency, 0.14) << "usage and [DONE] are no pieces";
+  EXPECT_DOUBLE_EQ(o.latency, 0.14) << "usage and [DONE] do not count as chunks";
   ASSERT_EQ(o.itl.size(), 3u);
   EXPECT_DOUBLE_EQ(o.itl[0], 0.01);
-  EXPECT_DOUBLE_EQ(o.itl[1], 0) << "two events that arrived at once";
+  EXPECT_DOUBLE_EQ(o.itl[1], 0) << "two events arrived at once";
   EXPECT_DOUBLE_EQ(o.itl[2], 0.03);
   EXPECT_EQ(o.text, "abc");
   EXPECT_EQ(o.prompt_tokens, 7);
-  EXPECT_EQ(o.output_tokens, 5) << "as the server counts";
+  EXPECT_EQ(o.output_tokens, 5) << "the server's count";
 }
 
 TEST(StreamedAnswer, ChatAndNoUsage) {
@@ -117,7 +117,7 @@ TEST(StreamedAnswer, ChatAndNoUsage) {
                   {30, kDone}});
   EXPECT_EQ(o.error, "");
   EXPECT_EQ(o.text, "Hi");
-  EXPECT_EQ(o.output_tokens, 2) << "pieces, where the server counts nothing";
+  EXPECT_EQ(o.output_tokens, 2) << "the number of chunks, without the server's count";
 }
 
 TEST(StreamedAnswer, Failures) {
@@ -137,7 +137,7 @@ TEST(StreamedAnswer, Failures) {
             "HTTP 500: " + std::string(300, 'x') + "...");
 }
 
-TEST(StreamedAnswer, CountsThatNoContextHolds) {
+TEST(StreamedAnswer, CountsAboveEveryContext) {
   const auto with = [](const std::string& usage) {
     return outcome_of(
         {{10, text_event("a")}, {15, event(R"({"choices":[],"usage":)" + usage + "}")}, {20, kDone}});
@@ -155,7 +155,7 @@ TEST(StreamedAnswer, CountsThatNoContextHolds) {
   const RequestOutcome most = with(R"({"prompt_tokens":2147483647,"completion_tokens":null})");
   EXPECT_EQ(most.error, "");
   EXPECT_EQ(most.prompt_tokens, 2147483647);
-  EXPECT_EQ(most.output_tokens, 1) << "counted by pieces";
+  EXPECT_EQ(most.output_tokens, 1) << "counted by chunks";
 }
 
 TEST(WholeAnswer, JsonOrWhyNot) {

@@ -1,4 +1,4 @@
-// Questions, what counts as their answers, and how sure an accuracy is.
+// Questions, the answers found in replies, and the confidence interval of an accuracy.
 #include "client/question_set.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(Gsm8k, WhatIsRead) {
   struct Case {
     const char *answer, *strict, *flexible;
   };
-  // As Python's re reads the two patterns of the task.
+  // Expected values are those of the task's two patterns in Python's re.
   const Case cases[] = {
       {"5 + 3 = 8\n#### 8", "8", "8"},
       {"#### 1,234.", "1,234.", "1,234."},
@@ -63,7 +63,7 @@ TEST(Gsm8k, PromptOfWorkedExamples) {
   const auto own = open_gsm8k({.path = path, .shots = 2});
   ASSERT_TRUE(own.ok()) << own.status().message;
   const auto prompts = own.value()->prompts(0);
-  ASSERT_EQ(prompts.size(), 2u) << "worked examples are not asked";
+  ASSERT_EQ(prompts.size(), 2u) << "worked examples are not asked as questions";
   EXPECT_EQ(prompts[0].question, 2);
   EXPECT_EQ(
       prompts[0].text,
@@ -134,10 +134,10 @@ TEST(Gpqa, OptionsAreShuffled) {
     orders.insert(p.text);
     EXPECT_TRUE(set.value()->grade(p, "Answer: " + p.wanted).strict);
     EXPECT_EQ(open_gpqa({.path = path, .seed = 7}).value()->prompts(repeat)[0].text, p.text)
-        << "the same again";
+        << "the same options in a second call";
   }
   EXPECT_EQ(letters.size(), 4u);
-  EXPECT_GT(orders.size(), 15u) << "of 24";
+  EXPECT_GT(orders.size(), 15u) << "of 24 possible orders";
   EXPECT_EQ(open_gpqa({.path = path, .limit = 1}).value()->prompts(0).size(), 1u);
 }
 
@@ -155,7 +155,7 @@ TEST(TableFile, Errors) {
 }
 
 TEST(Accuracy, Wilson) {
-  // Source: the formula, by hand; 0 of 10 and 10 of 10 mirror each other.
+  // Computed by hand from the formula; 0 of 10 and 10 of 10 mirror each other.
   EXPECT_NEAR(wilson(8, 10).low, 0.490162, 1e-6);
   EXPECT_NEAR(wilson(8, 10).high, 0.943318, 1e-6);
   EXPECT_NEAR(wilson(0, 10).high, 0.277533, 1e-6);
@@ -173,7 +173,7 @@ TEST(Accuracy, SignTest) {
   EXPECT_LT(sign_test(400, 600), 1e-9);
 }
 
-// `right[r]` says which questions were answered rightly in repeat r.
+// `right[r]` marks the questions that repeat r answered correctly.
 ServerEval eval_of(const std::vector<std::string>& right, const std::string& model) {
   ServerEval out{.server = "http://h:1", .model = model, .task = "gpqa", .repeat = std::ssize(right)};
   for (int64_t r = 0; r < out.repeat; ++r)

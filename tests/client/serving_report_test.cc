@@ -1,4 +1,4 @@
-// What is reported of requests whose times are known.
+// Reports on requests with known times.
 #include "client/serving_report.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Three answers: 4 tokens in pieces 100 ms after the first, 1 token, and none.
+// Three answers: 4 tokens in chunks 100 ms apart, 1 token, and none.
 std::vector<RequestOutcome> outcomes() {
   RequestOutcome four{.error = "", .start = 0, .queued = 0, .ttft = 0.5, .latency = 0.8};
   four.itl = {0.1, 0.1, 0.1};
@@ -51,12 +51,12 @@ TEST(ServingMetrics, OfKnownTimes) {
   EXPECT_DOUBLE_EQ(m.output_throughput, 2.5);
   EXPECT_DOUBLE_EQ(m.total_throughput, 17.5);
   EXPECT_DOUBLE_EQ(m.ttft.mean, 750);
-  EXPECT_NEAR(m.tpot.mean, 100, 1e-9) << "an answer of one token has no TPOT";
+  EXPECT_NEAR(m.tpot.mean, 100, 1e-9) << "answers of one token have no TPOT";
   EXPECT_NEAR(m.itl.mean, 100, 1e-9);
   EXPECT_DOUBLE_EQ(m.e2el.mean, 900);
   EXPECT_DOUBLE_EQ(m.queue_time.mean, 25);
   EXPECT_DOUBLE_EQ(m.e2el_with_queue.mean, 925);
-  EXPECT_EQ(m.peak_output_tokens, 4) << "four pieces in the first second, one in the next";
+  EXPECT_EQ(m.peak_output_tokens, 4) << "four chunks in the first second, one in the next";
   EXPECT_EQ(m.peak_concurrent, 2);
 }
 
@@ -67,7 +67,7 @@ TEST(ServingMetrics, GoodputKeepsEveryBound) {
   EXPECT_EQ(good({"ttft:500"}), 1);
   EXPECT_EQ(good({"ttft:499"}), 0);
   EXPECT_EQ(good({"ttft:1000", "tpot:101"}), 2);
-  EXPECT_EQ(good({"ttft:1000", "tpot:99"}), 1) << "one token keeps every bound of TPOT";
+  EXPECT_EQ(good({"ttft:1000", "tpot:99"}), 1) << "an answer of one token satisfies every bound of TPOT";
   EXPECT_EQ(good({"e2el:900"}), 1);
   EXPECT_EQ(good({}), 0);
   for (const char* wrong : {"ttft", "ttft:", "ttft:x", "itl:5", "ttft:-1", "ttft:5ms", ":5"})
@@ -128,7 +128,8 @@ TEST(ServingBlock, LoadGoodputAndQueues) {
                             "Mean E2EL incl. Client Queue (ms):       925.00    \n"})
     EXPECT_NE(block.find(lines), std::string::npos) << block;
   run.max_concurrency = 0;
-  EXPECT_EQ(serving_block(run).find("Queue"), std::string::npos) << "nothing holds requests back";
+  EXPECT_EQ(serving_block(run).find("Queue"), std::string::npos)
+      << "no client queue, because nothing limits requests";
   EXPECT_TRUE(check_metric("itl").ok());
   EXPECT_NE(check_metric("ttfts").message.find("found 'ttfts'"), std::string::npos);
 }
@@ -157,7 +158,8 @@ TEST(ServingBlock, SpeculativeDecoding) {
       << block;
   ServingRun run = speculative_run();
   run.drafts->accepted_at.clear();
-  EXPECT_EQ(serving_block(run).find("osition"), std::string::npos) << "not every server counts by position";
+  EXPECT_EQ(serving_block(run).find("osition"), std::string::npos)
+      << "rows by position only if the server counts by position";
 }
 
 TEST(ServingJson, SpeculativeDecoding) {
@@ -171,7 +173,7 @@ TEST(ServingJson, SpeculativeDecoding) {
   EXPECT_EQ(serving_json({run_of()}, Detail::kEachRequest).find("spec_decode"), std::string::npos);
   ServingRun run = run_of();
   run.metadata = {{"spec_decode_num_drafts", "9"}};
-  EXPECT_FALSE(check_metadata(run).ok()) << "a key of the result whether or not the server makes drafts";
+  EXPECT_FALSE(check_metadata(run).ok()) << "a reserved key even if the server makes no drafts";
 }
 
 TEST(ServingJson, KeysOfOneAndOfSeveral) {
@@ -194,7 +196,7 @@ TEST(ServingJson, KeysOfOneAndOfSeveral) {
 
 TEST(ServingSvg, EachMeasuredLoad) {
   ServingRun run = run_of();
-  EXPECT_FALSE(serving_svg({run}).ok()) << "without a bound there is no place on the axis";
+  EXPECT_FALSE(serving_svg({run}).ok()) << "unlimited concurrency has no place on the axis";
   std::vector<ServingRun> runs;
   for (const int64_t concurrency : {1, 4, 16}) {
     run.max_concurrency = concurrency;
@@ -217,8 +219,7 @@ TEST(Arrivals, KeepTheRate) {
     const auto at = arrival_times(1000, {.request_rate = 50, .burstiness = burstiness, .seed = 3});
     EXPECT_NEAR(at.back(), 20, 1e-9);
     EXPECT_TRUE(std::is_sorted(at.begin(), at.end()));
-    double squares =
-        0;  // of the gaps, whose mean is 1 / 50 and whose variance is that squared over the burstiness
+    double squares = 0;  // the variance of gaps, relative to their squared mean: 1 / burstiness
     for (size_t i = 0; i < at.size(); ++i) {
       const double gap = 50 * (at[i] - (i ? at[i - 1] : 0)) - 1;
       squares += gap * gap / 1000;

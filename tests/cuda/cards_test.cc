@@ -1,4 +1,4 @@
-// The kernel descriptors of the CUDA backend, built and planned: what they refuse, and their costs.
+// Kernel descriptors (cards) of the CUDA backend, both built and planned: what they refuse, and their costs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TEST(CudaCards, AreNamedByTheirOperation) {
   EXPECT_GT(cards, 0);
 }
 
-// One launch costs less than two or three.
+// One launch costs less than the separate launches.
 TEST(CudaCards, NormsOfHeadsAreOneLaunchWithWhatFollowsThem) {
   using Op = QkNormRopeKvWrite;
   const std::string rows = "cuda.qk_norm_rope_kv_write.rows_sm90";
@@ -76,7 +76,7 @@ TEST(CudaCards, NormsOfHeadsAreOneLaunchWithWhatFollowsThem) {
   EXPECT_EQ(refusal<Op>(rows, woven), "");
 }
 
-// The chosen kernel by the number of rows: weights stream for few rows; tiles share them among many rows.
+// Few rows choose kernels that stream weights; many rows choose tiles that share weights.
 TEST(CudaCards, DenseLayersStreamOrShareTheirWeights) {
   const auto chosen = [](Linear::Problem p) {
     const Decision d = decide<Linear>(p, h200(), cuda::catalog().table<Linear>(), {});
@@ -104,7 +104,7 @@ TEST(CudaCards, DenseLayersStreamOrShareTheirWeights) {
   EXPECT_EQ(chosen({.tokens = 4, .w = DType::kF32}), "cuda.linear.fma_sm90");
 }
 
-// One kernel serves any number of rows with the same bits, and a part of a sum has at least one step.
+// One kernel serves any number of rows with the same bits, and every split of the sum has at least one step.
 TEST(CudaCards, DenseLayersUnderBatchInvariance) {
   const Linear::Problem p{.features = 2880, .width = 4096, .bias = true, .residual = true};
   const auto table = cuda::catalog().table<Linear>();
@@ -128,7 +128,7 @@ TEST(CudaDevice, RunsOnHopperAlone) {
   }
 }
 
-// CTAs that wait for each other must be co-resident, so a GPU with fewer SMs takes another kernel.
+// CTAs that wait for each other must be co-resident, so a GPU with fewer SMs uses another kernel.
 TEST(CudaCards, ManyTokensOfLanesWantAnSmForEachBlock) {
   constexpr std::string_view kLanes = "cuda.route_group.lanes_sm90";
   DeviceInfo small = h200();
@@ -188,7 +188,7 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
             std::string::npos);
 }
 
-// As measured: with rank 16, one CTA per token is faster up to 64 tokens.
+// Measured with rank 16: one CTA per token is faster up to 64 tokens.
 TEST(CudaCards, LoraDeltaTakesTensorCoresBeyond64Tokens) {
   const auto chosen = [](int64_t tokens, int64_t rank) {
     const Decision d = decide<LoraDelta>({.tokens = tokens, .rank = rank, .adapters = 8}, h200(),
@@ -200,14 +200,14 @@ TEST(CudaCards, LoraDeltaTakesTensorCoresBeyond64Tokens) {
   for (const int64_t rank : {8, 16, 64, 256})
     for (const int64_t tokens : {65, 1000, 16384})
       EXPECT_EQ(chosen(tokens, rank), "cuda.lora_delta.mma_sm90") << rank << " " << tokens;
-  EXPECT_EQ(chosen(64, 12), "cuda.lora_delta.cluster_sm90");  // rows of b that no 16-byte load fits
+  EXPECT_EQ(chosen(64, 12), "cuda.lora_delta.cluster_sm90");  // rows of b are no multiple of 16 bytes
   EXPECT_NE(refusal<LoraDelta>("cuda.lora_delta.mma_sm90", {.rank = 264}).find("rank=264"),
             std::string::npos);
   EXPECT_NE(refusal<LoraDelta>("cuda.lora_delta.mma_sm90", {.w = DType::kF32}).find("w=f32"),
             std::string::npos);
 }
 
-// The cost of an operation's stages, each with its cheapest kernel.
+// The cost of an operation's stages, each by its cheapest kernel.
 template <class... Ops>
 double least_us(const typename Ops::Problem&... problems) {
   double sum = 0;
@@ -220,7 +220,8 @@ double least_us(const typename Ops::Problem&... problems) {
   return sum;
 }
 
-// For few tokens a fused kernel serves, if one accepts the problem. Otherwise the pair with the cheapest halves.
+// For few tokens a fused kernel is chosen, if one accepts the problem; otherwise the cheapest kernel of each
+// half.
 TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   const std::string_view few = "cuda.router_route.fewtokens_sm90";
   RouterRoute::Problem p{.route = {.tokens = 1, .experts = 128, .top_k = 4, .logits = DType::kBF16},
@@ -250,7 +251,8 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   }
 }
 
-// Two products are one fused kernel or two kernels. A kernel that is named for a stage affects no other stage.
+// Two products run as one fused kernel or as two kernels. Naming a kernel for one stage affects no other
+// stage.
 TEST(CudaCards, ExpertsStageByStageCostWhatTheirKernelsDo) {
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
     for (const int64_t tokens : {1, 4, 64, 1000, 8192}) {
@@ -279,7 +281,8 @@ TEST(CudaCards, ExpertsStageByStageCostWhatTheirKernelsDo) {
   }
 }
 
-// One launch while its sums fit beside the weights, then two launches, then the unfused stages.
+// One launch while the partial sums fit in shared memory beside the weights, then two launches, then unfused
+// stages.
 TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
   const std::string_view slices = "cuda.expert_mlp.mxfp4_slices_sm90",
                          two = "cuda.expert_mlp.mxfp4_fewtokens_sm90";
@@ -338,7 +341,8 @@ TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
   }
 }
 
-// The stream kernel serves few rows per expert, the tile kernel many. The generic kernel is chosen only if no other kernel accepts.
+// The stream kernel serves few rows per expert, the tile kernel many. The generic kernel serves only what no
+// other kernel accepts.
 TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
   const auto chosen = [](const ExpertGemm::Problem& p) {
     const Decision d = decide<ExpertGemm>(p, h200(), cuda::catalog().table<ExpertGemm>());
@@ -363,7 +367,8 @@ TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
   EXPECT_EQ(chosen(p), "cuda.expert_gemm.fma_sm90");
 }
 
-// In every configuration one launch serves each number of rows, and only rows of tokens are copied into order.
+// In every configuration each row count is served by exactly one launch, and only token rows are copied into
+// order.
 TEST(CudaCards, EachExpertIsServedByOneLaunch) {
   for (const DType w : {DType::kE2M1, DType::kBF16})
     for (const int64_t slots : {0, 4})
@@ -382,7 +387,7 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
             const cuda::TileLaunch launch = cuda::TileLaunch::of(one);
             if (launch.kernel == cuda::TileLaunch::kOrderRows) {
               EXPECT_TRUE(served.empty())
-                  << where << ": rows brought into order after a launch that wants them";
+                  << where << ": rows are ordered only after a launch that needs ordered rows";
               orders = true;
               continue;
             }
@@ -415,7 +420,7 @@ TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
         if (slots > 0) p.tokens = tokens, p.slots = slots;
         std::set<std::string> names;
         for (const Config& config : cuda::tile_configs(p, h200())) {
-          EXPECT_TRUE(names.insert(config.name).second) << config.name << " comes twice, " << fields_text(p);
+          EXPECT_TRUE(names.insert(config.name).second) << config.name << " occurs twice, " << fields_text(p);
           for (const KernelLaunch& one : config.launches) reached.insert(cuda::TileLaunch::of(one).kernel);
         }
       }
@@ -424,8 +429,8 @@ TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
   }
 }
 
-// TMA cannot load rows that begin at any address.
-TEST(CudaCards, UnalignedRowsComeByThreadsOrBehindALaunchThatOrdersThem) {
+// TMA cannot load unaligned rows.
+TEST(CudaCards, UnalignedRowsAreLoadedByThreadsOrOrderedFirst) {
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
     ExpertGemm::Problem p{.rows = 8192,
                           .experts = 32,
@@ -445,8 +450,8 @@ TEST(CudaCards, UnalignedRowsComeByThreadsOrBehindALaunchThatOrdersThem) {
   }
 }
 
-// PlanTable relies on this: a candidate that accepts two token counts accepts all counts between, and no configuration needs
-// more workspace for fewer tokens.
+// PlanTable relies on two properties: a candidate that accepts two token counts accepts all counts between
+// them, and no configuration needs more workspace for fewer tokens.
 TEST(CudaCards, CandidatesTakeRangesOfTokens) {
   for_each_op([&]<class Op>() {
     for (const Candidate<Op>* c : cuda::catalog().table<Op>()) {
@@ -464,7 +469,7 @@ TEST(CudaCards, CandidatesTakeRangesOfTokens) {
           most[one.name] = one.workspace_bytes;
         }
       }
-      EXPECT_LE(changes, 2) << c->name << " takes counts with gaps";
+      EXPECT_LE(changes, 2) << c->name << " accepts token counts with gaps";
     }
   });
 }

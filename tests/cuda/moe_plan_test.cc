@@ -1,4 +1,4 @@
-// The MoE layers that the built kernels can run on an H200. Needs no GPU.
+// The MoE layers that the built kernels can run on an H200, planned without a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace sluice::test {
 namespace {
 
-// An H200 on paper: its kernels, and no GPU to run them.
+// The kernels and properties of an H200, without a GPU to run on.
 class PaperDevice final : public Device {
  public:
   explicit PaperDevice(DeviceInfo info = known_device("h200").value())
@@ -25,7 +25,7 @@ class PaperDevice final : public Device {
         if (!c->planned) built_.add(*c);
     });
   }
-  // Offers this kernel in place of the kernels for ExpertMlp and GroupedMlp.
+  // Offers this kernel instead of all kernels of ExpertMlp and GroupedMlp.
   void offer(const Candidate<ExpertMlp>& kernel) {
     Catalog all;
     for_each_op([&]<class Op>() {
@@ -50,9 +50,9 @@ class PaperDevice final : public Device {
   }
   Status wait(Stream) override { return {}; }
   Result<std::unique_ptr<Recording>> record(Stream, const std::function<Status()>&) override {
-    return unsupported("a device on paper");
+    return unsupported("a device without hardware");
   }
-  Status replay(const Recording&, Stream) override { return unsupported("a device on paper"); }
+  Status replay(const Recording&, Stream) override { return unsupported("a device without hardware"); }
 
  private:
   DeviceInfo info_;
@@ -71,7 +71,7 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
     MoeConfig config = known.value();
     config.layout = layout_for(Backend::kCuda);
     for (int64_t intermediate : {config.intermediate, config.intermediate / 8 / 32 * 32}) {
-      config.intermediate = intermediate;  // for a rank of eight too
+      config.intermediate = intermediate;  // the whole layer, and one of eight ranks
       if (config.shared_as_slots) config.shared_intermediate = intermediate;
       const auto moe = Moe::plan(device, config, 1024);
       ASSERT_TRUE(moe.ok()) << model << ": " << moe.status().message;
@@ -82,7 +82,7 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
   }
 }
 
-// The features of a call, on layers with both kinds of weights.
+// Every optional feature of a call, on layers of both weight types.
 TEST(MoePlanOnCuda, FeaturesPlanAtEveryCount) {
   PaperDevice device;
   for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3"}) {
@@ -101,7 +101,7 @@ TEST(MoePlanOnCuda, FeaturesPlanAtEveryCount) {
   }
 }
 
-// The descriptor of a kernel for all experts: up to `most` tokens, for `us`.
+// The descriptor of a kernel that computes all experts: up to `most` tokens, in `us` microseconds.
 class MadeUp {
  public:
   MadeUp(int64_t most, double us, bool batch_invariant = true) : card_{base()} {
@@ -138,7 +138,7 @@ MoeConfig gpt_oss_on_cuda() {
   return config;
 }
 
-// The predicted cost of a layer without the kernel, and of its router and routing alone.
+// The predicted cost of a layer without the kernel, and of only its router and routing.
 struct Costs {
   double all = 0, front = 0;
 };
@@ -159,7 +159,7 @@ TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   PaperDevice bare;
   const auto without = Moe::plan(bare, config, 300);
   ASSERT_TRUE(without.ok()) << without.status().message;
-  // Up to 40 tokens: first at almost no cost, then at a prohibitive cost.
+  // The kernel accepts up to 40 tokens, first at almost no cost, then at a prohibitive cost.
   for (const bool cheap : {true, false}) {
     const MadeUp kernel(40, cheap ? 1e-3 : 1e6);
     PaperDevice device;
@@ -191,7 +191,7 @@ TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   EXPECT_GT(more.value()->workspace_bytes(), size_t{1} << 30);
 }
 
-// The cover has the least cost: no combination of pieces by hand is cheaper.
+// The chosen cover is optimal: the test enumerates all combinations of pieces, and none costs less.
 TEST(MoePlanOnCuda, NoCoverCostsLess) {
   PaperDevice device;
   for (const char* model : {"gpt-oss-20b", "gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
@@ -214,8 +214,9 @@ TEST(MoePlanOnCuda, NoCoverCostsLess) {
   }
 }
 
-// With a few to some fifty rows per expert both products are one launch. With fewer rows the experts start from ids; with more rows each
-// product has its own kernels. A named kernel runs at every count, and one that cannot run gives a reason.
+// With a few to about fifty rows per expert, both products are one launch. With fewer rows the experts are
+// computed from ids; with more rows each product has its own kernels. A named kernel is used at every count,
+// and a named kernel that cannot run gives a reason.
 TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
   MoeConfig config = known_moe("gpt-oss-20b").value();
   config.layout = layout_for(Backend::kCuda);
@@ -242,7 +243,7 @@ TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
     const std::vector<std::string> stages = stages_at(*named.value(), tokens);
     EXPECT_EQ(std::count(stages.begin(), stages.end(), both), 1) << tokens;
   }
-  // A forced kernel for one product makes two products.
+  // Forcing a kernel for one product splits the experts into two products.
   const auto forced = Moe::plan(device, config, 256, {.force = "cuda.expert_gemm.mxfp4_tile_sm90"});
   ASSERT_TRUE(forced.ok()) << forced.status().message;
   const std::vector<std::string> by_force = stages_at(*forced.value(), 128);
@@ -256,7 +257,7 @@ TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
       << other.status().message;
 }
 
-// A kernel of several stages that the policy names runs at all counts that it accepts.
+// A kernel of several stages that the policy names is used at all counts that it accepts.
 TEST(MoePlanOnCuda, ANamedKernelOfSeveralStagesRunsWhereItCan) {
   const MoeConfig config = gpt_oss_on_cuda();
   const MadeUp kernel(40, 1e6);
@@ -270,7 +271,7 @@ TEST(MoePlanOnCuda, ANamedKernelOfSeveralStagesRunsWhereItCan) {
       runs |= chosen == "cuda.expert_mlp.made_up";
     EXPECT_EQ(runs, tokens <= 40) << tokens;
   }
-  // For a phase, it must accept all counts of the phase.
+  // A kernel named for a phase must accept all counts of the phase.
   const auto all = Moe::plan(device, config, 64, {}, {.decode = "made_up", .prefill = "made_up"});
   ASSERT_FALSE(all.ok());
   EXPECT_EQ(all.status().code, Code::kUnsupported);
@@ -279,7 +280,7 @@ TEST(MoePlanOnCuda, ANamedKernelOfSeveralStagesRunsWhereItCan) {
   EXPECT_TRUE(phase.ok()) << phase.status().message;
 }
 
-// A word of Policy::force affects one operation; the other operations of a layer choose freely.
+// A name in Policy::force affects one operation; the layer's other operations keep their own choice.
 TEST(MoePlanOnCuda, ForcingOneOperationLeavesTheOthersFree) {
   const MoeConfig config = gpt_oss_on_cuda();
   PaperDevice device;
@@ -311,8 +312,8 @@ TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {
     bool as_one;
     const char* why;
   } cases[] = {
-      {64, 1e-3, true, true, "takes every count and costs nothing"},
-      {63, 1e-3, true, false, "does not take the largest count"},
+      {64, 1e-3, true, true, "accepts every count and costs nothing"},
+      {63, 1e-3, true, false, "does not accept the largest count"},
       {64, 1e-3, false, false, "its rows depend on each other"},
       {64, 1e6, true, false, "costs more than the parts"},
   };
@@ -322,7 +323,7 @@ TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {
     device.offer(kernel.card());
     const auto moe = Moe::plan(device, config, 64, {.batch_invariant = true});
     ASSERT_TRUE(moe.ok()) << moe.status().message;
-    // Configurations may differ: all configurations of a kernel give the same bits.
+    // Configurations may differ, because all configurations of a kernel give the same bits.
     const auto kernels = [&](int64_t tokens) {
       auto out = moe.value()->kernels(tokens);
       for (auto& [stage, kernel] : out) kernel.resize(std::min(kernel.find(':'), kernel.size()));
@@ -359,7 +360,7 @@ TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
   }
 }
 
-// At any count, prefill writes and reads half as much between down and combine as with f32.
+// In bf16, prefill moves half the bytes of f32 between down and combine, at any count.
 TEST(MoePlanOnCuda, AnswersAreInBf16AtEveryCount) {
   const DeviceInfo h200 = known_device("h200").value();
   for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3", "glm-4.5-air"}) {

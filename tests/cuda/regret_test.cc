@@ -1,6 +1,6 @@
-// The choice of kernels compared with measured times. bench/measured/h200/*_candidates.csv have each candidate's time, so a test without a
-// GPU knows whether dispatch takes the fastest; routing.csv has the times of several ways through a layer. Some rows were measured on an
-// H100: bench/measured/h100.
+// Compares the choice of kernels with measured times. bench/measured/h200/*_candidates.csv have the time of
+// each candidate, so a test without a GPU can check that dispatch chooses the fastest; routing.csv has the
+// times of several ways to run a layer. Some rows were measured on an H100 (bench/measured/h100).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,8 @@ Times measured(const std::string& name, std::string_view op, const std::string& 
   return times;
 }
 
-// The kernel that decide() takes for `problem` took at most `regret` times the least time of `of_kernel`.
+// The kernel that decide() chooses for `problem` may take at most `regret` times the least time in
+// `of_kernel`.
 template <class Op>
 void expect_fast(const typename Op::Problem& problem, const std::map<std::string, double>& of_kernel,
                  const std::string& where, double regret = kRegret) {
@@ -67,7 +68,7 @@ TEST(Regret, RouterGemmsAreTheFastestThatWereMeasured) {
   }
 }
 
-// The rule that a model's name in the rows means.
+// The routing rule of the model that a row names.
 RouteTopk::Problem routing_of(const std::string& method) {
   RouteTopk::Problem p;
   if (method == "deepseek_v3") {
@@ -89,7 +90,7 @@ RouteTopk::Problem routing_of(const std::string& method) {
 
 TEST(Regret, RoutingIsTheFastestThatWasMeasured) {
   const Times times = measured("routing_candidates.csv", "route_group");
-  EXPECT_EQ(times.size(), 2u * 4u * 18u);  // plain and dependent
+  EXPECT_EQ(times.size(), 2u * 4u * 18u);  // plain and dependent launches
   for (const auto& [what, of_kernel] : times) {
     const std::string& name = what.first;  // 256x8-deepseek_v3 plain
     const size_t method = name.find('-') + 1;
@@ -100,7 +101,7 @@ TEST(Regret, RoutingIsTheFastestThatWasMeasured) {
   }
 }
 
-// 4096x256: a gate of the suite, with the rule that bench/cuda/layer.cc puts after it.
+// 4096x256: a gate of the suite, followed by the routing rule that bench/cuda/layer.cc uses for it.
 RouterRoute::Problem gate_and_routing(const std::string& name, int64_t tokens) {
   RouterRoute::Problem p;
   int64_t experts = 0;
@@ -116,10 +117,11 @@ RouterRoute::Problem gate_and_routing(const std::string& name, int64_t tokens) {
 }
 
 TEST(Regret, GateAndRoutingAreTheFastestThatWereMeasured) {
-  // Costs are for plain launches. In chains, router GEMMs have another order at some counts from 32 to 96 tokens.
+  // Costs are fitted to plain launches. In chains, router GEMMs rank differently at some counts from 32 to 96
+  // tokens.
   constexpr double kChainRegret = 1.2;
   const Times times = measured("router_candidates.csv", "router_route_fused");
-  EXPECT_EQ(times.size(), 2u * 40u);  // plain and dependent
+  EXPECT_EQ(times.size(), 2u * 40u);  // plain and dependent launches
   for (const auto& [what, of_kernel] : times) {
     const bool plain = what.first.ends_with("plain");
     expect_fast<RouterRoute>(gate_and_routing(what.first, what.second), of_kernel,
@@ -128,10 +130,11 @@ TEST(Regret, GateAndRoutingAreTheFastestThatWereMeasured) {
   }
 }
 
-// Every configuration of the expert GEMMs that the cost models put near the best, as measured. The constants were fitted to shapes without
-// "held-out" in their note.
+// The measured rows cover every configuration of expert GEMMs that the cost models rank near the best. The
+// constants were fitted to the shapes without "held-out" in their note.
 TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
-  // Bounds of the regret of one problem, of the geometric mean for each weight type, and of the fraction of problems beyond kRegret.
+  // Bounds on the regret of one problem, on the geometric mean per weight type, and on the fraction of
+  // problems beyond kRegret.
   struct Bound {
     double worst, mean, beyond_share;
   };
@@ -180,8 +183,8 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
   }
 }
 
-// The choices of configurations: each takes at most `worst` times the best measured time, and all of them `mean` times on
-// average. problem_of makes a problem from a row's model, note and tokens.
+// Checks choices of configurations: each takes at most `worst` times the best measured time, and their mean
+// is at most `mean`. problem_of makes a problem from a row's model, note and tokens.
 template <class Op>
 void expect_fast_configs(const std::string& device, const Times& times, double worst, double mean,
                          typename Op::Problem (*problem_of)(const std::string&, int64_t)) {
@@ -203,7 +206,8 @@ void expect_fast_configs(const std::string& device, const Times& times, double w
   std::printf("[   note   ] %s: %zu problems, mean regret %.4f\n", device.c_str(), times.size(), found);
 }
 
-// Every configuration of dense layers that an earlier cost model put near the best. The model is fitted to these rows.
+// The measured rows cover every configuration of dense layers that an earlier cost model ranked near the
+// best. The cost model is fitted to these rows.
 TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
   const auto problem_of = [](const std::string& what, int64_t tokens) {
     Linear::Problem p{.tokens = tokens, .layout = WeightLayout::kRowMajor};
@@ -218,7 +222,8 @@ TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
         of_h100 = measured("linear_candidates.csv", "linear", "h100");
   EXPECT_EQ(of_h200.size(), 2u * 20u + 7u);
   EXPECT_EQ(of_h100.size(), 2u * 18u + 9u);
-  // These rows are older than the kernel with shares of the features, which is chosen here and was not measured at this count.
+  // These rows predate the kernel with shares of the features, which is chosen here but was not measured at
+  // this count.
   EXPECT_EQ(of_h200.erase({"gpt-oss-120b-qkv 5120x2880 to bf16 with bias", 80}), 1u);
   expect_fast_configs<Linear>("h200", of_h200, 1.25, 1.015, problem_of);
   expect_fast_configs<Linear>("h100", of_h100, 1.1, 1.012, problem_of);
@@ -238,7 +243,7 @@ Attention::Problem attention_of(const std::string& what, int64_t tokens) {
   return p;
 }
 
-// These rows are older than tiles of eight queries, which count as tiles of sixteen.
+// These rows predate tiles of eight queries, which are treated as tiles of sixteen.
 Times with_narrow_tiles(Times times) {
   for (auto& [what, of_config] : times) {
     const auto narrow = [](const auto& one) { return one.first.find(":8") != std::string::npos; };
@@ -250,8 +255,8 @@ Times with_narrow_tiles(Times times) {
   return times;
 }
 
-// Decode attention, with caches as in bench/cuda/attention.cc. The largest regret is for one sequence with a context beyond the assumed
-// length of a table: 16 CTAs could share its keys.
+// Decode attention, with caches as in bench/cuda/attention.cc. The largest regret is for one sequence whose
+// context is longer than the assumed page table: 16 CTAs could share its keys.
 TEST(Regret, DecodesTakeTheFastestConfiguration) {
   const Times of_h200 = measured("attention_candidates.csv", "attention_decode"),
               of_h100 = measured("attention_candidates.csv", "attention_decode", "h100");
@@ -261,7 +266,7 @@ TEST(Regret, DecodesTakeTheFastestConfiguration) {
   expect_fast_configs<Attention>("h100", with_narrow_tiles(of_h100), 1.15, 1.02, attention_of);
 }
 
-// A prompt's rows beside 32 decoding sequences. Few such rows are left to the decode kernel.
+// Prompt rows in one step with 32 decoding sequences. A few prompt rows are left to the decode kernel.
 TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
   const Times of_h200 = measured("attention_candidates.csv", "attention_mixed"),
               of_h100 = measured("attention_candidates.csv", "attention_mixed", "h100");
@@ -271,11 +276,11 @@ TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
   expect_fast_configs<Attention>("h100", of_h100, 1.2, 1.07, attention_of);
 }
 
-// Whole layers of experts, by each way through Sluice's kernels that the cost models put near the best. A GEMM alone does not
-// show its cost beside the launches before and after it.
+// Whole expert layers, run in each way through Sluice's kernels that the cost models rank near the best. A
+// GEMM alone does not show its cost next to other launches.
 TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
   constexpr double kWorst = 1.03;
-  // If bursts of a layer and steps of the whole model disagree, the steps decide: see the test below.
+  // Where bursts of a layer and steps of a whole model disagree, the steps decide (see the test below).
   const std::pair<std::string, int64_t> by_steps = {"gpt-oss-20b burst uniform", 32};
   for (const char* file : {"mxfp4_candidates.csv", "bf16_candidates.csv"}) {
     const Times times = measured(file, "moe_layer");
@@ -292,9 +297,10 @@ TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
   }
 }
 
-// Whole sustained steps, with the kernels of the experts forced by name. A layer must take the fastest without force.
+// Sustained whole steps with the experts' kernels forced by name. Without force, a layer must choose the
+// fastest.
 class StepRegret : public ::testing::TestWithParam<std::pair<const char*, size_t>> {
-};  // a device, and what was measured on it
+};  // a device and the rows measured on it
 
 TEST_P(StepRegret, StepsTakeTheFastestExperts) {
   const auto [device, count] = GetParam();
@@ -326,7 +332,7 @@ INSTANTIATE_TEST_SUITE_P(Cards, StepRegret,
                          ::testing::Values(std::pair{"h200", size_t{12}}, std::pair{"h100", size_t{16}}),
                          [](const auto& info) { return std::string(info.param.first); });
 
-// The way to its experts that an unfused layer takes, in the words of bench/cuda/chain.cc.
+// How an unfused layer reaches its experts, in the words of bench/cuda/chain.cc.
 std::string way_of_a_layer() {
   std::string ops;
   MoeConfig config;
@@ -344,12 +350,12 @@ std::string way_of_a_layer() {
   return ways.count(ops) ? ways.at(ops) : "";
 }
 
-// [model, note and tokens][way] = microseconds: the front of a layer in several ways.
+// [model, note and tokens][way] = microseconds: a layer up to its experts, in several ways.
 TEST(Regret, ALayerTakesTheFastestWayToItsExperts) {
   constexpr double kWayRegret = 1.03;
   const std::string ours = way_of_a_layer();
   const Times times = measured("routing.csv", "chain");
-  EXPECT_EQ(times.size(), 2u * 5u * 18u);  // alone and beside copies
+  EXPECT_EQ(times.size(), 2u * 5u * 18u);  // alone and during copies
   for (const auto& [what, of_way] : times) {
     ASSERT_EQ(of_way.count(ours), 1u) << what.first;
     for (const auto& [way, us] : of_way)

@@ -91,7 +91,7 @@ TEST(Decide, AnUnknownForceIsAnError) {
   EXPECT_NE(d.status().message.find("policy.force"), std::string::npos) << d.status().message;
 }
 
-TEST(Decide, BatchInvarianceIsAskedOfTheCard) {
+TEST(Decide, BatchInvarianceIsReadFromTheDescriptor) {
   Candidate<Gemm> fast = fake("fast"), steady = fake("steady");
   fast.cost_us = [](const Gemm::Problem&, const DeviceInfo&) { return 1.0; };
   steady.batch_invariant = true;
@@ -100,7 +100,7 @@ TEST(Decide, BatchInvarianceIsAskedOfTheCard) {
   EXPECT_EQ(ask({&fast}, {}, {.batch_invariant = true}).chosen, -1);
 }
 
-TEST(Decide, WhatTheContractRefusesNoKernelIsAsked) {
+TEST(Decide, ProblemsThatTheContractRefusesReachNoKernel) {
   Candidate<Gemm> first = fake("a");
   first.supports = nullptr;
   const Decision d = ask({&first}, {.tokens = -1, .experts = 0});
@@ -134,7 +134,7 @@ TEST(Explain, MarksTheChosenThePlannedAndTheRefused) {
             "                needs tokens <= 8 (a test); tokens=9\n");
 }
 
-// A candidate with two configurations: one of few tokens, one of any number.
+// A candidate with two configurations: one for few tokens, one for any number.
 std::vector<Config> two_configs(const Gemm::Problem& p, const DeviceInfo&) {
   std::vector<Config> out = {
       {.name = "few", .cost_us = 3, .workspace_bytes = 8, .launches = {{.value = {1}}}},
@@ -192,7 +192,7 @@ TEST(Decide, ThePlanKeepsTheLaunchesOfItsConfiguration) {
   EXPECT_EQ(plan.value().choice(), "c:any");
   EXPECT_EQ(plan.value().workspace_bytes(), 16u);
   EXPECT_EQ(plan.value().config().launches.size(), 2u);
-  // Candidates whose table has changed names cannot change what was decided: enqueue gets what the plan holds.
+  // A change of the table's names after planning has no effect: enqueue uses what the plan holds.
   EXPECT_EQ(enqueue(c, plan.value().problem(), plan.value().config().launches, {}, {}, {}).message,
             "2 launches, the first of 2");
 }

@@ -1,4 +1,4 @@
-// Candidates with known answers, for tests of how they are chosen.
+// Candidates with fixed answers, for tests of dispatch.
 #pragma once
 #include "dispatch/plan.h"
 #include "ops/router_gemm.h"
@@ -14,7 +14,7 @@ inline Refusal few_tokens(const Gemm::Problem& p, const DeviceInfo&) {
   r.need(p.hidden % 2 == 0, "hidden % 2 == 0 (a test)", "hidden", p.hidden);
   return r;
 }
-// A kernel whose time does not depend on the tokens, and one whose time does.
+// One kernel's cost does not depend on the tokens, the other's does.
 inline double flat(const Gemm::Problem&, const DeviceInfo&) { return 10; }
 inline double steep(const Gemm::Problem& p, const DeviceInfo&) { return static_cast<double>(p.tokens); }
 inline size_t scratch(const Gemm::Problem& p, const DeviceInfo&) { return static_cast<size_t>(p.tokens) * 4; }

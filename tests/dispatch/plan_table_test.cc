@@ -21,7 +21,7 @@ TEST(PlanTable, StepsAreWhereTheDecisionChanges) {
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].first, 0);
   EXPECT_EQ(steps[0].plan.kernel(), "slope");
-  EXPECT_EQ(steps[1].first, 10) << "at 10 both cost 10, and the first of the table wins";
+  EXPECT_EQ(steps[1].first, 10) << "at 10 both cost 10, and the table's first wins";
   EXPECT_EQ(steps[1].plan.kernel(), "level");
   for (int64_t tokens = 0; tokens <= 100; ++tokens) {
     const std::vector<const Candidate<Gemm>*> candidates = {&level, &slope};
@@ -82,7 +82,7 @@ TEST(PlanTable, AGapIsAnErrorThatNamesIt) {
   EXPECT_TRUE(table_of({&narrow}, 8).ok());
 }
 
-// Two kernels that each keep a row's bits may differ from each other.
+// Two batch-invariant kernels may give different bits, so one of them must serve every count.
 TEST(PlanTable, BatchInvarianceIsOneKernelForEveryCount) {
   Candidate<Gemm> level = fake("level"), slope = fake("slope"), narrow = fake("narrow"),
                   loose = fake("loose");
@@ -104,7 +104,8 @@ TEST(PlanTable, BatchInvarianceIsOneKernelForEveryCount) {
   EXPECT_TRUE(table_of({&loose, &narrow}, 8, invariant).ok());
 }
 
-// A call without tokens has no bits to keep, so a kernel that takes none still serves the others.
+// A call without tokens has no bits to keep, so a kernel that rejects zero tokens can still serve all other
+// counts.
 TEST(PlanTable, BatchInvarianceBeginsAtOneToken) {
   Candidate<Gemm> busy = fake("busy"), dear = fake("dear");
   busy.batch_invariant = dear.batch_invariant = true;
@@ -121,7 +122,7 @@ TEST(PlanTable, BatchInvarianceBeginsAtOneToken) {
   EXPECT_EQ(table_of({&busy}, 8, {.batch_invariant = true}).status().code, Code::kUnsupported);
 }
 
-// Steps are where the launches change, too; and a table that looks at some counts alone finds where.
+// Steps also begin where launches change; a table that samples token counts still finds these counts.
 TEST(PlanTable, StepsAreWhereLaunchesChange) {
   Candidate<Gemm> c = fake("c");
   c.cost_us = nullptr, c.workspace_bytes = nullptr;
@@ -144,7 +145,7 @@ TEST(PlanTable, StepsAreWhereLaunchesChange) {
   EXPECT_EQ(steps[0].plan.workspace_bytes(), 999u);
 }
 
-// Configurations that decide the bits: one of them for every count.
+// Where configurations differ in their bits, one of them must serve every count.
 TEST(PlanTable, BatchInvarianceIsOneConfigurationWhereItDecidesTheBits) {
   Candidate<Gemm> c = fake("c");
   c.batch_invariant = true;
@@ -176,7 +177,7 @@ TEST(PlanTable, TheBoundHolds) {
   }
 }
 
-TEST(PlanTable, RunsTheCountThatWasAsked) {
+TEST(PlanTable, RunsTheRequestedCount) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto made =
       PlanTable<Gemm>::make(*device, {.experts = 1, .hidden = 2, .x = DType::kF32, .w = DType::kF32}, 4);
@@ -196,7 +197,8 @@ TEST(PlanTable, RunsTheCountThatWasAsked) {
   EXPECT_FALSE(made.value().run(2, args, {scratch.data(), scratch.size()}, device->stream()).ok());
 }
 
-// Bounds that would take for ever to look at, and those beyond the contract: refused before any kernel is asked.
+// Bounds beyond the contract, or so large that planning would not end, are rejected before any kernel is
+// asked.
 TEST(PlanTable, AHugeBoundIsRefusedAtOnce) {
   static int64_t asked = 0;
   asked = 0;
@@ -219,8 +221,8 @@ TEST(PlanTable, AHugeBoundIsRefusedAtOnce) {
   EXPECT_TRUE(table_of({&counting}, 16384).ok());
 }
 
-// A queue says which of its backend's devices it is of.
-TEST(PlanTable, RunsOnStreamsOfItsDeviceAlone) {
+// A stream names the device of its backend that it belongs to.
+TEST(PlanTable, RunsOnlyOnStreamsOfItsDevice) {
   Candidate<Gemm> gpu = fake("gpu");
   gpu.backend = Backend::kCuda;
   gpu.workspace_bytes = [](const Gemm::Problem&, const DeviceInfo&) { return size_t{0}; };

@@ -1,4 +1,5 @@
-// Steps that are enqueued before the tokens of the step before are known, and steps that are recorded: the same answers.
+// Steps that are enqueued before the previous step's tokens are known, and steps that are recorded, give the
+// same answers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,10 +37,10 @@ TEST_F(EngineAhead, GivesTheSameAnswers) {
   EXPECT_EQ(answers(recorded, some_requests()), wanted) << "with recorded steps, and none ahead";
   EngineOptions chunks = ahead(invariant(), 8);
   chunks.max_num_batched_tokens = 8;
-  EXPECT_EQ(answers(chunks, some_requests()), wanted) << "with prompts in pieces";
+  EXPECT_EQ(answers(chunks, some_requests()), wanted) << "with prompts in chunks";
 }
 
-TEST_F(EngineAhead, RecordsANumberOfSequencesOnce) {
+TEST_F(EngineAhead, RecordsEachSequenceCountOnce) {
   const auto engine = engine_of(*device_, model_, ahead(invariant(), 4));
   EXPECT_EQ(engine->recordings(), 0);
   (void)run(*engine, some_requests());
@@ -49,7 +50,7 @@ TEST_F(EngineAhead, RecordsANumberOfSequencesOnce) {
   EXPECT_EQ(engine->recordings(), once);
 }
 
-// A stop token is known one step late: the row behind it is dropped, and its pages are free.
+// A stop token is noticed one step late: the token after it is dropped, and its pages are released.
 TEST_F(EngineAhead, EndsAtStopTokensAndLengths) {
   Request r{.prompt = {3, 1, 4, 1, 5}};
   r.sampling.temperature = 0;
@@ -79,7 +80,7 @@ TEST_F(EngineAhead, EndsAtStopTokensAndLengths) {
   EXPECT_EQ(got.at(2).ids.size(), 6u);
   EXPECT_EQ(got.at(3).ids.size(), 1u);
   EXPECT_EQ(engine->scheduler().free_pages(), all);
-  // An idle engine may still have a step in flight; the next question is not answered by it.
+  // An idle engine may still have a step in flight, which must not answer the next request.
   r.sampling.max_tokens = 2;
   EXPECT_EQ(run(*engine, {r}).at(5).ids.size(), 2u);
 }
@@ -88,7 +89,7 @@ TEST_F(EngineAhead, ShortOfPagesGivesTheSameAnswers) {
   const auto wanted = answers(invariant(), some_requests());
   EngineOptions options = ahead(invariant(), 8);
   options.max_model_len = 64;
-  // One sequence, and not a page more.
+  // The pages of one sequence, and no more.
   options.kv_cache_bytes = bytes_of_pages(model_.config, options.page_size, 32);
   const auto engine = engine_of(*device_, model_, options);
   EXPECT_EQ(run(*engine, some_requests()), wanted);
@@ -96,8 +97,8 @@ TEST_F(EngineAhead, ShortOfPagesGivesTheSameAnswers) {
   EXPECT_EQ(engine->scheduler().free_pages(), 32);
 }
 
-// Requests come and go at random, in a cache that is too small for all: each answer is the beginning of the one that its request
-// gets alone.
+// Random requests are added and cancelled, in a cache that cannot hold them all. Each answer is a prefix of
+// the answer that the request gets alone.
 TEST_F(EngineAhead, RequestsThatComeAndGo) {
   Random random(3);
   std::vector<Request> requests;
@@ -187,7 +188,7 @@ TEST_F(EngineAhead, LogitsThatAreNoNumbersEndOneRequestAndNotTheOthers) {
   EXPECT_EQ(rest, wanted.ids);
 }
 
-// A step that failed is made again, with those behind it.
+// A failed step is repeated, with the steps after it.
 TEST_F(EngineAhead, GoesOnAfterAFault) {
   const auto wanted = answers(invariant(), some_requests());
   for (const int first : {0, 1, 5, 11}) {
@@ -228,14 +229,14 @@ TEST_F(EngineAhead, LogitsAfterRequests) {
   EXPECT_FALSE(engine->logits(tokens, {9}).ok());
 }
 
-TEST_F(EngineAhead, MemoryThatNobodyHasWrittenIsNotRead) {
+TEST_F(EngineAhead, UnwrittenMemoryIsNotRead) {
   const auto wanted = answers(invariant(), some_requests());
   PoisonedDevice poisoned(*device_);
   EXPECT_EQ(run(*engine_of(poisoned, model_, ahead(invariant(), 4)), some_requests()), wanted);
   EXPECT_EQ(run(*engine_of(poisoned, model_, invariant()), some_requests()), wanted);
 }
 
-// All of it where the host cannot look: nothing runs before a wait, and the host touches none of the device's memory.
+// All of it on a device that runs nothing before a wait and whose memory the host cannot access.
 TEST(EngineFar, RunsOnADeviceWithMemoryOfItsOwn) {
   FarModel far;
   const auto wanted = run(*far.plain_engine(), some_requests());
@@ -247,13 +248,13 @@ TEST(EngineFar, RunsOnADeviceWithMemoryOfItsOwn) {
   EXPECT_EQ(engine->logits({1, 2, 3}, {2}).value().size(), 101u);
 }
 
-TEST_F(EngineAhead, TheCacheTakesWhatIsLeft) {
+TEST_F(EngineAhead, TheCacheTakesTheFreeMemory) {
   const EngineOptions full = roomy();
   const auto all = engine_of(*device_, model_, full);
   const int64_t page = all->memory().kv_cache_bytes / all->memory().pages;
   EngineOptions options = roomy();
   options.memory_utilization = 0.75;
-  // 25% of 40 MB are others'; 60 pages beside what steps take.
+  // 25% of the 40 MB belong to other programs; 60 pages fit beside the memory that steps need.
   const int64_t total = 40 << 20;
   const int64_t logits = std::max<int64_t>(8 * 101 * 4, all->decoder().greedy_workspace_bytes());
   const int64_t steps = all->memory().workspace_bytes + logits + 128 * 16 * 4;
@@ -264,7 +265,7 @@ TEST_F(EngineAhead, TheCacheTakesWhatIsLeft) {
   EXPECT_EQ(run(*engine, some_requests()).size(), some_requests().size());
   ScarceDevice roomier(*device_, total, total);
   EXPECT_EQ(engine_of(roomier, model_, options)->memory().pages, all->memory().pages)
-      << "not more than is needed";
+      << "no more pages than the sequences can use";
   ScarceDevice too_scarce(*device_, total / 4 + steps + 49 * page, total);
   const auto none = Engine::make(too_scarce, model_.config, model_.weights, options);
   ASSERT_FALSE(none.ok());

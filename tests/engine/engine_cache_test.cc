@@ -1,4 +1,4 @@
-// The engine's prefix cache: the same bits with it and without it.
+// The engine's prefix cache: the bits of answers do not depend on it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class EnginePrefixCache : public ::testing::Test {
   }
 };
 
-// Each turn's prompt is the last one's, its answer and a question more.
+// Each turn's prompt is the previous prompt, its answer and a new question.
 TEST_F(EnginePrefixCache, AConversationReadsItsEarlierTurns) {
   const auto with = engine(with_cache(true)), without = engine(with_cache(false));
   Random random(8);
@@ -44,7 +44,7 @@ TEST_F(EnginePrefixCache, AConversationReadsItsEarlierTurns) {
     const int64_t hits = with->scheduler().prefix_cache().hits;
     const Answer answer = run(*with, {r}).at(turn);
     EXPECT_EQ(answer, run(*without, {r}).at(turn)) << "turn " << turn;
-    // All but the last token of the answer before, in pages of 4.
+    // Found: all of the previous answer but its last token, in pages of 4.
     EXPECT_EQ(with->scheduler().prefix_cache().hits - hits,
               turn == 0 ? 0 : (std::ssize(prompt) - 5 - 1) / 4 * 4);
     prompt.insert(prompt.end(), answer.ids.begin(), answer.ids.end());
@@ -54,7 +54,7 @@ TEST_F(EnginePrefixCache, AConversationReadsItsEarlierTurns) {
   EXPECT_EQ(without->scheduler().prefix_cache().queries, 0);
 }
 
-TEST_F(EnginePrefixCache, EveryTokenSaysHowMuchOfThePromptWasFound) {
+TEST_F(EnginePrefixCache, EveryTokenReportsTheCachedPromptTokens) {
   const auto e = engine(with_cache(true));
   Random random(8);
   Request r{.prompt = random_tokens(random, 18)};
@@ -69,7 +69,7 @@ TEST_F(EnginePrefixCache, EveryTokenSaysHowMuchOfThePromptWasFound) {
   }
 }
 
-// Those that come together share the pages that the first of them writes.
+// Requests of one step share the pages that the first of them writes.
 TEST_F(EnginePrefixCache, RequestsOfOneStepGiveTheSameBits) {
   Random random(9);
   const Tokens common = random_tokens(random, 30);
@@ -107,7 +107,7 @@ TEST_F(EnginePrefixCache, LogitsNeitherReadNorSpoilIt) {
   EXPECT_EQ(run(*e, {r}).at(0), wanted);
   EXPECT_EQ(e->scheduler().pool().published(), 17);
   EXPECT_EQ(e->logits(r.prompt, positions).value(), wanted_logits);
-  EXPECT_EQ(e->scheduler().pool().published(), 17) << "15 pages that were free";
+  EXPECT_EQ(e->scheduler().pool().published(), 17) << "the 15 free pages";
   EXPECT_EQ(run(*e, {r}).at(1), wanted);
   EXPECT_EQ(e->scheduler().prefix_cache().hits, 56);
   ASSERT_TRUE(e->logits(other, {119}).ok());
@@ -118,8 +118,8 @@ TEST_F(EnginePrefixCache, LogitsNeitherReadNorSpoilIt) {
   EXPECT_EQ(e->scheduler().free_pages(), 32);
 }
 
-// A request that nobody waits for may have begun a page that another one has found.
-TEST_F(EnginePrefixCache, AFaultOfWhatNobodyWaitsForLeavesNothingBehind) {
+// A cancelled request may have begun a page that another request has found.
+TEST_F(EnginePrefixCache, AFaultOfACancelledRequestLeavesNoPages) {
   Random random(11);
   Request r{.prompt = random_tokens(random, 20)};
   r.sampling.max_tokens = 6, r.sampling.temperature = 0;
@@ -134,13 +134,13 @@ TEST_F(EnginePrefixCache, AFaultOfWhatNobodyWaitsForLeavesNothingBehind) {
   ASSERT_TRUE(e->step().ok());
   ASSERT_GT(e->scheduler().pool().published(), 0);
   e->cancel(0);
-  const auto none = e->step();  // its second step is awaited, and fails
+  const auto none = e->step();  // waits for the cancelled request's second step, which fails
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(e->scheduler().pool().published(), 0);
   EXPECT_EQ(run(*e, {r}).at(1), wanted);
 }
 
-// Requests that begin alike come and go at random in a cache that is too small for them.
+// Random requests with common prefixes are added and cancelled, in a cache that cannot hold them all.
 TEST_F(EnginePrefixCache, MixedRequestsGetTheAnswersThatTheyGetAlone) {
   Random random(12);
   std::vector<Request> requests;

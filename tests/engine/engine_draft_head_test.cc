@@ -1,4 +1,5 @@
-// Whole engines with a draft head: the answers of engines without one, and drafts that depend on nothing but the sequence's tokens.
+// Whole engines with a draft head give the answers of engines without one, and drafts depend only on the
+// sequence's tokens.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,7 +13,7 @@
 namespace sluice::test {
 namespace {
 
-// Allows the tokens that the head drafts, so that some drafts are accepted. Also shows the engine's sequences to the test.
+// Allows only tokens that the head can draft, so that some drafts are accepted.
 class HeadTokensFilter final : public TokenFilter {
  public:
   Status allowed(std::span<uint32_t> bits, const std::stop_token&) override {
@@ -36,7 +37,7 @@ std::vector<Request> greedy_requests(int64_t tokens) {
   return out;
 }
 
-using Drafts = std::map<std::vector<int32_t>, std::vector<int32_t>>;  // by the tokens that they follow
+using Drafts = std::map<std::vector<int32_t>, std::vector<int32_t>>;  // by the tokens before them
 
 // Runs the requests and records the drafts after every step.
 Drafts drafts_of(Engine* engine, std::vector<Request> requests) {
@@ -55,7 +56,7 @@ Drafts drafts_of(Engine* engine, std::vector<Request> requests) {
 
 class EngineDraftHead : public ::testing::Test {
  protected:
-  // f32: the head's kernels depend on the batch, and rounding must not change a draft.
+  // f32, because the head's kernels depend on the batch and rounding must not change a draft.
   std::unique_ptr<Device> device_ = cpu::open_device({.threads = 2}).value();
   DecoderModel model_{small_decoder().with_activations(DType::kF32)};
   DraftLayerConfig config_ = small_head(DType::kF32);
@@ -67,7 +68,7 @@ class EngineDraftHead : public ::testing::Test {
     options.draft_head = DraftHead{config_, &head_.weights};
     return options;
   }
-  // Drafts of an engine that computes all tokens but the last in one prompt.
+  // The drafts of an engine that computes all tokens but the last as one prompt.
   std::vector<int32_t> fresh_drafts(const std::vector<int32_t>& tokens, int64_t drafts) {
     const auto engine = engine_of(*device_, model_, drafting(drafts));
     std::vector<Request> one;
@@ -102,7 +103,7 @@ TEST_F(EngineDraftHead, AnswersAsWithoutIt) {
   }
 }
 
-TEST_F(EngineDraftHead, DraftsDependOnTheTokensAlone) {
+TEST_F(EngineDraftHead, DraftsDependOnlyOnTheTokens) {
   const auto engine = engine_of(*device_, model_, drafting(4));
   const Drafts found = drafts_of(engine.get(), greedy_requests(30));
   const DraftCounts counts = engine->scheduler().draft_counts();
@@ -125,7 +126,8 @@ TEST_F(EngineDraftHead, AlsoAfterChunksOfPromptsAndPreemptions) {
   expect_fresh(found, 3);
 }
 
-// Logprobs of greedy and of sampled answers come from different kernels there, so they are compared apart.
+// On this device, greedy and sampled answers get their logprobs from different kernels, so the two kinds are
+// compared separately.
 TEST_F(EngineDraftHead, OnADeviceWithMemoryOfItsOwn) {
   FarModel far;
   DraftLayerConfig config = small_head();
@@ -148,7 +150,7 @@ TEST_F(EngineDraftHead, OnADeviceWithMemoryOfItsOwn) {
   }
 }
 
-TEST_F(EngineDraftHead, ByCostItMayDraftNothing) {
+TEST_F(EngineDraftHead, WhereDraftsDoNotPayNoneAreMade) {
   EngineOptions options = drafting(7);
   options.speculation.by_cost = true;
   const auto requests = some_requests();
@@ -156,7 +158,7 @@ TEST_F(EngineDraftHead, ByCostItMayDraftNothing) {
   EXPECT_EQ(run(*engine_of(*device_, model_, options), requests), wanted);
 }
 
-TEST_F(EngineDraftHead, NaNCostsDraftsAndNoAnswer) {
+TEST_F(EngineDraftHead, NaNOfTheHeadChangesNoAnswer) {
   const auto requests = some_requests();
   const auto wanted = run(*engine_of(*device_, model_, invariant()), requests);
   const Tensor norm = head_.weights(-1, "final_norm");

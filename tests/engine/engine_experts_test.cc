@@ -1,4 +1,5 @@
-// How many tokens each expert of each layer got: all that was computed, nothing else, whatever way the steps take.
+// Token counts per expert and layer: they count every computed token and nothing else, however steps are
+// executed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ EngineOptions counting_ahead(int64_t recorded) {
   return options;
 }
 
-// Of each layer.
+// Sums of the counts, per layer.
 std::vector<int64_t> sums(const ExpertCounts& counts) {
   std::vector<int64_t> out;
   for (auto layer = counts.tokens.begin(); layer != counts.tokens.end(); layer += counts.experts)
@@ -30,7 +31,7 @@ std::vector<int64_t> sums(const ExpertCounts& counts) {
   return out;
 }
 
-// Tokens of the prompts and of the answers but the last one's of each, which no step computes.
+// Tokens that steps compute: all tokens of prompts and answers except the last token of each answer.
 int64_t computed(const std::vector<Request>& requests) {
   int64_t out = 0;
   for (const Request& r : requests) out += std::ssize(r.prompt) + *r.sampling.max_tokens - 1;
@@ -58,21 +59,22 @@ class EngineExperts : public ::testing::Test {
   }
 };
 
-TEST_F(EngineExperts, AreTheSameWhateverWayTheStepsTake) {
+TEST_F(EngineExperts, AreTheSameHoweverStepsAreExecuted) {
   const std::vector<Request> requests = some_requests();
   const auto wanted = counted(counting(), requests);
   EXPECT_GT(*std::max_element(wanted.begin(), wanted.end()), 0);
-  EXPECT_EQ(counted(counting_ahead(0), requests), wanted) << "steps ahead";
-  EXPECT_EQ(counted(counting_ahead(8), requests), wanted) << "and recorded";
+  EXPECT_EQ(counted(counting_ahead(0), requests), wanted) << "computed ahead";
+  EXPECT_EQ(counted(counting_ahead(8), requests), wanted) << "ahead and recorded";
   EngineOptions pieces = counting_ahead(8);
   pieces.max_num_batched_tokens = 8;
-  EXPECT_EQ(counted(pieces, requests), wanted) << "and prompts in pieces";
+  EXPECT_EQ(counted(pieces, requests), wanted) << "prompts in chunks";
   EngineOptions recorded = counting();
   recorded.recorded_sequences = 3;
   EXPECT_EQ(counted(recorded, requests), wanted) << "recorded, and none ahead";
 }
 
-// Of one step they are what it counted; kept alone, nothing is counted.
+// The chosen experts of one step are those that it counted; if only the chosen experts are recorded, nothing
+// is counted.
 TEST_F(EngineExperts, ChosenOnesAreThoseOfTheLastStep) {
   Request request = some_requests().front();
   request.sampling.max_tokens = 1;
@@ -108,13 +110,14 @@ TEST_F(EngineExperts, ChosenOnesAreThoseOfTheLastStep) {
 TEST_F(EngineExperts, AreTheSameOfStepsThatScorePrompts) {
   std::vector<Request> requests = some_requests();
   EngineOptions options = counting();
-  options.prefix_cache = false;  // which a prompt that is scored does not look into
+  options.prefix_cache = false;  // scored prompts do not use it
   const auto wanted = counted(options, requests);
   for (Request& r : requests) r.sampling.prompt_logprobs = 2;
   EXPECT_EQ(counted(options, requests), wanted);
 }
 
-// The prompt in pieces and the answer token by token choose what one pass over all of it chooses.
+// A chunked prompt and an answer decoded token by token choose the experts that one pass over all tokens
+// chooses.
 TEST_F(EngineExperts, AreThoseOfOneForward) {
   Request r = some_requests()[2];
   EngineOptions pieces = counting_ahead(4);
@@ -128,7 +131,7 @@ TEST_F(EngineExperts, AreThoseOfOneForward) {
   EXPECT_EQ(counted(*once), counted(*engine));
 }
 
-// A router without weights chooses by its bias alone: experts that are known, others in each layer.
+// Routers with zero weights choose by their bias alone: known experts, different in each layer.
 TEST_F(EngineExperts, AreThoseThatTheRouterChose) {
   const MoeConfig& moe = model_.config.moe();
   std::vector<int64_t> wanted;
@@ -158,7 +161,7 @@ TEST_F(EngineExperts, TokensThatTheCacheHasAreNotCounted) {
   EXPECT_EQ(sums(*engine->expert_counts()), of_tokens(computed({r, r}) - found));
 }
 
-TEST_F(EngineExperts, ComeWithTheNextStepThatIsEnqueued) {
+TEST_F(EngineExperts, AreCopiedByTheNextEnqueuedStep) {
   Request r{.prompt = {3, 1, 4, 1, 5}};
   r.sampling.max_tokens = 9;
   for (const int64_t ahead : {0, 1}) {
@@ -170,14 +173,14 @@ TEST_F(EngineExperts, ComeWithTheNextStepThatIsEnqueued) {
       return sums(*engine->expert_counts());
     };
     ASSERT_TRUE(engine->add(r).ok());
-    EXPECT_EQ(step(), of_tokens(0));  // enqueues the prompt and `ahead` steps more, and finishes the prompt
+    EXPECT_EQ(step(), of_tokens(0));  // enqueues the prompt and `ahead` more steps, and finishes the prompt
     ASSERT_TRUE(engine->ask_expert_counts().ok());
-    EXPECT_EQ(sums(*engine->expert_counts()), of_tokens(0)) << "nobody waits for it";
+    EXPECT_EQ(sums(*engine->expert_counts()), of_tokens(0)) << "the copy is not done yet";
     if (ahead > 0) {
       EXPECT_EQ(step(), of_tokens(0));
     }
     EXPECT_EQ(step(), of_tokens(5 + 1 + ahead));
-    EXPECT_EQ(step(), of_tokens(5 + 1 + ahead)) << "nobody has asked again";
+    EXPECT_EQ(step(), of_tokens(5 + 1 + ahead)) << "no further counts were requested";
     ASSERT_TRUE(engine->ask_expert_counts().ok());
     for (int steps = 0; steps < 100 && !engine->idle(); ++steps) (void)step();
     EXPECT_EQ(step(), of_tokens(5 + 3 + 2 * ahead));
@@ -186,7 +189,7 @@ TEST_F(EngineExperts, ComeWithTheNextStepThatIsEnqueued) {
   }
 }
 
-// Layers without experts are not counted, and the others keep their numbers.
+// Layers without experts are not counted; the other layers keep their indices.
 TEST_F(EngineExperts, OfTheLayersThatHaveExperts) {
   const auto chosen_with = [&](bool dense_first) {
     DecoderConfig config = small_decoder();
@@ -206,8 +209,8 @@ TEST_F(EngineExperts, OfTheLayersThatHaveExperts) {
   EXPECT_EQ(chosen_with(false), (std::vector<int32_t>{0, 1, 2}));
 }
 
-// An idle engine may have a step in flight: behind a stop token, for nobody.
-TEST_F(EngineExperts, OfAnIdleEngineHaveWhatIsInFlight) {
+// An idle engine may have a step in flight after a stop token.
+TEST_F(EngineExperts, OfAnIdleEngineIncludeStepsInFlight) {
   Request r{.prompt = {2, 7, 1, 8, 2}};
   r.sampling.temperature = 0, r.sampling.max_tokens = 9;
   const Answer full = run(*engine_of(*device_, model_, invariant()), {r}).at(0);
@@ -219,7 +222,7 @@ TEST_F(EngineExperts, OfAnIdleEngineHaveWhatIsInFlight) {
   EXPECT_EQ(sums(*engine->expert_counts()), of_tokens(5 + 3 + 1));
 }
 
-// Nothing runs before a wait there, and the host touches none of its memory.
+// This device runs nothing before a wait, and the host cannot access its memory.
 TEST(EngineFarExperts, OnADeviceWithMemoryOfItsOwn) {
   FarModel far;
   EngineOptions plain = counting();
@@ -239,7 +242,7 @@ TEST(EngineFarExperts, OnADeviceWithMemoryOfItsOwn) {
   EXPECT_EQ(other->expert_counts()->tokens, one->expert_counts()->tokens);
 }
 
-TEST_F(EngineExperts, OfExpertsApart) {
+TEST_F(EngineExperts, OfOffloadedExperts) {
   const auto wanted = counted(counting(), some_requests());
   const auto apart = cpu::open_device({.threads = 1}).value();
   EngineOptions options = counting();
@@ -247,7 +250,7 @@ TEST_F(EngineExperts, OfExpertsApart) {
   EXPECT_EQ(counted(options, some_requests()), wanted);
 }
 
-TEST_F(EngineExperts, MemoryThatNobodyHasWrittenIsNotRead) {
+TEST_F(EngineExperts, UnwrittenMemoryIsNotRead) {
   const auto wanted = counted(counting(), some_requests());
   PoisonedDevice poisoned(*device_);
   const auto engine = engine_of(poisoned, model_, counting_ahead(4));
@@ -256,8 +259,8 @@ TEST_F(EngineExperts, MemoryThatNobodyHasWrittenIsNotRead) {
   EXPECT_EQ(counted(*engine), wanted);
 }
 
-// What a fault takes back is computed again, and counts again; the counts still come.
-TEST_F(EngineExperts, GoOnAfterAFault) {
+// Tokens of a failed step are computed again and counted again; counts are still delivered.
+TEST_F(EngineExperts, ContinueAfterAFault) {
   for (const int first : {0, 1, 5}) {
     FailingDevice failing(*device_, first, 2);
     const auto engine = engine_of(failing, model_, counting_ahead(4));
@@ -272,7 +275,7 @@ TEST_F(EngineExperts, GoOnAfterAFault) {
       EXPECT_GE(now, before);
       before = now;
     }
-    EXPECT_GT(before, of_tokens(0)) << "counts came while it had work";
+    EXPECT_GT(before, of_tokens(0)) << "counts are delivered while the engine has work";
     (void)counted(*engine);
     const auto all = sums(*engine->expert_counts());
     EXPECT_GE(all, of_tokens(computed(some_requests()))) << "a fault at wait " << first;
@@ -280,7 +283,7 @@ TEST_F(EngineExperts, GoOnAfterAFault) {
   }
 }
 
-TEST_F(EngineExperts, CountsNothingUnlessAsked) {
+TEST_F(EngineExperts, CountsNothingUnlessRequested) {
   const auto engine = engine_of(*device_, model_, invariant());
   (void)run(*engine, some_requests());
   EXPECT_TRUE(engine->ask_expert_counts().ok());

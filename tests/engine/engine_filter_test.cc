@@ -1,4 +1,4 @@
-// Filters of tokens in whole engines.
+// Token filters in whole engines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class EngineFilter : public ::testing::Test {
   }
 };
 
-TEST_F(EngineFilter, HoldsBesideOthersAndAlone) {
+TEST_F(EngineFilter, HoldsInBatchesAndAlone) {
   const auto together = answers(invariant());
   const Filtered filtered = filtered_requests();
   for (size_t i = 0; i < filtered.requests.size(); ++i) {
@@ -34,7 +34,7 @@ TEST_F(EngineFilter, HoldsBesideOthersAndAlone) {
   }
 }
 
-TEST_F(EngineFilter, ChangesNobodyElse) {
+TEST_F(EngineFilter, ChangesNoOtherRequest) {
   const auto with = answers(invariant());
   const auto without = run(*engine_of(*device_, model_, invariant()), adjusted_requests());
   const Filtered filtered = filtered_requests();
@@ -44,8 +44,9 @@ TEST_F(EngineFilter, ChangesNobodyElse) {
   }
 }
 
-// With any sampling: the token is the one that may come of the largest logit, or drawn among a few, and its logprob is the model's.
-TEST_F(EngineFilter, TakesTheLikeliestThatMayCome) {
+// Under greedy sampling, the token is the allowed one with the largest logit; otherwise it is sampled from
+// the allowed tokens. Its logprob is that of the unfiltered logits.
+TEST_F(EngineFilter, TakesTheLikeliestAllowedToken) {
   Request r{.prompt = {9, 8, 7}};
   r.sampling.temperature = 0, r.sampling.max_tokens = 30, r.sampling.logprobs = kTopLogprobsMax;
   r.filter = std::make_shared<SumFilter>(2);
@@ -82,7 +83,7 @@ TEST_F(EngineFilter, OutlivesPreemption) {
   EXPECT_GT(engine->scheduler().preemptions(), 0);
 }
 
-TEST_F(EngineFilter, BeginsAnewBehindAPrefixThatIsFound) {
+TEST_F(EngineFilter, StartsAnewAfterAPrefixCacheHit) {
   const auto want = answers(invariant());
   const auto engine = engine_of(*device_, model_, invariant());
   (void)run(*engine, filtered_requests().requests);
@@ -95,7 +96,7 @@ void expect_heard(const Filtered& filtered, const std::map<int64_t, Answer>& ans
   for (size_t i = 0; i < filtered.moduli.size(); ++i) {
     if (filtered.moduli[i] == 0) continue;
     std::vector<int32_t> heard = answers.at(static_cast<int64_t>(i)).ids;
-    heard.pop_back();  // nobody asks for what follows the last one
+    heard.pop_back();  // no mask is needed after the last token
     EXPECT_EQ(static_cast<const SumFilter&>(*filtered.requests[i].filter).accepted(), heard) << i;
   }
 }
@@ -129,7 +130,7 @@ TEST_F(EngineFilter, LeavesWithACancelledRequest) {
   EXPECT_FALSE(filter.expired());
   engine->cancel(id);
   EXPECT_TRUE(engine->idle());
-  engine.reset();  // waits for a mask that is being made
+  engine.reset();  // waits for the mask in progress
   EXPECT_TRUE(filter.expired());
 }
 

@@ -1,4 +1,4 @@
-// Engines whose caches are e4m3: half the bytes, and the answers that such keys and values give, whatever else runs.
+// Engines with e4m3 caches: half the bytes, and answers that depend only on the rounded keys and values.
 #include <gtest/gtest.h>
 
 #include "harness/devices.h"
@@ -28,10 +28,11 @@ TEST_F(EngineFp8, CachesTakeHalfTheBytes) {
   EXPECT_EQ(engine(CacheType::kE4M3, bounded)->memory().pages, 120);
 }
 
-// Chunks, neighbours, pages found again and recorded steps write and read the same rounded keys and values.
-TEST_F(EngineFp8, AnswersDoNotDependOnWhatRunsBeside) {
+// Chunks, batches, prefix cache hits and recorded steps write and read the same rounded keys and values.
+TEST_F(EngineFp8, AnswersDoNotDependOnTheBatch) {
   const auto wanted = run(*engine(CacheType::kE4M3), adjusted_requests());
-  EXPECT_NE(wanted, run(*engine(CacheType::kSame), adjusted_requests())) << "nothing is rounded";
+  EXPECT_NE(wanted, run(*engine(CacheType::kSame), adjusted_requests()))
+      << "rounding must change some answer";
   EngineOptions chunks = invariant();
   chunks.max_num_batched_tokens = 5, chunks.max_num_seqs = 2;
   EXPECT_EQ(run(*engine(CacheType::kE4M3, chunks), adjusted_requests()), wanted) << "chunks";

@@ -1,4 +1,4 @@
-// Masks that are late, fail or never come, in whole engines.
+// Masks that are late, fail or never arrive, in whole engines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Sleeps before some of its answers: longer than a step waits for it.
+// Sleeps before every `every`-th mask, for longer than a step waits for masks.
 DoingFilter::Does sleeps(milliseconds time, int64_t every = 1) {
   return [=](int64_t tokens, std::span<uint32_t>, const std::stop_token&) -> Status {
     if (tokens % every == 0) std::this_thread::sleep_for(time);
@@ -28,7 +28,7 @@ DoingFilter::Does sleeps(milliseconds time, int64_t every = 1) {
   };
 }
 
-// Returns when nobody waits any more, or when that was not said for so long that nobody will.
+// Returns when a stop is requested, and after 20 seconds in any case.
 Status until_stopped(const std::stop_token& stop, std::atomic<int>* entered, std::atomic<int>* left) {
   std::mutex mutex;
   std::condition_variable_any wake;
@@ -50,7 +50,7 @@ Request filtered_request(int32_t first, int64_t max_tokens, std::shared_ptr<Toke
   return r;
 }
 
-// The same as filtered_requests(), whose filters take their time now and then.
+// The requests of filtered_requests(), with filters that are sometimes slow.
 Filtered slow_requests(milliseconds time) {
   Filtered out = filtered_requests();
   for (size_t i = 0; i < out.requests.size(); ++i)
@@ -66,7 +66,7 @@ class EngineMasks : public ::testing::Test {
   DecoderModel model_{small_decoder()};
 };
 
-// Steps until `done`, or for so long that something hangs.
+// Steps until `done`, or until a time limit that only a hang exceeds.
 template <class Done>
 std::vector<GeneratedToken> step_until(Engine& engine, const Done& done) {
   std::vector<GeneratedToken> out;
@@ -130,8 +130,8 @@ TEST(EngineMasksFar, AnswersAreTheSameOnADeviceWithMemoryOfItsOwn) {
   EXPECT_GT(engine->mask_counts().steps_sat_out, 0);
 }
 
-// Beside requests whose answers stay as they are.
-TEST_F(EngineMasks, AFilterThatFailsEndsItsOwnRequestAlone) {
+// In a batch with requests whose answers must not change.
+TEST_F(EngineMasks, AFailingFilterEndsOnlyItsOwnRequest) {
   class FailsToHear final : public TokenFilter {
    public:
     Status allowed(std::span<uint32_t> bits, const std::stop_token&) override {
@@ -147,7 +147,7 @@ TEST_F(EngineMasks, AFilterThatFailsEndsItsOwnRequestAlone) {
       return tokens < 5 ? Status{} : status;
     });
   };
-  // Of 101 tokens the last word has bits for 27 more, which do not count.
+  // The last mask word of 101 tokens has 27 unused bits, which must not count as allowed.
   const auto nothing_left = doing([](int64_t tokens, std::span<uint32_t> bits, const std::stop_token&) {
     if (tokens == 2) std::fill(bits.begin(), bits.end(), 0u), bits.back() = ~((1u << (101 % 32)) - 1);
     return Status{};
@@ -156,7 +156,7 @@ TEST_F(EngineMasks, AFilterThatFailsEndsItsOwnRequestAlone) {
       doing([](int64_t, std::span<uint32_t>, const std::stop_token&) -> Status { throw std::bad_alloc(); });
   struct Case {
     std::shared_ptr<TokenFilter> filter;
-    size_t tokens;  // of its answer
+    size_t tokens;  // length of the failed answer
     Code code;
     const char* message;
   };
@@ -190,7 +190,7 @@ TEST_F(EngineMasks, AFilterThatFailsEndsItsOwnRequestAlone) {
   }
 }
 
-TEST_F(EngineMasks, AFilterThatNeverAnswersLeavesTheEngineFree) {
+TEST_F(EngineMasks, AFilterThatNeverReturnsBlocksNoStep) {
   std::atomic<int> entered = 0, left = 0;
   const auto never = [&] {
     return std::make_shared<DoingFilter>(3, [&](int64_t, std::span<uint32_t>, const std::stop_token& stop) {
@@ -199,7 +199,7 @@ TEST_F(EngineMasks, AFilterThatNeverAnswersLeavesTheEngineFree) {
   };
   auto engine = engine_of(*device_, model_, roomy());
   const int64_t first = engine->add(filtered_request(1, 9, never())).value();
-  // Alone it holds up no call of step(), so its caller can do other things.
+  // A request that is alone and has no mask must not block step(), so that its caller can do other work.
   for (int i = 0; i < 3 || entered == 0; ++i) {
     const auto tokens = engine->step();
     ASSERT_TRUE(tokens.ok());
@@ -219,15 +219,16 @@ TEST_F(EngineMasks, AFilterThatNeverAnswersLeavesTheEngineFree) {
   engine->cancel(first);
   EXPECT_TRUE(engine->idle());
   for (int i = 0; i < 2000 && left == 0; ++i) std::this_thread::sleep_for(milliseconds(10));
-  EXPECT_EQ(left, 1) << "a cancelled request's filter is told";
-  // More than there are threads, some of them not asked yet.
+  EXPECT_EQ(left, 1) << "a stop is requested of a cancelled request's filter";
+  // More filters than threads, so that some are still queued.
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(engine->add(filtered_request(3, 9, never())).ok());
   step_until(*engine, [&] { return entered > 1; });
   engine.reset();
-  EXPECT_EQ(left, entered) << "so are all when the engine ends";
+  EXPECT_EQ(left, entered) << "a stop is requested of all filters when the engine is destroyed";
 }
 
-// It would wait for all of the slow ones at each token if everybody were asked in turn: there are more of them than threads.
+// There are more slow filters than threads, so filters served in order would make the quick one wait for all
+// of them at each token.
 TEST_F(EngineMasks, SlowFiltersDoNotHoldUpAQuickOne) {
   constexpr int32_t kSlow = 36;
   constexpr int64_t kTokens = 40;

@@ -1,4 +1,5 @@
-// Whole engines that draft by a layer for multi-token prediction: the answers of engines without drafts, and the recorded drafts.
+// Whole engines that draft with a multi-token-prediction layer: the answers of engines without drafts, and
+// the recorded drafts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 const std::string kModel = "deepseek_v3/v3";
 constexpr int64_t kVocab = 96;
 
-// Allows one token at first, then all.
+// Allows only one token first, and then all tokens.
 class FirstToken final : public TokenFilter {
  public:
   explicit FirstToken(int32_t id) : id_(id) {}
@@ -71,12 +72,12 @@ TEST_F(EngineMtp, AnswersAsWithoutIt) {
   }
 }
 
-// In chunks, after the engine's own prefix cache, and by cost.
+// With chunked prompts, with hits of the engine's own prefix cache, and with drafts chosen by cost.
 TEST_F(EngineMtp, AnswersAsWithoutItFromThePrefixCacheAndByCost) {
   std::vector<Request> requests = some_requests(kVocab);
   requests.push_back(requests[2]);
   EngineOptions plain = invariant(), options = drafting(*draft_, 4);
-  // The one kernel that serves all steps is chosen for so many tokens.
+  // Up to this many tokens, all steps run the same kernel.
   plain.max_num_batched_tokens = options.max_num_batched_tokens = 12;
   options.max_num_seqs = 3;
   const auto wanted = run(*engine(plain), requests);

@@ -1,4 +1,4 @@
-// Penalties, biases and log probabilities of whole engines.
+// Penalties, biases and log probabilities in whole engines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class EngineSampling : public ::testing::Test {
   std::map<int64_t, Answer> answers(const EngineOptions& options, const std::vector<Request>& requests) {
     return run(*engine_of(*device_, model_, options), requests);
   }
-  // The logits from which each token of an answer was drawn.
+  // The logits from which each token of an answer was sampled.
   std::vector<std::vector<double>> logits_of(const Request& r, const Answer& answer) {
     std::vector<int32_t> tokens = r.prompt;
     tokens.insert(tokens.end(), answer.ids.begin(), answer.ids.end());
@@ -47,7 +47,7 @@ std::vector<double> logprobs_of(const std::vector<double>& logits) {
 
 void expect_logprob(double got, double want) { EXPECT_NEAR(got, want, 0x1p-18 * (1 + std::abs(want))); }
 
-// The logits as vLLM adjusts them, with the tokens before.
+// Logits adjusted by vLLM's formulas, given the tokens before.
 std::vector<double> adjusted(std::vector<double> x, const SamplingParams& s,
                              const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
   for (const auto& [id, bias] : s.logit_bias) x[static_cast<size_t>(id)] += static_cast<double>(bias);
@@ -62,7 +62,8 @@ std::vector<double> adjusted(std::vector<double> x, const SamplingParams& s,
   return x;
 }
 
-// Greedy answers are the largest of the adjusted logits, and their logprobs and ranks those of the others.
+// Greedy answers are the largest adjusted logits; their logprobs and ranks are computed from the unadjusted
+// logits.
 TEST_F(EngineSampling, PenaltiesAndBiasesChangeAnAnswerAsTheContractSays) {
   Request plain{.prompt = {9, 8, 7, 9, 9}};
   plain.sampling.temperature = 0, plain.sampling.max_tokens = 40;
@@ -123,8 +124,8 @@ TEST_F(EngineSampling, LogprobsAreThoseOfTheLogits) {
   }
 }
 
-// What is asked beside the tokens changes none of them, and nobody gets what another one asked for.
-TEST_F(EngineSampling, ListsAreForThoseWhoAsk) {
+// Requesting log probabilities changes no token, and each request gets only what it requested.
+TEST_F(EngineSampling, EachRequestGetsTheListsItRequested) {
   const auto plain = answers(invariant(), some_requests());
   std::vector<Request> requests = some_requests();
   requests[1].sampling.logprobs = 0;
@@ -148,10 +149,10 @@ TEST_F(EngineSampling, AheadRecordedInChunksAndShortOfPagesGivesTheSameAnswers) 
   ahead.steps_ahead = 1, ahead.recorded_sequences = 8;
   EXPECT_EQ(answers(ahead, adjusted_requests()), wanted);
   ahead.max_num_batched_tokens = 8;
-  EXPECT_EQ(answers(ahead, adjusted_requests()), wanted) << "with prompts in pieces";
+  EXPECT_EQ(answers(ahead, adjusted_requests()), wanted) << "with prompts in chunks";
   EngineOptions scarce = invariant();
   scarce.steps_ahead = 1, scarce.max_model_len = 64;
-  // One sequence, and not a page more.
+  // The pages of one sequence, and no more.
   scarce.kv_cache_bytes = bytes_of_pages(model_.config, scarce.page_size, 32);
   const auto engine = engine_of(*device_, model_, scarce);
   EXPECT_EQ(run(*engine, adjusted_requests()), wanted);
@@ -184,7 +185,7 @@ TEST_F(EngineSampling, StepsWithListsAreNotRecorded) {
   for (int64_t i = 0; i < std::ssize(some_requests()); ++i) EXPECT_EQ(got.at(2 + i), plain.at(i)) << i;
 }
 
-TEST_F(EngineSampling, GoesOnAfterAFault) {
+TEST_F(EngineSampling, ContinuesAfterAFault) {
   const auto wanted = answers(invariant(), adjusted_requests());
   for (const int first : {0, 3, 8}) {
     FailingDevice failing(*device_, first, 2);

@@ -1,4 +1,4 @@
-// Log probabilities of a prompt's tokens (SamplingParams::prompt_logprobs) through whole engines.
+// Log probabilities of prompt tokens (SamplingParams::prompt_logprobs) in whole engines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using Scores = std::vector<TokenScore>;
 
-// Of each request, with its first token; faults are tried again.
+// The scores of each request, delivered with its first token; failed steps are retried.
 std::map<int64_t, Scores> scores_of(Engine& engine, const std::vector<Request>& requests) {
   for (const Request& r : requests) EXPECT_TRUE(engine.add(r).ok());
   std::map<int64_t, Scores> out;
@@ -24,16 +24,17 @@ std::map<int64_t, Scores> scores_of(Engine& engine, const std::vector<Request>& 
     const auto tokens = engine.step();
     if (!tokens.ok()) continue;
     for (const GeneratedToken& t : tokens.value()) {
-      EXPECT_TRUE(!out.contains(t.request) || t.prompt.empty()) << "scores with a later token";
+      EXPECT_TRUE(!out.contains(t.request) || t.prompt.empty()) << "scores arrived with a later token";
       if (!out.contains(t.request)) out[t.request] = t.prompt;
-      EXPECT_EQ(t.cached_tokens, 0) << "a prompt that is scored is computed";
+      EXPECT_EQ(t.cached_tokens, 0) << "scored prompts are computed in full";
     }
   }
   EXPECT_TRUE(engine.idle());
   return out;
 }
 
-// All of some_requests() ask: one of them for no likeliest tokens, one has a prompt of one token.
+// Scores of all requests of some_requests(); one of them asks for no top logprobs, and one has a prompt of
+// one token.
 std::vector<Request> scored_requests() {
   std::vector<Request> out = some_requests();
   for (size_t i = 0; i < out.size(); ++i) out[i].sampling.prompt_logprobs = static_cast<int64_t>(i) % 4;
@@ -100,21 +101,21 @@ TEST_F(EngineScores, InPiecesAheadAndShortOfPagesAreTheSame) {
   expect_the_same(scores_of(*engine_of(poisoned, model_, options), scored_requests()), "poisoned memory");
 }
 
-TEST_F(EngineScores, AreComputedWhereThePrefixCacheHasThePrompt) {
+TEST_F(EngineScores, AreComputedDespitePrefixCacheHits) {
   const auto engine = engine_of(*device_, model_, invariant());
-  expect_the_same(scores_of(*engine, scored_requests()), "the first time");
+  expect_the_same(scores_of(*engine, scored_requests()), "first run");
   EXPECT_EQ(engine->scheduler().prefix_cache().hits, 0);
   const int64_t before = engine->scheduler().prefix_cache().queries;
   std::map<int64_t, Scores> again;
   for (const auto& [id, scores] : scores_of(*engine, scored_requests()))
     again[id - std::ssize(wanted_)] = scores;
-  expect_the_same(again, "the second time");
+  expect_the_same(again, "second run");
   EXPECT_EQ(engine->scheduler().prefix_cache().hits, 0);
-  // The prompt of one token alone has nothing to score, and looks.
+  // Only the prompt of one token has nothing to score, so only it looks in the prefix cache.
   EXPECT_EQ(engine->scheduler().prefix_cache().queries, before + 1);
   Request plain = some_requests()[2];
   (void)run(*engine, {plain});
-  EXPECT_EQ(engine->scheduler().prefix_cache().hits, 36) << "others find its pages";
+  EXPECT_EQ(engine->scheduler().prefix_cache().hits, 36) << "requests without scores find the pages";
 }
 
 TEST_F(EngineScores, ChangeNoAnswer) {
@@ -128,7 +129,7 @@ TEST_F(EngineScores, ChangeNoAnswer) {
   for (int64_t i = 0; i < std::ssize(some); ++i) EXPECT_EQ(got.at(i).ids, plain.at(i).ids) << i;
 }
 
-TEST_F(EngineScores, GoOnAfterAFault) {
+TEST_F(EngineScores, ContinueAfterAFault) {
   for (const int first : {0, 2, 5}) {
     FailingDevice failing(*device_, first, 2);
     EngineOptions options = invariant();
@@ -138,7 +139,7 @@ TEST_F(EngineScores, GoOnAfterAFault) {
   }
 }
 
-// Before any token is drawn, so no draw can tell.
+// NaN in the prompt's scores occurs before the first token is sampled, so sampling cannot detect it.
 TEST_F(EngineScores, OfLogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   Request r = scored_requests()[2];
   r.sampling.prompt_logprobs = 0;
@@ -164,7 +165,7 @@ TEST(EngineScoresFar, RunOnADeviceWithMemoryOfItsOwn) {
     EXPECT_EQ(scores, wanted.at(id)) << id;
 }
 
-TEST_F(EngineScores, RefusesMoreThanThereAre) {
+TEST_F(EngineScores, RefusesTooManyTopLogprobs) {
   Request r{.prompt = {1, 2}};
   r.sampling.prompt_logprobs = 21;
   const auto added = engine_of(*device_, model_, roomy())->add(r);

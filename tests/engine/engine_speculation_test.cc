@@ -1,4 +1,4 @@
-// Whole engines with drafts: the same bits as without.
+// Whole engines with drafts give the same bits as engines without.
 #include <gtest/gtest.h>
 
 #include "harness/devices.h"
@@ -19,7 +19,7 @@ class EngineSpeculation : public ::testing::TestWithParam<Kind> {
   std::map<int64_t, Answer> plain(const std::vector<Request>& requests) {
     return run(*engine_of(*device_, model_, invariant()), requests);
   }
-  // Drafts by the answers, which are wanted again.
+  // Drafts taken from the expected answers.
   EngineOptions drafting(const std::vector<Request>& requests, const std::map<int64_t, Answer>& answers,
                          int64_t drafts) {
     const auto source = std::make_shared<KnownAnswers>(GetParam(), 101);
@@ -51,7 +51,7 @@ TEST_P(EngineSpeculation, AnswersAsWithoutDrafts) {
   }
 }
 
-// Penalties, biases, lists of logprobs and scores of prompts, row by row along the drafts.
+// Penalties, biases, lists of logprobs and prompt scores, row by row along the drafts.
 TEST_P(EngineSpeculation, AdjustsEachRowByTheDraftsBeforeIt) {
   const auto requests = adjusted_requests();
   const auto wanted = plain(requests);
@@ -70,7 +70,7 @@ TEST_P(EngineSpeculation, FiltersEachRowByTheDraftsBeforeIt) {
     if (filtered.moduli[i] > 0) expect_kept(wanted.at(static_cast<int64_t>(i)).ids, filtered.moduli[i]);
 }
 
-// At each place of a run of accepted drafts.
+// At every position in a run of accepted drafts.
 TEST_P(EngineSpeculation, EndsAtStopTokensAndLengths) {
   Request r{.prompt = {3, 1, 4, 1, 5}};
   r.sampling.temperature = 0.9, r.sampling.max_tokens = 24;
@@ -85,8 +85,8 @@ TEST_P(EngineSpeculation, EndsAtStopTokensAndLengths) {
   }
 }
 
-// Three sequences grow in a cache that holds two of them: one loses its pages while the others have drafts.
-TEST_P(EngineSpeculation, GoesOnAfterAPreemption) {
+// Three sequences grow in a cache for two: one is preempted while the others have drafts.
+TEST_P(EngineSpeculation, ContinuesAfterAPreemption) {
   std::vector<Request> requests;
   for (int32_t i = 0; i < 3; ++i) {
     Request r{.prompt = {7 * i, 3, 5, 8}};
@@ -127,7 +127,7 @@ TEST_P(EngineSpeculation, WithOffloadedExperts) {
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineSpeculation,
                          ::testing::Values(Kind::kRight, Kind::kWrong, Kind::kMixed));
 
-// Drafts by what occurred before, of a text that repeats itself.
+// Drafts from n-gram matches in a repetitive text.
 TEST(EngineNgram, FindsDraftsInPromptAndAnswer) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model{small_decoder()};

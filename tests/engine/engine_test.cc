@@ -25,9 +25,9 @@ TEST(Engine, TogetherOrAloneWholeOrInChunksGivesTheSameBits) {
     const auto alone = run(*engine_of(*device, model, options), {r});
     EXPECT_EQ(together.at(i++), alone.at(0));
   }
-  options.mixed_prefill_tokens = 3;  // prompts beside decodes in pieces of 3 and fewer
+  options.mixed_prefill_tokens = 3;  // prompts in chunks of at most 3 tokens while others decode
   EXPECT_EQ(run(*engine_of(*device, model, options), some_requests()), together);
-  options.max_num_batched_tokens = 8;  // prompts in pieces of 8 and fewer
+  options.max_num_batched_tokens = 8;  // prompts in chunks of at most 8 tokens
   for (const int64_t mixed : {0, 3}) {
     options.mixed_prefill_tokens = mixed;
     EXPECT_EQ(run(*engine_of(*device, model, options), some_requests()), together);
@@ -40,7 +40,7 @@ TEST(Engine, ShortOfPagesGivesTheSameAnswers) {
   EngineOptions options = invariant();
   const auto wanted = run(*engine_of(*device, model, options), some_requests());
   options.max_model_len = 64;
-  // 64 positions of one sequence for both kinds of layers, and not a page more.
+  // 64 positions of one sequence in both kinds of layers, and no more pages.
   options.kv_cache_bytes = bytes_of_pages(model.config, options.page_size, 32);
   const auto engine = engine_of(*device, model, options);
   EXPECT_EQ(engine->memory().pages, 32);
@@ -76,8 +76,9 @@ TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {
   EXPECT_EQ(stopped.ids.size(), static_cast<size_t>(first - six.ids.begin()) + 1);
 }
 
-// Experts' kernels by name, for decode and for longer steps; the answers of a kernel do not depend on who named it.
-TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
+// Experts' kernels named for decode and for longer steps; a kernel gives the same answers whether it was
+// named or chosen.
+TEST(Engine, RunsTheNamedKernelsOfTheExperts) {
   const auto inner = cpu::open_device({.threads = 2}).value();
   OfferingDevice with_one(*inner);
   Device* const device = &with_one;
@@ -101,7 +102,7 @@ TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
             std::string::npos);
 }
 
-// A draw from such a row means nothing: an answer would be token 0 for ever.
+// Sampling from NaN logits is meaningless: every token would be token 0.
 TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto nan_at = [](const NamedWeights& weights, int64_t token) {
@@ -111,7 +112,7 @@ TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   Request r{.prompt = {3, 1, 4}};
   r.sampling.temperature = 0;
   const Answer good = run(*engine_of(*device, model, roomy()), {r}).at(0);
-  nan_at(model.weights, good.ids[0]);  // which the second step reads
+  nan_at(model.weights, good.ids[0]);  // read by the second step
   const auto engine = engine_of(*device, model, roomy());
   ASSERT_TRUE(engine->add(r).ok());
   ASSERT_TRUE(engine->step().ok());
@@ -121,8 +122,8 @@ TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   EXPECT_EQ(second.status().message, "step 2: request 0: wanted finite logits, found nan for token 0");
 }
 
-// Before anything is planned: planning looks at the counts of tokens up to the largest.
-TEST(Engine, StepsTakeWhatTheRouterTakes) {
+// Checked before planning, whose time grows with the largest token count.
+TEST(Engine, StepsHaveAtMostTheTokensThatTheRouterAccepts) {
   RouterGemm::Problem gate{.tokens = kStepTokensMax, .experts = 8, .hidden = 64};
   EXPECT_TRUE(RouterGemm::validate(gate).accepted());
   ++gate.tokens;
@@ -136,7 +137,7 @@ TEST(Engine, StepsTakeWhatTheRouterTakes) {
   EXPECT_EQ(engine.status().message, "max_num_batched_tokens: wanted 1 to 16384, found 10000000");
 }
 
-TEST(Engine, LogitsAreWhatGreedyDraws) {
+TEST(Engine, GreedySamplingTakesTheLargestLogit) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model(small_decoder());
   EngineOptions options = invariant();
@@ -158,8 +159,8 @@ TEST(Engine, LogitsAreWhatGreedyDraws) {
   }
 }
 
-// Token i of an answer is what ops/sample.h says of its logits, the request's seed and step i.
-TEST(Engine, DrawsAreThoseOfTheContract) {
+// Token i of an answer follows ops/sample.h, given its logits, the request's seed and step i.
+TEST(Engine, SampledTokensAreThoseOfTheContract) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model(small_decoder());
   EngineOptions options = invariant();
@@ -193,7 +194,7 @@ TEST(Engine, DrawsAreThoseOfTheContract) {
   }
 }
 
-TEST(Engine, CancelGivesPagesBackAndOthersGoOn) {
+TEST(Engine, CancelReleasesPagesAndOthersContinue) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const DecoderModel model(small_decoder());
   const auto engine = engine_of(*device, model, roomy());

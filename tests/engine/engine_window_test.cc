@@ -1,4 +1,5 @@
-// Layers with a window keep their window alone: the same bits as where all that was computed stays in the cache.
+// Layers with a sliding window keep only the window's pages: the same bits as with a cache that keeps
+// everything.
 #include <gtest/gtest.h>
 
 #include "harness/devices.h"
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int64_t kPositions = 256;  // fifty times the smaller window
 
-// In f32, so that no rounding hides another order of sums.
+// In f32, so that rounding cannot hide a changed order of sums.
 DecoderConfig with_windows(const std::vector<int64_t>& windows) {
   DecoderConfig c = small_decoder().with_activations(DType::kF32);
   c.layers[0].attention.window = c.layers[2].attention.window = windows[0];
@@ -17,7 +18,7 @@ DecoderConfig with_windows(const std::vector<int64_t>& windows) {
   return c;
 }
 
-// Long prompts, of which some begin alike, and long answers.
+// Long prompts, some with a common prefix, and long answers.
 std::vector<Request> long_requests() {
   std::vector<Request> out;
   Random random(31);
@@ -34,7 +35,7 @@ std::vector<Request> long_requests() {
   return out;
 }
 
-// Pages of 3 tokens: no whole number of them is a vector.
+// Pages of 3 tokens, because no number of such pages is a whole number of vectors.
 EngineOptions of_chunks(int64_t tokens) {
   EngineOptions o = invariant();
   o.page_size = 3;
@@ -50,13 +51,13 @@ int64_t least_pages(const DecoderConfig& c, const EngineOptions& o) {
 class EngineWindow : public ::testing::TestWithParam<std::vector<int64_t>> {
  protected:
   std::unique_ptr<Engine> engine(const EngineOptions& o) { return engine_of(*device_, model_, o); }
-  // With room for all that is ever computed.
+  // With room for everything that is ever computed.
   std::unique_ptr<Engine> roomy_engine() {
     EngineOptions o = of_chunks(64);
     o.max_num_seqs = 64;
     return engine(o);
   }
-  // With as few pages as one sequence takes, and some more.
+  // With the fewest pages that one sequence needs, plus `more`.
   std::unique_ptr<Engine> tight_engine(EngineOptions o, int64_t more = 0) {
     o.kv_cache_bytes = bytes_of_pages(model_.config, o.page_size, least_pages(model_.config, o) + more);
     return engine(o);
@@ -70,7 +71,7 @@ TEST_P(EngineWindow, ATightCacheGivesTheSameBits) {
   const auto wanted = run(*roomy, long_requests());
   ASSERT_EQ(wanted.size(), long_requests().size());
   ASSERT_EQ(roomy->scheduler().prefix_cache().evictions + roomy->scheduler().preemptions(), 0)
-      << "nothing was overwritten";
+      << "no page was reused";
   int64_t preemptions = 0;
   for (const int64_t chunk : {4, 7, 64})
     for (const bool prefix_cache : {false, true}) {
@@ -89,8 +90,8 @@ TEST_P(EngineWindow, ATightCacheGivesTheSameBits) {
   EXPECT_GT(e->recordings(), 0);
 }
 
-// Each request again, and its answer as part of the next prompt, while others push pages out.
-TEST_P(EngineWindow, ConversationsGoOnFromWhatIsLeft) {
+// Each request again, and then with its answer in the next prompt, while other requests evict pages.
+TEST_P(EngineWindow, ConversationsContinueFromTheRemainingPages) {
   EngineOptions without = of_chunks(64);
   without.prefix_cache = false;
   const auto plain = engine(without), e = tight_engine(of_chunks(20), 40);
@@ -100,7 +101,7 @@ TEST_P(EngineWindow, ConversationsGoOnFromWhatIsLeft) {
     for (int turn = 0; turn < 3; ++turn, ++turns) {
       const Answer answer = run(*e, {r}).at(turns);
       EXPECT_EQ(answer, run(*plain, {r}).at(turns)) << "turn " << turn;
-      // Every second one drops what was reasoned.
+      // Every second turn drops the reasoning.
       if (turn == 0) r.prompt.insert(r.prompt.end(), answer.ids.begin(), answer.ids.end());
       r.prompt.push_back(static_cast<int32_t>(turn)), r.prompt.push_back(3);
     }
@@ -130,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Windows, EngineWindow,
                          ::testing::Values(std::vector<int64_t>{5, 0}, std::vector<int64_t>{21, 0},
                                            std::vector<int64_t>{3, 18}, std::vector<int64_t>{6, 6}));
 
-// Two groups that share tensors, of which none passes a page, give what one group gives.
+// Two groups share tensors, and the window covers the whole context: the same answers as one group.
 TEST(EngineGroups, AWindowThatIsNeverFullChangesNothing) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model(with_windows({0, 0}));
@@ -149,15 +150,15 @@ TEST(EngineGroups, TheCacheHoldsMoreOfLongSequences) {
   EngineOptions o = of_chunks(64);
   o.page_size = 4;
   const EngineMemory m = engine_of(*device, model, o)->memory();
-  // Two layers with a window of 5, of which one shares its tensors with the layer that sees all.
+  // Two layers have a window of 5; one of them shares its tensors with the layer of full attention.
   EXPECT_EQ(m.kv_cache_bytes, m.pages * 2 * 2 * o.page_size * 2 * 16 * 4);
   EXPECT_EQ(m.pages, 4 * 64 + (4 + (4 * 6 + 64) / 4))
-      << "all positions; a page of the window, and the step's tokens";
+      << "pages for all positions, and for each window with the step's tokens";
   EXPECT_EQ(m.tokens, 4 * kPositions);
   EngineOptions tight = o;
   tight.kv_cache_bytes = bytes_of_pages(model.config, o.page_size, 2 * (64 + 2));
   EXPECT_EQ(engine_of(*device, model, tight)->memory().tokens, 2 * kPositions)
-      << "a sequence that decodes has two pages of the window";
+      << "a decoding sequence has two window pages";
   const DecoderModel whole(with_windows({0, 0}));
   const EngineMemory all = engine_of(*device, whole, o)->memory();
   EXPECT_EQ(all.kv_cache_bytes, all.pages * 3 * 2 * o.page_size * 2 * 16 * 4);

@@ -1,4 +1,4 @@
-// How often kernels have run: held to what steps enqueue, and to the same steps without recordings.
+// Counts of kernel runs, compared with what steps enqueue, and with the same steps without recordings.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,13 +14,13 @@ namespace {
 std::map<std::string, int64_t> runs_of(const Engine& engine) {
   std::map<std::string, int64_t> out;
   for (const KernelRuns::Entry& e : engine.kernel_runs().all()) {
-    EXPECT_TRUE(out.emplace(e.kernel, e.runs).second) << e.kernel << " stands there twice";
+    EXPECT_TRUE(out.emplace(e.kernel, e.runs).second) << e.kernel << " is listed twice";
     EXPECT_GT(e.runs, 0) << e.kernel;
   }
   return out;
 }
 
-// What the CPU gets of the engine's next step, kernels and copies; nothing of it is executed.
+// What the engine's next step enqueues on the CPU, kernels and copies; nothing is executed.
 int64_t enqueued_by_a_step(Device& device, Engine& engine) {
   int64_t enqueued = 0;
   const auto recording = device.record(device.stream(), [&]() -> Status {
@@ -32,7 +32,7 @@ int64_t enqueued_by_a_step(Device& device, Engine& engine) {
   return enqueued;
 }
 
-// A kernel of the CPU enqueues itself once.
+// Every CPU kernel is enqueued once per run.
 int64_t enqueued_by(const Engine& engine) {
   int64_t out = 0;
   for (const auto& [kernel, runs] : runs_of(engine)) out += runs;
@@ -51,11 +51,11 @@ TEST(KernelRuns, AreAllThatAStepEnqueues) {
   const std::vector<Request> filtered = filtered_requests().requests;
   Request prompt = some_requests()[2], with_logprobs = some_requests()[1];
   with_logprobs.sampling.logprobs = 3;
-  const StepCase cases[] = {{some_requests(), 2, "prompts, one in part"},
+  const StepCase cases[] = {{some_requests(), 2, "prompts, one of them partial"},
                             {{prompt}, 2, "one prompt"},
                             {{with_logprobs}, 2, "a list of log probabilities"},
                             {adjusted_requests(), 3, "penalties and biases"},
-                            {filtered, 4, "filters beside them"}};
+                            {filtered, 4, "penalties, biases and filters"}};
   for (const StepCase& c : cases) {
     for (const bool counts : {false, true}) {
       EngineOptions options = roomy();
@@ -83,7 +83,8 @@ TEST(KernelRuns, OfAReplayedStepAreThoseOfOneThatIsLaunched) {
     EXPECT_EQ(run(*replayed, some_requests()), wanted);
     EXPECT_GT(replayed->recordings(), 2);
     auto runs = runs_of(*launched), with_recordings = runs_of(*replayed);
-    // A recorded step always takes the tokens of the step before; a launched one only where it needs them.
+    // A recorded step always runs take_tokens; a launched step runs it only where it needs tokens of the
+    // previous step.
     const char* take = "cpu.take_tokens.copy";
     EXPECT_EQ(with_recordings.contains(take), ahead > 0);
     EXPECT_GE(with_recordings[take], runs[take]);
@@ -92,7 +93,8 @@ TEST(KernelRuns, OfAReplayedStepAreThoseOfOneThatIsLaunched) {
   }
 }
 
-// Where the host does not read the logits, nobody does in a step of greedy requests that list none.
+// If the host does not read logits and a step's requests are greedy and list no logprobs, the step computes
+// no logits.
 TEST(KernelRuns, OfGreedyStepsHaveNoLogits) {
   const auto cpu = cpu::open_device({.threads = 1}).value();
   Offering<LinearArgmax> device(*cpu);
@@ -131,7 +133,7 @@ TEST(KernelRuns, AreOnePerLayerAndStep) {
   const DecoderModel model(small_decoder());
   const auto engine = engine_of(*device, model, roomy());
   Request r{.prompt = {3, 1, 4, 1, 5}};
-  r.sampling.max_tokens = 7;  // of which the prompt's step draws the first
+  r.sampling.max_tokens = 7;  // the prompt's step samples the first of them
   run(*engine, {r});
   const auto runs = runs_of(*engine);
   const auto kernel_of = [&](const std::string& stage) -> std::string {

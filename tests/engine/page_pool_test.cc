@@ -7,7 +7,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// Publishes a page of its own for each part, one behind the other.
+// Publishes a chain of pages, one page per part.
 std::vector<int32_t> publish_chain(PagePool& pool, const std::vector<Tokens>& parts, size_t group = 0) {
   std::vector<int32_t> pages;
   int64_t prefix = kNoPrefix;
@@ -26,7 +26,7 @@ void release_all(PagePool& pool, const std::vector<int32_t>& pages) {
   for (auto page = pages.rbegin(); page != pages.rend(); ++page) pool.release(*page, Reuse::kLikely);
 }
 
-// The pages of the longest prefix that is there.
+// The pages of the longest cached prefix.
 std::vector<int32_t> find_chain(const PagePool& pool, const std::vector<Tokens>& parts, size_t group = 0) {
   std::vector<int32_t> pages;
   int64_t prefix = kNoPrefix;
@@ -49,7 +49,7 @@ TEST(PagePool, TakesLowNumbersFirstAndCounts) {
   pool.release(1, Reuse::kLikely);
   EXPECT_EQ(pool.available(), 1);
   EXPECT_EQ(pool.take(), 1);
-  EXPECT_EQ(pool.evictions(), 0) << "nothing was published";
+  EXPECT_EQ(pool.evictions(), 0) << "no published page was evicted";
 }
 
 TEST(PagePool, FindsAPageByItsTokensAndThePageBefore) {
@@ -59,14 +59,14 @@ TEST(PagePool, FindsAPageByItsTokensAndThePageBefore) {
   EXPECT_EQ(find_chain(pool, ab), first);
   EXPECT_EQ(find_chain(pool, {{1, 2}, {3, 5}}), (std::vector{first[0]}));
   EXPECT_TRUE(find_chain(pool, cb).empty());
-  EXPECT_TRUE(find_chain(pool, {{3, 4}}).empty()) << "the second page is the start of nothing";
+  EXPECT_TRUE(find_chain(pool, {{3, 4}}).empty()) << "no chain begins with the second page's tokens";
   const auto second = publish_chain(pool, cb);
   EXPECT_EQ(find_chain(pool, cb), second);
   EXPECT_EQ(find_chain(pool, ab), first);
   EXPECT_NE(first[1], second[1]);
 }
 
-// Every hash the same: what is found is what was asked for, all the same.
+// All hashes are equal; lookups must still compare tokens.
 TEST(PagePool, CollisionsFindNothingWrong) {
   PagePool pool(8, [](int64_t, std::span<const int32_t>) -> uint64_t { return 7; });
   const std::vector<Tokens> ab = {{1, 2}, {3, 4}}, cb = {{5, 6}, {3, 4}};
@@ -78,7 +78,7 @@ TEST(PagePool, CollisionsFindNothingWrong) {
   EXPECT_EQ(find_chain(pool, cb), second);
   release_all(pool, first);
   release_all(pool, second);
-  for (int i = 0; i < 5; ++i) pool.take();  // four free pages, and the end of the first chain
+  for (int i = 0; i < 5; ++i) pool.take();  // takes the four free pages and the last page of the first chain
   EXPECT_EQ(find_chain(pool, ab), (std::vector{first[0]}));
   EXPECT_EQ(find_chain(pool, cb), second);
 }
@@ -99,7 +99,7 @@ TEST(PagePool, EvictsTheLeastRecentlyUsedFromTheEndOfItsChain) {
   release_all(pool, pages_b);
   EXPECT_EQ(pool.available(), 5);
   EXPECT_EQ(pool.published(), 5);
-  // The first chain is used again, but for its last page.
+  // All of the first chain is used again, except its last page.
   pool.acquire(pages_a[0]);
   pool.acquire(pages_a[1]);
   pool.release(pages_a[1], Reuse::kLikely);
@@ -111,7 +111,7 @@ TEST(PagePool, EvictsTheLeastRecentlyUsedFromTheEndOfItsChain) {
   EXPECT_TRUE(find_chain(pool, a).empty());
 }
 
-TEST(PagePool, KeepsWhatSomebodyUses) {
+TEST(PagePool, KeepsPagesInUse) {
   PagePool pool(2, page_hash);
   const auto pages = publish_chain(pool, {{1}});
   pool.acquire(pages[0]);
@@ -125,7 +125,7 @@ TEST(PagePool, KeepsWhatSomebodyUses) {
   EXPECT_EQ(pool.evictions(), 1);
 }
 
-TEST(PagePool, PagesThatWereNotPublishedAreTakenBeforeThoseThatWere) {
+TEST(PagePool, UnpublishedPagesAreTakenFirst) {
   PagePool pool(2, page_hash);
   const auto pages = publish_chain(pool, {{1}});
   const int32_t other = pool.take();
@@ -159,15 +159,15 @@ TEST(PagePool, PagesWhoseReuseIsUnlikelyAreTakenFirst) {
   const auto whole = publish_chain(pool, a), passed = publish_chain(pool, a, 1);
   release_all(pool, whole);
   for (const int32_t page : passed) pool.release(page, Reuse::kUnlikely);
-  EXPECT_EQ(pool.take(), passed[0]) << "the first of them";
+  EXPECT_EQ(pool.take(), passed[0]) << "the oldest page of unlikely reuse";
   pool.acquire(passed[1]);
   pool.release(passed[1], Reuse::kLikely);
   EXPECT_EQ(find_chain(pool, a, 1), (std::vector{kNoPage, passed[1]}));
-  EXPECT_EQ(pool.take(), whole[1]) << "now the least recently used one";
+  EXPECT_EQ(pool.take(), whole[1]) << "now the least recently used page";
   EXPECT_EQ(find_chain(pool, a), (std::vector{whole[0]}));
 }
 
-// Nobody goes on from the pages of a window without those before them.
+// Window pages are useless without the full-attention pages before them, so both are evicted together.
 TEST(PagePool, PagesOfAWindowGoWithThoseOfTheWholeContext) {
   PagePool pool(6, page_hash, {0, 8, 16});
   const std::vector<Tokens> a = {{1}, {2}};
@@ -187,8 +187,8 @@ TEST(PagePool, PagesOfAWindowGoWithThoseOfTheWholeContext) {
   EXPECT_EQ(find_chain(pool, a, 2), (std::vector{other[0]}));
 }
 
-// Where all groups have windows, what stands before a page is known for as long as the page is there.
-TEST(PagePool, PagesAreFoundBehindThoseThatAreGone) {
+// If all groups have windows, a page's prefix stays known as long as the page exists.
+TEST(PagePool, PagesAreFoundAfterEvictedOnes) {
   PagePool pool(3, page_hash, {8});
   const std::vector<Tokens> a = {{1}, {2}, {3}}, b = {{5}, {2}, {3}};
   const auto pages = publish_chain(pool, a);
@@ -201,15 +201,15 @@ TEST(PagePool, PagesAreFoundBehindThoseThatAreGone) {
   EXPECT_EQ(pool.prefixes().size(), 3);
   pool.release(pages[2], Reuse::kLikely);
   EXPECT_EQ(pool.take(), pages[2]);
-  EXPECT_EQ(pool.prefixes().size(), 0) << "nothing leads to a page any more";
+  EXPECT_EQ(pool.prefixes().size(), 0) << "prefixes without pages are forgotten";
 }
 
-TEST(PagePool, APrefixThatIsHeldStays) {
+TEST(PagePool, AHeldPrefixStays) {
   PagePool pool(1, page_hash, {8});
   const Tokens one = {1}, two = {2};
   const int64_t first = pool.hold_prefix(kNoPrefix, one), second = pool.hold_prefix(first, two);
   pool.release_prefix(first);
-  EXPECT_EQ(pool.prefixes().find(kNoPrefix, one), first) << "part of the second";
+  EXPECT_EQ(pool.prefixes().find(kNoPrefix, one), first) << "held by the second prefix";
   EXPECT_EQ(pool.hold_prefix(first, two), second);
   pool.release_prefix(second);
   EXPECT_EQ(pool.prefixes().find(first, two), second);

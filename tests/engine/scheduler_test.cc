@@ -1,4 +1,5 @@
-// The scheduler's prefix cache and its bound of prompts beside decodes, without a model: harness/pretend_engine.h checks what every step would read.
+// The scheduler's prefix cache and its limit on prefill tokens during decoding, without a model:
+// harness/pretend_engine.h checks what each step would read.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ class PrefixCache : public ::testing::Test {
   PretendEngine engine_{bounds_of(), {}, 0};
 };
 
-TEST_F(PrefixCache, ALaterRequestBeginsBehindWhatItShares) {
+TEST_F(PrefixCache, ALaterRequestStartsAfterTheSharedPrefix) {
   add(request(count_up(0, 10)));
   engine_.finish();
   Tokens other = count_up(0, 8);
@@ -35,7 +36,7 @@ TEST_F(PrefixCache, TheLastTokenIsComputedInAnyCase) {
   add(request(count_up(0, 8)));
   engine_.finish();
   add(request(count_up(0, 8)));
-  EXPECT_EQ(engine_.step().at(0).cached_tokens, 4) << "the page of the last token is computed again";
+  EXPECT_EQ(engine_.step().at(0).cached_tokens, 4) << "the last token's page is recomputed";
   add(request(count_up(0, 9)));
   EXPECT_EQ(engine_.step().at(0).cached_tokens, 8);
 }
@@ -48,12 +49,12 @@ TEST_F(PrefixCache, AnswersAreFoundToo) {
   next.insert(next.end(), answer.begin(), answer.end());
   next.push_back(9);
   add(request(next));
-  // The last token of the answer was drawn and never computed: 12 tokens, which are three pages.
+  // The answer's last token was sampled but never computed: 12 tokens are computed, in three full pages.
   EXPECT_EQ(engine_.step().at(0).cached_tokens, 12);
 }
 
-// The second waits until pages that it shares are computed; the third does not wait for it.
-TEST_F(PrefixCache, RequestsThatBeginAlikeShareThePagesOfTheFirst) {
+// The second request waits for pages that it shares; the third request does not wait for the second.
+TEST_F(PrefixCache, RequestsWithACommonPrefixShareThePagesOfTheFirst) {
   add(request(count_up(0, 10), 2));
   add(request(count_up(0, 9), 2));
   add(request(count_up(1, 9), 2));
@@ -82,12 +83,12 @@ TEST_F(PrefixCache, PagesWithTheSameTokensBecomeOne) {
   const auto& a = chunks[0].sequence->pages[0].page;
   const auto& b = chunks[1].sequence->pages[0].page;
   EXPECT_TRUE(std::equal(a.begin(), a.begin() + 3, b.begin()));
-  EXPECT_NE(a[3], b[3]) << "this one is being written";
+  EXPECT_NE(a[3], b[3]) << "the page in progress is separate";
   EXPECT_EQ(scheduler().pool().published(), 3);
   EXPECT_EQ(scheduler().free_pages(), 32 - 5);
 }
 
-TEST_F(PrefixCache, OffItFindsNothing) {
+TEST_F(PrefixCache, SwitchedOffItFindsNothing) {
   PretendEngine off(bounds_of(), {.prefix_cache = false}, 0);
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(off.scheduler.add(request(count_up(0, 10))).ok());
@@ -97,14 +98,14 @@ TEST_F(PrefixCache, OffItFindsNothing) {
   EXPECT_EQ(off.scheduler.prefix_cache().queries, 0);
 }
 
-// A drawn token that the host does not know yet is in no page that others find.
+// A page that contains a sampled token is published only when the host knows the token.
 TEST_F(PrefixCache, AStepAheadPublishesWhatIsKnown) {
   PretendEngine ahead(bounds_of(), {}, 1);
   ASSERT_TRUE(ahead.scheduler.add(request(count_up(0, 3), 20)).ok());
   ASSERT_EQ(ahead.step().size(), 1u);
-  EXPECT_EQ(ahead.chunks().at(0).first, 3) << "the page's last token is in flight";
-  ASSERT_TRUE(ahead.chunks()[0].taken) << "and was unknown when it was chosen";
-  EXPECT_EQ(ahead.scheduler.pool().published(), 1) << "known since the step before is accepted";
+  EXPECT_EQ(ahead.chunks().at(0).first, 3) << "the last token of the page is in flight";
+  ASSERT_TRUE(ahead.chunks()[0].taken) << "it was unknown when the chunk was chosen";
+  EXPECT_EQ(ahead.scheduler.pool().published(), 1) << "it is known after the previous step";
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(ahead.step().size(), 1u);
     EXPECT_EQ(ahead.scheduler.pool().published(), 1);
@@ -123,7 +124,7 @@ TEST_F(PrefixCache, AStepAheadPublishesWhatIsKnown) {
   EXPECT_EQ(cached, 8);
 }
 
-TEST_F(PrefixCache, CancelLeavesWhatOthersUseAndWhatMayBeFound) {
+TEST_F(PrefixCache, CancelKeepsPagesInUseAndPublishedPages) {
   const int64_t first = add(request(count_up(0, 12), 9));
   add(request(count_up(0, 9), 9));
   engine_.step();
@@ -138,7 +139,7 @@ TEST_F(PrefixCache, CancelLeavesWhatOthersUseAndWhatMayBeFound) {
   EXPECT_EQ(scheduler().free_pages(), 32);
 }
 
-TEST_F(PrefixCache, WhoLostItsPagesComesBackBehindThoseThatAreLeft) {
+TEST_F(PrefixCache, APreemptedRequestResumesAfterItsRemainingPages) {
   PretendEngine engine(bounds_of(16), {}, 0);
   ASSERT_TRUE(engine.scheduler.add(request(count_up(0, 20), 30, 1)).ok());
   ASSERT_TRUE(engine.scheduler.add(request(count_up(0, 18), 30, 2)).ok());
@@ -152,7 +153,7 @@ TEST_F(PrefixCache, WhoLostItsPagesComesBackBehindThoseThatAreLeft) {
   EXPECT_GT(engine.scheduler.preemptions(), 0);
   for (int64_t i = 0; i < 3; ++i)
     EXPECT_EQ(answers[i], answer_alone(request(count_up(0, 20 - 2 * (i > 0) - (i > 1)), 30, i + 1), 64));
-  EXPECT_EQ(engine.scheduler.prefix_cache().queries - before.queries, 20 + 18 + 17) << "once a request";
+  EXPECT_EQ(engine.scheduler.prefix_cache().queries - before.queries, 20 + 18 + 17) << "once per request";
   EXPECT_EQ(engine.scheduler.prefix_cache().hits, 16 + 16);
   EXPECT_GT(engine.scheduler.prefix_cache().evictions, 0);
   EXPECT_EQ(engine.scheduler.free_pages(), 16);
@@ -183,7 +184,7 @@ TEST_F(PrefixCache, AFaultEmptiesIt) {
   EXPECT_EQ(tokens.at(1).cached_tokens, 8);
 }
 
-TEST_F(PrefixCache, PagesOfNoRequest) {
+TEST_F(PrefixCache, PagesWithoutARequest) {
   add(request(count_up(0, 62)));
   engine_.finish();
   EXPECT_EQ(scheduler().pool().published(), 15);
@@ -191,14 +192,14 @@ TEST_F(PrefixCache, PagesOfNoRequest) {
   scheduler().take_pages(&other, 63);
   const Tokens& pages = other.pages.at(0).page;
   EXPECT_EQ(std::set(pages.begin(), pages.end()).size(), 16u);
-  EXPECT_EQ(scheduler().pool().published(), 15) << "others were free";
+  EXPECT_EQ(scheduler().pool().published(), 15) << "free pages are taken first";
   scheduler().release_pages(&other);
   EXPECT_EQ(scheduler().free_pages(), 32);
   add(request(count_up(0, 62)));
   EXPECT_EQ(engine_.step().at(0).cached_tokens, 60);
 }
 
-// Tokens that each chunk of the step that was chosen last computes.
+// Token counts of the chunks of the last chosen step.
 std::vector<int64_t> counts_of(const PretendEngine& engine) {
   std::vector<int64_t> out;
   for (const Chunk& c : engine.chunks()) out.push_back(c.count);
@@ -207,25 +208,25 @@ std::vector<int64_t> counts_of(const PretendEngine& engine) {
 
 using Counts = std::vector<int64_t>;
 
-TEST(MixedPrefill, PromptsBesideDecodesTakeSoManyTokensTogether) {
+TEST(MixedPrefill, PromptsShareTheBoundWhileOthersDecode) {
   PretendEngine engine(bounds_of(), {.mixed_prefill_tokens = 8}, 0);
   const auto step = [&](Request r) {
     EXPECT_TRUE(engine.scheduler.add(std::move(r)).ok());
     engine.step();
     return counts_of(engine);
   };
-  EXPECT_EQ(step(request(count_up(0, 20), 40)), (Counts{20})) << "nobody decodes";
+  EXPECT_EQ(step(request(count_up(0, 20), 40)), (Counts{20})) << "no request decodes";
   EXPECT_EQ(step(request(count_up(50, 22), 40)), (Counts{1, 8}));
-  EXPECT_EQ(step(request(count_up(90, 5), 40)), (Counts{1, 8})) << "the older prompt goes on first";
+  EXPECT_EQ(step(request(count_up(90, 5), 40)), (Counts{1, 8})) << "the older prompt continues first";
   engine.step();
-  EXPECT_EQ(counts_of(engine), (Counts{1, 6, 2})) << "what the first leaves of the bound is the second's";
+  EXPECT_EQ(counts_of(engine), (Counts{1, 6, 2})) << "the second prompt gets the rest of the bound";
   engine.step();
   EXPECT_EQ(counts_of(engine), (Counts{1, 1, 3}));
   engine.step();
   EXPECT_EQ(counts_of(engine), (Counts{1, 1, 1}));
 }
 
-TEST(MixedPrefill, PromptsAloneTakeTheWholeStep) {
+TEST(MixedPrefill, PromptsTakeTheWholeStepWhenNoneDecodes) {
   PretendEngine engine(bounds_of(), {.mixed_prefill_tokens = 1}, 0);
   for (const int32_t first : {0, 50, 100})
     ASSERT_TRUE(engine.scheduler.add(request(count_up(first, 30), 3)).ok());
@@ -236,10 +237,10 @@ TEST(MixedPrefill, PromptsAloneTakeTheWholeStep) {
     EXPECT_EQ(counts_of(engine), (Counts{1, 1, 1}));
   }
   engine.step();
-  EXPECT_EQ(counts_of(engine), (Counts{24})) << "they have ended";
+  EXPECT_EQ(counts_of(engine), (Counts{24})) << "the decoding requests have ended";
 }
 
-// A step ahead, the bound holds from the first token on that nobody knows yet.
+// With a step ahead, a request counts as decoding as soon as its first token is in flight.
 TEST(MixedPrefill, TokensInFlightCountAsDecodes) {
   PretendEngine engine(bounds_of(), {.mixed_prefill_tokens = 4}, 1);
   ASSERT_TRUE(engine.scheduler.add(request(count_up(0, 60), 4)).ok());
@@ -250,7 +251,7 @@ TEST(MixedPrefill, TokensInFlightCountAsDecodes) {
   EXPECT_EQ(counts_of(engine), (Counts{1, 4}));
 }
 
-// Nobody asks it: whose mask is late is the test's to say.
+// A filter that is never called: the test decides when its mask is late.
 class NoFilter final : public TokenFilter {
  public:
   Status allowed(std::span<uint32_t>, const std::stop_token&) override { return {}; }
@@ -258,7 +259,7 @@ class NoFilter final : public TokenFilter {
   std::unique_ptr<TokenFilter> copy() const override { return std::make_unique<NoFilter>(*this); }
 };
 
-TEST(LateMask, SitsOutAndThenComputesItsLastTokenOnceMore) {
+TEST(LateMask, SitsOutAndThenRecomputesItsLastToken) {
   PretendEngine engine(bounds_of(), {}, 0);
   bool late = true;
   engine.is_late = [&] { return late; };
@@ -273,7 +274,8 @@ TEST(LateMask, SitsOutAndThenComputesItsLastTokenOnceMore) {
     return counts_of(engine);
   };
   EXPECT_EQ(step(), (Counts{8, 5}));
-  EXPECT_EQ(engine.scheduler.pool().published(), 1 + 1) << "the filtered one's last page is not final yet";
+  EXPECT_EQ(engine.scheduler.pool().published(), 1 + 1)
+      << "the filtered request's last page is not final yet";
   EXPECT_EQ(step(), (Counts{1}));
   EXPECT_EQ(answers[0].size(), 0u);
   EXPECT_EQ(answers[1].size(), 2u);
@@ -286,7 +288,8 @@ TEST(LateMask, SitsOutAndThenComputesItsLastTokenOnceMore) {
   EXPECT_EQ(answers[1], answer_alone(plain, 64));
 }
 
-// All pages whose tokens begin one of `texts`, where all layers can go on from them that see the whole context.
+// All cached pages of prefixes of `texts`. With full attention in group 0, a prefix ends where that group
+// lacks a page.
 std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& texts, int64_t page_size,
                            const std::vector<int64_t>& windows) {
   std::set<int32_t> found;
@@ -304,7 +307,8 @@ std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& text
   return found;
 }
 
-// Beside a sequence that goes on with a token in flight, what takes more than one token does not take more than `most` together.
+// While a sequence decodes with a token in flight, chunks of more than one token have at most `most` tokens
+// in total.
 void expect_bound(const std::vector<Chunk>& chunks, int64_t most) {
   const bool decodes = std::ranges::any_of(chunks, [](const Chunk& c) { return c.taken.has_value(); });
   int64_t prompts = 0;
@@ -319,14 +323,14 @@ struct Mix {
   const char* why;
   int64_t mixed = 0;  // SchedulerOptions::mixed_prefill_tokens
   std::vector<int64_t> windows = {0};
-  int64_t filtered = 0;  // one request in so many has a filter, and masks are often late; 0: none has
+  int64_t filtered = 0;  // one request in this many has a filter, whose masks are often late; 0: none
 };
 void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.why; }
 
 class PrefixCacheMix : public ::testing::TestWithParam<Mix> {};
 
-// Requests with common beginnings come, go, lose their pages and fail: each reads its own tokens alone, gets the answer that it
-// would get alone, and no page is lost.
+// Random requests with common prefixes are added, cancelled, preempted and hit by faults. Each request reads
+// only its own tokens and gets the answer that it gets alone, and no page is lost.
 TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
   StepBounds bounds = bounds_of(GetParam().pages);
   bounds.tokens = GetParam().tokens;
@@ -342,7 +346,7 @@ TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
   const auto add = [&] {
     Request r;
     if (!texts.empty() && random.integer(0, 3) > 0) {
-      // Of one that came lately.
+      // Shares a prefix with a recent request.
       r.prompt = texts[static_cast<size_t>(
           random.integer(std::max<int64_t>(0, std::ssize(texts) - 6), std::ssize(texts) - 1))];
       r.prompt.resize(
@@ -383,7 +387,7 @@ TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
       texts[at].push_back(t.id);
       EXPECT_LT(t.cached_tokens, std::ssize(requests[at].prompt));
     }
-    // Every page that is published can be found, also between steps: no chain is broken in its middle.
+    // Every published page can be found, also between steps, so no chain has a gap.
     if (steps % 16 == 0) {
       ASSERT_EQ(std::ssize(found_in(scheduler.pool(), texts, bounds.page_size, GetParam().windows)),
                 scheduler.pool().published());
@@ -402,24 +406,24 @@ TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
 
 uint64_t one_hash(int64_t, std::span<const int32_t>) { return 1; }
 
-INSTANTIATE_TEST_SUITE_P(All, PrefixCacheMix,
-                         ::testing::Values(Mix{0, 24, 64, page_hash, "a step at a time"},
-                                           Mix{1, 24, 64, page_hash, "a step ahead"},
-                                           Mix{1, 24, 9, page_hash, "in small chunks"},
-                                           Mix{1, 24, 64, page_hash, "few tokens beside decodes", 3},
-                                           Mix{1, 17, 64, page_hash, "hardly any room"},
-                                           Mix{1, 24, 64, one_hash, "hashes that are all the same"},
-                                           Mix{0, 24, 11, page_hash, "a window", 0, {0, 6}},
-                                           Mix{1, 24, 11, page_hash, "a window, ahead", 0, {0, 6}},
-                                           Mix{1, 32, 64, page_hash, "a window, large chunks", 0, {0, 6}},
-                                           Mix{1, 22, 9, page_hash, "a window, no room", 3, {0, 13}},
-                                           Mix{1, 28, 11, page_hash, "several windows", 0, {0, 1, 7}},
-                                           Mix{1, 9, 11, page_hash, "windows alone", 0, {6}},
-                                           Mix{0, 13, 11, page_hash, "two windows alone", 0, {3, 9}},
-                                           Mix{1, 24, 11, one_hash, "a window, same hashes", 0, {0, 6}},
-                                           Mix{0, 24, 64, page_hash, "late masks", 0, {0}, 2},
-                                           Mix{1, 24, 64, page_hash, "late masks, ahead", 0, {0}, 9},
-                                           Mix{1, 22, 9, page_hash, "late masks, a window", 3, {0, 6}, 3}));
+INSTANTIATE_TEST_SUITE_P(
+    All, PrefixCacheMix,
+    ::testing::Values(Mix{0, 24, 64, page_hash, "no step ahead"}, Mix{1, 24, 64, page_hash, "a step ahead"},
+                      Mix{1, 24, 9, page_hash, "in small chunks"},
+                      Mix{1, 24, 64, page_hash, "a small bound on prefill while decoding", 3},
+                      Mix{1, 17, 64, page_hash, "hardly any free pages"},
+                      Mix{1, 24, 64, one_hash, "equal hashes"},
+                      Mix{0, 24, 11, page_hash, "a window", 0, {0, 6}},
+                      Mix{1, 24, 11, page_hash, "a window, ahead", 0, {0, 6}},
+                      Mix{1, 32, 64, page_hash, "a window, large chunks", 0, {0, 6}},
+                      Mix{1, 22, 9, page_hash, "a window, hardly any free pages", 3, {0, 13}},
+                      Mix{1, 28, 11, page_hash, "several windows", 0, {0, 1, 7}},
+                      Mix{1, 9, 11, page_hash, "windows alone", 0, {6}},
+                      Mix{0, 13, 11, page_hash, "two windows, no full attention", 0, {3, 9}},
+                      Mix{1, 24, 11, one_hash, "a window, equal hashes", 0, {0, 6}},
+                      Mix{0, 24, 64, page_hash, "late masks", 0, {0}, 2},
+                      Mix{1, 24, 64, page_hash, "late masks, a step ahead", 0, {0}, 9},
+                      Mix{1, 22, 9, page_hash, "late masks, a window", 3, {0, 6}, 3}));
 
 }  // namespace
 }  // namespace sluice::test

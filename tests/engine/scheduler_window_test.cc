@@ -1,4 +1,5 @@
-// Pages of layers with a window, without a model: harness/pretend_engine.h checks what every step would read.
+// Pages of layers with a sliding window, without a model: harness/pretend_engine.h checks what each step
+// would read.
 #include <gtest/gtest.h>
 
 #include "engine/scheduler.h"
@@ -8,7 +9,8 @@
 namespace sluice::test {
 namespace {
 
-// Pages of 4 tokens; all positions, and a window of 8: a boundary of pages sees two pages before it.
+// Pages of 4 tokens; one group of full attention, and one with a window of 8, in which a page boundary sees
+// the two pages before it.
 SchedulerOptions hybrid() { return {.windows = {0, 8}}; }
 
 struct Held {
@@ -17,7 +19,7 @@ struct Held {
 };
 void PrintTo(const Held& h, std::ostream* out) { *out << h.whole << " and " << h.window; }
 
-// Pages of the sequence whose chunk was chosen last.
+// Pages held by the sequence whose chunk was chosen last.
 Held held(const PretendEngine& engine) {
   const Sequence& s = *engine.chunks().back().sequence;
   const auto count = [](const GroupPages& own) { return std::ssize(own.page) - own.first; };
@@ -26,7 +28,7 @@ Held held(const PretendEngine& engine) {
 
 int64_t add(PretendEngine& engine, Request r) { return engine.scheduler.add(std::move(r)).value(); }
 
-// Steps until the request has ended: how much of its prompt was found.
+// Runs the request to its end and returns how many prompt tokens were cached.
 int64_t cached(PretendEngine& engine, Request r) {
   const int64_t id = add(engine, std::move(r));
   int64_t found = -1;
@@ -36,19 +38,19 @@ int64_t cached(PretendEngine& engine, Request r) {
   return found;
 }
 
-// A request that shares nothing with another one.
+// A request that shares no prefix with other requests.
 void fill_with_others(PretendEngine& engine, int32_t first, int32_t tokens) {
   EXPECT_EQ(cached(engine, request(count_up(first, tokens))), 0);
 }
 
-TEST(Windows, PagesThatNoTokenSeesAreReleased) {
+TEST(Windows, PagesBehindTheWindowAreReleased) {
   PretendEngine engine(bounds_of(), hybrid(), 0);
   add(engine, request(count_up(0, 21), 31));
   engine.step();
-  EXPECT_EQ(held(engine), (Held{6, 6})) << "a chunk has pages for all of itself";
+  EXPECT_EQ(held(engine), (Held{6, 6})) << "a chunk has pages for all its tokens";
   engine.step();
   EXPECT_EQ(held(engine), (Held{6, 3}))
-      << "position 13, which the boundary before position 21 sees, is in the fourth";
+      << "the page boundary before position 21 still sees position 13, in the fourth page";
   EXPECT_EQ(engine.scheduler.free_pages(), 32 - 9);
   for (int i = 0; i < 28; ++i) {
     ASSERT_EQ(engine.step().size(), 1u);
@@ -59,7 +61,7 @@ TEST(Windows, PagesThatNoTokenSeesAreReleased) {
   EXPECT_EQ(engine.scheduler.free_pages(), 32);
 }
 
-TEST(Windows, PassedPagesServeOtherSequencesOfTheNextStep) {
+TEST(Windows, ReleasedPagesServeOtherSequencesInTheNextStep) {
   StepBounds bounds = bounds_of(22);
   bounds.tokens = 21;
   PretendEngine engine(bounds, hybrid(), 1);
@@ -74,7 +76,7 @@ TEST(Windows, PassedPagesServeOtherSequencesOfTheNextStep) {
   EXPECT_EQ(engine.scheduler.preemptions(), 0);
 }
 
-// What is admitted is finished, in a cache as small as can be and whatever the chunks.
+// Admitted requests always finish, in the smallest cache and with any chunk size.
 TEST(Windows, TheSmallestCacheFinishesTheLongestSequence) {
   for (const std::vector<int64_t>& windows : {std::vector<int64_t>{0, 8}, {0, 1, 7}, {8}, {1}, {3, 50}, {0}})
     for (const int64_t step_tokens : {4, 5, 11, 64})
@@ -88,7 +90,7 @@ TEST(Windows, TheSmallestCacheFinishesTheLongestSequence) {
         add(engine, r);
         const auto answers = engine.finish();
         ASSERT_FALSE(::testing::Test::HasFailure())
-            << bounds.pages << " pages, " << step_tokens << " tokens a step";
+            << bounds.pages << " pages, " << step_tokens << " tokens per step";
         EXPECT_EQ(answers.at(0), answer_alone(r, 64));
         EXPECT_EQ(answers.at(1), answers.at(0));
         EXPECT_EQ(engine.scheduler.free_pages(), bounds.pages);
@@ -99,37 +101,38 @@ TEST(Windows, APromptThatDoesNotFitIsRefused) {
   StepBounds bounds = bounds_of();
   bounds.tokens = 8;
   bounds.pages = pages_needed({0, 8}, 4, {.tokens = 40, .step_tokens = 8});
-  EXPECT_EQ(bounds.pages, 10 + 2 + 3) << "all; two pages of the window; eight tokens over three pages";
+  EXPECT_EQ(bounds.pages, 10 + 2 + 3)
+      << "full attention; the window's two pages; a step's eight tokens in three pages";
   Scheduler scheduler(bounds, hybrid());
   EXPECT_TRUE(scheduler.add(request(count_up(0, 39))).ok());
   EXPECT_NE(scheduler.add(request(count_up(0, 40))).status().message.find("wanted fewer than 40 tokens"),
             std::string::npos);
   bounds.pages = 5;
   EXPECT_TRUE(Scheduler(bounds, {.windows = {8}}).add(request(count_up(0, 63))).ok())
-      << "windows alone do not grow with a sequence";
+      << "window pages do not grow with the sequence";
 }
 
-TEST(Windows, APrefixIsFoundWhereTheWindowsAtItsEndAre) {
+TEST(Windows, APrefixIsFoundIfTheWindowsAtItsEndAreCached) {
   PretendEngine engine(bounds_of(64), hybrid(), 0);
   EXPECT_EQ(cached(engine, request(count_up(0, 42))), 0);
   Tokens other = count_up(0, 30);
   other.push_back(900);
-  EXPECT_EQ(cached(engine, request(other)), 28) << "passed pages stay until others are wanted";
+  EXPECT_EQ(cached(engine, request(other)), 28) << "released pages stay cached until they are reused";
   ASSERT_EQ(engine.chunks()[0].first, 28);
   EXPECT_EQ(engine.chunks()[0].sequence->cached_tokens, 28);
 }
 
-// The pages in the middle are gone, those of the whole context and at the end of the prompt are not.
-TEST(Windows, PassedPagesAreEvictedFirstAndThoseAtTheEndOfAPromptLast) {
+// Window pages in the middle are evicted; full-attention pages and the window at the prompt's end are kept.
+TEST(Windows, MiddleWindowPagesAreEvictedFirstAndThoseAtAPromptsEndLast) {
   StepBounds bounds = bounds_of(30);
   bounds.tokens = 12;
   PretendEngine engine(bounds, hybrid(), 0);
   const Request first = request(count_up(0, 37), 24);
   EXPECT_EQ(cached(engine, first), 0);
   const Tokens answer = answer_alone(first, 64);
-  EXPECT_EQ(engine.scheduler.pool().published(), 15 + 15) << "none has been wanted for other tokens yet";
+  EXPECT_EQ(engine.scheduler.pool().published(), 15 + 15) << "no page has been reused yet";
   fill_with_others(engine, 5000, 16);
-  // In place of passed pages: a prompt that shares nothing costs nothing that is likely to be found again.
+  // An unrelated prompt reuses the released window pages, not the pages that are likely to be found again.
   Tokens chat = count_up(0, 37);
   chat.push_back(900);
   EXPECT_EQ(cached(engine, request(chat)), 36);
@@ -141,7 +144,8 @@ TEST(Windows, PassedPagesAreEvictedFirstAndThoseAtTheEndOfAPromptLast) {
   EXPECT_EQ(cached(engine, request(middle)), 0);
 }
 
-// What a sequence leaves is enough to go on from its last full page, wherever in the next one it has ended.
+// A finished sequence leaves enough pages to continue from its last full page, wherever in the next page it
+// ended.
 TEST(Windows, TheWindowBeforeTheLastFullPageIsKept) {
   for (const int32_t tokens : {41, 42, 43, 44}) {
     StepBounds bounds = bounds_of(30);
@@ -158,8 +162,8 @@ TEST(Windows, TheWindowBeforeTheLastFullPageIsKept) {
   }
 }
 
-// Where one sequence has left another the window's pages are kept from then on.
-TEST(Windows, ABeginningThatSequencesShareIsFoundFromTheThirdOn) {
+// Once two sequences diverge at a point, the window pages before that point are kept.
+TEST(Windows, ASharedPrefixIsFoundFromTheThirdSequenceOn) {
   PretendEngine engine(bounds_of(38), hybrid(), 0);
   const auto behind = [](int32_t own) {
     Tokens tokens = count_up(0, 16);
@@ -169,14 +173,14 @@ TEST(Windows, ABeginningThatSequencesShareIsFoundFromTheThirdOn) {
   };
   EXPECT_EQ(cached(engine, behind(1000)), 0);
   fill_with_others(engine, 5000, 36);
-  EXPECT_EQ(cached(engine, behind(1100)), 0) << "the pages of the whole context were found";
+  EXPECT_EQ(cached(engine, behind(1100)), 0) << "only full-attention pages were found";
   fill_with_others(engine, 6000, 36);
   EXPECT_EQ(cached(engine, behind(1200)), 16);
   fill_with_others(engine, 7000, 36);
   EXPECT_EQ(cached(engine, behind(1300)), 16);
 }
 
-TEST(Windows, WithoutAWholeContextAPrefixNeedsItsWindowAlone) {
+TEST(Windows, WithoutFullAttentionAPrefixNeedsOnlyItsWindow) {
   StepBounds bounds = bounds_of(12);
   bounds.tokens = 8;
   PretendEngine engine(bounds, {.windows = {8}}, 0);
@@ -189,9 +193,9 @@ TEST(Windows, WithoutAWholeContextAPrefixNeedsItsWindowAlone) {
   EXPECT_EQ(engine.scheduler.free_pages(), 12);
 }
 
-// A request may compute again what has lost its window's pages, and meanwhile publishes nothing: another one that begins alike
-// waits for no page that an earlier step has computed.
-TEST(Windows, NobodyWaitsForWhatIsNotPublished) {
+// A request that recomputes tokens whose window pages were evicted publishes nothing meanwhile, so a request
+// with the same prefix must not wait for its pages.
+TEST(Windows, NoRequestWaitsForUnpublishedPages) {
   StepBounds bounds = bounds_of(40);
   bounds.tokens = 12;
   PretendEngine engine(bounds, hybrid(), 0);
@@ -209,7 +213,7 @@ TEST(Windows, NobodyWaitsForWhatIsNotPublished) {
   engine.finish();
 }
 
-TEST(Windows, WhoLostItsPagesComesBack) {
+TEST(Windows, PreemptedRequestsResume) {
   StepBounds bounds = bounds_of(30);
   bounds.tokens = 16;
   for (const size_t ahead : {0, 1}) {
@@ -227,7 +231,7 @@ TEST(Windows, WhoLostItsPagesComesBack) {
   }
 }
 
-TEST(Windows, PagesOfNoRequestAreReleasedAsTheyArePassed) {
+TEST(Windows, PagesWithoutARequestAreReleasedBehindTheWindow) {
   StepBounds bounds = bounds_of(22);
   bounds.tokens = 12;
   Scheduler scheduler(bounds, hybrid());
@@ -264,7 +268,7 @@ TEST(CacheLayout, OneKindOfAttentionSharesNothing) {
   EXPECT_EQ(pages_needed(l.windows, 16, {.sequences = 3, .tokens = 33, .step_tokens = 512}), 9);
 }
 
-// A page of the one would lie across pages of the other.
+// A page of one size would overlap several pages of the other size.
 TEST(CacheLayout, PagesOfOtherSizesHaveTensorsOfTheirOwn) {
   const CacheLayout l = cache_layout({kind(0), kind(64, 4), kind(64), kind(64, 4)}, 16);
   EXPECT_EQ(l.windows, (std::vector<int64_t>{0, 64}));
@@ -272,10 +276,11 @@ TEST(CacheLayout, PagesOfOtherSizesHaveTensorsOfTheirOwn) {
   EXPECT_EQ(l.page_bytes, (std::vector<int64_t>{kPageBytes, kPageBytes / 2, kPageBytes / 2}));
 }
 
-TEST(CacheLayout, ALongSequenceNeedsItsWindowAlone) {
+TEST(CacheLayout, ALongSequenceNeedsOnlyItsWindow) {
   EXPECT_EQ(pages_needed({0, 128}, 16, {.tokens = 131072}), 8192 + 8 + 1);
   EXPECT_EQ(pages_needed({0, 128}, 16, {.tokens = 131072, .step_tokens = 512}), 8192 + 8 + 33);
-  EXPECT_EQ(pages_needed({0, 128}, 16, {.sequences = 4, .tokens = 64}), 2 * 4 * 4) << "short ones all of it";
+  EXPECT_EQ(pages_needed({0, 128}, 16, {.sequences = 4, .tokens = 64}), 2 * 4 * 4)
+      << "short sequences need all their pages";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which drafts are verified, and that a scheduler keeps its promises whatever is drafted.
+// Which drafts are verified, and the scheduler's guarantees under any drafts.
 #include "engine/speculation.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using Kind = KnownAnswers::Kind;
 
 NgramMatch match(const Tokens& tokens, int64_t least, int64_t most) {
   NgramIndex index(least);
-  for (size_t n = 1; n < tokens.size(); ++n) {  // as a sequence grows
+  for (size_t n = 1; n < tokens.size(); ++n) {  // the sequence grows token by token
     int64_t budget = 1 << 20;
     EXPECT_TRUE(index.update(std::span(tokens).first(n), &budget));
   }
@@ -24,7 +24,7 @@ NgramMatch match(const Tokens& tokens, int64_t least, int64_t most) {
   return index.find(tokens, most);
 }
 
-TEST(NgramIndex, FindsTheLongestAndOfThoseTheLatest) {
+TEST(NgramIndex, FindsTheLatestOfTheLongestMatches) {
   EXPECT_EQ(match({1, 2, 3, 4}, 1, 4).length, 0);
   EXPECT_EQ(match({1, 2, 3, 1, 2}, 2, 4).end, 2);
   EXPECT_EQ(match({1, 2, 3, 1, 2}, 3, 4).length, 0);
@@ -34,11 +34,11 @@ TEST(NgramIndex, FindsTheLongestAndOfThoseTheLatest) {
   const NgramMatch latest = match({9, 1, 2, 5, 8, 1, 2, 6, 7, 1, 2}, 1, 4);
   EXPECT_EQ(latest.end, 7);
   EXPECT_EQ(latest.length, 2);
-  EXPECT_EQ(match({9, 1, 2, 5, 9, 1, 2}, 1, 2).length, 2) << "no longer than is asked for";
+  EXPECT_EQ(match({9, 1, 2, 5, 9, 1, 2}, 1, 2).length, 2) << "no longer than the requested length";
   EXPECT_EQ(match({4, 4, 4}, 1, 4).end, 2) << "a match may overlap the end";
 }
 
-// Against a search through all places.
+// Compared with a linear search.
 TEST(NgramIndex, AgreesWithASearch) {
   Random random(3);
   for (int round = 0; round < 200; ++round) {
@@ -60,7 +60,7 @@ TEST(NgramIndex, AgreesWithASearch) {
   }
 }
 
-TEST(NgramIndex, TakesALongPromptInPieces) {
+TEST(NgramIndex, IndexesALongPromptInPieces) {
   Tokens tokens(3 * NgramIndex::kTokensOfCall);
   std::iota(tokens.begin(), tokens.end(), 0);
   tokens.push_back(5);
@@ -70,20 +70,20 @@ TEST(NgramIndex, TakesALongPromptInPieces) {
   EXPECT_EQ(budget, 100);
   EXPECT_FALSE(index.update(tokens, &budget));
   EXPECT_EQ(budget, 0);
-  EXPECT_EQ(index.find(tokens, 4).length, 0) << "before all is indexed";
+  EXPECT_EQ(index.find(tokens, 4).length, 0) << "before the whole prompt is indexed";
   for (bool done = false; !done; ++calls) done = index.update(tokens, &(budget = NgramIndex::kTokensOfCall));
   EXPECT_EQ(calls, 2);
   EXPECT_EQ(index.find(tokens, 4).end, 6);
 }
 
-TEST(Acceptance, IsARunningMeanOfEachPlace) {
+TEST(Acceptance, IsARunningMeanPerPosition) {
   Acceptance a;
   const double first = a.at(0);
-  EXPECT_LT(a.at(1), first) << "places that nobody has tried are less likely than the one before";
+  EXPECT_LT(a.at(1), first) << "untried positions are less likely than the position before";
   for (int i = 0; i < 200; ++i) a.add(3, 1, 0.1);
   EXPECT_NEAR(a.at(0), 1, 1e-6);
   EXPECT_NEAR(a.at(1), 0, 1e-6);
-  EXPECT_LE(a.at(2), a.at(1)) << "what stands behind a rejected draft says nothing of its own place";
+  EXPECT_LE(a.at(2), a.at(1)) << "drafts after a rejected one do not count";
 }
 
 TEST(Acceptance, OfOneSequenceCountsWhereChanceDoesNotExplainIt) {
@@ -95,10 +95,10 @@ TEST(Acceptance, OfOneSequenceCountsWhereChanceDoesNotExplainIt) {
   EXPECT_EQ(unlucky.at(0, all), mean);
   for (int i = 0; i < 20; ++i) hopeless.add(1, 0, 0.05);
   EXPECT_LT(hopeless.at(0, all), 0.3);
-  EXPECT_EQ(Acceptance().at(0, all), mean) << "a new sequence";
+  EXPECT_EQ(Acceptance().at(0, all), mean) << "a new sequence has the mean of all";
 }
 
-// Sequences that have sampled one token and whose drafts are right.
+// Sequences that have sampled one token and whose drafts are always right.
 std::vector<Sequence*> begin_all(std::vector<Sequence>* all, KnownAnswers* source) {
   std::vector<Sequence*> out;
   for (size_t i = 0; i < all->size(); ++i) {
@@ -111,7 +111,7 @@ std::vector<Sequence*> begin_all(std::vector<Sequence>* all, KnownAnswers* sourc
   return out;
 }
 
-// A step costs a constant and something for each token: how many drafts pay depends on both.
+// A step costs a constant plus a cost per token, and both determine how many drafts pay.
 int64_t drafts_at(double of_step, double of_token, int64_t sequences, double waiting = 0) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 1000);
   SpeculationOptions options = speculation_of(source, 7);
@@ -134,11 +134,12 @@ TEST(Speculation, VerifiesAsManyDraftsAsPay) {
   const int64_t some = drafts_at(1000, 300, 1);
   EXPECT_GT(some, 0);
   EXPECT_LT(some, 7);
-  EXPECT_LT(drafts_at(1000, 300, 16), 16 * some) << "of many sequences each has fewer";
-  EXPECT_EQ(drafts_at(1000, 300, 1, 5000), 0) << "waiting for tokens costs more than drafts bring";
+  EXPECT_LT(drafts_at(1000, 300, 16), 16 * some) << "each of many sequences gets fewer";
+  EXPECT_EQ(drafts_at(1000, 300, 1, 5000), 0) << "waiting for tokens costs more than drafts save";
 }
 
-// Estimates of sequences differ by chance. The drafts must not go to the sequences that were lucky.
+// Acceptance estimates of equal sequences differ by chance, and drafts must not go only to sequences that
+// were lucky.
 TEST(Speculation, SharesDraftsEvenlyAmongEqualSequences) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 1000);
   SpeculationOptions options = speculation_of(source, 7);
@@ -177,7 +178,8 @@ struct Drafting {
   size_t ahead;
 };
 
-// Requests with one prefix and others, in a cache that is short: pages change hands, sequences are preempted, answers end at stop tokens.
+// Requests with and without a common prefix, in a small cache: pages are reused, sequences are preempted, and
+// answers end at stop tokens.
 std::vector<Request> crowd() {
   std::vector<Request> out;
   for (int32_t i = 0; i < 12; ++i) {
@@ -219,7 +221,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DraftingScheduler,
                                            Drafting{Kind::kMixed, 5, 34, 1}, Drafting{Kind::kRight, 7, 34, 1},
                                            Drafting{Kind::kWrong, 7, 64, 1}));
 
-// Steps that are short of tokens: drafts get what is left after a token of every sequence.
+// In steps with few tokens, drafts get what remains after one token per sequence.
 TEST(Speculation, DraftsLeaveATokenToEverySequence) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 3);
   StepBounds bounds = bounds_of(64);
@@ -239,8 +241,8 @@ TEST(Speculation, DraftsLeaveATokenToEverySequence) {
   EXPECT_GT(engine.scheduler.draft_counts().accepted, 0);
 }
 
-// Without anything to draft a scheduler goes ahead as ever; with drafts it waits for the tokens before.
-TEST(Speculation, StepsGoAheadWhereNothingIsDrafted) {
+// Without drafts a scheduler runs a step ahead as usual; with drafts it waits for the previous step's tokens.
+TEST(Speculation, StepsRunAheadWithoutDrafts) {
   auto source = std::make_shared<KnownAnswers>(Kind::kRight, 3);
   StepBounds bounds = bounds_of();
   bounds.rows = 16;

@@ -12,7 +12,7 @@
 namespace sluice::test {
 namespace {
 
-// Gives blocks of so many bytes at most.
+// Allocates blocks of at most `most` bytes.
 class SmallBlocks final : public WrappedDevice {
  public:
   SmallBlocks(Device& inner, size_t most) : WrappedDevice(inner), most_(most) {}
@@ -32,7 +32,7 @@ TEST(UploadBlock, SendsWhatTheHostWrote) {
     UploadBlock memory(device, "lists");
     for (const size_t bytes : {64, 4096}) {
       ASSERT_TRUE(memory.replace(bytes, 2 * bytes).ok());
-      EXPECT_EQ(device.held(), 2) << "what there was is released";
+      EXPECT_EQ(device.held(), 2) << "the old blocks are released";
       EXPECT_TRUE(
           std::all_of(memory.host(), memory.host() + bytes, [](std::byte b) { return b == std::byte{0}; }));
       std::memset(memory.host(), 7, bytes);
@@ -46,7 +46,7 @@ TEST(UploadBlock, SendsWhatTheHostWrote) {
   EXPECT_EQ(device.held(), 0);
 }
 
-TEST(UploadBlock, SaysWhatThereIsNoMemoryForAndCanBeAskedAgain) {
+TEST(UploadBlock, NamesTheAllocationThatFailedAndCanBeRetried) {
   const auto cpu = cpu::open_device({.threads = 1}).value();
   SmallBlocks small(*cpu, 4096);
   CountingDevice device(small);

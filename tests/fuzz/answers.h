@@ -1,4 +1,4 @@
-// Answers of any tokens, and what holds for the parser of every chat format.
+// Answers of arbitrary tokens, and properties that hold for the parser of every chat format.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,8 +15,8 @@ inline void require(bool ok) {
   if (!ok) __builtin_trap();
 }
 
-// Bytes below frame.size() are tokens of the frame, the next byte takes an id from the two bytes after it, every other byte is its own
-// token.
+// Bytes below frame.size() are tokens of the frame. The byte frame.size() takes an id from the next two bytes.
+// Every other byte is its own token.
 inline std::vector<int32_t> answer_tokens(const Tokenizer& tokenizer, std::span<const int32_t> frame,
                                           const uint8_t* data, size_t size) {
   std::vector<int32_t> ids;

@@ -1,4 +1,5 @@
-// Any bytes as a request of the OpenAI API: refused with a field or a place, or what it says is within its bounds.
+// Arbitrary bytes as a request of the OpenAI API: the request is rejected with a field or a position, or its
+// values are within their bounds.
 // Input: the first byte chooses the endpoint, the rest is the body.
 #include <cstdint>
 

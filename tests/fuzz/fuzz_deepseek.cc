@@ -1,4 +1,4 @@
-// Any bytes as tokens of an answer: the parser repeats no text, and its events match its messages.
+// Arbitrary bytes as the tokens of an answer: the parser repeats no text, and its events match its messages.
 // Input: the model and how the answer begins, then tokens (tests/fuzz/answers.h).
 #include <cstdint>
 

@@ -1,5 +1,6 @@
-// Any bytes as tokens of an answer: the parser loses no text, repeats none, and its events match its messages.
-// Input: 0 to 7 are special tokens, 8 takes an id from the two bytes after it, every other byte is its own token.
+// Arbitrary bytes as the tokens of an answer: the parser loses and repeats no text, and its events match its
+// messages.
+// Input: bytes 0 to 7 are special tokens, byte 8 takes an id from the next two bytes, every other byte is its own token.
 #include <algorithm>
 #include <cstdint>
 
@@ -39,7 +40,7 @@ std::vector<int32_t> tokens_of(const uint8_t* data, size_t size) {
   return ids;
 }
 
-// The parser's notes have no digits of their own, so those of the tokens must all be there, once.
+// The parser's own notes contain no digits, so all digits of the tokens must occur exactly once.
 std::string digits_of(std::string_view text) {
   std::string out;
   std::copy_if(text.begin(), text.end(), std::back_inserter(out),

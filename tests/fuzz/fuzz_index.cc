@@ -1,4 +1,5 @@
-// Any bytes as model.safetensors.index.json: refused, or every shard is a plain name beside it.
+// Arbitrary bytes as model.safetensors.index.json: rejected, or every shard is a plain file name in the same
+// folder.
 #include <cstddef>
 #include <cstdint>
 

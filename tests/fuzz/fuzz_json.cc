@@ -1,4 +1,5 @@
-// Any bytes as JSON: accepted only if the library reads the same, and every reader answers for every value.
+// Arbitrary bytes as JSON: accepted only if the JSON library reads the same value; every reader returns for
+// every value.
 #include <cstdint>
 
 #include "base/json.h"

@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: refused, or every tensor lies inside them.
+// Arbitrary bytes as a safetensors file: rejected, or every tensor lies inside the file.
 #include <cstddef>
 #include <cstdint>
 

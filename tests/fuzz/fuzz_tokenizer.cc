@@ -1,5 +1,7 @@
-// Any bytes as a tokenizer.json, whole and as a change to one that is valid: what loads must lose no byte of any text.
-// Input: JSON, then a zero byte, then the text to encode. The JSON is parsed as it stands, and as a merge patch (RFC 7396).
+// Arbitrary bytes as a tokenizer.json, both alone and as a patch of a valid file: a tokenizer that loads must
+// lose no byte of any text.
+// Input: JSON, a zero byte, then the text to encode. The JSON is parsed as a whole file, and as a merge patch
+// (RFC 7396).
 #include <cstdint>
 
 #include "base/json.h"
@@ -13,7 +15,7 @@ void require(bool ok) {
   if (!ok) __builtin_trap();
 }
 
-// The bytes, two merges, and tokens that are special or merely added.
+// A valid tokenizer: all bytes, two merges, and added tokens that are special or plain.
 Json base_document() {
   Json document = Json::parse(R"x({
     "added_tokens": [{"id": 258, "content": "<|a|>", "special": true}, {"id": 259, "content": "<b>"}],

@@ -1,4 +1,4 @@
-// What would run for known models, as text under review: a change of dispatch is a visible diff.
+// The kernels that would run for known models, as text under review: a change of dispatch is a visible diff.
 // SLUICE_UPDATE_GOLDENS=1 in the environment writes the files instead of comparing them.
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace sluice::test {
 namespace {
 
-// Two digits: enough to see a choice move, too few to follow every touch of a cost model.
+// Two digits of cost: enough to show a changed choice, too few to show every small change of a cost model.
 std::string two_digits(double us) {
   if (!(us > 0)) return "0";
   const int exponent = static_cast<int>(std::floor(std::log10(us)));
@@ -25,7 +25,8 @@ std::string two_digits(double us) {
   return buffer;
 }
 
-// Whether the build has kernels for a backend. Where it has none, that each is planned is nothing to say.
+// Whether the build has kernels for a backend. If it has none, all are planned, so the text does not
+// mention it.
 bool has_kernels(Backend backend) {
   bool any = false;
   for_each_op([&]<class Op>() {
@@ -34,7 +35,7 @@ bool has_kernels(Backend backend) {
   return any;
 }
 
-// One line for each candidate of the device's own backend.
+// One line per candidate of the device's own backend.
 std::string choices(const AnyProblem& problem, const DeviceInfo& device) {
   const Decision d = problem.decide(device, all_candidates(), {});
   EXPECT_TRUE(d.contract.accepted()) << problem.text() << ": " << d.contract.line();
@@ -64,7 +65,7 @@ std::string golden_of(const MoeModel& model) {
         const DeviceInfo device = known_device(name).value();
         const auto layer = layer_of(model, tokens, device.backend);
         const std::string now = std::string(layer[op]->op()) + " " + layer[op]->text() + "\n";
-        if (now != heading) out << (heading = now);  // devices that get the same problem share its line
+        if (now != heading) out << (heading = now);  // devices with the same problem share its line
         out << choices(*layer[op], device);
       }
     }
@@ -97,9 +98,9 @@ TEST(Goldens, Explain) {
     }
     std::ifstream file(path);
     const std::string golden((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    EXPECT_EQ(first_difference(golden, now), "")
-        << path
-        << "\nRewrite with SLUICE_UPDATE_GOLDENS=1 sluice_tests --gtest_filter=Goldens.*, and read the diff.";
+    EXPECT_EQ(first_difference(golden, now), "") << path
+                                                 << "\nRewrite with SLUICE_UPDATE_GOLDENS=1 sluice_tests "
+                                                    "--gtest_filter=Goldens.*, and review the diff.";
   }
 }
 

@@ -5,8 +5,8 @@
 namespace sluice::test {
 namespace {
 
-// Sizes and rules: the models' config.json and reference code. Experts that ship in fp8 appear in bf16, as
-// their draft layers do.
+// Sizes and rules are those of the models' config.json and reference code. Experts that ship in fp8 appear
+// here in bf16, like their draft layers.
 const MoeModel kModels[] = {
     {"gpt_oss_20b", "y=bf16 bias=1", "method=renormalize logits=bf16",
      "w=e2m1 act=swiglu_clamped alpha=1.702 beta=1 limit=7 bias=1", "w=e2m1 bias=1", "", 2880, 2880, 2880, 32,
@@ -52,7 +52,7 @@ std::unique_ptr<AnyProblem> problem(const char* op, const std::string& fields) {
   return std::move(made).value();
 }
 
-// A router's fields as router_route names them; the type of the logits stands with the routing.
+// The router's fields as router_route names them; the routing has the type of the logits.
 std::string gate_of(std::string_view router) {
   std::string out;
   if (router.find("w=f32") != std::string_view::npos) out += "w=f32 ";
@@ -60,7 +60,7 @@ std::string gate_of(std::string_view router) {
   return out;
 }
 
-// Both matrices' fields and combine's as expert_mlp names them; the types of the weights are the same.
+// Fields of both matrices and of combine as expert_mlp names them; both weights have the same type.
 std::string mlp_of(const MoeModel& m) {
   std::string out = m.up;
   const auto replace = [&](std::string_view from, std::string_view to) {

@@ -1,4 +1,4 @@
-// The MoE layers of known models, as the problems that they pose.
+// The problems of known models' MoE layers.
 #pragma once
 #include <memory>
 #include <span>
@@ -11,14 +11,14 @@ namespace sluice::test {
 
 struct MoeModel {
   std::string file;  // golden file, without its extension
-  // Fields of the operations that differ from model to model; sizes come from the numbers below.
+  // Fields of the operations that differ between models; the sizes below complete them.
   std::string router, routing, up, down, combine;
-  int64_t hidden, latent, intermediate, experts, top_k;  // latent: width of the experts' input, hidden mostly
+  int64_t hidden, latent, intermediate, experts, top_k;  // latent: the experts' input width, often hidden
 };
 
 std::span<const MoeModel> moe_models();
 
-// The operations of one layer in their order. panels16 is for CPUs, fragments for Hopper.
+// The operations of one layer, in order. CPUs have layout panels16, Hopper GPUs fragments.
 std::vector<std::unique_ptr<AnyProblem>> layer_of(const MoeModel& model, int64_t tokens, Backend backend);
 
 }  // namespace sluice::test

@@ -1,4 +1,5 @@
-// A layer's features through the C ABI on the GPU, with weights from the host and from GPU memory.
+// A layer's optional inputs and outputs through the C ABI on the GPU, with weights from host memory and from
+// GPU memory.
 #include "capi/layer_features.h"
 #include "gpu/gpu.h"
 

@@ -1,4 +1,4 @@
-// The problems that chain_test.cc runs beside neighbours: some for each operation.
+// The problems of chain_test.cc, several per operation.
 #pragma once
 #include <vector>
 
@@ -34,7 +34,7 @@ namespace sluice::test {
 
 template <class Op>
 struct Problems;
-// For an operation that is another operation plus norms.
+// For operations that are another operation plus norms.
 template <class Op, class Part>
 struct ProblemsAround {
   static std::vector<typename Op::Problem> list() {
@@ -55,7 +55,7 @@ struct Problems<Combine> {
 template <>
 struct Problems<CombineNorm> : ProblemsAround<CombineNorm, Combine> {};
 
-// Grouped rows: tiles of both products, in more than one round.
+// Grouped rows: tiles of both products in more than one wave.
 template <>
 struct Problems<GroupedMlp> {
   static std::vector<GroupedMlp::Problem> list() {

@@ -1,5 +1,6 @@
-// Kernels in chains, beside neighbours that lag and release the next launch early, on reused buffers, while copies run. Such
-// conditions have corrupted results or hung other engines. Every candidate must produce the same bits as without neighbours.
+// Kernels in chains of launches: the launches around them lag and release the next launch early, buffers are
+// reused, and copies run meanwhile. Such conditions have corrupted results or hung other engines. Every
+// candidate must give the bits that it gives alone.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -46,7 +47,7 @@ class CopyTraffic {
   std::thread thread_;
 };
 
-// The tensors that kernels may read before they wait for the previous launch.
+// Names of the tensors that kernels may read before they wait for the previous launch.
 bool is_weight(std::string_view slot) {
   for (const char* name :
        {"w",       "weight", "norm_weight", "q_norm",     "k_norm",     "bias", "gate_bias",
@@ -56,7 +57,7 @@ bool is_weight(std::string_view slot) {
   return false;
 }
 
-constexpr int kSets = 3;                // sets of inputs that use the same buffers in turn
+constexpr int kSets = 3;                // sets of inputs that share the same buffers, one after the other
 constexpr long long kLagClocks = 6000;  // about 3 us, longer than most kernels under test
 
 // One operation, kSets sets of inputs, and the output for each set.
@@ -141,7 +142,7 @@ class Chain {
       return cuda::check(lagging_copy(to, from, bytes / 4 * 4, lag, dependent, native), "a neighbour");
     };
     for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
-      // Outputs are poisoned by kernels of the chain too.
+      // Kernels of the chain also poison the outputs.
       if (is_weight(hosts_[0]->tensors()[i].name)) continue;
       SLUICE_TRY(move(live(i), from_[index(set, i)]->data(), from_[index(set, i)]->bytes()));
     }

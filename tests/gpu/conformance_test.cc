@@ -1,5 +1,5 @@
-// Every CUDA candidate on every case and on fuzzed problems, against the one reference. A new kernel is tested as soon as it is
-// registered.
+// Every CUDA candidate on every case and on fuzzed problems, compared with the reference. A new kernel is
+// tested as soon as it is registered.
 #include <optional>
 #include <set>
 #include <vector>
@@ -47,7 +47,7 @@
 namespace sluice::test {
 namespace {
 
-// The queue keeps the names of its last launches.
+// The stream records the names of its last launches.
 class QueueWatch final : public LaunchWatch {
  public:
   void begin(Stream stream) override { from_ = cuda::queue_of(stream).enqueued; }
@@ -89,8 +89,8 @@ std::string describe(const Candidate<Op>& candidate, const std::string& test,
   return std::string(candidate.name) + ", " + test + " (" + fields_text(problem) + ")";
 }
 
-// SLUICE_CASE_STEP takes every n-th case, from SLUICE_CASE_FIRST on: for processes that divide the cases, and for tools that
-// make each launch a hundred times slower.
+// SLUICE_CASE_STEP runs every n-th case, from SLUICE_CASE_FIRST on: to divide the cases among processes, and
+// for tools that slow each launch down a hundredfold.
 TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
   using Op = TypeParam;
   Device& device = this->gpu();
@@ -119,12 +119,12 @@ TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
     }
     accepted |= run_by_stages<Op>(device, test.problem, host, wanted, test.why);
     if (this->HasFatalFailure()) return;
-    EXPECT_TRUE(accepted) << test.why << " (" << fields_text(test.problem) << "): nobody accepts it";
+    EXPECT_TRUE(accepted) << test.why << " (" << fields_text(test.problem) << "): no candidate accepts it";
   }
   for (const std::string_view name : idle) ADD_FAILURE() << name << " accepted no case";
 }
 
-// SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED change its length and its problems.
+// SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED set the number of problems and their seed.
 TYPED_TEST(GpuConformance, FuzzedProblems) {
   using Op = TypeParam;
   Device& device = this->gpu();
@@ -152,14 +152,14 @@ TYPED_TEST(GpuConformance, FuzzedProblems) {
     }
     accepted |= run_by_stages<Op>(device, problem, host, wanted, fields_text(problem));
     if (this->HasFatalFailure()) return;
-    EXPECT_TRUE(accepted) << fields_text(problem) << ": nobody accepts it";
+    EXPECT_TRUE(accepted) << fields_text(problem) << ": no candidate accepts it";
   }
-  EXPECT_EQ(legal, problems) << "the fuzzer draws too many problems that are not legal";
+  EXPECT_EQ(legal, problems) << "the fuzzer generates too many illegal problems";
   std::printf("[   note   ] %d problems, %d runs of candidates\n", legal, ran);
 }
 
-// Stages of known layers at their real widths. For each kernel, the configuration of least predicted cost and a random one. A
-// tenth as many problems as FuzzedProblems.
+// Stages of known layers at their real widths. Each kernel runs its configuration of least predicted cost and
+// a random one. There are a tenth as many problems as in FuzzedProblems.
 TYPED_TEST(GpuConformance, FuzzedStagesOfKnownLayers) {
   using Op = TypeParam;
   Device& device = this->gpu();
@@ -191,12 +191,12 @@ TYPED_TEST(GpuConformance, FuzzedStagesOfKnownLayers) {
     }
     accepted |= run_by_stages<Op>(device, *problem, host, wanted, fields_text(*problem));
     if (this->HasFatalFailure()) return;
-    EXPECT_TRUE(accepted) << fields_text(*problem) << ": nobody accepts it";
+    EXPECT_TRUE(accepted) << fields_text(*problem) << ": no candidate accepts it";
   }
   std::printf("[   note   ] %d problems, %d runs of candidates\n", problems, ran);
 }
 
-// A wrong tensor is refused by name before anything is launched.
+// A wrong tensor is rejected by name before any launch.
 TYPED_TEST(GpuConformance, BadTensorsAreRefusedByName) {
   using Op = TypeParam;
   using Args = typename Op::Args;

@@ -1,4 +1,4 @@
-// The CUDA device itself: memory, streams, recordings, and the messages of faults.
+// The CUDA device itself: memory, streams, recordings, and messages of GPU faults.
 #include <cstring>
 #include <numeric>
 
@@ -20,7 +20,7 @@ constexpr Combine::Problem kCopyRows{.tokens = 64,
                                      .y = DType::kF32,
                                      .weighted = false};
 
-// y[t] = g[position[t]] on the device, as plain memory.
+// y[t] = g[position[t]] on the device, with plain memory.
 struct Gather {
   Gather(Device& device, const std::vector<float>& g, const std::vector<int32_t>& position)
       : memory(device, 2 * g.size() * sizeof(float) + position.size() * sizeof(int32_t)), device(device) {
@@ -89,10 +89,10 @@ TEST_F(GpuDevice, RecordsWithoutRunningAndReplaysWithWhatIsThere) {
   ASSERT_TRUE(gpu().copy(gather.args.y.data, before.data(), before.size() * sizeof(float), stream()).ok());
   auto recording = gpu().record(stream(), [&] { return plan.value().run(gather.args, {}, stream()); });
   ASSERT_TRUE(recording.ok()) << recording.status().message;
-  EXPECT_EQ(gather.result(), before) << "recording ran something";
+  EXPECT_EQ(gather.result(), before) << "recording must run nothing";
   ASSERT_TRUE(gpu().replay(*recording.value(), stream()).ok());
   EXPECT_EQ(gather.result(), g);
-  // The same recording with other data.
+  // The same recording with other inputs.
   const std::vector<int32_t> shifted = rows_from(1);
   ASSERT_TRUE(
       gpu().copy(gather.args.position.data, shifted.data(), shifted.size() * sizeof(int32_t), stream()).ok());
@@ -135,7 +135,7 @@ TEST_F(GpuDevice, RefusesAStreamAndTensorsOfTheCpu) {
             std::string::npos);
 }
 
-// Runs a kernel on an invalid address, and exits the process with the status of wait().
+// Runs a kernel on an invalid address and exits the process with the status of wait().
 void run_into_a_fault() {
   auto device = open_gpu().value();
   Gather gather(*device, numbers(), rows_from(0));
@@ -147,7 +147,7 @@ void run_into_a_fault() {
   std::fprintf(stderr, "%s\n", status.message.c_str());
   std::_Exit(status.code == Code::kDevice
                  ? 3
-                 : 4);  // after the fault nothing of this process's CUDA can be used or freed
+                 : 4);  // after the fault this process can no longer use or free anything of CUDA
 }
 
 TEST_F(GpuDevice, AFaultNamesTheKernelsSinceTheLastWait) {

@@ -1,4 +1,4 @@
-// Models with draft layers on a GPU: the shipped one with its head, and a small DeepSeek V3.
+// Models with draft layers on a GPU: the shipped model with its draft head, and a small DeepSeek V3.
 #include "gpu/gpu.h"
 #include "gpu/shipped.h"
 #include "harness/engine_runs.h"
@@ -22,7 +22,7 @@ TEST_F(OnGpu, DraftHeadLeavesTheAnswersAndDraftsSomeOfThem) {
       r.sampling.temperature = temperature, r.sampling.seed = 3, r.sampling.max_tokens = 40;
       requests.push_back(std::move(r));
     }
-    // Tables of one sequence have other alignments than those of several.
+    // The page tables of one sequence have another alignment than the tables of several sequences.
     for (const int64_t sequences : {1, 3, 16}) {
       EngineOptions options{.max_model_len = 2048, .max_num_seqs = sequences, .max_num_batched_tokens = 256};
       options.policy.batch_invariant = true;

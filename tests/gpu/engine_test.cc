@@ -1,4 +1,5 @@
-// Whole models on a GPU: compared with recorded logits, with the same engine on the CPU, and with themselves in other batches.
+// Whole models on a GPU: compared with recorded logits, with the same engine on the CPU, and with the same
+// engine under other batching.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -85,7 +86,8 @@ TEST_F(EngineGpu, ShippedModelsGreedyTextIsTheRecordedOne) {
   size_t compared = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const Recorded r = recorded(*file.value(), kPrompts[i]);
-    // If the winner leads by less than six standard deviations of the noise, another kernel may legitimately choose the other token.
+    // If the best logit leads by less than six standard deviations of the noise, another kernel may
+    // legitimately choose another token.
     const float sure = 6 * *std::max_element(r.noise.begin(), r.noise.end());
     const auto certain = static_cast<size_t>(
         std::find_if(r.gap.begin(), r.gap.end(), [&](float gap) { return gap < sure; }) - r.gap.begin());
@@ -98,9 +100,9 @@ TEST_F(EngineGpu, ShippedModelsGreedyTextIsTheRecordedOne) {
   EXPECT_GE(compared, 100u);
 }
 
-// Between the logits of two models.
+// The difference between the logits of two models.
 struct Differences {
-  // Root mean square over all logits; of the worst row; the largest difference.
+  // Root mean square over all logits, root mean square of the worst row, and the largest difference.
   double all = 0, worst_row = 0, most = 0;
 };
 Differences differences(const std::vector<float>& a, const std::vector<float>& b, size_t rows) {
@@ -119,10 +121,11 @@ Differences differences(const std::vector<float>& a, const std::vector<float>& b
   return out;
 }
 
-// The distance of the CPU's bf16 logits from its f32 logits measures the effect of rounding; the GPU rounds as often, at other places. The
-// largest error may be twice the CPU's, as in tests/models/parity_test.cc. So may the worst of 200 positions, where a rounding has
-// changed a token's experts. SLUICE_ENGINE_MODEL is a folder with config.json, from which random weights are made; without it, a
-// small model is used.
+// The CPU's bf16 logits differ from its f32 logits by the effect of rounding. The GPU rounds as often, but at
+// other places, so its largest error may be twice the CPU's, as in tests/models/parity_test.cc. The worst of
+// 200 positions may also be twice as bad, because rounding may have changed a token's experts there.
+// SLUICE_ENGINE_MODEL is a folder with a config.json for a model of random weights; without it, a small model
+// is used.
 TEST_F(EngineGpu, LogitsAreAsFarFromThoseInF32AsTheCpusAre) {
   const char* const given = std::getenv("SLUICE_ENGINE_MODEL");
   if (!given) write_random_gpt_oss(directory_.path());
@@ -180,7 +183,7 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
     for (const auto& [id, answer] : masked)
       if (const int32_t modulus = filtered().moduli[static_cast<size_t>(id)])
         expect_kept(answer.ids, modulus);
-    // Steps computed ahead have other rows in their batches. Only invariant kernels hide that.
+    // Steps that run ahead have other rows in their batches; only batch-invariant kernels give the same bits.
     if (!o.policy.batch_invariant) continue;
     o.steps_ahead = 1;
     const auto e = engine(*random_, o);
@@ -193,8 +196,9 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
   }
 }
 
-// The answers equal those of an engine that does not count, and every token of a step has top_k experts in each layer.
-TEST_F(EngineGpu, CountsTheTokensOfExpertsWhateverWayTheStepsTake) {
+// The answers equal those of an engine that does not count, and each token of a step counts for top_k experts
+// in each layer.
+TEST_F(EngineGpu, CountsTheTokensOfExpertsHoweverStepsAreExecuted) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const std::vector<Request> requests = some_requests(1000);
   int64_t computed = 0;
@@ -222,7 +226,7 @@ TEST_F(EngineGpu, CountsTheTokensOfExpertsWhateverWayTheStepsTake) {
     for (auto layer = counts->tokens.begin(); layer != counts->tokens.end(); layer += counts->experts)
       EXPECT_EQ(std::accumulate(layer, layer + counts->experts, int64_t{0}), computed * top_k);
     if (wanted.empty()) wanted = counts->tokens;
-    EXPECT_EQ(counts->tokens, wanted) << "ahead " << ahead << ", pieces of " << piece;
+    EXPECT_EQ(counts->tokens, wanted) << "ahead " << ahead << ", chunks of " << piece;
   }
 }
 
@@ -235,7 +239,7 @@ TEST_F(EngineGpu, TogetherOrAloneInChunksOrShortOfPagesGivesTheSameBits) {
     EXPECT_EQ(run(*one, {r}).at(i), together.at(i)) << i;
     ++i;
   }
-  // The pages that one sequence of 64 tokens needs, for layers with and without a window.
+  // The pages of one sequence of 64 tokens, for layers with and without a window.
   EngineOptions o = invariant(several());
   o.max_model_len = 64;
   const EngineMemory full = engine(*random_, o)->memory();
@@ -271,7 +275,7 @@ TEST_F(EngineGpu, SharedPrefixesGiveTheSameBits) {
   EXPECT_GE(e->scheduler().prefix_cache().hits, 2 * (3 * 96 + 80));
 }
 
-TEST_F(EngineGpu, MemoryThatNobodyHasWrittenIsNotRead) {
+TEST_F(EngineGpu, UnwrittenMemoryIsNotRead) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const auto wanted = run(*engine(*random_, invariant(several())), some_requests(1000));
   PoisonedDevice poisoned(gpu());
@@ -279,8 +283,8 @@ TEST_F(EngineGpu, MemoryThatNobodyHasWrittenIsNotRead) {
   EXPECT_EQ(run(*e, some_requests(1000)), wanted);
 }
 
-// SLUICE_ENGINE_STEPS makes the test longer. Requests come and go in a cache that is too small for all. Each request gets the
-// same answer as alone, and no memory is lost.
+// Random requests are added and cancelled, in a cache that cannot hold them all. Each request gets the same
+// answer as alone, and no memory is leaked. SLUICE_ENGINE_STEPS sets the number of steps.
 TEST_F(EngineGpu, RequestsThatComeAndGo) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const int steps = count_from("SLUICE_ENGINE_STEPS", 500);
@@ -294,7 +298,7 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
   Random random(8);
   std::map<int64_t, Request> requests;
   std::map<int64_t, Answer> answers;
-  // Allocates what the first penalty, list of log probabilities and recording need, before they occur by chance.
+  // Allocates the memory of the first penalty, logprobs list and recording before counting.
   for (int64_t n = 1; n <= o.max_num_seqs; ++n) {
     Request r{.prompt = {1, 2, 3}, .sampling = {}};
     r.sampling.max_tokens = 4 * n;
@@ -324,7 +328,7 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
     for (const GeneratedToken& t : tokens.value()) answers[t.request].push(t);
   }
   EXPECT_EQ(e->scheduler().free_pages(), 25);
-  EXPECT_EQ(counted.held(), held) << "pieces of memory";
+  EXPECT_EQ(counted.held(), held) << "allocations that are still held";
   int alone = 0, compared = 0;
   for (const auto& [id, request] : requests) {
     if (answers[id].finish == FinishReason::kNone || ++compared > std::max(40, steps / 12)) continue;

@@ -16,13 +16,13 @@ class FamilyParityGpu : public OnGpu {};
 TEST_F(FamilyParityGpu, LogitsAreWithinTheNoiseOfTheirRoundings) {
   for (const char* model : kModels)
     for (const bool batch_invariant : {false, true}) {
-      SCOPED_TRACE(std::string(model) + (batch_invariant ? " batch invariant" : " the cheapest kernels"));
+      SCOPED_TRACE(std::string(model) + (batch_invariant ? " batch invariant" : " cheapest kernels"));
       expect_within(FamilyParity(gpu(), model, DType::kBF16, {.batch_invariant = batch_invariant}), model, 1,
                     4, 2);
     }
 }
 
-TEST_F(FamilyParityGpu, ExpertsAloneOnTheGpuAreWithinTheSameNoise) {
+TEST_F(FamilyParityGpu, OnlyTheExpertsOnTheGpuAreWithinTheSameNoise) {
   const auto host = cpu::open_device({.threads = 4});
   ASSERT_TRUE(host.ok()) << host.status().message;
   for (const char* model : kModels)

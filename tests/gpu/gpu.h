@@ -1,4 +1,4 @@
-// The GPU of these tests.
+// The GPU that the tests run on.
 #pragma once
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct OpNames {
   }
 };
 
-// A test on a GPU. Without a GPU it is skipped, or fails if SLUICE_NEED_GPU is set.
+// A test on a GPU. Without a GPU it is skipped, or it fails if SLUICE_NEED_GPU is set.
 class OnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -49,7 +49,7 @@ class OnGpu : public ::testing::Test {
   std::unique_ptr<Device> device_;
 };
 
-// Memory of a device for the length of a scope.
+// Device memory that is freed at the end of the scope.
 class Loan {
  public:
   Loan(Device& device, size_t bytes)
@@ -59,7 +59,8 @@ class Loan {
   Loan& operator=(const Loan&) = delete;
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t bytes() const { return bytes_; }
-  // For memory that is read and never written, which initcheck would report. No stream waits for the clear, so the function waits.
+  // Clears memory that is read but never written, which initcheck would report. No stream waits for the
+  // clear, so this function waits.
   void clear() const {
     EXPECT_EQ(cudaMemset(data_, 0, bytes_), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);

@@ -1,8 +1,10 @@
-// Experts whose weights stay in L2, launch after launch. A stage of weights then arrives much sooner than from memory. A kernel
-// that releases shared memory before all of it has been read would multiply by bytes of the next stage: wrong now and then, and
-// only in this test. Every run must have the bits of the first run, and these must be correct.
+// Experts' weights that stay in L2 across launches, so that stages of weights arrive much sooner than from
+// memory. A kernel that releases shared memory too early then multiplies bytes of the next stage: an error
+// that occurs occasionally, and only in this test. Every run must have the bits of the first run, which are
+// checked.
 //
-// SLUICE_HOT_REPLAYS: replays of four launches each; 0 for tools that make a launch a hundred times slower.
+// SLUICE_HOT_REPLAYS is the number of replays, with four launches each; 0 suits tools that slow a launch down
+// a hundredfold.
 #include <set>
 
 #include "cases/expert_mlp.h"
@@ -34,7 +36,8 @@ class HotWeights : public OnGpu {
     }
   }
   void expect_ran(std::initializer_list<std::string_view> names) const {
-    for (const std::string_view name : names) EXPECT_TRUE(ran_.contains(name)) << name << " took no problem";
+    for (const std::string_view name : names)
+      EXPECT_TRUE(ran_.contains(name)) << name << " accepted no problem";
   }
 
  private:
@@ -81,14 +84,14 @@ class HotWeights : public OnGpu {
     uint32_t differ = 0;
     ASSERT_TRUE(gpu().copy(&differ, count.data(), sizeof differ, stream()).ok());
     ASSERT_TRUE(gpu().wait(stream()).ok()) << where;
-    EXPECT_EQ(differ, 0u) << where << ": words that differ from the first run's in " << kAtOnce * replays;
+    EXPECT_EQ(differ, 0u) << where << ": words that differ from the first run, in " << kAtOnce * replays;
   }
 
   std::set<std::string_view> ran_;
 };
 
-// Rows of x in order, about 50 per expert, or at most `most` of them: several tiles of the same weights, or one. The expected
-// number of rows in the problem decides the width of the tiles.
+// About 50 ordered rows of x per expert (several tiles), then at most `most` (one tile). The problem's
+// expected rows choose the width of the tiles.
 class HotGemm : public HotWeights {
  protected:
   static constexpr int64_t kExperts = 8, kRowsEach = 50, kSampled = 4;
@@ -106,7 +109,7 @@ class HotGemm : public HotWeights {
       for (int64_t e = 0; e < kExperts; ++e) begin[e] = begins[e], count[e] = std::min(counts[e], most);
       DeviceArgs<ExpertGemm> live(gpu(), host);
       ASSERT_TRUE(live.upload(stream()).ok());
-      // The reference computes a row of some experts.
+      // The reference computes sampled rows of some experts.
       for (int64_t e = 0; e < kExperts; ++e) {
         begin[e] += e % 2 ? count[e] - 1 : count[e] / 2;
         count[e] = e < kSampled ? std::min(count[e], 1) : 0;
@@ -145,7 +148,7 @@ TEST_F(HotGemm, LongSumsOfMxfp4) {
   expect_ran({"cuda.expert_gemm.mxfp4_stream_sm90"});
 }
 
-// Both products. There are more row blocks than teams of a GPU, so that rings wrap around.
+// Both products. A GPU has fewer teams than there are row blocks, so rings wrap around.
 class HotMlp : public HotWeights {
  protected:
   void hammer_tokens(ExpertMlp::Problem p, std::initializer_list<int64_t> counts) {
@@ -162,7 +165,7 @@ class HotMlp : public HotWeights {
     const Expectations one = reference(ExpertMlp::at_tokens(p, 1), first(host.args(), 1));
     ASSERT_EQ(one.size(), 1u);
     for (const int64_t tokens : counts) {
-      Expected wanted = one[0];  // of the first token, whatever tokens follow
+      Expected wanted = one[0];  // of the first token, for any tokens after it
       const auto all = static_cast<size_t>(tokens * p.hidden);
       wanted.untouched.assign(wanted.value.size(), 0);
       wanted.untouched.resize(all, 1), wanted.value.resize(all), wanted.bound.resize(all);
@@ -183,7 +186,7 @@ TEST_F(HotMlp, Bf16) {
   expect_ran({"cuda.expert_mlp.bf16_fewtokens_sm90"});
 }
 
-// More units than CTAs, so that rings wrap around, and tiles of every size.
+// More units than CTAs, so that rings wrap around; tiles of every size.
 TEST_F(HotWeights, DenseLayers) {
   const Linear::Problem p{.tokens = 200, .features = 4400, .width = 1024, .bias = true};
   HostArgs<Linear> host(p, Spread::kContiguous);
@@ -198,7 +201,7 @@ TEST_F(HotWeights, DenseLayers) {
   const Expectations one = reference(Linear::at_tokens(p, 1), first(host.args(), 1));
   ASSERT_EQ(one.size(), 1u);
   for (const int64_t tokens : {1, 8, 40, 200}) {
-    Expected wanted = one[0];  // of the first row, whatever rows follow
+    Expected wanted = one[0];  // of the first row, for any rows after it
     const auto all = static_cast<size_t>(tokens * p.features);
     wanted.untouched.assign(wanted.value.size(), 0);
     wanted.untouched.resize(all, 1), wanted.value.resize(all), wanted.bound.resize(all);

@@ -1,4 +1,5 @@
-// Ties, which the double-precision reference of linear_argmax cannot check, because it accepts every logit near the maximum.
+// Ties, which the double-precision reference of linear_argmax cannot check: it accepts every logit near the
+// maximum.
 #include <algorithm>
 #include <vector>
 
@@ -12,15 +13,15 @@ namespace {
 
 class GpuLinearArgmax : public OnGpu {};
 
-// Logits are integers from 0 to 3, so every sum is exact. In row t the first 3 is at `first(t)`, and many others follow it: in
-// its lane, its warp, its block of 64 features, and in other tiles.
+// Logits are integers from 0 to 3, so every sum is exact. The first 3 of row t is at `first(t)`; many more
+// follow, in the same lane, warp and block of 64 features, and in other tiles.
 TEST_F(GpuLinearArgmax, TiesGoToTheLowerIdWhereverTheyAre) {
   constexpr int64_t kWidth = 128, kFeatures = 1000;
   for (const int64_t tokens : {1, 7, 40, 100, 300}) {
     const LinearArgmax::Problem p{.tokens = tokens, .features = kFeatures, .width = kWidth};
     HostArgs<LinearArgmax> host(p, Spread::kContiguous);
     const LinearArgmax::Args& a = host.args();
-    // Row t reads only column t % kWidth of w.
+    // Row t selects column t % kWidth of w.
     set_each(a.x, [](int64_t t, int64_t k) { return k == t % kWidth ? 1 : 0; });
     const auto first = [](int64_t k) { return k * 37 % kFeatures; };
     set_each(a.w, [&](int64_t n, int64_t k) {

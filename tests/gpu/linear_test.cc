@@ -1,5 +1,5 @@
-// Dense layers on a GPU, beyond the conformance test: a row's bits do not depend on the other rows, nor on the configuration if the kernel
-// promises that; and y may alias the residual.
+// Dense layers on a GPU, beyond the conformance test: a row's bits do not depend on the other rows, nor on
+// the configuration where the kernel promises that, and y may alias the residual.
 #include <map>
 
 #include "cases/linear.h"
@@ -13,7 +13,7 @@ class GpuLinear : public OnGpu {
  protected:
   using Bytes = std::vector<std::byte>;
 
-  // y of the first `tokens` rows.
+  // Returns y of the first `tokens` rows.
   Bytes run(const Candidate<Linear>& c, const Config& config, const Linear::Problem& p, Linear::Args a) {
     for (Tensor* t : {&a.x, &a.residual, &a.y}) t->shape[0] = p.tokens;
     const Plan<Linear> plan(&c, p, config);
@@ -34,7 +34,8 @@ TEST_F(GpuLinear, BitsOfARowDoNotDependOnTheBatch) {
   ASSERT_TRUE(live.upload(stream()).ok());
   for (const Candidate<Linear>* c : gpu().catalog().table<Linear>()) {
     if (!c->batch_invariant) continue;
-    std::map<std::string, Bytes> longest;  // by everything that may decide the bits
+    // y at the largest row count, by everything that the bits may depend on.
+    std::map<std::string, Bytes> longest;
     for (const int64_t tokens : {300, 130, 64, 17, 8, 5, 1}) {
       const Linear::Problem p = Linear::at_tokens(all, tokens);
       if (!c->supports(p, gpu().info()).accepted()) continue;

@@ -1,4 +1,5 @@
-// Loads a large layer from a memory-mapped file into GPU memory: checks it, and measures the rate of the whole and of its parts.
+// Loads a large layer from a memory-mapped file into GPU memory, checks it, and measures the rate of the load
+// and of its parts.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,7 +25,7 @@ double seconds(F f) {
 }
 double gb_per_s(int64_t bytes, double s) { return 1e-9 * static_cast<double>(bytes) / s; }
 
-// One matrix of each expert, and the blocks of rows in which it is read.
+// One matrix of each expert, read in blocks of rows.
 struct Rows {
   static constexpr int64_t kBlocks = 10, kSlots = 32;  // row blocks read at once; slots of the ring
   PackedMatrix m;
@@ -65,7 +66,7 @@ double read_all(const Rows& r, std::byte* ring) {
   return s;
 }
 
-// Copies as many slots from the ring to the GPU; rows and scales separately.
+// Copies the same number of slots from the ring to the GPU; rows and scales separately.
 double send_all(Device& gpu, const Rows& r, const std::byte* ring, std::byte* to) {
   const auto w = static_cast<size_t>(Rows::kBlocks * kFragmentRows * PackExperts::row_bytes(r.problem));
   const auto all = static_cast<size_t>(r.piece_bytes());
@@ -82,7 +83,7 @@ double send_all(Device& gpu, const Rows& r, const std::byte* ring, std::byte* to
   return s;
 }
 
-// Packs the same matrix on the GPU once per expert.
+// Packs the same matrix on the GPU, once per expert.
 double pack_all(Device& gpu, const Rows& r) {
   const PackedSizes sizes = packed_sizes(r.m);
   const int64_t rows = PackExperts::weight_rows(r.problem), row_bytes = PackExperts::row_bytes(r.problem),
@@ -109,7 +110,7 @@ double pack_all(Device& gpu, const Rows& r) {
 }
 
 // SLUICE_LOAD_EXPERTS=320 makes the layer 4.2 GB.
-TEST_F(LoadGpu, ALayerOfFullSizeIsRightAndSaysItsRates) {
+TEST_F(LoadGpu, AFullSizeLayerIsRightAndReportsItsRates) {
   MoeConfig config = known_moe("gpt-oss-20b").value();
   config.experts = count_from("SLUICE_LOAD_EXPERTS", 64);
   config.layout = layout_for(Backend::kCuda);
@@ -145,7 +146,7 @@ TEST_F(LoadGpu, ALayerOfFullSizeIsRightAndSaysItsRates) {
                packed = pack_all(gpu(), rows);
   gpu().release_host(ring);
   std::printf(
-      "[   note   ] its parts: host copy and hash %.1f GB/s, transfer %.1f, packing %.0f; %.1f ms for the "
+      "[   note   ] parts: host copy and hash %.1f GB/s, transfer %.1f, packing %.0f; %.1f ms for the "
       "ring\n",
       gb_per_s(rows.bytes(), read), gb_per_s(rows.bytes(), sent), gb_per_s(rows.bytes(), packed),
       1e3 * taken);

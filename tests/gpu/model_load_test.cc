@@ -1,4 +1,4 @@
-// Loads whole models into GPU memory, from files and from a seed: reads every byte back, and measures the rate.
+// Loads whole models into GPU memory, from files and from a seed, compares every byte, and measures the rate.
 #include <chrono>
 #include <filesystem>
 
@@ -31,7 +31,8 @@ class ModelLoadGpu : public OnGpu {
   TemporaryDirectory directory_;
 };
 
-// The place where `./dev gpu` puts the shipped model for `sluice run`, or the source tree of this build.
+// The folder where `./dev gpu` puts the shipped model for `sluice run`, or the model in this build's source
+// tree.
 std::string shipped_model() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const char* root : {"../share/sluice", "../../.."}) {
@@ -41,7 +42,7 @@ std::string shipped_model() {
   return "";
 }
 
-TEST_F(ModelLoadGpu, TheShippedModelLiesThereAsInItsFile) {
+TEST_F(ModelLoadGpu, TheShippedModelInGpuMemoryEqualsItsFile) {
   const std::string directory = shipped_model();
   if (directory.empty()) GTEST_SKIP() << "the shipped model is not beside this program";
   const auto model = load(directory, {}, "shipped model");
@@ -50,7 +51,7 @@ TEST_F(ModelLoadGpu, TheShippedModelLiesThereAsInItsFile) {
 }
 
 // gpt-oss-20b's shapes. SLUICE_LOAD_LAYERS=24 makes the whole model, 13.8 GB on disk and in GPU memory.
-TEST_F(ModelLoadGpu, AModelOfFullSizeIsTheSameFromAFileAndFromASeed) {
+TEST_F(ModelLoadGpu, AFullSizeModelIsTheSameFromAFileAndFromASeed) {
   Json config = parse_json(kSmallGptOss, "config").value();
   const std::pair<const char*, int64_t> sizes[] = {
       {"vocab_size", 201088},
@@ -74,9 +75,9 @@ TEST_F(ModelLoadGpu, AModelOfFullSizeIsTheSameFromAFileAndFromASeed) {
     ASSERT_NE(model, nullptr);
     if (std::string(what).ends_with("second")) expect_bytes(*model, directory_.path());
   }
-  load(directory_.path(), {.canary = LoadOptions::Canary::kSkip}, "from a file, not looked at");
+  load(directory_.path(), {.canary = LoadOptions::Canary::kSkip}, "from a file, unchecked");
   load(directory_.path(), {.canary = LoadOptions::Canary::kSkip, .format = LoadFormat::kDummy},
-       "from a seed, not looked at");
+       "from a seed, unchecked");
   const auto model = load(directory_.path(), {.format = LoadFormat::kDummy}, "from a seed");
   ASSERT_NE(model, nullptr);
   expect_bytes(*model, directory_.path());

@@ -1,4 +1,4 @@
-// MoE layers against PyTorch on the GPU.
+// MoE layers compared with PyTorch on the GPU.
 #include "harness/moe_oracle.h"
 
 #include "gpu/gpu.h"

@@ -15,7 +15,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, MoeFeaturesOn, MoeGpu);
 
 namespace {
 
-// The layer replays while another stream of the same process keeps memory busy.
+// The layer replays while another stream of the same process keeps memory busy with copies.
 TEST_F(MoeGpu, AThousandReplaysBesideCopiesHaveTheSameBits) {
   const Model model(small_gpt_oss());
   const auto loaded = model.load(gpu());

@@ -1,5 +1,5 @@
-// A kernel that was broken on purpose and replaces the kernel of the same name. tools/mutations_cuda.py builds them as libraries from
-// mutants.toml.
+// A deliberately broken kernel that replaces the kernel of the same name. tools/mutations_cuda.py builds such
+// kernels as libraries from mutants.toml.
 #pragma once
 #include <dlfcn.h>
 
@@ -13,10 +13,10 @@
 
 namespace sluice::test {
 
-// A candidate of some operation from a library, which stays loaded.
+// The candidate in a library, for any operation. The library stays loaded.
 class Mutant {
  public:
-  // kIo says what the loader did not find.
+  // Returns kIo with what the loader did not find.
   static Result<Mutant> load(const std::string& path) {
     const auto failed = [&] { return Status{Code::kIo, "mutant: " + path + ": " + dlerror()}; };
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -27,7 +27,8 @@ class Mutant {
     return Mutant(op(), candidate());
   }
   const std::string& op() const { return op_; }
-  // The catalog with this candidate in place of its namesake; `found`: there is a namesake.
+  // The catalog with this candidate instead of the candidate of the same name; `found` tells whether there is
+  // one.
   Catalog in_place(const Catalog& catalog, bool* found) const {
     Catalog out;
     *found = false;

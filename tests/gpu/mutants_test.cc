@@ -1,5 +1,5 @@
-// Checks the libraries of broken kernels beside this program, if there are any: each must replace a kernel of the CUDA backend.
-// Needs no GPU.
+// Checks the libraries of broken kernels in this program's folder, if there are any: each must replace a
+// kernel of the CUDA backend. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace sluice::test {
 TEST(Mutants, EveryLibraryHasAKernelOfTheBackend) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "mutants";
   std::ifstream list(folder / "list");
-  if (!list) GTEST_SKIP() << folder << " is not there: ./dev gpu --mutations builds it";
+  if (!list) GTEST_SKIP() << folder << ": no such folder; ./dev gpu --mutations builds it";
   int loaded = 0;
   for (std::string line; std::getline(list, line); ++loaded) {
     std::istringstream words(line);

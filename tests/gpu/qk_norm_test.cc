@@ -1,4 +1,4 @@
-// The exact bits of qk_norm_rope_kv_write, which the reference leaves open within its bounds.
+// The exact bits of qk_norm_rope_kv_write, where the reference only bounds the error.
 #include <cstring>
 #include <vector>
 
@@ -39,13 +39,13 @@ class GpuQkNorm : public OnGpu {
   }
 };
 
-TEST_F(GpuQkNorm, BitsAreThoseOfTheOperationsInTurn) {
+TEST_F(GpuQkNorm, BitsAreThoseOfTheUnfusedOperations) {
   constexpr auto kKernel = "cuda.qk_norm_rope_kv_write.rows_sm90";
   int ran = 0;
   for (const Case<Op>& test : Suite<Op>::cases()) {
     const Op::Problem& p = test.problem;
     const auto plan = make_plan<Op>(gpu(), p, {.force = kKernel});
-    // A CTA sums a row with a single head.
+    // With a single head, RmsNorm lets a whole CTA sum the row, in another order.
     if (!plan.ok() || p.rotation.rope.heads == 1 || p.rotation.kv_heads == 1) continue;
     ++ran;
     const Bytes at_once = after(p, [&](const Op::Args& a) { return plan.value().run(a, {}, stream()); });

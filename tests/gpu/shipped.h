@@ -5,7 +5,7 @@
 
 namespace sluice::test {
 
-// Beside the program, where ./dev gpu puts them for `sluice run`, or in the source tree.
+// In the program's folder, where ./dev gpu puts them for `sluice run`, or in the source tree.
 inline std::string shipped(const std::string& name) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
   const auto carried = folder / "share/sluice/models" / name;

@@ -1,4 +1,4 @@
-// A caller's stream: work goes there, also into a graph that the caller captures.
+// Work on a caller's stream, also while the caller captures a graph.
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "ops/group_rows.h"
@@ -8,10 +8,10 @@
 namespace sluice::test {
 namespace {
 
-// The kernels of this problem use grid words, of which a wrapped stream has its own.
+// Kernels for this problem use grid-barrier words; a wrapped stream has its own words.
 constexpr GroupRows::Problem kGroup{.tokens = 4096, .slots = 4, .experts = 128};
 
-// The problem's tensors on the device. Ids are given, the others are outputs; their contents after a run are compared byte by byte.
+// The problem's tensors on the device. Ids are inputs; outputs are compared byte by byte after a run.
 class Grouping {
  public:
   explicit Grouping(Device& device) : device_(device), plan_(make_plan<GroupRows>(device, kGroup).value()) {
@@ -106,7 +106,7 @@ TEST_F(GpuStream, IsCapturedByItsCaller) {
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(mine_, &graph), cudaSuccess);
   ASSERT_TRUE(ran.ok()) << ran.message;
-  EXPECT_EQ(grouping.result(), empty) << "capturing ran something";
+  EXPECT_EQ(grouping.result(), empty) << "capturing must run nothing";
   cudaGraphExec_t exec = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
   for (int i = 0; i < 3; ++i) {
@@ -119,7 +119,8 @@ TEST_F(GpuStream, IsCapturedByItsCaller) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
-// A stream that was wrapped at start-up serves a later stream that is already being captured, with the same counters.
+// A stream wrapped at start-up is retargeted to a stream that is already being captured, and keeps its
+// counters.
 TEST_F(GpuStream, IsRetargetedInACapture) {
   Grouping grouping(gpu());
   ASSERT_TRUE(grouping.run(wrapped_).ok());
@@ -136,7 +137,7 @@ TEST_F(GpuStream, IsRetargetedInACapture) {
   ASSERT_TRUE(ran.ok()) << ran.message;
   size_t nodes = 0;
   ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
-  EXPECT_GT(nodes, 0u) << "the work went elsewhere";
+  EXPECT_GT(nodes, 0u) << "the work is not in the captured graph";
   cudaGraphExec_t exec = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
   ASSERT_TRUE(gpu().retarget(wrapped_, mine_).ok());
@@ -178,7 +179,7 @@ TEST_F(GpuStream, OfAnotherGpuIsRefused) {
             std::string::npos);
   EXPECT_EQ(Grouping(*second.value()).run(wrapped_).message,
             "group_rows: stream: wanted one of cuda device 1 (the plan's), found one of device 0");
-  // The thread's current GPU is still the first, and work for the second goes to the second.
+  // The thread's current GPU is still the first GPU, but work for the second GPU runs there.
   Grouping there(*second.value()), here(gpu());
   ASSERT_TRUE(there.run(second.value()->stream()).ok());
   ASSERT_TRUE(second.value()->wait(second.value()->stream()).ok());
@@ -190,7 +191,7 @@ TEST_F(GpuStream, OfAnotherGpuIsRefused) {
   EXPECT_EQ(current, 0);
 }
 
-// A queue with another GPU's index is enough: nothing is launched.
+// A stream object with another GPU's index suffices, because nothing is launched.
 TEST_F(GpuStream, OfAnotherGpuIsRefusedByAPlan) {
   Grouping grouping(gpu());
   grouping.forget();

@@ -1,4 +1,4 @@
-// A compiler of grammars over the shipped model's tokens, and what may be asked of it.
+// A grammar compiler for the shipped model's tokens, and helpers to query it.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ class GrammarTest : public ::testing::Test {
  protected:
   const Tokenizer tokenizer_ = shipped_tokenizer();
   const int64_t vocab_ =
-      tokenizer_.vocab_size() + 37;  // as models have it: more logits than tokens, and no whole word
+      tokenizer_.vocab_size() + 37;  // as in models: more logits than tokens, and a partial mask word
   const int32_t end_ = *tokenizer_.id_of("<|return|>");
   GrammarCompiler compiler_{tokenizer_, vocab_, end_};
 
@@ -40,7 +40,7 @@ class GrammarTest : public ::testing::Test {
     for (size_t id = 0; id < bits.size() * 32; ++id)
       if (bits[id / 32] >> (id % 32) & 1) out.push_back(static_cast<int32_t>(id));
     for (const int32_t id : out) {
-      EXPECT_LT(id, tokenizer_.vocab_size()) << "a logit without a token";
+      EXPECT_LT(id, tokenizer_.vocab_size()) << "a padding logit is allowed";
       EXPECT_TRUE(id == end_ || !tokenizer_.is_special(id)) << tokenizer_.piece(id);
     }
     EXPECT_FALSE(out.empty());
@@ -56,14 +56,14 @@ class GrammarTest : public ::testing::Test {
     EXPECT_TRUE(out.ok()) << out.status().message;
     return std::move(out).value();
   }
-  // A text drawn from the tokens that may come; none if it has not ended after so many.
+  // A text sampled from the allowed tokens; none if it has not ended after `most` tokens.
   std::optional<std::string> drawn(const Grammar& grammar, uint64_t seed, int tokens_max = 400) {
     GrammarMatcher matcher(grammar);
     Random random(seed);
     std::string text;
     for (int i = 0; i < tokens_max; ++i) {
       const auto ids = allowed(&matcher);
-      // Ends where it can, so that texts end.
+      // Ends as soon as the end is allowed, so that texts end.
       const bool ends = std::find(ids.begin(), ids.end(), end_) != ids.end();
       const int32_t id = ends && random.integer(0, 2) == 0
                              ? end_

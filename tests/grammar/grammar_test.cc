@@ -10,7 +10,7 @@ constexpr char kPerson[] = R"({"type": "object", "properties": {
     "city": {"enum": ["Zürich", "東京"]}, "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}},
     "required": ["name", "age", "city"], "additionalProperties": false})";
 
-TEST_F(GrammarTest, ASchemaHoldsWhateverIsDrawn) {
+TEST_F(GrammarTest, ASchemaHoldsWhateverIsSampled) {
   const Grammar person = grammar(kSchema, kPerson);
   int ended = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -55,7 +55,7 @@ TEST_F(GrammarTest, TakesWhatMatchesAndNothingElse) {
   EXPECT_FALSE(matches(choice, ""));
 }
 
-// Where the schema alone would let through what is no JSON.
+// Schemas that alone would admit text that is not JSON.
 TEST_F(GrammarTest, AnswersToASchemaAreJson) {
   for (const char* schema :
        {R"({"type": "string", "maxLength": 6})", R"({"type": "string", "minLength": 3})",
@@ -74,7 +74,7 @@ TEST_F(GrammarTest, AnswersToASchemaAreJson) {
   }
 }
 
-TEST_F(GrammarTest, BehindTheEndAndAWrongTokenThereIsAnError) {
+TEST_F(GrammarTest, TokensAfterTheEndAndWrongTokensAreErrors) {
   const Grammar yes = grammar(GrammarKind::kRegex, "yes");
   EXPECT_TRUE(matches(yes, "yes"));
   std::vector<uint32_t> bits(static_cast<size_t>((vocab_ + 31) / 32));
@@ -84,7 +84,7 @@ TEST_F(GrammarTest, BehindTheEndAndAWrongTokenThereIsAnError) {
   EXPECT_NE(wrong.allowed(bits).message.find("wanted a token that the grammar allows"), std::string::npos);
   EXPECT_FALSE(wrong.accept(end_).ok());
   GrammarMatcher early(yes);
-  EXPECT_FALSE(early.accept(end_).ok()) << "the text has not ended";
+  EXPECT_FALSE(early.accept(end_).ok()) << "the text is not complete";
   GrammarMatcher ended(grammar(GrammarKind::kRegex, "a*"));
   EXPECT_TRUE(ended.accept(end_).ok());
   EXPECT_TRUE(ended.done());
@@ -113,7 +113,7 @@ TEST_F(GrammarTest, GrammarsOfClients) {
   }
 }
 
-TEST_F(GrammarTest, RefusesWhatItCouldNotKeep) {
+TEST_F(GrammarTest, RefusesWhatItCannotGuarantee) {
   struct {
     GrammarKind kind;
     const char *text, *said;
@@ -180,7 +180,7 @@ TEST_F(GrammarTest, BombsAreRefusedOrSmall) {
   EXPECT_NE(refusal(GrammarKind::kEbnf, "root ::= " + repeated("(", 5000) + "\"a\"" + repeated(")", 5000))
                 .find("100 levels"),
             std::string::npos);
-  // Two hundred lengths, and counts of counts.
+  // Two hundred different lengths, and nested repetitions.
   std::string lengths = R"({"type": "object", "properties": {"p": true)";
   for (int i = 0; i < 200; ++i)
     lengths += ", \"p" + std::to_string(i) + R"(": {"type": "string", "maxLength": )" +
@@ -215,7 +215,7 @@ TEST_F(GrammarTest, MasksOfHostileGrammarsAreBounded) {
        {"root ::= root root | \"a\" | \"b\" | \" \"", "root ::= (x | y)*\nx ::= [a-z ]* y?\ny ::= [a-z ]* x?",
         "root ::= a+\na ::= b+\nb ::= c+\nc ::= [^\\n]+"}) {
     const auto compiled = compiler_.compile({GrammarKind::kEbnf, text});
-    if (!compiled.ok()) continue;  // refused at once is bounded, too
+    if (!compiled.ok()) continue;  // an immediate refusal is bounded, too
     (void)text;
     GrammarMatcher matcher(compiled.value());
     std::vector<uint32_t> bits(static_cast<size_t>((vocab_ + 31) / 32));
@@ -240,7 +240,7 @@ TEST_F(GrammarTest, CompilesTheSameTextOnce) {
   const Grammar one = grammar(kSchema, kPerson), other = grammar(kSchema, kPerson);
   GrammarMatcher a(one), b(other);
   EXPECT_TRUE(a.accept(allowed(&a).front()).ok());
-  EXPECT_NE(allowed(&a), allowed(&b)) << "matchers share their place";
+  EXPECT_NE(allowed(&a), allowed(&b)) << "matchers must not share state";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Answers to a JSON schema: what its keywords say together.
+// Answers to a JSON schema: the joint effect of its keywords.
 #include <set>
 
 #include "grammar_fixture.h"
@@ -8,7 +8,7 @@ namespace {
 
 class SchemaTest : public GrammarTest {
  protected:
-  // What each schema's answers must be, and texts that are none of them.
+  // Schemas, texts that must match them, and texts that must not.
   struct Case {
     const char* schema;
     std::vector<const char*> right, wrong;
@@ -20,7 +20,7 @@ class SchemaTest : public GrammarTest {
       for (const char* text : c.wrong) EXPECT_FALSE(matches(compiled, text)) << c.schema << ": " << text;
     }
   }
-  // Draws that came to where no token is left.
+  // The number of sampled texts that reached a point where no token is allowed.
   int dead_ends(const char* schema, int draws) {
     const Grammar compiled = grammar(kSchema, schema);
     int out = 0;
@@ -41,7 +41,8 @@ class SchemaTest : public GrammarTest {
     }
     return out;
   }
-  // The text of a model that always wants the first token that may come, or the last; none: it came to where no token is left.
+  // The text of a model that always takes the first allowed token, or the last; none if it reached a point
+  // where no token is allowed.
   std::optional<std::string> stubborn(const Grammar& compiled, bool first, int tokens_max = 1500) {
     GrammarMatcher matcher(compiled);
     std::vector<uint32_t> bits(static_cast<size_t>((vocab_ + 31) / 32));
@@ -89,7 +90,7 @@ TEST_F(SchemaTest, AFormatMayBeForbidden) {
       std::string::npos);
 }
 
-TEST_F(SchemaTest, ElementsThatMustDifferLeaveAWay) {
+TEST_F(SchemaTest, UniqueItemsNeverReachADeadEnd) {
   std::string many = R"({"enum": [)";
   for (int i = 0; i < 300; ++i) many += (i ? ", \"w" : "\"w") + std::to_string(i) + "\"";
   many += "]}";
@@ -283,7 +284,8 @@ TEST_F(SchemaTest, WhatMustNotHold) {
       {R"({"type": "object", "not": {"unknown": 1, "required": ["a"]}, "additionalProperties": true})",
        {R"({"b": 1})"},
        {R"({"a": 1})"}},
-      // Beside a reference nothing is said in this draft: to fail "maxLength" is not to fail the schema.
+      // In this draft keywords next to $ref are ignored, so a violation of "maxLength" does not violate the
+      // schema.
       {R"({"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "definitions": {"x": {"pattern": "^x"}},
            "not": {"$ref": "#/definitions/x", "maxLength": 2}})",
        {R"("a")"},
@@ -298,7 +300,7 @@ TEST_F(SchemaTest, WhatMustNotHold) {
     EXPECT_EQ(dead_ends(schema, 50), 0) << schema;
 }
 
-// As double-precision checkers read numbers.
+// Numbers compare as doubles, as in validators that read doubles.
 TEST_F(SchemaTest, NumbersHoldAsDoubles) {
   check({
       {R"({"type": "number", "exclusiveMaximum": 100})", {"99.9999999999999"}, {"99.999999999999999", "100"}},
@@ -314,8 +316,8 @@ TEST_F(SchemaTest, NumbersHoldAsDoubles) {
   EXPECT_EQ(dead_ends(R"({"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 10})", 200), 0);
 }
 
-// What the draft of "$schema" does not have says nothing, to checkers of that draft.
-TEST_F(SchemaTest, KeywordsOfLaterDraftsSayNothing) {
+// Keywords that the draft of "$schema" does not have are ignored, as by validators of that draft.
+TEST_F(SchemaTest, KeywordsOfLaterDraftsAreIgnored) {
   check({
       {R"({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "const": 1})",
        {"1", "2"},
@@ -341,8 +343,8 @@ TEST_F(SchemaTest, KeywordsOfLaterDraftsSayNothing) {
             std::string::npos);
 }
 
-// Members that the schema does not list are there where it wants more than the others can be.
-TEST_F(SchemaTest, EnoughMembersAreThere) {
+// Unlisted members appear if the schema requires more members than the listed ones can supply.
+TEST_F(SchemaTest, ObjectsReachTheirMinimumOfMembers) {
   check({
       {R"({"type": "object", "properties": {"c": {"const": 1}}, "patternProperties": {"^a": {"type": "number"}},
            "propertyNames": {"enum": ["b", "c"]}, "minProperties": 2})",
@@ -395,7 +397,7 @@ TEST_F(SchemaTest, SchemasThatNeverEndAreRefused) {
                       "b": {"oneOf": [{"type": "string"}, {"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"})",
         R"({"dependentSchemas": {"a": {"$ref": "#"}}})", R"({"not": {"anyOf": [{"$ref": "#"}]}})"})
     EXPECT_NE(refusal(kSchema, schema).find("refers to itself"), std::string::npos) << schema;
-  // With a step into the value it ends.
+  // Recursion through a property ends, because each level consumes part of the value.
   check({{R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": false})",
           {"{}", R"({"a": {"a": {}}})"},
           {R"({"a": 1})"}}});
@@ -404,7 +406,8 @@ TEST_F(SchemaTest, SchemasThatNeverEndAreRefused) {
 TEST_F(SchemaTest, ReferencesAreRelativeToTheSchemaAroundThem) {
   const std::vector<const char*> right{R"("Z")"}, wrong{R"("W")"};
   const std::pair<const char*, const char*> roots[] = {
-      // The URI of the root, with its reference; and two schemas, of which it names the second.
+      // The URI of the root, with its reference; and two schemas, the second of which is the reference's
+      // target.
       {R"("$id": "http://x.y/root.json", "$ref": "item")",
        R"({"$id": "http://other.org/item", "const": "W"}, {"$id": "http://x.y/item", "const": "Z"})"},
       {R"("$id": "http://x.y/b/s.json", "$ref": "item")",
@@ -436,14 +439,14 @@ TEST_F(SchemaTest, ReferencesAreRelativeToTheSchemaAroundThem) {
        R"({"$id": "item", "$defs": {"q": {"const": "W"}}}, {"$id": "b/item", "$defs": {"q": {"const": "Z"}}})"},
       {R"("$id": "http://x.y/a/root", "$ref": "b/item#q")",
        R"({"$anchor": "q", "const": "W"}, {"$id": "b/item", "allOf": [{"$anchor": "q", "const": "Z"}]})"},
-      // References of the schema that is named: by its own base, in members of any name too.
+      // References inside the referenced schema resolve against its own base, under members of any name.
       {R"("$ref": "b/item")",
        R"({"$id": "q", "const": "W"}, {"$id": "b/item", "$ref": "q", "allOf": [{"$id": "q", "const": "Z"}]})"},
       {R"("$defs": {"q": {"const": "W"}}, "$ref": "item#/properties/default")",
        R"(true, {"$id": "item", "properties": {"default": {"$ref": "#/$defs/q"}}, "$defs": {"q": {"const": "Z"}}})"},
       {R"("type": "string", "$defs": {"q": {"const": "Z"}}, "not": {"$ref": "item"})",
        R"(true, {"$id": "item", "anyOf": [{"not": {"$ref": "#/$defs/q"}}], "$defs": {"q": {"enum": ["Z", "z"]}}})"},
-      // What is no schema of the draft has no URI.
+      // A value that is no schema in the draft has no URI.
       {R"("$ref": "item")", R"({"x": {"$id": "item", "const": "W"}}, {"$id": "item", "const": "Z"})"},
       {R"("$ref": "item")", R"({"enum": [{"$id": "item"}]}, {"id": "item", "$id": "item", "const": "Z"})"},
   };
@@ -454,7 +457,7 @@ TEST_F(SchemaTest, ReferencesAreRelativeToTheSchemaAroundThem) {
   }
 }
 
-TEST_F(SchemaTest, ReferencesThatLeadOutAreRefused) {
+TEST_F(SchemaTest, ReferencesToOtherDocumentsAreRefused) {
   const char* const kAway[] = {
       R"({"$id": "http://x.y/a/root.json", "$ref": "item", "$defs": {"b": {"$id": "http://x.y/b/item"}}})",
       R"({"$id": "http://x.y/a/root.json", "$ref": "/b/item", "$defs": {"b": {"$id": "item"}}})",
@@ -468,7 +471,7 @@ TEST_F(SchemaTest, ReferencesThatLeadOutAreRefused) {
           "definitions": {"b": {"$id": "item", "$ref": "#"}}})"};
   for (const char* schema : kAway)
     EXPECT_NE(refusal(kSchema, schema).find("found a URI of another document"), std::string::npos) << schema;
-  // The last two: without a base checkers differ in what these are relative to.
+  // The last two have no base, and validators differ in how they resolve them.
   for (
       const char* schema :
       {R"({"$ref": "item", "$defs": {"a": {"$id": "item"}, "b": {"$id": "item", "const": 1}}})",

@@ -13,7 +13,7 @@ namespace {
 TEST(AnyOp, EveryOperationHasANameASummaryFieldsAndTensors) {
   std::set<std::string> seen;
   for (const std::string& name : op_names()) {
-    EXPECT_TRUE(seen.insert(name).second) << name << " comes twice";
+    EXPECT_TRUE(seen.insert(name).second) << name << " occurs twice";
     const auto problem = make_problem(name);
     ASSERT_TRUE(problem.ok());
     AnyProblem& p = *problem.value();
@@ -24,7 +24,7 @@ TEST(AnyOp, EveryOperationHasANameASummaryFieldsAndTensors) {
     for (const Field& f : p.fields()) EXPECT_FALSE(f.doc.empty()) << name << "." << f.name;
     std::set<std::string_view> slots;
     for (const SlotSpec& s : p.slots()) EXPECT_TRUE(slots.insert(s.name).second) << name << "." << s.name;
-    EXPECT_LE(slots.size(), 32u) << name << " has more tensors than the C ABI carries";
+    EXPECT_LE(slots.size(), 32u) << name << " has more tensors than the C ABI allows";
     const std::string before = p.text();
     ASSERT_TRUE(p.parse(before).ok());
     EXPECT_EQ(p.text(), before);
@@ -56,7 +56,7 @@ TEST(AnyOp, TablesTellWhatTheyCostAtBothEnds) {
   EXPECT_EQ(next, 4097);
 }
 
-// The bound is the caller's, also where it is no token at all.
+// The bound is the caller's, even if it is zero tokens.
 TEST(AnyOp, TablesOfFusedOperationsAreOneKernelOrTheirStages) {
   const auto problem = make_problem("router_route");
   const DeviceInfo h200 = known_device("h200").value();

@@ -1,4 +1,5 @@
-// Graphs on a CPU: which runs of stages a kernel of several may cover, where values are, and what a step runs.
+// Graphs on a CPU: which runs of stages a fused kernel may cover, where values are stored, and what a step
+// runs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ RmsNorm::Problem norm_problem() {
   return {.tokens = 0, .hidden = kHidden, .eps = 1e-5, .x = DType::kF32, .w = DType::kF32, .y = DType::kF32};
 }
 
-// x -> a -> b -> ... -> y, each the norm of the one before it.
+// x -> a -> b -> ... -> y; each value is the norm of the previous one.
 Graph chain_of_norms(int count) {
   Graph g;
   const ValueId x = g.call("x"), y = g.call("y"), weight = g.held("weight");
@@ -36,19 +37,19 @@ Graph chain_of_norms(int count) {
   return g;
 }
 
-// Attention from its projection, or from the norms of its heads, to the cache: two heads of queries and one each of keys and values,
-// eight elements wide, in rows of 32.
+// Attention from its projection, or from the norms of its heads, up to the cache: two query heads, one key
+// head and one value head of eight elements, in rows of 32.
 struct ToTheCache {
   bool projected = false, normed = true;
   enum class Between : uint8_t {
     kNothing,
     kStage,
     kCut
-  } between = Between::kNothing;  // behind the norm of queries
+  } between = Between::kNothing;  // after the norm of queries
   double eps_of_keys = 1e-6;
   int64_t normed_keys = 16, stored_keys = 16;  // columns
-  int64_t read = -1;                           // a head that a later stage reads, by its column; -1: none
-  bool kept = false, callers = false;          // the rows: after the step, or all the time
+  int64_t read = -1;                           // column of a head that a later stage reads; -1: none
+  bool kept = false, callers = false;          // rows that outlive the step, or belong to the caller
 };
 Graph to_the_cache(const ToTheCache& how) {
   constexpr int64_t kHead = 8;
@@ -134,8 +135,9 @@ TEST(Graph, AStepIsItsStagesInOrder) {
   }
 }
 
-// Of a chain two neighbours live at a time, however long it is; none of them where another one is.
-TEST(Graph, AValueGivesItsPlaceToWhatComesAfterItsLastReader) {
+// Only two neighbouring values of a chain are alive at a time, however long the chain, and they never
+// overlap.
+TEST(Graph, AValuesMemoryIsReusedAfterItsLastReader) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const int64_t tokens = 64;
   const auto bytes = [&](int count) {
@@ -199,8 +201,9 @@ TEST(Graph, WhatDoesNotFitIsRefusedByName) {
       std::string::npos);
 }
 
-// A run leaves values unwritten only where nobody else reads them; a stage between its own breaks it, and so does a cut.
-TEST(GraphRuns, CoverWhatNobodyElseSees) {
+// A run may leave values unwritten only if no other stage reads them. A foreign stage or a cut between its
+// stages breaks the run.
+TEST(GraphRuns, CoverValuesThatNoOtherStageReads) {
   MoeConfig config = known_moe("gpt-oss-20b").value();
   EXPECT_TRUE(first_run<ExpertMlp>(moe_graph(config).graph).has_value());
   EXPECT_TRUE(first_run<GroupedMlp>(moe_graph(config).graph).has_value());
@@ -208,7 +211,7 @@ TEST(GraphRuns, CoverWhatNobodyElseSees) {
   EXPECT_TRUE(first_run<RouteGroup>(moe_graph(config).graph).has_value());
   EXPECT_FALSE(first_run<NormRouterRoute>(moe_graph(config).graph).has_value());
   EXPECT_FALSE(first_run<CombineNorm>(moe_graph(config).graph).has_value());
-  // Who reads h, or the groups, besides.
+  // Another stage reads h, or the groups.
   for (const char* value : {"h", "position", "g"}) {
     MoeGraph made = moe_graph(config);
     for (size_t i = 0; i < made.graph.values().size(); ++i)
@@ -220,11 +223,13 @@ TEST(GraphRuns, CoverWhatNobodyElseSees) {
     EXPECT_EQ(first_run<GroupedMlp>(made.graph).has_value(), std::string_view(value) != "h") << value;
   }
   config.lora_rank = 8, config.lora_adapters = 2;
-  EXPECT_FALSE(first_run<RouterRoute>(moe_graph(config).graph).has_value()) << "adapters stand between";
+  EXPECT_FALSE(first_run<RouterRoute>(moe_graph(config).graph).has_value())
+      << "adapters run between its stages";
   EXPECT_TRUE(first_run<RouteGroup>(moe_graph(config).graph).has_value());
   config.lora_rank = config.lora_adapters = 0;
   config.per_expert = true;
-  EXPECT_FALSE(first_run<ExpertMlp>(moe_graph(config).graph).has_value()) << "one activation for all";
+  EXPECT_FALSE(first_run<ExpertMlp>(moe_graph(config).graph).has_value())
+      << "the fused kernel has one activation for all experts";
   config.per_expert = false;
   config.norm_x = config.norm_y = true;
   EXPECT_TRUE(first_run<NormRouterRoute>(moe_graph(config).graph).has_value());
@@ -235,8 +240,8 @@ TEST(GraphRuns, CoverWhatNobodyElseSees) {
   EXPECT_TRUE(first_run<NormRouterRoute>(moe_graph(config).graph)->x_unaligned);
 }
 
-// Of whole models: who norms queries and keys has the run, in every layer.
-TEST(GraphRuns, HeadsAreNormedTurnedAndStoredWhereTheModelNormsThem) {
+// In whole models: every layer has the run if the model normalizes queries and keys.
+TEST(GraphRuns, HeadsAreNormedRotatedAndStoredWhereTheModelNormsThem) {
   const auto run_of = [](const std::string& name) {
     const auto model = read_model_config(std::string(SLUICE_SOURCE_DIR) + "/tests/data/" + name);
     EXPECT_TRUE(model.ok()) << model.status().message;
@@ -259,7 +264,8 @@ TEST(GraphRuns, HeadsAreNormedTurnedAndStoredWhereTheModelNormsThem) {
   EXPECT_FALSE(found->x_unaligned);
 }
 
-// The norms are of the heads that turn, alike, and nothing stands between; what a kernel leaves of keys and values nobody reads.
+// The norms cover exactly the rotated heads, with equal parameters and no stage in between; no stage reads
+// the keys and values that the kernel leaves unwritten.
 TEST(GraphRuns, HeadsOnTheirWayToTheCacheAreReadNowhereElse) {
   using Between = ToTheCache::Between;
   const auto normed = [](const ToTheCache& how) {
@@ -276,19 +282,20 @@ TEST(GraphRuns, HeadsOnTheirWayToTheCacheAreReadNowhereElse) {
   EXPECT_FALSE(normed({.normed = false}));
   EXPECT_FALSE(normed({.between = Between::kStage}));
   EXPECT_FALSE(normed({.between = Between::kCut}));
-  EXPECT_FALSE(normed({.eps_of_keys = 1e-5})) << "one eps for both norms";
-  EXPECT_FALSE(normed({.normed_keys = 24})) << "values are normed";
+  EXPECT_FALSE(normed({.eps_of_keys = 1e-5})) << "both norms must have the same eps";
+  EXPECT_FALSE(normed({.normed_keys = 24})) << "values must not be normalized";
   EXPECT_FALSE(normed({.normed_keys = 24, .stored_keys = 24}));
   EXPECT_TRUE(turned({.normed_keys = 24}));
   EXPECT_TRUE(projected({}));
-  // Queries, keys and values once more, and all of them.
+  // A later stage also reads queries, keys or values; then the rows belong to the caller, or outlive the
+  // step.
   for (const int64_t read : {0, 8, 16, 24}) {
     EXPECT_EQ(normed({.read = read}), read != 16) << read;
     EXPECT_EQ(turned({.read = read}), read != 16) << read;
     EXPECT_EQ(projected({.read = read}), read < 16) << read;
   }
   EXPECT_FALSE(normed({.callers = true}) || turned({.callers = true}) || projected({.callers = true}))
-      << "the caller may read what its stages leave";
+      << "the caller may read rows that the stages leave unwritten";
   EXPECT_FALSE(normed({.kept = true}) || turned({.kept = true}) || projected({.kept = true}));
 }
 

@@ -20,7 +20,8 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The shared library under test also resolves operator new to these functions, because the executable comes first.
+// The shared library under test uses these operators, too, because the dynamic linker searches the executable
+// first.
 void* operator new(std::size_t bytes) { return counted(bytes, 1); }
 void* operator new[](std::size_t bytes) { return counted(bytes, 1); }
 void* operator new(std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<size_t>(a)); }

@@ -1,4 +1,4 @@
-// Counts this process's calls of operator new, because launch paths must not allocate.
+// Counts this process's calls of operator new. Launch paths must not allocate.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// The parts of a suite of cases. Each operation specializes Suite in tests/cases/<op>.h.
+// The parts of a case suite. Each operation specializes Suite in tests/cases/<op>.h.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -17,8 +17,8 @@ enum class Fill : uint8_t {
   kSomeNan,     // a few NaN among the numbers
   kRareNan,     // one in some thousand numbers
   kInfinite,    // a few infinities
-  kTiny,        // numbers around and below the smallest normal
-  kHuge,        // numbers near the largest
+  kTiny,        // numbers around and below the smallest normal float
+  kHuge,        // numbers near the largest float
   kEmpty,       // no work: all ids -1, all experts empty
   kSkewed,      // everything on one expert, one sequence or one row
 };
@@ -108,7 +108,7 @@ inline int64_t one_of(Random& random, std::initializer_list<int64_t> values) {
   return one_of(random, std::span<const int64_t>(values.begin(), values.size()));
 }
 
-// Adds a copy of each case with strided rows; in the copy, rows may begin at any element.
+// Adds an unaligned copy of each case with strided rows; its rows may begin at any element.
 template <class Op>
 void add_unaligned(std::vector<Case<Op>>* cases) {
   const size_t count = cases->size();

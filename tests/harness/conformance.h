@@ -1,5 +1,5 @@
-// Runs every registered candidate on every case and compares it with the one reference. Registering a new
-// kernel is enough to test it.
+// Runs every registered candidate on every case and compares the outputs with the reference. A new kernel is
+// tested once it is registered.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ class Conformance : public ::testing::Test {
 TYPED_TEST_SUITE_P(Conformance);
 
 // Checks that (a) every candidate accepts some case, (b) some candidate accepts each case on every device,
-// and the results are correct.
+// and (c) all results are correct.
 TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
   using Op = TypeParam;
   const auto devices = every_level(3);
@@ -64,21 +64,23 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
       if (this->HasFatalFailure()) return;
       if (test.spread == Spread::kStridedRows) this->odd_addresses(*device, test, name, index);
       if (this->HasFatalFailure()) return;
-      EXPECT_TRUE(accepted) << name << ": nobody accepts it on " << text(device->info());
+      EXPECT_TRUE(accepted) << name << ": no candidate accepts it on " << text(device->info());
     }
   }
-  // A candidate may need instructions that this machine lacks; the test names such candidates instead of passing silently.
+  // A candidate may need instructions that this machine lacks. The test names such candidates, so that they
+  // do not pass silently.
   for (std::string_view name : idle) {
     bool could_run = false;
     for (const Candidate<Op>* c : cpu::catalog().template table<Op>())
       for (const Case<Op>& test : Suite<Op>::cases())
         if (c->name == name) could_run |= c->supports(test.problem, devices.back()->info()).accepted();
     EXPECT_FALSE(could_run) << name << " accepted no case";
-    std::printf("[   note   ] %s: not run, this machine lacks what it needs\n", std::string(name).c_str());
+    std::printf("[   note   ] %s: not run, because this machine lacks its instructions\n",
+                std::string(name).c_str());
   }
 }
 
-// Everything that validate() and supports() accept must pass, also on problems that no case lists.
+// Problems that validate() and supports() accept must pass, also those that no case lists.
 // SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED set the number of problems and the seed.
 TYPED_TEST_P(Conformance, FuzzedProblems) {
   using Op = TypeParam;
@@ -113,10 +115,10 @@ TYPED_TEST_P(Conformance, FuzzedProblems) {
       if (this->HasFatalFailure()) return;
     }
   }
-  EXPECT_GT(ran, 20) << "the fuzzer draws problems that nobody accepts";
+  EXPECT_GT(ran, 20) << "the fuzzer generates too few problems that a candidate accepts";
 }
 
-// The bits must not depend on the number of threads that share the work.
+// The number of threads must not change the bits.
 TYPED_TEST_P(Conformance, SameBitsOnAnyNumberOfThreads) {
   using Op = TypeParam;
   for (const Case<Op>& test : Suite<Op>::cases()) {
@@ -141,7 +143,8 @@ TYPED_TEST_P(Conformance, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// A wrong tensor is refused before anything runs; the error names it, what was wanted and what was found.
+// A wrong tensor is rejected before anything runs; the error names the tensor, the wanted property and the
+// found one.
 TYPED_TEST_P(Conformance, BadTensorsAreRefusedByName) {
   using Op = TypeParam;
   using Args = typename Op::Args;
@@ -181,7 +184,7 @@ TYPED_TEST_P(Conformance, BadTensorsAreRefusedByName) {
   }
 }
 
-// Every field survives printing and parsing, and the error for an unknown field names its nearest neighbor.
+// Every field survives printing and parsing, and the error for an unknown field names the nearest field.
 TYPED_TEST_P(Conformance, ProblemsReadBack) {
   using Op = TypeParam;
   for (const Case<Op>& test : Suite<Op>::cases()) {

@@ -1,4 +1,4 @@
-// Lets an environment variable make a test run longer.
+// Reads a count from an environment variable, which can make a test longer.
 #pragma once
 #include <cstdlib>
 

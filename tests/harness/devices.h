@@ -1,4 +1,4 @@
-// The devices that suites run on: this machine, once for each of its levels of vector instructions.
+// The devices of the suites: this machine, once per level of vector instructions.
 #pragma once
 #include <memory>
 #include <vector>

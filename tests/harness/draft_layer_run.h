@@ -1,4 +1,4 @@
-// Runs a draft layer over recorded features, and compares it with the float64 runs of tools/parity.
+// Runs a draft layer on recorded features and compares it with the float64 runs of tools/parity.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -15,14 +15,14 @@
 namespace sluice::test {
 
 inline constexpr int64_t kDraftPositions = 9,
-                         kDraftRows = 11;  // with the model's features; and with those of drafts
+                         kDraftRows = 11;  // rows with the model's features; rows after drafts
 
 struct RecordedDrafts {
   std::vector<float> features;
   std::vector<int32_t> ids, tokens;
   RecordedRows stream, hidden;
 };
-// Reads a file as record_eagle3.py describes it.
+// Reads a file in the format that record_eagle3.py describes.
 inline RecordedDrafts recorded_drafts(const std::string& path) {
   RecordedDrafts out;
   const auto file = Checkpoint::open(path);
@@ -35,7 +35,7 @@ inline RecordedDrafts recorded_drafts(const std::string& path) {
   return out;
 }
 
-// Activations as bytes, from floats and back.
+// Converts floats to activation bytes, and back.
 inline std::vector<std::byte> as_activations(DType x, const std::vector<float>& values) {
   std::vector<std::byte> out(static_cast<size_t>(bytes_of(x, std::ssize(values))));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -52,7 +52,7 @@ inline std::vector<float> as_floats(DType x, const std::byte* from, int64_t coun
   return out;
 }
 
-// A draft layer with all that its steps need, for one sequence whose pages are not in order.
+// A draft layer with everything that its steps need, for one sequence whose pages are in shuffled order.
 class Drafter {
  public:
   static constexpr StepBounds kBounds{
@@ -65,7 +65,7 @@ class Drafter {
     workspace_.resize(layer_->workspace_bytes() + 64);
     const AttentionConfig& a = config_.attention;
     const int64_t elements = kBounds.pages * a.kv_heads * kBounds.page_size * a.head_dim;
-    // Positions that no step has written hold NaN.
+    // Unwritten positions hold NaN.
     for (auto* cache : {&k_, &v_})
       cache->assign(static_cast<size_t>(bytes_of(a.cache_type(), elements)), std::byte{0xFF});
     const auto view = [&](std::vector<std::byte>& cache) {
@@ -81,7 +81,7 @@ class Drafter {
     stream_.assign(rows, std::byte{0xFF}), hidden_.assign(rows, std::byte{0xFF});
   }
 
-  // Rows from position `first` on with the model's features; leaves their streams.
+  // Runs rows from position `first` on with the model's features, and keeps their streams.
   void extend(const RecordedDrafts& r, int64_t first, int64_t count) {
     const auto from = r.features.begin() + first * config_.features();
     source_ = as_activations(config_.x, {from, from + count * config_.features()});
@@ -90,14 +90,14 @@ class Drafter {
       return layer_->extend(in, held_, stream(), workspace(), device_.stream());
     });
   }
-  // The row at `position` after the draft that is left.
+  // Runs the row at `position`, after the latest draft.
   void next(int64_t position) {
     source_ = {hidden_.begin(), hidden_.begin() + bytes_of(config_.x, config_.hidden)};
     run(position, {token_[0]}, config_.hidden, [&](const DraftLayerIn& in) {
       return layer_->next(in, held_, stream(), workspace(), device_.stream());
     });
   }
-  // Drafts after these rows of the stream.
+  // Samples drafts after these rows of the stream.
   void draft(std::vector<int32_t> rows) {
     const auto n = std::ssize(rows);
     token_.assign(static_cast<size_t>(n), -2);
@@ -165,13 +165,14 @@ class Drafter {
   std::vector<int32_t> token_;
 };
 
-// What an error may be, as a multiple of what roundings of bf16 did to the recorded runs: the bounds of tests/models/parity_test.cc.
+// The allowed error, as a multiple of the effect of bf16 rounding in the recorded runs: the bounds of
+// tests/models/parity_test.cc.
 struct Allowed {
   double noise_scale, rms, most;
 };
 inline constexpr Allowed kBf16Roundings{1, 4, 2}, kF32Roundings{0x1p-16, 16, 16};
 
-// Rows from position `first` on.
+// Compares rows from position `first` on.
 inline void expect_within(const RecordedRows& want, const std::vector<float>& got, int64_t first,
                           const Allowed& allowed, const char* what) {
   const size_t width = want.value.size() / want.noise.size();
@@ -206,7 +207,7 @@ inline void expect_extended(Drafter& drafter, const RecordedDrafts& r, int64_t f
   EXPECT_EQ(drafter.tokens(), (std::vector<int32_t>{from, from + count})) << first;
 }
 
-// The drafts after the last position with features.
+// The drafts after the last position that has features.
 inline void expect_drafts(Drafter& drafter, const RecordedDrafts& r, int64_t rows, const Allowed& allowed) {
   drafter.draft({static_cast<int32_t>(rows - 1)});
   for (int64_t position = kDraftPositions; position < kDraftRows; ++position) {

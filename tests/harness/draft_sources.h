@@ -1,4 +1,4 @@
-// Drafts of known quality: right, wrong, or right now and then.
+// Drafts of known quality: right, wrong, or right from time to time.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace sluice::test {
 
-// Knows what each request answers without drafts, by its prompt.
+// Knows each request's answer without drafts, by its prompt.
 class KnownAnswers final : public DraftSource {
  public:
   enum class Kind : uint8_t { kRight, kWrong, kMixed };

@@ -1,4 +1,4 @@
-// The draft heads of tools/parity/record_eagle3.py, and a model that they could draft for.
+// The draft heads of tools/parity/record_eagle3.py, and a model that they can draft for.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class Eagle3Model {
   std::unique_ptr<LoadedModel> loaded_;
 };
 
-// A recorded head, changed before it is written.
+// A recorded head, modified before it is written.
 class ChangedHead {
  public:
   using Tensors = std::vector<StoredTensor>;
@@ -61,7 +61,7 @@ class ChangedHead {
                                             const DraftLoadOptions& options = {}) const {
     return LoadedDraft::load_eagle3(device, path(), model, options);
   }
-  // The message without the directory.
+  // The error message without the directory.
   std::string error(Device& device, const LoadedModel& model) const {
     const auto made = load(device, model);
     if (made.ok()) return "";

@@ -88,7 +88,7 @@ inline std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>&
     if (!tokens.ok()) break;
     for (const GeneratedToken& t : tokens.value()) {
       Answer& a = out[t.request];
-      EXPECT_EQ(a.finish, FinishReason::kNone) << "a token after the end";
+      EXPECT_EQ(a.finish, FinishReason::kNone) << "a token arrived after the end";
       a.push(t);
     }
   }
@@ -111,7 +111,8 @@ inline std::vector<Request> some_requests(int64_t vocab = kSmallVocab) {
   return out;
 }
 
-// The same requests, some with penalties, biases and logprob lists; one with prompt logprobs, and one with none of these.
+// The same requests with penalties, biases and logprob lists; one of them with prompt logprobs, and one
+// unchanged.
 inline std::vector<Request> adjusted_requests(int64_t vocab = kSmallVocab) {
   std::vector<Request> out = some_requests(vocab);
   out[0].sampling.frequency_penalty = 0.7, out[0].sampling.logprobs = 4;
@@ -126,7 +127,7 @@ inline std::vector<Request> adjusted_requests(int64_t vocab = kSmallVocab) {
 inline EngineOptions roomy() {
   return {.max_model_len = 128, .max_num_seqs = 8, .max_num_batched_tokens = 64, .page_size = 4};
 }
-// Options with which an answer's bits do not depend on concurrent requests.
+// Options under which an answer's bits do not depend on concurrent requests.
 inline EngineOptions invariant(EngineOptions options = roomy()) {
   options.policy.batch_invariant = true;
   return options;

@@ -1,5 +1,6 @@
-// The small models of tests/data/qwen3_moe and tests/data/deepseek_v3, named as "qwen3_moe/yarn", and the distance of their logits from the
-// recorded logits (tools/parity/record_qwen3_moe.py, record_deepseek_v3.py).
+// The small models of tests/data/qwen3_moe and tests/data/deepseek_v3, with names such as "qwen3_moe/yarn",
+// and the distance of their logits from the recorded logits (tools/parity/record_qwen3_moe.py,
+// record_deepseek_v3.py).
 #pragma once
 #include <gtest/gtest.h>
 
@@ -34,7 +35,7 @@ struct FamilyParity {
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     if (!loaded.ok()) return;
     model = std::move(loaded).value();
-    // Chunks of 9 tokens split a prompt into pieces that cross pages.
+    // Prompts are split into chunks of 9 tokens, which cross pages.
     auto made = Engine::make(device, model->config().decoder, model->weights(),
                              {.max_model_len = 64,
                               .max_num_seqs = 4,

@@ -1,5 +1,6 @@
-// A simulated GPU: the CPU's kernels behind memory that the host cannot access, with weights in fragments. It executes
-// nothing before a wait. Code that passes with it neither accesses device memory from the host nor misses a wait.
+// A simulated GPU: the CPU's kernels behind memory that the host cannot access, with weights in fragment
+// layout. It executes nothing before a wait. Code that works on it neither accesses device memory from the
+// host nor lacks a wait.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -16,7 +17,7 @@ namespace sluice::test {
 // Memory that is accessible only while a Door exists.
 class FarMemory {
  public:
-  ~FarMemory() { EXPECT_TRUE(blocks_.empty()) << "memory that nobody released"; }
+  ~FarMemory() { EXPECT_TRUE(blocks_.empty()) << "memory was not released"; }
   void* take(size_t bytes) {
     const size_t rounded = (bytes + 4095) / 4096 * 4096 + 4096;
     void* memory = mmap(nullptr, rounded, open_ ? PROT_READ | PROT_WRITE : PROT_NONE,
@@ -56,7 +57,7 @@ class FarMemory {
 
 class FarDevice final : public Device {
  public:
-  // dense: layout of the weights of its dense kernels.
+  // dense: the weight layout of the dense kernels.
   explicit FarDevice(WeightLayout dense = WeightLayout::kPanels16)
       : inner_(cpu::open_device({.threads = 2}).value()), info_(inner_->info()) {
     info_.name = "far", info_.backend = Backend::kCuda, info_.layout = dense;
@@ -96,8 +97,8 @@ class FarDevice final : public Device {
   }
 
  private:
-  // Presents the CPU's portable kernel for fragments as a kernel of this backend. Works with one device at
-  // a time: enqueue is a plain function, so its device is a static member.
+  // Presents the CPU's portable kernel for fragments as a kernel of this backend. Works with one device at a
+  // time, because enqueue is a plain function and so its device is a static member.
   template <class Op>
   struct Adopted {
     static inline const Candidate<Op>* of = nullptr;
@@ -107,7 +108,7 @@ class FarDevice final : public Device {
     }
     static inline Candidate<Op> card{};
   };
-  // Runs the work at once during a recording; otherwise defers it to the next wait.
+  // Runs work at once during a recording; otherwise defers it to the next wait.
   Status later(std::function<Status()> work) {
     if (recording_) return work();
     return pending_.push_back(std::move(work)), Status{};

@@ -1,4 +1,4 @@
-// The small decoder on a device with its own memory: the device's layouts, and the weights copied there.
+// The small decoder on a device with its own memory: weights are copied there, in the device's layouts.
 #pragma once
 #include "harness/device_weights.h"
 #include "harness/engine_runs.h"
@@ -11,7 +11,7 @@ class FarModel {
   std::unique_ptr<Engine> engine(const EngineOptions& options) {
     return engine_of(device_, model_.config, weights_.get(), options);
   }
-  // Launches each step separately, after the tokens of the previous step are known.
+  // Launches each step separately, once the previous step's tokens are known.
   std::unique_ptr<Engine> plain_engine() {
     EngineOptions options = invariant();
     options.steps_ahead = 0, options.recorded_sequences = 0;

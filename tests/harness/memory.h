@@ -13,7 +13,8 @@ namespace sluice::test {
 constexpr int64_t kGuardBytes = 256;
 constexpr int kGuardPattern = 0x5C;
 
-// The content of an output before the kernel runs: NaN for floats, an absurd number for integers (-1 would be a legal id).
+// The content of an output before the kernel runs: NaN for floats, an absurd number for integers, because -1
+// is a legal id.
 inline int poison_of(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kE4M3 ? 0xFF : 0xA7;
 }
@@ -52,12 +53,12 @@ class GuardedTensor {
   int64_t offset() const { return offset_; }
   int64_t total_bytes() const { return payload_ + 2 * kGuardBytes; }
 
-  // Overwrites the elements of outputs, but neither the guards nor the gaps between rows.
+  // Overwrites the elements of outputs, but neither guards nor gaps between rows.
   void poison() {
     for_rows(
         [&](std::byte* row) { std::memset(row, poison_of(view_.dtype), static_cast<size_t>(row_bytes_)); });
   }
-  // Whether guards and gaps are unchanged.
+  // Whether guards and gaps are still unchanged.
   bool intact() const {
     auto* self = const_cast<GuardedTensor*>(this);
     std::vector<bool> ours(static_cast<size_t>(total_bytes()), false);
@@ -118,8 +119,8 @@ class HostArgs {
   std::vector<Entry> tensors_;
 };
 
-// Copies the inputs of one operation to another operation's tensors of the same names and shapes, whose
-// rows may be strided. For operations that begin with another operation.
+// Copies one operation's inputs to another operation's tensors of equal names and shapes, whose rows may be
+// strided. For operations that begin with another operation.
 template <class From, class To>
 void copy_inputs(HostArgs<From>& from, HostArgs<To>& to) {
   for (auto& e : from.tensors()) {

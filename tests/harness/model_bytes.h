@@ -21,7 +21,7 @@ inline std::vector<std::byte> bytes_on(Device& device, const Tensor& t) {
 inline void expect_dense_bytes(Device& device, const LoadedModel& model, const Checkpoint& checkpoint) {
   const ModelConfig& config = model.config();
   for (const TensorSpec& spec : families().front()->tensors(config, MoeNaming::kGptOss)) {
-    // see expect_expert_bytes()
+    // compared by expect_expert_bytes()
     if (spec.weight.starts_with("experts.") && !spec.weight.ends_with("_bias")) continue;
     const Tensor at = model.weights()(spec.layer, spec.weight);
     ASSERT_TRUE(at.present()) << spec.weight;
@@ -33,7 +33,7 @@ inline void expect_dense_bytes(Device& device, const LoadedModel& model, const C
   }
 }
 
-// Experts in the device's layout, as the host packs them.
+// Experts in the device's layout, compared with experts packed by the host.
 inline void expect_expert_bytes(Device& device, const LoadedModel& model, const Checkpoint& checkpoint) {
   const MoeConfig& config = model.config().decoder.moe();
   for (int64_t layer = 0; layer < std::ssize(model.config().decoder.layers); ++layer) {

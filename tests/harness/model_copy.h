@@ -1,4 +1,4 @@
-// A copy of the shipped model in its own directory, for tests that damage it.
+// A copy of the shipped model in its own directory, for tests that damage the copy.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ inline const fs::path kShipped = fs::path(SLUICE_SOURCE_DIR) / "models/sluice-16
 
 inline std::string text_of(const fs::path& path) { return read_file(path.string(), 1 << 30).value(); }
 
-// Unchanged files are links.
+// Unchanged files are links to the shipped files.
 class ModelCopy {
  public:
   ModelCopy() : path_(fs::path(testing::TempDir()) / ("sluice_copy_" + std::to_string(getpid()))) {

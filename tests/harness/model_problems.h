@@ -1,5 +1,5 @@
-// Problems of known models' layers: their widths, ranks and rules, with few tokens and a number of experts
-// that fits the test's time.
+// Problems of known models' layers: their widths, ranks and rules, with few tokens and as many experts as the
+// test's time allows.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -18,12 +18,13 @@
 
 namespace sluice::test {
 
-// Elements of all experts' weights, and products with them, that a host can fill and follow in double
-// precision within about three seconds. Filling random bf16 numbers takes ten times as long as filling codes.
+// Bounds on the elements of all experts' weights and on their products, so that a host can fill them and
+// compute a double-precision reference in about three seconds. Filling random bf16 numbers takes ten times as
+// long as filling codes.
 inline int64_t model_weights(DType w) { return int64_t{w == DType::kE2M1 ? 32 : 16} << 20; }
 constexpr int64_t kModelProducts = int64_t{512} << 20;
 
-// Elements of both weight matrices of an expert.
+// The number of elements of an expert's two weight matrices.
 inline int64_t expert_elements(const MoeConfig& c, int64_t intermediate) {
   return (is_gated(c.act) ? 3 : 2) * c.hidden * intermediate;
 }
@@ -32,7 +33,8 @@ inline bool one_expert_fits(const MoeConfig& c) {
          expert_elements(c, c.shared_intermediate) <= model_weights(c.shared_w);
 }
 
-// A layer of a known model, or one rank's part of it. Uses the random number of ranks, or more until one expert is small enough.
+// A layer of a known model, or one rank's part of it. The number of ranks is random, and is increased until
+// one expert is small enough.
 inline MoeConfig random_known_layer(Random& random) {
   std::vector<std::string> names;
   std::istringstream all(known_moe_names());
@@ -49,13 +51,14 @@ inline MoeConfig random_known_layer(Random& random) {
                       .ep_rank = random.integer(0, ep - 1),
                       .ep_size = ep};
     const auto rank = sliced(whole, slice);
-    // The last ranks may be empty; the first never is.
+    // The last ranks may be empty; the first rank never is.
     const MoeConfig c = rank.ok() ? rank.value() : sliced(whole, {.tp_rank = 0, .tp_size = tp}).value();
     if (one_expert_fits(c)) return c;
   }
 }
 
-// Reduces the number of experts if their weights would be too large; the router still distributes rows over all experts.
+// Reduces the number of experts if their weights are too large; the router still distributes rows over all
+// experts.
 template <class Problem>
 void bound_experts(Problem* p, int64_t elements) {
   const int64_t most = std::max<int64_t>(1, model_weights(p->w) / elements);
@@ -74,7 +77,7 @@ inline void bound_experts(ExpertMlp::Problem* p) {
 
 inline void bound_experts(GroupedMlp::Problem* p) { bound_experts(&p->mlp); }
 
-// A stage of a random layer that this operation computes; empty if no layer has such a stage.
+// A stage of a random layer that is this operation; empty if no layer has such a stage.
 template <class Op>
 std::optional<typename Op::Problem> model_problem(Random& random) {
   for (int tries = 0; tries < 16; ++tries) {

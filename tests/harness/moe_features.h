@@ -1,5 +1,5 @@
-// Optional inputs and outputs of MoE layers: given ids, captured ids, padding, adapters, per-expert
-// activations, kernels by name. One suite for all devices; a fixture provides `Device& target()`.
+// Optional inputs and outputs of MoE layers: precomputed ids, captured ids, padding, adapters, per-expert
+// activations, kernels by name. One suite serves all devices; a fixture provides `Device& target()`.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace sluice::test {
 
 // A small layer with random weights on a device, and memory for calls of `tokens` tokens. Equal seeds give
-// equal weights and inputs, whatever else the config asks for.
+// equal weights and inputs, whatever else the config requests.
 class FeatureLayer {
  public:
   FeatureLayer(Device& device, const MoeConfig& config, int64_t tokens, const MoeBackend& backend = {})
@@ -26,7 +26,7 @@ class FeatureLayer {
     moe_ = std::move(planned).value();
     MoeWeights host;
     for (const auto& [spec, tensor] : weight_slots(c, &host)) {
-      // Each tensor has its own generator, so an additional tensor changes no other tensor.
+      // Each tensor has its own generator, so that an additional tensor changes no other tensor.
       uint64_t seed = 11;
       for (const char letter : spec.name) seed = seed * 31 + static_cast<uint64_t>(letter);
       Random random(seed);
@@ -117,7 +117,8 @@ inline MoeConfig feature_config(const char* model) {
 constexpr const char* kFeatureModels[] = {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3"};
 constexpr int64_t kFeatureTokens[] = {1, 5, 70};
 
-// Whether two layers run the same kernels in the stages whose names begin with `stages`: equal bits are promised only then.
+// Whether two layers run the same kernels in the stages whose names begin with `stages`; only then must the
+// bits agree.
 inline bool same_kernels(const FeatureLayer& a, const FeatureLayer& b, int64_t tokens,
                          std::string_view stages) {
   const auto of = [&](const FeatureLayer& layer) {
@@ -133,7 +134,7 @@ template <class Fixture>
 class MoeFeaturesOn : public Fixture {};
 TYPED_TEST_SUITE_P(MoeFeaturesOn);
 
-// Passing in the ids and weights that a router chose gives the same bits as the router.
+// Precomputed ids and weights, equal to the router's, give the same bits as the router.
 TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
   for (const char* model : kFeatureModels) {
     for (const int64_t tokens : kFeatureTokens) {
@@ -180,7 +181,7 @@ TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
   }
 }
 
-// A rank keeps its own experts, but captured ids number the experts of the whole model.
+// A rank computes only its own experts, but captured ids are those of the whole model.
 TYPED_TEST_P(MoeFeaturesOn, CapturedIdsAreThoseOfTheWholeModel) {
   for (const int64_t tokens : kFeatureTokens) {
     MoeConfig config = feature_config("gpt-oss-120b");
@@ -191,10 +192,11 @@ TYPED_TEST_P(MoeFeaturesOn, CapturedIdsAreThoseOfTheWholeModel) {
     FeatureLayer whole(this->target(), config, tokens);
     EXPECT_EQ(whole.run(), y);
     EXPECT_EQ(whole.template get<int32_t>(whole.io().captured), ids);
-    EXPECT_EQ(whole.moe().kernels(tokens), plain.moe().kernels(tokens)) << "it costs something";
+    EXPECT_EQ(whole.moe().kernels(tokens), plain.moe().kernels(tokens))
+        << "capturing must not change the kernels";
     EXPECT_FALSE(whole.moe().choice(tokens, whole.workspace()).ids.present());
     whole.check();
-    // Captures to an address at which no buffer begins.
+    // Captures ids to an address inside a buffer.
     const auto memory = OwnedTensor::make(
         this->target(), slot("", Role::kOut, DType::kI32, {tokens * config.top_k + 1}), "test");
     whole.io().captured.data = memory.value().view().template as<int32_t>() + 1;
@@ -241,7 +243,7 @@ TYPED_TEST_P(MoeFeaturesOn, RowsOfPaddingHaveNoExpert) {
   }
 }
 
-// The bits of y are the same with and without the norm, on every path, and even if the norm overwrites x.
+// The bits of y are the same with and without the norm, on every path, even if the norm overwrites x.
 TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
   for (const char* model : {"gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
     for (const int64_t tokens : kFeatureTokens) {
@@ -269,13 +271,14 @@ TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
   }
 }
 
-// Whether a stage has its own kernel.
+// Whether a stage runs as a kernel of its own.
 inline bool runs_alone(const Moe& moe, int64_t tokens, std::string_view stage) {
   const auto kernels = moe.kernels(tokens);
   return std::any_of(kernels.begin(), kernels.end(), [&](const auto& k) { return k.first == stage; });
 }
 
-// y equals the output of a layer whose input was normed in advance: bit for bit, unless the router computes the norm itself.
+// y equals the output of a layer whose input was normalized in advance: bit for bit, unless the router
+// computes the norm itself.
 TYPED_TEST_P(MoeFeaturesOn, NormsWhatItReads) {
   for (const char* model : {"gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
     for (const int64_t tokens : kFeatureTokens) {
@@ -318,7 +321,8 @@ TYPED_TEST_P(MoeFeaturesOn, EachExpertHasItsOwnActivation) {
       FeatureLayer layer(this->target(), config, tokens);
       EXPECT_NE(layer.run(), plain.run()) << model;
       layer.check();
-      // Equal parameters for every expert must act like the config's parameters: the outputs agree with the config's references.
+      // Equal parameters for every expert act like the config's parameters: the outputs agree with the
+      // config's references.
       std::vector<float> same;
       for (int64_t e = 0; e < config.experts; ++e)
         for (const double v : {config.alpha, config.beta, config.limit})
@@ -350,7 +354,7 @@ TYPED_TEST_P(MoeFeaturesOn, AdaptersOnTheRouterRowByRow) {
       };
       const auto with = logits(layer), without = logits(base);
       const auto each = static_cast<std::ptrdiff_t>(with.size()) / tokens;
-      // With fused stages, the base layer's router is another kernel.
+      // With fused stages, the base layer's router is another kernel, so its bits may differ.
       const bool same_router = runs_alone(base.moe(), tokens, "router");
       for (int64_t t = 0; t < tokens; ++t) {
         const bool adapted = adapter[static_cast<size_t>(t)] >= 0;
@@ -382,7 +386,7 @@ TYPED_TEST_P(MoeFeaturesOn, AllAtOnceRecordedHasTheBitsOfACall) {
   }
 }
 
-// Every expert kernel that accepts the layer, selected by its whole name, by its last part, and by phase.
+// Every expert kernel that accepts the layer, selected by full name, by the name's last part, and by phase.
 TYPED_TEST_P(MoeFeaturesOn, KernelsOfTheExpertsByName) {
   Device& device = this->target();
   const MoeConfig config = feature_config("gpt-oss-120b");
@@ -424,7 +428,7 @@ TYPED_TEST_P(MoeFeaturesOn, KernelsOfTheExpertsByName) {
   EXPECT_EQ(unknown.status().code, Code::kInvalidArgument);
   EXPECT_NE(unknown.status().message.find("moe backend: wanted auto or one of "), std::string::npos);
 
-  // Prefers a kernel that starts from ids; otherwise takes a kernel for single products.
+  // Prefers a kernel that starts from ids; otherwise returns a kernel for single products.
   std::string named = accepted;
   for (const Candidate<ExpertMlp>* c : device.catalog().template table<ExpertMlp>())
     if (c->name.find("mxfp4_fewtokens") != std::string_view::npos) named = c->name;

@@ -1,4 +1,4 @@
-// An MoE layer with random weights, written as a checkpoint in any naming.
+// An MoE layer with random weights, written as a checkpoint in any tensor naming.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 namespace sluice::test {
 
-// One row-major matrix: bf16, or codes and scales.
+// One row-major matrix: bf16, or MXFP4 codes and scales.
 struct RandomMatrix {
   int64_t rows = 0, width = 0;
   bool fp4 = false;
@@ -21,10 +21,10 @@ struct RandomMatrix {
   int64_t row_bytes() const { return fp4 ? width / 2 : 2 * width; }
 };
 
-// The whole layer by features, with separate gates and ups.
+// The whole layer in feature order, with separate gates and ups.
 struct RandomMoe {
   MoeConfig config;
-  std::vector<RandomMatrix> gate, up, down;  // of each expert; gate is empty if the activation has none
+  std::vector<RandomMatrix> gate, up, down;  // one per expert; gate is empty if the activation has no gate
   RandomMatrix shared_gate, shared_up, shared_down;  // bf16
   std::vector<uint16_t> router, router_bias;         // bf16
   std::vector<float> correction_bias;
@@ -71,7 +71,7 @@ struct RandomMoe {
                              const auto& v) {
       if (!v.empty()) add(pattern, type, std::move(shape), v.data(), v.size() * sizeof(v[0]));
     };
-    // A single byte first, so that no later tensor is aligned.
+    // Begins with a single byte, so that no later tensor is aligned.
     add("odd", StoredType::kU8, {1}, "x", 1);
     add_all(n.router, StoredType::kBF16, {c.experts, c.hidden}, router);
     add_all(n.router_bias, StoredType::kBF16, {c.experts}, router_bias);
@@ -108,7 +108,7 @@ struct RandomMoe {
     return out;
   }
 
-  // Some rows, or some columns, of a bf16 matrix.
+  // Selected rows or columns of a bf16 matrix.
   static RandomMatrix rows_of(const RandomMatrix& m, int64_t first, int64_t count) {
     const auto at = m.w.begin() + static_cast<std::ptrdiff_t>(first * m.row_bytes());
     return {.rows = count,
@@ -126,7 +126,7 @@ struct RandomMoe {
     return out;
   }
 
-  // Gate and up of one expert (or `first` alone if `second` is null) as one row-major matrix, in `order`.
+  // Gate and up of one expert (only `first` if `second` is null) as one row-major matrix, in `order`.
   static RandomMatrix joined(const RandomMatrix& first, const RandomMatrix* second, GateOrder order) {
     if (!second) return first;
     RandomMatrix out{.rows = 2 * first.rows, .width = first.width, .fp4 = first.fp4, .w = {}, .scales = {}};
@@ -210,7 +210,7 @@ struct RandomMoe {
   }
 };
 
-// A checkpoint that was written and opened again.
+// A checkpoint that is written and opened again.
 struct Written {
   explicit Written(const std::vector<StoredTensor>& tensors) {
     write_tensors(at.file("model.safetensors"), tensors);
@@ -222,7 +222,7 @@ struct Written {
   std::unique_ptr<Checkpoint> checkpoint;
 };
 
-// A layer of each naming, at a size that a reference can follow.
+// A layer for each naming, small enough for a reference.
 inline MoeConfig small_config(MoeNaming naming) {
   const char* const kModels[] = {"gpt-oss-20b",   "gpt-oss-20b",   "gpt-oss-20b",     "deepseek-v4-flash",
                                  "deepseek-v3",   "qwen3-30b-a3b", "nemotron-3-nano", "minimax-m2",

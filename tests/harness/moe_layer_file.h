@@ -1,4 +1,5 @@
-// Writes a checkpoint of one gpt-oss layer of any size from a repeated block of random bytes, without holding it in memory.
+// Writes a checkpoint of one gpt-oss layer of any size by repeating a block of random bytes, so that it need
+// not fit in memory.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -30,7 +31,7 @@ inline void write_gpt_oss_layer(const std::string& path, const MoeConfig& c) {
   std::vector<std::byte> codes(kMiB), scales(kMiB);
   Random random(1);
   for (std::byte& b : codes)
-    b = static_cast<std::byte>(random.bits() & 0x3F);  // as bf16 below 2; as codes below 4
+    b = static_cast<std::byte>(random.bits() & 0x3F);  // read as bf16: below 2; read as codes: below 4
   for (std::byte& b : scales) b = static_cast<std::byte>(random.integer(119, 121));
   auto writer = SafetensorsWriter::create(path, tensors);
   ASSERT_TRUE(writer.ok()) << writer.status().message;

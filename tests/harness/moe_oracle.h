@@ -1,5 +1,5 @@
 // Compares MoE layers with PyTorch's results, recorded by tools/parity/record_moe.py and record_latent.py, on
-// any device. A fixture provides `targets()`, the devices, and `kF32`, whether they accept activations in f32.
+// any device. A fixture provides `targets()`, the devices, and `kF32`, whether they accept f32 activations.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 
 namespace sluice::test {
 
-// One recorded layer with one way of routing.
+// One recorded layer, routed in one way.
 struct RecordedMoe {
   std::string name;
   MoeConfig config;
@@ -29,12 +29,12 @@ struct RecordedMoe {
   std::vector<float> x;     // [tokens, hidden], bf16 values
   std::vector<int32_t> token_ids, ids;
   std::vector<float> weights, y, noise, noise_most, y_bf16;
-  std::vector<double> logit_error;  // of each token: the error that f32 sums may cause in a logit
+  std::vector<double> logit_error;  // per token: the error of a logit from f32 sums
   std::vector<StoredTensor> tensors;
 
-  // DeepSeek-V4: layer 0 in MXFP4 with a shared expert in FP8, layer 1 in bf16; routed by "score" or by
-  // "hash". With sqrt(softplus), the relative error of a score is half of its logit's error, and a weight
-  // is a score divided by a sum of scores.
+  // DeepSeek-V4: layer 0 in MXFP4 with a shared expert in FP8, layer 1 in bf16, routed by "score" or by
+  // "hash". With sqrt(softplus), a score's relative error is half of its logit's error, and a weight is a
+  // score divided by a sum of scores.
   static RecordedMoe deepseek_v4(int64_t layer, const std::string& way) {
     const auto file = open("deepseek-v4");
     const std::string number = std::to_string(layer), ffn = "layers." + number + ".ffn.";
@@ -55,7 +55,8 @@ struct RecordedMoe {
     r.read(*file, "input." + number + ".x", ffn + "gate.weight", mine);
     return r;
   }
-  // Nemotron 3 Super: experts between projections. With a sigmoid, the relative error of a score is its logit's error.
+  // Nemotron 3 Super: experts between latent projections. With a sigmoid, a score's relative error is its
+  // logit's error.
   static RecordedMoe nemotron_3() {
     const auto file = open("nemotron-3-super");
     const std::string mixer = "backbone.layers.0.mixer.";
@@ -118,7 +119,8 @@ struct RecordedMoe {
   void take(const CheckpointTensor& t, const std::string& name) {
     tensors.push_back({{name, t.type, t.shape}, {t.data, t.data + t.bytes}});
   }
-  // From ops/router_gemm.h: the error of a sum of products is at most (width + 5) eps of their magnitudes.
+  // From ops/router_gemm.h: the error of a sum of products is at most (width + 5) eps times the sum of their
+  // magnitudes.
   void bound_logits(const std::vector<float>& gate) {
     const auto width = static_cast<size_t>(config.hidden);
     for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
@@ -218,7 +220,7 @@ class OracleRun {
   std::unique_ptr<Moe> moe_;
 };
 
-// Compares rows of y, relative to the error allowed.
+// Compares rows of y; errors are relative to the allowed error.
 inline void expect_rows_within(const RecordedMoe& r, const std::vector<float>& y, double noise_scale,
                                double rms_allowed, double most_allowed) {
   const auto hidden = static_cast<size_t>(r.config.hidden);
@@ -235,7 +237,7 @@ inline void expect_rows_within(const RecordedMoe& r, const std::vector<float>& y
   }
 }
 
-// Expects the recorded experts in order, and weights within the error of f32 logits.
+// Expects the recorded experts in order, and weights within the error caused by f32 logits.
 inline void expect_choice(const RecordedMoe& r, const OracleRun::Answer& a, int64_t tokens) {
   const auto k = static_cast<size_t>(r.config.top_k), slots = a.ids.size() / static_cast<size_t>(tokens);
   for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
@@ -250,7 +252,7 @@ inline void expect_choice(const RecordedMoe& r, const OracleRun::Answer& a, int6
 template <class Fixture>
 class MoeOracleOn : public Fixture {
  protected:
-  // Checks every recorded layer after `change`; a layer is skipped if `change` returns false.
+  // Checks every recorded layer after `change`; if `change` returns false, the layer is skipped.
   template <class Change>
   void expect_recorded(double noise_scale, double rms_allowed, double most_allowed, Change change) {
     for (const RecordedMoe& recorded : RecordedMoe::all()) {
@@ -271,8 +273,8 @@ class MoeOracleOn : public Fixture {
 };
 TYPED_TEST_SUITE_P(MoeOracleOn);
 
-// The bounds and their reason are those of tests/models/parity_test.cc: an implementation in bf16 rounds
-// each stored value once, so its error is another sample of the spread that the recorded runs measure.
+// Bounds as in tests/models/parity_test.cc: a bf16 implementation rounds each stored value once, so its error
+// is another sample from the distribution of the recorded runs.
 TYPED_TEST_P(MoeOracleOn, LayersInBf16AreWithinTheNoiseOfTheirRoundings) {
   this->expect_recorded(1, 4, 2, [](MoeConfig*) { return true; });
 }
@@ -287,13 +289,14 @@ TYPED_TEST_P(MoeOracleOn, ASharedExpertAsASlotIsWithinTheSameNoise) {
 
 // The same roundings, 2^16 times finer, plus the error of sums (at most 160 terms here).
 TYPED_TEST_P(MoeOracleOn, LayersInF32AreWithinTheNoiseOfTheirSums) {
-  if (!TypeParam::kF32) GTEST_SKIP() << "activations in f32 are the CPU's alone";
+  if (!TypeParam::kF32) GTEST_SKIP() << "only the CPU accepts f32 activations";
   this->expect_recorded(0x1p-16, 16, 16, [](MoeConfig* c) { return c->x = c->g = DType::kF32, true; });
 }
 
-// The ranks' outputs add up, whether ranks split the experts or, if an expert has more than one block of 32, its width.
+// The ranks' outputs add up to the layer, whether ranks split the experts or, if an expert has more than one
+// block of 32, its width.
 TYPED_TEST_P(MoeOracleOn, RanksAddUpToTheRecord) {
-  if (!TypeParam::kF32) GTEST_SKIP() << "activations in f32 are the CPU's alone";
+  if (!TypeParam::kF32) GTEST_SKIP() << "only the CPU accepts f32 activations";
   for (const RecordedMoe& recorded : RecordedMoe::all()) {
     MoeConfig config = recorded.config;
     config.x = config.g = DType::kF32;
@@ -314,7 +317,8 @@ TYPED_TEST_P(MoeOracleOn, RanksAddUpToTheRecord) {
   }
 }
 
-// Canary and fingerprints cover every matrix of a layer: both detect a corrupted matrix, and so do the outputs.
+// Canary and fingerprints cover every matrix of a layer: both detect a corrupted matrix, and so does a
+// comparison of outputs.
 TYPED_TEST_P(MoeOracleOn, ASpoiltMatrixIsFound) {
   for (const RecordedMoe& recorded : RecordedMoe::all()) {
     for (Device* device : this->targets()) {
@@ -343,7 +347,8 @@ TYPED_TEST_P(MoeOracleOn, ASpoiltMatrixIsFound) {
   }
 }
 
-// PyTorch also rounds W13's sums and weights before W2. If its results broke a bound, the bound would be too narrow.
+// PyTorch also rounds W13's sums, and the weights before W2. If PyTorch's results exceeded a bound, the bound
+// would be too narrow.
 TYPED_TEST_P(MoeOracleOn, PyTorchsOwnBf16IsWithinTheBounds) {
   for (const RecordedMoe& recorded : RecordedMoe::all()) {
     SCOPED_TRACE(recorded.name);

@@ -19,14 +19,14 @@ inline double value_of(const RandomMatrix& m, int64_t row, int64_t k) {
   return kE2M1Values[code] * e8m0_value(m.scales[static_cast<size_t>(flat / 32)]);
 }
 
-// The largest error of any correct layer, and the largest magnitude of its output, for one token and one column.
+// The largest error of any correct layer, and the largest magnitude of its output, per token and column.
 struct Reach {
   double error = 0, magnitude = 0;
 };
 
-// Bounds of one expert with outputs of type `g`, for every token and column: W13's bound
-// (ops/expert_gemm.h) propagates through W2, whose own sum has an error of at most (width + 5) eps of its
-// magnitude, and the result is rounded.
+// Bounds of one expert with outputs of type `g`, for every token and column. W13's bound (ops/expert_gemm.h)
+// propagates through W2; W2's own sum adds an error of at most (width + 5) eps of its magnitude; then the
+// result is rounded.
 inline std::vector<Reach> reach_of(const MoeConfig& c, ExpertGemm::Problem p, RandomMatrix up,
                                    const RandomMatrix& down, const Tensor& x, const uint16_t* up_bias,
                                    const uint16_t* down_bias, DType g) {
@@ -65,7 +65,8 @@ inline std::vector<Reach> reach_of(const MoeConfig& c, ExpertGemm::Problem p, Ra
   return out;
 }
 
-// Bounds of the layer: router weights add up to at most `scale`, so no sum over experts is worse than the worst expert.
+// Bounds of the layer: router weights add up to at most `scale`, so a sum over experts is no worse than the
+// worst expert.
 inline std::vector<Reach> reach_of(const RandomMoe& m, const Tensor& x) {
   const MoeConfig& c = m.config;
   const ExpertProblems p = expert_problems(c);
@@ -89,11 +90,11 @@ inline std::vector<Reach> reach_of(const RandomMoe& m, const Tensor& x) {
     const auto shared = reach_of(c, p.shared_up, up, m.shared_down, x, nullptr, nullptr, y);
     for (size_t i = 0; i < out.size(); ++i) {
       out[i].error += shared[i].error, out[i].magnitude += shared[i].magnitude;
-      // Slots are rounded separately: the half ulps of the parts add up to at most twice the half ulp of their sum.
+      // Slots are rounded separately: the half ulps of the parts add up to at most twice the sum's half ulp.
       if (c.shared_as_slots) out[i].error += half_ulp(y, shared[i].magnitude + shared[i].error);
     }
   }
-  // Combining rounds slots + 6 times, and y once.
+  // Combining rounds slots + 6 times, and then y once.
   const int64_t slots = c.top_k + shared_slots(c);
   for (Reach& r : out) r.error += static_cast<double>(slots + 7) * kF32Eps * r.magnitude;
   return out;

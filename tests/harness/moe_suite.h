@@ -1,6 +1,6 @@
-// An MoE layer on a device with its own memory, from a checkpoint to its output: compared with the
-// references, with the same layer on a CPU, and with its own recording. One suite for all such devices; a
-// fixture provides `Device& target()`.
+// MoE layers on a device with its own memory, from a checkpoint to the output: compared with the references,
+// with the same layer on a CPU, and with their own recordings. One suite serves all such devices; a fixture
+// provides `Device& target()`.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 
 namespace sluice::test {
 
-// gpt-oss at a size that a reference can follow: widths that are not multiples of 64, and seven blocks of
+// gpt-oss at a size for which a reference is fast: widths that are not multiples of 64, and seven blocks of
 // 32, which no number of ranks divides evenly.
 inline MoeConfig small_gpt_oss() {
   MoeConfig c = small_config(MoeNaming::kGptOss);
@@ -56,7 +56,8 @@ class Running {
     const auto first = [&](Tensor t) { return t.shape[0] = tokens, t; };
     return {.x = first(x_.view()), .residual = {}, .token_ids = {}, .y = first(y_.view())};
   }
-  // Uploads rows, overwrites y and the workspace with garbage, calls f, which enqueues, and returns y.
+  // Uploads rows, overwrites y and the workspace with garbage, calls f, which enqueues the layer, and returns
+  // y.
   template <class F>
   std::vector<uint16_t> answer(const std::vector<uint16_t>& rows, F f) {
     const Stream stream = device_.stream();
@@ -108,7 +109,8 @@ struct Model {
   Written file;
 };
 
-// For each token: whether every correct router must choose the same experts, and the relative error allowed for its weights.
+// Per token: whether every correct router must choose the same experts, and the relative error allowed for
+// its weights.
 struct Choice {
   bool clear;
   double weight_error;
@@ -138,17 +140,18 @@ inline std::vector<Choice> choices_of(const RandomMoe& m, const Tensor& x) {
     double worst = 0;
     for (const auto& [value, bound] : row) worst = std::max(worst, bound);
     const auto k = static_cast<size_t>(c.top_k);
-    // The softmax share of a chosen expert changes by at most a factor of e^(2 bound); a single expert always has share 1.
+    // The softmax weight of a chosen expert changes by at most a factor of e^(2 bound); a single expert
+    // always has weight 1.
     out.push_back(
         {row[k - 1].first - row[k].first > 2 * worst, k == 1 ? 0 : std::expm1(2 * worst) + 64 * kF32Eps});
   }
   return out;
 }
 
-// Compares y with the output of a layer on a CPU, or with the sum of the ranks, within the error that both may have.
+// Compares y with the output of a layer on a CPU, or with the ranks' sum, within the combined error of both.
 struct Agreement {
   int64_t compared = 0, skipped = 0;  // tokens
-  double worst = 0, loosest = 0;      // relative to the bound; bound relative to the largest output
+  double worst = 0, loosest = 0;      // error relative to the bound; bound relative to the largest output
 };
 inline Agreement agree(const RandomMoe& m, std::vector<uint16_t> rows, const std::vector<double>& y,
                        const std::vector<double>& wanted, double roundings) {
@@ -173,8 +176,8 @@ inline Agreement agree(const RandomMoe& m, std::vector<uint16_t> rows, const std
     }
   }
   out.loosest = loosest / largest;
-  EXPECT_GE(out.compared, 9 * out.skipped) << "near ties everywhere: nothing was compared";
-  EXPECT_LT(out.loosest, 0.5) << "a bound that anything would pass proves nothing";
+  EXPECT_GE(out.compared, 9 * out.skipped) << "too many near ties: hardly any token was compared";
+  EXPECT_LT(out.loosest, 0.5) << "the bound is too loose to prove anything";
   return out;
 }
 inline std::vector<double> numbers_of(const std::vector<uint16_t>& bits) {
@@ -221,7 +224,8 @@ TYPED_TEST_P(MoeOn, VerifyAndCanaryNoticeChangedBytes) {
   const auto loaded = model.load(device);
   Running run(device, loaded->config(), 5);
   (void)run.eager(random_rows(5, loaded->config().hidden, 7), loaded->weights());
-  // Scales that differ from the checkpoint's: the layer computes with them, but the canary compares with the checkpoint.
+  // Scales that differ from the checkpoint's: the layer computes with them, and the canary detects the
+  // difference.
   std::vector<uint8_t> scales(static_cast<size_t>(elements_of(loaded->weights().experts.down_scale)), 200);
   ASSERT_TRUE(
       device.copy(loaded->weights().experts.down_scale.data, scales.data(), scales.size(), device.stream())
@@ -245,12 +249,12 @@ TYPED_TEST_P(MoeOn, TheWholeLayerAgreesWithTheCpu) {
     if (tokens == 0) continue;
     const Agreement a = agree(model.moe, rows, numbers_of(y), this->on_cpu(model, rows), 2);
     std::printf(
-        "[   note   ] %d tokens: %d compared, %.3f of the bound, which is %.3f of the largest answer\n",
+        "[   note   ] %d tokens: %d compared, %.3f of the bound, which is %.3f of the largest output\n",
         static_cast<int>(tokens), static_cast<int>(a.compared), a.worst, a.loosest);
   }
 }
 
-// Routing that random data never has: every token goes to the same experts.
+// Routing that random data never produces: every token chooses the same experts.
 TYPED_TEST_P(MoeOn, AllTokensOnOneExpert) {
   Device& device = this->target();
   MoeConfig config = small_gpt_oss();
@@ -285,7 +289,7 @@ TYPED_TEST_P(MoeOn, ARecordingFollowsItsInputsAndHasTheBitsOfACall) {
     const auto recording = run.record(tokens, loaded->weights());
     ASSERT_TRUE(recording.ok()) << recording.status().message;
     std::vector<uint16_t> before;
-    for (uint64_t seed : {11, 12, 13, 11}) {  // other inputs have other routings; the first is repeated
+    for (uint64_t seed : {11, 12, 13, 11}) {  // different inputs route differently; the first is repeated
       const auto rows = random_rows(tokens, loaded->config().hidden, seed);
       const auto eager = run.eager(rows, loaded->weights());
       EXPECT_TRUE(run.replayed(*recording.value(), rows) == eager) << tokens << " tokens, seed " << seed;
@@ -323,7 +327,7 @@ TYPED_TEST_P(MoeOn, AReplacedExpertIsAsIfFreshlyLoadedUnderARecording) {
   EXPECT_EQ(loaded->fingerprint(), fresh.value()->fingerprint());
   EXPECT_TRUE(loaded->verify().ok());
   const auto new_y = run.replayed(*recording.value(), rows);
-  EXPECT_FALSE(new_y == old_y) << "some token must have met expert 5";
+  EXPECT_FALSE(new_y == old_y) << "some token must choose expert 5";
   EXPECT_TRUE(new_y == run.eager(rows, fresh.value()->weights()));
 }
 
@@ -376,7 +380,8 @@ TYPED_TEST_P(MoeOn, RanksAddUp) {
   }
 }
 
-// DeepSeek V3's choice of experts, whole and as ranks, compared with the same layer with a separate path for the shared expert.
+// DeepSeek V3's choice of experts, whole and split into ranks, compared with the same layer with a separate
+// path for the shared expert.
 TYPED_TEST_P(MoeOn, SharedSlotsGiveWhatAPathOfTheirOwnGives) {
   Device& device = this->target();
   MoeConfig config = small_config(MoeNaming::kDeepSeekV3);
@@ -414,15 +419,15 @@ TYPED_TEST_P(MoeOn, SharedSlotsGiveWhatAPathOfTheirOwnGives) {
     const std::vector<Reach> reach = reach_of(model.moe, x);
     double largest = 0, loosest = 0;
     for (size_t i = 0; i < got.size(); ++i) {
-      // The same router chose, with weights that differ by a few roundings. The separate path rounds its
-      // output to bf16, and ranks round their parts.
+      // The same router chose the experts, with weights that differ by a few roundings. The separate path
+      // also rounds its output to bf16, and ranks round their parts.
       const double bound = 2 * (reach[i].error + 64 * kF32Eps * reach[i].magnitude) +
                            4 * half_ulp(DType::kBF16, reach[i].magnitude);
       EXPECT_LE(std::abs(got[i] - apart[i]), bound) << tokens << " tokens, at " << i;
       EXPECT_LE(std::abs(got[i] - ranks[i]), bound) << tokens << " tokens, ranks, at " << i;
       largest = std::max(largest, std::abs(apart[i])), loosest = std::max(loosest, bound);
     }
-    EXPECT_LT(loosest, largest / 2) << "a bound that anything would pass proves nothing";
+    EXPECT_LT(loosest, largest / 2) << "the bound is too loose to prove anything";
   }
 }
 

@@ -1,4 +1,4 @@
-// Integers of a tensor, for comparison with lists written in a test.
+// A tensor's integers as a vector, to compare them with lists in a test.
 #pragma once
 #include <cstdint>
 #include <vector>

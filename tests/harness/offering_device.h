@@ -1,4 +1,4 @@
-// A device on which a fused operation of a few tokens has its own kernel.
+// A device with a kernel for a fused operation of few tokens.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,15 +9,16 @@
 
 namespace sluice::test {
 
-// A CPU with a kernel of Fused, an operation of several stages. The kernel runs the stages; its cost is
-// next to nothing up to kOwnTokens tokens, and above every alternative beyond. `inner` must outlive it.
+// A CPU with a kernel for Fused, an operation of several stages. The kernel runs the stages. Its cost is
+// nearly zero up to kOwnTokens tokens, and higher than every alternative beyond. `inner` must outlive the
+// device.
 template <class Fused>
 class Offering final : public Device {
  public:
   using Problem = typename Fused::Problem;
   using Args = typename Fused::Args;
   using Enqueue = Status (*)(const Problem&, const Args&, Workspace, Stream);
-  // `enqueue` runs in place of the stages.
+  // `enqueue`, if given, runs instead of the stages.
   explicit Offering(Device& inner, Enqueue enqueue = stage_by_stage) : inner_(inner) {
     parts_of = &inner;
     own_ = {.name = kName,
@@ -58,7 +59,7 @@ class Offering final : public Device {
   Status replay(const Recording& recording, Stream s) override { return inner_.replay(recording, s); }
 
  private:
-  // The device whose kernels compute the stages; static, because candidates are plain functions.
+  // The device whose kernels compute the stages; static because candidates are plain functions.
   static inline Device* parts_of = nullptr;
   static RunDecision decision(const Problem& p) {
     return decide_run<Fused>(p, parts_of->info(), parts_of->catalog());

@@ -1,4 +1,5 @@
-// A scheduler with a simulated device that only stores which prefix each cache slot holds, to check what a step reads.
+// A scheduler with a simulated device that stores only the prefix in each cache slot, to check what a step
+// reads.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -32,14 +33,14 @@ inline Tokens count_up(int32_t first, int32_t n) {
   return out;
 }
 
-// Stands for the keys and values of a token, which depend on all tokens before it.
+// Represents a token's keys and values, which depend on all tokens before it.
 inline uint64_t prefix_of(const std::vector<int32_t>& tokens) {
   uint64_t h = 1469598103934665603u;
   for (const int32_t token : tokens) h = (h ^ static_cast<uint64_t>(token + 1)) * 1099511628211u;
   return h;
 }
 
-// The sample of a request after `tokens`: one of a few tokens, so that answers are often equal.
+// The token that a request samples after `tokens`: one of a few values, so that answers often share tokens.
 inline int32_t sample_behind(const std::vector<int32_t>& tokens, const SamplingParams& p, int64_t number) {
   return static_cast<int32_t>(
       (prefix_of(tokens) >> 32 ^ p.seed.value_or(0) * 31 ^ static_cast<uint64_t>(number)) % 3);
@@ -57,7 +58,7 @@ inline std::vector<int32_t> answer_alone(const Request& request, int64_t positio
   return answer;
 }
 
-// Runs steps like Engine, some of them ahead.
+// Runs steps like Engine, optionally one step ahead.
 class PretendEngine {
  public:
   PretendEngine(const StepBounds& bounds, const SchedulerOptions& options, size_t ahead)
@@ -109,14 +110,14 @@ class PretendEngine {
   }
 
   Scheduler scheduler;
-  std::function<bool()> is_late;  // whether a mask that a step needs is late; empty: never
+  std::function<bool()> is_late;  // whether a needed mask is late; empty: never
 
  private:
   struct Step {
     std::vector<Chunk> chunks;
     std::vector<GeneratedToken> sampled;
   };
-  // Groups of layers share the pages, but store different values.
+  // Groups of layers share pages but store different values in them.
   uint64_t& slot(const Sequence& s, size_t group, int64_t position) {
     const int64_t page = s.pages[group].page.at(static_cast<size_t>(position / bounds_.page_size));
     return slots_.at(static_cast<size_t>(page * bounds_.page_size + position % bounds_.page_size));
@@ -124,13 +125,13 @@ class PretendEngine {
   static uint64_t stored(const std::vector<int32_t>& tokens, size_t group, int64_t at) {
     return prefix_of({tokens.begin(), tokens.begin() + at + 1}) + group;
   }
-  // Checks the positions below `end` that the rows of a chunk see.
+  // Checks the positions below `end` that a chunk's rows see.
   void expect_written(const Chunk& c, const std::vector<int32_t>& tokens, int64_t end) {
     for (size_t group = 0; group < windows_.size(); ++group) {
       const int64_t window = windows_[group];
       for (int64_t at = window > 0 ? std::max<int64_t>(0, c.first - window + 1) : 0; at < end; ++at)
         ASSERT_EQ(slot(*c.sequence, group, at), stored(tokens, group, at))
-            << "request " << c.sequence->id << ", group " << group << " reads another token at " << at;
+            << "request " << c.sequence->id << ", group " << group << " reads a wrong token at " << at;
     }
   }
   void execute(Step* step) {
@@ -177,7 +178,7 @@ class PretendEngine {
     for (const Chunk& c : chunks) rows += c.rows();
     return rows;
   }
-  // After a fault nothing that stands in the cache may be read.
+  // After a fault nothing in the cache may be read.
   void garble() { std::ranges::fill(slots_, 0); }
   void drop_ended() {
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kNarrowBytes = 4096;
 
-// Opens both ends, the reading end first. False: failed.
+// Opens both ends, the reading end first; false on failure.
 bool open_ends(Process::Out kind, int ends[2]) {
   if (kind != Process::Out::kTerminal) {
     if (pipe2(ends, O_CLOEXEC) != 0) return false;

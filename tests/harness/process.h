@@ -27,17 +27,18 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Reads until the program has written `bytes` bytes to the stream. False: it exited before.
+  // Reads until the program has written `bytes` bytes to the stream; false if it exited before.
   bool wait_for_out(size_t bytes) { return wait_for(result_.out, bytes); }
   bool wait_for_err(size_t bytes) { return wait_for(result_.err, bytes); }
-  // Waits without reading until the program can write no more (Out::kNarrow). False: it exited before, or a minute has passed.
+  // Waits, without reading, until the program can write no more (Out::kNarrow); false if it exited before or
+  // a minute has passed.
   bool wait_until_full() const;
   void send(int signal) const;
   Outcome finish();  // reads to the end and waits for the program
 
  private:
   bool wait_for(const std::string& text, size_t bytes);
-  bool read_some();  // false: both pipes are at their end
+  bool read_some();  // false if both pipes are at their end
   pid_t child_ = -1;
   int out_ = -1, err_ = -1;
   Outcome result_;

@@ -1,4 +1,4 @@
-// A directory with a small random gpt-oss model whose heads have the shapes of the large models.
+// A directory with a small random gpt-oss model whose heads have the large models' shapes.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ inline constexpr const char* kRandomGptOss = R"({
                    "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false},
   "quantization_config": {"quant_method": "mxfp4"}})";
 
-// Numbers of a size at which every stage changes the stream and no stage dominates it.
+// Magnitudes at which every stage changes the residual stream and no stage dominates it.
 inline void fill_random(const TensorSpec& spec, Random& random, StoredTensor* t) {
   t->bytes.resize(static_cast<size_t>(*stored_bytes(spec.type, spec.shape)));
   if (spec.type != StoredType::kBF16) {

@@ -1,4 +1,4 @@
-// Blocks with random weights of suitable magnitude in host memory. Packed weights are filled directly in packed form.
+// Layers with random weights of suitable magnitude in host memory. Packed weights are filled in packed form.
 #pragma once
 #include <cmath>
 #include <memory>
@@ -40,7 +40,8 @@ inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& 
                                                       : c.expert_w) == DType::kE2M1;
   const bool scales = spec.name.ends_with("up_scale") || spec.name.ends_with("down_scale");
   if (scales && c.layout == WeightLayout::kFragments) {
-    // Relative scales, then each row's largest scale; the matrix must have no padding (ops/fragment_layout.h).
+    // First relative scales, then each row's largest scale; the matrix must have no padding
+    // (ops/fragment_layout.h).
     const ExpertProblems p = expert_problems(c);
     const bool up = spec.name.ends_with("up_scale"), shared = spec.name.starts_with("shared");
     const ExpertGemm::Problem& of = shared ? (up ? p.shared_up : p.shared_down) : up ? p.up : p.down;

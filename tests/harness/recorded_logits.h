@@ -1,4 +1,4 @@
-// Data recorded by the scripts in tools/parity: results in float64, and how far bf16 roundings move them.
+// Data recorded by the scripts in tools/parity: results in float64, and the effect of bf16 rounding on them.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,10 +13,10 @@
 
 namespace sluice::test {
 
-// Of the shipped model.
+// Data of the shipped model.
 inline std::string recorded_file() { return test_data("parity/sluice-16e-tiny.safetensors"); }
 
-// The record of one prompt.
+// The recording of one prompt.
 struct Recorded {
   std::vector<int32_t> ids, greedy;
   std::vector<int64_t> positions;
@@ -33,7 +33,8 @@ std::vector<T> values(const Checkpoint& file, const std::string& name) {
   return out;
 }
 
-// Rows of any width: their values, and of each row the root mean square and the largest of what roundings change.
+// Rows of any width: their values, and per row the root mean square and the maximum of the effect of
+// rounding.
 struct RecordedRows {
   std::vector<float> value, noise, noise_most;
 };
@@ -56,7 +57,7 @@ inline Recorded recorded(const Checkpoint& file, const std::string& name) {
 
 inline constexpr const char* kPrompts[] = {"short", "sum", "turns", "other", "greeting", "long"};
 
-// Root mean square and largest of the differences in one recorded row, relative to the error allowed.
+// Root mean square and maximum of one row's differences, relative to the allowed error.
 struct Distance {
   double rms = 0, most = 0;
 };

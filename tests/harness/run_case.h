@@ -16,14 +16,14 @@
 
 namespace sluice::test {
 
-// Compares element by element; reports the number of failures and the worst.
+// Compares element by element; reports the number of wrong elements and the worst of them.
 inline void expect_within(const Expected& want, const GuardedTensor& memory, const std::string& where) {
   const auto poison = static_cast<uint8_t>(poison_of(memory.view().dtype));
   const Comparison c = compare(want, memory.view(), poison);
   EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
 }
 
-// Observes the launches of a device, if a test can.
+// Observes the launches of a device, if the test can.
 class LaunchWatch {
  public:
   virtual ~LaunchWatch() = default;
@@ -33,8 +33,9 @@ class LaunchWatch {
 };
 inline LaunchWatch* launch_watch = nullptr;
 
-// Runs a plan three times on fresh poison (eagerly, then a recording replayed twice); the bits must agree. `image`,
-// if not null, receives the bytes of all tensors. kernel: the name of every launch; empty: several kernels run.
+// Runs a plan three times on fresh poison: eagerly, then as a recording replayed twice. The bits must agree.
+// `image`, if not null, receives the bytes of all tensors. `kernel`: the name of every launch; empty if
+// several kernels run.
 template <class Op, class AnyPlan>
 void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
               const typename Op::Problem& problem, HostArgs<Op>& host, const Expectations& wanted,
@@ -65,7 +66,7 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
     const Status status = attempt == 0 ? plan.run(on_device.args(), workspace, stream)
                                        : device.replay(*recording.value(), stream);
     ASSERT_TRUE(status.ok()) << where << ": " << status.message;
-    // The launched kernel must be the listed one.
+    // The launched kernel must be the one that the catalog names.
     if (attempt == 0 && launch_watch && !kernel.empty()) {
       for (const std::string_view name : launch_watch->end(stream)) {
         EXPECT_EQ(name, kernel) << where << ": launched another kernel";
@@ -79,7 +80,7 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
       EXPECT_TRUE(e.memory->role() != Role::kIn || now == fresh[i])
           << where << ": changed its input " << e.name;
       if (attempt == 0) first.push_back(now);
-      EXPECT_TRUE(now == first[i]) << where << ": " << e.name << " differs from run to run";
+      EXPECT_TRUE(now == first[i]) << where << ": " << e.name << " differs between runs";
     }
     std::vector<std::byte> back(padded);
     ASSERT_TRUE(device.copy(back.data(), block, padded, stream).ok());
@@ -92,7 +93,7 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
   for (const Expectations& stage : {wanted, expected_given(problem, host.args())}) {
     for (const Expected& want : stage) {
       GuardedTensor* memory = host.find(want.slot);
-      ASSERT_NE(memory, nullptr) << where << ": the reference speaks of " << want.slot;
+      ASSERT_NE(memory, nullptr) << where << ": the reference has an unknown output, " << want.slot;
       expect_within(want, *memory, where);
     }
   }
@@ -115,7 +116,8 @@ struct Runnable {
                                                                     Stream s) { return kept->run(a, w, s); };
   }
 };
-// The best configuration of each candidate that accepts the problem, and the stages if these are known.
+// The best configuration of each candidate that accepts the problem, and the unfused stages if they are
+// known.
 template <class Op>
 std::vector<Runnable<Op>> all_ways(const Device& device, const typename Op::Problem& problem) {
   std::vector<Runnable<Op>> out;
@@ -139,7 +141,8 @@ void run_config(const Candidate<Op>& candidate, const Config& config, Device& de
                image);
 }
 
-// Runs a fused operation stage by stage and compares it with the same reference. False: its stages are not known.
+// Runs a fused operation stage by stage and compares it with the same reference; false if its stages are
+// unknown.
 template <class Op>
 bool run_by_stages(Device& device, const typename Op::Problem& problem, HostArgs<Op>& host,
                    const Expectations& wanted, const std::string& where) {
@@ -148,7 +151,7 @@ bool run_by_stages(Device& device, const typename Op::Problem& problem, HostArgs
     const auto whole = run_at<Op>(graph, 0);
     EXPECT_TRUE(requires(RunGraph<Op> * g) { RunOf<Op>::alone(problem, g); } ||
                 (whole && *whole == Op::at_tokens(problem, 0)))
-        << where << ": its stages ask for something else";
+        << where << ": its stages refuse the problem";
     const auto plan = RunPlan<Op>::stage_by_stage(device.info(), device.catalog(), problem);
     EXPECT_TRUE(plan.ok()) << where << ": " << plan.status().message;
     if (plan.ok())
@@ -159,14 +162,15 @@ bool run_by_stages(Device& device, const typename Op::Problem& problem, HostArgs
   }
 }
 
-// SLUICE_WITHOUT_CONFIGS: space-separated names of configurations that a tool cannot follow.
+// SLUICE_WITHOUT_CONFIGS: space-separated names of configurations that a tool cannot run.
 inline bool left_out(std::string_view config) {
   const char* names = std::getenv("SLUICE_WITHOUT_CONFIGS");
   return names && !config.empty() &&
          (" " + std::string(names) + " ").find(" " + std::string(config) + " ") != std::string::npos;
 }
 
-// Runs every configuration that the candidate lists and does not refuse. If the candidate promises equal bits, checks them.
+// Runs every configuration that the candidate lists and accepts. If the candidate promises equal bits,
+// compares them.
 template <class Op>
 void run_case(const Candidate<Op>& candidate, Device& device, const typename Op::Problem& problem,
               HostArgs<Op>& host, const Expectations& wanted, const std::string& where) {
@@ -181,10 +185,10 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
     if (ran++ == 0) {
       first = std::move(image);
     } else if (candidate.batch_invariant && !candidate.config_decides_bits) {
-      EXPECT_TRUE(image == first) << what << ": other bits than the first configuration";
+      EXPECT_TRUE(image == first) << what << ": bits differ from the first configuration's";
     }
   }
-  EXPECT_GT(ran, 0) << where << ": supports() accepts it, and no configuration does";
+  EXPECT_GT(ran, 0) << where << ": supports() accepts it, but no configuration does";
 }
 
 // On tensors that begin one element after a multiple of 64 bytes: the listed kernel computes them, or refuses them by name.
@@ -217,7 +221,7 @@ void expect_complete(const typename Op::Problem& problem, const typename Op::Arg
     bool found = false;
     for (const Expectations& stage : {wanted, after})
       for (const Expected& e : stage) found |= e.slot == spec.name;
-    EXPECT_TRUE(found) << "the reference says nothing of " << spec.name;
+    EXPECT_TRUE(found) << "the reference does not compute " << spec.name;
   });
 }
 

@@ -11,7 +11,8 @@
 
 namespace sluice::test {
 
-// Sizes that end inside tiles, words and pieces; some matrices are large enough for threads and some are not.
+// Sizes that end inside tiles, words and pieces; some matrices are large enough for several threads, others
+// are not.
 inline constexpr const char* kSmallGptOss = R"({
   "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": true, "hidden_act": "silu",
   "tie_word_embeddings": false, "vocab_size": 9001, "hidden_size": 480, "intermediate_size": 224,

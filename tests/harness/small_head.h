@@ -5,7 +5,7 @@
 
 namespace sluice::test {
 
-// It drafts only these tokens.
+// The head drafts only these tokens.
 inline const std::vector<int32_t> kHeadTokens = {5, 17, 60};
 
 inline DraftLayerConfig small_head(DType x = DType::kBF16) {

@@ -1,4 +1,4 @@
-// Filters in which every token affects all later tokens, and requests with such filters.
+// Token filters whose state depends on every token, and requests with such filters.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 namespace sluice::test {
 
-// Allows a token if a weighted sum of it and all previous tokens has remainder 1, so every token affects all later tokens.
+// Allows a token if a weighted sum of it and all previous tokens has remainder 1.
 class SumFilter : public TokenFilter {
  public:
   explicit SumFilter(int32_t modulus, int32_t vocab = 101) : modulus_(modulus), vocab_(vocab) {}
@@ -39,7 +39,8 @@ class SumFilter : public TokenFilter {
   std::vector<int32_t> accepted_;
 };
 
-// A SumFilter that calls `does` before each answer with the number of tokens so far; `does` may change the bits.
+// A SumFilter that calls `does` before each mask with the number of tokens so far; `does` may change the
+// mask.
 class DoingFilter final : public SumFilter {
  public:
   using Does = std::function<Status(int64_t tokens, std::span<uint32_t> bits, const std::stop_token& stop)>;

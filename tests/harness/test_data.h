@@ -5,7 +5,7 @@
 
 namespace sluice::test {
 
-// In the data folder beside the program, where ./dev gpu puts files for a machine without the sources;
+// In the folder `data` of the program's folder, where ./dev gpu puts files for a machine without the sources;
 // otherwise in the sources.
 inline std::string test_data(const std::string& name) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();

@@ -8,7 +8,7 @@
 
 namespace sluice::test {
 
-// Forwards everything to `inner`, which must outlive it.
+// Forwards all calls to `inner`, which must outlive it.
 class WrappedDevice : public Device {
  public:
   explicit WrappedDevice(Device& inner) : inner_(inner) {}
@@ -38,7 +38,7 @@ class WrappedDevice : public Device {
   Device& inner_;
 };
 
-// Fills its memory with NaN in every type, so that reads before writes become visible.
+// Fills allocated memory with NaN of every type, so that reads before writes become visible.
 class PoisonedDevice final : public WrappedDevice {
  public:
   using WrappedDevice::WrappedDevice;
@@ -64,7 +64,7 @@ class ScarceDevice final : public WrappedDevice {
   int64_t free_, total_;
 };
 
-// Counts memory that is allocated and not released, host memory included.
+// Counts allocations that are not released, host memory included.
 class CountingDevice final : public WrappedDevice {
  public:
   using WrappedDevice::WrappedDevice;
@@ -82,7 +82,7 @@ class CountingDevice final : public WrappedDevice {
   int64_t held_ = 0;
 };
 
-// Work fails `times` times, from call number `first` of wait_for on, counted from 0.
+// Work fails `times` times, beginning with wait_for call number `first`, counted from 0.
 class FailingDevice final : public WrappedDevice {
  public:
   FailingDevice(Device& inner, int first, int times) : WrappedDevice(inner), first_(first), times_(times) {}

@@ -4,7 +4,7 @@ cmake_minimum_required(VERSION 3.25)
 set(at ${BUILD}/install-${WAY})
 file(REMOVE_RECURSE ${at})
 
-# run(NAME command...): its output in NAME; anything but status 0 ends the test.
+# run(NAME command...): stores the output in NAME; any status but 0 ends the test.
 function(run name)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
   if(NOT status EQUAL 0)
@@ -31,7 +31,7 @@ if(WAY STREQUAL "cmake")
   run(ignored ${CMAKE_COMMAND} --build ${programs})
   run(gate ${programs}/router_gemm_static)
   want(gate "top expert  42")
-  # One rank of eight, for the sake of memory: what the command computes, too.
+  # One rank of eight, to save memory. The layer must have the digests that the command prints.
   set(count 1,8)
   run(wanted ${COMMAND} moe gpt-oss-120b --digest --ep-rank 1 --ep-size 8 --tokens ${count})
   string(REGEX MATCHALL "digest [^\n]*" wanted "${wanted}")

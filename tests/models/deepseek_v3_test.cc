@@ -1,4 +1,5 @@
-// DeepSeek V3: its config.json, its tensors, and its layer for multi-token prediction. Its logits: tests/models/family_parity_test.cc.
+// DeepSeek V3: config.json, tensors, and the layer for multi-token prediction. For logits see
+// tests/models/family_parity_test.cc.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ namespace {
 // Published values: deepseek-ai/DeepSeek-V3 of 2024-12 and moonshotai/Moonlight-16B-A3B of 2025-02.
 Result<ModelConfig> published(const std::string& name) { return read_model_config(test_data(name)); }
 
-// What a reader makes of DeepSeek V3's config.json, changed in one place.
+// Reads DeepSeek V3's config.json with one change.
 Result<ModelConfig> changed(const std::function<void(Json&)>& change) {
   Json config = read_json(test_data("deepseek-v3/config.json"), 1 << 20).value();
   change(config);
@@ -78,7 +79,7 @@ TEST(DeepSeekV3, ReadsThePublishedConfig) {
   EXPECT_NEAR(a.scale, 0.1352337788608801, 1e-12);  // 192^-0.5 (0.1 ln 40 + 1)^2
   EXPECT_EQ(std::tuple(d.rope.theta, d.rope.factor, d.rope.attention_factor, d.rope.truncate),
             std::tuple(10000, 40, 1, RopeScaling::Truncate::kYes));
-  // Apart from the stream, the layer of known_moe().
+  // Apart from the residual stream, the layer equals known_moe()'s.
   MoeConfig known = known_moe("deepseek-v3").value();
   known.residual = true;
   EXPECT_EQ(d.moe(), known);
@@ -102,7 +103,7 @@ TEST(DeepSeekV3, ReadsMoonlight) {
   EXPECT_EQ(shared_slots(d.moe()), 2);
 }
 
-// 671 and 16 billion parameters, as their authors count them.
+// 671 and 16 billion parameters, as the authors count.
 TEST(DeepSeekV3, ListsEveryTensor) {
   EXPECT_NEAR(elements(tensors_of(published("deepseek-v3").value())), 671.0e9, 0.05e9);
   EXPECT_NEAR(elements(tensors_of(published("moonlight-16b-a3b").value())), 15.96e9, 0.005e9);
@@ -118,7 +119,7 @@ TEST(DeepSeekV3, ListsEveryTensor) {
   }
 }
 
-TEST(DeepSeekV3, SharedExpertsThatAreTooManyForSlotsHaveAPathOfTheirOwn) {
+TEST(DeepSeekV3, TooManySharedExpertsForSlotsHaveASeparatePath) {
   for (const auto& [experts, slots] : {std::pair{1, 1}, {8, 8}, {9, 0}}) {
     const auto read = changed([&, count = experts](Json& c) { c["n_shared_experts"] = count; });
     ASSERT_TRUE(read.ok()) << read.status().message;
@@ -144,7 +145,7 @@ TEST(DeepSeekV3, TransformersFiveWritesRopeParametersAndPlainOnesNeedNone) {
                                   .decoder;
   EXPECT_EQ(std::tuple(plain.rope.theta, plain.rope.factor), std::tuple(20000, 1));
   EXPECT_NEAR(plain.layers[0].attention.scale, 1 / std::sqrt(192.0), 1e-15);
-  // Different stretches of cos and sin and of the scores.
+  // YaRN with different factors for cos and sin and for the scores.
   const DecoderConfig apart =
       changed([](Json& c) { c["rope_scaling"]["mscale_all_dim"] = 0.5; }).value().decoder;
   const double half = 0.05 * std::log(40.0) + 1, whole = 0.1 * std::log(40.0) + 1;
@@ -198,7 +199,7 @@ TEST(DeepSeekV3, RefusesByKey) {
             "config.json: num_experts_per_tok: wanted at most the 4 experts of topk_group groups, found 8");
 }
 
-// Kimi K2's config.json differs in these: a type of its own, and a blend that is a step.
+// Kimi K2's config.json has its own model_type, and its YaRN blend is a step.
 TEST(DeepSeekV3, ReadsKimiK2) {
   const auto read = changed([](Json& c) {
     c["model_type"] = "kimi_k2", c["rope_scaling"]["beta_fast"] = 1.0, c["rope_scaling"]["factor"] = 32.0;
@@ -210,13 +211,13 @@ TEST(DeepSeekV3, ReadsKimiK2) {
   std::vector<float> table(2 * 64);
   const Status status = rope_table(rope, 2, 64, table.data());
   EXPECT_TRUE(status.ok()) << status.message;
-  // Pairs below the step keep their speed, pairs above it are slowed down.
+  // Pairs below the step keep their frequency; pairs above it are slowed down.
   EXPECT_FLOAT_EQ(table[64 + 1], std::sin(1.f));
   EXPECT_NEAR(table[64 + 2 * 31 + 1], std::pow(10000.0, -31.0 / 32) / 32, 1e-9);
 }
 
-// As transformers: scores of experts are scaled by 2.5, and there is one shared expert.
-TEST(DeepSeekV3, WhatAConfigLeavesOutIsWhatTransformersTakes) {
+// Defaults of transformers: expert scores are scaled by 2.5, and there is one shared expert.
+TEST(DeepSeekV3, MissingKeysHaveTransformersDefaults) {
   const MoeConfig moe =
       changed([](Json& c) { c.erase("routed_scaling_factor"), c.erase("n_shared_experts"); })
           .value()
@@ -224,7 +225,7 @@ TEST(DeepSeekV3, WhatAConfigLeavesOutIsWhatTransformersTakes) {
   EXPECT_EQ(std::tuple(moe.scale, moe.shared_intermediate), std::tuple(2.5, 2048));
 }
 
-// Rows of both latents side by side begin at multiples of 16 bytes whatever their sizes are.
+// Rows of both latents in one matrix begin at multiples of 16 bytes, whatever their sizes.
 TEST(DeepSeekV3, OddSizesRun) {
   Json config = read_json(test_data("deepseek_v3/v3/config.json"), 1 << 20).value();
   config["kv_lora_rank"] = 20, config["qk_rope_head_dim"] = 6, config["num_attention_heads"] = 3;
@@ -247,7 +248,7 @@ TEST(DeepSeekV3, OddSizesRun) {
   }
 }
 
-// Scales in another type of numbers are the same scales.
+// Scales are the same in any number type.
 TEST(DeepSeekV3, ScalesOfFp8MayHaveAnyTypeOfNumbers) {
   const auto file = Checkpoint::open(test_data("deepseek_v3/fp8"));
   ASSERT_TRUE(file.ok()) << file.status().message;
@@ -286,8 +287,8 @@ TEST(DeepSeekV3, ScalesOfFp8MayHaveAnyTypeOfNumbers) {
   EXPECT_EQ(weights_with(StoredType::kBF16, &bytes), wanted);
 }
 
-// A cache of latents has no values and no other type.
-TEST(DeepSeekV3, ItsCacheIsOneRowOfEachPosition) {
+// A latent cache has no values, and no type but the activations'.
+TEST(DeepSeekV3, ItsCacheHasOneRowPerPosition) {
   const DecoderConfig d = published("moonlight-16b-a3b").value().decoder;
   const CacheLayout layout = cache_layout(d.attention(), 16);
   EXPECT_EQ(layout.page_bytes_of_all(), 27 * 16 * 576 * 2);
@@ -299,7 +300,7 @@ TEST(DeepSeekV3, ItsCacheIsOneRowOfEachPosition) {
             "found e4m3");
 }
 
-TEST(DeepSeekV3, ItsDraftLayerIsAsItsLastOne) {
+TEST(DeepSeekV3, ItsDraftLayerHasTheConfigOfItsLastLayer) {
   const ModelConfig model = published("deepseek-v3").value();
   const DraftLayerConfig c = mtp_config(model).value();
   EXPECT_EQ(c.taps, std::vector<int32_t>{62});

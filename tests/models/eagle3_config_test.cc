@@ -1,4 +1,5 @@
-// config.json of EAGLE3 heads, as their tools write it: what is read, and what is refused in which words.
+// config.json of EAGLE3 heads as various tools write it: values that are read, and the messages of values
+// that are rejected.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +10,7 @@
 namespace sluice::test {
 namespace {
 
-// gpt-oss-120b, as far as a head must fit it.
+// The properties of gpt-oss-120b that a head must fit.
 ModelConfig model_of(int64_t layers = 36) {
   ModelConfig out;
   out.decoder.vocab = 201088, out.decoder.hidden = 2880;
@@ -17,7 +18,7 @@ ModelConfig model_of(int64_t layers = 36) {
   return out;
 }
 
-// configs/gpt-oss-120B-eagle3.json of SpecForge.
+// SpecForge's configs/gpt-oss-120B-eagle3.json.
 Json spec_forge() {
   return Json::parse(R"({
     "architectures": ["LlamaForCausalLMEagle3"], "attention_bias": false, "attention_dropout": 0.0,
@@ -28,7 +29,7 @@ Json spec_forge() {
     "vocab_size": 201088})");
 }
 
-// A head of speculators, with only the values that differ from transformers' defaults in the nested object.
+// A head written by speculators; its nested object holds only values that differ from transformers' defaults.
 Json speculators() {
   return Json::parse(R"({
     "architectures": ["Eagle3Speculator"], "draft_vocab_size": 64000, "norm_before_fc": true,
@@ -40,7 +41,7 @@ Json speculators() {
       "num_attention_heads": 64, "num_hidden_layers": 1, "num_key_value_heads": 8, "vocab_size": 201088}})");
 }
 
-// A head of ModelOpt.
+// A head written by ModelOpt.
 Json model_opt() {
   Json out = spec_forge();
   out["draft_vocab_size"] = nullptr;
@@ -174,7 +175,8 @@ TEST(DraftLayerConfig, ReadsAHeadWithANormOfEachFeature) {
   }
 }
 
-// Top-level ids are boundaries. Those of eagle_config alone are layers whose output counts, unless one is the number of layers.
+// Top-level ids number the boundaries between layers. Ids only in eagle_config number layers whose output is
+// a feature, unless one equals the number of layers.
 TEST(DraftLayerConfig, LayerIdsBecomeTheLayersWhoseInputIsAFeature) {
   const auto taps = [](const Json& top, const Json& eagle, int64_t layers = 36) {
     Json config = model_opt();
@@ -276,7 +278,7 @@ TEST(DraftLayerConfig, RefusesOtherHeads) {
             "found false");
 }
 
-TEST(DraftLayerConfig, RefusesWhatContradictsItself) {
+TEST(DraftLayerConfig, RefusesContradictions) {
   EXPECT_EQ(error([](Json& c) { c["norm_before_fc"] = c["fc_norm"] = true; }),
             "config.json: fc_norm: wanted false with norm_before_fc, found true");
   EXPECT_EQ(
@@ -319,7 +321,7 @@ TEST(DraftLayerConfig, ReadsLlama3ScalingOfPositions) {
   EXPECT_EQ(read(config).rope.blend, RopeScaling::Blend::kRotations);
 }
 
-TEST(DraftLayerConfig, RefusesAScalingOfPositionsThatIsNotComputed) {
+TEST(DraftLayerConfig, RefusesUnsupportedScalingOfPositions) {
   EXPECT_EQ(error([&](Json& c) {
               c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
             }),

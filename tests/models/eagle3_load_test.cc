@@ -1,4 +1,5 @@
-// The tensors of EAGLE3 heads: their names, what a head shares with its model, and what is refused in which words.
+// Tensors of EAGLE3 heads: names, tensors shared with the model, and the messages of tensors that are
+// rejected.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -49,7 +50,7 @@ class Eagle3Load : public testing::Test {
   std::string error(const std::string& head, const std::function<void(Json&, Tensors&)>& change) {
     return ChangedHead(head, change).error(*device, *model);
   }
-  // Checks that the head holds every weight that its steps read.
+  // Checks that the head has every weight that its steps read.
   void expect_whole(const LoadedDraft& head) {
     for (const HeldSlot& slot : draft_layer_weights(head.config())) {
       const Status status = check_slot(slot.spec, head.weights()(slot.layer, slot.name), Backend::kCpu, 1);
@@ -113,7 +114,7 @@ TEST_F(Eagle3Load, AHeadSharesTheEmbeddingAndTheOutputLayerThatItLacks) {
     return bytes_of(t.dtype, elements_of(t));
   };
   EXPECT_EQ(own->weight_bytes() - none->weight_bytes(), bytes("embedding") + bytes("lm_head"));
-  // With a vocabulary of its own, a head still shares the embedding.
+  // A head with its own vocabulary still shares the embedding.
   const auto mapped = load(ChangedHead("plain", [](Json&, Tensors& t) { drop(t, "embed_tokens.weight"); }));
   EXPECT_EQ(mapped->weights()(-1, "embedding").data, model->weights()(-1, "embedding").data);
   EXPECT_NE(mapped->weights()(-1, "lm_head").data, model->weights()(-1, "lm_head").data);
@@ -170,12 +171,12 @@ TEST_F(Eagle3Load, RandomWeightsNeedOnlyTheConfig) {
   EXPECT_EQ(a->weights()(-1, "embedding").data, model->weights()(-1, "embedding").data);
   const Tensor token_of = a->weights()(-1, "token_of");
   for (int64_t j = 0; j < 40; ++j) EXPECT_EQ(token_of.as<int32_t>()[j], j * 96 / 40) << j;
-  // A norm's weights are about one.
+  // A norm's weights are close to one.
   const Tensor norm = a->weights()(-1, "feature_norm");
   for (int64_t i = 0; i < 192; ++i) EXPECT_NEAR(to_float(norm.as<BF16>()[i]), 1, 0.9) << i;
 }
 
-TEST_F(Eagle3Load, DraftsThatTheAuthorsRecommendAreKnown) {
+TEST_F(Eagle3Load, TheAuthorsRecommendedDraftCountIsRead) {
   EXPECT_EQ(load(ChangedHead("plain"))->speculative_tokens(), std::nullopt);
   const auto head = load(ChangedHead("plain", [](Json& config, Tensors&) {
     config["speculators_config"]["proposal_methods"] = Json::array({{{"speculative_tokens", 5}}});

@@ -1,4 +1,5 @@
-// Drafts of EAGLE3 heads against the float64 runs of tools/parity/record_eagle3.py: after the model's features, and after drafts.
+// Drafts of EAGLE3 heads, after the model's features and after drafts, compared with the float64 runs of
+// tools/parity/record_eagle3.py.
 #include "harness/devices.h"
 #include "harness/draft_layer_run.h"
 #include "harness/eagle3_head.h"
@@ -6,7 +7,7 @@
 namespace sluice::test {
 namespace {
 
-// Calls test(device, head, recording, bounds) for every head in both types of activations.
+// Calls test(device, head, recording, bounds) for every head and both activation types.
 template <class Test>
 void for_each_head(Test test) {
   for (const auto& device : every_level(2)) {
@@ -34,8 +35,9 @@ TEST(Eagle3Parity, StreamsHiddenStatesAndDraftsAreThoseOfTheExactRun) {
   });
 }
 
-// Features come in pieces, as prompts and verified drafts do, and replace the keys and values that drafts left.
-TEST(Eagle3Parity, DraftsAreTheSameHoweverTheFeaturesCame) {
+// Features arrive in chunks, as from prompts and verified drafts, and replace the keys and values that drafts
+// left.
+TEST(Eagle3Parity, DraftsAreTheSameHoweverTheFeaturesAreChunked) {
   for_each_head([](Device& device, const LoadedDraft& head, const RecordedDrafts& r, const Allowed& allowed) {
     Drafter drafter(device, head);
     expect_extended(drafter, r, 0, 4, allowed);

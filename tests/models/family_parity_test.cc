@@ -1,4 +1,5 @@
-// Small models of each family: logits within the noise of the runs that tools/parity recorded, and answers that do not depend on the batch.
+// Small models of each family: logits within the noise of the runs recorded by tools/parity, and answers that
+// do not depend on the batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ struct LoadedOn : FamilyParity {
       : FamilyParity(*device, variant, x, policy, experts.get()),
         device_(std::move(device)),
         experts_(std::move(experts)) {}
-  ~LoadedOn() { engine.reset(), model.reset(); }  // before their devices
+  ~LoadedOn() { engine.reset(), model.reset(); }  // destroyed before their devices
 
  private:
   std::unique_ptr<Device> device_, experts_;
@@ -28,7 +29,7 @@ struct LoadedOn : FamilyParity {
 
 }  // namespace
 
-// The bounds are those of tests/models/parity_test.cc, and so is their reason.
+// The bounds are explained in tests/models/parity_test.cc.
 TEST(FamilyParity, LogitsInBf16AreWithinTheNoiseOfItsRoundings) {
   for (const char* model : kModels)
     for (auto& device : every_level(2)) {
@@ -50,8 +51,9 @@ TEST(FamilyParity, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
                   model, 1, 4, 2);
 }
 
-// Four prompts at once and each alone: with one kernel for all counts of tokens, the same answers.
-TEST(FamilyParity, BatchedIsAlone) {
+// Four prompts in a batch and each prompt alone: with one kernel for all token counts, the answers are the
+// same.
+TEST(FamilyParity, BatchedAnswersEqualThoseAlone) {
   for (const char* model : kModels) {
     const Recorded r = recorded_model(model);
     LoadedOn m(model, DType::kBF16, cpu::open_device({.threads = 2}).value(), {.batch_invariant = true});

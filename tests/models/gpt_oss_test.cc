@@ -13,7 +13,7 @@ namespace {
 
 const std::string kReal = std::string(SLUICE_SOURCE_DIR) + "/tests/data/gpt-oss-20b";
 
-// A directory with the real config.json, changed in one place.
+// A directory with the published config.json and one change.
 class Changed {
  public:
   explicit Changed(const std::function<void(Json&)>& change) {
@@ -71,7 +71,8 @@ TEST(GptOss, ReadsTheRealConfig) {
 TEST(GptOss, ListsEveryTensorInBothNamings) {
   const ModelConfig config = read_model_config(kReal).value();
   const Family& family = *families().front();
-  // Per layer: two norms, eight of attention and its sinks, router and its bias, six of the experts.
+  // Per layer: two norms, eight tensors of attention and its sinks, the router and its bias, six tensors of
+  // the experts.
   EXPECT_EQ(family.tensors(config, MoeNaming::kGptOss).size(), 3u + 24 * (2 + 9 + 2 + 6));
   EXPECT_EQ(family.tensors(config, MoeNaming::kGptOssOriginal).size(), 3u + 24 * (2 + 5 + 2 + 6));
   int64_t bytes = 0;
@@ -92,8 +93,9 @@ TEST(GptOss, TransformersFiveWritesRopeParameters) {
   EXPECT_DOUBLE_EQ(read.value().decoder.rope.factor, 32);
 }
 
-// As transformers: the published model's where nothing is said, nothing where that is said, and what is inside over what is beside.
-TEST(GptOss, RopeThatIsLeftOutOrHalfSaid) {
+// As in transformers: the published model's scaling if the key is missing, none if the type is "default";
+// values inside rope_scaling override values beside it.
+TEST(GptOss, MissingAndPartialRopeScaling) {
   const auto rope = [](const std::function<void(Json&)>& change) {
     const auto read = Changed(change).read();
     EXPECT_TRUE(read.ok()) << read.status().message;
@@ -122,7 +124,7 @@ TEST(GptOss, AnOutputLayerCanBeTheEmbedding) {
   EXPECT_EQ(tensors.back().name, "model.embed_tokens.weight");
 }
 
-TEST(GptOss, GenerationConfigStandsOverTheConfig) {
+TEST(GptOss, GenerationConfigOverridesTheConfig) {
   Changed with([](Json&) {});
   EXPECT_DOUBLE_EQ(with.read().value().generation.temperature, 1);
   with.add("generation_config.json", R"({"do_sample": false, "temperature": 0.7})");

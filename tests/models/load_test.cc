@@ -1,4 +1,4 @@
-// The shipped model in other forms: the names that its authors chose, and experts in bf16.
+// The shipped model in other forms: with its authors' tensor names, and with experts in bf16.
 #include "models/load.h"
 
 #include <gtest/gtest.h>
@@ -42,12 +42,12 @@ std::vector<std::byte> as_columns(const std::vector<std::byte>& codes, const std
   return out;
 }
 
-// The shipped model under another naming, in a directory of its own.
+// The shipped model with another tensor naming, in its own directory.
 void write_as(MoeNaming naming, const std::string& directory) {
   const auto from = Checkpoint::open(kShipped);
   ModelConfig config = read_model_config(kShipped).value();
   const Family& family = *families().front();
-  // Both lists go through the same parts in the same order, but for what one of them joins.
+  // Both lists have the same parts in the same order, except that one of them joins some parts.
   std::map<std::pair<int64_t, std::string>, std::vector<std::vector<std::byte>>> parts;
   for (const TensorSpec& spec : family.tensors(config, MoeNaming::kGptOss))
     parts[{spec.layer, spec.weight}].push_back(bytes_of_part(*from.value(), spec.name));
@@ -98,7 +98,7 @@ TEST(LoadedModel, TheAuthorsOwnNamesGiveTheSameBits) {
   EXPECT_EQ(logits_of(other.path(), DType::kBF16), wanted);
 }
 
-// bf16 holds every MXFP4 value exactly, so the order of sums is all that may differ.
+// bf16 represents every MXFP4 value exactly, so only the order of sums can differ.
 TEST(LoadedModel, ExpertsInBf16GiveTheSameLogits) {
   const TemporaryDirectory other;
   write_as(MoeNaming::kGptOssBf16, other.path());
@@ -110,16 +110,17 @@ TEST(LoadedModel, ExpertsInBf16GiveTheSameLogits) {
     worst = std::max<double>(worst, std::abs(got[i] - wanted[i]));
     largest = std::max<double>(largest, std::abs(wanted[i]));
   }
-  // Both are within 16 times the noise of f32 of the exact logits (parity_test.cc); 2e-6 is that noise here.
+  // Both differ from the exact logits by at most 16 times the noise of f32 (parity_test.cc), which is 2e-6
+  // here.
   EXPECT_LT(worst, 2 * 16 * 2e-6 * largest);
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto model = LoadedModel::load(*device, other.path()).value();
   EXPECT_EQ(model->config().decoder.moe().expert_w, DType::kBF16);
-  EXPECT_GT(model->weight_bytes(), 40'000'000);  // four times as many a weight
+  EXPECT_GT(model->weight_bytes(), 40'000'000);  // four times as many bytes per weight
 }
 
-// Merged fine-tunes keep the quantization_config of the model that they come from.
-TEST(LoadedModel, ExpertsInBf16CountMoreThanAConfigOfMxfp4) {
+// Merged fine-tunes keep the quantization_config of their base model.
+TEST(LoadedModel, ExpertsInBf16OverrideAConfigOfMxfp4) {
   const TemporaryDirectory plain, left_in;
   write_as(MoeNaming::kGptOssBf16, plain.path());
   write_as(MoeNaming::kGptOssBf16, left_in.path());
@@ -140,10 +141,11 @@ TEST(LoadedModel, Mxfp4WithoutItsConfigIsRefused) {
       << status.message;
 }
 
-TEST(LoadedModel, ActiveBytesAreWhatATokenReads) {
+TEST(LoadedModel, ActiveBytesAreTheBytesReadPerToken) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto model = LoadedModel::load(*device, kShipped, {.canary = LoadOptions::Canary::kSkip}).value();
-  // 6 layers of qkv [384, 256] and o [256, 256], 4 of 16 experts, and the output [1024, 256]; biases and routers are small.
+  // 6 layers with qkv [384, 256], o [256, 256] and 4 of 16 experts, and the output [1024, 256]; biases and
+  // routers are small.
   const int64_t dense = 2 * (6 * (384 + 256) * 256 + 1024 * 256);
   const int64_t experts = 6 * 4 * 3 * 256 * 256 * 17 / 32;
   EXPECT_GE(model->active_bytes(), dense + experts);

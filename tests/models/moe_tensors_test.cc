@@ -9,8 +9,8 @@
 
 namespace sluice::test {
 
-// The list says what a checkpoint holds, and what it says is what loads.
-TEST(MoeTensors, AreThoseOfACheckpointThatLoads) {
+// The tensor list describes a checkpoint: a file with exactly these tensors loads.
+TEST(MoeTensors, DescribeACheckpointThatLoads) {
   const auto device = cpu::open_device({.threads = 1}).value();
   for (MoeNaming naming : kNamings) {
     const MoeConfig config = small_config(naming);
@@ -21,9 +21,9 @@ TEST(MoeTensors, AreThoseOfACheckpointThatLoads) {
     for (const TensorSpec& spec : moe_tensors(config, naming, 2)) {
       EXPECT_EQ(spec.layer, 2);
       const bool scale = spec.weight.starts_with("shared") &&
-                         spec.weight.ends_with("_scale");  // where the shared expert may be FP8
+                         spec.weight.ends_with("_scale");  // the shared expert may be FP8
       EXPECT_EQ(stored.count(spec.name), scale ? 0u : 1u) << spec.name;
-      // One by one, codes may be bytes or elements.
+      // In checkpoints with one tensor per expert, codes may be counted as bytes or as elements.
       const bool codes =
           naming == MoeNaming::kDeepSeekV4 && (spec.weight == "experts.up" || spec.weight == "experts.down");
       if (!scale && !codes) {

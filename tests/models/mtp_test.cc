@@ -1,5 +1,6 @@
-// The layer for multi-token prediction behind the small DeepSeek V3 models, against the float64 runs of tools/parity/record_deepseek_v3.py:
-// hidden states and drafts after the model's own hidden states, and drafts after drafts.
+// The multi-token-prediction layer of the small DeepSeek V3 models, compared with the float64 runs of
+// tools/parity/record_deepseek_v3.py: hidden states and drafts after the model's hidden states, and drafts
+// after drafts.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr const char* kModels[] = {"deepseek_v3/v3", "deepseek_v3/gpu", "deepseek_v3/fp8"};
 
-// The hidden states after the model's last norm, of one step with these tokens.
+// Runs one step of these tokens and returns the hidden states after the model's last norm.
 std::vector<float> hidden_states(Device& device, const LoadedModel& model, std::vector<int32_t> ids) {
   DecoderConfig config = model.config().decoder;
   config.taps = {static_cast<int32_t>(config.layers.size()) + 1};
@@ -53,7 +54,8 @@ std::vector<float> hidden_states(Device& device, const LoadedModel& model, std::
   return as_floats(config.x, taps.data(), n * config.hidden);
 }
 
-// The model ran all tokens but the last, which is its own next one. tokens: -1 where roundings may change the draft.
+// The model ran all tokens but the last; the draft layer also reads each row's next token. tokens: -1 where
+// rounding may change the draft.
 RecordedDrafts recorded_mtp(const std::string& model, const std::vector<float>& features) {
   const auto file = Checkpoint::open(test_data(model + ".safetensors"));
   EXPECT_TRUE(file.ok()) << file.status().message;
@@ -112,7 +114,7 @@ void expect_chain(Drafter& drafter, const std::string& model, int64_t rows, int6
   }
 }
 
-// In chunks through the cache; the last rows twice, as after a rejected draft.
+// In chunks through the cache; the last rows run twice, as after a rejected draft.
 void expect_drafts_of(Device& device, const std::string& name, DType x, const Allowed& allowed,
                       Device* experts = nullptr) {
   SCOPED_TRACE(name + " " + text(x) + " " + text(device.info()));

@@ -1,4 +1,5 @@
-// The shipped model against transformers: logits within the noise of the recorded runs, and the same greedy text.
+// The shipped model compared with transformers: logits within the noise of the recorded runs, and the same
+// greedy text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ struct Loaded {
     auto loaded = LoadedModel::load(*device, kShipped, {.x = x, .experts = experts.get()});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     model = std::move(loaded).value();
-    // Chunks of 100 tokens: a prompt is computed in pieces, across windows.
+    // Prompts are computed in chunks of 100 tokens, which cross windows.
     auto made = Engine::make(*device, model->config().decoder, model->weights(),
                              {.max_model_len = 2048,
                               .max_num_seqs = 4,
@@ -35,7 +36,8 @@ struct Loaded {
   std::unique_ptr<Engine> engine;
 };
 
-// Every row of every prompt; the worst shares are printed, so that a failure says by how much.
+// Checks every row of every prompt and prints the largest errors as shares of the bounds, so that a failure
+// shows by how much.
 void expect_within(Loaded& m, double noise_scale, double rms_allowed, double most_allowed) {
   const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
@@ -58,9 +60,10 @@ void expect_within(Loaded& m, double noise_scale, double rms_allowed, double mos
 
 }  // namespace
 
-// bf16 rounds every stored value once, as each of the recorded runs did with random roundings: our error is one more draw of
-// what their spread measures. A row is a sum of a few directions, so 4 of its standard deviations; and twice the largest
-// deviation that 16 runs saw.
+// bf16 rounds every stored value once, as each recorded run did with random rounding, so our error is another
+// sample from the distribution of their errors. The root mean square of a row is dominated by a few
+// directions, so 4 of its standard deviations are allowed; the maximum may be twice the largest deviation of
+// 16 runs.
 TEST(Parity, LogitsInBf16AreWithinTheNoiseOfItsRoundings) {
   for (auto& device : every_level(2)) {
     SCOPED_TRACE(text(device->info()));
@@ -69,14 +72,14 @@ TEST(Parity, LogitsInBf16AreWithinTheNoiseOfItsRoundings) {
   }
 }
 
-// Only x, the residual stream and y cross to where the experts are.
+// Only x, the residual stream and y are copied between the devices.
 TEST(Parity, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
   Loaded m(DType::kBF16, cpu::open_device({.threads = 2}).value(), std::make_unique<FarDevice>());
   expect_within(m, 1, 4, 2);
 }
 
-// f32 rounds 2^16 times finer. What is left besides are the sums: n terms lose about sqrt(n) / 2 roundings of their result, 11
-// for the widest here (512), where a bf16 run loses one.
+// f32 rounds 2^16 times finer. The errors of sums remain: a sum of n terms loses about sqrt(n) / 2 roundings
+// of its result, 11 for the longest sum here (512), where a bf16 run loses one.
 TEST(Parity, LogitsInF32AreWithinTheNoiseOfItsSums) {
   Loaded m(DType::kF32);
   expect_within(m, 0x1p-16, 16, 16);
@@ -87,7 +90,7 @@ TEST(Parity, GreedyTextIsThatOfTransformers) {
   ASSERT_TRUE(file.ok()) << file.status().message;
   Loaded m(DType::kBF16);
   const Tokenizer tokenizer = Tokenizer::load(kShipped / "tokenizer.json").value();
-  // All prompts at once: several sequences share steps.
+  // All prompts are in one batch, so several sequences share steps.
   std::vector<std::vector<int32_t>> answers;
   for (const char* prompt : kPrompts) {
     const Recorded r = recorded(*file.value(), prompt);
@@ -105,7 +108,8 @@ TEST(Parity, GreedyTextIsThatOfTransformers) {
   size_t compared = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
     const Recorded r = recorded(*file.value(), kPrompts[i]);
-    // Where the winner leads by less than six of the noise's deviations, another kernel may rightly choose the other.
+    // If the best logit leads by less than six standard deviations of the noise, another kernel may
+    // legitimately choose another token.
     const float sure = 6 * *std::max_element(r.noise.begin(), r.noise.end());
     const auto certain =
         std::find_if(r.gap.begin(), r.gap.end(), [&](float gap) { return gap < sure; }) - r.gap.begin();

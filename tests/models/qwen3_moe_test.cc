@@ -1,4 +1,4 @@
-// Qwen3-MoE: its config.json and its tensors. Its logits: tests/models/family_parity_test.cc.
+// Qwen3-MoE: config.json and tensors. For logits see tests/models/family_parity_test.cc.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace {
 // Published values: Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, config.json of 2025-04.
 Result<ModelConfig> published(const std::string& name) { return read_model_config(test_data(name)); }
 
-// What a reader makes of the real config.json, changed in one place.
+// Reads the published config.json with one change.
 Result<ModelConfig> changed(const std::function<void(Json&)>& change) {
   Json config = read_json(test_data("qwen3-30b-a3b/config.json"), 1 << 20).value();
   change(config);
@@ -80,14 +80,15 @@ TEST(Qwen3Moe, ReadsThePublishedConfigs) {
 TEST(Qwen3Moe, ListsEveryTensor) {
   const ModelConfig config = published("qwen3-30b-a3b").value();
   const std::vector<TensorSpec> all = family().tensors(config, MoeNaming::kQwen3Moe);
-  // Per layer: two norms, four projections, norms of queries and keys, the router, three of each expert.
+  // Per layer: two norms, four projections, the norms of queries and keys, the router, and three tensors per
+  // expert.
   EXPECT_EQ(all.size(), 3u + 48 * (2 + 4 + 2 + 1 + 3 * 128));
   int64_t bytes = 0;
   for (const TensorSpec& t : all) bytes += *stored_bytes(t.type, t.shape);
   EXPECT_EQ(bytes, 61064245248);  // metadata.total_size of the published index: 30,532,122,624 parameters
 }
 
-TEST(Qwen3Moe, WhatAConfigLeavesOutIsWhatTransformersTakes) {
+TEST(Qwen3Moe, MissingKeysHaveTransformersDefaults) {
   const ModelConfig plain =
       changed([](Json& c) {
         for (const char* key : {"norm_topk_prob", "rope_theta", "head_dim", "use_sliding_window",
@@ -115,7 +116,7 @@ TEST(Qwen3Moe, LayersThatTheConfigNamesAreDense) {
                         }).value();
   const DecoderConfig& d = c.decoder;
   EXPECT_EQ(d.moe_layers().front(), 1);
-  EXPECT_EQ(d.moe_layers().size(), 23u);  // every second one, but for 5
+  EXPECT_EQ(d.moe_layers().size(), 23u);  // every second layer except layer 5
   const MoeConfig &dense = d.layers[5].mlp, &experts = d.layers[7].mlp;
   EXPECT_TRUE(dense.dense && dense.residual && !experts.dense);
   EXPECT_EQ(std::tuple(dense.intermediate, dense.experts, dense.expert_w), std::tuple(6144, 1, DType::kBF16));
@@ -130,7 +131,7 @@ TEST(Qwen3Moe, LayersThatTheConfigNamesAreDense) {
   EXPECT_EQ(up->weight, "experts.up");
 }
 
-// As the model's page has it.
+// As the model card recommends.
 TEST(Qwen3Moe, YarnExtendsTheContext) {
   const ModelConfig c =
       changed([](Json& config) {
@@ -186,8 +187,8 @@ TEST(Qwen3Moe, RefusesByKey) {
   }
 }
 
-// Routers of this family have no bias that could make them choose by Zipf's law.
-TEST(Qwen3Moe, RandomWeightsAreThoseOfTheConfigAlone) {
+// Routers of this family have no bias that could implement Zipf routing.
+TEST(Qwen3Moe, RandomWeightsNeedOnlyTheConfig) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const std::string directory = test_data("qwen3_moe/renormalized");
   const auto model = LoadedModel::load(*device, directory, {.format = LoadFormat::kDummy});

@@ -1,4 +1,5 @@
-// Weights of a seed: those of a checkpoint that was written from it, in no more memory than a part of them needs.
+// Random weights of a seed equal those of a checkpoint written with the seed, and generating a part needs
+// only the part's memory.
 #include "models/random_weights.h"
 
 #include <gtest/gtest.h>
@@ -42,9 +43,10 @@ class RandomModel : public testing::Test {
   std::vector<TensorSpec> specs_;
 };
 
-TEST_F(RandomModel, IsTheOneThatACheckpointOfItsSeedHolds) {
+TEST_F(RandomModel, EqualsTheCheckpointOfItsSeed) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const auto made = load(*device, {.format = LoadFormat::kDummy, .seed = 5});  // reads no file: there is none
+  // The directory has no weights to read.
+  const auto made = load(*device, {.format = LoadFormat::kDummy, .seed = 5});
   write_small_weights(directory_.path(), specs_, 5, 8008);
   const auto read = load(*device, {});
   ASSERT_TRUE(made && read);
@@ -63,8 +65,8 @@ TEST_F(RandomModel, IsTheOneThatACheckpointOfItsSeedHolds) {
   EXPECT_NE(logits_of(*device, *third), logits_of(*device, *made));
 }
 
-// Numbers as a real model's: finite, of size one, and another token has others.
-TEST_F(RandomModel, SaysSomethingElseToEachToken) {
+// Logits like a real model's: finite, of magnitude one, and different for each token.
+TEST_F(RandomModel, GivesDifferentLogitsForEachToken) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const auto model = load(*device, {.format = LoadFormat::kDummy});
   ASSERT_TRUE(model);
@@ -85,7 +87,7 @@ TEST_F(RandomModel, SpreadsTokensOverExperts) {
   const auto router = std::find_if(specs_.begin(), specs_.end(),
                                    [](const TensorSpec& s) { return s.weight == "router" && s.layer == 1; });
   ASSERT_NE(router, specs_.end());
-  TensorSpec of_120b = *router;  // 128 experts, of tokens of 2880 numbers
+  TensorSpec of_120b = *router;  // 128 experts, hidden size 2880
   of_120b.shape = {128, 2880};
   RandomWeights random({of_120b}, {}, 2);
   const auto made = random.make({&of_120b, 1});
@@ -107,11 +109,11 @@ TEST_F(RandomModel, SpreadsTokensOverExperts) {
     for (int k = 0; k < kTop; ++k) ++chosen[scores[static_cast<size_t>(k)].second];
   }
   const auto [least, most] = std::minmax_element(chosen.begin(), chosen.end());
-  EXPECT_GE(*least, 1);  // of 12.5 on the average
+  EXPECT_GE(*least, 1);  // 12.5 on average
   EXPECT_LE(*most, 40);
 }
 
-// As deep as gpt-oss-120b, with as many experts, and thin.
+// As many layers and experts as gpt-oss-120b, with narrow matrices.
 constexpr const char* kDeepConfig = R"({
   "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": true, "hidden_act": "silu",
   "tie_word_embeddings": false, "vocab_size": 8192, "hidden_size": 256, "intermediate_size": 32,
@@ -123,7 +125,8 @@ constexpr const char* kDeepConfig = R"({
   "quantization_config": {"quant_method": "mxfp4"}})";
 constexpr int64_t kDeepLayers = 36, kDeepSequences = 32, kDeepPrompt = 128, kDeepSteps = 4;
 
-// Different experts of each layer that 32 sequences choose, as they decode behind random prompts; the mean of some steps.
+// The number of distinct experts per layer that 32 sequences choose as they decode after random prompts,
+// averaged over some steps.
 std::vector<double> experts_read(Routing routing) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const TemporaryDirectory directory;
@@ -145,7 +148,7 @@ std::vector<double> experts_read(Routing routing) {
     r.sampling.temperature = 0, r.sampling.max_tokens = kDeepSteps + 2;
     EXPECT_TRUE(engine.value()->add(r).ok());
   }
-  EXPECT_EQ(std::ssize(engine.value()->step().value()), kDeepSequences);  // the prompts
+  EXPECT_EQ(std::ssize(engine.value()->step().value()), kDeepSequences);  // prefill
   std::vector<double> read(kDeepLayers);
   for (int64_t step = 0; step < kDeepSteps; ++step) {
     EXPECT_EQ(std::ssize(engine.value()->step().value()), kDeepSequences);
@@ -161,17 +164,19 @@ double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// A benchmark of random weights reads as many experts as one of a trained model, whose routers choose nearly evenly. It is 0.99 and
-// 1.00; 0.76 and 0.71 with embeddings of variance 1 and biases of 1/64, 0.95 and 0.94 where only one of them is as small or large.
-TEST(RandomRouting, UniformIsEvenUpToTheLastLayer) {
+// With random weights a benchmark must read as many experts as with a trained model, whose routers choose
+// nearly evenly. The two ratios below are 0.99 and 1.00. With embeddings of variance 1 and biases of 1/64
+// they were 0.76 and 0.71; with only one of the two, 0.95 and 0.94.
+TEST(RandomRouting, UniformRoutingIsEvenUpToTheLastLayer) {
   const double uniform = 128 * (1 - std::pow(1 - 4.0 / 128, kDeepSequences));  // 81.7
   const std::vector<double> read = experts_read(Routing::kUniform);
   EXPECT_NEAR(mean(read) / uniform, 1, 0.02);
   EXPECT_NEAR(mean(std::span(read).last(4)) / uniform, 1, 0.04);
 }
 
-TEST(RandomRouting, ZipfReadsAsFewExpertsAsItsLawSays) {
-  // Of experts that are chosen with these chances, without repetition: 1 - (1 - share)^draws of a token.
+TEST(RandomRouting, ZipfRoutingReadsTheExpectedExperts) {
+  // The probability that a token chooses an expert if experts are sampled by these shares without
+  // replacement: 1 - (1 - share)^draws.
   const std::vector<float> bias = zipf_bias(128, 4);
   double chances = 0, law = 0;
   for (const float b : bias) {
@@ -185,8 +190,8 @@ TEST(RandomRouting, ZipfReadsAsFewExpertsAsItsLawSays) {
   EXPECT_NEAR(mean(experts_read(Routing::kZipf)) / law, 1, 0.04);
 }
 
-// Only the routers' biases differ, and ranks differ from layer to layer.
-TEST_F(RandomModel, RoutingChangesTheBiasesOfRoutersAlone) {
+// Only the routers' biases differ, and the ranking of experts differs between layers.
+TEST_F(RandomModel, RoutingChangesOnlyTheBiasesOfRouters) {
   RandomWeights uniform(specs_, {}, 2), zipf(specs_, {.routing = Routing::kZipf, .top_k = 3}, 2);
   std::set<std::vector<std::byte>> biases;
   for (const TensorSpec& spec : specs_) {
@@ -196,7 +201,7 @@ TEST_F(RandomModel, RoutingChangesTheBiasesOfRoutersAlone) {
     EXPECT_EQ(one == other, spec.weight != "router_bias") << spec.name;
     if (spec.weight != "router_bias") continue;
     biases.insert(other);
-    std::vector<std::byte> rest(other.size() - 8);  // a part of it, as a file is written
+    std::vector<std::byte> rest(other.size() - 8);  // a part of the tensor, as when files are written
     zipf.fill(spec, 8, rest);
     EXPECT_TRUE(std::equal(rest.begin(), rest.end(), other.begin() + 8)) << spec.name;
   }
@@ -234,8 +239,8 @@ TEST_F(RandomModel, HoldsOneCallAtATime) {
             std::string::npos);
 }
 
-// Dense weights through the ring and as they are; experts packed there.
-TEST_F(RandomModel, LiesOnADeviceAsInTheCheckpoint) {
+// Dense weights, copied through the ring or directly, and experts packed on the device.
+TEST_F(RandomModel, EqualsTheCheckpointOnADevice) {
   write_small_weights(directory_.path(), specs_, 0, 1 << 20);
   const auto checkpoint = Checkpoint::open(directory_.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message;
@@ -251,7 +256,7 @@ TEST_F(RandomModel, LiesOnADeviceAsInTheCheckpoint) {
   }
 }
 
-TEST_F(RandomModel, WantsAConfig) {
+TEST_F(RandomModel, NeedsAConfig) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const TemporaryDirectory empty;
   const Status status = LoadedModel::load(*device, empty.path(), {.format = LoadFormat::kDummy}).status();

@@ -1,4 +1,4 @@
-// Whole steps of models on an H200, as they are planned: which kernel computes which stages, and how often.
+// Planned steps of whole models on an H200: which kernel computes which stages, and how often.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 namespace sluice::test {
 namespace {
 
-// "  24 x route+group                 cuda.route_group.fewtokens_sm90", in the order in which kernels first run.
+// Lines such as "  24 x route+group                 cuda.route_group.fewtokens_sm90", in the order in which
+// kernels first run.
 void list(const Step& step, int64_t tokens, std::ostream& out) {
   std::vector<std::pair<std::string, int>> lines;
   for (const StageKernel& s : step.kernels(tokens)) {
@@ -56,7 +57,7 @@ void expect_golden(const std::string& name, const std::string& found) {
   std::ifstream file(path);
   std::ostringstream wanted;
   wanted << file.rdbuf();
-  EXPECT_EQ(found, wanted.str()) << path << " (./dev goldens writes it anew)";
+  EXPECT_EQ(found, wanted.str()) << path << " (./dev goldens rewrites it)";
 }
 
 DecoderConfig published_decoder(const std::string& name) {
@@ -64,7 +65,7 @@ DecoderConfig published_decoder(const std::string& name) {
   EXPECT_TRUE(read.ok()) << read.status().message;
   return read.value().decoder;
 }
-// A published head for gpt-oss-20b (nebius): a vocabulary of its own, and the widest MLP of all such heads.
+// A published head for gpt-oss-20b (nebius), with its own vocabulary and the widest MLP of all such heads.
 DraftLayerConfig head_of_gpt_oss() {
   DraftLayerConfig c;
   c.draft_vocab = 64000, c.maps_tokens = true;
@@ -113,7 +114,7 @@ TEST(StepGolden, GptOss20bWithADraftHead) {
   expect_golden("gpt_oss_20b_eagle3", draft_steps_of(gpt_oss_20b(), head_of_gpt_oss()));
 }
 
-// gpt-oss-20b with four times as many experts and half as many layers more.
+// gpt-oss-20b with four times the experts and one and a half times the layers.
 TEST(StepGolden, GptOss120b) {
   DecoderConfig model = gpt_oss_20b();
   while (model.layers.size() < 36) model.layers.push_back(model.layers[model.layers.size() - 2]);
@@ -131,7 +132,7 @@ TEST(StepGolden, DeepSeekV3) { expect_golden("deepseek_v3", steps_of(published_d
 TEST(StepGolden, Moonlight) {
   expect_golden("moonlight_16b_a3b", steps_of(published_decoder("moonlight-16b-a3b")));
 }
-// Moonlight with a layer for multi-token prediction, which the published model lacks.
+// Moonlight with a multi-token-prediction layer, which the published model lacks.
 TEST(StepGolden, MoonlightWithADraftLayer) {
   ModelConfig model =
       read_model_config(std::string(SLUICE_SOURCE_DIR) + "/tests/data/moonlight-16b-a3b").value();

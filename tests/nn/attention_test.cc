@@ -1,4 +1,4 @@
-// The stages of attention, and which runs of them fused kernels may take.
+// The stages of attention, and the runs of stages that fused kernels can compute.
 #include "nn/attention.h"
 
 #include <gtest/gtest.h>

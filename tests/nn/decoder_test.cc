@@ -1,4 +1,4 @@
-// What a decoder holds, and what it refuses.
+// The weights of a decoder, and the configs and weights that it rejects.
 #include "nn/decoder.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST_F(DecoderOf, WeightsAreListedByLayerAndName) {
   EXPECT_EQ(of_first, wanted);
   wanted = attention;
   wanted.push_back("experts.up"), wanted.push_back("experts.down");
-  EXPECT_EQ(of_last, wanted) << "a dense MLP";
+  EXPECT_EQ(of_last, wanted) << "a layer with a dense MLP";
 }
 
 TEST_F(DecoderOf, WeightsThatAreMissingOrOfAnotherShapeAreRefusedByName) {
@@ -66,7 +66,7 @@ TEST_F(DecoderOf, WeightsThatAreMissingOrOfAnotherShapeAreRefusedByName) {
             "decoder: wanted caches of 3 layers, found 1");
 }
 
-TEST_F(DecoderOf, LayersThatCannotStandBesideEachOtherAreRefused) {
+TEST_F(DecoderOf, IncompatibleLayersAreRefused) {
   const auto changed = [&](auto change) {
     DecoderConfig config = small_decoder();
     change(config);

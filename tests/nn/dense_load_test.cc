@@ -83,7 +83,7 @@ TEST_F(DenseLoad, StackedBiasesAreOneVector) {
             Code::kInvalidArgument);
 }
 
-TEST_F(DenseLoad, WhatWouldLoseSomethingIsRefusedByName) {
+TEST_F(DenseLoad, LossyConversionsAreRefusedByName) {
   const auto refused = [&](const Status& status, Code code, const std::string& words) {
     EXPECT_EQ(status.code, code) << status.message;
     EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
@@ -104,9 +104,9 @@ TEST_F(DenseLoad, WhatWouldLoseSomethingIsRefusedByName) {
           "at least one feature");
 }
 
-// Fine-tuning tools save some tensors of a bf16 model in F32 or F16.
+// Fine-tuning tools save some tensors of bf16 models in F32 or F16.
 TEST_F(DenseLoad, NumbersOfAFileAreRounded) {
-  const float f32[] = {1, -2.5f, 1.00390625f, 1.01171875f, 3.0e38f, 1e-40f};  // two ties, to even
+  const float f32[] = {1, -2.5f, 1.00390625f, 1.01171875f, 3.0e38f, 1e-40f};  // the third and fourth are ties
   const uint16_t f16[] = {0x3c00, 0xc100, 0x0001, 0x03ff, 0x7bff, 0x8000};
   const uint16_t want32[] = {0x3f80, 0xc020, 0x3f80, 0x3f82, 0x7f62, 0x0001};
   const uint16_t want16[] = {0x3f80, 0xc020, 0x3380, 0x3880, 0x4780, 0x8000};
@@ -136,10 +136,10 @@ TEST_F(DenseLoad, NumbersOfAFileAreRounded) {
             std::string::npos);
 }
 
-// Tensors that go through a ring of page-locked memory, and ones that are too small for it.
-TEST(DenseLoadFar, StacksRowsAsTheyStand) {
+// Tensors that go through a ring of page-locked memory, and tensors that are too small for it.
+TEST(DenseLoadFar, StacksRowsInOrder) {
   StoredTensor q = bf16("q", {3000, 777}, 0);
-  for (size_t i = 1; i < q.bytes.size(); i += 2) q.bytes[i] &= std::byte{0xBF};  // finite
+  for (size_t i = 1; i < q.bytes.size(); i += 2) q.bytes[i] &= std::byte{0xBF};  // makes values finite
   const Written file({q, bf16("k", {5, 777}, 70), bf16("small", {3, 777}, 9)});
   FarDevice far(WeightLayout::kRowMajor);
   const auto bytes_of_part = [&](const char* name) {
@@ -174,7 +174,7 @@ TEST(DenseLoadFar, StacksRowsAsTheyStand) {
   EXPECT_NE(status.message.find("small: wanted row_major or"), std::string::npos) << status.message;
 }
 
-TEST(DenseLoadFar, NamesTheFirstNumberThatIsNone) {
+TEST(DenseLoadFar, NamesTheFirstNonFiniteNumber) {
   StoredTensor large = bf16("large", {3000, 1000}, 0), small = bf16("small", {4}, 0);
   const auto spoil = [](StoredTensor& t, size_t element, uint16_t bits) {
     std::memcpy(&t.bytes[2 * element], &bits, 2);

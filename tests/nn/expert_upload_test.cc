@@ -1,4 +1,5 @@
-// Experts on their way into a device's memory, against the same ones packed by the host; rings so small that they come round.
+// Upload of experts into a device's memory, compared with experts packed by the host; rings are so small that
+// they wrap around.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,13 +22,13 @@ PackedMatrix matrix(int64_t features, int64_t width, bool gated, GateOrder order
           .w = w,
           .layout = WeightLayout::kFragments};
 }
-// Of one, two and several row blocks, with and without a rest.
+// One, two and several row blocks, with and without a partial block.
 const PackedMatrix kUp = matrix(150, 96, true, GateOrder::kInterleaved, DType::kE2M1);
 const PackedMatrix kUpApart = matrix(97, 64, true, GateOrder::kUpFirst, DType::kE2M1);
 const PackedMatrix kDown = matrix(330, 160, false, {}, DType::kE2M1);
 const PackedMatrix kPlain = matrix(65, 72, true, GateOrder::kGateFirst, DType::kBF16);
 
-// Random rows of some experts, in a checkpoint's order, and where they go.
+// Random rows of several experts in a checkpoint's order, and their destination.
 struct Experts {
   Experts(Device& device, const PackedMatrix& m, int64_t count) : m(m), device(device) {
     const PackedSizes sizes = packed_sizes(m);
@@ -66,7 +67,7 @@ struct Experts {
     return {{span(gated_row(m.gate_order, m.features, 0, false), step)},
             {span(gated_row(m.gate_order, m.features, 0, true), step)}};
   }
-  // What lies in the device's memory, codes before scales.
+  // The bytes in the device's memory, codes before scales.
   std::vector<std::byte> bytes_of_place(int64_t expert) {
     const PackedWeights place = bytes_of_expert(to, expert);
     std::vector<std::byte> out(static_cast<size_t>(to.header.code_bytes + to.header.scale_bytes));
@@ -80,7 +81,7 @@ struct Experts {
     EXPECT_TRUE(device.wait(s).ok());
     return out;
   }
-  // The same, packed by the host, and its fingerprint.
+  // The bytes packed by the host, and their fingerprint.
   std::pair<std::vector<std::byte>, uint64_t> packed_by_host(size_t e) const {
     std::vector<std::byte> out(static_cast<size_t>(to.header.code_bytes + to.header.scale_bytes));
     PackedWeights place{make_tensor(out.data(), DType::kU8, {to.header.code_bytes}), {}};
@@ -107,7 +108,7 @@ std::vector<ExpertUpload::Job> jobs_of(std::vector<Experts>& all) {
   return out;
 }
 
-TEST(ExpertUpload, BringsWhatTheHostWouldPackWhateverThePiecesAndTheRing) {
+TEST(ExpertUpload, EqualsHostPackingForAnyPiecesAndRing) {
   FarDevice device;
   const PackedMatrix matrices[] = {kUp, kUpApart, kDown, kPlain};
   struct Shape {
@@ -115,9 +116,9 @@ TEST(ExpertUpload, BringsWhatTheHostWouldPackWhateverThePiecesAndTheRing) {
     int64_t piece_bytes, ring_bytes;
     const char* why;
   };
-  const Shape kShapes[] = {{1, 1, 1, "nobody but the caller, two slots of one row block"},
-                           {2, 1, 1, "two slots: every piece waits for one to leave"},
-                           {4, 1, 160000, "some slots, given back in parts"},
+  const Shape kShapes[] = {{1, 1, 1, "only the calling thread, two slots of one row block"},
+                           {2, 1, 1, "two slots, so every piece waits for a free slot"},
+                           {4, 1, 160000, "several slots, released in parts"},
                            {3, 9000, 1, "pieces of several row blocks"},
                            {5, 1 << 20, 32 << 20, "pieces as large as a matrix"}};
   for (const Shape& s : kShapes) {
@@ -174,13 +175,13 @@ TEST(ExpertUpload, NamesTheFirstNanScaleAndWritesNothingFromThereOn) {
       const auto now = e.bytes_of_place(static_cast<int64_t>(i));
       EXPECT_TRUE(now == (i < 2 ? e.packed_by_host(i).first : before[i])) << i;
     }
-    // And goes on with what is whole.
+    // The upload can still pack valid experts.
     const Status again = upload.value()->pack(std::span(jobs).first(2), {});
     EXPECT_TRUE(again.ok()) << again.message;
   }
 }
 
-TEST(ExpertUpload, RefusesWhatItWasNotMadeFor) {
+TEST(ExpertUpload, RefusesMatricesOfOtherSizes) {
   FarDevice device;
   std::vector<Experts> all;
   all.emplace_back(device, kDown, 1);

@@ -1,4 +1,4 @@
-// The layers that are known by name, against what is published of their models, and against the table in the docs.
+// Layers known by name, compared with their models' published sizes and with the table in the docs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ std::vector<std::string> names() {
   return out;
 }
 
-// Weights of all experts of a layer, the shared one and projections included.
+// The number of weights of a layer: all experts, the shared expert and projections.
 double parameters(const MoeConfig& c) {
   const int64_t matrices = is_gated(c.act) ? 3 : 2, width = c.latent > 0 ? c.latent : c.hidden;
   return static_cast<double>(matrices *
@@ -28,7 +28,7 @@ double parameters(const MoeConfig& c) {
                              2 * c.hidden * c.latent);
 }
 
-// A model's row in the table of docs/models.md.
+// A model's row in the table in docs/models.md.
 std::string row_of(const std::string& name, const MoeConfig& c) {
   std::ostringstream out;
   out << "| `" << name << "` | " << c.hidden << (c.latent > 0 ? " (" + std::to_string(c.latent) + ")" : "")
@@ -40,7 +40,7 @@ std::string row_of(const std::string& name, const MoeConfig& c) {
 
 }  // namespace
 
-// Layers with experts, and all of the model's parameters in billions, as its card says. Experts are most of them.
+// MoE layers, and total parameters in billions according to the model card. Most parameters are in experts.
 TEST(KnownMoe, LayersAddUpToTheirModels) {
   const struct {
     const char* name;
@@ -59,8 +59,8 @@ TEST(KnownMoe, LayersAddUpToTheirModels) {
   }
 }
 
-// Hash layers choose in another way, and are the same in all else.
-TEST(KnownMoe, HashLayersDifferInTheirChoiceAlone) {
+// Hash layers choose experts by another rule and are otherwise equal.
+TEST(KnownMoe, HashLayersDifferOnlyInTheirChoice) {
   for (const std::string name : {"deepseek-v4-flash", "deepseek-v4-pro"}) {
     const MoeConfig by_score = known_moe(name).value(), by_hash = known_moe(name + "-hash").value();
     EXPECT_EQ(by_hash.method, RoutingMethod::kHash) << name;
@@ -72,7 +72,7 @@ TEST(KnownMoe, HashLayersDifferInTheirChoiceAlone) {
   }
 }
 
-// On paper: kernels that are written, not planned.
+// Without a GPU; the kernels must exist, not only be planned.
 TEST(KnownMoe, AnH200HasKernelsForEveryStage) {
   const DeviceInfo h200 = known_device("h200").value();
   const Catalog& catalog = cuda::catalog();
@@ -91,13 +91,13 @@ TEST(KnownMoe, AnH200HasKernelsForEveryStage) {
   }
 }
 
-TEST(KnownMoe, TheDocsTableSaysWhatTheLayersAre) {
+TEST(KnownMoe, TheDocsTableAgreesWithTheLayers) {
   std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/docs/models.md");
   std::set<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.insert(line);
   for (const std::string& name : names()) {
     const std::string row = row_of(name, known_moe(name).value());
-    EXPECT_TRUE(lines.count(row)) << "docs/models.md wants this row:\n" << row;
+    EXPECT_TRUE(lines.count(row)) << "docs/models.md lacks this row:\n" << row;
   }
 }
 

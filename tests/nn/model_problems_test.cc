@@ -1,4 +1,5 @@
-// The problems that fuzzing on a GPU draws from known layers: legal, varied, and small enough to be followed on a host.
+// Problems that the GPU fuzzer samples from known layers: legal, varied, and small enough for a host's
+// reference.
 #include "harness/model_problems.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +47,7 @@ TEST(ModelProblems, StayWithinTheirBounds) {
     EXPECT_EQ(p.layout, WeightLayout::kFragments);
     widths.insert(p.width);
   }
-  // Whole widths of models among them.
+  // Some problems have a model's full width.
   for (const int64_t hidden : {2880, 4096, 7168, 2688, 6144}) EXPECT_TRUE(widths.count(hidden)) << hidden;
 }
 

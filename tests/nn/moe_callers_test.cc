@@ -1,11 +1,12 @@
-// Weights from a caller's tensors in the device's memory, and packed bytes through it: a device whose memory the host cannot touch.
+// Weights from a caller's tensors in device memory, and export and import of packed bytes, on a device whose
+// memory the host cannot access.
 #include "harness/far_device.h"
 #include "harness/moe_files.h"
 
 namespace sluice::test {
 namespace {
 
-// Tensors in the device's memory, as a Checkpoint.
+// Tensors in device memory, as a Checkpoint.
 struct FarTensors {
   FarTensors(Device& device, const std::vector<StoredTensor>& stored) : device(device) {
     std::vector<CheckpointTensor> list;
@@ -62,7 +63,7 @@ TEST(MoeCallers, TensorsInDeviceMemoryArePackedAsThoseOfAFile) {
     ASSERT_TRUE(want.ok() && got.ok()) << word(naming) << want.status().message << got.status().message;
     EXPECT_EQ(packed(*got.value()), packed(*want.value())) << word(naming);
     EXPECT_TRUE(got.value()->verify().ok());
-    for (const int64_t bytes : {1, 60000}) {  // matrices one by one, and a few in each batch
+    for (const int64_t bytes : {1, 60000}) {  // one matrix per batch, and several matrices per batch
       MoeLoadOptions batched = options;
       batched.batch_bytes = bytes;
       const auto again = load_moe(device, *far.tensors, moe.config, batched);
@@ -74,7 +75,7 @@ TEST(MoeCallers, TensorsInDeviceMemoryArePackedAsThoseOfAFile) {
     ASSERT_TRUE(replaced.ok()) << replaced.message;
     const std::vector<std::byte> now = packed(*got.value());
     EXPECT_EQ(now, packed(*want.value())) << word(naming);
-    // Out of the device and into it again.
+    // Exports packed bytes from the device and imports them again.
     const auto empty = LoadedMoe::allocate(device, moe.config, options);
     ASSERT_TRUE(empty.ok()) << empty.status().message;
     const Status read = empty.value()->read_packed(now);
@@ -96,7 +97,7 @@ TEST(MoeCallers, TensorsOfAnotherDeviceAreRefused) {
       << loaded.status().message;
 }
 
-TEST(MoeCallers, AScaleThatIsNoNumberIsNamedThere) {
+TEST(MoeCallers, ANanScaleInDeviceMemoryIsNamed) {
   FarDevice device;
   RandomMoe moe(for_device(MoeNaming::kGptOss), 5);
   const FarTensors good(device, moe.tensors(MoeNaming::kGptOss, 0));
@@ -112,8 +113,8 @@ TEST(MoeCallers, AScaleThatIsNoNumberIsNamedThere) {
   EXPECT_EQ(packed(*loaded.value()), before);
 }
 
-// In bf16, from a file (the device packs) and from its own memory.
-TEST(MoeCallers, AWeightThatIsNoNumberIsNamedThere) {
+// bf16 experts from a file, which the device packs, and from device memory.
+TEST(MoeCallers, ANonFiniteWeightInDeviceMemoryIsNamed) {
   FarDevice device;
   RandomMoe moe(for_device(MoeNaming::kQwen3Moe), 5);
   moe.up[5].w[2 * (17 * 96 + 3)] = 0xc0, moe.up[5].w[2 * (17 * 96 + 3) + 1] = 0x7f;

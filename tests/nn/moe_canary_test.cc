@@ -48,7 +48,7 @@ TEST(Canary, FragmentsPass) {
   }
 }
 
-// Where the experts run as one operation, its kernel is looked at, too.
+// If all experts run as one fused operation, the canary checks that operation's kernel, too.
 template <class OfExperts>
 void expect_that_one_operation_passes() {
   const auto inner = cpu::open_device({.threads = 2}).value();
@@ -75,10 +75,10 @@ void expect_that_one_operation_passes() {
     }
   }
 }
-TEST(Canary, ExpertsAsOnePass) { expect_that_one_operation_passes<ExpertMlp>(); }
+TEST(Canary, FusedExpertsPass) { expect_that_one_operation_passes<ExpertMlp>(); }
 TEST(Canary, GroupedExpertsPass) { expect_that_one_operation_passes<GroupedMlp>(); }
 
-// change: makes another problem of the layer's, which runs in its place.
+// change: modifies the layer's problem; the kernel runs the modified problem.
 template <class OfExperts>
 void expect_that_it_is_caught(void (*change)(ExpertMlp::Problem*), const char* kernel) {
   static void (*changes)(ExpertMlp::Problem*);
@@ -143,8 +143,8 @@ class Damaged : public testing::Test {
   std::unique_ptr<LoadedMoe> layer;
 };
 
-TEST_F(Damaged, ACorruptedByteInARowThatIsLookedAt) {
-  // Row 0 of the first expert's W13 and the last row of the last expert's W2 are always looked at.
+TEST_F(Damaged, ACorruptedByteInACheckedRow) {
+  // The canary always checks row 0 of the first expert's W13 and the last row of the last expert's W2.
   uint8_t* up = layer->weights().experts.up.as<uint8_t>();
   up[0] ^= 0x44;
   expect_caught("layer 3: experts.up: expert 0, feature 0: wanted ");
@@ -192,7 +192,7 @@ TEST_F(Damaged, AnotherCheckpoint) {
   EXPECT_EQ(canary(*device, *layer, *another.checkpoint).code, Code::kCorrupt);
 }
 
-TEST_F(Damaged, VerifyFindsWhatTheCanaryDoesNotLookAt) {
+TEST_F(Damaged, VerifyFindsErrorsInRowsThatTheCanarySkips) {
   const PanelShape s = panel_shape(160, true, 96);
   uint8_t* byte =
       layer->weights().experts.up.row<uint8_t>(4) + panel_mxfp4_nibble(s, panel_row(true, 81, true), 50).byte;

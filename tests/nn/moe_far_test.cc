@@ -1,4 +1,4 @@
-// The suite of MoE layers on a device whose memory is not the host's.
+// The suite of MoE layers on a device with its own memory.
 #include "harness/far_device.h"
 #include "harness/moe_suite.h"
 #include "nn/moe/offloaded.h"
@@ -14,8 +14,8 @@ class OnFar : public ::testing::Test {
   FarDevice device_;
 };
 
-// A call whose tensors are the host's, and one that is refused.
-TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
+// An offloaded layer called with the host's tensors, and a call that is rejected.
+TEST_F(OnFar, AnOffloadedLayerTakesTheHostsTensors) {
   MoeConfig config = small_gpt_oss();
   config.residual = true;
   const Model model(config);
@@ -33,7 +33,7 @@ TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
     const auto call = [&](auto forward) {
       auto y = residual;  // in place
       const auto view = [&](std::vector<uint16_t>& v) {
-        v.reserve(1);  // a tensor without rows has an address all the same
+        v.reserve(1);  // a tensor without rows still has an address
         return make_tensor(v.data(), DType::kBF16, {tokens, config.hidden});
       };
       const Status status = forward(MoeIo{.x = view(x), .residual = view(y), .token_ids = {}, .y = view(y)});
@@ -45,7 +45,7 @@ TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
       const Workspace workspace{scratch.value().view().as<std::byte>(), near.value()->workspace_bytes()};
       return near.value()->forward(io, here->weights(), workspace, cpu->stream());
     });
-    // The stream is added last: what remains without it is the layer's own.
+    // The residual is added last; without it, the layer's own output remains.
     std::vector<double> ours(got.size()), theirs(want.size());
     const auto stream = numbers_of(residual);
     for (size_t i = 0; i < got.size(); ++i) ours[i] = got[i] - stream[i], theirs[i] = want[i] - stream[i];

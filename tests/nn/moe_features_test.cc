@@ -1,4 +1,5 @@
-// What a call of an MoE layer may bring or ask for: on this machine, and on a device whose memory the host cannot touch.
+// Optional inputs and outputs of an MoE layer, on this machine and on a device whose memory the host cannot
+// access.
 #include "harness/moe_features.h"
 
 #include "harness/far_device.h"
@@ -25,7 +26,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Far, MoeFeaturesOn, FeaturesFar);
 
 namespace {
 
-TEST(MoeFeatures, WhatContradictsIsRefusedByName) {
+TEST(MoeFeatures, ContradictionsAreRefusedByName) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto message = [&](const char* fields, const MoeBackend& backend = {}, const Policy& policy = {}) {
     MoeConfig config = feature_config("gpt-oss-120b");

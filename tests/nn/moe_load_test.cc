@@ -19,7 +19,7 @@ std::vector<uint8_t> bytes_of_tensor(const Tensor& t) {
                      : std::vector<uint8_t>{};
 }
 
-// One expert's packed bytes by the plain road: rows joined in the config's order, then pack_matrix.
+// One expert's packed bytes, computed plainly: rows joined in the config's order, then pack_matrix.
 void expect_packed(const RandomMatrix& m, const PackedMatrix& matrix, const Tensor& w, const Tensor& scales,
                    int64_t expert) {
   const PackedSizes s = packed_sizes(matrix);
@@ -61,7 +61,7 @@ TEST_P(MoeLoadIn, EveryNamingIsDetectedAndLoadedByteForByte) {
     MoeConfig config = small_config(naming);
     config.layout = GetParam();
     const RandomMoe moe(config, 5);
-    const int64_t layer = naming == MoeNaming::kPlain ? 0 : kLayer;  // its names have no number
+    const int64_t layer = naming == MoeNaming::kPlain ? 0 : kLayer;  // its names have no layer number
     const Written file(moe.tensors(naming, layer));
     const auto detected = detect(*file.checkpoint);
     ASSERT_TRUE(detected.ok()) << detected.status().message;
@@ -108,7 +108,7 @@ TEST_P(MoeLoadIn, EveryNamingIsDetectedAndLoadedByteForByte) {
       const auto* begin = reinterpret_cast<const uint8_t*>(v.data());
       EXPECT_EQ(bytes_of_tensor(t), std::vector<uint8_t>(begin, begin + v.size() * sizeof(v[0])));
     };
-    std::vector<float> wide;  // a bf16 router where the model computes in f32
+    std::vector<float> wide;  // a bf16 router that the model computes in f32
     for (uint16_t bits : moe.router) wide.push_back(to_float(BF16{bits}));
     moe.config.router_w == DType::kF32 ? same(w.router, wide) : same(w.router, moe.router);
     same(w.router_bias, moe.router_bias), same(w.correction_bias, moe.correction_bias);
@@ -133,7 +133,7 @@ TEST_P(MoeLoadIn, NumbersInF32GiveTheSameBytes) {
       return {};
     };
     EXPECT_TRUE(loaded.value()->write_packed(append).ok());
-    if (moe.config.layout == WeightLayout::kPanels16) {  // the host's kernels read no other
+    if (moe.config.layout == WeightLayout::kPanels16) {  // the host's kernels read only this layout
       const Status looked = canary(*d, *loaded.value(), *file.checkpoint);
       EXPECT_TRUE(looked.ok()) << word(options.naming) << ": " << looked.message;
     }
@@ -155,7 +155,7 @@ TEST_P(MoeLoadIn, NumbersInF32GiveTheSameBytes) {
     }
     std::vector<Slice> slices{{}};
     if (config.expert_w == DType::kBF16 && !config.shared_as_slots)
-      slices.push_back({.tp_rank = 1, .tp_size = 2});  // a bias is cut, too
+      slices.push_back({.tp_rank = 1, .tp_size = 2});  // this slice also cuts a bias
     for (const Slice& slice : slices) {
       const MoeLoadOptions options{.naming = naming, .layer = layer, .slice = slice, .threads = 2};
       const std::vector<std::byte> wanted = packed(moe, options, as_is);
@@ -217,7 +217,7 @@ TEST(MoeLoad, AnF8SharedExpertIsReadAsBf16) {
     }
 }
 
-// Gives element `at` of a bf16 tensor these bits.
+// Sets element `at` of a bf16 tensor to these bits.
 void spoil(StoredTensor& t, size_t at, uint16_t bits) {
   ASSERT_LE(2 * at + 2, t.bytes.size()) << t.what.name;
   std::memcpy(t.bytes.data() + 2 * at, &bits, 2);
@@ -237,7 +237,7 @@ StoredTensor& named(std::vector<StoredTensor>& tensors, const std::string& part)
   return tensors[0];
 }
 
-TEST(MoeLoad, WhatDoesNotFitIsRefusedByName) {
+TEST(MoeLoad, MismatchedTensorsAreRefusedByName) {
   using Tensors = std::vector<StoredTensor>;
   const RefusedLoad kCases[] = {
       {"FP8 experts", MoeNaming::kDeepSeekV3,
@@ -254,13 +254,12 @@ TEST(MoeLoad, WhatDoesNotFitIsRefusedByName) {
          named(t, "experts.7.down_proj").what.name = "model.layers.12.mlp.experts.7.down_prj.weight";
        },
        Code::kCorrupt, "wanted tensor 'model.layers.12.mlp.experts.7.down_proj.weight', found no such name"},
-      {"a bias that the config does without", MoeNaming::kGptOss,
-       [](MoeConfig& c, Tensors&) { c.up_bias = false; }, Code::kInvalidArgument,
-       "up_bias: wanted a config with it, as "},
-      {"a bias that the naming does without", MoeNaming::kQwen3Moe,
+      {"a bias that the config lacks", MoeNaming::kGptOss, [](MoeConfig& c, Tensors&) { c.up_bias = false; },
+       Code::kInvalidArgument, "up_bias: wanted a config with it, as "},
+      {"a bias that the naming lacks", MoeNaming::kQwen3Moe,
        [](MoeConfig& c, Tensors&) { c.router_bias = true; }, Code::kInvalidArgument,
        "these checkpoints have none"},
-      {"a shared expert that the config does without", MoeNaming::kDeepSeekV3,
+      {"a shared expert that the config lacks", MoeNaming::kDeepSeekV3,
        [](MoeConfig& c, Tensors&) { c.shared_intermediate = 0; }, Code::kInvalidArgument,
        "shared_intermediate: wanted above 0"},
       {"another order", MoeNaming::kGptOss,
@@ -317,8 +316,9 @@ TEST(MoeLoad, WhatDoesNotFitIsRefusedByName) {
   }
 }
 
-// Which of w1, w2 and w3 is what, as the publishers' own loaders have it: a checkpoint that this file writes would follow a mistake.
-TEST(MoeLoad, NamesAreThoseThatPublishersUse) {
+// The roles of w1, w2 and w3 follow the publishers' own loaders: a checkpoint written by this file would
+// repeat a mistake.
+TEST(MoeLoad, NamesAreThoseOfThePublishers) {
   const auto names = [](MoeNaming naming) {
     const MoeNames& n = moe_names(naming);
     std::vector<std::string> out;
@@ -339,7 +339,7 @@ TEST(MoeLoad, NamesAreThoseThatPublishersUse) {
                                 "layers.3.shared_experts.w1.weight", "layers.3.shared_experts.w2.weight"}));
 }
 
-TEST(MoeLoad, ANamingThatNobodyKnowsListsThem) {
+TEST(MoeLoad, AnUnknownNamingListsTheKnownOnes) {
   const Written file({{{"model.layers.0.mlp.up_proj.weight", StoredType::kU8, {1}}, {std::byte{1}}}});
   const Status status = detect(*file.checkpoint).status();
   EXPECT_EQ(status.code, Code::kUnsupported);
@@ -386,7 +386,7 @@ class SmallDevice final : public Device {
   int64_t limit_;
 };
 
-TEST(MoeLoad, MemoryThatIsNotThereIsAnErrorWithNumbers) {
+TEST(MoeLoad, TooLittleMemoryIsAnErrorWithNumbers) {
   const auto d = device();
   EXPECT_GT(d->free_bytes(), 1 << 20);
   const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
@@ -396,14 +396,14 @@ TEST(MoeLoad, MemoryThatIsNotThereIsAnErrorWithNumbers) {
   EXPECT_EQ(early.code, Code::kOutOfMemory);
   EXPECT_NE(early.message.find("layer 0: its weights: wanted "), std::string::npos) << early.message;
   EXPECT_NE(early.message.find(" bytes, 1000 are free"), std::string::npos) << early.message;
-  SmallDevice silent(*d, INT64_MAX, 150000);  // enough for the first tensors only
+  SmallDevice silent(*d, INT64_MAX, 150000);  // enough for only the first tensors
   const Status late = load_moe(silent, *file.checkpoint, moe.config, {}).status();
   EXPECT_EQ(late.code, Code::kOutOfMemory);
   EXPECT_NE(late.message.find("layer 0: experts.down: wanted "), std::string::npos) << late.message;
-  EXPECT_EQ(silent.held, 0) << "what was allocated before is released";
+  EXPECT_EQ(silent.held, 0) << "earlier allocations are released";
 }
 
-TEST(MoeLoad, AFileThatWasCutShortIsAnErrorWithNumbers) {
+TEST(MoeLoad, ATruncatedFileIsAnErrorWithNumbers) {
   const auto d = device();
   const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
   const Written file(moe.tensors(MoeNaming::kGptOss, 0));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Memory of this process that no file backs.
+// This process's resident memory without memory-mapped files.
 int64_t anonymous_bytes() {
   std::ifstream file("/proc/self/status");
   std::string key, rest;
@@ -24,7 +24,7 @@ int64_t anonymous_bytes() {
 
 TEST(MoeMemory, LoadingNeedsTheWeightsAndAtMost64MiBMore) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's shadow of the memory counts, too";
+  GTEST_SKIP() << "a sanitizer's shadow memory counts as resident";
 #endif
   MoeConfig config = known_moe("gpt-oss-20b").value();
   config.experts = 16;

@@ -1,4 +1,5 @@
-// MoE layers against PyTorch on this machine, at every level of its vector instructions, and on a device apart.
+// MoE layers compared with PyTorch on this machine, at every level of vector instructions, and on a device
+// with its own memory.
 #include "harness/moe_oracle.h"
 
 #include "harness/devices.h"

@@ -8,7 +8,7 @@
 namespace sluice::test {
 namespace {
 
-constexpr int64_t kManyTokens = 40;  // so many that every expert is chosen
+constexpr int64_t kManyTokens = 40;  // enough to choose every expert
 
 std::vector<std::byte> bytes_of_y(Device& device, const MoeConfig& config, const MoeWeights& weights) {
   const auto moe = Moe::plan(device, config, kManyTokens);
@@ -30,7 +30,7 @@ std::vector<std::byte> bytes_of_y(Device& device, const MoeConfig& config, const
   return out;
 }
 
-// `moe` with expert `e` of `other`.
+// `moe` with expert `e` of `other` in place of its own.
 RandomMoe with_expert(RandomMoe moe, const RandomMoe& other, size_t e) {
   if (!moe.gate.empty()) moe.gate[e] = other.gate[e];
   moe.up[e] = other.up[e], moe.down[e] = other.down[e];
@@ -43,7 +43,7 @@ RandomMoe with_expert(RandomMoe moe, const RandomMoe& other, size_t e) {
   return moe;
 }
 
-TEST(MoeReplace, AReplacedExpertIsAsIfFreshlyLoadedAndNoPointerMoves) {
+TEST(MoeReplace, AReplacedExpertEqualsALoadedOneAndNoPointerMoves) {
   const auto device = cpu::open_device({.threads = 2}).value();
   for (MoeNaming naming : kNamings) {
     for (const Slice& slice : {Slice{}, Slice{.tp_rank = 0, .tp_size = 2, .ep_rank = 1, .ep_size = 2}}) {
@@ -75,14 +75,14 @@ TEST(MoeReplace, AReplacedExpertIsAsIfFreshlyLoadedAndNoPointerMoves) {
       }
       const auto new_y = bytes_of_y(*device, loaded.value()->config(), now);
       EXPECT_TRUE(new_y == bytes_of_y(*device, loaded.value()->config(), want)) << word(naming);
-      EXPECT_FALSE(new_y == old_y) << word(naming) << ": some token must have met expert 5";
+      EXPECT_FALSE(new_y == old_y) << word(naming) << ": some token must choose expert 5";
       EXPECT_TRUE(loaded.value()->verify().ok());
       EXPECT_TRUE(canary(*device, *loaded.value(), *whole.checkpoint).ok());
     }
   }
 }
 
-// A copy of a checkpoint's tensors, as a caller has them.
+// A copy of a checkpoint's tensors in the caller's memory.
 struct InMemory {
   explicit InMemory(const Checkpoint& from, std::string_view only = "") {
     std::vector<CheckpointTensor> tensors;
@@ -111,7 +111,7 @@ TEST(MoeReplace, FromTheCallersTensorsAllOrOneExpert) {
     const auto want_all = load_moe(*device, *update.checkpoint, before.config, options);
     ASSERT_TRUE(loaded.ok() && want_one.ok() && want_all.ok()) << loaded.status().message;
     LoadedMoe& l = *loaded.value();
-    // Where experts lie apart, the tensors of this one are enough.
+    // If each expert has its own tensors, only expert 5's tensors are needed.
     const bool apart = moe_names(naming).storage == ExpertStorage::kOneByOne;
     const InMemory few(*update.checkpoint, apart ? ".5." : "");
     const Status replaced = l.replace_expert(*few.checkpoint, 5);
@@ -138,11 +138,11 @@ TEST(MoeReplace, FromTheCallersTensorsAllOrOneExpert) {
   EXPECT_EQ(none.message, "mine: w: wanted a pointer to 12 bytes for BF16[2, 3], found null");
 }
 
-TEST(MoeReplace, WhatCannotBeReplacedChangesNothing) {
+TEST(MoeReplace, AFailedReplacementChangesNothing) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
   RandomMoe bad(small_config(MoeNaming::kGptOss), 6);
-  bad.down[2].scales[7] = 255;  // found after W13 has been looked at
+  bad.down[2].scales[7] = 255;  // found after W13 was checked
   const Written file(moe.tensors(MoeNaming::kGptOss, 0)), update(bad.tensors(MoeNaming::kGptOss, 0));
   const auto loaded =
       load_moe(*device, *file.checkpoint, moe.config, {.slice = {.ep_rank = 0, .ep_size = 2}});
@@ -160,8 +160,8 @@ TEST(MoeReplace, WhatCannotBeReplacedChangesNothing) {
   EXPECT_TRUE(loaded.value()->verify().ok());
 }
 
-// The same of weights in bf16: each value is looked at before the first byte is written.
-TEST(MoeReplace, NumbersThatAreNoneChangeNothing) {
+// For bf16 weights: every value is checked before the first byte is written.
+TEST(MoeReplace, NonFiniteNumbersChangeNothing) {
   const auto device = cpu::open_device({.threads = 2}).value();
   for (const MoeNaming naming : {MoeNaming::kQwen3Moe, MoeNaming::kGptOssBf16, MoeNaming::kNemotron3}) {
     const RandomMoe moe(small_config(naming), 5);

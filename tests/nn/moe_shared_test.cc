@@ -1,4 +1,4 @@
-// The shared expert as slots of every token, against a path of its own.
+// The shared expert as slots of every token, compared with a separate path.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ class MoeShared : public testing::Test {
     for (float& v : values_) v = static_cast<float>(random.normal());
   }
   Tensor x() { return make_tensor(values_.data(), DType::kF32, {kFewTokens, 64}); }
-  // Holds the slots to the path: both are within `error` of the exact layer.
+  // Compares the slots with the separate path: both are within `error` of the exact layer.
   std::vector<float> expect_as_apart(MoeConfig config, MoeNaming naming,
                                      std::vector<int32_t> token_ids = {}) {
     const RandomMoe moe(config, 9);
@@ -47,14 +47,14 @@ class MoeShared : public testing::Test {
       largest = std::max(largest, std::abs(double{apart[i]}));
       loosest = std::max(loosest, 2 * reach[i].error);
     }
-    EXPECT_LT(loosest, largest * 1e-2) << "a bound that anything would pass proves nothing";
+    EXPECT_LT(loosest, largest * 1e-2) << "the bound is too loose to prove anything";
     return slots;
   }
   std::vector<float> values_ = std::vector<float>(kFewTokens * 64);
   std::unique_ptr<Device> device_;
 };
 
-// A shared slot that the routed scale touched would be 1.5 times the shared expert's answer away.
+// If the routed scale applied to a shared slot, the error would be 1.5 times the shared expert's output.
 TEST_F(MoeShared, SlotsWeighOneWhateverTheRoutedScale) {
   for (double scale : {1., 2.5, 0.125}) {
     for (int64_t slots : {1, 2, 8}) {
@@ -103,7 +103,8 @@ TEST_F(MoeShared, ANanTokenSpoilsNoOther) {
     }
 }
 
-// Two ranks of experts: the slots are on the first, after its experts, and the sum over ranks is the layer.
+// Two expert-parallel ranks: the first rank has the slots, after its experts, and the ranks' sum is the
+// layer.
 TEST_F(MoeShared, ExpertParallelRanksHaveTheSlotsOnce) {
   MoeConfig config = with_slots(MoeNaming::kDeepSeekV3, 2);
   config.experts = 7, config.groups = config.topk_groups = 1;
@@ -129,8 +130,9 @@ TEST_F(MoeShared, ExpertParallelRanksHaveTheSlotsOnce) {
   for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], whole[i], 2 * reach[i].error) << i;
 }
 
-// Rows that a rank's kernels are chosen for: its share of the chosen ones, and all of the shared slot.
-TEST_F(MoeShared, CostsAreOfTheRowsThatStayHere) {
+// The row count for which a rank's kernels are chosen: its share of the routed rows, and all rows of the
+// shared slot.
+TEST_F(MoeShared, CostsCountOnlyTheRowsOfThisRank) {
   const MoeConfig whole = known_moe("deepseek-v3").value();
   const MoeConfig first = sliced(whole, {.ep_rank = 0, .ep_size = 8}).value();
   const ExpertGemm::Problem up = ExpertGemm::at_tokens(expert_problems(first).up, 128);
@@ -160,7 +162,7 @@ TEST_F(MoeShared, TheSlotsNeedNoLaunchOfTheirOwn) {
   EXPECT_EQ(stages().size(), 6u);
 }
 
-TEST_F(MoeShared, WhatFitsNoSlotIsRefusedByName) {
+TEST_F(MoeShared, SharedExpertsThatFitNoSlotAreRefusedByName) {
   MoeConfig config = with_slots(MoeNaming::kDeepSeekV3, 1);
   const auto message = [&] {
     EXPECT_FALSE(shared_fits_slots(config));

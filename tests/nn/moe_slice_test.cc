@@ -51,7 +51,7 @@ TEST(MoeSlice, ExpertsAreContiguousAndAsEvenAsCanBe) {
     }
 }
 
-TEST(MoeSlice, CostsAreOfTheRowsThatStayHere) {
+TEST(MoeSlice, CostsCountOnlyTheRowsOfThisRank) {
   const MoeConfig whole = known_moe("deepseek-v3").value();
   const auto part = sliced(whole, {.ep_rank = 3, .ep_size = 8});
   ASSERT_TRUE(part.ok()) << part.status().message;
@@ -62,7 +62,7 @@ TEST(MoeSlice, CostsAreOfTheRowsThatStayHere) {
   }
 }
 
-TEST(MoeSlice, WhatIsAddedOnceIsOnOneRank) {
+TEST(MoeSlice, TermsAddedOnceAreOnOneRank) {
   MoeConfig whole = known_moe("gpt-oss-20b").value();
   whole.residual = true;
   whole.shared_intermediate = 128;
@@ -77,12 +77,12 @@ TEST(MoeSlice, WhatIsAddedOnceIsOnOneRank) {
       EXPECT_EQ(c.value().expert_begin, 16 * ep);
       EXPECT_EQ(c.value().expert_count, 16);
     }
-  EXPECT_EQ(biases, 2) << "tp_rank 0 of both halves of the experts";
+  EXPECT_EQ(biases, 2) << "tp_rank 0 in both halves of the experts";
   EXPECT_EQ(residuals, 1);
   EXPECT_EQ(shared, 128);
 }
 
-TEST(MoeSlice, SharedSlotsAreCutAsTheExpertsAre) {
+TEST(MoeSlice, SharedSlotsAreCutLikeTheExperts) {
   MoeConfig whole = small_config(MoeNaming::kDeepSeekV3);
   whole.shared_intermediate = 3 * whole.intermediate;
   for (int64_t tp = 0; tp < 3; ++tp) {
@@ -94,7 +94,7 @@ TEST(MoeSlice, SharedSlotsAreCutAsTheExpertsAre) {
   }
 }
 
-TEST(MoeSlice, RanksThatCannotBeAreRefused) {
+TEST(MoeSlice, ImpossibleRanksAreRefused) {
   const MoeConfig c = known_moe("gpt-oss-20b").value();
   const auto refused = [&](const Slice& s, const std::string& words) {
     const Status status = sliced(c, s).status();
@@ -112,7 +112,7 @@ TEST(MoeSlice, RanksThatCannotBeAreRefused) {
   EXPECT_EQ(sliced(range, {.ep_size = 2}).status().code, Code::kInvalidArgument);
 }
 
-// --- What all ranks compute adds up to the whole layer ---
+// --- The outputs of all ranks add up to the whole layer ---
 
 void expect_ranks_add_up(MoeNaming naming, int64_t intermediate,
                          const std::vector<std::pair<int64_t, int64_t>>& sizes) {
@@ -139,13 +139,13 @@ void expect_ranks_add_up(MoeNaming naming, int64_t intermediate,
       }
     double largest = 0, loosest = 0;
     for (size_t i = 0; i < sum.size(); ++i) {
-      // The whole and the ranks together are each within `error` of the exact layer.
+      // The whole layer and the ranks' sum are each within `error` of the exact layer.
       EXPECT_NEAR(sum[i], whole[i], 2 * reach[i].error)
           << word(naming) << " tp " << tp << " ep " << ep << " at " << i;
       largest = std::max(largest, std::abs(double{whole[i]})),
       loosest = std::max(loosest, 2 * reach[i].error);
     }
-    EXPECT_LT(loosest, largest * 2e-2) << "a bound that anything would pass proves nothing";
+    EXPECT_LT(loosest, largest * 2e-2) << "the bound is too loose to prove anything";
   }
 }
 

@@ -16,7 +16,7 @@
 namespace sluice::test {
 namespace {
 
-// The weights of a small layer, and everything one call needs.
+// A small layer's weights, and everything one call needs.
 struct SmallLayer {
   SmallLayer(Device& d, const MoeConfig& c, int64_t tokens, uint64_t seed) : device(d), config(c) {
     Random random(seed);
@@ -63,7 +63,7 @@ constexpr const char* kModels[] = {"gpt-oss-20b",     "deepseek-v4-flash", "deep
                                    "minimax-m2",      "llama-4-scout",     "minimax-m3",
                                    "mistral-large-3", "nemotron-3-super"};
 
-// The arithmetic of a known model at a size that a reference can follow.
+// A known model's arithmetic, at a size for which a reference is fast.
 MoeConfig small(const char* model) {
   MoeConfig c = known_moe(model).value();
   c.hidden = 96, c.intermediate = 64;
@@ -97,7 +97,8 @@ TEST(Moe, EveryStageOfEveryModelIsWithinItsBounds) {
   }
 }
 
-// Both types of the experts' answers: what stands between down and combine is half as large in bf16, and a sum of f32 differs.
+// Both types of the experts' outputs: in bf16 the values between down and combine are half as large, and the
+// sums differ from f32.
 TEST(Moe, AnswersHaveTheTypeOfTheConfig) {
   const auto device = cpu::open_device({.threads = 1}).value();
   MoeConfig config = small("gpt-oss-20b");
@@ -150,7 +151,7 @@ TEST(Moe, CheckNoticesAWrongWeight) {
   SmallLayer layer(*device, small("gpt-oss-20b"), 2, 3);
   ASSERT_TRUE(layer.run().ok());
   const std::vector<std::byte> before = layer.image();
-  // A NaN scale in every expert: any chosen expert gives NaN in one feature, and the reference agrees.
+  // A NaN scale in every expert: any chosen expert gives NaN in one feature, and so does the reference.
   for (int64_t e = 0; e < layer.config.experts; ++e)
     layer.weights.experts.down_scale.row<uint8_t>(e)[0] = 255;
   ASSERT_TRUE(layer.run().ok());
@@ -177,7 +178,7 @@ TEST(Moe, SameBitsRecordedAndOnAnyNumberOfThreads) {
   for (const auto& image : images) EXPECT_EQ(image, images[0]);
 }
 
-// Each expert on a rank of its own: the sum over ranks is the layer, within the roundings of that sum.
+// Each expert on its own rank: the sum over ranks is the layer, within the rounding of that sum.
 TEST(Moe, ExpertParallelRanksAddUpToOne) {
   const auto device = cpu::open_device({.threads = 2}).value();
   MoeConfig config = small("gpt-oss-20b");
@@ -213,7 +214,7 @@ TEST(Moe, ExpertParallelRanksAddUpToOne) {
   }
 }
 
-TEST(Moe, SharedExpertResidualAndNothingToDo) {
+TEST(Moe, SharedExpertResidualAndNoTokens) {
   const auto device = cpu::open_device({.threads = 1}).value();
   MoeConfig config = small("deepseek-v4-flash");
   config.residual = true;
@@ -227,8 +228,8 @@ TEST(Moe, SharedExpertResidualAndNothingToDo) {
   EXPECT_TRUE(empty.run().ok());
 }
 
-// The same kernels run on all paths, so the layer must have the same bits: nothing is left out between routing and experts,
-// added twice, or read from where another path would have written it.
+// The same kernels run on all paths, so the layer must have the same bits: the fused path skips nothing
+// between routing and experts, adds nothing twice, and reads nothing that only another path writes.
 template <class OfExperts>
 void expect_the_bits_of_the_parts() {
   const auto inner = cpu::open_device({.threads = 2, .features_allowed = 0}).value();
@@ -237,7 +238,7 @@ void expect_the_bits_of_the_parts() {
     std::vector<MoeConfig> out{c};
     c.residual = true;
     out.push_back(c);
-    if (c.method != RoutingMethod::kHash) {  // a rank: most ids are another's
+    if (c.method != RoutingMethod::kHash) {  // one rank: most ids belong to other ranks
       c.scope = ExpertScope::kRange, c.expert_begin = 2, c.expert_count = 5;
       out.push_back(c);
     }
@@ -280,10 +281,10 @@ void expect_the_bits_of_the_parts() {
   }
 }
 
-TEST(Moe, ExpertsAsOneHaveTheBitsOfTheParts) { expect_the_bits_of_the_parts<ExpertMlp>(); }
+TEST(Moe, FusedExpertsHaveTheBitsOfTheParts) { expect_the_bits_of_the_parts<ExpertMlp>(); }
 TEST(Moe, GroupedExpertsHaveTheBitsOfTheParts) { expect_the_bits_of_the_parts<GroupedMlp>(); }
 
-// What a layer is, as text: every field comes back, and the slots of a call follow it.
+// A config as text: every field is read back, and a call's slots follow the config.
 TEST(Moe, AConfigIsItsFields) {
   for (const char* model : kModels) {
     const MoeConfig known = known_moe(model).value();
@@ -305,7 +306,8 @@ TEST(Moe, AConfigIsItsFields) {
   EXPECT_EQ(used, (std::vector<std::string>{"x", "residual", "token_ids", "y"}));
 }
 
-// Router and shared expert read x, the experts what its projection gives; the answers' sum is projected before the others join it.
+// The router and the shared expert read x, and the experts read its latent projection. The sum of the
+// experts' outputs is projected back before other terms are added.
 TEST(Moe, ALatentLayerIsItsProjectionsAndItsExperts) {
   const auto device = cpu::open_device({.threads = 2}).value();
   MoeConfig config = small("nemotron-3-super");

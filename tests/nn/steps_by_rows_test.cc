@@ -1,4 +1,4 @@
-// Which plan a step takes, by the rows of its sequences.
+// The plan of a step, chosen by the number of rows per sequence.
 #include "nn/steps_by_rows.h"
 
 #include "harness/devices.h"
@@ -19,7 +19,7 @@ TEST(StepsByRows, TheRowsOfASequenceChooseThePlan) {
   ASSERT_TRUE(made.ok()) << made.status().message;
   const StepsByRows& steps = made.value()->steps().layers;
   EXPECT_EQ(&steps.of(4, 1), &*steps.decode);
-  EXPECT_EQ(&steps.of(5, 1), &*steps.verify) << "more tokens than there are sequences";
+  EXPECT_EQ(&steps.of(5, 1), &*steps.verify) << "more tokens than sequences";
   EXPECT_EQ(&steps.of(16, 4), &*steps.verify);
   EXPECT_EQ(&steps.of(17, 4), &*steps.any);
   EXPECT_EQ(&steps.of(16, 5), &*steps.any);

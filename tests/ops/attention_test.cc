@@ -22,9 +22,9 @@ std::vector<std::byte> run_bytes(Device& device, const Attention::Problem& probl
 
 }  // namespace
 
-// A row computed alone has the bits that it has among others: in a step of several sequences, and where a
-// long page table makes items walk their whole context instead of sharing it.
-TEST(AttentionTest, ARowDoesNotDependOnItsCompany) {
+// A row has the same bits alone, in a step of several sequences, and when a long page table makes each work
+// item process the whole context.
+TEST(AttentionTest, ARowDoesNotDependOnOtherRows) {
   const Attention::Problem together{.tokens = 12,
                                     .sequences = 3,
                                     .heads = 6,
@@ -71,7 +71,7 @@ TEST(AttentionTest, ARowDoesNotDependOnItsCompany) {
       std::copy_n(a.page_table.row<int32_t>(s), together.pages_per_seq, long_table.begin());
       b.page_table = make_tensor(long_table.data(), DType::kI32, {1, walking.pages_per_seq});
       EXPECT_TRUE(run_bytes(*device, walking, b) == mine)
-          << "walking, row " << row << " on " << text(device->info());
+          << "long page table, row " << row << " on " << text(device->info());
     }
   }
 }

@@ -7,7 +7,8 @@ namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(CombineNorm, Conformance, CombineNorm);
 
-// Three rows: 3 and 4 in every second column have the mean square 12.5; the weight is 2 and the stream is added before the norm.
+// Three rows of alternating 3 and 4, whose mean square is 12.5. The weight is 2, and the residual stream is added
+// before the norm.
 TEST(CombineNormByHand, NormsTheSumThatItWrites) {
   const CombineNorm::Problem p{
       .combine = {.tokens = 3, .slots = 1, .rows = 3, .hidden = 16, .y = DType::kF32, .residual = true},

@@ -9,7 +9,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Combine, Conformance, Combine);
 
 class CombineByHand : public ::testing::Test {
  protected:
-  // g is 10, 20, 30 by row; bias 1, 2 by expert; weights 0.5, 2, NaN in slots of rows 2, 0, none.
+  // Row r of g holds 10 (r + 1), and the bias of expert e is e + 1. The slots refer to rows 2, 0 and none,
+  // with weights 0.5, 2 and NaN.
   static HostArgs<Combine> inputs(const Combine::Problem& p) {
     HostArgs<Combine> host(p, Spread::kContiguous);
     const auto& a = host.args();
@@ -54,7 +55,8 @@ TEST_F(CombineByHand, MayWriteOntoTheResidual) {
     EXPECT_EQ(load2(args.y, 0, h), static_cast<double>(76 + h)) << h;
 }
 
-// 2^24 + 1 rounds to 2^24, twice: only the sum from slot 0 up is 0. From the last slot down it is 2, in pairs 1.
+// 2^24 + 1 rounds to 2^24, twice. The sum is 0 only in ascending slot order; it is 2 in descending order, and
+// 1 in pairs.
 TEST_F(CombineByHand, SumsInTheOrderOfTheSlots) {
   const Combine::Problem p{
       .tokens = 2, .slots = 4, .rows = 4, .hidden = 331, .g = DType::kF32, .y = DType::kF32};
@@ -65,7 +67,7 @@ TEST_F(CombineByHand, SumsInTheOrderOfTheSlots) {
   });
   set_each(a.position, [](int64_t, int64_t k) { return k; });
   set_each(a.weights, [](int64_t, int64_t) { return 1; });
-  for (const auto& device : every_level(2)) {  // vectors of each width, and the columns that fill none
+  for (const auto& device : every_level(2)) {  // every vector width, and columns that fill no vector
     set_each(a.y, [](int64_t, int64_t) { return 5; });
     const auto plan = make_plan<Combine>(*device, p);
     ASSERT_TRUE(plan.ok()) << plan.status().message;

@@ -6,7 +6,7 @@ namespace sluice::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(ExpertGemm, Conformance, ExpertGemm);
 
-// What a card calls batch invariant is: a row alone and the row among 77 of its expert have the same bits.
+// A batch-invariant kernel gives a row alone the bits that the row has among the 77 rows of its expert.
 TEST(ExpertGemmBatch, RowsAloneHaveTheSameBits) {
   for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}) {
     for (DType w : {DType::kE2M1, DType::kBF16}) {
@@ -47,16 +47,17 @@ TEST(ExpertGemmBatch, RowsAloneHaveTheSameBits) {
   }
 }
 
-// What every kernel is held to: the gate of the step form is clamped from above alone.
+// All kernels are compared with this function: kSwiGluStep clamps the gate only from above.
 TEST(Activation, StepFormClampsTheGateFromAbove) {
   const ActivationParams params{.limit = 0.1};
-  const double silu = -1 / (1 + std::exp(1.0));  // of -1: below -limit
+  const double silu = -1 / (1 + std::exp(1.0));  // silu(-1), below -limit
   EXPECT_DOUBLE_EQ(activate(Activation::kSwiGluStep, params, {-1, 0}, {0.05, 0}).value, silu * 0.05);
   EXPECT_DOUBLE_EQ(activate(Activation::kSwiGluStep, params, {3, 0}, {0.05, 0}).value, 0.1 * 0.05);
   EXPECT_DOUBLE_EQ(activate(Activation::kSwiGluStep, params, {3, 0}, {-7, 0}).value, 0.1 * -0.1);
 }
 
-// Experts elsewhere have their share of the rows: costs are of what is here, at any count.
+// Experts of other ranks receive their share of the rows, so costs count only the rows of this rank, at any
+// token count.
 TEST(ExpertGemmProblem, ExpectsTheRowsOfItsOwnExperts) {
   ExpertGemm::Problem p{.rows = 64, .experts = 32, .tokens = 16, .slots = 4};
   EXPECT_EQ(ExpertGemm::expected_rows(p), 64);

@@ -30,7 +30,8 @@ TEST(ExpertMlpContract, EveryBrokenBoundOnce) {
   EXPECT_EQ(refusal.reasons().size(), 9u) << line;
 }
 
-// What is legal here is legal for each part, or a kernel of the parts could meet what it does not know.
+// Each part of a legal problem is legal, so kernels composed of the parts meet only problems that the parts
+// know.
 TEST(ExpertMlpContract, ALegalProblemHasLegalParts) {
   Random random(3);
   int legal = 0;
@@ -47,7 +48,8 @@ TEST(ExpertMlpContract, ALegalProblemHasLegalParts) {
   EXPECT_LT(legal, 2000);
 }
 
-// One expert of units: y is what the activation makes of x, weighed, twice as large by the scale, and the residual.
+// The weights have one nonzero element each, so y is known by hand: the weighted experts' outputs, times the
+// scale, plus the residual.
 TEST(ExpertMlpContract, ByHand) {
   const ExpertMlp::Problem p{.tokens = 1,
                              .slots = 3,
@@ -74,7 +76,7 @@ TEST(ExpertMlpContract, ByHand) {
   const auto put = [](const Tensor& t, std::initializer_list<int32_t> values) {
     std::copy(values.begin(), values.end(), t.as<int32_t>());
   };
-  put(a.ids, {1, 0, 2});  // the last one is not here, and its weight means nothing
+  put(a.ids, {1, 0, 2});  // the last expert is on another rank; its weight is not read
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto plan = plan_op<ExpertMlp>(*device, p);
   ASSERT_TRUE(plan.ok()) << plan.status().message;

@@ -40,11 +40,11 @@ TEST(GroupRowsByHand, ListsTiles) {
   EXPECT_EQ(numbers(a.tiles), (Numbers{0, 0, 0, 8, 2, 16, -1, -1}));
 }
 
-// No ids make more tiles than tiles_max says, and some make as many.
+// tiles_max bounds the tiles of any ids, and some ids reach the bound.
 TEST(GroupRowsByHand, TheBoundOfTilesIsReached) {
   for (int64_t flat = 0; flat <= 60; ++flat) {
     const GroupRows::Problem p{.tokens = flat, .slots = 1, .experts = 5, .tile_rows = 8};
-    int64_t most = 0;  // one row for each of `used` experts, the rest on the first of them
+    int64_t most = 0;  // one row for each of `used` experts, all other rows for the first
     for (int64_t used = flat > 0 ? 1 : 0; used <= std::min<int64_t>(5, flat); ++used)
       most = std::max(most, used == 0 ? 0 : used - 1 + (flat - used + 1 + 7) / 8);
     EXPECT_EQ(GroupRows::tiles_max(p), most) << flat;

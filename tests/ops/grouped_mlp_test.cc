@@ -7,8 +7,8 @@ namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(GroupedMlp, Conformance, GroupedMlp);
 
-// The operation from ids is this one between grouping and combining, so what is legal there is legal here, and nothing of what
-// is added to the answers matters.
+// GroupedMlp is ExpertMlp without grouping and combining. Problems that are legal for ExpertMlp are legal
+// here, and terms added to the experts' outputs make no difference.
 TEST(GroupedMlpContract, IsTheMiddleOfExpertMlp) {
   Random random(3);
   for (int round = 0; round < 500; ++round) {
@@ -23,7 +23,7 @@ TEST(GroupedMlpContract, IsTheMiddleOfExpertMlp) {
   }
 }
 
-// h = relu(x up)^2 = (9, 1) of the row's expert, whose down doubles the first and drops the second column.
+// The row's expert gives h = relu(x up)^2 = (9, 1); its down doubles the first column and drops the second.
 TEST(GroupedMlpContract, ByHand) {
   ExpertMlp::Problem m{.tokens = 2,
                        .slots = 1,
@@ -46,7 +46,7 @@ TEST(GroupedMlpContract, ByHand) {
   const auto put = [](const Tensor& t, std::initializer_list<int32_t> values) {
     std::copy(values.begin(), values.end(), t.as<int32_t>());
   };
-  // Row 0 is the second token's, of expert 1; row 1 is nobody's.
+  // Row 0 is the second token's and belongs to expert 1; row 1 is padding.
   put(a.row_begin, {0, 0, 1}), put(a.row_count, {0, 1}), put(a.order, {1, -1});
   set_each(a.g, [](int64_t, int64_t) { return -4; });
   const auto device = cpu::open_device({.threads = 1}).value();

@@ -10,9 +10,9 @@ namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(LatentNormRopeKvWrite, Conformance, LatentNormRopeKvWrite);
 
-// 3 and 4 have the mean square 12.5. At position 1 each pair turns by a right angle: (3, 4) becomes (-4, 3). The second token has no
-// position, and the third one no slot.
-TEST(LatentNormRopeKvWriteByHand, NormsTheLatentAndTurnsTheRest) {
+// The mean square of alternating 3 and 4 is 12.5. At position 1 each pair rotates by a right angle: (3, 4)
+// becomes (-4, 3). The second token has no position, and the third token has no slot.
+TEST(LatentNormRopeKvWriteByHand, NormsTheLatentAndRotatesTheRest) {
   const LatentNormRopeKvWrite::Problem p{.rope = {.tokens = 3,
                                                   .heads = 2,
                                                   .head_dim = 16,

@@ -7,7 +7,7 @@ namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(LinearArgmax, Conformance, LinearArgmax);
 
-// Logits 1, 3, 3, 2 and their negatives: whole numbers, so that every sum is exact and a tie is a tie.
+// Logits 1, 3, 3, 2 and their negatives: integers, so that sums are exact and equal logits tie.
 TEST(LinearArgmaxByHand, TheFirstOfTheLargest) {
   const LinearArgmax::Problem p{.tokens = 2, .features = 4, .width = 4};
   HostArgs<LinearArgmax> host(p, Spread::kContiguous);
@@ -27,7 +27,7 @@ TEST(LinearArgmaxByHand, TheFirstOfTheLargest) {
   }
 }
 
-// A reference that took any token would hold nothing.
+// A reference that accepted any token would check nothing.
 TEST(LinearArgmaxByHand, TheReferenceRefusesOtherTokens) {
   const LinearArgmax::Problem p{.tokens = 1, .features = 3, .width = 128};
   HostArgs<LinearArgmax> host(p, Spread::kContiguous);

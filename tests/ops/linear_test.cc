@@ -6,7 +6,7 @@ namespace sluice::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Linear, Conformance, Linear);
 
-// The residual stream is updated in place by every layer of a model.
+// Every layer of a model updates the residual stream in place.
 TEST(LinearInPlace, YMayBeTheResidualItself) {
   for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor}) {
     const Linear::Problem p{.tokens = 5, .features = 37, .width = 50, .layout = layout, .residual = true};

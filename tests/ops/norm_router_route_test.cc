@@ -7,7 +7,8 @@ namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(NormRouterRoute, Conformance, NormRouterRoute);
 
-// 3 and 4 in turn have the mean square 12.5; expert e reads column e alone, and the norm's weight doubles column 1.
+// The mean square of alternating 3 and 4 is 12.5. Expert e reads only column e, and the norm's weight doubles
+// column 1.
 TEST(NormRouterRouteByHand, ChoosesByTheNorm) {
   NormRouterRoute::Problem p;
   p.eps = 0x1p-100;
@@ -33,7 +34,7 @@ TEST(NormRouterRouteByHand, ChoosesByTheNorm) {
   EXPECT_EQ(a.ids.as<int32_t>()[0], 1);
 }
 
-// Logits of the norm before it is rounded are within the bound; those of x without a norm are not.
+// The bound admits logits computed from the norm before rounding, but not logits of x without a norm.
 TEST(NormRouterRouteContract, LogitsMayBeOfTheNormBeforeItIsRounded) {
   NormRouterRoute::Problem p;
   p.router = {.route = {.tokens = 1, .experts = 1, .top_k = 1, .logits = DType::kF32}, .hidden = 64};

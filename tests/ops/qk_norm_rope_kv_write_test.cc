@@ -10,9 +10,9 @@ namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(QkNormRopeKvWrite, Conformance, QkNormRopeKvWrite);
 
-// 3 and 4 in every second element have the mean square 12.5. At position 1 each pair turns by a right angle: (3, 4) becomes (-4, 3).
-// The second token has no position, and the third one no slot.
-TEST(QkNormRopeKvWriteByHand, NormsThenTurnsThenStores) {
+// The mean square of alternating 3 and 4 is 12.5. At position 1 each pair rotates by a right angle: (3, 4)
+// becomes (-4, 3). The second token has no position, and the third token has no slot.
+TEST(QkNormRopeKvWriteByHand, NormsThenRotatesThenStores) {
   const QkNormRopeKvWrite::Problem p{.rotation = {.rope = {.tokens = 3,
                                                            .heads = 2,
                                                            .head_dim = 16,
@@ -55,7 +55,8 @@ TEST(QkNormRopeKvWriteByHand, NormsThenTurnsThenStores) {
   }
 }
 
-// Rows of three dimensions, too, begin at multiples of 16 bytes unless the problem says otherwise.
+// Rows of tensors with three dimensions must begin at multiples of 16 bytes, too, unless the problem says
+// otherwise.
 TEST(QkNormRopeKvWriteContract, RowsBeginWhereTheProblemSays) {
   QkNormRopeKvWrite::Problem p{.rotation = {.rope = {.tokens = 2, .heads = 2}, .kv_heads = 1}};
   HostArgs<QkNormRopeKvWrite> host(p, Spread::kStridedRows);

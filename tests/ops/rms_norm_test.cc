@@ -6,7 +6,7 @@ namespace sluice::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(RmsNorm, Conformance, RmsNorm);
 
-// The contract lets y be x; the bits are those of a y apart.
+// y may be x; it then has the same bits as a separate y.
 TEST(RmsNormTest, WritesOverItsInput) {
   for (const RmsNorm::Problem& problem : {RmsNorm::Problem{.tokens = 5, .hidden = 203},
                                           RmsNorm::Problem{.tokens = 5, .hidden = 203, .residual = true},

@@ -20,7 +20,7 @@ std::vector<float> table_of(const RopeScaling& scaling, int64_t rows, int64_t ro
   return table;
 }
 
-// The angle by which pair i turns from one position to the next, read back from a table.
+// The angle by which pair i rotates from one position to the next, computed from a table.
 double frequency(const std::vector<float>& table, int64_t rotary, int64_t i) {
   const auto at = static_cast<size_t>((rotary / 2 + i) * 2);
   return std::atan2(table[at + 1], table[at]);
@@ -28,7 +28,8 @@ double frequency(const std::vector<float>& table, int64_t rotary, int64_t i) {
 
 }  // namespace
 
-// Worked by hand from the formulas: the blend runs from pair 8.0928 to pair 17.3980, the gain is 1.34657359.
+// Computed by hand from the formulas: the blend runs from pair 8.0928 to pair 17.3980, the gain is
+// 1.34657359.
 TEST(RopeTableTest, GptOssValues) {
   const auto table = table_of(kGptOss, 131072, kRotary);
   struct Known {
@@ -96,9 +97,10 @@ TEST(RopeTableTest, AttentionFactorReplacesTheGain) {
   EXPECT_EQ(table_of(scaling, 1, 8)[0], 0.75f);
 }
 
-// Worked by hand for head_dim 64, theta 10000, factor 8, 4096 positions, low_freq_factor 1, high_freq_factor 4: pair 18 turns
-// 3.66592 times over 4096 positions, so it keeps 0.888641 of its speed and takes 0.111359 of an eighth of it; pair 17 turns
-// 4.8886 times and keeps all; pair 23 turns 0.8693 times and keeps an eighth.
+// Computed by hand for head_dim 64, theta 10000, factor 8, 4096 positions, low_freq_factor 1,
+// high_freq_factor 4. Pair 18 makes 3.66592 rotations in 4096 positions, so its frequency is 0.888641 of the
+// original plus 0.111359 of an eighth of it. Pair 17 makes 4.8886 rotations and keeps its frequency; pair 23
+// makes 0.8693 and has an eighth.
 TEST(RopeTableTest, Llama3BlendsByRotations) {
   const RopeScaling llama3{.theta = 10000,
                            .factor = 8,

@@ -9,7 +9,7 @@ namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(RouteTopk, Conformance, RouteTopk);
 
-// Answers worked out by hand: the reference could be wrong, and then every kernel with it.
+// Answers computed by hand, because an error in the reference would hide the same error in every kernel.
 class RouteByHand : public ::testing::Test {
  protected:
   using M = RoutingMethod;
@@ -88,7 +88,7 @@ TEST_F(RouteByHand, BiasChoosesButDoesNotWeigh) {
 
 TEST_F(RouteByHand, GroupsRankByTheSumOfTheirTwoBest) {
   make({.tokens = 1, .experts = 6, .top_k = 2, .method = M::kDeepSeekV3, .groups = 3, .topk_groups = 1});
-  // The best expert of all, 0, sits in a group whose second is poor: 0.9 + 0.1 < 0.6 + 0.6.
+  // Expert 0 has the best score, but the second score of its group is low: 0.9 + 0.1 < 0.6 + 0.6.
   const auto logit = [](double s) { return static_cast<float>(std::log(s / (1 - s))); };
   set(args().logits, {logit(.9), logit(.1), logit(.2), logit(.2), logit(.6), logit(.6)});
   run();
@@ -113,7 +113,8 @@ TEST_F(RouteByHand, MaskedGroupsLoseEvenToNegativeScores) {
         .groups = 2,
         .topk_groups = 1});
   set(args().logits, {0.f, 0.f, 0.f, 0.f});
-  set(args().bias, {-5.f, -6.f, -4.f, -8.f});  // a mask of zeros instead of -inf would choose from both
+  // If the mask were 0 instead of -inf, experts of both groups would be chosen.
+  set(args().bias, {-5.f, -6.f, -4.f, -8.f});
   run();
   EXPECT_EQ(ids(), (Ids{0, 1}));
 }
@@ -196,7 +197,7 @@ TEST_F(RouteByHand, AForeignExpertKeepsItsWeightAndIsCapturedByItsGlobalId) {
 
 TEST_F(RouteByHand, PackedChoicesUnpack) {
   make({.tokens = 1, .experts = 300, .top_k = 3, .input = RoutingInput::kPacked, .scale = 2});
-  // 0x3f40 is 0.75 and 0xbf00 is -0.5 in bf16; the third is id -1.
+  // In bf16, 0x3f40 is 0.75 and 0xbf00 is -0.5; the third id is -1.
   set(args().packed_in,
       {int32_t{258} << 16 | 0x3f40, int32_t{7} << 16 | 0xbf00, static_cast<int32_t>(0xffff3f80u)});
   run();

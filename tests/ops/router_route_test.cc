@@ -17,8 +17,8 @@ TEST(RouterRouteContract, EveryReasonOfBothHalvesOnce) {
   EXPECT_EQ(RouterRoute::validate(p).line(), "needs input=logits (the gate makes them); input=packed");
 }
 
-// Two experts whose logits differ by less than a rounding: the choice is judged by the logits that were
-// written, and a choice that contradicts them is wrong.
+// Two experts whose logits differ by less than a rounding error. The choice must agree with the logits that
+// were written.
 TEST(RouterRouteContract, TheChoiceIsHeldAgainstTheLogitsOfItsOwnRun) {
   const RouterRoute::Problem p{.route = {.tokens = 1, .experts = 2, .top_k = 1}, .hidden = 1};
   HostArgs<RouterRoute> host(p, Spread::kContiguous);
@@ -36,7 +36,7 @@ TEST(RouterRouteContract, TheChoiceIsHeldAgainstTheLogitsOfItsOwnRun) {
   EXPECT_EQ(run_of(1.f, 1.f, 1), 1);
 }
 
-// A gate whose weights are units: the logits are the activations, so the answer is known by hand.
+// Weights of the gate are unit vectors, so the logits are the activations and the answer is known by hand.
 TEST(RouterRouteContract, ByHand) {
   const RouterRoute::Problem p{.route = {.tokens = 1, .experts = 3, .top_k = 2, .logits = DType::kF32},
                                .hidden = 3,

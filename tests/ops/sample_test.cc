@@ -19,7 +19,7 @@ struct Settings {
   float top_p = 1, min_p = 0;
 };
 
-// Draws `rows` times from the same logits with seed 42 and steps from `first_step` on.
+// Samples `rows` times from the same logits with seed 42 and steps that begin with `first_step`.
 Drawn draw(const std::vector<float>& logits, const Settings& settings, int64_t rows, int64_t first_step) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const Sample::Problem problem{.rows = rows, .vocab = std::ssize(logits)};
@@ -42,7 +42,7 @@ Drawn draw(const std::vector<float>& logits, const Settings& settings, int64_t r
           {a.logprob.as<float>(), a.logprob.as<float>() + rows}};
 }
 
-// Pearson's statistic of `tokens` against probabilities; a token of probability 0 must not occur.
+// Pearson's chi-squared statistic of `tokens`; a token of probability 0 must not occur.
 double chi_square(const std::vector<int32_t>& tokens, const std::vector<double>& p) {
   std::vector<double> seen(p.size());
   for (const int32_t t : tokens) ++seen[static_cast<size_t>(t)];
@@ -65,11 +65,12 @@ std::vector<double> normalised(std::vector<double> weights) {
   return weights;
 }
 
-// Weights 1, 2, 4, ... 128 out of order.
+// Weights 1, 2, 4, ... 128 in shuffled order.
 const std::vector<float> kLogits = {
     0.f,           3 * 0.6931472f, 0.6931472f, 6 * 0.6931472f, 7 * 0.6931472f, 4 * 0.6931472f, 2 * 0.6931472f,
     5 * 0.6931472f};
-// Exceeded by chance once in a thousand, for the degrees of freedom used below.
+// Values of chi-squared that are exceeded by chance once in a thousand, for the degrees of freedom used
+// below.
 constexpr double kChi7 = 24.32, kChi2 = 13.82, kChi1 = 10.83;
 constexpr int64_t kDraws = 20000;
 
@@ -86,7 +87,7 @@ TEST(SampleTest, FrequenciesMatchProbabilities) {
   EXPECT_LT(chi_square(at({.top_p = 0.7f}), normalised({0, 0, 0, 64, 128, 0, 0, 0})), kChi1);
   EXPECT_LT(chi_square(at({.top_p = 0.76f}), normalised({0, 0, 0, 64, 128, 0, 0, 32})), kChi2);
   EXPECT_LT(chi_square(at({.min_p = 0.2f}), normalised({0, 0, 0, 64, 128, 0, 0, 32})), kChi2);
-  // top_p counts after top_k has renormalised: 128 / 192 is short of 0.7, and reaches 0.6.
+  // top_p applies after top_k has renormalised: 128 / 192 is below 0.7 and above 0.6.
   EXPECT_LT(chi_square(at({.top_k = 2, .top_p = 0.7f}), normalised({0, 0, 0, 64, 128, 0, 0, 0})), kChi1);
   EXPECT_EQ(chi_square(at({.top_k = 2, .top_p = 0.6f}), {0, 0, 0, 0, 1, 0, 0, 0}), 0);
 }
@@ -106,9 +107,9 @@ TEST(SampleTest, GreedyTiesGoToTheLowerId) {
   EXPECT_EQ(draw(wide, {.temperature = 0}, 1, 0).tokens[0], 20000);
 }
 
-// An endless temperature makes the k largest equally likely: all of them are drawn, and nothing else.
+// A very high temperature makes the k largest logits equally likely: all of them are sampled, and no others.
 TEST(SampleTest, TopKKeepsExactlyTheLargest) {
-  constexpr int64_t kVocab = 6007, kTopK = 40;  // a prime: i * 1000 mod it is a permutation
+  constexpr int64_t kVocab = 6007, kTopK = 40;  // a prime, so i * 1000 % kVocab is a permutation
   std::vector<float> logits(kVocab);
   for (int64_t i = 0; i < kVocab; ++i) logits[static_cast<size_t>(i)] = static_cast<float>(i * 1000 % kVocab);
   const auto drawn = draw(logits, {.temperature = HUGE_VALF, .top_k = kTopK}, 800, 0).tokens;
@@ -125,10 +126,10 @@ TEST(SampleTest, SeedAndStepDecide) {
   EXPECT_GT(std::set<int32_t>(once.begin(), once.end()).size(), 80u);
   const auto shifted = draw(flat, {}, 99, 8).tokens;
   EXPECT_TRUE(std::equal(shifted.begin(), shifted.end(), once.begin() + 1))
-      << "rows know nothing of each other";
+      << "a row's token depends on other rows";
 }
 
-TEST(SampleTest, LogprobIsThatOfTheTokenWithoutSettings) {
+TEST(SampleTest, LogprobIgnoresSamplingSettings) {
   const auto drawn = draw(kLogits, {.temperature = 2, .top_k = 4}, 200, 0);
   for (size_t i = 0; i < drawn.tokens.size(); ++i)
     EXPECT_NEAR(drawn.logprobs[i], kLogits[static_cast<size_t>(drawn.tokens[i])] - std::log(255.0), 1e-5);

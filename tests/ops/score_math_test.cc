@@ -1,7 +1,8 @@
-// The scores of ops/score_math.h: how near they are to exact ones, and that vectors give the same bits.
+// The functions of ops/score_math.h: their distance from exact values, and that vectors give the same bits as
+// scalars.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)  // as in the library, whose tables index ours
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)  // the same targets as the library, whose dispatch tables are used
 #endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/score_math_test.cc"
@@ -14,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 
-// All three functions of x[n], n a multiple of 16.
+// All three functions of x[0..n); n is a multiple of 16.
 void score_vectors(const float* x, int64_t n, float* e, float* sigmoid, float* softplus) {
   const F32 d;
   for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) {
@@ -46,7 +47,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 const float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Every 1009th float, both signs, specials, and the neighbours of the places where a formula changes.
+// Every 1009th float, both signs, special values, and the neighbours of the points where a formula changes.
 std::vector<float> samples() {
   std::vector<float> out = {0.f, -0.f, kInf, -kInf, kNan, -kNan, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f};
   for (uint64_t bits = 0; bits < 0x7f800000u; bits += 1009)
@@ -62,8 +63,8 @@ std::vector<float> samples() {
 
 double ulp(double value) { return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 23); }
 
-// Largest distance in ulp; below `least`, where the contract gives zero, the distance may be the number
-// itself.
+// The largest error in ulp. Around the smallest normal float and below, the contract allows zero or a normal
+// float.
 template <class Function, class Truth>
 double worst_ulps(Function function, Truth truth, float* where) {
   double worst = 0;
@@ -93,7 +94,7 @@ double true_sqrt_softplus(double x) {
   return std::sqrt((x > 0 ? x : 0) + std::log1p(std::exp(-std::abs(x))));
 }
 
-TEST(ScoreMath, IsAsNearToTheTruthAsItSays) {
+TEST(ScoreMath, ErrorsAreWithinTheStatedUlps) {
   float where = 0;
   EXPECT_LE(worst_ulps(score_sigmoid, true_sigmoid, &where), kScoreUlps) << "at " << where;
   EXPECT_LE(worst_ulps(score_sqrt_softplus, true_sqrt_softplus, &where), kScoreUlps) << "at " << where;

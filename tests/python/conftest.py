@@ -1,4 +1,4 @@
-"""Layers with made-up weights, and what they should answer, in float64 by torch alone."""
+"""Layers with generated weights, and their expected outputs, computed in float64 with torch alone."""
 from __future__ import annotations
 
 import contextlib
@@ -22,7 +22,7 @@ def root() -> pathlib.Path:
 
 @pytest.fixture
 def run_python():
-    """Runs a program in a Python of its own; its output, which must be free of faults."""
+    """Runs a program in a new Python process, which must succeed unless `fails`, and returns its output."""
 
     def run(program: str, *arguments: str, fails: bool = False, **environment: str) -> str:
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(program), *arguments], capture_output=True, text=True, timeout=300,
@@ -35,7 +35,7 @@ def run_python():
 
 @contextlib.contextmanager
 def serve(*flags: str, model: pathlib.Path = ROOT / "models" / "sluice-16e-tiny"):
-    """The address of `sluice serve` with a model, which must end well: the command SLUICE_COMMAND, else the package's."""
+    """The address of `sluice serve` with a model, which must exit cleanly: the command SLUICE_COMMAND, or else the package's."""
     command = os.environ.get("SLUICE_COMMAND")
     words = [*([command] if command else [sys.executable, "-m", "sluice_moe"]), "serve", str(model), "--port", "0", "-q", *flags]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/")
@@ -88,7 +88,7 @@ class Made:
         import sluice_moe
 
         layer = sluice_moe.MoeLayer(device="cpu", **{"tokens_max": 64, **self.fields, **options})
-        # Without a router of the layer's own nobody asks for its weights.
+        # A layer without a router of its own needs no router weights.
         given = self.tensors if layer.fields["input"] == "logits" else {k: t for k, t in self.tensors.items() if "router" not in k}
         layer.load(given)
         return layer
@@ -104,7 +104,7 @@ class Made:
         return top.indices.to(torch.int32), torch.softmax(top.values, dim=-1).float()
 
     def experts(self, x, ids, weights):
-        """Their weighted sum for each token, float64 [tokens, hidden]; an id below 0 is an empty slot."""
+        """The weighted sum of experts' outputs for each token, float64 [tokens, hidden]; an id below 0 is an empty slot."""
         import torch
 
         out = torch.zeros(x.shape, dtype=torch.float64)
@@ -130,7 +130,7 @@ class Made:
 
 
 def mxfp4(codes, scales):
-    """float64 [..., width] of e2m1 codes [..., width / 2], the even element low, and e8m0 scales [..., width / 32]."""
+    """float64 [..., width] from e2m1 codes [..., width / 2], the even element in the low half, and e8m0 scales [..., width / 32]."""
     import torch
 
     values = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float64)
@@ -139,7 +139,7 @@ def mxfp4(codes, scales):
 
 
 def close(got, wanted, share=0.02):
-    """Whether bf16 answers are as near as rounding in between allows: in shares of the largest one."""
+    """Whether bf16 outputs are as close as intermediate rounding allows, relative to the largest output."""
     import torch
 
     assert got.shape == wanted.shape, f"wanted {list(wanted.shape)}, found {list(got.shape)}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the CPU cannot show of the Python package: streams, graphs, several GPUs. Needs a Hopper GPU, torch and sluice_moe; no pytest.
+"""Checks of the Python package that need a GPU: streams, graphs, several GPUs. Needs a Hopper GPU, torch and sluice_moe, but no pytest.
 
-  gpu.py [NAME...]     runs these checks, or all; prints a line for each; exit status 1 if one fails
+  gpu.py [NAME...]     runs these checks, or all; prints one line per check; exits with status 1 if one fails
 """
 import os
 import sys
@@ -55,7 +55,7 @@ def near(got, wanted, share=0.02):
 
 
 def check_cpu_agrees():
-    """The GPU's answers are the CPU's, but for rounding; weights come from host memory and from the GPU's."""
+    """The GPU's outputs equal the CPU's up to rounding; weights come from host memory and from GPU memory."""
     on_gpu = tensors()
     on_cpu = {name: tensor.cpu() for name, tensor in on_gpu.items()}
     x = inputs(5)
@@ -71,9 +71,9 @@ def check_cpu_agrees():
 
 
 def check_graph():
-    """A captured layer replays, also when the operations of the graph run for the first time in it; memory stays what it was."""
+    """A captured layer replays, even if the graph's operations run for the first time during the capture; memory use does not grow."""
     layer, twin = layer_on("cuda"), layer_on("cuda")
-    router = tensors()["router"].float()  # a problem that nothing has planned yet
+    router = tensors()["router"].float()  # a problem that is not planned yet
     x = inputs(8)
     wanted = layer(x)
     static = torch.zeros_like(x)
@@ -101,7 +101,7 @@ def check_graph():
 
 
 def check_streams():
-    """Side streams, graphs captured on them, and more of them than were made ahead."""
+    """Side streams, graphs captured on them, and more streams than were prepared."""
     layer, x = layer_on("cuda"), inputs(16)
     wanted = layer(x)
     torch.cuda.synchronize()
@@ -136,7 +136,7 @@ def check_a_new_stream_in_a_capture_is_refused_when_none_is_left():
 
 
 def check_threads():
-    """Two threads on streams of their own, and two on one stream."""
+    """Two threads on their own streams, and two threads on one stream."""
     layer, wanted, faults = layer_on("cuda"), {}, []
     for tokens in (1, 7, 32, 100):
         wanted[tokens] = layer(inputs(tokens))
@@ -160,7 +160,7 @@ def check_threads():
 
 
 def check_compile():
-    """One graph, and torch's own capture of it."""
+    """torch.compile makes one graph, and in mode reduce-overhead torch also captures it."""
     layer, x = layer_on("cuda"), inputs(4)
     with torch.inference_mode():
         wanted = layer(x).float().sin()

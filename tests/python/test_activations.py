@@ -1,4 +1,4 @@
-"""The table of activations beside the library, and the readers of each engine's layers, without an engine."""
+"""The table of activations compared with the library, and the readers of each engine's layers, without an engine."""
 from __future__ import annotations
 
 import types
@@ -23,8 +23,8 @@ def test_the_table_has_the_activations_of_the_library():
 
 
 @pytest.mark.parametrize("act", activations.ACTIVATIONS)
-def test_the_formula_is_the_library_s(act):
-    """One expert with this activation, in float64."""
+def test_the_formula_is_that_of_the_library(act):
+    """One expert with this activation, compared with float64."""
     activation = activations.ACTIVATIONS[act]
     parameters = {name: PARAMETERS[name] for name in activation.parameters}
     generator = torch.Generator().manual_seed(3)
@@ -38,7 +38,7 @@ def test_the_formula_is_the_library_s(act):
     h = x.double() @ up[0].double().T
     inside = activation.function(*(h.chunk(2, dim=-1) if activation.gated else (h,)), **parameters)
     wanted = inside @ down[0].double().T
-    # What goes between the products is rounded to bf16, and so is the output: 2^-9 of each term, and of the sum.
+    # Values between the products are rounded to bf16, and so is the output: 2^-9 of each term, and of the sum.
     assert ((found - wanted).abs() <= 2.0**-8 * (inside.abs() @ down[0].double().abs().T + wanted.abs())).all()
 
 
@@ -101,7 +101,7 @@ def test_fields_of_vllm(layer, wanted):
 
 
 class Module(torch.nn.Module):
-    """A module of experts with a gate, whose function is one of the table's."""
+    """A module of gated experts whose activation is in the table."""
 
     has_gate = True
 

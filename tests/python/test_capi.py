@@ -1,4 +1,4 @@
-"""The ctypes mirror of the C ABI against its header, and its errors. Needs no torch."""
+"""The ctypes mirror of the C ABI compared with its header, and its errors. Needs no torch."""
 import ctypes
 import re
 import shutil
@@ -25,7 +25,7 @@ NUMBERS = {
 
 @pytest.fixture(scope="module")
 def header_says(tmp_path_factory):
-    """What a C compiler makes of the header: sizes, offsets, numbers, by an expression."""
+    """Compiles the header in C and returns the values of expressions: sizes, offsets, numbers."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "wanted a C compiler, found none"
     from conftest import ROOT
@@ -103,7 +103,7 @@ def test_explain_without_a_gpu():
     said = sluice_moe.explain("router_gemm", experts=128, hidden=2880, tokens=1)
     assert "device   h200" in said and "->" in said and "cuda.router_gemm" in said
     assert "refused" in sluice_moe.explain("router_gemm", kernel="cpu.router_gemm.dot", experts=128, hidden=2880)
-    assert "experts=0" in sluice_moe.explain("router_gemm", experts=0)  # a broken contract is an answer, too
+    assert "experts=0" in sluice_moe.explain("router_gemm", experts=0)  # a problem that breaks the contract is explained, too
     with pytest.raises(sluice_moe.InvalidArgument, match="no_such"):
         sluice_moe.explain("router_gemm", no_such=1)
     layer = sluice_moe.explain("gpt-oss-120b", tokens=[1, 64])

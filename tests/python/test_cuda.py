@@ -1,4 +1,4 @@
-"""The checks of gpu.py, where there is a GPU."""
+"""Runs the checks of gpu.py if there is a GPU."""
 import pytest
 
 torch = pytest.importorskip("torch")

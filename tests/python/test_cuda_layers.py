@@ -1,4 +1,5 @@
-"""MoeLayer on a GPU: numbers against float64, weights in torch's memory, graphs bit by bit. gpu.py has streams, compilers, refusals."""
+"""MoeLayer on a GPU: values compared with float64, weights in torch's memory, and graphs with equal bits. For streams, compilers and refusals
+see gpu.py."""
 import os
 
 import pytest
@@ -97,7 +98,7 @@ def test_graphs_give_the_bits_of_eager_calls(expert_w):
         logits = torch.ops.sluice.router_gemm(x, made.tensors["router"].cuda())
         static, router = torch.zeros_like(x), made.tensors["router"].cuda()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):  # a stream of torch's that Sluice may never have seen
+        with torch.cuda.graph(graph):  # on a torch stream that Sluice may not know yet
             y = layer(static)
             scores = torch.ops.sluice.router_gemm(static, router)
             weights, ids = torch.ops.sluice.route_topk(scores, 4)
@@ -121,6 +122,6 @@ def test_a_capture_takes_no_memory_of_its_own():
         static = layer(x)
     graph.replay()
     torch.cuda.synchronize()
-    # What the graph's own pool takes is torch's and counted there; beside it and the graph itself there is nothing.
+    # torch counts the memory of the graph's own pool. Besides that pool and the graph itself, nothing may be allocated.
     assert free - torch.cuda.mem_get_info()[0] <= (64 << 20), "wanted no memory beside torch's pool and the graph"
     assert torch.equal(static, layer(x))

@@ -1,4 +1,4 @@
-"""Programs in the documentation run as they stand."""
+"""Programs in the documentation run unchanged."""
 import re
 
 import pytest

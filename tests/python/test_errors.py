@@ -1,4 +1,4 @@
-"""The exceptions of the package: one base class, public and documented names, and no other exception is raised."""
+"""The package's exceptions: they have one base class and public, documented names, and nothing else is raised."""
 from __future__ import annotations
 
 import ast
@@ -14,7 +14,8 @@ from sluice_moe import errors
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "sluice_moe"
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, BaseException)]
-# Python itself asks for these: a missing attribute, a missing package, the end of a process whose engine would only log an exception.
+# Python's protocols require these types: a missing attribute, a missing package, and the end of a process whose engine would only log an
+# exception.
 NAMED_BY_PYTHON = {"AttributeError", "ModuleNotFoundError", "SystemExit"}
 
 
@@ -39,7 +40,7 @@ def test_names_of_version_0_1_still_catch() -> None:
 
 
 def unnamed(source: str) -> list[str]:
-    """The raises of a source that give a message to a built-in exception."""
+    """`raise` statements that create a built-in exception with a message."""
     known = {name for name in dir(builtins) if name.endswith("Error")}
     raises = (node.exc for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call))
     return [ast.unparse(made) for made in raises

@@ -1,4 +1,4 @@
-"""The import graph of the package, read from its source, has no circle. Imports inside functions and importlib.import_module() count."""
+"""The package's import graph, read from its source, has no cycle. Imports inside functions and importlib.import_module() count."""
 from __future__ import annotations
 
 import ast
@@ -11,7 +11,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "sluice_moe"
 
 
 def sources(package: pathlib.Path) -> dict[str, str]:
-    """The source of each module by its dotted name; a package's is that of its __init__.py."""
+    """The source of each module by its dotted name; a package's source is its __init__.py."""
     out = {}
     for path in sorted(package.rglob("*.py")):
         parts = [package.name, *path.relative_to(package).with_suffix("").parts]
@@ -20,8 +20,8 @@ def sources(package: pathlib.Path) -> dict[str, str]:
 
 
 def imports(name: str, source: str, modules: set[str], packages: set[str]) -> set[str]:
-    """The modules of `modules` that a source imports, at any depth of its functions. Python itself imports the parents of a module, so a
-    parent counts only if a name is taken from it. If a source calls import_module(), each of its strings that names a module counts."""
+    """The modules of `modules` that a source imports, also inside functions. Python imports a module's parents itself, so a parent counts only
+    if a name is imported from it. If a source calls import_module(), each of its strings that names a module counts."""
     tree, out = ast.parse(source), set()
     calls = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     package = name if name in packages else name.rpartition(".")[0]
@@ -33,7 +33,7 @@ def imports(name: str, source: str, modules: set[str], packages: set[str]) -> se
             if node.level:
                 parents = name.split(".")[: len(name.split(".")) - node.level + (name in packages)]
                 base = ".".join([*parents, *([node.module] if node.module else [])])
-            for alias in node.names:  # `from package import x`: a module of it, or a name inside it
+            for alias in node.names:  # `from package import x`: x is a module or a name in the package
                 out.add(f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base)
         elif "import_module" in calls and isinstance(node, ast.Constant) and isinstance(node.value, str):
             out |= {node.value, f"{package}.{node.value.lstrip('.')}"}
@@ -46,7 +46,7 @@ def import_graph(texts: dict[str, str]) -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """The modules of one circle, each imported by the next, the first again at the end. Empty: there is no circle."""
+    """The modules of one cycle, each importing the next, with the first repeated at the end; empty if there is no cycle."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as why:
@@ -61,7 +61,7 @@ def text(found: list[str]) -> str:
 def test_the_package_has_no_circle() -> None:
     graph = import_graph(sources(PACKAGE))
     assert len(graph) > 20 and graph["sluice_moe.layer"] >= {"sluice_moe.capi", "sluice_moe.ops"}
-    assert graph["sluice_moe"] >= {"sluice_moe.layer", "sluice_moe.devices"}  # at the first use of a name, through import_module()
+    assert graph["sluice_moe"] >= {"sluice_moe.layer", "sluice_moe.devices"}  # imported by import_module() when a name is first used
     assert graph["sluice_moe.doctor"] >= {"sluice_moe.transformers", "sluice_moe.vllm", "sluice_moe.sglang"}
     assert not circle(graph), text(circle(graph))
 

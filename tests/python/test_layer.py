@@ -1,4 +1,4 @@
-"""MoeLayer on the CPU: numbers, weights in and out, and being a module."""
+"""MoeLayer on the CPU: values, loading and exporting weights, and its behaviour as a module."""
 import copy
 import io
 import pickle
@@ -32,7 +32,7 @@ def test_shapes_of_a_call():
     assert layer(x, out=out) is out and torch.equal(out, y)
     wide = torch.zeros(6, 128, dtype=torch.bfloat16)
     wide[:, 64:] = x
-    assert torch.equal(layer(wide[:, 64:]), y)  # rows that lie apart
+    assert torch.equal(layer(wide[:, 64:]), y)  # strided rows
     apart = torch.zeros(6, 128, dtype=torch.bfloat16)
     layer(x, out=apart[:, :64])
     assert torch.equal(apart[:, :64], y) and apart[:, 64:].count_nonzero() == 0

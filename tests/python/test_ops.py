@@ -1,4 +1,4 @@
-"""torch.ops.sluice on the CPU: numbers, what they refuse, and what torch's compilers make of them."""
+"""torch.ops.sluice on the CPU: values, errors, and torch's compilers."""
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,7 +10,7 @@ from conftest import Made, close  # noqa: E402
 
 @pytest.fixture(scope="module")
 def experts():
-    """A layer whose experts alone are asked for, its weights, and a call of it: x, ids, weights."""
+    """A layer that takes ids and weights, its tensors, and the inputs of a call: x, ids, weights."""
     made = Made()
     layer = made.layer(input="precomputed")
     x = made.x(6)
@@ -33,7 +33,7 @@ def test_router_gemm_of_rows_that_lie_apart_and_of_none():
     x, w = torch.randn(5, 192)[:, 32:128], torch.randn(4, 96)
     assert close(torch.ops.sluice.router_gemm(x, w), x.double() @ w.double().T, 1e-5)
     assert torch.ops.sluice.router_gemm(x[:0], w).shape == (0, 4)
-    one = torch.randn(1, 96).as_strided((1, 96), (7, 1))  # torch's stride of a dimension of one says nothing
+    one = torch.randn(1, 96).as_strided((1, 96), (7, 1))  # in torch the stride of a dimension of size 1 is arbitrary
     assert close(torch.ops.sluice.router_gemm(one, w), one.double() @ w.double().T, 1e-5)
 
 
@@ -114,7 +114,7 @@ def test_wrong_arguments(experts):
         torch.ops.sluice.expert_mlp(x, ids[:5], weights, layer.packed, layer.handle)
     with pytest.raises(sluice_moe.InvalidArgument, match="ids_in: missing"):
         torch.ops.sluice.moe_layer(x, layer.packed, layer.handle)
-    with pytest.raises(NotImplementedError):  # torch's own: no such device
+    with pytest.raises(NotImplementedError):  # raised by torch: no kernel for this device
         torch.ops.sluice.router_gemm(x.to("meta"), torch.empty(8, 64, device="meta")).cpu()
 
 
@@ -139,7 +139,7 @@ def test_opcheck(experts):
 
 
 class Block(torch.nn.Module):
-    """What a model has around a layer."""
+    """A model with operations before and after a layer."""
 
     def __init__(self, layer, router):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Processes: forks, spawns, a library that is not there, and what needs no torch."""
+"""Processes: forks, spawns, a missing library, and what works without torch."""
 import os
 
 import pytest
@@ -14,7 +14,7 @@ SET_UP = """
 
 @pytest.fixture
 def program(run_python):
-    """Runs a program that begins with SET_UP."""
+    """Runs a program after the lines of SET_UP."""
     import textwrap
 
     set_up = textwrap.dedent(SET_UP).format(tests=os.path.dirname(__file__))

@@ -1,4 +1,4 @@
-"""Which wrapped stream belongs to which of torch's, with a GPU that is only pretended."""
+"""The mapping from torch's streams to wrapped streams, with a simulated GPU."""
 import itertools
 import types
 
@@ -12,7 +12,7 @@ from sluice_moe import capi, devices  # noqa: E402
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """An open Device of a GPU that is not there; `calls` has what went to the C ABI, `now` torch's current stream."""
+    """An open Device of a simulated GPU; `calls` lists the calls of the C ABI, `now` is torch's current stream."""
     numbers, told = itertools.count(1000), types.SimpleNamespace(calls=[], now=0, capturing=False)
 
     def call(name, *arguments):
@@ -34,7 +34,7 @@ def pretended(monkeypatch):
 
 def test_streams_made_ahead_are_given_out_once(pretended):
     device, found = pretended.device, {}
-    pretended.capturing = True  # taking one of those takes no memory
+    pretended.capturing = True  # taking a prepared stream allocates nothing
     for raw in range(devices.STREAMS_AHEAD):
         pretended.now = raw
         found[raw] = device.stream()
@@ -93,6 +93,6 @@ def test_handles_end_after_the_capture(pretended):
     pretended.capturing = False
     pretended.device.retire(ended.append, 6)
     assert sorted(ended) == [5, 6]
-    pretended.device.forked = True  # the parent's are left alone
+    pretended.device.forked = True  # handles of the parent process are left alone
     pretended.device.retire(ended.append, 7)
     assert sorted(ended) == [5, 6]

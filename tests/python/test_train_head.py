@@ -1,4 +1,4 @@
-"""The trainer of a draft head (tools/train): what it trains is what a server runs."""
+"""The trainer of a draft head (tools/train): it trains exactly the computation that a server runs."""
 import pytest
 
 torch = pytest.importorskip("torch")

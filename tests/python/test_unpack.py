@@ -1,4 +1,4 @@
-"""Packed bytes back into a checkpoint's rows: both layouts, both types, every order of gate and up."""
+"""Unpacking packed bytes into a checkpoint's rows: both layouts, both types, every order of gate and up."""
 import ctypes
 
 import pytest
@@ -10,7 +10,7 @@ from sluice_moe import capi
 from sluice_moe import unpack as module
 from sluice_moe.devices import open_device
 
-EXPERTS, HIDDEN, INTERMEDIATE = 3, 96, 64  # no multiples of every tile
+EXPERTS, HIDDEN, INTERMEDIATE = 3, 96, 64  # sizes that no tile divides
 
 
 def plain(expert_w: str, gated: bool, biases: bool):
@@ -43,7 +43,7 @@ def test_a_layer_unpacks_to_what_it_was_loaded_from(expert_w, act, gate_order):
 @pytest.mark.parametrize("w", ["bf16", "e2m1"])
 @pytest.mark.parametrize("gated", [True, False])
 def test_fragments_unpack_to_what_was_packed(w, gated):
-    """The layout of GPUs, packed here by the operation's other direction."""
+    """The GPU layout, packed here by inverting the unpacking operation."""
     rows = plain(w, gated, biases=False)
     name, scale = rows["experts.up"], rows.get("experts.up_scale")
     matrix = {"features": INTERMEDIATE, "width": HIDDEN, "gated": gated, "gate_order": "interleaved", "w": w}

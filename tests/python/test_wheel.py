@@ -1,4 +1,4 @@
-"""The installed wheel: what is in it, what it wants of a system, and its command."""
+"""The installed wheel: its contents, its system requirements, and its command."""
 import importlib.metadata
 import pathlib
 import re
@@ -16,7 +16,7 @@ MOST_BYTES = 12 << 20
 
 @pytest.fixture(scope="module")
 def installed():
-    """The distribution whose package is imported."""
+    """The distribution that contains the imported package."""
     try:
         found = importlib.metadata.distribution("sluice_moe")
     except importlib.metadata.PackageNotFoundError:

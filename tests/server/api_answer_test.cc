@@ -32,7 +32,7 @@ std::unique_ptr<Answer> answer_to(const ApiRequest& request, const std::string& 
       tokens_of(forced));
 }
 
-// Pushes all tokens of `said` for one choice; the last one ends it.
+// Pushes all tokens of `said` for one choice; the last token ends the choice.
 std::string push_all(Answer* answer, int64_t choice, const std::string& said,
                      FinishReason finish = FinishReason::kStop) {
   std::string out;
@@ -95,7 +95,7 @@ TEST(ApiAnswer, AStreamSaysTheSameInPieces) {
   EXPECT_EQ(events_in(rest.substr(0, rest.find("data: [DONE]")))[0]["usage"]["prompt_tokens"], 3);
 }
 
-TEST(ApiAnswer, AStopStringEndsTheTextForTheUserAlone) {
+TEST(ApiAnswer, AStopStringEndsOnlyTheTextForTheUser) {
   const auto answer = answer_to({.stop = {"Hm", "68"}});
   push_all(answer.get(), 0, kSaid);
   const Json choice = Json::parse(answer->finish())["choices"][0];
@@ -136,7 +136,7 @@ TEST(ApiAnswer, ChoicesOfSeveralPrompts) {
   EXPECT_EQ(json["usage"]["prompt_tokens"], 6);
 }
 
-TEST(ApiAnswer, WhatWasCachedOfAPromptCountsOnce) {
+TEST(ApiAnswer, CachedPromptTokensCountOnce) {
   const auto answer = answer_to({.kind = ApiKind::kCompletion, .prompts = {"a", "b"}, .choices = 2});
   std::string out;
   for (int64_t choice = 0; choice < 4; ++choice)
@@ -145,7 +145,7 @@ TEST(ApiAnswer, WhatWasCachedOfAPromptCountsOnce) {
   EXPECT_EQ(Json::parse(answer->finish())["usage"]["prompt_tokens_details"]["cached_tokens"], 10 + 12);
 }
 
-TEST(ApiAnswer, ATokenThatEndsACompletionIsNoText) {
+TEST(ApiAnswer, TheTokenThatEndsACompletionIsNotText) {
   const auto answer = answer_to({.kind = ApiKind::kCompletion, .prompts = {"a"}});
   push_all(answer.get(), 0, "xyz");  // kStop: the last token is in stop_token_ids
   const std::string text = Json::parse(answer->finish())["choices"][0]["text"];
@@ -163,7 +163,7 @@ ApiRequest with_tool(bool stream = false) {
   return {.tools = {.functions = {{.name = "add"}}}, .stream = stream};
 }
 
-// Tokens with invented log probabilities: token i has -i, and one more likely alternative.
+// Tokens with invented log probabilities: token i has -i, and one alternative that is likelier.
 std::string push_with_logprobs(Answer* answer, const std::vector<int32_t>& ids) {
   std::string out;
   for (size_t i = 0; i < ids.size(); ++i)
@@ -206,7 +206,7 @@ TEST(ApiAnswer, LogprobsAreOfTheTextForTheUser) {
   }
 }
 
-// Tokens of a header that turned out to be the text, or to have it.
+// Tokens of a header that turns out to be the text, or to contain it.
 TEST(ApiAnswer, LogprobsOfATextWithoutItsFrame) {
   const std::pair<std::string, std::string> answers[] = {
       {"ateoun(5", "ateoun(5"},
@@ -265,7 +265,7 @@ TEST(ApiAnswer, LogprobsOfACompletion) {
   EXPECT_EQ(logprobs["top_logprobs"].back().size(), 2u);  // the most likely token, and the token itself
 }
 
-TEST(ApiAnswer, PartsOfCharactersHaveNamesOfTheirBytes) {
+TEST(ApiAnswer, PartialCharactersAreNamedByTheirBytes) {
   const Tokenizer& tokenizer = harmony().tokenizer();
   const auto ids = tokens_of("\xe2\x82");
   const auto answer =
@@ -393,7 +393,7 @@ TEST(ApiAnswer, ACallThatTheRequestBegins) {
             Json::parse(R"({"name": "add", "arguments": "{\"a\""})"));
 }
 
-TEST(ApiAnswer, ACallThatNobodyOfferedIsText) {
+TEST(ApiAnswer, ACallOfAnUnknownFunctionIsText) {
   const auto answer = answer_to({});
   push_all(answer.get(), 0, kCalls);
   const Json choice = Json::parse(answer->finish())["choices"][0];

@@ -29,7 +29,7 @@ ApiRequest messages(const std::string& list) {
 
 }  // namespace
 
-TEST(ApiRequest, WhatIsNotSaidIsLeftToTheModel) {
+TEST(ApiRequest, MissingFieldsAreLeftToTheModel) {
   const ApiRequest r = chat("");
   EXPECT_EQ(r.kind, ApiKind::kChat);
   EXPECT_EQ(r.model, "");
@@ -118,7 +118,7 @@ TEST(ApiRequest, AnErrorNamesTheFieldWhatWasWantedAndWhatWasFound) {
   EXPECT_EQ(nested.param, "stream_options.include_usage");
 }
 
-TEST(ApiRequest, WhatIsNotSupportedHasItsNeutralValueOrIsRefused) {
+TEST(ApiRequest, UnsupportedFieldsHaveTheirNeutralValueOrAreRefused) {
   for (const char* neutral :
        {R"("tools": [])", R"("tools": null)", R"("min_tokens": 0.0)", R"("chat_template_kwargs": {})",
         R"("response_format": {"type": "text"})", R"("best_of": 1)"})
@@ -173,7 +173,7 @@ TEST(ApiRequest, ArgumentsAreAnObject) {
   EXPECT_EQ(e.param, "tools[0].function.parameters.type");
 }
 
-TEST(ApiRequest, WhatIsKeptIsBounded) {
+TEST(ApiRequest, KeptDataIsBounded) {
   const ApiRequest ids = chat(R"("stop_token_ids": [9, 9, 3, 9, 3])");
   EXPECT_EQ(ids.sampling.stop_token_ids, (std::vector<int32_t>{3, 9}));
   std::string list = "1";
@@ -246,7 +246,7 @@ TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   EXPECT_EQ(both.error().param, "add_generation_prompt");
 }
 
-TEST(ApiRequest, ABodyThatIsNoObject) {
+TEST(ApiRequest, ABodyThatIsNotAnObject) {
   for (const auto& [body, message] : std::vector<std::pair<const char*, const char*>>{
            {"[]", "body: wanted an object, found an array of 0"},
            {"7", "body: wanted an object, found 7"},

@@ -101,7 +101,7 @@ TEST(ApiResponse, ItemsOfEveryKind) {
   EXPECT_EQ(r.conversation.messages[4].channel, "final");
 }
 
-TEST(ApiResponse, GoesOnFromAnEarlierOne) {
+TEST(ApiResponse, ContinuesAnEarlierResponse) {
   const ApiRequest r = request(
       R"("previous_response_id": "resp_1", "input": [{"type": "function_call_output", "call_id": "call_1", "output": "o"}])");
   EXPECT_EQ(r.conversation.instructions, "I");
@@ -164,7 +164,7 @@ TEST(ApiResponse, MetadataIsBounded) {
   EXPECT_EQ(refusal(metadata(1, 1, 513)).param, "metadata.a");
 }
 
-TEST(ApiResponse, WhatNobodyReadsIsNotRepeated) {
+TEST(ApiResponse, IgnoredFieldsAreNotRepeated) {
   const ApiRequest r = request(
       R"("input": "q", "text": {"format": {"type": "text", "x": 1}, "y": 2}, "reasoning": {"effort": "low", "z": 3}, "junk": 4)");
   EXPECT_NE(r.response.given_back.find(R"("text":{"format":{"type":"text"}})"), std::string::npos);

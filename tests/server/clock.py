@@ -8,9 +8,9 @@ import time
 
 
 class HealthClock:
-    """with HealthClock(server) as clock: ...; then clock.seconds has all times and clock.worst the longest. clock.blocked has
-    the same times without those in which the server's loop or the measuring thread was ready to run and the system ran something else. So
-    clock.blocked measures the server alone, even on a busy machine. clock.most_blocked is the longest of these times."""
+    """with HealthClock(server) as clock: ...; then clock.seconds has all times and clock.worst the longest. clock.blocked has the times except
+    those during which the server's loop or the measuring thread was ready to run while the system ran something else, so it measures the
+    server alone, even on a busy machine. clock.most_blocked is the longest of these times."""
 
     def __init__(self, server):
         self.process = subprocess.Popen([sys.executable, "-B", __file__, str(server.port), str(server.process.pid)],
@@ -41,7 +41,7 @@ def starved_of(path):
         with open(path) as f:
             return int(f.read().split()[1]) / 1e9
     except (OSError, IndexError):
-        return 0.0  # the system does not count it
+        return 0.0  # the system does not count this time
 
 
 def main(port, pid):

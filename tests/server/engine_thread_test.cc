@@ -66,7 +66,7 @@ class EngineThreads : public ::testing::Test {
   std::map<Ticket, Ended> tickets_;
 };
 
-TEST_F(EngineThreads, AFilterThatFailsIsAFaultOfItsTicketAlone) {
+TEST_F(EngineThreads, AFailingFilterIsAFaultOfOnlyItsTicket) {
   EngineThread thread(*engine_, 8, [this](const StepReport& report) { take(report); });
   const auto fails = [](int64_t tokens, std::span<uint32_t>, const std::stop_token&) {
     return tokens < 4 ? Status{} : unsupported("as far as it goes");
@@ -88,7 +88,7 @@ TEST_F(EngineThreads, AFilterThatFailsIsAFaultOfItsTicketAlone) {
   EXPECT_GT(thread.load().masks.times.seconds, 0);
 }
 
-TEST_F(EngineThreads, AFilterThatNeverAnswersKeepsNobodyFromComingAndGoing) {
+TEST_F(EngineThreads, AFilterThatNeverReturnsBlocksNoOtherRequest) {
   const auto begin = std::chrono::steady_clock::now();
   {
     EngineThread thread(*engine_, 8, [this](const StepReport& report) { take(report); });

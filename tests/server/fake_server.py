@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-FIRST, GAP = 0.3, 0.1  # seconds until the first piece, and between pieces
+FIRST, GAP = 0.3, 0.1  # seconds until the first chunk, and between chunks
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -31,16 +31,16 @@ class FakeServer:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.log = []  # of each request to /v1/*: {"path", "body", "received", "writes", "connection"}
+        self.log = []  # one entry per request to /v1/*: {"path", "body", "received", "writes", "connection"}
         self.open = self.most_open = 0
-        # This many whole answers, or prompts "together", wait for each other.
+        # This many requests with complete answers, or with the prompt "together", wait for each other.
         self.barrier = threading.Barrier(1)
         self.released = threading.Event()  # releases hanging requests
-        self.answer = lambda body: ""  # of /v1/chat/completions without a stream
-        self.refusal = "out of order"  # of a prompt "500 long"
+        self.answer = lambda body: ""  # the text of /v1/chat/completions without a stream
+        self.refusal = "out of order"  # the message for the prompt "500 long"
         self.asked_tokens = []  # bodies of /tokenize and /detokenize
-        self.raw = lambda body: None  # gives the answer's name in RAW
-        self.metrics = lambda: None  # gives the text of /metrics
+        self.raw = lambda body: None  # returns the name of an answer in RAW
+        self.metrics = lambda: None  # returns the text of /metrics
         self.usage = lambda body: {"prompt_tokens": 3, "completion_tokens": 2}
         fake = self
 
@@ -96,7 +96,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         fake = self.server_of
         if self.path in ("/tokenize", "/detokenize"):
             fake.asked_tokens.append(body)
-        if self.path == "/tokenize":  # a word is a token
+        if self.path == "/tokenize":  # each word is a token
             return self.whole({"tokens": list(range(10, 10 + len(body["prompt"].split())))})
         if self.path == "/detokenize":
             return self.whole({"prompt": " ".join("w" for _ in body["tokens"])})
@@ -150,13 +150,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self.hang_up()
         if how in RAW:
             return self.answer_raw(how)
-        if how == "long together":  # promises 200 MB, and waits until that many requests have done so
+        if how == "long together":  # promises 200 MB, and waits until as many requests as the barrier counts have done so
             self.wfile.write(RAW[f"length {200 * 10**6}"] + b"data: ")
             self.server_of.barrier.wait()
             return self.hang_up()
         if how == "interim":  # before the final answer
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
-        if how == "together":  # answers once that many requests have arrived
+        if how == "together":  # answers once as many requests as the barrier counts have arrived
             self.server_of.barrier.wait()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")

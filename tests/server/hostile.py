@@ -32,7 +32,7 @@ def of_properties(count, schema):
 MANY = {f"k{i}": i for i in range(150000)}
 SMALL = b'{"prompt":"x","max_tokens":1}'
 
-# Answered or rejected at once; as bytes.
+# Answered or rejected at once; given as bytes.
 RAW = [
     b"\0" * 4000,
     b"GET /" + b"a" * 100000,
@@ -54,7 +54,7 @@ RAW = [
     posted(CHAT, "{}", "Content-Encoding: gzip\r\n"),
     posted(CHAT, "{}", "Host: evil.example\r\n"),
     b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
-    # Schemas and grammars that take long to compile, or whose masks do.
+    # Schemas and grammars that compile slowly or have slow masks.
     chat(guided_json=of_properties(100, {"type": "string", "pattern": "([a-z]{1,99}[0-9]{1,99}){1,99}"})),
     chat(guided_json={"type": "object", "properties": {f"k{i}": {"type": "string", "maxLength": 1000 + i} for i in range(200)}}),
     chat(guided_json={"anyOf": [of_properties(20, {"type": "integer", "minimum": i}) for i in range(200)]}),
@@ -64,7 +64,7 @@ RAW = [
     chat(guided_regex="(" + ".*" * 250 + ")*x"),
     chat(guided_regex="((.?){2,})*", max_tokens=30),
     chat(guided_choice=["x" * 4000 + str(i) for i in range(500)]),
-    # Objects with many members, in places that keep their order.
+    # Objects with many members, where the order of members is kept.
     chat(metadata=MANY),
     chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": MANY}}),
     posted(RESPONSE, json.dumps({"input": "hi", "max_output_tokens": 2, "text": MANY})),

@@ -29,7 +29,7 @@ class LineWriters : public testing::Test {
     return out;
   }
   static std::string note(int64_t lines) { return "missing " + std::to_string(lines) + "\n"; }
-  // The sum of all complete notes in a text.
+  // The number of lines that the notes "missing N" in `text` report.
   static int64_t noted(const std::string& text) {
     int64_t lines = 0;
     for (size_t at = text.find("missing "); at != text.npos; at = text.find("missing ", at + 1))
@@ -47,7 +47,7 @@ TEST_F(LineWriters, LinesComeInOrder) {
   EXPECT_EQ(lines.dropped(), 0);
 }
 
-TEST_F(LineWriters, WhatDoesNotFitIsCountedWhereItIsMissing) {
+TEST_F(LineWriters, MissingLinesAreCountedWhereTheyAreMissing) {
   const std::string full(4095, 'x');
   std::string all;
   {
@@ -70,7 +70,7 @@ TEST_F(LineWriters, WhatDoesNotFitIsCountedWhereItIsMissing) {
   EXPECT_TRUE(all.ends_with("\nend\n"));
 }
 
-TEST_F(LineWriters, AReaderThatLeavesIsCountedToo) {
+TEST_F(LineWriters, LinesAreCountedWhenTheReaderLeaves) {
   LineWriter lines(writer_, 1000, note);
   close(reader_);
   reader_ = -1;

@@ -6,14 +6,14 @@
 
 namespace sluice {
 
-TEST(Metrics, AHistogramCountsWhatIsNotAboveItsBounds) {
+TEST(Metrics, AHistogramCountsValuesUpToItsBounds) {
   Histogram h({1, 10});
   for (const double value : {0.5, 1.0, 2.0, 10.0, 11.0}) h.observe(value);
   EXPECT_EQ(h.counts(), (std::vector<int64_t>{2, 2, 1}));
   EXPECT_EQ(h.sum(), 24.5);
 }
 
-TEST(Metrics, ThePageSaysThem) {
+TEST(Metrics, ThePageListsThem) {
   ServeMetrics m;
   m.generation_tokens = 5;
   m.finished["stop"] = 2;
@@ -50,7 +50,7 @@ TEST(Metrics, ThePageSaysThem) {
         "sluice:structured_mask_seconds_sum{model_name=\"a\\\"b\"} 0.75\n",
         "sluice:structured_steps_sat_out_total{model_name=\"a\\\"b\"} 9\n",
         "sluice:connections{model_name=\"a\\\"b\"} 6\n"})
-    EXPECT_NE(page.find(line), std::string::npos) << line << "is not in\n" << page;
+    EXPECT_NE(page.find(line), std::string::npos) << line << " is not in\n" << page;
 }
 
 TEST(Metrics, ImbalanceIsTheBusiestExpertOverTheMean) {
@@ -64,10 +64,10 @@ TEST(Metrics, ImbalanceIsTheBusiestExpertOverTheMean) {
   for (const char* line : {"sluice:expert_load_imbalance{model_name=\"m\",layer=\"0\"} 1\n",
                            "sluice:expert_load_imbalance{model_name=\"m\",layer=\"1\"} 3\n",
                            "sluice:expert_load_imbalance{model_name=\"m\",layer=\"7\"} 4\n"})
-    EXPECT_NE(page.find(line), std::string::npos) << line << "is not in\n" << page;
+    EXPECT_NE(page.find(line), std::string::npos) << line << " is not in\n" << page;
 }
 
-// The largest page: gpt-oss-120b's after a long time.
+// The largest page: gpt-oss-120b's metrics after a long time.
 TEST(Metrics, APageOfManyExpertsIsNotTooLong) {
   EngineLoad load;
   const size_t without = metrics_text({}, load, 0, "openai/gpt-oss-120b").size();

@@ -32,7 +32,7 @@ def is_sanitized():
 
 class Server:
     def __init__(self, *flags, log=None, limits=()):
-        """`log`: receives standard error instead of logged(). `limits`: (resource, bytes) limits of the process."""
+        """`log`: receives standard error instead of logged(). `limits`: resource limits of the process as (resource, bytes)."""
         def bound():
             for what, most in limits:
                 resource.setrlimit(what, (most, most))
@@ -174,7 +174,7 @@ def events_of(response):
             raise AssertionError(f"not an event: {line!r}")
         event = line[6:] if line == "data: [DONE]" else json.loads(line[6:])
         if kind and event["type"] != kind:
-            raise AssertionError(f"an event {kind} that says {event}")
+            raise AssertionError(f"an event {kind} with the data {event}")
         yield event
 
 

@@ -11,7 +11,7 @@ TEST(ServerLog, TextIsOneLineWhateverItIsAbout) {
   EXPECT_EQ(log_line(LogFormat::kText, "now", "id-1", "a\nb\x1b[31m", {}), "now id-1 a\\nb\\x1b[31m\n");
 }
 
-TEST(ServerLog, JsonHasTheFieldsByThemselves) {
+TEST(ServerLog, JsonHasSeparateFields) {
   EXPECT_EQ(log_line(LogFormat::kJson, "now", "id-1", "said",
                      {{"end", "stop"}, {"tokens", int64_t{3}}, {"seconds", 0.5}}),
             R"({"time":"now","request_id":"id-1","message":"said","end":"stop","tokens":3,"seconds":0.5})"

@@ -34,12 +34,12 @@ TEST(StopMatcher, EndsAtTheSamePlaceHoweverTheTextIsCut) {
       {{"of"}, "all of it", {"all ", "of"}},
       {{"it", "of"}, "all of it", {"all ", "of"}},
       {{"all"}, "all of it", {"", "all"}},
-      {{"it!"}, "all of it", {"all of it", {}}},  // begun, never complete
+      {{"it!"}, "all of it", {"all of it", {}}},  // begins, but is never complete
       {{"aab"}, "aaaab", {"aa", "aab"}},          // a match begins inside itself
       {{"abcd", "bc"}, "abce", {"a", "bc"}},      // the string that begins first stays incomplete
       {{"abcd", "bc"}, "abcd", {"", "abcd"}},     // here it is complete
       {{"abcd", "bc"}, "abc", {"a", "bc"}},       // here the text ends
-      {{"ab", "abc"}, "xabc", {"x", "ab"}},       // two at one place
+      {{"ab", "abc"}, "xabc", {"x", "ab"}},       // two strings begin at one place
       {{"\xc3\xa9"}, "caf\xc3\xa9s", {"caf", "\xc3\xa9"}},
   };
   for (const Case& c : cases)

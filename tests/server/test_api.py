@@ -272,7 +272,7 @@ class Api(ServerTest):
                 with self.subTest(member=member, path=path):
                     self.refused(path, {**body, "reasoning": {member: value}}, 400, f"reasoning.{member}", "not supported")
                     self.assertEqual(self.server.ask(path, {**body, "reasoning": {member: neutral}})[0], 200)
-        # A limit under another path's name with the value "no limit" has no effect.
+        # A limit with another path's field name and the value "no limit" has no effect.
         for path, body, fields in ((COMPLETION, {"prompt": "x"}, ("max_completion_tokens", "max_output_tokens", "n_predict", "max_new_tokens")),
                                    ("/v1/responses", {"input": "x"}, ("max_completion_tokens", "n_predict", "max_new_tokens"))):
             for field in fields:
@@ -320,7 +320,7 @@ class Api(ServerTest):
         for token, logprob, top in list(zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"]))[1:]:
             self.assertEqual(top[token], logprob)
             self.assertLessEqual(logprob, max(top.values()))
-        # The prefix cache contains all of it by now. The lists are the same, and cached pages are not used for them.
+        # The prefix cache now contains the whole text. The lists must be the same, and cached pages must not be used for them.
         again = ask(prompt=text, max_tokens=0)
         self.assertEqual(again["choices"][0]["logprobs"], lists)
         self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
@@ -368,7 +368,7 @@ class Api(ServerTest):
         tool = {"type": "function", "function": {**ADD["function"], "name": "get_current_weather"}}
         fields = {"messages": [{"role": "user", "content": "What is 1 + 1?"}], "tools": [tool], "tool_choice": "required", "temperature": 0}
         whole = self.server.chat(**fields, max_tokens=100)
-        behind_reasoning = range(36, 66)  # tokens: the headers of this call
+        behind_reasoning = range(36, 66)  # token counts that end inside the headers of this call
         for n in behind_reasoning:
             with self.subTest(max_tokens=n):
                 message = self.server.chat(**fields, max_tokens=n)["choices"][0]["message"]

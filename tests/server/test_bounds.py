@@ -57,7 +57,7 @@ class Memory(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_bodies_of_many_clients(self):
-        """All bodies being read count together: 64 clients that send 8 MB each, except the last byte, do not take 512 MB."""
+        """All bodies being read count together: 64 clients that each send 8 MB, without the last byte, must not use 512 MB."""
         server = self.start("--max-pending-bytes", str(32 << 20), "--max-body-bytes", str(8 << 20))
         whole = b'{"prompt": "x", "max_tokens": 1, "user": "' + b"a" * (7 << 20) + b'"}'
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(whole)
@@ -91,7 +91,7 @@ class Memory(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_threads_that_cannot_be_made(self):
-        """For every limit: the server serves, or one line explains why not."""
+        """For every limit, the server serves or explains in one line why it cannot."""
         stack, served, refused = 256 << 20, 0, 0
         least = self.address_space("VmPeak")
         for more in range(0, 20):
@@ -115,11 +115,11 @@ class Memory(OwnServerTest):
         self.assertGreater(served, 0)
 
 
-LINES = 8000  # of about 200 bytes: more than the server keeps for an unread log
+LINES = 8000  # of about 200 bytes each: more than the server keeps for an unread log
 
 
 class Log(OwnServerTest):
-    """The log of a server whose standard error is a pipe."""
+    """The log of a server that writes standard error to a pipe."""
 
     def start_with_pipe(self, *flags):
         reader, writer = os.pipe()
@@ -131,7 +131,7 @@ class Log(OwnServerTest):
         return server
 
     def ask_all(self, server, count):
-        """Sends requests that each log a line, and a chat."""
+        """Sends requests that log one line each, and a chat."""
         with HealthClock(server) as clock:
             for _ in range(count):
                 self.assertEqual(server.ask("/" + "a" * 4000)[0], 404)
@@ -152,7 +152,7 @@ class Log(OwnServerTest):
         read = [json.loads(line) for line in lines]  # every line is complete
         missing = [line["lines"] for line in read if "lines of the log are missing here" in line["message"]]
         self.assertEqual(sum(missing), dropped)
-        # The chat's line is shorter and may have fitted.
+        # The chat's line is shorter and may have fitted into the queue.
         self.assertIn(sum(line.get("status") == 404 for line in read) + dropped, (LINES, LINES + 1))
         self.assertIn("shutting down", read[-1]["message"])
 
@@ -220,17 +220,17 @@ class Streams(OwnServerTest):
             while chunk := s.recv(1 << 20 if len(out) > 1 << 20 else 65536):
                 out += chunk
                 if len(out) < 1 << 20:
-                    time.sleep(0.2)  # about 3 s until there is 1 MB of it
+                    time.sleep(0.2)  # the answer reaches 1 MB after about 3 s
         self.assertTrue(out.endswith(b"data: [DONE]\n\n"), out[-100:])
         self.assertEqual(server.stop(), 0)
         self.assertNotIn("client", server.logged())
 
 
-BLOCKED = 0.15  # seconds that the server itself may block /health; it once blocked for 0.4 to 2 s
+BLOCKED = 0.15  # seconds for which the server may block /health; it once blocked for 0.4 to 2 s
 
 
 class LargeAnswers(OwnServerTest):
-    """Large answers, parts of which are made by workers."""
+    """Large answers, parts of which are rendered by workers."""
     ECHO = {"prompt": [5] * 1500, "echo": True, "logprobs": 20, "n": 4, "max_tokens": 2, "temperature": 0}
 
     def test_log_probabilities_hold_up_nobody(self):
@@ -298,7 +298,7 @@ class LargeAnswers(OwnServerTest):
         return s
 
     def test_answers_that_nobody_reads(self):
-        """Bodies that are the same for all clients exist once."""
+        """Bodies that are the same for all clients are stored once."""
         server = self.start()
         status, _, answer = server.ask(RESPONSE, {"input": "hi", "max_output_tokens": 2, "user": "u" * 7000000})
         self.assertEqual(status, 200)
@@ -318,7 +318,7 @@ class LargeAnswers(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_answers_that_nobody_reads_and_that_differ(self):
-        """Beyond --max-pending-bytes the connection with the most unsent bytes is closed; a small one stays open."""
+        """Beyond --max-pending-bytes the connection with the most unsent bytes is closed; a connection with few unsent bytes stays open."""
         server = self.start("--max-pending-bytes", str(12 << 20))
         small = self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         text = json.dumps({"prompt": "x", "max_tokens": 1, "stream": False, "user": "u"})

@@ -1,4 +1,4 @@
-"""Chats with Qwen3's chat format and with an unknown one: the shipped weights with another tokenizer, which generate arbitrary text."""
+"""Chats with Qwen3's chat format and with an unknown format: the shipped weights with another tokenizer, which generate arbitrary text."""
 import json
 import pathlib
 import shutil
@@ -38,7 +38,7 @@ def made_model(folder, template=None, tokenizer="pattern_qwen", end="<|im_end|>"
 
 
 class ChatMlTest(ServerTest):
-    """What tests of any chat format with <think> share."""
+    """Tests that every chat format with <think> shares."""
     TEMPLATE, TOKENIZER, END = "qwen3", "pattern_qwen", "<|im_end|>"
 
     @classmethod

@@ -1,4 +1,4 @@
-"""`sluice bench serve` and `sluice eval --server`, against sluice serve and against a server with known answers and timing."""
+"""`sluice bench serve` and `sluice eval --server`, run against sluice serve and against a fake server with known answers and timing."""
 import collections
 import json
 import os
@@ -48,7 +48,7 @@ class Files(unittest.TestCase):
             return json.load(f)
 
     def bench(self, url, *words, status=0):
-        """Returns standard output, standard error, and the result with each request's times."""
+        """Returns standard output, standard error, and the result with the times of each request."""
         result = self.path("result.json")
         out, err = sluice("bench", "serve", "--base-url", url, "--output-json", result, "--save-detailed", *words, status=status)
         return out, err, self.read("result.json")
@@ -79,7 +79,7 @@ class AgainstFake(Files):
         self.assertAlmostEqual(result["mean_tpot_ms"], statistics.mean(
             1000 * (total - first) / 5 for total, first in zip(result["latencies"], result["ttfts"])))
         self.assertGreaterEqual(result["duration"], sum(result["latencies"]))
-        # The server sleeps before its first piece and between pieces. The machine adds further delay.
+        # The server sleeps before its first chunk and between chunks; the machine adds further delay.
         self.assertGreaterEqual(result["median_ttft_ms"], 1000 * FIRST)
         self.assertGreaterEqual(result["median_e2el_ms"], 1000 * (FIRST + 5 * GAP))
         self.assertIn(f"{'Mean TTFT (ms):':<40} {result['mean_ttft_ms']:<10.2f}\n", out)
@@ -118,7 +118,7 @@ class AgainstFake(Files):
         rows = ["ok"] * 4 + ["no usage"] + [b for b in bad for _ in range(2)]
         out, err, result = self.bench(self.fake.url, *self.custom(rows, 2), "--timeout", 6)
         self.assertEqual((result["completed"], result["failed"]), (5, 12))
-        self.assertEqual(result["total_output_tokens"], 10, "without usage the pieces are counted")
+        self.assertEqual(result["total_output_tokens"], 10, "without usage, chunks are counted")
         self.assertEqual(collections.Counter(result["errors"]), {"": 5, **{reason: 2 for reason in bad.values()}})
         for reason in bad.values():
             self.assertIn("2 failed: " + reason + "\n", err)
@@ -238,7 +238,7 @@ class AgainstFake(Files):
 
     @staticmethod
     def drafts_page(drafts, draft_tokens, accepted, accepted_at):
-        """The counters of two engines, each with these values."""
+        """The counters of two engines, which both have these values."""
         rows = [("num_drafts_total", "", drafts), ("num_draft_tokens_total", "", draft_tokens), ("num_accepted_tokens_total", "", accepted),
                 *(("num_accepted_tokens_per_pos_total", f',position="{i}"', n) for i, n in enumerate(accepted_at))]
         return "".join(f'# TYPE vllm:spec_decode_{name} counter\n' + "".join(
@@ -266,8 +266,8 @@ class AgainstFake(Files):
             self.assertRegex(r["body"]["messages"][0]["content"], r"^[ a-z0-9]+$")
         talk = self.write("talk.json", json.dumps([{"conversations": [{"value": "How many are there?"}, {"value": "There are five of them."}]}]))
         self.bench(self.fake.url, "--num-prompts", 1, "--dataset-name", "sharegpt", "--dataset-path", talk, "--tokenizer", MODEL)
-        self.assertEqual(asked, [], "the server counts nothing")
-        # Without usage, the client counts the answer's tokens. Pieces are "x", and five of them are at most as many tokens.
+        self.assertEqual(asked, [], "the server is not asked to tokenize")
+        # Without usage, the client counts the answer's tokens. Each chunk is "x", and five of them are at most five tokens.
         _, _, result = self.bench(self.fake.url, *self.custom(["no usage"], 5), "--tokenizer", MODEL)
         prompt, output = (int(t) for t in (result["total_input_tokens"], result["total_output_tokens"]))
         self.assertGreater(prompt, 0)
@@ -298,7 +298,7 @@ class AgainstFake(Files):
         self.assertEqual(len({tuple(b["prompt"]) for b in bodies}), 12, "no prompt repeats")
         for b in bodies:
             self.assertTrue(30 <= len(b["prompt"]) <= 50 and 1 <= b["max_tokens"] <= 3 and b["ignore_eos"], b)
-            self.assertTrue(all(i >= 10 for i in b["prompt"]), "ids that /tokenize gave")
+            self.assertTrue(all(i >= 10 for i in b["prompt"]), "ids returned by /tokenize")
         self.fake.log.clear()
         self.bench(self.fake.url, *words, "--vocab-size", 7)
         again = [r["body"]["prompt"] for r in self.fake.asked("/v1/completions")]
@@ -317,7 +317,7 @@ class AgainstFake(Files):
         file = self.write("talk.json", json.dumps(rows))
         self.bench(self.fake.url, "--dataset-name", "sharegpt", "--dataset-path", file, "--num-prompts", 5)
         asked = [(r["body"]["prompt"], r["body"]["max_tokens"]) for r in self.fake.asked("/v1/completions")]
-        self.assertEqual(collections.Counter(asked), {("a b c d e", 6): 3, ("f g h i", 5): 3}, "those two in turn")
+        self.assertEqual(collections.Counter(asked), {("a b c d e", 6): 3, ("f g h i", 5): 3}, "the two conversations alternate")
 
     def gsm8k(self, count):
         return self.lines("gsm8k.jsonl", [{"question": f"Q{i}?", "answer": f"W\n#### {i}"} for i in range(count)])
@@ -350,7 +350,7 @@ class AgainstFake(Files):
             return self.read(name)
         a = run("a.json", lambda body: "Answer: A")
         wanted = [x["wanted"] for x in a["answers"]]
-        self.assertEqual(set(wanted), set("ABCD"), "the right option moves")
+        self.assertEqual(set(wanted), set("ABCD"), "the right option has different letters")
         self.assertAlmostEqual(a["strict"]["right"], wanted.count("A") / 4)
         self.assertEqual(len(a["strict"]["repeats"]), 4)
         b = run("b.json", lambda body: "It is (" + re.search(r"([A-D])\) yes", body["messages"][0]["content"])[1] + ")")
@@ -374,7 +374,7 @@ class AgainstFake(Files):
         for port in (65536 + int(self.fake.url.rsplit(":", 1)[1]), 0, 65536, "00000", "9" * 30):
             for words in (("bench", "serve", "--base-url"), ("eval", "--data", "x", "--server")):
                 self.assertIn("wanted a port from 1 to 65535", sluice(*words, f"http://127.0.0.1:{port}", status=2)[1])
-        # An empty variable of a script is neither a server nor a file.
+        # An empty variable in a script is neither a server nor a file.
         for flag in ("--base-url", "--host", "--model", "--output-json", "--svg", "--result-dir", "--result-filename", "--tokenizer", "--dataset-path", "--extra-body"):
             self.assertIn(f"{flag}: wanted some text, found none", sluice("bench", "serve", flag, "", status=2)[1])
         for flag in ("--server", "--data", "--train", "--output-json"):
@@ -450,7 +450,7 @@ class AgainstDrafts(ServerTest, Files):
             self.server.metric(p + "accepted_tokens_per_pos_total", f'position="{i}"') for i in range(3)]
 
     def test_acceptance_is_that_of_the_metrics(self):
-        # With this seed the row of one token, which has no drafts, is the first request, which is not measured.
+        # With this seed, the row of one token, which has no drafts, is in the first request, which is not measured.
         rows = [{"prompt": f"What is {n} + 268?", "output_tokens": 1 if n == 410 else 24} for n in range(410, 415)]
         before = self.counts()
         out, _, result = self.bench(self.server.url, "--backend", "openai-chat", "--dataset-name", "custom", "--dataset-path",

@@ -14,7 +14,7 @@ class DeepSeekTest(ChatMlTest):
     TOKENIZER, END = "pattern_deepseek", "<｜end▁of▁sentence｜>"
 
     def check_structure(self, **fields):
-        """Structured output and calls that must be made; returns how many messages have reasoning."""
+        """Structured output and required calls; returns how many messages have reasoning."""
         thought = 0
         for seed in range(2):
             for message in self.choices(response_format=FORMAT, seed=seed * 100, **fields):

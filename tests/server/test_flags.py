@@ -9,7 +9,7 @@ import unittest
 from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest
 
 MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "models" / "sluice-16e-tiny")
-# Scripts for vLLM, SGLang and llama.cpp, without the model's name.
+# Flags from scripts for vLLM, SGLang and llama.cpp, without the model's name.
 SCRIPTS = (
     "--tensor-parallel-size 1 --max-model-len 2048 --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-num-batched-tokens 256 "
     "--long-prefill-token-threshold 64 --enforce-eager --trust-remote-code --async-scheduling --reasoning-parser openai_gptoss --tool-call-parser openai "

@@ -49,7 +49,7 @@ class Bodies(ServerTest):
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": many}}}
         chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        # The prompt would contain it.
+        # Each of these members would be part of the prompt.
         for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "messages"),
                                   ("/v1/chat/completions", {**chat, "guided_json": many}, "guided_json"),
                                   ("/v1/chat/completions", {**chat, "tools": [{**tool, "x": many}]}, "tools"),
@@ -58,7 +58,7 @@ class Bodies(ServerTest):
             status, _, answer = self.server.ask(path, body)
             self.assertEqual((status, answer["error"]["param"]), (400, param), answer["error"]["message"])
             self.assertLess(len(answer["error"]["message"]), 1000)
-        # Inside values whose order is kept, or inside unread fields, they cost no more than elsewhere.
+        # In values whose member order is kept, and in unread fields, many members cost no more than elsewhere.
         self.assertEqual(self.server.ask("/v1/chat/completions", {**chat, "junk": many, "tools": [tool]})[0], 200)
 
     def test_text_of_every_kind_is_answered(self):
@@ -276,7 +276,7 @@ class Many(OwnServerTest):
                 return None  # a connection that its client has closed may still count
         held = [server.socket() for _ in range(19)]
         wait_until(lambda: connections() == 20, "19 connections and this one")
-        # The connection that asked may still count, and then the 20th is rejected. The 22nd always is.
+        # The connection of the metrics request may still count; then the 20th connection is rejected. The 22nd always is.
         held += [server.socket() for _ in range(3)]
         self.assertEqual(read_all(held[-1]), b"")
         wait_until(lambda: "connection refused" in server.logged(), "a line in the log")

@@ -37,7 +37,7 @@ class WhereARequestEnds(ServerTest):
         self.assertEqual(statuses(answer), ["400"], answer)
 
     def test_lines_of_chunks_end_in_two_bytes(self):
-        """Rejected at once: a parser that waited for more would make the client wait, too. Bodies may contain LF, in pieces of any size."""
+        """Rejected at once: a parser that waits for more makes the client wait, too. Bodies may contain LF, in chunks of any size."""
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         body = b'{\n "prompt": "x",\n "max_tokens": 1\n}\n'
         started = time.monotonic()
@@ -59,7 +59,7 @@ class WhereARequestEnds(ServerTest):
         self.assertEqual(statuses(answer), ["200"], answer)
 
     def test_absolute_targets(self):
-        """RFC 9112, 3.2.2: clients of proxies send absolute targets, whose host applies."""
+        """RFC 9112, 3.2.2: clients of proxies send absolute targets, and the target's host overrides the Host header."""
         for target, status in (("http://127.0.0.1:1/version", "200"), ("HTTP://localhost/version?x=/y", "200"), ("https://h/version", "200"),
                                ("http://h", "200"), ("http://evil.example/version", "403"), ("http://h/nowhere", "404")):
             answer = self.server.raw(f"GET {target} HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n".encode())
@@ -98,7 +98,7 @@ class ClientsThatLeave(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_without_having_read_an_answer_that_is_whole(self):
-        """The log must not report complete success."""
+        """The log must not report success for an unread answer."""
         server = self.start("--max-num-seqs", "2")
         with server.socket() as s:
             body = json.dumps({"prompt": [5] * 4000, "echo": True, "logprobs": 20, "max_tokens": 1, "n": 4}).encode()
@@ -109,7 +109,8 @@ class ClientsThatLeave(OwnServerTest):
 
 
 class Names(OwnServerTest):
-    """A foreign page whose host name points at the server has the server's origin in a browser, so host names must be known."""
+    """In a browser, a foreign page whose host name resolves to the server has the server's origin, so the server accepts only known host
+    names."""
 
     def host(self, server, name, path="/v1/models"):
         return server.ask(path, headers={"Host": name})[0]

@@ -89,7 +89,7 @@ class Drain(OwnServerTest):
 
 class Fault(OwnServerTest):
     def test_a_step_that_fails(self):
-        """The last norm has such large weights that every logit is NaN."""
+        """The last norm's weights are so large that every logit is NaN."""
         shipped = pathlib.Path(__file__).parents[2] / "models" / "sluice-16e-tiny"
         with tempfile.TemporaryDirectory() as broken:
             for file in shipped.iterdir():

@@ -5,7 +5,7 @@ import unittest
 from server import ServerTest, close, wait_until
 
 COMPLETION = "/v1/completions"
-LAYERS, EXPERTS, TOP_K = 6, 16, 4  # of the model that ships with Sluice
+LAYERS, EXPERTS, TOP_K = 6, 16, 4  # of the shipped model
 
 
 class Metrics(ServerTest):
@@ -47,7 +47,7 @@ class ExpertTokens(ServerTest):
             return {layer: sum(n for (at, _), n in tokens.items() if at == layer) for layer, _ in tokens}
 
         def settled(before, computed):
-            """The counters, once each layer has this many further tokens."""
+            """The counters, once each layer has counted this many more tokens."""
             more = {layer: n + computed * TOP_K for layer, n in of_layers(before).items()}
             wait_until(lambda: of_layers(series("sluice:expert_tokens_total")) == more, "counters of experts that add up")
             return series("sluice:expert_tokens_total")

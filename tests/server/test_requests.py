@@ -1,4 +1,4 @@
-"""Requests of clients of other servers, and limits of the cost of a request."""
+"""Requests of clients of other servers, and bounds on the cost of a request."""
 import json
 import threading
 import time
@@ -138,10 +138,10 @@ class AsSent(ServerTest):
 
 
 class Unharmed(OwnServerTest):
-    """These requests do not delay others."""
+    """Expensive requests must not delay others."""
 
     def beside(self, server, path, body, copies=2):
-        """The statuses of `body`, during which /health and chats must work."""
+        """The statuses of concurrent requests with `body`, during which /health and chats must work."""
         statuses, slowest = [], 0
         threads = [threading.Thread(target=lambda: statuses.append(server.ask(path, body)[0])) for _ in range(copies)]
         with HealthClock(server) as clock:
@@ -151,13 +151,13 @@ class Unharmed(OwnServerTest):
                 begin = time.monotonic()
                 server.chat(max_tokens=2)
                 slowest = max(slowest, time.monotonic() - begin)
-        self.assertLess(slowest, 60, "seconds of a chat; these took minutes")
+        self.assertLess(slowest, 60, "seconds of a chat; with these requests it once took minutes")
         if not is_sanitized():
-            self.assertLess(clock.most_blocked, 0.5, "seconds of /health; these took many")
+            self.assertLess(clock.most_blocked, 0.5, "seconds of /health; with these requests it once took many")
         return statuses
 
     def test_objects_of_many_members(self):
-        """Each once took minutes, on the loop's thread or on both workers."""
+        """Each of these once took minutes, on the loop's thread or on both workers."""
         server = self.start("-q")
         many = ",".join(f'"k{i}":1' for i in range(300000))
         chat, schema = '"messages":[{"role":"user","content":"hi"}],"max_tokens":2', '"schema":{"type":"object"}'

@@ -1,7 +1,7 @@
-"""Concurrent requests of every kind, together with hostile ones, from clients that often disconnect, with a cache that is too small for
-all of them. Every accepted request gets the answer that it gets alone, or fails with a reason; no resource leaks, and memory stays
-constant. SLUICE_SOAK_SECONDS is the duration (20; 600 before a release). /health of a second, idle server measures the machine's own
-latency."""
+"""Concurrent requests of every kind, together with hostile ones, from clients that often disconnect, with a cache that is too small for all of
+them. Every accepted request gets the answer that it gets alone, or fails with a reason; no resource leaks, and memory stays constant.
+SLUICE_SOAK_SECONDS is the duration (default 20; 600 before a release). The latency of /health on a second, idle server shows the machine's
+own delay."""
 import json
 import os
 import random
@@ -16,8 +16,8 @@ from server import WATCHDOG, OwnServerTest, close, events_of, is_sanitized, join
 SECONDS = float(os.environ.get("SLUICE_SOAK_SECONDS", "20"))
 CLIENTS, HOSTILE_CLIENTS = 12, 3
 SLOWEST = 2  # seconds in which /health must answer under this load
-SLOWEST_OWN = 0.1  # seconds of these that the server itself takes, by /proc
-DRAIN = 3  # seconds of --drain-seconds
+SLOWEST_OWN = 0.1  # seconds of these for which the server itself is responsible, by /proc
+DRAIN = 3  # value of --drain-seconds
 CHAT, COMPLETION, RESPONSE = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 FLAGS = ("--batch-invariant", "--max-model-len", "768", "--max-num-batched-tokens", "128", "--kv-cache-gib", "0.0008", "--max-num-seqs", "8", "--max-queue", "6", "--max-output-bytes", "100000", "--drain-seconds", str(DRAIN))
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}

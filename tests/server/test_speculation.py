@@ -1,4 +1,4 @@
-"""Speculative decoding: a server answers as one without it, to the bit under --batch-invariant."""
+"""Speculative decoding: a server gives the answers of a server without it, bit for bit under --batch-invariant."""
 import json
 import shutil
 import struct
@@ -9,7 +9,7 @@ from pathlib import Path
 from server import QUESTION, Server, joined
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-# Every draft is verified, so that many are wrong.
+# All drafts are verified, also unlikely ones, so that many are rejected.
 CONFIG = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3, "enable_adaptive_verification": False}
 # The shipped model's draft head.
 HEAD = {"method": "eagle3", "num_speculative_tokens": 4, "enable_adaptive_verification": False}
@@ -40,7 +40,7 @@ def fill(path, name, element):
 
 
 def said(answer):
-    """What an answer says, without what differs between two requests."""
+    """An answer without the values that differ between two equal requests."""
     choices = []
     for choice in answer["choices"]:
         message = choice.get("message") or {}
@@ -103,7 +103,7 @@ class Speculation(unittest.TestCase):
         self.assertIn('position="3"', metrics)
 
     def test_the_shipped_head_is_right_most_of_the_time(self):
-        """Its card says 0.93 for the third draft, of questions that the model was trained for."""
+        """The head's card reports 0.93 for the third draft, on questions like those of the model's training."""
         server = Server("-t", "2", "--speculative-config", json.dumps({"method": "eagle3", "enable_adaptive_verification": False}))
         try:
             for question in ("What is 417 + 268?", "What is 90 - 33?", "What is 12 * 7?"):
@@ -135,7 +135,7 @@ class Speculation(unittest.TestCase):
         self.assertEqual(counter(metrics, "vllm:spec_decode_num_draft_tokens_total"), 0)
 
     def test_a_short_cache_and_many_requests(self):
-        """Preemptions, prefix cache hits and clients that leave, with drafts in flight."""
+        """Preemptions, prefix cache hits and disconnecting clients while drafts are in flight."""
         config = json.dumps({"method": "suffix", "num_speculative_tokens": 7})
         server = Server("--batch-invariant", "-t", "2", "--max-num-seqs", "4", "--max-model-len", "512", "--kv-cache-gib", "0.004",
                         "--speculative-config", config)

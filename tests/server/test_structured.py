@@ -196,7 +196,7 @@ class Structured(ServerTest):
             self.assertIn(part, answer["error"]["message"])
 
     def test_an_object_is_an_object(self):
-        """With every schema beside "json_object", and with drafts in which "$ref" stands alone."""
+        """With each schema next to "json_object", and with drafts in which "$ref" has no other keywords beside it."""
         for schema in ({}, {"minimum": 3}, {"type": ["string", "object"]}, {"anyOf": [{"const": 5}, {"type": "object"}]},
                        {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", "definitions": {"a": {"enum": [5, {"b": 1}]}}}):
             for message in self.choices(response_format={"type": "json_object", "schema": schema}, n=4, seed=2, temperature=1.6):
@@ -229,11 +229,12 @@ class Structured(ServerTest):
         # Programs without integers write bounds as doubles; the bound applies as written.
         self.assertEqual(self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 1, "guided_json": {"type": "integer", "maximum": 18446744073709552000}})[0], 200)
         self.refused({"guided_json": {"type": "integer", "const": 18446744073709552000}}, "guided_json.const", "64 bits")
-        # Beside a schema these have no effect.
+        # Next to a schema these members have no effect.
         self.assertEqual(self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1, "guided_json": {"const": 1}, "x": wide})[0], 200)
 
     def test_many_values(self):
-        """Each once took a worker seconds to minutes, by comparing all pairs. Now the time is linear, or limited by the step budget."""
+        """Each of these once occupied a worker for seconds to minutes, comparing all pairs. Now the time is linear, or bounded by the step
+        budget."""
         words = [f"{i * 7919 % 1000003:06d}" for i in range(40000)]
         half = len(words) // 4
         chain = {f"a{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}, "required": ["x"]} for i in range(5000)}
@@ -259,10 +260,11 @@ class Structured(ServerTest):
                 slowest = max(slowest, time.monotonic() - begin)
                 self.assertIn(status, allowed, str(answer)[:300])
         if not is_sanitized():
-            self.assertLess(slowest, 20, "seconds; each takes about one at most")
+            self.assertLess(slowest, 20, "seconds; each request takes about one")
 
     def test_numbers_of_which_none_is_left(self):
-        """Checkers that divide doubles find that 0.3 is no multiple of 0.1, so no value is left. This once failed only at the first token."""
+        """In validators that divide doubles, 0.3 is no multiple of 0.1, so no value satisfies the schema. The server once noticed this only at
+        the first token."""
         for schema in ({"type": "number", "multipleOf": 0.1, "minimum": 0.25, "maximum": 0.35},
                        {"type": "integer", "minimum": 0, "maximum": 3, "not": {"enum": [0, 1, 2, 3]}}):
             self.refused({"guided_json": schema}, "guided_json", "nothing matches")

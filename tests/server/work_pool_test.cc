@@ -12,7 +12,7 @@ void work_until_stopped(const std::stop_token& stop) {
   while (!stop.stop_requested()) std::this_thread::yield();
 }
 
-TEST(WorkPool, WorkIsBegunInItsOrder) {
+TEST(WorkPool, WorkStartsInOrder) {
   std::vector<int> order;
   std::promise<void> all;
   WorkPool pool(1);
@@ -25,7 +25,7 @@ TEST(WorkPool, WorkIsBegunInItsOrder) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2}));
 }
 
-TEST(WorkPool, WorkThatNobodyWantsStops) {
+TEST(WorkPool, CancelledWorkStops) {
   WorkPool pool(1);
   std::promise<void> ended;
   std::stop_source stop;
@@ -37,7 +37,7 @@ TEST(WorkPool, WorkThatNobodyWantsStops) {
   ended.get_future().wait();
 }
 
-TEST(WorkPool, TheEndStopsWhatRunsAndDropsWhatWaits) {
+TEST(WorkPool, DestructionStopsRunningWorkAndDropsWaitingWork) {
   std::atomic<int> begun = 0, ended = 0;
   {
     WorkPool pool(2);

@@ -16,7 +16,7 @@ class AnswerGateTest : public ::testing::Test {
   const Harmony harmony_ = Harmony::from(tokenizer_).value();
   AnswerGate gate_ = AnswerGate::from(harmony_, {}).value();
 
-  // Whether every token of it may come, up to where the gate opens to text.
+  // Whether the gate allows every token of `text`, up to the place where it opens to text.
   bool takes(std::string_view text) {
     std::vector<int32_t> ids;
     EXPECT_TRUE(tokenizer_.encode(text, Specials::kParse, &ids).ok());
@@ -46,7 +46,7 @@ TEST_F(AnswerGateTest, NeedsNoAnalysis) {
   EXPECT_EQ(gate_.place(), Place::kFinal);
 }
 
-TEST_F(AnswerGateTest, HasNoOtherWay) {
+TEST_F(AnswerGateTest, AllowsNothingElse) {
   const AnswerGate fresh = gate_;
   for (const char* way : {"<|channel|>commentary", "<|channel|>analysis to=functions.f",
                           "<|channel|>final <|constrain|>", "<|message|>", "text", "<|start|>", "<|return|>",
@@ -92,7 +92,7 @@ TEST_F(AnswerGateTest, LeadsToEither) {
   EXPECT_EQ(gate_.place(), Place::kCall);
 }
 
-TEST_F(AnswerGateTest, WantsAnEnd) {
+TEST_F(AnswerGateTest, NeedsAnEnd) {
   EXPECT_FALSE(AnswerGate::from(harmony_, {.final_message = false}).ok());
 }
 

@@ -91,7 +91,7 @@ TEST(ChatMlParser, RecoversFromMistakes) {
   EXPECT_EQ(parsed("a</tool_call>b"), "final(a</tool_call>b)");
 }
 
-// Bytes one by one: characters are cut, and so are the words of a call.
+// Byte by byte, so that characters and the parts of a call are split.
 TEST(ChatMlParser, DoesNotDependOnWhereTokensEnd) {
   const std::string text = "<think>\n\nÄ👍\n\nx\n</think>\n\n\nJä 👍\n" + kCall +
                            "\n<tool_call>{\"name\": \"gä\", "
@@ -107,7 +107,7 @@ TEST(ChatMlParser, DoesNotDependOnWhereTokensEnd) {
     at += size;
   }
   EXPECT_EQ(shown(parse(bytes, ChatMlBegin::kAnswer, Calls::kRead)), want);
-  // Cut anywhere, nothing is lost that has been said, and nothing goes wrong.
+  // Truncated anywhere, an answer loses no text that was already sent, and nothing fails.
   for (size_t n = 0; n < bytes.size(); ++n)
     parse({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n)}, ChatMlBegin::kAnswer,
           Calls::kRead);

@@ -8,7 +8,7 @@ namespace {
 
 using Thinking = ChatMlThinking;
 
-// Whether the prompt's tokens are those of a template that was rendered to `text`.
+// Whether the prompt's tokens are those of `text`, which the template renders.
 void expect_prompt(const ChatMl& format, const Conversation& conversation, const std::string& text) {
   const auto ids = format.prompt(conversation);
   ASSERT_TRUE(ids.ok()) << ids.status().message;
@@ -39,7 +39,7 @@ TEST(ChatMl, RendersAConversation) {
   expect_prompt(chatml(), c, "<|im_start|>system\n<|im_end|>\n" + turns);
 }
 
-TEST(ChatMl, PromptsEndAsTheyAreAskedTo) {
+TEST(ChatMl, PromptsEndAsRequested) {
   Conversation c = of({user_message("q"), reasoning_message("hm"), text_message("a b", Said::kFinal)});
   c.end = PromptEnd::kLastMessage;
   const std::string head = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n";
@@ -87,7 +87,7 @@ TEST(ChatMl, ReasoningBeforeTheLastQuestionIsLeftOut) {
   expect_prompt(chatml(), c, text);
   chatml(Thinking::kNever).forget_old_reasoning(&c.messages);
   EXPECT_EQ(c.messages.size(), 5u);
-  // Text that would be split without it.
+  // If the reasoning message were missing, the text would be split at </think>.
   c.messages = {reasoning_message("r"), text_message("a</think>b", Said::kFinal), user_message("q")};
   chatml().forget_old_reasoning(&c.messages);
   EXPECT_EQ(c.messages.size(), 3u);
@@ -95,7 +95,7 @@ TEST(ChatMl, ReasoningBeforeTheLastQuestionIsLeftOut) {
   EXPECT_EQ(c.messages.size(), 2u);
 }
 
-TEST(ChatMl, ReasoningWithinTextIsTakenApart) {
+TEST(ChatMl, ReasoningWithinTextIsSeparated) {
   const Conversation c = of({user_message("q"), text_message("<think>\nold\n</think>\n\na", Said::kFinal),
                              user_message("r"), text_message("x<think>new</think>b", Said::kFinal)});
   const std::string head = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n",
@@ -123,7 +123,7 @@ TEST(ChatMl, ContentMakesNoSpecialToken) {
   EXPECT_EQ(specials, 2 * 4 + 1);  // four turns, and the beginning of the next
 }
 
-TEST(ChatMl, TellsOfFunctionsAsTemplatesDo) {
+TEST(ChatMl, DescribesFunctionsAsTemplatesDo) {
   const std::vector<FunctionTool> tools = {{.name = "f",
                                             .description = "Does \"it\" – ä",
                                             .parameters = R"({"type":"object","a":[1,2.0,null,true]})"},
@@ -146,7 +146,7 @@ TEST(ChatMl, TellsOfFunctionsAsTemplatesDo) {
   EXPECT_FALSE(chatml().functions_text({{.name = "f", .parameters = "[]"}}).ok());
 }
 
-TEST(ChatMl, ACallThatIsAskedForBeginsWithoutReasoning) {
+TEST(ChatMl, ARequiredCallBeginsWithoutReasoning) {
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": ";
   const auto start = [](Thinking thinking, std::optional<bool> said) {
     return qwen_tokenizer().decode(chatml(thinking).call_start("f", said).value());
@@ -157,7 +157,7 @@ TEST(ChatMl, ACallThatIsAskedForBeginsWithoutReasoning) {
   EXPECT_EQ(start(Thinking::kNever, {}), call);
 }
 
-TEST(ChatMl, WantsItsTokens) {
+TEST(ChatMl, NeedsItsTokens) {
   const auto o200k = Tokenizer::load(SLUICE_SOURCE_DIR "/tests/data/tokenizer/pattern_o200k.json").value();
   const auto refused = ChatMl::from(o200k, Thinking::kSwitch);
   ASSERT_FALSE(refused.ok());
@@ -179,14 +179,14 @@ TEST(ChatFormats, AreToldByTheTemplate) {
   EXPECT_EQ(format.value()->name(), "harmony");
 }
 
-TEST(ChatFormats, OthersAreNotTakenForThem) {
+TEST(ChatFormats, OtherTemplatesAreNotTakenForThem) {
   const std::string qwen3 = template_file("qwen3");
   const int32_t end = *qwen_tokenizer().id_of("<|im_end|>");
   for (const std::string& other :
        {std::string(), std::string("{{ messages }}"), "x" + qwen3, qwen3 + "{{ 'You are Qwen.' }}",
         qwen3 + "{{ 'unfinished", qwen3.substr(0, qwen3.find("{%- set ns"))})
     EXPECT_EQ(format_of(other, {end}), "none") << other.substr(0, 40);
-  // It writes reasoning, and not when Qwen3 does.
+  // A template that writes reasoning, but at other places than Qwen3's.
   std::string kept = qwen3;
   for (size_t at; (at = kept.find("last_query_index")) != kept.npos;) kept.replace(at, 16, "first_query");
   EXPECT_EQ(format_of(kept, {end}), "none");

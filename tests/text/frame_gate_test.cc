@@ -78,7 +78,7 @@ TEST(FrameGate, LeadsToCalls) {
 }
 
 TEST(FrameGate, LeadsToEither) {
-  // Text that is free may come before calls, and text that is held comes in place of them.
+  // Free text may precede calls; constrained text replaces calls.
   const Walk free(ChatMlThinking::kSwitch, false, {.functions = {"f"}, .many_calls = false});
   EXPECT_TRUE(Walk(free).takes("a!\n" + call("f") + "<|im_end|>"));
   EXPECT_TRUE(Walk(free).takes("a!<|im_end|>"));
@@ -89,14 +89,14 @@ TEST(FrameGate, LeadsToEither) {
   EXPECT_FALSE(Walk(held).takes("a!<tool_call>"));
 }
 
-TEST(FrameGate, ArgumentsThatAreFreeEndWithTheCall) {
+TEST(FrameGate, FreeArgumentsEndWithTheCall) {
   Walk walk(ChatMlThinking::kNever, {},
             {.final_message = false, .functions = {"f"}, .free_arguments = {true}});
   EXPECT_TRUE(
       walk.takes("<tool_call>\n{\"name\": \"f\", \"arguments\": ||{\"a\": 1}}\n!</tool_call><|im_end|>"));
 }
 
-TEST(FrameGate, ACallThatHasBegunIsTheOnlyOne) {
+TEST(FrameGate, ACallBegunByThePromptIsTheOnlyOne) {
   Walk walk(ChatMlThinking::kSwitch, {}, {.final_message = false, .functions = {"f"}, .begun = true});
   EXPECT_EQ(walk.content(), Content::kArguments);
   EXPECT_TRUE(walk.takes("{}!||}\n</tool_call>"));
@@ -104,7 +104,7 @@ TEST(FrameGate, ACallThatHasBegunIsTheOnlyOne) {
   EXPECT_TRUE(walk.takes("<|im_end|>"));
 }
 
-TEST(FrameGate, WantsAnEnd) { EXPECT_FALSE(chatml().gate({.final_message = false}, {}).ok()); }
+TEST(FrameGate, NeedsAnEnd) { EXPECT_FALSE(chatml().gate({.final_message = false}, {}).ok()); }
 
 }  // namespace
 }  // namespace sluice

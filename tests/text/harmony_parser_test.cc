@@ -25,7 +25,7 @@ std::vector<int32_t> ids_of(std::string_view text) {
   return ids;
 }
 
-// Parses, and checks on the way what holds for every stream: events tell what the messages say.
+// Parses tokens and checks that events agree with messages, as they must for every stream.
 ParsedHarmony parse(const std::vector<int32_t>& ids, Begin begin) {
   HarmonyParser parser(harmony(), begin);
   std::vector<HarmonyEvent> events;
@@ -100,7 +100,7 @@ TEST(HarmonyParser, ReadsACallWhereverItsRecipientStands) {
 struct Mistake {
   const char* text;
   std::vector<std::string> messages;  // "role/name/channel/recipient/content_type: content"
-  const char* note;                   // a part of some note
+  const char* note;                   // a substring of some note
 };
 
 std::string shown(const Message& m) {
@@ -191,7 +191,7 @@ TEST(HarmonyParser, RecoversFromMistakes) {
   }
 }
 
-TEST(HarmonyParser, HoldsBackNoTextForEver) {
+TEST(HarmonyParser, HoldsBackNoTextIndefinitely) {
   HarmonyParser parser(harmony(), Begin::kAssistant);
   std::string told;
   const auto ids = ids_of("word ");
@@ -301,7 +301,7 @@ std::string digits_of(std::string_view text) {
   return out;
 }
 
-// No note of the parser has a digit of its own, so digits can be counted: none is lost, and none is reported twice.
+// The parser's own notes contain no digits, so digits can be counted: none is lost or reported twice.
 TEST(HarmonyParser, NeverLosesTextWhateverTheTokens) {
   Random random(12);
   for (int i = 0; i < 20000; ++i) {

@@ -22,7 +22,8 @@ constexpr char kSystem[] =
     "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: medium\n\n"
     "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>";
 
-// Whether `ids` are what the tokenizer makes of `text` with its special tokens, so that each frame is a token and not text.
+// Whether `ids` are the tokens of `text` encoded with special tokens, so that every part of the frame is a
+// special token and not text.
 void expect_prompt(const Harmony& h, const Conversation& conversation, const std::string& text) {
   const auto ids = h.prompt(conversation);
   ASSERT_TRUE(ids.ok()) << ids.status().message;
@@ -118,7 +119,7 @@ TEST(Harmony, ContentForgesNoFrame) {
   EXPECT_EQ(specials, 3 * 3 + 1);  // start, message and end of three messages, and the start of the answer
 }
 
-TEST(Harmony, RefusesAHeaderThatCouldNotBeReadBack) {
+TEST(Harmony, RefusesAHeaderThatCannotBeReadBack) {
   const Harmony h = small_harmony();
   const std::pair<Message, const char*> cases[] = {
       {{.role = ChatRole::kAssistant, .channel = "fi nal"}, "message 0: channel: wanted no white space"},
@@ -153,7 +154,7 @@ TEST(Harmony, NamesTheSpecialTokenThatIsMissing) {
       for (size_t i = 0; i < added.size(); ++i) {
         if (added[i]["content"] != name) continue;
         if (is_there)
-          added[i]["special"] = false;  // user text would become it
+          added[i]["special"] = false;  // user text could then become this token
         else
           added.erase(i);
         break;

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Of one function f with these parameters.
+// The developer message's section for one function f with these parameters.
 std::string shown(const std::string& parameters) {
   const auto section = functions_section({{.name = "f", .parameters = parameters}});
   EXPECT_TRUE(section.ok()) << section.status().message;
@@ -100,7 +100,7 @@ TEST(HarmonyTools, MembersKeepTheirOrder) {
             "{\nz?: any,\na?: any,\nm?: any,\n}");
 }
 
-TEST(HarmonyTools, RefusesWhatCannotBeCalled) {
+TEST(HarmonyTools, RefusesFunctionsThatCannotBeCalled) {
   const std::pair<FunctionTool, const char*> cases[] = {
       {{.name = ""}, "wanted a name of 1 to 64 letters"},
       {{.name = "a b"}, "found 'a b'"},

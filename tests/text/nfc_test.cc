@@ -11,11 +11,11 @@ TEST(Nfc, ComposesAndOrders) {
   EXPECT_EQ(nfc("e\u0301"), "é");
   EXPECT_EQ(nfc("q\u0307\u0323"), "q\u0323\u0307");
   EXPECT_EQ(nfc("o\u0302\u0323"), "ộ");
-  EXPECT_EQ(nfc("\u212b"), "Å");             // a single one
-  EXPECT_EQ(nfc("\u0958"), "\u0915\u093c");  // one that is never composed
+  EXPECT_EQ(nfc("\u212b"), "Å");             // a singleton decomposition
+  EXPECT_EQ(nfc("\u0958"), "\u0915\u093c");  // excluded from composition
   EXPECT_EQ(nfc("\u1112\u1161\u11ab"), "한");
   EXPECT_EQ(nfc("\ud558\u11ab"), "한");
-  EXPECT_EQ(nfc("\u1112\u1161\u11a7"), "하\u11a7");  // no trailing consonant
+  EXPECT_EQ(nfc("\u1112\u1161\u11a7"), "하\u11a7");  // U+11A7 is no trailing consonant
   EXPECT_EQ(nfc("\u0344"), "\u0308\u0301");
   EXPECT_EQ(nfc("a\u0300\u0301"), "à\u0301");
   EXPECT_EQ(nfc("a\u0315\u0300"), "à\u0315");
@@ -29,7 +29,7 @@ TEST(Nfc, LeavesWhatIsNormalized) {
     EXPECT_FALSE(nfc(text).has_value()) << text;
 }
 
-TEST(Nfc, KeepsBytesThatAreNoText) {
+TEST(Nfc, KeepsInvalidBytes) {
   EXPECT_FALSE(nfc("\xff\xfe").has_value());
   EXPECT_EQ(nfc("e\u0301\xff"
                 "e\u0301"),
@@ -39,7 +39,7 @@ TEST(Nfc, KeepsBytesThatAreNoText) {
   EXPECT_FALSE(nfc("\xe2\x82").has_value());
 }
 
-// Twice is once, whatever the text.
+// Normalizing twice gives the same text as normalizing once.
 TEST(Nfc, IsIdempotent) {
   for (char32_t c = 0x80; c < 0x30000; c += c < 0x3000 ? 1 : 7) {
     if (c >= 0xd800 && c < 0xe000) continue;

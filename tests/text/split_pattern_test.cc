@@ -47,7 +47,8 @@ TEST(SplitPattern, InvalidBytesArePiecesOfTheirOwn) {
 }
 
 TEST(SplitPattern, KnowsUnicode16) {
-  // U+1C89 and U+10D50 are upper case since Unicode 16, U+31350 is a letter since 15; U+180E is no space since 6.3.
+  // U+1C89 and U+10D50 are upper case since Unicode 16, U+31350 is a letter since Unicode 15, and U+180E is
+  // no space since Unicode 6.3.
   EXPECT_EQ(cut("\\p{Lu}", "a\u1c89b"), (Pieces{"a", "\u1c89", "b"}));
   EXPECT_EQ(cut("\\p{Lu}\\p{Lu}", "a\U00010d50\U00010d51"), (Pieces{"a", "\U00010d50\U00010d51"}));
   EXPECT_EQ(cut("\\p{Lo}", " \U00031350 "), (Pieces{" ", "\U00031350", " "}));

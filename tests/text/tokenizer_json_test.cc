@@ -1,4 +1,4 @@
-// What a tokenizer.json may say, and what is refused, by name.
+// Values that a tokenizer.json may have, and values that are rejected, by name.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
@@ -35,14 +35,14 @@ TEST(TokenizerJson, ReadsMergesInBothSpellings) {
   EXPECT_LT(ids_of(pairs.value(), text).size(), std::string(text).size());
 }
 
-TEST(TokenizerJson, AcceptsWhatHasNoSay) {
+TEST(TokenizerJson, AcceptsFieldsWithoutEffect) {
   Json document = recorded();
   document["model"]["continuing_subword_prefix"] = "";
   document["model"]["end_of_word_suffix"] = nullptr;
   document["model"]["dropout"] = nullptr;
   document["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [], "pair": []})");
   EXPECT_TRUE(parsed(document).ok()) << parsed(document).status().message;
-  // How a training cut and padded its batches.
+  // Truncation and padding of training batches, which do not affect encoding.
   document["truncation"] =
       Json::parse(R"({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0})");
   document["padding"] = Json::parse(
@@ -59,9 +59,9 @@ TEST(TokenizerJson, AcceptsWhatHasNoSay) {
 }
 
 struct Refused {
-  const char* place;  // JSON pointer of what is set
+  const char* place;  // JSON pointer of the changed value
   const char* value;
-  const char* message;  // a part of the error
+  const char* message;  // a substring of the error
 };
 
 TEST(TokenizerJson, RefusesTheRestByName) {
@@ -119,7 +119,8 @@ TEST(TokenizerJson, RefusesTheRestByName) {
   }
 }
 
-// The library looks for normalized tokens in what the others leave, so they must not overlap.
+// The library looks for normalized tokens only between the other added tokens, so the two kinds must not
+// overlap.
 TEST(TokenizerJson, RefusesNormalizedTokensThatOthersMayCut) {
   for (const char* content : {"<|end|> of it", "<|en", "it is the <|"}) {
     Json document = recorded();
@@ -134,14 +135,14 @@ TEST(TokenizerJson, RefusesNormalizedTokensThatOthersMayCut) {
   }
 }
 
-TEST(TokenizerJson, RefusesWhatCouldNotEncodeEveryByte) {
+TEST(TokenizerJson, RefusesVocabulariesThatLackAByte) {
   Json document = recorded();
   document["model"]["merges"] = Json::array();
   document["model"]["vocab"].erase("\u0120");  // the letter of the space
   EXPECT_NE(parsed(document).status().message.find("found no '\u0120' for byte 32"), std::string::npos);
 }
 
-TEST(TokenizerJson, RefusesWhatPlainTextCouldForge) {
+TEST(TokenizerJson, RefusesSpecialTokensThatPlainTextCanForge) {
   Json document = recorded();
   const Json special = {{"content", "!"}, {"id", document["model"]["vocab"]["!"]}, {"special", true}};
   document["added_tokens"].push_back(special);
@@ -155,7 +156,7 @@ TEST(TokenizerJson, RefusesWhatPlainTextCouldForge) {
   EXPECT_NE(parsed(document).status().message.find("found the special token '%~'"), std::string::npos);
 }
 
-TEST(TokenizerJson, RefusesAPairThatStandsTwice) {
+TEST(TokenizerJson, RefusesDuplicatePairs) {
   Json document = recorded();
   document["model"]["merges"].push_back(document["model"]["merges"][5]);
   const std::string last = std::to_string(document["model"]["merges"].size() - 1);

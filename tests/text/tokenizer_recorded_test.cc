@@ -1,4 +1,4 @@
-// Every tokenizer and every string recorded under tests/data/tokenizer by tools/record_tokenizer.py.
+// Compares every tokenizer and string that tools/record_tokenizer.py recorded in tests/data/tokenizer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::vector<std::filesystem::path> recordings() {
   return out;
 }
 
-// A recording's tokenizer stands beside it, or with the model of that name.
+// The recording's tokenizer: a file next to it, or the tokenizer of the model with its name.
 std::string tokenizer_of(const std::filesystem::path& recording) {
   std::filesystem::path beside = recording;
   beside.replace_extension(".json");
@@ -50,7 +50,7 @@ TEST_P(RecordedTokenizer, EncodesAsHuggingFaceDoes) {
     ids.clear();
     ASSERT_TRUE(tokenizer.value().encode(text, Specials::kAsText, &ids).ok());
     EXPECT_EQ(ids, as_text) << line;
-    // A normalizer sees the text of a special token together with what is beside it, or does not.
+    // Decoding gives the same text only if no normalizer joins a special token's text with its neighbours.
     if (parse == as_text || decoded == text) {
       EXPECT_EQ(tokenizer.value().decode(ids), decoded);
     }
@@ -64,7 +64,7 @@ TEST_P(RecordedTokenizer, EncodesAsHuggingFaceDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Pattern, RecordedTokenizer, testing::ValuesIn(recordings()), [](const auto& info) {
   std::string name = info.param.stem().string();
-  std::replace(name.begin(), name.end(), '-', '_');  // gtest takes no dash
+  std::replace(name.begin(), name.end(), '-', '_');  // gtest allows no dash
   return name;
 });
 

@@ -16,7 +16,7 @@ Tokenizer recorded(const char* name) {
   return std::move(tokenizer).value();
 }
 
-// The least tokenizer there is: the 256 bytes, and what a test adds.
+// The smallest tokenizer: the 256 bytes, and whatever a test adds.
 Json bytes_only() {
   Json document = read_json(SLUICE_SOURCE_DIR "/tests/data/tokenizer/pattern_gpt2.json", 1 << 20).value();
   document["model"]["merges"] = Json::array();
@@ -171,7 +171,7 @@ TEST(Tokenizer, TheLongestAddedTokenWins) {
 
 TEST(Tokenizer, LeavesTheIdsAloneOnError) {
   Json document = bytes_only();
-  // Each further letter doubles the work, and nothing ever matches: 2^60 steps without a limit.
+  // Each further letter doubles the work, and nothing ever matches: without a limit, 2^60 steps.
   document["pre_tokenizer"] = Json::parse(R"x({"type": "Sequence", "pretokenizers": [
     {"type": "Split", "pattern": {"Regex": "(?:a|a)*[bc]"}, "behavior": "Isolated"},
     {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})x");
@@ -186,8 +186,8 @@ TEST(Tokenizer, LeavesTheIdsAloneOnError) {
   EXPECT_EQ(encoded(tokenizer, "aab").size(), 3u);
 }
 
-// A quadratic merge would run into the time limit of a test here, and so would a pattern that looks at the whole text for each
-// piece.
+// With quadratic merging, or a pattern that scans the whole text for each piece, this test would exceed its
+// time limit.
 TEST(Tokenizer, LongTextsTakeLinearTime) {
   const Tokenizer tokenizer = recorded("pattern_o200k");
   std::string mixed;

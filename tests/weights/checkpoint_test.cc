@@ -16,7 +16,7 @@ StoredTensor tensor(const std::string& name, StoredType type, std::vector<int64_
   return out;
 }
 
-// What opening a file with these bytes says.
+// The error from opening a file with these bytes.
 Status opened(const std::string& bytes) {
   TemporaryDirectory at;
   write_bytes(at.file("x.safetensors"), bytes);
@@ -30,7 +30,7 @@ void expect_corrupt(const std::string& bytes, const std::string& words) {
 }
 std::string one(const std::string& fields) { return "{\"t\":{" + fields + "}}"; }
 
-TEST(Checkpoint, WhatWasWrittenIsRead) {
+TEST(Checkpoint, WrittenTensorsAreReadBack) {
   TemporaryDirectory at;
   const std::vector<StoredTensor> tensors = {
       tensor("b", StoredType::kBF16, {2, 3}), tensor("a", StoredType::kU8, {5}, 40),
@@ -59,7 +59,7 @@ TEST(Checkpoint, ErrorsNameTensorsAndTheNearestOne) {
   TemporaryDirectory at;
   write_tensors(at.file("only.safetensors"), {tensor("model.norm.weight", StoredType::kBF16, {4})});
   const auto checkpoint = Checkpoint::open(at.path());
-  ASSERT_TRUE(checkpoint.ok()) << "the only file, whatever its name";
+  ASSERT_TRUE(checkpoint.ok()) << "a single file may have any name";
   const Status missing = checkpoint.value()->find("model.norm.weigth").status();
   EXPECT_EQ(missing.code, Code::kCorrupt);
   EXPECT_NE(missing.message.find("the nearest is 'model.norm.weight'"), std::string::npos) << missing.message;
@@ -72,7 +72,7 @@ TEST(Checkpoint, ErrorsNameTensorsAndTheNearestOne) {
 TEST(Checkpoint, DamagedFilesAreRefusedByName) {
   const std::string good = one(R"("dtype":"U8","shape":[4],"data_offsets":[0,4])");
   EXPECT_TRUE(opened(with_header(good, 4)).ok());
-  EXPECT_TRUE(opened(with_header(good + "   ", 4)).ok()) << "padding";
+  EXPECT_TRUE(opened(with_header(good + "   ", 4)).ok()) << "the header may be padded";
   expect_corrupt(with_header(good, 3),
                  "wanted at most the 3 bytes that follow the file's header, found 0 to 4");
   expect_corrupt(with_header(good, 5), "the end of its last tensor");
@@ -108,12 +108,13 @@ TEST(Checkpoint, DamagedFilesAreRefusedByName) {
       "__metadata__.format: wanted a string, found 3");
 }
 
-TEST(Checkpoint, BytesOfTwoTensorsOrOfNoneAreRefused) {
+TEST(Checkpoint, OverlapsAndHolesAreRefused) {
   const auto two = [](const std::string& a, const std::string& b) {
     return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + a +
            R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + b + "}}";
   };
-  EXPECT_TRUE(opened(with_header(two("[4,8]", "[0,4]"), 8)).ok()) << "any order in the header";
+  EXPECT_TRUE(opened(with_header(two("[4,8]", "[0,4]"), 8)).ok())
+      << "the header may list tensors in any order";
   expect_corrupt(with_header(two("[0,4]", "[2,6]"), 6),
                  "b: wanted its bytes at offset 4, where a ends, found offset 2 (an overlap)");
   expect_corrupt(with_header(two("[0,4]", "[0,4]"), 4), "(an overlap)");
@@ -152,7 +153,7 @@ TEST_F(Sharded, ShardsHoldExactlyWhatTheIndexSays) {
   const Status good = with_map(R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-2.safetensors"})");
   EXPECT_TRUE(good.ok()) << good.message;
   const auto checkpoint = Checkpoint::open(at.file("model.safetensors.index.json"));
-  ASSERT_TRUE(checkpoint.ok()) << "an index by its own name";
+  ASSERT_TRUE(checkpoint.ok()) << "an index may be named directly";
   EXPECT_EQ(checkpoint.value()->files().size(), 2u);
   EXPECT_EQ(*checkpoint.value()->find("b").value()->file, at.file("m-2.safetensors"));
   refused(R"({"a":"m-2.safetensors","b":"m-2.safetensors","c":"m-2.safetensors"})",
@@ -189,14 +190,14 @@ TEST_F(Sharded, WithoutAnIndexTwoFilesAreAmbiguous) {
   EXPECT_EQ(two.code, Code::kIo);
   EXPECT_NE(two.message.find("found 2 *.safetensors and no index"), std::string::npos) << two.message;
   write_tensors(at.file("model.safetensors"), {tensor("a", StoredType::kU8, {4})});
-  EXPECT_TRUE(Checkpoint::open(at.path()).ok()) << "model.safetensors is the one";
+  EXPECT_TRUE(Checkpoint::open(at.path()).ok()) << "model.safetensors takes precedence";
   const Status both = with_map(R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-2.safetensors"})");
   EXPECT_NE(both.message.find("model.safetensors.index.json and model.safetensors; name the one you mean"),
             std::string::npos)
       << both.message;
 }
 
-TEST(Checkpoint, WhatIsNoFileIsRefused) {
+TEST(Checkpoint, WhatIsNotAFileIsRefused) {
   TemporaryDirectory at;
   EXPECT_EQ(Checkpoint::open(at.path()).status().code, Code::kIo);
   EXPECT_NE(Checkpoint::open(at.file("x.safetensors")).status().message.find("found nothing"),

@@ -1,4 +1,4 @@
-// Checkpoints for tests: written, damaged, thrown away.
+// Checkpoints for tests: written, damaged, deleted.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 namespace sluice::test {
 
-// A directory of its own for each test; removed with everything in it.
+// A new directory for each test, which is removed with its contents.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -42,7 +42,7 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// A safetensors file of a header as it stands and `data_bytes` bytes of data.
+// A safetensors file with this header, unchecked, and `data_bytes` bytes of data.
 inline std::string with_header(const std::string& json, size_t data_bytes) {
   std::string out;
   for (int i = 0; i < 8; ++i) out += static_cast<char>(json.size() >> (8 * i) & 255);
@@ -51,7 +51,7 @@ inline std::string with_header(const std::string& json, size_t data_bytes) {
   return out;
 }
 
-// A tensor and its bytes.
+// A tensor's description and its bytes.
 struct StoredTensor {
   TensorToWrite what;
   std::vector<std::byte> bytes;

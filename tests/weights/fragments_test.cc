@@ -1,4 +1,4 @@
-// Layout fragments: packed bytes read as a warpgroup reads them, against the checkpoint's own.
+// Layout fragments: packed bytes, read as a warpgroup reads them, compared with the checkpoint's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ PackedMatrix fragments(int64_t features, int64_t width, bool gated, GateOrder or
           .layout = WeightLayout::kFragments};
 }
 
-// A matrix in a checkpoint's order with random bytes, and the same packed.
+// A matrix of random bytes in a checkpoint's order, and buffers for its packed form.
 struct Packed {
   explicit Packed(const PackedMatrix& matrix) : m(matrix), rows((m.gated ? 2 : 1) * m.features) {
     const PackedSizes sizes = packed_sizes(m);
@@ -66,7 +66,7 @@ struct Packed {
   std::vector<uint8_t> w, scales, codes, stored;
 };
 
-// The checkpoint's row of row rho of block rb, by the layout's own words; -1: padding.
+// The checkpoint's row for row rho of block rb, as the layout's documentation defines it; -1: padding.
 int64_t checkpoint_row(const PackedMatrix& m, int64_t rb, int64_t rho) {
   if (!m.gated) return 64 * rb + rho < m.features ? 64 * rb + rho : -1;
   const int64_t slab = rho / 16, feature = 32 * rb + 8 * slab + rho % 8;
@@ -76,19 +76,19 @@ int64_t checkpoint_row(const PackedMatrix& m, int64_t rb, int64_t rho) {
   return feature + ((m.gate_order == GateOrder::kGateFirst) == up ? m.features : 0);
 }
 
-// A product of two bf16 as the device rounds it: to nearest even, subnormals kept.
+// The product of two bf16 numbers as the device rounds it: to nearest even, with subnormals.
 double times(uint32_t a, uint32_t b) {
   const auto value = [](uint32_t bits) { return double{to_float(BF16{static_cast<uint16_t>(bits)})}; };
   return to_float(to_bf16(static_cast<float>(value(a) * value(b))));
 }
 
-// What a kernel makes of a word: four registers of two bf16.
+// The registers that a kernel decodes from a word: four, with two bf16 numbers each.
 std::array<uint32_t, 4> decode(uint32_t w) {
   constexpr uint32_t kMask = 0x81C081C0;
   return {w & kMask, w << 4 & kMask, (w << 10 | w >> 22) & kMask, (w << 6 ^ w >> 2) & kMask};
 }
 
-// Calls f(row of the checkpoint or -1, k, weight, top) for every element that a warpgroup decodes.
+// Calls f(checkpoint row or -1, k, weight, top) for every element that a warpgroup decodes.
 template <class F>
 void for_each_decoded(const Packed& p, F f) {
   const int64_t row_blocks = (p.rows + 63) / 64, k_blocks = (p.m.width + 63) / 64;
@@ -110,8 +110,8 @@ void for_each_decoded(const Packed& p, F f) {
   }
 }
 
-// Every element once, right wherever its scale is not more than 2^133 below the row's largest; what is lost below that
-// is less than half of the smallest bf16.
+// Every element occurs once, and is exact if its scale is at most 2^133 below the row's largest scale.
+// Otherwise the error is less than half of the smallest bf16.
 void expect_decodes(const Packed& p) {
   int64_t wrong = 0, seen = 0;
   for_each_decoded(p, [&](int64_t row, int64_t k, double got, int top) {
@@ -161,7 +161,7 @@ TEST(Fragments, AWarpgroupDecodesTheCheckpointsWeights) {
 }
 
 TEST(Fragments, EveryCodeUnderEveryScale) {
-  // Alone in its row, so that it is exact; and below every other one.
+  // One scale per row, so that every weight is exact; and all scales in one row.
   Packed alone(fragments(256, 32, false)), together(fragments(64, 8192, false));
   for (int64_t row = 0; row < 256; ++row) alone.scales[static_cast<size_t>(row)] = static_cast<uint8_t>(row);
   for (size_t i = 0; i < together.scales.size(); ++i) together.scales[i] = static_cast<uint8_t>(i % 256);

@@ -54,8 +54,8 @@ TEST(Mxfp4, EveryCodeTimesEveryScaleIsExact) {
   }
 }
 
-TEST(Mxfp4, RepresentableBlocksComeBackBitForBit) {
-  // A block with a 4 or a 6 in it has its own scale as the rule's scale.
+TEST(Mxfp4, RepresentableBlocksAreReproducedBitForBit) {
+  // A block that contains a 4 or a 6 keeps its own scale under the scale rule.
   Random random(3);
   for (int scale = 0; scale <= 252; ++scale) {
     Block b;
@@ -106,12 +106,12 @@ TEST(Mxfp4, ScaleFollowsTheLargestMagnitude) {
   v[0] = -0.f, v[1] = 7.9f, v[2] = -7.9f, v[3] = -.1f;
   const Block b = quantised(v);
   EXPECT_EQ(b.code(0), 8) << "the sign of zero is kept";
-  EXPECT_EQ(b.code(1), 7) << "above 6: 6";
+  EXPECT_EQ(b.code(1), 7) << "values above 6 become 6";
   EXPECT_EQ(b.code(2), 15);
   EXPECT_EQ(b.code(3), 8);
 }
 
-TEST(Mxfp4, NanTakesItsBlockAndInfinityStaysInfinite) {
+TEST(Mxfp4, NanSpreadsInItsBlockAndInfinityStaysInfinite) {
   std::vector<float> v(96, 1.f);
   v[40] = kNan;
   v[70] = -kInf;

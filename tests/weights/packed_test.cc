@@ -11,7 +11,7 @@
 namespace sluice::test {
 namespace {
 
-// `experts` matrices in a checkpoint's order, one after the other, and room for their panels.
+// `experts` matrices in a checkpoint's order, one after the other, and buffers for their panels.
 struct Experts {
   Experts(const PackedMatrix& matrix, int64_t experts, int64_t shift = 0) : m(matrix) {
     const bool fp4 = m.w == DType::kE2M1;
@@ -19,7 +19,7 @@ struct Experts {
     row_bytes = bytes_of(m.w, m.width), blocks = fp4 ? m.width / kMxBlock : 0;
     const PackedSizes s = packed_sizes(m);
     Random random(7);
-    // One byte first: a checkpoint promises no alignment.
+    // With `shift`, tensors are unaligned, because checkpoints promise no alignment.
     w.resize(static_cast<size_t>(experts * rows * row_bytes + shift));
     scales.resize(static_cast<size_t>(experts * rows * blocks + shift));
     const uint64_t finite = fp4 ? 0xFF : 0xBF;  // an exponent's top bit stays clear
@@ -34,7 +34,7 @@ struct Experts {
     EXPECT_TRUE(made.ok()) << made.status().message;
     packed = std::move(made).value();
   }
-  // Gates and ups as spans of their own, where `gate_order` has them.
+  // Gates and ups as separate spans, located according to `gate_order`.
   MatrixSource source(int64_t expert) const {
     const auto span = [&](bool up) {
       const int64_t step = m.gated && m.gate_order == GateOrder::kInterleaved ? 2 : 1;
@@ -106,7 +106,7 @@ TEST(Packed, UnpackGivesTheSourceBytesBackOnAnyNumberOfThreads) {
   }
 }
 
-TEST(Packed, EveryChangedBitIsNoticedAndPaddingIsNot) {
+TEST(Packed, EveryChangedBitIsDetectedExceptInPadding) {
   const PackedMatrix m{.features = 20, .width = 64, .gated = true, .w = DType::kE2M1};
   Experts x(m, 2);
   ASSERT_TRUE(x.pack_all(1).ok());
@@ -150,7 +150,7 @@ TEST(Packed, AHeaderOfAnotherKindIsRefused) {
   EXPECT_EQ(pack_expert(&x.packed, 0, x.source(0), 1, CheckFirst::kYes).code, Code::kCorrupt);
 }
 
-TEST(Packed, AScaleOf255IsRefusedByPlaceAndAReplacementChangesNothingThen) {
+TEST(Packed, AScaleOf255IsRefusedByPlaceAndAReplacementChangesNothing) {
   const PackedMatrix m{.features = 300, .width = 96, .gated = true, .w = DType::kE2M1};
   Experts x(m, 2);
   ASSERT_TRUE(x.pack_all(2).ok());
@@ -158,7 +158,7 @@ TEST(Packed, AScaleOf255IsRefusedByPlaceAndAReplacementChangesNothingThen) {
   const uint64_t print = x.packed.header.fingerprint;
   x.w[5] ^= 0xFF;
   x.scales[static_cast<size_t>((x.rows + 401) * 3 + 2)] = 255;  // expert 1, row 401: an up
-  x.scales[static_cast<size_t>((x.rows + 402) * 3 + 1)] = 255;  // a gate of the panel before
+  x.scales[static_cast<size_t>((x.rows + 402) * 3 + 1)] = 255;  // a gate in the panel before
   const Status status = pack_expert(&x.packed, 1, x.source(1), 2, CheckFirst::kYes);
   EXPECT_EQ(status.code, Code::kCorrupt);
   EXPECT_NE(status.message.find("expert 1, row 402, block 1: wanted a scale of 0 to 254, found 255"),
@@ -176,13 +176,13 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PackedIn,
                          testing::Values(WeightLayout::kPanels16, WeightLayout::kFragments),
                          [](const auto& layout) { return std::string(word(layout.param)); });
 
-TEST_P(PackedIn, AReplacedExpertIsAsIfFreshlyPacked) {
+TEST_P(PackedIn, AReplacedExpertEqualsAPackedOne) {
   const PackedMatrix m{.features = 50, .width = 96, .gated = true, .w = DType::kE2M1, .layout = GetParam()};
   Experts x(m, 3);
   ASSERT_TRUE(x.pack_all(1).ok());
   const void* before = x.packed.w.data;
   const uint64_t print = x.packed.header.fingerprint;
-  for (size_t i = 0; i < 100; ++i) x.w[static_cast<size_t>(x.rows * x.row_bytes) + i] ^= 0x5A;  // of expert 1
+  for (size_t i = 0; i < 100; ++i) x.w[static_cast<size_t>(x.rows * x.row_bytes) + i] ^= 0x5A;  // expert 1
   ASSERT_TRUE(pack_expert(&x.packed, 1, x.source(1), 1, CheckFirst::kYes).ok());
   EXPECT_EQ(x.packed.w.data, before);
   EXPECT_NE(x.packed.header.fingerprint, print);
@@ -205,7 +205,7 @@ TEST(RowSpan, ColumnsAndF8BlocksReadAsRowsOfBf16) {
                         .step = 6};
   const auto* row = reinterpret_cast<const uint16_t*>(read_row(columns, 2, kWidth, stage.data()));
   for (int64_t k = 0; k < kWidth; ++k) ASSERT_EQ(row[k], k * 3 + 2);
-  // 300 x 400 codes in blocks of 128; a span that begins at row 100 and column 70.
+  // 300 x 400 codes with scales per block of 128 x 128; the span begins at row 100 and column 70.
   std::vector<uint8_t> codes(300 * 400), e8m0(3 * 4);
   std::vector<float> f32(3 * 4);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37 % 126);

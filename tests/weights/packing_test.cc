@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// One matrix in both layouts, with bytes after each buffer that must survive.
+// One matrix in both layouts; bytes after each buffer must not be written.
 struct Buffers {
   explicit Buffers(const PackedMatrix& m) : matrix(m) {
     const bool fp4 = m.w == DType::kE2M1;
@@ -25,7 +25,8 @@ struct Buffers {
     };
     fresh(w, bytes_of(m.w, rows * m.width));
     fresh(scales, rows * (m.width / kMxBlock));
-    // What a NaN scale covers does not come back from fragments: tests/weights/fragments_test.cc.
+    // Codes under a NaN scale cannot be unpacked from fragments (tests/weights/fragments_test.cc), so there
+    // are no NaN scales.
     if (m.layout == WeightLayout::kFragments)
       for (uint8_t& scale : scales) scale = static_cast<uint8_t>(std::min<int>(scale, 254));
     fresh(panel_w, s.code_bytes);
@@ -120,8 +121,8 @@ TEST(Packing, UnpackInvertsPackAndNothingElseIsWritten) {
   }
 }
 
-TEST(Panels, GateOrdersMeetInTheSamePanels) {
-  // The gate of feature i is row 2i, i or features + i; once packed the orders cannot be told apart.
+TEST(Panels, GateOrdersGiveTheSamePanels) {
+  // The gate of feature i is row 2i, i or features + i; packed panels are the same for every order.
   constexpr int64_t kFeatures = 18, kWidth = 32;
   std::vector<std::vector<uint8_t>> images;
   for (GateOrder order : {GateOrder::kInterleaved, GateOrder::kGateFirst, GateOrder::kUpFirst}) {

@@ -1,4 +1,4 @@
-// Random words by their numbers: the same however they are cut, and of the size that is promised.
+// Random words by index: the same for any division into parts, and of the promised magnitude.
 #include "weights/random_fill.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ Moments moments(const std::vector<double>& v) {
 
 }  // namespace
 
-TEST(RandomFill, AnyPartIsThatOfTheWhole) {
+TEST(RandomFill, AnyPartEqualsThatPartOfTheWhole) {
   constexpr size_t kBytes = (size_t{3} << 20) + 4;  // several pieces, and half a word
   for (const Fill fill : kAll) {
     const RandomContents contents{fill, 480};
@@ -55,12 +55,12 @@ TEST(RandomFill, AnyPartIsThatOfTheWhole) {
       const auto part = filled(7, contents, 100 + begin / 8, 1001);
       EXPECT_EQ(std::memcmp(part.data(), whole.data() + begin, part.size()), 0) << static_cast<int>(fill);
     }
-    if (fill == Fill::kF8Scales) continue;  // which are all one
+    if (fill == Fill::kF8Scales) continue;  // scales are all one
     EXPECT_NE(filled(8, contents, 100, kBytes), whole) << static_cast<int>(fill);
   }
 }
 
-// Checkpoints that were written once are to be had again: SplitMix64 of 1, which others publish, is word 0 of seed 0.
+// Old checkpoints must remain reproducible: word 0 of seed 0 is SplitMix64 of 1, whose value is published.
 TEST(RandomFill, WordsAreThoseOfSplitMix64) {
   const auto bytes = filled(0, {Fill::kMxfp4Codes, 1}, 0, 16);
   uint64_t words[2];
@@ -69,7 +69,7 @@ TEST(RandomFill, WordsAreThoseOfSplitMix64) {
   EXPECT_EQ(words[1], 0xBEEB8DA1658EEC67u);
 }
 
-TEST(RandomFill, SumsOfWeightsHaveSizeOne) {
+TEST(RandomFill, SumsOfWeightsHaveMagnitudeOne) {
   for (const int64_t width : {64, 2880}) {
     const Moments w = moments(numbers(filled(3, {Fill::kWeight, width}, 0, 1 << 20)));
     EXPECT_NEAR(w.mean, 0, 0.01 / std::sqrt(static_cast<double>(width)));

@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// Pieces around the sizes where the hash changes its way, and those of real rows.
-TEST(RowHash, IsTheSameWhateverTheVectorsAndTheCuts) {
+// Pieces around the sizes at which the hash changes its algorithm, and pieces of real rows.
+TEST(RowHash, IsTheSameForAnyVectorsAndPieces) {
   Random random(7);
   std::vector<uint8_t> bytes(1 << 18);
   for (uint8_t& b : bytes) b = static_cast<uint8_t>(random.bits());
@@ -25,7 +25,7 @@ TEST(RowHash, IsTheSameWhateverTheVectorsAndTheCuts) {
     for (size_t cut : {1, 90, 255, 256, 257, 1440}) {
       std::vector<HashPiece> pieces;
       for (size_t at = 0; at < size; at += cut) pieces.push_back({&bytes[at], std::min(cut, size - at)});
-      EXPECT_EQ(hash_pieces(pieces.data(), pieces.size()), wanted) << size << " cut at " << cut;
+      EXPECT_EQ(hash_pieces(pieces.data(), pieces.size()), wanted) << size << " in pieces of " << cut;
     }
     bytes[size - 1] ^= 1;
     EXPECT_NE(hash_pieces(&whole, 1), wanted) << size;

@@ -66,7 +66,7 @@ TEST(SafetensorsWriter, NoSpaceIsAClearError) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
   Status status;
   {
-    // A file system that cannot reserve space finds out when it writes.
+    // A file system that cannot reserve space reports an error only when data is written.
     auto writer = SafetensorsWriter::create(at.file("m.safetensors"), {{"a", StoredType::kU8, {1 << 20}}});
     status = writer.ok() ? writer.value()->write(zeros(1 << 20)) : writer.status();
   }

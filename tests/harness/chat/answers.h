@@ -1,4 +1,4 @@
-// What a parser of answers makes of tokens, for tests of chat formats.
+// The messages that a parser reads from tokens, for tests of chat formats.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Parses, and checks on the way what holds for every stream: events tell what the messages say.
+// Parses tokens and checks that events agree with messages, as they must for every stream.
 inline ParsedAnswer parsed_answer(AnswerParser& parser, const std::vector<int32_t>& ids) {
   std::vector<AnswerEvent> events;
   for (const int32_t id : ids)
@@ -49,7 +49,7 @@ inline ParsedAnswer parsed_answer(AnswerParser& parser, const std::vector<int32_
   return parsed;
 }
 
-// "reasoning(...)", "text(...)", "f(...)" and notes.
+// Renders messages as "reasoning(...)", "text(...)", "f(...)" and notes.
 inline std::string shown(const ParsedAnswer& parsed) {
   std::string out;
   const auto note = [&](const std::string& text) {

@@ -15,7 +15,7 @@ inline const Tokenizer& deepseek_tokenizer() {
       Tokenizer::load(SLUICE_SOURCE_DIR "/tests/data/tokenizer/pattern_deepseek.json").value();
   return t;
 }
-// Lives as long as the program.
+// The tokenizer lives as long as the program.
 inline const DeepSeek& deepseek(DeepSeekModel model) {
   static const DeepSeek all[] = {DeepSeek::from(deepseek_tokenizer(), DeepSeekModel::kV3).value(),
                                  DeepSeek::from(deepseek_tokenizer(), DeepSeekModel::kR1).value(),

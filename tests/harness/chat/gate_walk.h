@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// A gate, and content that is complete where it ends with '!'.
+// A gate, with content that is complete at a final '!'.
 class GateWalk {
  public:
   // `format` must outlive it.
@@ -21,7 +21,7 @@ class GateWalk {
   GateWalk(const GateWalk& other)
       : format_(other.format_), gate_(other.gate_->copy()), complete_(other.complete_) {}
 
-  // Whether every token of it may come. "||" is no text, and no token lies across it.
+  // Whether the gate allows every token of `text`. "||" is not part of the text; it only separates tokens.
   bool takes(std::string_view text) {
     std::vector<int32_t> ids;
     for (size_t at = 0; at < text.size();) {

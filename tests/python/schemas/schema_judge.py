@@ -1,10 +1,12 @@
-"""Whether answers of `sluice serve` match the schemas that they are held to, as jsonschema and jsonschema_rs see it.
+"""Checks with jsonschema and jsonschema_rs that answers of `sluice serve` match the schemas requested.
 
-Each schema is asked for at temperature 1.5 with random seeds: as `response_format` of a chat, and as `structured_outputs` of a completion.
-A schema is refused with 400 before a token, or each answer that ends as "stop" is valid. An answer that ends as "length" proves nothing.
+Each schema is requested at temperature 1.5 with random seeds: as a chat's `response_format`, and as a completion's `structured_outputs`. A
+schema must be rejected with 400 before the first token, or every answer with finish reason "stop" must be valid. An answer with "length"
+proves nothing.
 
 schema_judge.py CORPUS [--sample N] [--seed S] [--answers N] [--report FILE] [--url URL]: CORPUS is a folder with the archives of
-python/requirements/schemas.txt or a file that schema_corpus.py wrote. Without --url it starts the server: SLUICE_COMMAND, or the package's.
+python/requirements/schemas.txt, or a file written by schema_corpus.py. Without --url it starts the server: SLUICE_COMMAND, or the package's
+command.
 """
 from __future__ import annotations
 
@@ -32,18 +34,18 @@ import jsonschema_rs
 import schema_combinations
 import schema_corpus
 
-PROMPT_BYTES_MAX = 1024  # a chat tells the model of its schema: a larger one would be a long prompt, or beyond the model's context
-SECONDS_MAX = 60  # of one request; more counts as a fault
+PROMPT_BYTES_MAX = 1024  # a chat's prompt contains the schema, so a larger schema makes a long prompt or exceeds the context
+SECONDS_MAX = 60  # limit of one request; a longer one counts as a fault
 
 
 class Answer(typing.NamedTuple):
     outcome: str  # refused, stop, length, no token, error
-    text: str = ""  # the answer, or why there is none
+    text: str = ""  # the answer, or the reason why there is none
     seconds: float = 0.0
 
 
 def strict(text: str):
-    """A JSON value as strict readers take it: each key once, no NaN, no number beyond a double's range, no lone surrogate."""
+    """Parses JSON as strict readers do: unique keys, no NaN, no number beyond a double's range, no lone surrogate."""
 
     def pairs(found):
         keys = [key for key, _ in found]
@@ -66,7 +68,7 @@ def strict(text: str):
 
 @functools.lru_cache(maxsize=64)
 def judges(text: str):
-    """What finds faults in a value, by name: each gives the first fault or None."""
+    """The checks of a value, by name: each returns the first fault, or None."""
     schema = json.loads(text)
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     other = jsonschema_rs.validator_for(schema, validate_formats=True, retriever=schema_corpus.refuse)
@@ -77,9 +79,9 @@ def judges(text: str):
     def of_jsonschema(value):
         try:
             return next((error.message for error in with_formats.iter_errors(value)), None)
-        except re.error:  # a pattern that ECMA 262 has and Python has not; the other one judges it
+        except re.error:  # valid in ECMA 262 but not in Python; the other library checks it
             return None
-        except RecursionError:  # a schema that leads back to itself at the same place should have been refused
+        except RecursionError:  # a schema that refers to itself without consuming input should have been rejected
             return "the schema refers to itself without end"
 
     def of_jsonschema_rs(value):
@@ -113,7 +115,8 @@ def post(url: str, path: str, body: dict) -> tuple[int, dict]:
 
 @functools.lru_cache
 def haste(url: str) -> dict[str, float]:
-    """A bias to tokens that end a JSON text's parts and against blanks: few answers of a small model end by themselves at this temperature."""
+    """Biases towards tokens that end parts of a JSON text and against whitespace: at this temperature few answers of a small model end by
+    themselves."""
     biases = {text: 10.0 for text in ('"', "}", "]")} | {blanks: -10.0 for blanks in ("\n", "\r", "\t", *(" " * n for n in range(1, 17)), "\n\n")}
     return {str(post(url, "/tokenize", {"prompt": text})[1]["tokens"][-1]): bias for text, bias in biases.items()}
 
@@ -179,7 +182,7 @@ def judge_one(url: str, line: dict, answers: int, tokens: int, seed: str) -> Ver
 
 @contextlib.contextmanager
 def watched(url: str, waits: list[float]):
-    """Asks for /health all the time: the seconds that each answer took."""
+    """Requests /health continuously and records how many seconds each answer took."""
     ended = threading.Event()
     place = urllib.parse.urlsplit(url)
 
@@ -203,7 +206,7 @@ def watched(url: str, waits: list[float]):
 
 
 def reason(message: str) -> str:
-    """A refusal without what is its schema's alone."""
+    """The reason of a refusal, without the parts that are specific to one schema."""
     message = re.sub(r"^400: ", "", message)
     message = re.sub(r"JSON schema[^: ]*(\.[^:]*)?: ", "", message)
     return re.sub(r"\d+", "N", message)[:110]
@@ -215,7 +218,7 @@ class Report:
         self.faults = [verdict for verdict in verdicts if verdict.faults]
 
     def share(self, wanted) -> tuple[int, int]:
-        """(accepted, all) of the schemas that are wanted."""
+        """(accepted, all) among the schemas for which `wanted` is true."""
         those = [verdict for verdict in self.verdicts if wanted(verdict.line)]
         return sum(verdict.outcome != "refused" for verdict in those), len(those)
 
@@ -265,7 +268,7 @@ class Report:
 
 
 def judge(url: str, lines: list[dict], *, answers=2, tokens=400, seed="1", workers=8, seconds=3600.0) -> Report:
-    """Of all schemas, or of those that were asked for within so many seconds."""
+    """Judges all schemas, or as many as can be requested within the time limit."""
     waits: list[float] = []
     start = time.monotonic()
 

@@ -1,6 +1,6 @@
-"""Answers that are held to schemas which people wrote, and to generated combinations of keywords, as two libraries see them: a sample.
+"""Answers under schemas written by people and under generated combinations of keywords, checked by two libraries: a sample.
 
-All of them: build/python/venv/bin/python tests/python/schemas/schema_judge.py build/python/schemas
+To check all of them: build/python/venv/bin/python tests/python/schemas/schema_judge.py build/python/schemas
 """
 import pytest
 import schema_combinations
@@ -37,7 +37,7 @@ def test_every_answer_that_ends_is_valid(report):
 
 
 def test_most_schemas_are_judged(report):
-    """Without answers that end, the test above would prove nothing."""
+    """If no answer ended, the test above would prove nothing."""
     ended = sum(any(answer.outcome == "stop" for answer in verdict.answers) for verdict in report.verdicts)
     assert ended >= 100, report.text()
 
@@ -48,7 +48,7 @@ def test_objects_are_accepted(report):
 
 
 def test_nobody_waits(report):
-    assert max(report.waits) < 1, report.text()  # as the client saw it, which judges answers meanwhile
+    assert max(report.waits) < 1, report.text()  # as seen by the client, which also checks answers meanwhile
 
 
 @pytest.mark.parametrize("text, said", [

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its DevTools protocol over a pipe: messages are JSON, each ends with a zero byte."""
+"""A headless Chromium, driven through the DevTools protocol over a pipe: messages are JSON, each terminated by a zero byte."""
 from __future__ import annotations
 
 import base64
@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-WATCHDOG = 8  # seconds after which something hangs; nothing here measures time
+WATCHDOG = 8  # seconds after which a wait counts as a hang; nothing here measures time
 KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), "ArrowUp": (38, "")}
 
 
@@ -22,7 +22,7 @@ class Chromium:
         self.home = tempfile.TemporaryDirectory()
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
-        # Chromium reads descriptor 3 and writes 4, whatever they are here.
+        # Chromium reads descriptor 3 and writes descriptor 4, whatever their numbers are here.
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (theirs_in, theirs_out)]
 
         def place():
@@ -37,10 +37,10 @@ class Chromium:
             os.close(fd)
         self.input, self.output = ours_in, ours_out
         self.rest, self.messages, self.last_id = b"", [], 0
-        self.pages = {}  # by session
+        self.pages = {}  # by session id
 
     def read(self, end):
-        """Takes in the next message: answers wait in `messages`, events go to their page."""
+        """Reads the next message: replies go to `messages`, events go to their page."""
         while b"\0" not in self.rest:
             ready = select.select([self.input], [], [], max(0, end - time.monotonic()))[0]
             assert ready, f"Chromium was silent for {WATCHDOG} s"
@@ -77,7 +77,7 @@ class Chromium:
 
 
 class Page:
-    """A window with a storage of its own. `scheme` is light or dark, as people prefer it."""
+    """A window with its own storage. `scheme` is the preferred color scheme, light or dark."""
 
     def __init__(self, browser, url, *, width=1000, height=720, scheme="light"):
         self.browser, self.events = browser, []
@@ -109,7 +109,7 @@ class Page:
             self.browser.read(end)
 
     def js(self, expression, refused=False):
-        """What it is, as JSON has it. `refused`: the page must not let it."""
+        """The value of an expression, as JSON. `refused`: the page's policy must reject it."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert ("exceptionDetails" in found) == refused, found
         return found["result"].get("value")
@@ -143,14 +143,14 @@ class Page:
 
     def of(self, method):
         """The parameters of all events of one kind so far."""
-        self.js("0")  # what happened before this is known after it
+        self.js("0")  # a round trip, so that all earlier events have arrived
         return [params for name, params in self.events if name == method]
 
     def requests(self):
         return [r["request"]["url"] for r in self.of("Network.requestWillBeSent")]
 
     def faults(self):
-        """What a console would show in red."""
+        """Messages that a console would show as errors."""
         thrown = [e["exceptionDetails"] for e in self.of("Runtime.exceptionThrown")]
         said = [e for e in self.of("Runtime.consoleAPICalled") if e["type"] in ("error", "warning", "assert")]
         return thrown + said + [e["entry"]["text"] for e in self.of("Log.entryAdded") if e["entry"]["level"] == "error"]

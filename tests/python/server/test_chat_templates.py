@@ -1,4 +1,4 @@
-"""Prompts of conversations, against transformers with the chat templates of published models."""
+"""Prompts of conversations, compared with transformers and the chat templates of published models."""
 import json
 import random
 import shutil
@@ -19,14 +19,14 @@ VALUES = [1, -2.5, 1e-07, 1e22, True, None, "ä\"\\\n", [], {}, [1, {"b": "👍"
 
 @pytest.fixture(scope="module", params=NAMES)
 def model(request, tmp_path_factory):
-    """A model that has the template, with the weights of the one that ships; and the template's own tokenizer."""
+    """A model with the template and the shipped model's weights; and the template's own tokenizer."""
     folder = tmp_path_factory.mktemp("model") / request.param
     shutil.copytree(ROOT / "models" / "sluice-16e-tiny", folder)
     template = (DATA / "chat_templates" / f"{request.param}.jinja").read_text()
     shutil.copy(DATA / "tokenizer" / "pattern_qwen.json", folder / "tokenizer.json")
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     if request.param == "qwen3":
-        config["chat_template"] = template  # where the models of that time have it
+        config["chat_template"] = template  # where models of that time store it
     else:
         (folder / "chat_template.jinja").write_text(template)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -95,7 +95,7 @@ class Maker:
 
 
 def plain(messages):
-    """With what a template is given in the place of a message that has an empty reasoning: the API does not tell it from none."""
+    """The messages that a template is given: a message with empty reasoning becomes one without, because the API does not distinguish them."""
     return [{k: v for k, v in m.items() if k != "reasoning_content" or v} for m in messages]
 
 
@@ -132,7 +132,7 @@ def test_content_makes_no_special_token(model):
 
 
 BEGIN, END = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
-# Each template with the one of vLLM that tells of tools.
+# Each template, and vLLM's template for the same model, which describes tools.
 DEEPSEEK = {"deepseek-v3": "deepseek-v3-tools", "deepseek-r1-0528": "deepseek-r1-tools", "deepseek-v3.1": "deepseek-v3.1-tools", "deepseek-r1": None}
 
 
@@ -145,7 +145,7 @@ def deepseek(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / request.param
     shutil.copytree(ROOT / "models" / "sluice-16e-tiny", folder)
     tokenizer = json.loads((DATA / "tokenizer" / "pattern_deepseek.json").read_text())
-    if request.param == "deepseek-v3":  # it does not reason
+    if request.param == "deepseek-v3":  # a model without reasoning
         tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if "think" not in t["content"]]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizerFast", "chat_template": template_of(request.param)}))
@@ -156,7 +156,7 @@ def deepseek(request, tmp_path_factory):
 
 
 def with_section(theirs, name, messages, tools):
-    """The messages, whose last one of the system also has what vLLM's template tells of tools."""
+    """The messages, with vLLM's description of tools appended to the last system message."""
     shown = [{"type": "function", "function": {"name": t["function"]["name"], "description": "", "parameters": {}} | t["function"]} for t in tools] if name == "deepseek-v3.1" else tools
     text = theirs.apply_chat_template([{"role": "system", "content": "SYSTEM"}, {"role": "user", "content": ""}], tools=shown, tokenize=False,
                                       chat_template=template_of(DEEPSEEK[name]))
@@ -171,17 +171,17 @@ def with_section(theirs, name, messages, tools):
 
 
 def deepseek_body(maker, name):
-    """A request. The text of <think> is a token in transformers wherever it stands, so here it stands only where a template takes it out."""
+    """A request body. transformers tokenizes the text <think> as a special token anywhere, so it occurs only where a template removes it."""
     messages, tools = maker.messages(), maker.tools()
-    if name == "deepseek-r1":  # that template has one system message, and mistakes in calls
+    if name == "deepseek-r1":  # its template reads one system message and renders calls wrongly
         texts = [m for m in messages if m["role"] == "user" or (m["role"] == "assistant" and "tool_calls" not in m)]
         messages = [m for m in messages[:1] if m["role"] == "system"]
-        for m in texts:  # which alternate
+        for m in texts:  # roles must alternate
             if m["role"] == ("assistant" if messages and messages[-1]["role"] == "user" else "user"):
                 messages.append(m)
         tools = []
     for before, m in zip([None, *messages], messages):
-        # V3.1's template keeps it in an answer to results.
+        # V3.1's template keeps reasoning in answers to tool results.
         if name != "deepseek-v3" and m["role"] == "assistant" and "tool_calls" not in m and maker.rng.random() < 0.3 and \
                 (name != "deepseek-v3.1" or before["role"] == "user"):
             m["content"] = "<think>\nold\n</think>\n\n" + m["content"]

@@ -1,4 +1,4 @@
-"""openai-python talks to `sluice serve`."""
+"""openai-python as a client of `sluice serve`."""
 import re
 import typing
 
@@ -135,7 +135,7 @@ class Person(pydantic.BaseModel):
 
 
 def ended(ask):
-    """The first of some answers that is whole: the model has never learnt to end a text like this."""
+    """The first complete answer of several tries: the model has not learnt to end such texts."""
     for seed in range(20):
         try:
             return ask(seed)

@@ -1,4 +1,4 @@
-"""The page of `sluice serve`, as people use it in a browser."""
+"""The page of `sluice serve`, used in a browser."""
 import http.client
 import json
 import os
@@ -42,7 +42,7 @@ def chromium():
 
 @pytest.fixture
 def open_page(chromium, server):
-    """Opens the page once it knows its model. In the end nothing may have gone wrong in it, or gone elsewhere."""
+    """Opens the page and waits until it knows its model. At the end, the page must have no errors and no requests to other hosts."""
     opened = []
 
     def open_it(**how):
@@ -219,7 +219,7 @@ def test_schemes(open_page, scheme):
     ask(page, "What is 417 + 268?")
     bright = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(c => c > 127)"
     assert page.js(bright) == (scheme == "light")
-    for _ in range(2):  # the other one is as readable
+    for _ in range(2):  # the second scheme must be readable, too
         for selector in (".user .text", ".assistant .md", ".assistant .faint", ".assistant button", "summary", "#model", "#hint"):
             assert page.js(f"{CONTRAST}('{selector}')") >= 4.5, selector
         page.click("#theme")
@@ -240,7 +240,7 @@ def test_what_people_say_does_not_run(page):
 
 
 def answer_with(page, text):
-    """Shows an answer as if a model had given it, and the page had been opened again."""
+    """Shows an answer as if a model had given it and the page had been reloaded."""
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text, "reasoning": text, "finish": "stop"}]
     page.js(f"sessionStorage.setItem('sluice.turns', {json.dumps(json.dumps(turns))})")
     page.reload()
@@ -281,7 +281,7 @@ def test_markdown(page):
         "https://example.org/a_bnoopener noreferrer", "https://example.org/cnoopener noreferrer"]
 
 
-# A pattern that looks for its end from every place again takes minutes with these.
+# Patterns that search for their end again from every position take minutes on these texts.
 LONG_TEXTS = {
     "runs of backticks": "a".join("`" * n for n in range(1, 630)),
     "emphasis without an end": "**a " * 50000,
@@ -299,7 +299,7 @@ LONG_TEXTS = {
 
 @pytest.mark.parametrize("what", LONG_TEXTS)
 def test_markdown_takes_no_longer_than_its_text(page, what):
-    answer_with(page, LONG_TEXTS[what])  # or the page does not come up within the watchdog's seconds
+    answer_with(page, LONG_TEXTS[what])  # a slow page exceeds the watchdog's seconds
     assert page.js("document.querySelector('.md').childNodes.length") > 0
 
 
@@ -321,7 +321,7 @@ def test_settings_are_sent_and_kept(page):
     page.js("document.querySelector('#panel [name=more]').focus()")
     page.type("[1]")
     page.click("#panel .main")
-    assert page.js("document.querySelector('#panel').open")  # since that is no object
+    assert page.js("document.querySelector('#panel').open")  # because the text is no JSON object
     page.js("document.querySelector('#panel [name=more]').select()")
     page.type('{"seed": 7}')
     page.click("#panel .main")

@@ -1,7 +1,7 @@
-"""A Mixture-of-Experts layer in float64, and how far one that keeps bf16 between its steps may be from it, element by element.
+"""A Mixture-of-Experts layer in float64, and a bound per element on the error of an implementation that rounds to bf16 between steps.
 
-The bound follows from the arithmetic alone: sums of n terms in float32 are off by n * 2^-24 of the sum of magnitudes, a bf16 is off by
-2^-8 of its value, and errors go through an activation by its slopes.
+The bound follows from arithmetic alone: float32 sums of n terms have an error of n * 2^-24 of the sum of magnitudes, a bf16 value has an
+error of 2^-8 of the value, and activations amplify errors by their slopes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Experts:
     down: torch.Tensor
     up_bias: torch.Tensor
     down_bias: torch.Tensor
-    act: str  # silu, relu2: without gates; swiglu, clamped: with
+    act: str  # silu, relu2: without gate; swiglu, clamped: with gate
     alpha: float = 1.0
     beta: float = 0.0
     limit: float = float("inf")
 
     def activate(self, x: torch.Tensor, off: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x [rows] known up to `off` -> (value, bound) [width]."""
+        """x [rows] with error `off` -> (value, bound) [width]."""
         if self.act == "relu2":
             x = x.clamp(min=0)
             return x * x, 2 * x * off + off * off
@@ -42,7 +42,7 @@ class Experts:
         return value * up, SLOPE * gate_off * (up.abs() + up_off) + value.abs() * up_off
 
     def one(self, expert: int, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """One token's answer from one expert, [hidden], and its bound, with a rounding to bf16 after each step."""
+        """One expert's output for one token, [hidden], and its bound, with a rounding to bf16 after each step."""
         up, bias = self.up[expert], self.up_bias[expert]
         off = (up.shape[1] + 4) * F32 * (up.abs() @ x.abs() + bias.abs())
         value, off = self.activate(up @ x + bias, off)
@@ -54,8 +54,8 @@ class Experts:
 
 
 def layer(experts: Experts, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, weights_off: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [tokens, hidden] in float64; weights [tokens, top_k] known up to a share of `weights_off` -> (y, bound) [tokens, hidden].
-    An id below 0 is an empty slot."""
+    """x [tokens, hidden] in float64; weights [tokens, top_k] with relative error `weights_off` -> (y, bound) [tokens, hidden]. An id below 0
+    is an empty slot."""
     y, off = torch.zeros_like(x), torch.zeros_like(x)
     for t in range(x.shape[0]):
         for expert, weight in zip(ids[t].tolist(), weights[t].tolist()):
@@ -68,15 +68,15 @@ def layer(experts: Experts, x: torch.Tensor, ids: torch.Tensor, weights: torch.T
 
 
 def softmax_off(logits_off: torch.Tensor) -> float:
-    """By what share weights of a softmax are off when scores are off by so much."""
+    """The relative error of softmax weights whose scores have this error."""
     return float(torch.expm1(2 * logits_off.max())) + 16 * F32
 
 
 def assert_within(found: torch.Tensor, wanted: torch.Tensor, bound: torch.Tensor) -> None:
-    """Every element; says which one is off most, and that the bound is no blank cheque."""
+    """Checks every element; reports the element with the largest error, and fails if the bound is too loose to prove anything."""
     error = (found.double() - wanted).abs()
     assert torch.isfinite(found).all(), "wanted finite numbers"
-    assert bound.max() < 0.1 * wanted.abs().max(), f"a bound of {bound.max():.3g} beside answers up to {wanted.abs().max():.3g} says nothing"
+    assert bound.max() < 0.1 * wanted.abs().max(), f"a bound of {bound.max():.3g} is too loose for outputs up to {wanted.abs().max():.3g}"
     worst = (error / bound).argmax()
     at = tuple(int(i) for i in torch.unravel_index(worst, error.shape))
     assert error[at] <= bound[at], f"at {at}: wanted {wanted[at]:.6g} within {bound[at]:.3g}, found {found[at]:.6g}"

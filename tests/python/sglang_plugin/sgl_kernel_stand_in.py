@@ -1,7 +1,7 @@
-"""A stand-in for sgl_kernel, SGLang's CUDA kernels, which has no build for a machine without a GPU.
+"""A stand-in for sgl_kernel, SGLang's CUDA kernels, which have no build for machines without a GPU.
 
-SGLang imports names from it long before it calls one. Every name exists here, and calling one is an error, so a test that passes
-has used none of them.
+SGLang imports names from sgl_kernel long before it calls them. Every name exists here, and calling one is an error, so a passing test has
+called none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import types
 
 
 class _Kernel:
-    """Any name of the package: a function, a type of a signature, a group of names."""
+    """Any name of the package: a function, a type in a signature, a namespace."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,7 +26,7 @@ class _Kernel:
             raise AttributeError(name)
         return _Kernel(f"{self._name}.{name}")
 
-    def __or__(self, other: object) -> _Kernel:  # in annotations
+    def __or__(self, other: object) -> _Kernel:  # used in annotations
         return self
 
     __ror__ = __or__
@@ -53,6 +53,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Makes `import sgl_kernel` find the stand-in, in this process."""
+    """Lets `import sgl_kernel` find the stand-in in this process."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

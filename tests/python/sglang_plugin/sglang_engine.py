@@ -1,7 +1,7 @@
-"""SGLang as its scheduler process sets itself up, on a machine without a GPU: real plug-in loader, flags, settings and groups.
+"""SGLang set up as in its scheduler process, on a machine without a GPU: real plug-in loader, flags, settings and groups.
 
-Its settings belong to a process, so one process has one engine. SGLang's wheel is for one CPython and its CUDA kernels have no build
-for the CPU: the wheel lies unpacked in a folder, and the kernels have a stand-in.
+SGLang's settings are global to a process, so a process has one engine. SGLang's wheel is for one CPython version, and its CUDA kernels have
+no build for the CPU: the wheel is unpacked into a folder, and a stand-in replaces the kernels.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sluice_moe.sglang import compat
 
 NEWEST = "0.5.23"
 VERSIONS = ("0.5.17", NEWEST)
-VERSION = os.environ.get("SLUICE_TEST_SGLANG_VERSION", NEWEST)  # of this process
+VERSION = os.environ.get("SLUICE_TEST_SGLANG_VERSION", NEWEST)  # the version in this process
 
 
 def folders() -> pathlib.Path:
-    """Where tools/python_venv puts what SGLang's tests need: SLUICE_TEST_SGLANG, or build/python/sglang."""
+    """The folder where tools/python_venv puts what SGLang's tests need: SLUICE_TEST_SGLANG, or build/python/sglang."""
     named = os.environ.get("SLUICE_TEST_SGLANG")
     return pathlib.Path(named) if named else pathlib.Path(__file__).resolve().parents[3] / "build" / "python" / "sglang"
 
 
 def wheel(version: str) -> pathlib.Path:
-    """The unpacked wheel of a version."""
+    """The folder of a version's unpacked wheel."""
     folder = folders() / version
     if not (folder / "sglang").is_dir():
         pytest.fail(f"wanted SGLang {version} in {folder}, found none: ./dev test-python puts it there")
@@ -39,9 +39,9 @@ def wheel(version: str) -> pathlib.Path:
 
 
 def prepare(version: str = VERSION) -> None:
-    """`import sglang` finds the wheel and no GPU."""
+    """Makes `import sglang` find the wheel and no GPU."""
     sys.path.insert(0, str(wheel(version)))
-    sys.path.append(str(folders() / "packages"))  # what no other test should find
+    sys.path.append(str(folders() / "packages"))  # last, and only in these tests
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     import sgl_kernel_stand_in
 
@@ -49,7 +49,7 @@ def prepare(version: str = VERSION) -> None:
 
 
 def asked_for_sluice() -> list[str]:
-    """The flags that ask for it, by its name or, where names are a closed enum, in place of triton."""
+    """The flags that request Sluice: by its name or, in versions with a closed enum of names, in place of triton."""
     if compat.VERSIONS[VERSION].names:
         return ["--moe-runner-backend", "sluice"]
     os.environ["SLUICE_SGLANG"] = "1"
@@ -57,7 +57,7 @@ def asked_for_sluice() -> list[str]:
 
 
 def start(*flags: str, plugins: bool = True) -> object:
-    """The state of a scheduler process started with these flags, before it builds its model. Returns the ServerArgs."""
+    """Sets the state of a scheduler process started with these flags, before it builds its model. Returns the ServerArgs."""
     if plugins:
         importlib.import_module("sglang.srt.plugins").load_plugins()
     from sglang.srt.runtime_context import publish
@@ -81,7 +81,7 @@ def start(*flags: str, plugins: bool = True) -> object:
 
 
 def groups() -> None:
-    """The process groups of one rank, without which no layer runs."""
+    """Process groups of one rank, which every layer needs to run."""
     from sglang.srt.distributed import parallel_state
 
     with socket.socket() as free:
@@ -94,10 +94,10 @@ def groups() -> None:
 
 @contextlib.contextmanager
 def rank(*, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1)):
-    """Layers built inside are those of this rank: (rank, size)."""
+    """Inside, layers are built for this (rank, size)."""
     from sglang.srt.runtime_context import get_parallel
 
-    # Not by override(), which wants process groups of that size: a layer that adds nothing up itself needs none.
+    # Not with override(), which requires process groups of that size: a layer that reduces nothing itself needs none.
     parallel = get_parallel()
     before = dict(parallel._overrides)
     parallel._overrides.update(moe_tp_rank=tp[0], moe_tp_size=tp[1], moe_ep_rank=ep[0], moe_ep_size=ep[1])

@@ -1,5 +1,5 @@
-"""Layers of SGLang on Sluice, through its own plug-in loader, flags and loaders of weights, held to transformers' eager layers in
-float64. SGLang's settings belong to a process: test_sglang.py runs this file in one for each version."""
+"""Layers of SGLang on Sluice, through SGLang's own plug-in loader, flags and weight loaders, compared with transformers' eager layers in
+float64. SGLang's settings are global to a process, so test_sglang.py runs this file in one process per version."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mxfp4(*shape: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 
 def halves(rows: torch.Tensor) -> torch.Tensor:
-    """Rows of gate and up in turn as [gate; up]."""
+    """Converts interleaved rows of gate and up to [gate; up]."""
     return torch.cat([rows[:, ::2], rows[:, 1::2]], 1)
 
 
@@ -65,7 +65,7 @@ def zeros(*shape: int) -> torch.Tensor:
 
 
 class GptOss:
-    """A layer's weights as a checkpoint has them, transformers' layer of them in float64, SGLang's blocks over them."""
+    """A layer's weights as in a checkpoint, transformers' layer of them in float64, and SGLang's blocks of them."""
 
     def __init__(self, seed: int = 1) -> None:
         from transformers import GptOssConfig
@@ -93,7 +93,7 @@ class GptOss:
             self.eager.experts.down_proj_bias.copy_(self.down_bias)
 
     def block(self) -> torch.nn.Module:
-        """A GptOssSparseMoeBlock inside what its model's loader looks at."""
+        """A GptOssSparseMoeBlock in the module structure that its model's loader expects."""
         from sglang.srt.layers.quantization.mxfp4 import Mxfp4Config
         from sglang.srt.models.gpt_oss import GptOssSparseMoeBlock
 
@@ -171,7 +171,7 @@ def test_gpt_oss_tensor_parallel_ranks_add_up(gpt_oss: GptOss, size: int) -> Non
     moe_bounds.assert_within(found, wanted, bound)
 
 
-@pytest.mark.parametrize("size", [2, 4])  # of 4, a rank has fewer experts than a token chooses
+@pytest.mark.parametrize("size", [2, 4])  # with 4, a rank has fewer experts than top_k
 @torch.no_grad()
 def test_gpt_oss_expert_parallel_ranks_add_up(gpt_oss: GptOss, size: int) -> None:
     x = random(6, HIDDEN, seed=8)
@@ -188,18 +188,18 @@ def test_gpt_oss_expert_parallel_ranks_add_up(gpt_oss: GptOss, size: int) -> Non
 
 
 @torch.no_grad()
-def test_weights_come_again_all_or_not_at_all(gpt_oss: GptOss) -> None:
+def test_weights_are_reloaded_completely_or_not_at_all(gpt_oss: GptOss) -> None:
     block, other = gpt_oss.block(), GptOss(seed=50)
     x = random(4, HIDDEN, seed=4)
     before = block(x)
     names = list(gpt_oss.checkpoint)
     gpt_oss.load(block, {name: other.checkpoint[name] for name in names[:3]})
-    assert torch.equal(block(x), before), "half of the weights changed the answer"
+    assert torch.equal(block(x), before), "loading half of the weights changed the output"
     with pytest.raises(RuntimeError, match="wanted all weights of the layer again, found 3 of 6 pieces"):
         block.experts.quant_method.process_weights_after_loading(block.experts)
     pointer = block.experts.quant_method.layer.packed.data_ptr()
     gpt_oss.load(block, {name: other.checkpoint[name] for name in names[3:]})
-    assert block.experts.quant_method.layer.packed.data_ptr() == pointer, "graphs hold this address"
+    assert block.experts.quant_method.layer.packed.data_ptr() == pointer, "the address changed, which graphs hold"
     assert block.experts.w13_weight.numel() == 0
     block.experts.quant_method.process_weights_after_loading(block.experts)
     other.router, other.router_bias = gpt_oss.router, gpt_oss.router_bias
@@ -222,7 +222,7 @@ def fused_moe(**more: object) -> torch.nn.Module:
 
 
 def load_experts(layer: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """By SGLang's own names: gate_proj, up_proj, down_proj of each expert, [experts, rows, columns] here."""
+    """Tensors by SGLang's names: gate_proj, up_proj, down_proj per expert; here [experts, rows, columns]."""
     mapping = layer.make_expert_params_mapping("gate_proj", "down_proj", "up_proj", EXPERTS)
     parameters = dict(layer.named_parameters())
     for parameter, weight, expert, shard in mapping:
@@ -265,11 +265,11 @@ def test_qwen3_block_is_transformers_layer() -> None:
     x = random(11, HIDDEN, seed=5)
     scores, weights, ids = eager.gate(x.double())
     wanted = eager(x.double()[None])[0]
-    # The gate stays SGLang's: its scores are bf16.
+    # SGLang's own gate computes scores in bf16.
     off = moe_bounds.BF16 * scores.abs() + (HIDDEN + 4) * moe_bounds.F32 * (x.double().abs() @ router.double().abs().T)
     sorted_scores = scores.sort(descending=True).values
     clear = (sorted_scores[:, TOP_K - 1] - sorted_scores[:, TOP_K]) > 2 * off.amax(1)
-    assert clear.sum() >= 6, "wanted tokens whose choice no rounding turns"
+    assert clear.sum() >= 6, "wanted tokens whose choice rounding cannot change"
     experts = moe_bounds.Experts(torch.cat([gate, up], 1).double(), down.double(), zeros(EXPERTS, 2 * WIDTH), zeros(EXPERTS, HIDDEN), "swiglu")
     _, bound = moe_bounds.layer(experts, x.double(), ids, weights, moe_bounds.softmax_off(off))
     moe_bounds.assert_within(block(x)[clear], wanted[clear], bound[clear])
@@ -289,7 +289,7 @@ def test_experts_without_gates(act: str) -> None:
 
 @torch.no_grad()
 def test_shared_experts_fused_into_the_routed_ones() -> None:
-    layer = fused_moe(num_fused_shared_experts=1)  # the last of the experts
+    layer = fused_moe(num_fused_shared_experts=1)  # the shared expert is the last
     assert layer.num_local_experts == EXPERTS
     up, gate = random(EXPERTS, WIDTH, HIDDEN, seed=1, scale=0.2), random(EXPERTS, WIDTH, HIDDEN, seed=2, scale=0.2)
     down = random(EXPERTS, HIDDEN, WIDTH, seed=3, scale=0.2)
@@ -350,7 +350,7 @@ def test_more_tokens_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert routed(layer, x[:0], seed=1)[0].shape == (0, HIDDEN)
 
 
-# ---- What cannot be done is an error with its reason, and what runs is said once ----
+# ---- Refusals name their reasons, and layers are logged once ----
 
 
 @pytest.mark.parametrize("more, reason", [

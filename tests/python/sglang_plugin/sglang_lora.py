@@ -1,5 +1,5 @@
-"""Adapters beside Sluice in SGLang's own LoRAManager: on experts and gates that Sluice runs they are refused, when the manager is made and
-when an adapter is loaded later; on other modules they are SGLang's. test_sglang.py runs this file in a process for each version."""
+"""SGLang's LoRAManager rejects adapters on experts and gates that Sluice runs, at start and when one is loaded later; it serves all others.
+test_sglang.py runs this file in one process per version."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def weights() -> GptOss:
 
 
 class Model(torch.nn.Module):
-    """What of gpt-oss an adapter can be on: a projection of its attention, its router, its experts; and a dense layer before them."""
+    """The modules of gpt-oss that can have adapters: projections of attention, router, experts; and a dense layer."""
 
     def __init__(self, given: GptOss, gate: str = "router") -> None:
         from sglang.srt.layers.linear import ReplicatedLinear
@@ -49,7 +49,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.config = copy.deepcopy(given.config)
         self.config.num_hidden_layers = 2
-        self.config.n_shared_experts = 1  # without them SGLang has no room for adapters on dense layers of such a model
+        self.config.n_shared_experts = 1  # otherwise SGLang allocates no buffers for adapters on dense layers of such a model
         layers = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
         for layer in layers:
             layer.self_attn, layer.mlp = torch.nn.Module(), torch.nn.Module()
@@ -60,7 +60,7 @@ class Model(torch.nn.Module):
             config.topk_method = "noaux_tc"
             layers[0].mlp.gate = MoEGate(config, None)
         layers[1].mlp.down_proj = ReplicatedLinear(WIDTH, HIDDEN, bias=False)
-        layers[1].mlp.gate = ReplicatedLinear(HIDDEN, EXPERTS, bias=False)  # SGLang's own, as Qwen3 has it
+        layers[1].mlp.gate = ReplicatedLinear(HIDDEN, EXPERTS, bias=False)  # SGLang's own gate class, as in Qwen3
         self.model = torch.nn.Module()
         self.model.layers = layers
 
@@ -69,7 +69,7 @@ class Model(torch.nn.Module):
 
 
 def adapter(folder: pathlib.Path, modules: dict[str, tuple[int, int]], targets: list[str]) -> str:
-    """The path of an adapter with weights for modules {name: (outputs, inputs)}."""
+    """The path of a new adapter with weights for modules {name: (outputs, inputs)}."""
     from safetensors.torch import save_file
 
     tensors = {}
@@ -90,7 +90,7 @@ def reference(path: str, name: str = "one") -> object:
 
 
 def manager(settings: object, weights: GptOss, *paths: str, targets: set[str] | None = None, gate: str = "router") -> object:
-    """SGLang's manager, as its ModelRunner makes it once the weights of the model are there."""
+    """The manager as ModelRunner creates it after the weights are loaded."""
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.lora.lora_manager import LoRAManager
 
@@ -134,7 +134,7 @@ def asked_by() -> str:
 @pytest.mark.parametrize("names, targets, found", [
     ((ROUTER,), ["router"], f"base_model.model.{ROUTER}.lora_A.weight and 1 more"),
     ((EXPERT,), ["gate_proj"], "base_model.model.model.layers.0.mlp.experts.3."),
-    # As PEFT saves what its target_parameters name, which target_modules do not show.
+    # PEFT saves modules of target_parameters that target_modules does not list.
     ((ATTENTION, EXPERT), ["o_proj"], "base_model.model.model.layers.0.mlp.experts.3."),
     ((ATTENTION, "model.layers.0.mlp.gate"), ["o_proj"], "base_model.model.model.layers.0.mlp.gate.lora_A.weight and 1 more"),
 ], ids=["router", "experts", "experts without a target", "gate without a target"])
@@ -182,5 +182,5 @@ def test_an_adapter_that_is_loaded_later_is_refused_alone(settings: object, weig
     assert not refused.success
     assert refused.error_message.startswith("sluice: LoRA adapter bad: wanted no weights for experts or gates that Sluice runs, found "
                                             f"base_model.model.{name.rsplit('.', 1)[0]}.")
-    assert not made.loras and not made.configs and not made.lora_refs, "wanted nothing kept of a refused adapter"
+    assert not made.loras and not made.configs and not made.lora_refs, "a rejected adapter must leave no state"
     assert loaded(made, good, how, "good").success and len(made.loras) == 1

@@ -1,6 +1,6 @@
-"""Starts of SGLang, each in a process of its own: SGLang is imported once, and each case is a fork of that process.
+"""Starts of SGLang, each in its own process: SGLang is imported once, and each case runs in a fork of that process.
 
-    python sglang_starts.py CASE...     prints a line of JSON for each
+    python sglang_starts.py CASE...     prints one line of JSON per case
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOGGED: list[str] = []
 
 
 def built() -> dict:
-    """Which class runs the experts of a layer built now, and which gates Sluice's hooks are on."""
+    """The class that runs the experts of a new layer, and the gates that Sluice's hooks are on."""
     from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -60,7 +60,7 @@ def target_alone() -> dict:
 
 
 def moved_gate() -> dict:
-    """SGLang without a class that a hook belongs to."""
+    """SGLang without a class that a hook needs."""
     from sglang.srt.models import gpt_oss
 
     del gpt_oss.TinyGemmLinear
@@ -75,7 +75,7 @@ def other_signature() -> dict:
 
 
 def other_plug_in() -> dict:
-    """A hook of another plug-in that was applied before ours."""
+    """Another plug-in's hook, applied before Sluice's."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.models.gpt_oss.TinyGemmLinear.forward", lambda original, *a, **k: original(*a, **k), HookType.AROUND)
@@ -109,7 +109,7 @@ def switch_misspelt() -> dict:
 
 
 def flag_overridden() -> dict:
-    """SGLang settles on another backend than the flag says."""
+    """SGLang selects another backend than the flag names."""
     from sglang.srt import runtime_context
     from sluice_moe.sglang import hooks
 
@@ -134,7 +134,7 @@ def flag_overridden() -> dict:
 
 
 def run(case: Callable[[], dict]) -> dict:
-    """What the case returns in a fork of this process, or how it was stopped."""
+    """The case's result in a fork of this process, or the error that stopped it."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

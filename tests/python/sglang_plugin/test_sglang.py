@@ -1,4 +1,4 @@
-"""SGLang with the plug-in there: its layers, and how it starts where Sluice was asked for, was not, and cannot be what was asked for."""
+"""SGLang with the plug-in installed: its layers, and its starts when Sluice was requested, was not requested, or cannot be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLDER_CASES = ("without_flag", "moved_gate", "other_version", "switch_without_tr
 
 
 def run_beside(version: str, *arguments: str) -> subprocess.CompletedProcess:
-    """Python in a process of its own, where a version of SGLang is found with what it asks for."""
+    """A new Python process in which one version of SGLang and its dependencies can be imported."""
     path = os.pathsep.join([str(sglang_engine.wheel(version)), str(HERE), *(p for p in sys.path if p)])
     environment = os.environ | {"PYTHONPATH": path, "SLUICE_TEST_SGLANG_VERSION": version}
     environment.pop("SLUICE_SGLANG", None)
@@ -83,7 +83,7 @@ def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
 @pytest.mark.parametrize("version", sglang_engine.VERSIONS)
 @pytest.mark.parametrize("file", ["sglang_layers.py", "sglang_lora.py"])
 def test_in_a_process_of_a_version(version: str, file: str) -> None:
-    """All tests of a file."""
+    """Runs all tests of a file."""
     done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file))
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout

@@ -1,7 +1,7 @@
-"""transformers' own experts in float64, and how far Sluice's may be from them.
+"""transformers' own experts in float64, and a bound on the error of Sluice's experts.
 
-The bound is that of docs/numerics.md, step by step: sums in f32, what an activation's slope makes of their error, h rounded to bf16
-between the products, each expert's answer rounded to bf16 (g), the sum over slots, and y rounded to bf16. Nothing in it is tuned.
+The bound is that of docs/numerics.md, step by step: sums in f32, errors amplified by the activation's slope, h rounded to bf16 between the
+products, each expert's output rounded to bf16 (g), the sum over slots, and y rounded to bf16. Nothing is tuned.
 """
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import copy
 import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-UNIT = 2.0**-24  # of a sum in f32
-HALF_ULP = 2.0**-9  # of bf16, relative
-SLOPE = 1.13  # the steepest activation (gelu)
-ROUNDINGS = 16  # of an activation itself
+UNIT = 2.0**-24  # rounding error of an f32 sum
+HALF_ULP = 2.0**-9  # relative rounding error of bf16
+SLOPE = 1.13  # largest slope of an activation (gelu)
+ROUNDINGS = 16  # roundings inside an activation
 
 
 def reference(module: torch.nn.Module, x, ids, weights, implementation: str = "eager") -> torch.Tensor:
-    """The module's answer, computed by transformers in float64 from the same weights."""
+    """The module's output, computed by transformers in float64 from the same weights."""
     double = copy.deepcopy(module).double()
     double.config = copy.copy(module.config)
     double.config._experts_implementation = implementation
@@ -38,7 +38,7 @@ def _bias(module, name: str, like: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def bound(module: torch.nn.Module, x, ids, weights) -> torch.Tensor:
-    """|Sluice's y - reference| for each element of y, [tokens, hidden]. `module` still has its Parameters."""
+    """|Sluice's y - reference| for each element of y, [tokens, hidden]. `module` must still have its Parameters."""
     x, weights = x.double(), weights.double().abs()
     up_name = "gate_up_proj" if module.has_gate else "up_proj"
     up, down = _rows(module, up_name), _rows(module, "down_proj")
@@ -50,7 +50,7 @@ def bound(module: torch.nn.Module, x, ids, weights) -> torch.Tensor:
         real = (e < up.shape[0]).double()[:, None]
         e = e.clamp(max=up.shape[0] - 1)
         z = torch.einsum("trh,th->tr", up[e], x) + up_bias[e]
-        # Twice: some of transformers' own code takes f32 in places, too.
+        # Twice, because parts of transformers' code also compute in f32.
         dz = 2 * (x.shape[1] + 5) * UNIT * (torch.einsum("trh,th->tr", up[e].abs(), x.abs()) + up_bias[e].abs())
         h, dh = _activated(module, z, dz)
         dh = dh + HALF_ULP * (h.abs() + dh)
@@ -66,7 +66,7 @@ def bound(module: torch.nn.Module, x, ids, weights) -> torch.Tensor:
 
 
 def _activated(module, z: torch.Tensor, dz: torch.Tensor):
-    """h and its error, from z and its error."""
+    """h and its error bound, from z and its error bound."""
     if not module.has_gate:
         h = module.act_fn(z)
         slope = SLOPE * (1 + 2 * (z.abs() + dz)) if "relu2" in repr(module.act_fn).lower().replace("squared", "2") else SLOPE
@@ -74,6 +74,6 @@ def _activated(module, z: torch.Tensor, dz: torch.Tensor):
     h = module._apply_gate(z)
     halves = [z.chunk(2, dim=-1), dz.chunk(2, dim=-1)] if module.is_concatenated else [(t[..., ::2], t[..., 1::2]) for t in (z, dz)]
     (gate, up), (dgate, dup) = halves
-    # act(gate) (up + beta), beta at most 1: clamps make neither factor larger nor steeper.
+    # act(gate) (up + beta), with beta at most 1: a clamp makes neither factor larger or steeper.
     largest_up = up.abs() + dup + 1
     return h, SLOPE * (dgate * largest_up + (gate.abs() + dgate) * dup) + 2 * ROUNDINGS * UNIT * (gate.abs() + dgate) * largest_up

@@ -1,4 +1,4 @@
-"""Experts modules of every class that transformers' registry reaches, small and with made-up weights."""
+"""Small experts modules with generated weights, of every class in transformers' registry."""
 from __future__ import annotations
 
 import importlib
@@ -12,7 +12,7 @@ HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 64, 96, 8, 3
 
 
 class Config:
-    """Stands for any model's config: a value for whatever sizes an experts module asks for."""
+    """Replaces any model's config: has a value for every size that an experts module asks for."""
 
     def __init__(self, **values):
         self.__dict__.update(_experts_implementation="sluice", num_experts_per_tok=TOP_K, **values)
@@ -29,7 +29,7 @@ class Config:
 
 
 def classes():
-    """Classes under use_experts_implementation in the installed transformers, by name; one for each name."""
+    """The classes with use_experts_implementation in the installed transformers, one per name."""
     root, found = pathlib.Path(transformers.__file__).parent / "models", {}
     for info in pkgutil.iter_modules([str(root)]):
         file = root / info.name / f"modeling_{info.name}.py"

@@ -1,4 +1,4 @@
-"""The checkpoint that ships, in transformers: how it is loaded, asked, and held to what is recorded about it. Needs no pytest."""
+"""The shipped checkpoint in transformers: loading it, generating with it, and comparing it with recorded data. Needs no pytest."""
 from __future__ import annotations
 
 import concurrent.futures
@@ -42,7 +42,7 @@ def questions(count: int) -> list[str]:
 
 
 def command() -> list[str]:
-    """Sluice's own engine: inside the wheel's library, or what the environment or a build has."""
+    """The library with Sluice's own engine: in the wheel, or named by the environment, or of a build."""
     if hasattr(capi.lib, "sluice_command"):
         return [sys.executable, "-m", "sluice_moe"]
     found = os.environ.get("SLUICE_COMMAND") or ROOT / "build" / "cpu" / "apps" / "sluice"
@@ -64,7 +64,7 @@ def answers_of_the_engine(asked: list[str]) -> list[str]:
 
 
 def batch_of(asked: list[str], device="cpu"):
-    """ids and attention mask [questions, tokens], padded on the left."""
+    """ids and attention mask [questions, tokens], left-padded."""
     prompts = [ids_of(prompt_parts(System(), [(question, None)]), tokenizer()) for question in asked]
     width = max(map(len, prompts))
     ids = torch.tensor([[1004] * (width - len(p)) + p for p in prompts], device=device)  # <|endoftext|>
@@ -72,7 +72,7 @@ def batch_of(asked: list[str], device="cpu"):
 
 
 def answers(model, asked: list[str], most_tokens: int) -> list[str]:
-    """Greedy answers to all questions in one batch, with their special tokens; cut at most_tokens."""
+    """Greedy answers to all questions in one batch, with special tokens, truncated at most_tokens."""
     ids, mask = batch_of(asked, model.device)
     made = model.generate(ids, attention_mask=mask, max_new_tokens=most_tokens, do_sample=False)
     out, ends = [], model.generation_config.eos_token_id
@@ -83,13 +83,13 @@ def answers(model, asked: list[str], most_tokens: int) -> list[str]:
 
 
 def is_start(found: str, wanted: str) -> bool:
-    """Whether an answer that may be cut is a whole one's beginning."""
+    """Whether an answer that may be truncated is a prefix of a complete one."""
     return found == wanted or (wanted.startswith(found) and not found.endswith("<|return|>"))
 
 
 def distances(model, prompt: str, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row of a recorded prompt's logits, as tests/models/parity_test.cc has it: root mean square and largest difference, in shares
-    of the noise that was recorded for that row."""
+    """For each row of a recorded prompt's logits, as in tests/models/parity_test.cc: root mean square and maximum of the difference, relative
+    to the noise that was recorded for the row."""
     part = {name.split(".", 1)[1]: value for name, value in load_file(RECORDED).items() if name.startswith(prompt + ".")}
     with torch.no_grad():
         logits = model(part["ids"][None].long().to(model.device), use_cache=False).logits[0].cpu()

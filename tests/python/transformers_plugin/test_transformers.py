@@ -1,4 +1,4 @@
-"""Packed experts as parts of a module: their Parameters, state, copies, moves, compiled graphs; small Qwen3-MoE and DeepSeek-V3 models."""
+"""Packed experts inside modules: Parameters, state, copies, moves, compiled graphs; small Qwen3-MoE and DeepSeek-V3 models."""
 import copy
 import pickle
 
@@ -28,7 +28,7 @@ DEEPSEEK_V3 = DeepseekV3Config(**{**SIZES, "num_hidden_layers": 3, "num_key_valu
 def model_of(config, implementation="sluice", seed=11):
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(copy.deepcopy(config), experts_implementation=implementation, dtype=torch.bfloat16)
-    with torch.no_grad():  # so that experts weigh as much as the residual stream
+    with torch.no_grad():  # so that experts contribute as much as the residual stream
         for parameter in model.parameters():
             if parameter.dim() == 3:
                 parameter.normal_(0, 3 / 64**0.5)
@@ -61,7 +61,7 @@ def test_every_layer_of_a_small_model_is_within_the_bound_of_its_own_float64(con
         own = plain[id(module)]
         share = ((y.double() - reference(own, x, ids, weights)).abs() / bound(own, x, ids, weights)).max().item()
         assert share <= 1, f"{share:.2f} of the bound"
-    # The whole model: what two implementations in bf16 differ by, where each layer is right.
+    # The whole model: two bf16 implementations differ by this much although each layer is right.
     own = run(model_of(config, "grouped_mm"))
     assert (run(model) - own).float().square().mean().sqrt() <= 0.02 * own.float().square().mean().sqrt()
 
@@ -75,7 +75,7 @@ def test_generate_gives_the_tokens_of_transformers_own_experts(config):
     for at, (a, b) in enumerate(zip(ours.logits, own.logits)):
         if ours.sequences[0, 9 + at] == own.sequences[0, 9 + at]:
             continue
-        # Only where the two likeliest are nearer than bf16 can tell.
+        # Tokens may differ only where the two likeliest logits are closer than bf16 can resolve.
         gap = (b[0].max() - b[0, ours.sequences[0, 9 + at]]).item()
         assert gap <= 4 * (a - b).float().square().mean().sqrt().item()
         break
@@ -113,7 +113,7 @@ def test_a_packed_parameter_cannot_be_read_or_changed_unseen():
         experts.down_proj[:] *= 2
     new = run(model)
     assert hf.is_packed(experts) and not torch.equal(new, old)
-    # A Parameter that takes a packed one's place.
+    # Assigns a Parameter in place of a packed one.
     experts.down_proj = torch.nn.Parameter(torch.zeros(16, 64, 96, dtype=torch.bfloat16), requires_grad=False)
     assert not hf.is_packed(experts) and experts.gate_up_proj.shape == (16, 192, 64)
     x, ids, weights = torch.ones(2, 64, dtype=torch.bfloat16), torch.tensor([[0, 1, 2, 3]] * 2), torch.full((2, 4), 0.25)
@@ -150,7 +150,7 @@ def test_moves_and_other_dtypes_bring_the_parameters_back():
     with pytest.raises(sluice_moe.Unsupported, match="wanted torch.bfloat16"):
         run(model)
     model.bfloat16()
-    assert torch.equal(run(model), run(model_of(QWEN3).float().bfloat16()))  # not the first: rotations are rounded now
+    assert torch.equal(run(model), run(model_of(QWEN3).float().bfloat16()))  # not the original model: RoPE is rounded now
 
 
 def test_another_implementation_gets_its_parameters():
@@ -191,7 +191,7 @@ def test_a_full_graph_has_the_packed_layer_in_it():
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.equal(run(compiled), wanted)
     assert torch.equal(run(compiled, prompt(31)), run(model, prompt(31)))  # other shapes
-    # Its weights, loaded anew, are those of the graph.
+    # Newly loaded weights are used by the compiled graph.
     model.load_state_dict(model_of(QWEN3, seed=12).state_dict())
     hf.pack(model)
     assert torch.equal(run(compiled), run(model_of(QWEN3, seed=12)))

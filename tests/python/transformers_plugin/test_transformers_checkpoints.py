@@ -1,4 +1,4 @@
-"""Checkpoints as other tools save them, judged by transformers: the same greedy text as Sluice's own engine, read from the same directory."""
+"""Checkpoints as other tools save them, compared with transformers: the same greedy text from the same directory as Sluice's own engine."""
 import json
 import pathlib
 import subprocess
@@ -71,5 +71,5 @@ def test_the_same_tokens_as_transformers(case, tmp_path):
     wanted = tokens_of_transformers(directory, asked)
     found = [tokens_of_the_engine(directory, question) for question in asked]
     same = sum(a == b for a, b in zip(wanted, found))
-    # Both round to bf16 in other places, so now and then two tokens that are nearly as likely change places.
+    # Both round to bf16 at different places, so two tokens of nearly equal probability occasionally swap.
     assert same >= ASKED - 1, [(tokenizer().decode(a, False), tokenizer().decode(b, False)) for a, b in zip(wanted, found) if a != b]

@@ -1,4 +1,4 @@
-"""The experts of transformers' models on Sluice, module by module: every class that its registry reaches, held to its own float64."""
+"""Experts of transformers' models on Sluice, module by module: every class in the registry, compared with itself in float64."""
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,7 +10,7 @@ from experts_in_float64 import bound, reference
 from experts_of_transformers import CLASSES, EXPERTS, HIDDEN, INTERMEDIATE, Config, fill, inputs, made
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, use_experts_implementation
 
-# Experts that Sluice has no arithmetic for, and what its refusal says.
+# Experts that Sluice cannot compute, and the refusal's message.
 REFUSED = {"MuseSparkExperts": "has_post_expert_norm", "Inkling2Experts": "its activation .*SoftcappedSwiGLU"}
 
 
@@ -39,7 +39,7 @@ def test_every_module_agrees_with_its_own_float64_or_is_refused(name):
     found = module(x, ids, weights)
     assert hf.is_packed(module) and found.dtype is torch.bfloat16
     assert_within(found, wanted, allowed)
-    # A wrong order of gate and up, or a forgotten bias, is far outside.
+    # A wrong order of gate and up, or a missing bias, must be far outside the bound.
     assert ((wanted.abs().mean() / allowed.mean()) > 20).item()
 
 
@@ -91,11 +91,11 @@ def test_ids_of_other_ranks_are_empty_slots():
         module = made(name)
         module._is_expert_parallel = True
         x, ids, weights = inputs(17)
-        ids[::2, 1] = EXPERTS  # what expert parallelism writes for an expert of another rank
+        ids[::2, 1] = EXPERTS  # the id that expert parallelism writes for experts of other ranks
         weights[::2, 1] = 0
         ids[4] = EXPERTS
         wanted, allowed = reference(module, x, ids, weights, "batched_mm"), bound(module, x, ids, weights)
-        found = module(x, ids, weights.masked_fill(ids == EXPERTS, 5.0))  # whatever the weight of such a slot is
+        found = module(x, ids, weights.masked_fill(ids == EXPERTS, 5.0))  # such a slot may have any weight
         assert_within(found, wanted.masked_fill((ids == EXPERTS).all(-1, keepdim=True), 0), allowed)
         assert not found[4].any()
 

@@ -1,4 +1,4 @@
-"""The checkpoint that ships, in transformers with Sluice's experts: the text of Sluice's own engine, logits within the recorded noise."""
+"""The shipped checkpoint in transformers with Sluice's experts: the text of Sluice's own engine, and logits within the recorded noise."""
 import json
 import re
 import shutil
@@ -20,7 +20,7 @@ EXPERTS = re.compile(r"mlp\.experts\.")
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """The same sums in the same order, and no waiting for threads where processors are few."""
+    """Sums in a fixed order, and no waiting for threads on machines with few processors."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -39,11 +39,11 @@ def test_the_same_text_as_sluices_own_engine_on_100_questions(packed):
     for question, a, b in zip(asked, wanted, found):
         assert is_start(b, a), f"{question}\n{a}\n{b}"
     whole = sum(a == b for a, b in zip(wanted, found))
-    assert whole >= ASKED * 2 // 5, "too few answers end within the tokens that are asked for"
+    assert whole >= ASKED * 2 // 5, "too few answers end within the token limit"
 
 
-# Of the 56 recorded rows: logits of a token's fourth and fifth expert may be the same number in bf16, and then the order of torch's own
-# sums, which differs from CPU to CPU, says which of them works (layer 4, position 208 of `turns`: 0.011 apart in f32, 0 in bf16).
+# How many of the 56 recorded rows may be outside: the logits of a token's fourth and fifth expert can be equal in bf16, and then the order
+# of torch's sums, which depends on the CPU, decides between them (layer 4, position 208 of `turns`: 0.011 apart in f32, 0 in bf16).
 TIES = 1
 
 
@@ -63,8 +63,8 @@ def test_logits_are_within_the_recorded_noise_of_bf16(packed):
 def test_logits_in_f32_are_within_the_noise_of_its_sums():
     model = load(dtype=torch.float32)
     assert model.model.layers[0].mlp.experts.sluice.layer.fields["x"] == "f32"
-    # Not the long one: past a thousand positions transformers' own rotations in f32 are off by more than all sums (24 times, with its
-    # own experts as with these).
+    # Without the long prompt: beyond a thousand positions the error of transformers' own RoPE in f32 exceeds the error of all sums (24
+    # times, with its own experts as with these).
     logits_within(model, 2.0**-16, 16, 16, PROMPTS[:-1])
 
 
@@ -150,7 +150,7 @@ def test_quantising_while_loading_is_refused(tmp_path):
     with pytest.raises(sluice_moe.Unsupported, match="wanted a checkpoint with MXFP4 experts"):
         load(tmp_path, quantization_config=Mxfp4Config())
     ids = torch.arange(3, 40)[None]
-    with torch.no_grad():  # as bf16 it runs
+    with torch.no_grad():  # in bf16 it runs
         assert load(tmp_path)(ids).logits.isfinite().all()
 
 

@@ -1,4 +1,4 @@
-"""Two ranks share the experts of a small model: by width, and by expert."""
+"""Two ranks share the experts of a small model: split by width, and split by expert."""
 import os
 import pathlib
 import subprocess
@@ -52,7 +52,7 @@ def test_two_ranks(tmp_path):
                str(tmp_path), "new" if NEW else "old"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    said = done.stdout  # lines of two processes, each written at once
+    said = done.stdout  # output of two processes; each line is written at once
     if not NEW:
         assert said.count("wanted transformers 5.23 or newer for experts that several ranks share") == 4, said
         return

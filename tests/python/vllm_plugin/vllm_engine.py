@@ -1,4 +1,4 @@
-"""Engines of real vLLM for tests: one process each, so that plug-ins are found and workers are started as users have it."""
+"""Engines of real vLLM for tests: each in its own process, so that plug-ins are found and workers are started as for users."""
 import json
 import os
 import pathlib
@@ -14,17 +14,17 @@ SECONDS = 600
 
 
 class Failed(Exception):
-    """The engine did not answer; the text is the end of its log."""
+    """The engine gave no answers; the text is the end of its log."""
 
 
 def run(folder: pathlib.Path, engine: dict, ask: list[dict], environment: dict | None = None) -> tuple[list, str]:
-    """(answers to each question, log) of an engine."""
+    """(answers to each request, log) of an engine."""
     path = folder / "vllm.json"
     defaults = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 512, "max_num_seqs": 8, "max_num_batched_tokens": 512}
     path.write_text(json.dumps({"engine": defaults | engine, "ask": ask}))
     both = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(folder / "cache"),
             "VLLM_LOGGING_LEVEL": "INFO", "OMP_NUM_THREADS": "1",
-            # vLLM wants a NUMA node for each worker, or to be told which processors they take.
+            # vLLM requires one NUMA node per worker, or explicit lists of processors.
             "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(i) for i in range(engine.get("tensor_parallel_size", 1)))}
     done = subprocess.run([sys.executable, str(pathlib.Path(__file__).with_name("vllm_run.py")), str(path)], text=True, timeout=SECONDS,
                           capture_output=True, env=os.environ | both | (environment or {}))
@@ -35,5 +35,5 @@ def run(folder: pathlib.Path, engine: dict, ask: list[dict], environment: dict |
 
 
 def sluice_lines(log: str) -> list[str]:
-    """What the plug-in said, once for all workers."""
+    """The plug-in's log lines, without repetitions by workers."""
     return sorted({line.split("] sluice ", 1)[1] for line in log.splitlines() if "] sluice " in line})

@@ -1,7 +1,7 @@
-"""vllm_run.py FILE: one vLLM engine as FILE says, in a process of its own; its answers go to FILE.out, both JSON.
+"""vllm_run.py FILE: runs one vLLM engine that FILE describes, in its own process, and writes its answers to FILE.out; both are JSON.
 
 {"engine": {arguments of vllm.LLM}, "ask": [{"prompts": [...], "sampling": {...}, "before": "reload"|"fill", "adapter": folder}, ...]}
-With a draft the log says how many of its guesses were accepted.
+With a draft model the log contains the numbers of proposed and accepted drafts.
 """
 import json
 import sys

@@ -1,4 +1,4 @@
-// What DeepSeek's formats allow; tests/text/frame_gate_test.cc tests the gate itself.
+// What DeepSeek's formats allow. The gate itself is tested by tests/text/frame_gate_test.cc.
 #include "harness/chat/deepseek.h"
 #include "harness/chat/gate_walk.h"
 
@@ -15,7 +15,7 @@ GateWalk walk(Model model, const AnswerEnds& ends, std::optional<bool> thinking 
 }
 bool takes(GateWalk gate, const std::string& text) { return gate.takes(text); }
 
-// From the tokens that begin the call to the token that ends it. "||" is no text.
+// A call, from its first frame token to its last. "||" is not part of the text; it only separates tokens.
 std::string call(Model model, const std::string& name, const std::string& arguments = "!") {
   if (model == Model::kV31) return name + "<｜tool▁sep｜>" + arguments + "<｜tool▁call▁end｜>";
   return "function<｜tool▁sep｜>" + name + "\n```json\n||" + arguments + "||\n```<｜tool▁call▁end｜>";
@@ -72,15 +72,15 @@ TEST(DeepSeekGate, LeadsToCalls) {
   }
 }
 
-TEST(DeepSeekGate, ArgumentsThatAreFreeEndWithTheCall) {
+TEST(DeepSeekGate, FreeArgumentsEndWithTheCall) {
   const AnswerEnds free{.final_message = false, .functions = {"f"}, .free_arguments = {true}};
   EXPECT_TRUE(takes(walk(Model::kV31, free), kOpening + call(Model::kV31, "f", "{}\n!") + kEnding));
-  // The fence is content, too.
+  // The fence is part of free content.
   EXPECT_TRUE(takes(walk(Model::kV3, free),
                     kOpening + "function<｜tool▁sep｜>f\n```json\n||{}\n```!<｜tool▁call▁end｜>" + kEnding));
 }
 
-TEST(DeepSeekGate, ACallThatHasBegunIsTheOnlyOne) {
+TEST(DeepSeekGate, ACallBegunByThePromptIsTheOnlyOne) {
   for (const Model model : {Model::kV3, Model::kR1, Model::kR1Opened, Model::kV31}) {
     GateWalk gate = walk(model, {.final_message = false, .functions = {"f"}, .begun = true});
     EXPECT_EQ(gate.content(), ChatGate::Content::kArguments);
@@ -92,7 +92,7 @@ TEST(DeepSeekGate, ACallThatHasBegunIsTheOnlyOne) {
   }
 }
 
-TEST(DeepSeekGate, WantsAnEnd) { EXPECT_FALSE(deepseek(Model::kV3).gate({.final_message = false}, {}).ok()); }
+TEST(DeepSeekGate, NeedsAnEnd) { EXPECT_FALSE(deepseek(Model::kV3).gate({.final_message = false}, {}).ok()); }
 
 }  // namespace
 }  // namespace sluice

@@ -25,7 +25,7 @@ std::string said(Model model, std::string_view text, PartBegin begin = PartBegin
 
 const std::string kEos = "<｜end▁of▁sentence｜>", kOpen = "<｜tool▁calls▁begin｜>",
                   kShut = "<｜tool▁calls▁end｜>", kCallEnd = "<｜tool▁call▁end｜>";
-// A call up to its end.
+// A call without the tokens that end it.
 std::string fenced(const std::string& name, const std::string& arguments) {
   return "<｜tool▁call▁begin｜>function<｜tool▁sep｜>" + name + "\n```json\n" + arguments + "\n```";
 }
@@ -45,7 +45,7 @@ TEST(DeepSeekParser, ReadsAnswers) {
   EXPECT_EQ(said(Model::kR1Opened, "Hm.\n</think>\n\n4" + kEos, PartBegin::kReasoning),
             "reasoning(Hm.)final(4)");
   EXPECT_EQ(said(Model::kV31, "Hm.</think>4" + kEos, PartBegin::kReasoning), "reasoning(Hm.)final(4)");
-  // V3 does not reason, so the words are text.
+  // V3 does not reason, so <think> is text.
   EXPECT_EQ(said(Model::kV3, "<think>a</think>b" + kEos), "final(<think>a</think>b)");
 }
 
@@ -136,7 +136,7 @@ TEST(DeepSeekParser, RecoversFromMistakes) {
       said(Model::kV31, "a " + kOpen + bare("f", "{}") + kCallEnd + kShut + " <think> b</think>c" + kEos,
            PartBegin::kReasoning),
       "reasoning(a " + kOpen + bare("f", "{}") + kCallEnd + kShut + " <think> b)final(c)");
-  // Calls that are cut off.
+  // Truncated calls.
   EXPECT_EQ(said(Model::kV3, "a" + kOpen), "final(a)");
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>func"), "final(func)[a call without a name]");
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"),
@@ -148,7 +148,7 @@ TEST(DeepSeekParser, RecoversFromMistakes) {
             "f({})");
   EXPECT_EQ(said(Model::kV3, kOpen + fenced("f", "{}") + fenced("g", "{}") + kShut + kEos),
             "f({})[no <｜tool▁call▁end｜>]g({})[no <｜tool▁call▁end｜>]");
-  // Calls that are none.
+  // Frames that contain no valid call.
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>f(1)" + kCallEnd + kShut + kEos),
             "final(f(1))[a call without a name]");
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>\n" + kCallEnd + kEos),
@@ -159,7 +159,7 @@ TEST(DeepSeekParser, RecoversFromMistakes) {
             "f([1])[arguments that are no JSON object]");
   EXPECT_EQ(said(Model::kV31, kOpen + bare("f", "{} and") + kCallEnd + kShut + kEos),
             "f({} and)[arguments that are no JSON object]");
-  // Tokens at the wrong place.
+  // Tokens in the wrong place.
   EXPECT_EQ(said(Model::kV31, bare("f", "{}") + kCallEnd + kEos), "f({})");
   EXPECT_EQ(said(Model::kV31, kOpen + bare("f", "{}") + "<｜tool▁sep｜>" + kCallEnd + kShut + kEos),
             "f({})[<｜tool▁sep｜> has no meaning here]");
@@ -172,7 +172,7 @@ TEST(DeepSeekParser, RecoversFromMistakes) {
             "f({})final(Done.)[text after a call]");
 }
 
-// Bytes one by one: characters are cut, and so are the words of a call.
+// Byte by byte, so that characters and the parts of a call are split.
 TEST(DeepSeekParser, DoesNotDependOnWhereTokensEnd) {
   const auto bytes_of = [](const std::string& text) {
     std::vector<int32_t> ids;

@@ -11,7 +11,7 @@ using Model = DeepSeekModel;
 
 constexpr Model kModels[] = {Model::kV3, Model::kR1, Model::kR1Opened, Model::kV31};
 
-// Whether the prompt's tokens are those of a template that was rendered to `text`.
+// Whether the prompt's tokens are those of `text`, which the template renders.
 void expect_rendered(Model model, const Conversation& conversation, const std::string& text) {
   const DeepSeek& format = deepseek(model);
   const auto ids = format.prompt(conversation);
@@ -113,7 +113,7 @@ TEST(DeepSeek, AnAnswerToResultsBelongsToTheTurn) {
             std::string::npos);
 }
 
-TEST(DeepSeek, PromptsEndAsTheyAreAskedTo) {
+TEST(DeepSeek, PromptsEndAsRequested) {
   Conversation c = talk({user_message("q"), text_message("a b", Said::kFinal)});
   const std::string head = kBegin + "<｜User｜>q<｜Assistant｜>";
   c.end = PromptEnd::kLastMessage;
@@ -157,7 +157,7 @@ TEST(DeepSeek, PromptsShowNoReasoning) {
   }
 }
 
-// No token of the frame, special or not, comes from what users, tools and functions say.
+// Content of users, tools and functions never becomes a token of the frame, special or not.
 TEST(DeepSeek, ContentMakesNoTokenOfTheFrame) {
   std::string all;
   for (const auto& token : DeepSeek::named_tokens()) all += token.text;
@@ -179,8 +179,9 @@ TEST(DeepSeek, ContentMakesNoTokenOfTheFrame) {
       EXPECT_EQ(count(deepseek(model), all, with_tools), count(deepseek(model), "x", with_tools));
 }
 
-// As rendered by vLLM's templates; tests/python/server/test_chat_templates.py compares them with the templates themselves.
-TEST(DeepSeek, TellsOfFunctionsAsVllmDoes) {
+// The text that vLLM's templates render; tests/python/server/test_chat_templates.py compares with the
+// templates themselves.
+TEST(DeepSeek, DescribesFunctionsAsVllmDoes) {
   const std::vector<FunctionTool> tools = {{.name = "f",
                                             .description = "Does \"it\" – ä",
                                             .parameters = R"({"type":"object","a":[1,2.0,null,true]})"},
@@ -207,14 +208,14 @@ TEST(DeepSeek, TellsOfFunctionsAsVllmDoes) {
     const std::string text = deepseek_tokenizer().decode(ids.value());
     EXPECT_TRUE(text.starts_with(kBegin + "S" + section.value() + "<｜User｜>q")) << text;
     EXPECT_NE(text.find(part), std::string::npos) << text;
-    EXPECT_EQ(ids.value(), deepseek_ids(text));  // the section's tokens are tokens
+    EXPECT_EQ(ids.value(), deepseek_ids(text));  // frame tokens in the section are encoded as tokens
     const auto bad = deepseek(model).functions_text({{.name = "h", .parameters = "[]"}});
     EXPECT_NE(bad.status().message.find("function h: wanted parameters that are a JSON object"),
               std::string::npos);
   }
 }
 
-TEST(DeepSeek, ACallThatIsAskedForBeginsWithoutReasoning) {
+TEST(DeepSeek, ARequiredCallBeginsWithoutReasoning) {
   const auto start = [](Model model, std::optional<bool> thinking) {
     return deepseek_tokenizer().decode(deepseek(model).call_start("f", thinking).value());
   };
@@ -261,7 +262,7 @@ Tokenizer without(const std::string& part) {
   return Tokenizer::parse(document.dump(), "t.json").value();
 }
 
-// As distilled models have it.
+// Tokenizers of distilled models lack these tokens.
 TEST(DeepSeek, R1NeedsTokensOfCallsOnlyForCalls) {
   const Tokenizer distilled = without("tool");
   EXPECT_FALSE(DeepSeek::from(distilled, Model::kV3).ok());
@@ -294,7 +295,8 @@ TEST(DeepSeekFormats, AreToldByTheirTemplates) {
         std::pair("deepseek-r1-tools", "deepseek-r1"), std::pair("deepseek-v3.1", "deepseek-v3.1"),
         std::pair("deepseek-v3.1-tools", "deepseek-v3.1")}) {
     EXPECT_EQ(found_format(deepseek_tokenizer(), template_file(file)), name) << file;
-    // Another string, or text outside the tags, makes it another template; so does a tokenizer without <think>, but for V3.
+    // Another string, or text outside the tags, makes another template. A tokenizer without <think> also
+    // changes the format, except for V3.
     EXPECT_EQ(found_format(deepseek_tokenizer(), template_file(file) + "{{ 'You are DeepSeek.' }}"), "none");
     EXPECT_EQ(found_format(deepseek_tokenizer(), "x" + template_file(file)), "none");
     const bool thinks = std::string(name) != "deepseek-v3";
@@ -302,7 +304,7 @@ TEST(DeepSeekFormats, AreToldByTheirTemplates) {
   }
 }
 
-TEST(DeepSeekFormats, TheTemplateTellsWhoOpensTheReasoningOfR1) {
+TEST(DeepSeekFormats, TheTemplateDeterminesWhoOpensTheReasoningOfR1) {
   const auto opened = [](const std::string& name, std::optional<std::string> chat_template) {
     const auto format = open_chat_format(
         name, {.tokenizer = deepseek_tokenizer(), .chat_template = std::move(chat_template)});
