@@ -63,7 +63,7 @@ int64_t Engine::recordings() const {
 
 DraftCounts Engine::draft_counts() const {
   DraftCounts out = scheduler_.draft_counts();
-  if (drafts_) out.not_finite = drafts_->not_finite();
+  if (plans_.drafts) out.not_finite = plans_.drafts->not_finite();
   return out;
 }
 
