@@ -3,7 +3,7 @@
 // which kernel takes a sequence.
 //
 // Wins    prompts (1024 rows at context 1024: 50 us against 103 us of attention_decode_sm90) and steps with many prompt rows beside
-//         decodes (288 rows beside 32 decodes: 45 us against 60 us; attention_candidates.csv).
+//         decodes (288 rows beside 32 decodes: 45.5 us against 59.5 us; attention_candidates.csv).
 // Loses   to attention_decode_sm90 with few prompt rows (96 rows beside 32 decodes: 41 us against 24 us) and with a short window (1024
 //         rows, window 128: 42 us against 38 us), because the second launch is not free.
 // Limits  as attention_decode_sm90. A row's bits depend on the number of rows that its sequence has in the step.

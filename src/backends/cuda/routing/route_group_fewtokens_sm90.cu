@@ -2,9 +2,10 @@
 // (tile/few_tokens.cuh). A CTA has up to four teams, a cluster up to 16 CTAs. Each token's ids go to every CTA in one 16-byte
 // chunk. So each CTA counts all ids for itself and writes the outputs of its own tokens.
 //
-// Wins    up to 32 tokens of 256 and 384 experts and 64 tokens of 128 (routing_candidates.csv): 1.3 to 2.2 us faster than
-//         route_group_lanes_sm90 at one token, 0.6 to 1.1 us at 32.
-// Loses   to route_group_lanes_sm90 by 0.3 to 0.5 us at 64 tokens of 256 experts: the teams of a CTA compete for issue slots.
+// Wins    up to 32 tokens of 256 and 384 experts and 64 tokens of 128 (routing_candidates.csv). Against route_group_lanes_sm90 it saves
+//         1.2 to 2.1 us at one token and 0.6 to 1.1 us at 32 with plain launches, 1.0 to 1.9 us and 0.5 to 1.0 us with dependent ones.
+// Loses   to route_group_lanes_sm90 by 0.3 to 0.5 us at 64 tokens of 256 experts, with either kind of launch: the teams of a CTA compete for
+//         issue slots.
 // Limits  the requirements of need_team() (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"

@@ -4,7 +4,8 @@
 // rows of its slots.
 //
 // Wins    at 64 tokens of 256 and 384 experts and more, at 96 tokens of 128 and more (routing_candidates.csv).
-// Loses   to route_group_fewtokens_sm90 below, by 1.3 to 2.2 us at one token: one thread per expert finishes sooner.
+// Loses   to route_group_fewtokens_sm90 below, by 1.2 to 2.1 us at one token with plain launches and by 1.0 to 1.9 us with
+//         dependent ones: one thread per expert finishes sooner.
 // Limits  the requirements of need_team() (tile/few_tokens.cuh), row_align of 1, and 128 SMs if the CTAs form a grid.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
