@@ -339,9 +339,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     {
       DecodeWarp<Shape> mine(p, of, kv_head, last_query);
 #pragma unroll 1
-      for (int turn = 0; turn < 2; ++turn) {
+      for (int iteration = 0; iteration < 2; ++iteration) {
         mine.walk(k_map, v_map, last_query, (warp - team * warps) * call.cluster + rank, warps * call.cluster,
-                  my_ring, tile::shared_address(&full[warp][0]), place, call.beside != 0, turn > 0);
+                  my_ring, tile::shared_address(&full[warp][0]), place, call.beside != 0, iteration > 0);
         if (!mine.any_not_finite()) break;
       }
       mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
