@@ -9,7 +9,7 @@
 
 #include "backends/cpu/device.h"
 #include "backends/cuda/device.h"
-#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/config.h"
 #include "dispatch/decide.h"
 #include "dispatch/explain.h"
 #include "graph/run_plan.h"

@@ -25,11 +25,11 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 // flops are the limit. Contexts are assumed to be as long as a page table, up to a few thousand positions.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
-  constexpr double kTurnUs = 0.605, kTurnE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
+  constexpr double kIterationUs = 0.605, kIterationE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
   // Narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, less the cost of
   // fewer stages where memory is the limit.
-  constexpr double kNarrowTurn = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
+  constexpr double kNarrowIteration = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
@@ -39,10 +39,10 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
                       (p.window > 0 ? std::min(rows, queries / group) - 1 : 0);
   const double resident = p.head_dim == 64 && how.groups == 1 ? 2 : 1, ctas = tiles * how.cluster / how.heads;
   const double rounds = std::ceil(ctas / (d.cores * resident * (how.cluster > 2 ? kLargeClusterFit : 1)));
-  const double turns = std::ceil(keys / 16 / (8.0 * how.cluster / how.heads));  // per warp
-  const double turn_us = (p.cache == CacheType::kE4M3 ? kTurnE4m3Us : kTurnUs) * how.groups *
-                         (how.narrow ? kNarrowTurn : 1) * static_cast<double>(p.head_dim) / 64;
-  const double one = turns * turn_us + (how.cluster > 1 ? kClusterUs + kCtaUs * how.cluster : 0);
+  const double iterations = std::ceil(keys / 16 / (8.0 * how.cluster / how.heads));  // per warp
+  const double iteration_us = (p.cache == CacheType::kE4M3 ? kIterationE4m3Us : kIterationUs) * how.groups *
+                              (how.narrow ? kNarrowIteration : 1) * static_cast<double>(p.head_dim) / 64;
+  const double one = iterations * iteration_us + (how.cluster > 1 ? kClusterUs + kCtaUs * how.cluster : 0);
   const double chain_us =
       rounds * one + (rounds - 1) * kRoundUs +
       (ctas > d.cores && resident > 1 ? (how.narrow ? kNarrowSharedSmUs : kSharedSmUs) : 0);

@@ -3,7 +3,7 @@
 // which kernel takes a sequence.
 //
 // Wins    prompts (1024 rows at context 1024: 50 us against 103 us of attention_decode_sm90) and steps with many prompt rows beside
-//         decodes (288 rows beside 32 decodes: 45 us against 60 us; attention_candidates.csv).
+//         decodes (288 rows beside 32 decodes: 45.5 us against 59.5 us; attention_candidates.csv).
 // Loses   to attention_decode_sm90 with few prompt rows (96 rows beside 32 decodes: 41 us against 24 us) and with a short window (1024
 //         rows, window 128: 42 us against 38 us), because the second launch is not free.
 // Limits  as attention_decode_sm90. A row's bits depend on the number of rows that its sequence has in the step.
@@ -27,13 +27,14 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 // Costs of prompts come from arithmetic: flops are the limit. In steps with few prompt rows each SM has a tile or two and walks its
 // keys alone; that part is fitted to 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
-  constexpr double kFixedUs = 30, kTurnUs = 0.88, kQueryUs = 0.0037, kTurnKeys = 128, kLongContext = 4096;
+  constexpr double kFixedUs = 30, kIterationUs = 0.88, kQueryUs = 0.0037, kIterationKeys = 128,
+                   kLongContext = 4096;
   const double flops_per_us = p.head_dim == 64 ? 520e6 : 640e6;
   const double keys =
       std::min(static_cast<double>(attention_context(p)), kLongContext) + (p.window > 0 ? 128 : 0);
   const auto queries = static_cast<double>(p.tokens * p.heads);
   const double rounds = std::ceil(std::ceil(queries / tile) / d.cores);
-  const double chain_us = rounds * keys / kTurnKeys * (kTurnUs + kQueryUs * tile);
+  const double chain_us = rounds * keys / kIterationKeys * (kIterationUs + kQueryUs * tile);
   return kFixedUs + std::max(chain_us, 4.0 * queries * static_cast<double>(p.head_dim) * keys / flops_per_us);
 }
 

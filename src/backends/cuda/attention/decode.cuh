@@ -286,12 +286,60 @@ class DecodeWarp {
   float largest_[kGroups][2], sum_[kGroups][2];
 };
 
+// Joins the warps of a team, which took the same tile, and writes the tile's rows of one kv head. `first`: the team's first warp;
+// `thread`: within the team.
+template <class Shape, class SinkOf>
+__device__ __forceinline__ void write_team(const Step& p, const Queries& of, int kv_head, int last_query,
+                                           const Partials<Shape>& partials, const float* ring, int first,
+                                           int warps, int thread, SinkOf sink) {
+  constexpr int kAcross = Shape::kDim / 4;
+#pragma unroll 1
+  for (int place = thread; place < Shape::kFours; place += 32 * warps) {
+    const int query = place / kAcross, four = place % kAcross * 4;
+    if (of.first + query > last_query) break;
+    write_four<Shape, Shape::kDim>(p, of, kv_head, of.first + query, four,
+                                   join_warps(partials, ring, first, warps, query, four),
+                                   sink(of.first + query));
+  }
+}
+
+// Joins the warps of this CTA, then the CTAs of the cluster, and writes this CTA's share of the tile. `tiles_before`: tiles that the
+// cluster has joined.
+template <class Shape, class SinkOf>
+__device__ __forceinline__ void write_share(const DecodeCall& call, const Queries& of, int kv_head,
+                                            int last_query, const Partials<Shape>& partials,
+                                            const float* ring, uint64_t& joined, int warp, int thread,
+                                            int rank, int tiles_before, SinkOf sink) {
+  constexpr int kAcross = Shape::kDim / 4;
+  constexpr int kFours = (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // per thread
+  const bool joins = Shape::kFours >= Shape::kThreads || thread < Shape::kFours;
+  static_assert(Shape::kFours % Shape::kThreads == 0 || (kFours == 1 && Shape::kFours % 32 == 0));
+  FourSums sums[kFours];
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    const int place = thread + i * Shape::kThreads;
+    if (joins) sums[i] = join_warps(partials, ring, 0, Shape::kWarps, place / kAcross, place % kAcross * 4);
+  }
+  const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
+                                rank, call.cluster_log);
+  if (warp == 0) tile::barrier_expect_by_warp(&joined, ClusterJoin<Shape>::kBytes);
+  tile::cluster_wait();  // all CTAs run, and have read the data of the previous tile
+#pragma unroll
+  for (int i = 0; i < kFours; ++i)
+    if (joins) join.send(thread + i * Shape::kThreads, sums[i]);
+  tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(tiles_before) & 1);  // one phase per tile
+  if (thread >= join.share) return;
+  const int place = rank * join.share + thread, query = of.first + place / kAcross;
+  if (query <= last_query)
+    write_four<Shape, Shape::kDim>(call.step, of, kv_head, query, place % kAcross * 4, join.joined(thread),
+                                   sink(query));
+}
+
 // Grid: clusters of tiles along x; kv heads along y, call.heads per CTA.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::kGroups == 1 ? 2 : 1)
     attention_decode(const __grid_constant__ DecodeCall call, const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
-  constexpr int kDim = Shape::kDim;
   extern __shared__ uint8_t shared[];
   __shared__ uint64_t full[Shape::kWarps][Shape::kStages], joined;
   __shared__ TileSearch search;
@@ -339,9 +387,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     {
       DecodeWarp<Shape> mine(p, of, kv_head, last_query);
 #pragma unroll 1
-      for (int turn = 0; turn < 2; ++turn) {
+      for (int iteration = 0; iteration < 2; ++iteration) {
         mine.walk(k_map, v_map, last_query, (warp - team * warps) * call.cluster + rank, warps * call.cluster,
-                  my_ring, tile::shared_address(&full[warp][0]), place, call.beside != 0, turn > 0);
+                  my_ring, tile::shared_address(&full[warp][0]), place, call.beside != 0, iteration > 0);
         if (!mine.any_not_finite()) break;
       }
       mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
@@ -349,43 +397,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     tile::wait_copies<0>();   // the copies of sinks
     tile::fence_for_async();  // TMA writes to the ring again
     __syncthreads();
-    constexpr int kAcross = kDim / 4;
     if (call.cluster == 1) {
-#pragma unroll 1
-      for (int place_of = thread; place_of < Shape::kFours; place_of += 32 * warps) {
-        const int query = place_of / kAcross, four = place_of % kAcross * 4;
-        if (of.first + query > last_query) break;
-        write_four<Shape, kDim>(p, of, kv_head, of.first + query, four,
-                                join_warps(partials, ring, team * warps, warps, query, four),
-                                sink(of.first + query));
-      }
+      write_team(p, of, kv_head, last_query, partials, ring, team * warps, warps, thread, sink);
       __syncthreads();  // the ring and the data of find_tile() may be overwritten
       continue;
     }
-    constexpr int kFours = (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // per thread
-    const bool joins = Shape::kFours >= Shape::kThreads || thread < Shape::kFours;
-    static_assert(Shape::kFours % Shape::kThreads == 0 || (kFours == 1 && Shape::kFours % 32 == 0));
-    FourSums sums[kFours];
-#pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      const int place_of = thread + i * Shape::kThreads;
-      if (joins)
-        sums[i] = join_warps(partials, ring, 0, Shape::kWarps, place_of / kAcross, place_of % kAcross * 4);
-    }
-    const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
-                                  rank, call.cluster_log);
-    if (warp == 0) tile::barrier_expect_by_warp(&joined, ClusterJoin<Shape>::kBytes);
-    tile::cluster_wait();  // all CTAs run, and have read the data of the previous tile
-#pragma unroll
-    for (int i = 0; i < kFours; ++i)
-      if (joins) join.send(thread + i * Shape::kThreads, sums[i]);
-    tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(at / clusters) & 1);  // one phase per tile
-    if (thread < join.share) {
-      const int place_of = rank * join.share + thread, query = of.first + place_of / kAcross;
-      if (query <= last_query)
-        write_four<Shape, kDim>(p, of, kv_head, query, place_of % kAcross * 4, join.joined(thread),
-                                sink(query));
-    }
+    write_share(call, of, kv_head, last_query, partials, ring, joined, warp, thread, rank, at / clusters,
+                sink);
     if (at + clusters < call.tiles) {
       tile::cluster_publish();
       __syncthreads();  // the ring and the data of find_tile() may be overwritten

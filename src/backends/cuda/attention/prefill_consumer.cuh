@@ -24,11 +24,11 @@ class PrefillConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    uint32_t turn = 0;  // tiles of keys so far
+    uint32_t iteration = 0;  // one per tile of keys, over all work
     for (tile::RingPlace slot;; slot.step(Shape::kSlots)) {
       tile::barrier_wait_by_warp(&shared_.work_full[slot.stage], slot.parity);
       if (shared_.work[slot.stage].stop) return;
-      take(slot.stage, turn);
+      take(slot.stage, iteration);
     }
   }
 
@@ -59,7 +59,7 @@ class PrefillConsumer {
           row(first + thread / 32 * 16 + thread % 32 / 4) {}
   };
 
-  __device__ __forceinline__ void take(uint32_t slot, uint32_t& turn) {
+  __device__ __forceinline__ void take(uint32_t slot, uint32_t& iteration) {
     slot = static_cast<uint32_t>(tile::uniform(static_cast<int>(slot)));
     // Tiles of keys: the number for the CTA, and the ranges that some and every query of the warpgroup sees.
     int tiles;
@@ -86,110 +86,112 @@ class PrefillConsumer {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) value_[i] = 0;
     waits_ = false, fresh_ = true;
-    for (int t = 0; t < tiles; ++t, ++turn) {
-      if (waits_ && !fresh_ && t >= all.first) take_whole(slot, turn, t, all.end);
+    for (int t = 0; t < tiles; ++t, ++iteration) {
+      if (waits_ && !fresh_ && t >= all.first) take_whole(slot, iteration, t, all.end);
       if (t >= tiles) break;
-      turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
-      wait(keys_full(turn), turn);
+      iteration = static_cast<uint32_t>(tile::uniform(static_cast<int>(iteration)));
+      wait(keys_full(iteration), iteration);
       if (some.sees(t)) {
-        take_part(slot, turn, t, all.sees(t));
+        take_part(slot, iteration, t, all.sees(t));
       } else {
-        pass(turn);
+        pass(iteration);
       }
     }
-    if (waits_) drain(turn - 1);
+    if (waits_) drain(iteration - 1);
     write(slot);
     tile::arrive_by_warp(tile::shared_address(&shared_.work_free[slot]));
   }
   // Processes tiles from t on that every query sees, until a tile needs another base. Then t is that tile, and no values are pending.
-  __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& turn, int& t, int end) {
+  __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& iteration, int& t, int end) {
     // Two tiles per iteration, so that the pending weights of a set need not be moved.
     while (t + 1 < end) {
-      if (!take_next<0>(slot, turn, t)) return;
-      if (!take_next<1>(slot, turn, t)) return;
+      if (!take_next<0>(slot, iteration, t)) return;
+      if (!take_next<1>(slot, iteration, t)) return;
     }
-    if (t < end && take_next<0>(slot, turn, t)) keep_weights();
+    if (t < end && take_next<0>(slot, iteration, t)) keep_weights();
   }
   // Processes one such tile; its weights go to the set that is not pending. Returns false if the tile needs another base.
   template <int kSet>
-  __device__ __forceinline__ bool take_next(uint32_t slot, uint32_t& turn, int& t) {
-    turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
-    wait(keys_full(turn), turn);
-    if (take_keys<Seen::kAll, kSet>(slot, turn)) return false;
-    tile::arrive_by_warp(keys_free(turn));
-    waits_ = true, ++t, ++turn;
+  __device__ __forceinline__ bool take_next(uint32_t slot, uint32_t& iteration, int& t) {
+    iteration = static_cast<uint32_t>(tile::uniform(static_cast<int>(iteration)));
+    wait(keys_full(iteration), iteration);
+    if (take_keys<Seen::kAll, kSet>(slot, iteration)) return false;
+    tile::arrive_by_warp(keys_free(iteration));
+    waits_ = true, ++t, ++iteration;
     return true;
   }
   // Processes a tile that some query may not see completely, or whose weights need a base.
-  __device__ __forceinline__ void take_part(uint32_t slot, uint32_t turn, int t, bool whole) {
-    look(slot, t, turn);
+  __device__ __forceinline__ void take_part(uint32_t slot, uint32_t iteration, int t, bool whole) {
+    look(slot, t, iteration);
     bool rebases = fresh_ || !waits_;
     if (!rebases) {
-      rebases = take_keys<Seen::kSome, 0>(slot, turn);
+      rebases = take_keys<Seen::kSome, 0>(slot, iteration);
     } else if (waits_) {
-      drain(turn - 1);
+      drain(iteration - 1);
     }
     if (rebases) {
-      rebase(slot, turn);
+      rebase(slot, iteration);
     } else {
       keep_weights();
     }
-    tile::arrive_by_warp(keys_free(turn));
+    tile::arrive_by_warp(keys_free(iteration));
     if (!whole) {
-      wait(values_full(turn), turn);
-      if (any_not_finite(turn) && any_not_finite_seen(slot, turn, t)) {
-        add_one_by_one(turn);
-        tile::arrive_by_warp(values_free(turn));
+      wait(values_full(iteration), iteration);
+      if (any_not_finite(iteration) && any_not_finite_seen(slot, iteration, t)) {
+        add_one_by_one(iteration);
+        tile::arrive_by_warp(values_free(iteration));
         return;
       }
     }
     waits_ = true;
   }
   // Skips a tile that no query of the warpgroup sees.
-  __device__ __forceinline__ void pass(uint32_t turn) {
-    if (waits_) drain(turn - 1);
-    tile::arrive_by_warp(keys_free(turn));
-    wait(values_full(turn), turn);
-    tile::arrive_by_warp(values_free(turn));
+  __device__ __forceinline__ void pass(uint32_t iteration) {
+    if (waits_) drain(iteration - 1);
+    tile::arrive_by_warp(keys_free(iteration));
+    wait(values_full(iteration), iteration);
+    tile::arrive_by_warp(values_free(iteration));
   }
 
-  // The barriers of a turn's stage.
-  static __device__ __forceinline__ uint32_t stage_of(uint32_t turn) { return turn % Shape::kStages; }
-  __device__ __forceinline__ uint32_t barrier_of(size_t array, uint32_t turn) const {
-    return barriers_ + static_cast<uint32_t>(array) + stage_of(turn) * sizeof(uint64_t);
+  // The barriers of an iteration's stage.
+  static __device__ __forceinline__ uint32_t stage_of(uint32_t iteration) {
+    return iteration % Shape::kStages;
+  }
+  __device__ __forceinline__ uint32_t barrier_of(size_t array, uint32_t iteration) const {
+    return barriers_ + static_cast<uint32_t>(array) + stage_of(iteration) * sizeof(uint64_t);
   }
   using Shared = PrefillShared<Shape>;
-  __device__ __forceinline__ uint32_t keys_full(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, keys_full), turn);
+  __device__ __forceinline__ uint32_t keys_full(uint32_t iteration) const {
+    return barrier_of(offsetof(Shared, keys_full), iteration);
   }
-  __device__ __forceinline__ uint32_t keys_free(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, keys_free), turn);
+  __device__ __forceinline__ uint32_t keys_free(uint32_t iteration) const {
+    return barrier_of(offsetof(Shared, keys_free), iteration);
   }
-  __device__ __forceinline__ uint32_t values_full(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, values_full), turn);
+  __device__ __forceinline__ uint32_t values_full(uint32_t iteration) const {
+    return barrier_of(offsetof(Shared, values_full), iteration);
   }
-  __device__ __forceinline__ uint32_t values_free(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, values_free), turn);
+  __device__ __forceinline__ uint32_t values_free(uint32_t iteration) const {
+    return barrier_of(offsetof(Shared, values_free), iteration);
   }
-  static __device__ __forceinline__ void wait(uint32_t barrier, uint32_t turn) {
-    tile::barrier_wait_by_warp(barrier, turn / Shape::kStages % 2);
+  static __device__ __forceinline__ void wait(uint32_t barrier, uint32_t iteration) {
+    tile::barrier_wait_by_warp(barrier, iteration / Shape::kStages % 2);
   }
   // The absent keys, read by lane 0, which also releases the stage (racecheck follows no other lane's reads); 0 in the other lanes.
-  __device__ __forceinline__ uint32_t absent(uint32_t turn) const {
+  __device__ __forceinline__ uint32_t absent(uint32_t iteration) const {
     return thread() % 32 == 0
                ? tile::load_shared_word(barriers_ + static_cast<uint32_t>(offsetof(Shared, absent)) +
-                                        stage_of(turn) * sizeof(uint32_t))
+                                        stage_of(iteration) * sizeof(uint32_t))
                : 0;
   }
 
-  // Turns scores of a tile of keys into weights, while the pending values of the previous turn are added; their weights are in set kSet.
-  // Returns true if the new weights are unusable, because they need another base or pages are absent.
+  // Turns scores of a tile of keys into weights, while the pending values of the previous iteration are added; their weights are in set
+  // kSet. Returns true if the new weights are unusable, because they need another base or pages are absent.
   template <Seen kSeen, int kSet>
-  __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t turn) {
-    wait(values_full(turn - 1), turn - 1);
-    score(slot, turn);
-    add_values<kSet>(turn - 1);
-    const uint32_t gone = kSeen == Seen::kAll ? absent(turn) : 0;
+  __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t iteration) {
+    wait(values_full(iteration - 1), iteration - 1);
+    score(slot, iteration);
+    add_values<kSet>(iteration - 1);
+    const uint32_t gone = kSeen == Seen::kAll ? absent(iteration) : 0;
     tile::wait_groups<1>();
     tile::hold(score_);
     // No branches from here to the wait: ptxas accepts none between a wgmma and its wait.
@@ -201,15 +203,15 @@ class PrefillConsumer {
     const bool lost = any_of_group(gone != 0 || beyond);
     tile::wait_groups<0>();
     tile::hold(value_);
-    tile::arrive_by_warp(values_free(turn - 1));
+    tile::arrive_by_warp(values_free(iteration - 1));
     waits_ = false;
     if (!lost) sum_[0] += sum[0], sum_[1] += sum[1];
     return lost;
   }
 
   // Turns scores into weights relative to a new base, from the largest score so far, and rescales the sums. No values are pending.
-  __device__ __forceinline__ void rebase(uint32_t slot, uint32_t turn) {
-    score(slot, turn);
+  __device__ __forceinline__ void rebase(uint32_t slot, uint32_t iteration) {
+    score(slot, iteration);
     tile::wait_groups<0>();
     tile::hold(score_);
     hide();
@@ -234,28 +236,28 @@ class PrefillConsumer {
     fresh_ = any_of_group(base_[0] == kNothing || base_[1] == kNothing);
   }
 
-  __device__ __forceinline__ void drain(uint32_t turn) {
-    wait(values_full(turn), turn);
+  __device__ __forceinline__ void drain(uint32_t iteration) {
+    wait(values_full(iteration), iteration);
     tile::fence_operands();
-    add_values<0>(turn);
+    add_values<0>(iteration);
     tile::wait_groups<0>();
     tile::hold(value_);
-    tile::arrive_by_warp(values_free(turn));
+    tile::arrive_by_warp(values_free(iteration));
     waits_ = false;
   }
 
-  __device__ __forceinline__ uint32_t keys_of(uint32_t turn) const {
-    return ring_ + stage_of(turn) * 2 * Shape::kKeyBytes;
+  __device__ __forceinline__ uint32_t keys_of(uint32_t iteration) const {
+    return ring_ + stage_of(iteration) * 2 * Shape::kKeyBytes;
   }
-  __device__ __forceinline__ uint32_t values_of(uint32_t turn) const {
-    return keys_of(turn) + Shape::kKeyBytes;
+  __device__ __forceinline__ uint32_t values_of(uint32_t iteration) const {
+    return keys_of(iteration) + Shape::kKeyBytes;
   }
 
   // Starts the first product.
-  __device__ __forceinline__ void score(uint32_t slot, uint32_t turn) {
+  __device__ __forceinline__ void score(uint32_t slot, uint32_t iteration) {
     const uint32_t mine = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes +
                           static_cast<uint32_t>(group_ * 64 * tile::kSwizzledRowBytes);
-    const uint64_t queries = tile::describe_tile(mine), keys = tile::describe_tile(keys_of(turn));
+    const uint64_t queries = tile::describe_tile(mine), keys = tile::describe_tile(keys_of(iteration));
     tile::fence_operands();
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k)
@@ -266,8 +268,8 @@ class PrefillConsumer {
   }
   // Starts the second product.
   template <int kSet>
-  __device__ __forceinline__ void add_values(uint32_t turn) {
-    const uint32_t at = values_of(turn);
+  __device__ __forceinline__ void add_values(uint32_t iteration) {
+    const uint32_t at = values_of(iteration);
     const uint64_t values =
         tile::describe_columns(at, kSumsByProduct ? ring_ + Shape::kOnesAt - at : Shape::kKeyHalf);
 #pragma unroll
@@ -299,14 +301,14 @@ class PrefillConsumer {
     return count >= 32 ? ~0u : (1u << count) - 1;
   }
   // Finds the keys that each of the two rows sees.
-  __device__ __forceinline__ void look(uint32_t slot, int t, uint32_t turn) {
+  __device__ __forceinline__ void look(uint32_t slot, int t, uint32_t iteration) {
     const int at = shared_.work[slot].origin + t * Shape::kKeys, me = thread();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const Span span = span_at(p_, at_[r]);
       seen_[r] = keys_below(span.end - at, me) & ~keys_below(span.first - at, me);
     }
-    for (uint32_t left = __shfl_sync(0xffffffffu, absent(turn), 0); left; left &= left - 1) {
+    for (uint32_t left = __shfl_sync(0xffffffffu, absent(iteration), 0); left; left &= left - 1) {
       const uint32_t gone = 0xfu << 4 * (__ffs(static_cast<int>(left)) - 1);
       seen_[0] &= ~gone, seen_[1] &= ~gone;
     }
@@ -356,8 +358,8 @@ class PrefillConsumer {
   }
 
   // True if the values of a stage have a NaN or an infinity; equal in all threads of the warpgroup.
-  __device__ __forceinline__ bool any_not_finite(uint32_t turn) const {
-    const uint32_t values = values_of(turn) + 16 * thread();
+  __device__ __forceinline__ bool any_not_finite(uint32_t iteration) const {
+    const uint32_t values = values_of(iteration) + 16 * thread();
     uint32_t none[4] = {};
 #pragma unroll
     for (int i = 0; i < Shape::kKeyBytes / 16; i += 128) {
@@ -371,8 +373,8 @@ class PrefillConsumer {
   }
   // True if such a value belongs to a key that some query of the CTA sees. Values of other keys are arbitrary, even unwritten memory. They
   // are overwritten with zeros, so that they have no effect. All warpgroups write the same zeros.
-  __device__ __forceinline__ bool any_not_finite_seen(uint32_t slot, uint32_t turn, int t) const {
-    const uint32_t values = values_of(turn);
+  __device__ __forceinline__ bool any_not_finite_seen(uint32_t slot, uint32_t iteration, int t) const {
+    const uint32_t values = values_of(iteration);
     const Span span = shared_.work[slot].keys;
     const int at = shared_.work[slot].origin + t * Shape::kKeys, mine = thread();
     uint32_t found = 0;
@@ -391,8 +393,8 @@ class PrefillConsumer {
   }
 
   // The second product without tensor cores: a weight is multiplied only by values that its query sees.
-  __device__ __forceinline__ void add_one_by_one(uint32_t turn) {
-    const uint32_t values = values_of(turn);
+  __device__ __forceinline__ void add_one_by_one(uint32_t iteration) {
+    const uint32_t values = values_of(iteration);
     const int lane = thread() % 32;
 #pragma unroll
     for (int n = 0; n < Shape::kKeys / 8; ++n) {

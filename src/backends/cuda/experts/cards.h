@@ -1,8 +1,8 @@
 // Constants and shapes of the expert kernels that their descriptors need. Plain C++.
 #pragma once
 #include "backends/cuda/card.h"
-#include "backends/cuda/experts/between.h"
 #include "backends/cuda/experts/cost/cost.h"
+#include "backends/cuda/experts/mlp_workspace.h"
 #include "backends/cuda/grid_words.h"
 #include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/config.h"
 #include "backends/cuda/tile/activation.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"

@@ -40,10 +40,10 @@ extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
 #if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/norm_rope/row_norm.cuh"
+#include "backends/cuda/row_alignment.h"
 #include "backends/cuda/tile/block_sum.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
-#include "backends/cuda/wide_rows.h"
 
 namespace sluice::cuda {
 namespace {

@@ -3,7 +3,7 @@
 //
 // Wins    8 to 64 tokens, and one token of rank 16 with hidden 2880 (lora.csv, four adapters): 4.1 us against 12.1 us of mma_sm90 at
 //         8 tokens of rank 16, 4.5 us against 6.5 us at 64. One launch, and A x stays in shared memory.
-// Loses   to mma_sm90 beyond 64 tokens if that accepts the problem (8192 tokens of rank 16: 183 us against 31 us), from 64 tokens on
+// Loses   to mma_sm90 beyond 64 tokens if that accepts the problem (128 tokens of rank 16: 9.7 us against 6.5 us), from 64 tokens on
 //         at rank 64 (9.8 us against 8.9 us), and at one token of rank 64 (7.9 us against 6.7 us).
 // Limits  none beyond the contract; 16-byte loads if hidden, row strides and addresses allow them. The split depends on hidden
 //         alone, so a row's bits do not depend on the batch.
@@ -92,6 +92,51 @@ __device__ __forceinline__ void write_y(const Parameters& p, int64_t at, float v
   }
 }
 
+// Adds up the parts of A x of all CTAs of the cluster.
+template <int kTokens>
+__device__ __forceinline__ void add_parts(const Parameters& p, const int (&adapters)[kTokens],
+                                          const float* part, float* inner) {
+  for (int i = threadIdx.x; i < kTokens * p.rank; i += kThreads) {
+    if (adapters[i / p.rank] < 0) continue;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j)
+      sum += tile::load_remote(tile::remote_address(tile::shared_address(part + i), j));
+    inner[i] = sum;
+  }
+}
+
+// Adds scale * B u to y, u = A x, for this CTA's features of the cluster's tokens.
+template <class W, int kTokens>
+__device__ __forceinline__ void multiply_b(const Parameters& p, const int (&adapters)[kTokens], int64_t first,
+                                           int block, const float* inner) {
+  const int each = (p.features + kBlocks - 1) / kBlocks;
+  const int stop = min((block + 1) * each, p.features);
+  const int count = max(0, stop - block * each);
+  for (int i = threadIdx.x; i < kTokens * count; i += kThreads) {
+    const int t = i / count, n = block * each + i % count, adapter = adapters[t];
+    if (adapter < 0) continue;
+    const float scale = p.scale[adapter];
+    const int64_t at = (first + t) * p.y_stride + n;
+    const float before = read_y(p, at);
+    const W* b = static_cast<const W*>(p.b) + (int64_t{adapter} * p.features + n) * p.rank;
+    const float* u = inner + t * p.rank;
+    float sum = 0;
+    int r = 0;
+    if (p.b_wide) {
+#pragma unroll 2
+      for (; r < p.rank; r += 8) {
+        float bv[8];
+        tile::load(bv, b + r);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum = fmaf(bv[j], u[r + j], sum);
+      }
+    }
+    for (; r < p.rank; ++r) sum = fmaf(tile::to_f32(b[r]), u[r], sum);
+    write_y(p, at, fmaf(scale, sum, before));
+  }
+}
+
 // kTokens: tokens per cluster. N: adjacent columns per load. Shared memory: this CTA's part of A x and the whole A x, each
 // [kTokens][rank].
 template <class X, class W, int kTokens, int N>
@@ -110,7 +155,6 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
     adapters[threadIdx.x] = adapter < p.adapters ? adapter : -1;
   }
   __syncthreads();
-
   for (int leader = 0; leader < kTokens; ++leader) {
     // All tokens with the leader's adapter share its loads of A; the leader is the first of them.
     const int adapter = adapters[leader];
@@ -157,42 +201,10 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
 
   tile::cluster_publish();
   tile::cluster_wait();
-  for (int i = threadIdx.x; i < kTokens * p.rank; i += kThreads) {
-    if (adapters[i / p.rank] < 0) continue;
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j)
-      sum += tile::load_remote(tile::remote_address(tile::shared_address(part + i), j));
-    inner[i] = sum;
-  }
+  add_parts(p, adapters, part, inner);
   tile::cluster_publish();  // no CTA exits while a peer CTA reads from it
   __syncthreads();
-
-  const int each = (p.features + kBlocks - 1) / kBlocks;
-  const int stop = min((block + 1) * each, p.features);
-  const int count = max(0, stop - block * each);
-  for (int i = threadIdx.x; i < kTokens * count; i += kThreads) {
-    const int t = i / count, n = block * each + i % count, adapter = adapters[t];
-    if (adapter < 0) continue;
-    const float scale = p.scale[adapter];
-    const int64_t at = (first + t) * p.y_stride + n;
-    const float before = read_y(p, at);
-    const W* b = static_cast<const W*>(p.b) + (int64_t{adapter} * p.features + n) * p.rank;
-    const float* u = inner + t * p.rank;
-    float sum = 0;
-    int r = 0;
-    if (p.b_wide) {
-#pragma unroll 2
-      for (; r < p.rank; r += 8) {
-        float bv[8];
-        tile::load(bv, b + r);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) sum = fmaf(bv[j], u[r + j], sum);
-      }
-    }
-    for (; r < p.rank; ++r) sum = fmaf(tile::to_f32(b[r]), u[r], sum);
-    write_y(p, at, fmaf(scale, sum, before));
-  }
+  multiply_b<W>(p, adapters, first, block, inner);
   tile::cluster_wait();
 }
 

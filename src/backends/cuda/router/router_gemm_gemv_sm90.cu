@@ -84,138 +84,180 @@ struct SliceParameters {
   bool y_bf16;
 };
 
-// kExperts: per CTA, 1 or 2. kTokens: 1, 2 or 4, at least the number of tokens. kFlight: chunks of w that a thread has in flight;
-// kOnce: a thread has no more chunks than that.
+// kExperts: per CTA, 1 or 2. kTokens: 1, 2 or 4, at least the number of tokens.
 //
 // A CTA reads both operands in strides of 1024 elements, a warp in strides of kSlices * 32 elements. Row g of an mma.sync operand
 // is slice g % kSlices of expert g / kSlices, or of that token; four lanes hold 8 elements each. So d[i, j] is part of a logit if i
 // and j are the same slice.
+template <int kExperts_, int kTokens_>
+struct SliceShape {
+  static constexpr int kExperts = kExperts_, kTokens = kTokens_;
+  static constexpr int kWarps = 4 * kExperts, kSlices = 8 / kExperts, kStride = kWarps * kSlices * 32;
+  static constexpr int kEach = 16 / kSlices,
+                       kSets = (kTokens + kEach - 1) / kEach;  // tokens per product; products
+  static constexpr int kHalves =
+      kTokens > kEach / 2 ? 2 : 1;  // halves of an operand's 16 rows that can have tokens
+  // Independent sums, so that a product does not wait for the previous one. Their number is the same for any number of tokens, so that
+  // the bits are the same.
+  static constexpr int kChains = 2 * kExperts;
+
+  using Parts = float[kWarps][kTokens][kExperts][kSlices];
+  using Sums = float[kSets][kChains][4];
+  using Inputs = tile::Eight<B16>[kSets][kHalves];
+  // The token of row g, or of row g + 8, of an operand.
+  static __device__ __forceinline__ int token_of(int q, int half, int g) {
+    return q * kEach + (g + 8 * half) / kSlices;
+  }
+};
+
+// A zero that depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load next
+// to its use, which serialises the loads.
+template <class S, bool kOnce, int kFlight>
+__device__ __forceinline__ float zero_after_loads(const tile::Eight<B16> (&w)[kFlight],
+                                                  const typename S::Inputs (&x)[kFlight], uint32_t zero) {
+  uint32_t any = 0;
+#pragma unroll
+  for (int i = 0; i < kFlight; ++i) {
+    any |= kOnce ? 0 : w[i].word[0].x;
+#pragma unroll
+    for (int q = 0; q < S::kSets; ++q)
+#pragma unroll
+      for (int half = 0; half < S::kHalves; ++half) any |= x[i][q][half].word[0].x;
+  }
+  return __uint_as_float(any & zero);
+}
+
+template <class S, int kFlight>
+__device__ __forceinline__ void multiply_chunks(typename S::Sums& acc, const tile::Eight<B16> (&w)[kFlight],
+                                                const typename S::Inputs (&x)[kFlight]) {
+#pragma unroll
+  for (int i = 0; i < kFlight; ++i)
+#pragma unroll
+    for (int q = 0; q < S::kSets; ++q) {
+      const uint4 low = x[i][q][0].word[0], high = S::kHalves > 1 ? x[i][q][S::kHalves - 1].word[0] : uint4{},
+                  b = w[i].word[0];
+      const uint32_t a0[4] = {low.x, high.x, low.y, high.y}, b0[2] = {b.x, b.y};
+      const uint32_t a1[4] = {low.z, high.z, low.w, high.w}, b1[2] = {b.z, b.w};
+      tile::mma(acc[q][2 * i % S::kChains], a0, b0);
+      tile::mma(acc[q][(2 * i + 1) % S::kChains], a1, b1);
+    }
+}
+
+// Adds up the chains, and leaves this warp's parts of the logits.
+template <class S>
+__device__ __forceinline__ void leave_parts(typename S::Parts& parts, typename S::Sums& acc, int warp, int g,
+                                            int c) {
+  constexpr int kSlices = S::kSlices;
+  const int slice = g % kSlices;
+#pragma unroll
+  for (int q = 0; q < S::kSets; ++q)
+#pragma unroll
+    for (int chain = 1; chain < S::kChains; ++chain)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[q][0][i] += acc[q][chain][i];
+  // A lane has columns 2c and 2c + 1 of row g. For each expert, one lane has the column of row g's own slice.
+  if (c % (kSlices / 2) == slice / 2)
+#pragma unroll
+    for (int q = 0; q < S::kSets; ++q)
+#pragma unroll
+      for (int half = 0; half < S::kHalves; ++half) {
+        const int t = S::token_of(q, half, g);
+        if (t < S::kTokens)
+          parts[warp][t][c / (kSlices / 2)][slice] =
+              g % 2 == 0 ? acc[q][0][2 * half] : acc[q][0][2 * half + 1];
+      }
+}
+
+// The logit of a token, from all parts and the bias.
+template <class S>
+__device__ __forceinline__ float logit_of(const typename S::Parts& parts, int token, int expert, float bias) {
+  float4 sum[S::kSlices / 4];
+#pragma unroll
+  for (int j = 0; j < S::kWarps; ++j)
+#pragma unroll
+    for (int i = 0; i < S::kSlices / 4; ++i) {
+      const float4 more = *reinterpret_cast<const float4*>(&parts[j][token][expert][4 * i]);
+      if (j == 0)
+        sum[i] = more;
+      else
+        sum[i] = {sum[i].x + more.x, sum[i].y + more.y, sum[i].z + more.z, sum[i].w + more.w};
+    }
+  float total = bias;
+#pragma unroll
+  for (int i = 0; i < S::kSlices / 4; ++i) total += (sum[i].x + sum[i].y) + (sum[i].z + sum[i].w);
+  return total;
+}
+
+// kFlight: chunks of w that a thread has in flight; kOnce: a thread has no more chunks than that.
 template <int kExperts, int kTokens, int kFlight, bool kOnce>
 __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__ SliceParameters p) {
-  constexpr int kWarps = 4 * kExperts, kSlices = 8 / kExperts, kStride = kWarps * kSlices * 32;
-  constexpr int kEach = 16 / kSlices, kSets = (kTokens + kEach - 1) / kEach;  // tokens per product; products
-  constexpr int kHalves = kTokens > kEach / 2 ? 2 : 1;  // halves of an operand's 16 rows that can have tokens
-  __shared__ __align__(16) float parts[kWarps][kTokens][kExperts][kSlices];
+  using S = SliceShape<kExperts, kTokens>;
+  __shared__ __align__(16) typename S::Parts parts;
   tile::release_next();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int slice = g % kSlices, first_expert = blockIdx.x * kExperts;
-  const int begin = (warp * kSlices + slice) * 32 + 8 * c;
+  const int first_expert = blockIdx.x * kExperts;
+  const int begin = (warp * S::kSlices + g % S::kSlices) * 32 + 8 * c;
   const B16* w =
-      p.w + (static_cast<int64_t>(min(first_expert + g / kSlices, p.experts - 1)) * p.hidden + begin);
+      p.w + (static_cast<int64_t>(min(first_expert + g / S::kSlices, p.experts - 1)) * p.hidden + begin);
   int left = p.hidden - begin;
   tile::Eight<B16> wv[kFlight];
   const auto load_w = [&] {
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) tile::load_weights(wv[i], w + i * kStride, i * kStride < left);
+    for (int i = 0; i < kFlight; ++i) tile::load_weights(wv[i], w + i * S::kStride, i * S::kStride < left);
   };
   load_w();
   tile::wait_for_previous();
 
-  const B16* x[kSets][kHalves];
-  bool has[kSets][kHalves];
+  const B16* x[S::kSets][S::kHalves];
+  bool has[S::kSets][S::kHalves];
+  const auto each_input = [&](auto f) {
 #pragma unroll
-  for (int q = 0; q < kSets; ++q)
+    for (int q = 0; q < S::kSets; ++q)
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int t = q * kEach + (g + 8 * half) / kSlices;
-      has[q][half] = t < p.tokens;
-      x[q][half] = p.x + (t * p.x_stride + begin);
-    }
-  tile::Eight<B16> xv[kFlight][kSets][kHalves];
+      for (int half = 0; half < S::kHalves; ++half) f(q, half);
+  };
+  each_input([&](int q, int half) {
+    const int t = S::token_of(q, half, g);
+    has[q][half] = t < p.tokens;
+    x[q][half] = p.x + (t * p.x_stride + begin);
+  });
+  typename S::Inputs xv[kFlight];
   const auto load_x = [&] {
 #pragma unroll
     for (int i = 0; i < kFlight; ++i)
-#pragma unroll
-      for (int q = 0; q < kSets; ++q)
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half)
-          tile::load_inputs(xv[i][q][half], x[q][half] + i * kStride, has[q][half] && i * kStride < left,
-                            true);
+      each_input([&](int q, int half) {
+        tile::load_inputs(xv[i][q][half], x[q][half] + i * S::kStride, has[q][half] && i * S::kStride < left,
+                          true);
+      });
   };
   load_x();
   // The logit that this thread adds up.
   const int token = threadIdx.x / kExperts, expert = first_expert + threadIdx.x % kExperts;
   const bool stores = token < min(kTokens, p.tokens) && expert < p.experts;
   const uint32_t bias = tile::load_weight(p.bias + expert, p.bias && stores);
-  // Independent sums, so that a product does not wait for the previous one. Their number is the same for any number of tokens, so that
-  // the bits are the same.
-  constexpr int kChains = 2 * kExperts;
-  float acc[kSets][kChains][4];
+  typename S::Sums acc;
 #pragma unroll 1
   for (bool begun = false;; begun = true) {
-    uint32_t any = 0;
-    // This zero depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
-    // next to its use, which serialises the loads.
+    const float zero = zero_after_loads<S, kOnce>(wv, xv, p.zero);
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) {
-      any |= kOnce ? 0 : wv[i].word[0].x;
+    for (int q = 0; q < S::kSets; ++q)
 #pragma unroll
-      for (int q = 0; q < kSets; ++q)
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) any |= xv[i][q][half].word[0].x;
-    }
-    const float zero = __uint_as_float(any & p.zero);
-#pragma unroll
-    for (int q = 0; q < kSets; ++q)
-#pragma unroll
-      for (int chain = 0; chain < kChains; ++chain)
+      for (int chain = 0; chain < S::kChains; ++chain)
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[q][chain][i] = kOnce || !begun ? zero : acc[q][chain][i] + zero;
-#pragma unroll
-    for (int i = 0; i < kFlight; ++i)
-#pragma unroll
-      for (int q = 0; q < kSets; ++q) {
-        const uint4 low = xv[i][q][0].word[0], high = kHalves > 1 ? xv[i][q][kHalves - 1].word[0] : uint4{},
-                    b = wv[i].word[0];
-        const uint32_t a0[4] = {low.x, high.x, low.y, high.y}, b0[2] = {b.x, b.y};
-        const uint32_t a1[4] = {low.z, high.z, low.w, high.w}, b1[2] = {b.z, b.w};
-        tile::mma(acc[q][2 * i % kChains], a0, b0);
-        tile::mma(acc[q][(2 * i + 1) % kChains], a1, b1);
-      }
-    left -= kFlight * kStride;
+    multiply_chunks<S>(acc, wv, xv);
+    left -= kFlight * S::kStride;
     if (kOnce || left + begin <= 0) break;  // uniform over all threads
-    w += kFlight * kStride;
-#pragma unroll
-    for (int q = 0; q < kSets; ++q)
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) x[q][half] += kFlight * kStride;
+    w += kFlight * S::kStride;
+    each_input([&](int q, int half) { x[q][half] += kFlight * S::kStride; });
     load_w();
     load_x();
   }
-
-#pragma unroll
-  for (int q = 0; q < kSets; ++q)
-#pragma unroll
-    for (int chain = 1; chain < kChains; ++chain)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[q][0][i] += acc[q][chain][i];
-  // A lane has columns 2c and 2c + 1 of row g. For each expert, one lane has the column of row g's own slice.
-  if (c % (kSlices / 2) == slice / 2)
-#pragma unroll
-    for (int q = 0; q < kSets; ++q)
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const int t = q * kEach + (g + 8 * half) / kSlices;
-        if (t < kTokens)
-          parts[warp][t][c / (kSlices / 2)][slice] =
-              g % 2 == 0 ? acc[q][0][2 * half] : acc[q][0][2 * half + 1];
-      }
+  leave_parts<S>(parts, acc, warp, g, c);
   __syncthreads();
   if (!stores) return;
-  float4 sum[kSlices / 4];
-#pragma unroll
-  for (int j = 0; j < kWarps; ++j)
-#pragma unroll
-    for (int i = 0; i < kSlices / 4; ++i) {
-      const float4 more = *reinterpret_cast<const float4*>(&parts[j][token][threadIdx.x % kExperts][4 * i]);
-      if (j == 0)
-        sum[i] = more;
-      else
-        sum[i] = {sum[i].x + more.x, sum[i].y + more.y, sum[i].z + more.z, sum[i].w + more.w};
-    }
-  float total = tile::weight_value<B16>(bias);
-#pragma unroll
-  for (int i = 0; i < kSlices / 4; ++i) total += (sum[i].x + sum[i].y) + (sum[i].z + sum[i].w);
+  const float total =
+      logit_of<S>(parts, token, static_cast<int>(threadIdx.x % kExperts), tile::weight_value<B16>(bias));
   const int64_t at = token * p.y_stride + expert;
   if (p.y_bf16)
     static_cast<B16*>(p.y)[at] = __float2bfloat16_rn(total);

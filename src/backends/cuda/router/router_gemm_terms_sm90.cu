@@ -12,27 +12,17 @@
 //         if a term of the weight is zero.
 // Bytes   as the tile kernel, with 4 bytes per value of w.
 // Source  original; the contract is ops/router_gemm.h, the design is docs/lab/cuda-router.md.
-#include "backends/cuda/card.h"
 #include "backends/cuda/router/router_gemm_terms.h"
-#include "ops/router_gemm.h"
+#include "backends/cuda/router/router_gemm_tile_candidate.h"
 
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
-  need_type(r, "w", p.w, DType::kF32, "bf16 weights need no terms: tile_sm90");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
-  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
-         p.hidden);
-  return r;
-}
-
-std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  return router_terms_configs(p, d);
-}
+constexpr RouterTileData kData = {.name = "cuda.router_gemm.terms_sm90",
+                                  .weights = DType::kF32,
+                                  .why = "bf16 weights need no terms: tile_sm90",
+                                  .hidden_least = 128,
+                                  .configs = router_terms_configs};
 
 struct Launcher {
   static Status enqueue(const RouterGemm::Problem&, std::span<const KernelLaunch>, const RouterGemm::Args&,
@@ -41,25 +31,11 @@ struct Launcher {
 
 }  // namespace
 
-extern const Candidate<RouterGemm> router_gemm_terms_sm90 = {
-    .name = "cuda.router_gemm.terms_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = configs,
-    .enqueue_config = enqueue_config_of<RouterGemm, Launcher>(),
-    .launch_text = router_tile_text,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
+extern const Candidate<RouterGemm> router_gemm_terms_sm90 = RouterTileCandidate<kData, Launcher>::make();
 
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
-#include <array>
-#include <iterator>
-#include <utility>
-
-#include "backends/cuda/router/router_gemm_tile_frame.cuh"
 #include "backends/cuda/tile/split_terms.cuh"
 #include "backends/cuda/tile/wgmma_registers.cuh"
 
@@ -152,20 +128,16 @@ __global__ void __launch_bounds__(Kernel<kGroups, kTokens, kSource>::kThreads)
   This::template run<This>(w, x, p, shared);
 }
 
-using Instance = RouterTileInstance;
-template <int kGroups, int kTokens, RouterSource kSource>
-constexpr Instance instance() {
-  return {{kGroups, kTokens},
-          router_gemm_terms<kGroups, kTokens, kSource>,
-          Kernel<kGroups, kTokens, kSource>::kThreads};
-}
-template <size_t... kIndex>
-constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<kIndex...>) {
-  return {
-      instance<kRouterTermTiles[kIndex].groups, kRouterTermTiles[kIndex].tokens, RouterSource::kCopies>()...};
-}
-constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTermTiles)>());
-constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
+struct Kernels {
+  template <int kGroups, int kTokens, RouterSource kSource>
+  static constexpr RouterTileInstance instance() {
+    return {{kGroups, kTokens},
+            router_gemm_terms<kGroups, kTokens, kSource>,
+            Kernel<kGroups, kTokens, kSource>::kThreads};
+  }
+};
+constexpr auto kInstances = router_tile_instances<kRouterTermTiles, Kernels>();
+constexpr RouterTileInstance kPlain = Kernels::instance<1, 64, RouterSource::kLoads>();
 
 Status Launcher::enqueue(const RouterGemm::Problem& p, std::span<const KernelLaunch> launches,
                          const RouterGemm::Args& a, Workspace, Stream stream) {

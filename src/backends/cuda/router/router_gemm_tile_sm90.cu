@@ -16,26 +16,21 @@
 // Limits  see supports(). The tiling depends on the number of tokens, so the kernel is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/lab/cuda-router.md.
-#include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
-#include "backends/cuda/router/router_gemm_tile.h"
-#include "ops/router_gemm.h"
+#include "backends/cuda/router/router_gemm_tile_candidate.h"
 
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
-  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
-  return r;
-}
-
 std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return router_tile_configs(p, measured_us("cuda.router_gemm.tile_sm90", p, d));
 }
+
+constexpr RouterTileData kData = {.name = "cuda.router_gemm.tile_sm90",
+                                  .weights = DType::kBF16,
+                                  .why = "wgmma operand",
+                                  .hidden_least = 0,
+                                  .configs = configs};
 
 struct Launcher {
   static Status enqueue(const RouterGemm::Problem&, std::span<const KernelLaunch>, const RouterGemm::Args&,
@@ -44,25 +39,11 @@ struct Launcher {
 
 }  // namespace
 
-extern const Candidate<RouterGemm> router_gemm_tile_sm90 = {
-    .name = "cuda.router_gemm.tile_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = configs,
-    .enqueue_config = enqueue_config_of<RouterGemm, Launcher>(),
-    .launch_text = router_tile_text,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
+extern const Candidate<RouterGemm> router_gemm_tile_sm90 = RouterTileCandidate<kData, Launcher>::make();
 
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
-#include <array>
-#include <iterator>
-#include <utility>
-
-#include "backends/cuda/router/router_gemm_tile_frame.cuh"
 #include "backends/cuda/tile/wgmma.cuh"
 
 namespace sluice::cuda {
@@ -151,19 +132,16 @@ __global__ void __launch_bounds__(Kernel<kGroups, kTokens, kSource>::kThreads)
   This::template run<This>(w, x, p, shared);
 }
 
-using Instance = RouterTileInstance;
-template <int kGroups, int kTokens, RouterSource kSource>
-constexpr Instance instance() {
-  return {{kGroups, kTokens},
-          router_gemm_tile<kGroups, kTokens, kSource>,
-          Kernel<kGroups, kTokens, kSource>::kThreads};
-}
-template <size_t... kIndex>
-constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<kIndex...>) {
-  return {instance<kRouterTiles[kIndex].groups, kRouterTiles[kIndex].tokens, RouterSource::kCopies>()...};
-}
-constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTiles)>());
-constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
+struct Kernels {
+  template <int kGroups, int kTokens, RouterSource kSource>
+  static constexpr RouterTileInstance instance() {
+    return {{kGroups, kTokens},
+            router_gemm_tile<kGroups, kTokens, kSource>,
+            Kernel<kGroups, kTokens, kSource>::kThreads};
+  }
+};
+constexpr auto kInstances = router_tile_instances<kRouterTiles, Kernels>();
+constexpr RouterTileInstance kPlain = Kernels::instance<1, 64, RouterSource::kLoads>();
 
 Status Launcher::enqueue(const RouterGemm::Problem& p, std::span<const KernelLaunch> launches,
                          const RouterGemm::Args& a, Workspace, Stream stream) {

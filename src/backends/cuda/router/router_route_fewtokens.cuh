@@ -72,54 +72,54 @@ __device__ __forceinline__ uint32_t load_word(const uint32_t* word) {
   return bits;
 }
 
-// Computes one CTA's partial logits of a tile. Calls send(token of the tile, expert of the tile, partial logits of two adjacent
-// experts), and with a norm send_squares(token of the tile, partial sum of squares). All threads call sync() before that. All loads
-// are in flight at once, weights first and before the wait for the previous launch.
-// launch.
-template <class C, Input kInput, class Sync, class Send, class SendSquares>
-__device__ __forceinline__ void add_up(const Few& few, int split, int first_token, int first_expert,
-                                       Sync sync, Send send, SendSquares send_squares) {
-  constexpr bool kNormed = kInput == Input::kNormed;
-  const RouterParameters& p = few.gate;
-  __shared__ float2 sums[C::kWarps][C::kPairs];
-  __shared__ float squares[kNormed ? C::kWarps : 1][8 * C::kRows];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int first =
-      (split * C::kWarps + warp) * C::kFlight * kUnit + 8 * c;  // this lane's first element in a row
-  const int left = p.hidden - first;
+// A warp's operands of one CTA's tile of partial logits: all of them are in flight at once. first: this lane's first element in a row;
+// left: elements from there on.
+template <class C>
+struct Operands {
   tile::Eight<Bf16> w[C::kFlight][C::kColumns], x[C::kFlight][C::kRows], scale[C::kFlight];
+
+  // Weights, before the wait for the previous launch.
+  template <Input kInput>
+  __device__ __forceinline__ void load_w(const Few& few, int first_expert, int g, int first, int left) {
+    const RouterParameters& p = few.gate;
 #pragma unroll
-  for (int i = 0; i < C::kFlight; ++i) {
+    for (int i = 0; i < C::kFlight; ++i) {
 #pragma unroll
-    for (int n = 0; n < C::kColumns; ++n)
-      tile::load_weights(
-          w[i][n],
-          static_cast<const Bf16*>(p.w) + ((first_expert + 8 * n + g) * p.hidden + first + i * kUnit),
-          i * kUnit < left);
-    if constexpr (kNormed)
-      tile::load_weights(scale[i], few.norm.weight + (first + i * kUnit), i * kUnit < left);
+      for (int n = 0; n < C::kColumns; ++n)
+        tile::load_weights(
+            w[i][n],
+            static_cast<const Bf16*>(p.w) + ((first_expert + 8 * n + g) * p.hidden + first + i * kUnit),
+            i * kUnit < left);
+      if constexpr (kInput == Input::kNormed)
+        tile::load_weights(scale[i], few.norm.weight + (first + i * kUnit), i * kUnit < left);
+    }
   }
-  tile::release_next();
-  tile::wait_for_previous();
+  template <Input kInput>
+  __device__ __forceinline__ void load_x(const RouterParameters& p, int first_token, int g, int first,
+                                         int left) {
 #pragma unroll
-  for (int i = 0; i < C::kFlight; ++i) {
+    for (int i = 0; i < C::kFlight; ++i) {
 #pragma unroll
-    for (int m = 0; m < C::kRows; ++m)
-      tile::load_inputs(x[i][m],
-                        static_cast<const Bf16*>(p.x) +
-                            (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first + i * kUnit),
-                        i * kUnit < left, kInput != Input::kAnyRows || p.x_wide);
+      for (int m = 0; m < C::kRows; ++m)
+        tile::load_inputs(x[i][m],
+                          static_cast<const Bf16*>(p.x) +
+                              (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first + i * kUnit),
+                          i * kUnit < left, kInput != Input::kAnyRows || p.x_wide);
+    }
   }
-  // This zero depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
+  // A zero that depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
   // next to its use, which serialises the loads.
-  uint32_t any = 0;
+  __device__ __forceinline__ float zero_after_loads(uint32_t zero) const {
+    uint32_t any = 0;
 #pragma unroll
-  for (int i = 0; i < C::kFlight; ++i) {
+    for (int i = 0; i < C::kFlight; ++i) {
 #pragma unroll
-    for (int m = 0; m < C::kRows; ++m) any |= x[i][m].word[0].x;
+      for (int m = 0; m < C::kRows; ++m) any |= x[i][m].word[0].x;
+    }
+    return __uint_as_float(any & zero);
   }
-  const float zero = __uint_as_float(any & few.zero);
-  if constexpr (kNormed) {
+  // Multiplies x by the norm's weight, and leaves the warp's sums of squares.
+  __device__ __forceinline__ void scale_x(float (&squares)[8 * C::kRows], int g, int c) {
 #pragma unroll
     for (int m = 0; m < C::kRows; ++m) {
       float sum = 0;
@@ -127,50 +127,57 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
       for (int i = 0; i < C::kFlight; ++i) sum += tile::scale_by(x[i][m], scale[i]);
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (c == 0) squares[warp][8 * m + g] = sum;
+      if (c == 0) squares[8 * m + g] = sum;
     }
   }
-  float acc[(C::kRows + 1) / 2][C::kColumns][4];
+  // Leaves the warp's products. The place of a pair in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma
+  // hold it.
+  __device__ __forceinline__ void multiply(float2 (&sums)[C::kPairs], float zero, int lane) const {
+    float acc[(C::kRows + 1) / 2][C::kColumns][4];
 #pragma unroll
-  for (int m = 0; m < (C::kRows + 1) / 2; ++m) {
+    for (int m = 0; m < (C::kRows + 1) / 2; ++m) {
 #pragma unroll
-    for (int n = 0; n < C::kColumns; ++n) {
+      for (int n = 0; n < C::kColumns; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) acc[m][n][i] = zero;
+        for (int i = 0; i < 4; ++i) acc[m][n][i] = zero;
+      }
     }
-  }
 #pragma unroll
-  for (int i = 0; i < C::kFlight; ++i) {
+    for (int i = 0; i < C::kFlight; ++i) {
 #pragma unroll
-    for (int n = 0; n < C::kColumns; ++n) {
-      const uint4 b = w[i][n].word[0];
+      for (int n = 0; n < C::kColumns; ++n) {
+        const uint4 b = w[i][n].word[0];
 #pragma unroll
-      for (int m = 0; m < (C::kRows + 1) / 2; ++m) {
-        const uint4 low = x[i][2 * m].word[0];
-        const uint4 high = C::kRows > 1 ? x[i][2 * m + (C::kRows > 1)].word[0] : uint4{0, 0, 0, 0};
-        tile::mma(acc[m][n], {low.x, high.x, low.y, high.y}, {b.x, b.y});
-        tile::mma(acc[m][n], {low.z, high.z, low.w, high.w}, {b.z, b.w});
+        for (int m = 0; m < (C::kRows + 1) / 2; ++m) {
+          const uint4 low = x[i][2 * m].word[0];
+          const uint4 high = C::kRows > 1 ? x[i][2 * m + (C::kRows > 1)].word[0] : uint4{0, 0, 0, 0};
+          tile::mma(acc[m][n], {low.x, high.x, low.y, high.y}, {b.x, b.y});
+          tile::mma(acc[m][n], {low.z, high.z, low.w, high.w}, {b.z, b.w});
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < C::kRows; ++m) {
+#pragma unroll
+      for (int n = 0; n < C::kColumns; ++n) {
+        const float(&d)[4] = acc[m / 2][n];
+        sums[(m * C::kColumns + n) * 32 + lane] =
+            m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);
       }
     }
   }
-  // The place of a pair in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma hold it.
-#pragma unroll
-  for (int m = 0; m < C::kRows; ++m) {
-#pragma unroll
-    for (int n = 0; n < C::kColumns; ++n) {
-      const float(&d)[4] = acc[m / 2][n];
-      sums[warp][(m * C::kColumns + n) * 32 + lane] =
-          m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);
-    }
-  }
-  sync();
-  __syncthreads();
+};
+
+// Adds up the warps' products of a tile whose first token is `first_token`, and sends the sums of its tokens.
+template <class C, class Send>
+__device__ __forceinline__ void send_sums(const float2 (&sums)[C::kWarps][C::kPairs], int first_token,
+                                          int tokens, Send send) {
 #pragma unroll
   for (int from = 0; from < C::kPairs; from += C::kThreads) {
     const int pair = from + static_cast<int>(threadIdx.x);
     if (C::kPairs % C::kThreads != 0 && pair >= C::kPairs) break;
     const int token = pair / 32 / C::kColumns * 8 + pair % 32 / 4;
-    if (first_token + token >= p.tokens) continue;
+    if (first_token + token >= tokens) continue;
     float2 sum = sums[0][pair];
 #pragma unroll
     for (int j = 1; j < C::kWarps; ++j) {
@@ -180,6 +187,31 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
     }
     send(token, pair / 32 % C::kColumns * 8 + pair % 4 * 2, sum);
   }
+}
+
+// Computes one CTA's partial logits of a tile. Calls send(token of the tile, expert of the tile, partial logits of two adjacent
+// experts), and with a norm send_squares(token of the tile, partial sum of squares). All threads call sync() before that.
+template <class C, Input kInput, class Sync, class Send, class SendSquares>
+__device__ __forceinline__ void add_up(const Few& few, int split, int first_token, int first_expert,
+                                       Sync sync, Send send, SendSquares send_squares) {
+  constexpr bool kNormed = kInput == Input::kNormed;
+  const RouterParameters& p = few.gate;
+  __shared__ float2 sums[C::kWarps][C::kPairs];
+  __shared__ float squares[kNormed ? C::kWarps : 1][8 * C::kRows];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  const int first = (split * C::kWarps + warp) * C::kFlight * kUnit + 8 * c;
+  const int left = p.hidden - first;
+  Operands<C> of;
+  of.template load_w<kInput>(few, first_expert, g, first, left);
+  tile::release_next();
+  tile::wait_for_previous();
+  of.template load_x<kInput>(p, first_token, g, first, left);
+  const float zero = of.zero_after_loads(few.zero);
+  if constexpr (kNormed) of.scale_x(squares[warp], g, c);
+  of.multiply(sums[warp], zero, lane);
+  sync();
+  __syncthreads();
+  send_sums<C>(sums, first_token, p.tokens, send);
   if constexpr (kNormed) {
     const int token = static_cast<int>(threadIdx.x);
     if (token >= 8 * C::kRows || first_token + token >= p.tokens) return;

@@ -1,8 +1,8 @@
 // Sums up a token's row: shared by combine_rows_sm90.cu and combine_norm_rows_sm90.cu.
 #pragma once
+#include "backends/cuda/row_alignment.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
-#include "backends/cuda/wide_rows.h"
 #include "ops/combine.h"
 
 namespace sluice::cuda::combining {

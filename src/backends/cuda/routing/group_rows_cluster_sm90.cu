@@ -6,7 +6,7 @@
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
-#include "backends/cuda/group_grid.h"
+#include "backends/cuda/tile/group_grid.h"
 #include "ops/group_rows.h"
 
 namespace sluice::cuda {

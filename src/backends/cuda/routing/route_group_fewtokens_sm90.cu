@@ -2,9 +2,10 @@
 // (tile/few_tokens.cuh). A CTA has up to four teams, a cluster up to 16 CTAs. Each token's ids go to every CTA in one 16-byte
 // chunk. So each CTA counts all ids for itself and writes the outputs of its own tokens.
 //
-// Wins    up to 32 tokens of 256 and 384 experts and 64 tokens of 128 (routing_candidates.csv): 1.3 to 2.2 us faster than
-//         route_group_lanes_sm90 at one token, 0.6 to 1.1 us at 32.
-// Loses   to route_group_lanes_sm90 by 0.3 to 0.5 us at 64 tokens of 256 experts: the teams of a CTA compete for issue slots.
+// Wins    up to 32 tokens of 256 and 384 experts and 64 tokens of 128 (routing_candidates.csv). Against route_group_lanes_sm90 it saves
+//         1.2 to 2.1 us at one token and 0.6 to 1.1 us at 32 with plain launches, 1.0 to 1.9 us and 0.5 to 1.0 us with dependent ones.
+// Loses   to route_group_lanes_sm90 by 0.3 to 0.5 us at 64 tokens of 256 experts, with either kind of launch: the teams of a CTA compete
+//         for issue slots.
 // Limits  the requirements of need_team() (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
@@ -119,6 +120,49 @@ struct Sums {
   }
 };
 
+// Waits for the ids of all tokens, and marks each expert's tokens.
+template <int kExperts, int kList>
+__device__ __forceinline__ void take_ids(Memory<kExperts, kList>& m, const Few& p, uint32_t tid,
+                                         uint32_t threads) {
+  tile::barrier_wait(&m.arrived, 0);
+#pragma unroll 1
+  for (uint32_t i = tid; i < p.tokens * kSlotsMost; i += threads) {
+    const uint32_t t = i / kSlotsMost, id = m.id[t][i % kSlotsMost];
+    if (id != tile::kNoExpert) atomicOr(t < 32 ? &m.tokens[id].x : &m.tokens[id].y, 1u << t % 32);
+  }
+  __syncthreads();
+}
+
+// Counts the rows of an expert, and adds up rows and tiles before it among its 32 experts. Whole warps call it.
+template <bool kAlone, int kExperts, int kList>
+__device__ __forceinline__ uint32_t count_rows(Memory<kExperts, kList>& m, const Few& p, uint32_t expert) {
+  const uint32_t lane = expert % 32;
+  const uint32_t count = __popc(m.tokens[expert].x) + (kAlone ? 0 : __popc(m.tokens[expert].y));
+  const uint32_t both = count | (count + p.tile_less_one) >> p.tile_shift << 16;
+  uint32_t up_to = both;
+  tile::add_lanes_before(static_cast<int>(lane), up_to);
+  m.before[expert] = up_to - both;
+  if (lane == 31) m.sum[expert / 32] = up_to;
+  return count;
+}
+
+// Writes the row of a slot, and the tile that begins with it.
+template <bool kAlone, int kExperts, int kList, int kWarps>
+__device__ __forceinline__ void write_row(const Memory<kExperts, kList>& m, const Few& p,
+                                          const Sums<kWarps>& sums, int expert, uint32_t token,
+                                          uint32_t slot) {
+  const auto id = static_cast<uint32_t>(expert);
+  const uint2 tokens = m.tokens[id];
+  const uint32_t begin = m.before[id] + sums.before(id / 32), below = (1u << token % 32) - 1;
+  uint32_t rank = __popc(tokens.x & below);
+  if (!kAlone && token >= 32) rank = __popc(tokens.x) + __popc(tokens.y & below);
+  const uint32_t row = (begin & 0xffff) + rank, tile = (begin >> 16) + (rank >> p.tile_shift);
+  p.position[slot] = static_cast<int>(row);
+  p.order[row] = static_cast<int>(slot);
+  if (rank == rank >> p.tile_shift << p.tile_shift && tile < p.tiles_max)
+    reinterpret_cast<int2*>(p.tiles)[tile] = int2{expert, static_cast<int>(row)};
+}
+
 // kAlone: a grid of one CTA with one team per token. kShared: there are shared slots. Only the last lines differ, but with one
 // kernel for both cases the compiler scheduled the earlier code differently, and one token took 0.03 to 0.07 us more.
 template <int kExperts, int kList, tile::TeamKind kKind, bool kAlone, bool kShared>
@@ -175,24 +219,9 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     if (holds) p.ids[slot] = of_slot.expert, p.weights[slot] = of_slot.weight * p.scale;
   }
   tile::release_next();
-  if (!kAlone) {
-    tile::barrier_wait(&m.arrived, 0);
-#pragma unroll 1
-    for (uint32_t i = tid; i < p.tokens * kSlotsMost; i += threads) {
-      const uint32_t t = i / kSlotsMost, id = m.id[t][i % kSlotsMost];
-      if (id != tile::kNoExpert) atomicOr(t < 32 ? &m.tokens[id].x : &m.tokens[id].y, 1u << t % 32);
-    }
-    __syncthreads();
-  }
+  if (!kAlone) take_ids(m, p, tid, threads);
   uint32_t count = 0;
-  if (tid < kExperts) {
-    count = __popc(m.tokens[tid].x) + (kAlone ? 0 : __popc(m.tokens[tid].y));
-    const uint32_t both = count | (count + p.tile_less_one) >> p.tile_shift << 16;
-    uint32_t up_to = both;
-    tile::add_lanes_before(static_cast<int>(lane), up_to);
-    m.before[tid] = up_to - both;
-    if (lane == 31) m.sum[warp] = up_to;
-  }
+  if (tid < kExperts) count = count_rows<kAlone>(m, p, tid);
   __syncthreads();
   alignas(16) Sums<kWarps> sums;
 #pragma unroll
@@ -200,18 +229,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     *reinterpret_cast<uint4*>(sums.of + w) = *reinterpret_cast<const uint4*>(m.sum + w);
   const uint32_t all = sums.before(kWarps);  // rows | tiles << 16 of all chosen experts
   const uint32_t tiles = (all >> 16) + (kShared ? p.shared_tiles : 0);
-  if (holds) {
-    const auto id = static_cast<uint32_t>(of_slot.expert);
-    const uint2 tokens = m.tokens[id];
-    const uint32_t begin = m.before[id] + sums.before(id / 32), below = (1u << token % 32) - 1;
-    uint32_t rank = __popc(tokens.x & below);
-    if (!kAlone && token >= 32) rank = __popc(tokens.x) + __popc(tokens.y & below);
-    const uint32_t row = (begin & 0xffff) + rank, tile = (begin >> 16) + (rank >> p.tile_shift);
-    p.position[slot] = static_cast<int>(row);
-    p.order[row] = static_cast<int>(slot);
-    if (rank == rank >> p.tile_shift << p.tile_shift && tile < p.tiles_max)
-      reinterpret_cast<int2*>(p.tiles)[tile] = int2{of_slot.expert, static_cast<int>(row)};
-  }
+  if (holds) write_row<kAlone>(m, p, sums, of_slot.expert, token, slot);
   if (tid < kExperts && blockIdx.x == 0) {
     p.row_count[tid] = static_cast<int>(count);
     p.row_begin[tid] = static_cast<int>((m.before[tid] + sums.before(warp)) & 0xffff);

@@ -4,7 +4,8 @@
 // rows of its slots.
 //
 // Wins    at 64 tokens of 256 and 384 experts and more, at 96 tokens of 128 and more (routing_candidates.csv).
-// Loses   to route_group_fewtokens_sm90 below, by 1.3 to 2.2 us at one token: one thread per expert finishes sooner.
+// Loses   to route_group_fewtokens_sm90 below, by 1.2 to 2.1 us at one token with plain launches and by 1.0 to 1.9 us with
+//         dependent ones: one thread per expert finishes sooner.
 // Limits  the requirements of need_team() (tile/few_tokens.cuh), row_align of 1, and 128 SMs if the CTAs form a grid.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
@@ -104,320 +105,35 @@ extern const Candidate<RouteGroup> route_group_lanes_sm90 = {
 
 #if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
-#include "backends/cuda/tile/cluster.cuh"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/grid_barrier.cuh"
-#include "backends/cuda/tile/lane_choice.cuh"
-#include "backends/cuda/tile/shared_slots.cuh"
-#include "backends/cuda/tile/warp.cuh"
+#include "backends/cuda/routing/route_group_lanes.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 using Args = RouteGroup::Args;
-// Count vectors that a CTA adds up: one per CTA of the cluster, or one per group of CTAs of the grid.
-constexpr int kSums = 16;
+using group_lanes::Lanes;
+static_assert(kClusterBlocks == group_lanes::kClusterBlocks && kGridBlocks == group_lanes::kGridBlocks &&
+              kThreadsMost == group_lanes::kThreadsMost);
 // So much shared memory that no second CTA fits on the SM. With dependent launches, two to four CTAs of a grid crowded onto the SMs
 // that became free first while other SMs stayed empty, which cost 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
-struct Lanes {
-  tile::TokenRule rule;
-  const void* logits;
-  int64_t logits_stride;
-  const float* bias;
-  int bf16, whole;  // whole: rows are 16-byte aligned
-  uint32_t tokens, tokens_per_block, words;
-  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that gives every expert 0 tiles, and 0
-  uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
-  tile::SharedSlots shared;
-  float scale;
-  int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
-  float* weights;
-  uint8_t* counts;       // [CTAs, experts] of a grid
-  uint32_t* grid_words;  // a zero word, left zero at the end
-};
-
-template <int kExperts, int kList, int kLanes>
-struct alignas(16) Memory {
-  using Shape = tile::LaneShape<kExperts, kList, kLanes>;
-  uint64_t arrived;                             // mbarrier: the counts of the cluster's CTAs have arrived
-  alignas(16) uint16_t count[kSums][kExperts];  // counts of a CTA or of a group of CTAs
-  // In a cluster: this CTA's counts. In a grid: the counts of the CTAs before it within its group.
-  alignas(16) uint16_t part[kExperts];
-  alignas(16) std::byte bias[Shape::template kRowBytes<4>];
-  uint32_t begin[kExperts];            // first row
-  uint32_t before[kExperts];           // rows of the CTAs before this one
-  uint32_t tile_begin[kExperts];       // first tile
-  uint32_t of_warp[2][kExperts / 32];  // rows and tiles per warp
-  tile::LaneMemory<Shape::kTokens> warp[kThreadsMost / 32];
-};
-// Follows Memory: the mask [experts, words], slots and weights [tokens per CTA, kList], and each warp's rows of logits.
-template <int kExperts, int kList, int kLanes>
-size_t shared_bytes(const Lanes& p, int threads) {
-  using M = Memory<kExperts, kList, kLanes>;
-  const auto warps = static_cast<size_t>(threads / 32), tokens = size_t{p.tokens_per_block};
-  const size_t a_pass = warps * M::Shape::kTokens, rows = tokens > a_pass ? 2 * a_pass : a_pass;
-  const size_t slots = tokens * kList;
-  return sizeof(M) + size_t{kExperts} * p.words * 4 + (slots * 8 + 15) / 16 * 16 +
-         rows * M::Shape::template kRowBytes<4>;
-}
-
-// The number of this CTA's tokens that chose an expert.
-__device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t words, uint32_t expert) {
-  uint32_t count = __popc(mask[expert * words]);
-#pragma unroll 1
-  for (uint32_t w = 1; w < words; ++w) count += __popc(mask[expert * words + w]);
-  return count;
-}
-
-// Sends this CTA's counts, in m.part, to all CTAs of the cluster. A warp serves some of the CTAs; a lane sends 8 experts.
-template <class M>
-__device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, uint32_t warps) {
-  constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t);
-#pragma unroll 1
-  for (uint32_t e = 8 * lane; e < kExperts; e += 256) {
-    const uint4 counts = *reinterpret_cast<const uint4*>(m.part + e);
-    const uint32_t at = tile::shared_address(&m.count[tile::cluster_rank()][e]);
-#pragma unroll 1
-    for (uint32_t to = warp; to < kClusterBlocks; to += warps)
-      tile::store_remote(tile::remote_address(at, to), counts,
-                         tile::remote_address(tile::shared_address(&m.arrived), to));
-  }
-}
-
-// Adds up rows of 16 bytes, byte by byte, into 16 numbers: the rows among kRows for which take(row) is true. small: no byte sum
-// of 4 rows reaches 256.
-template <int kRows, class Take>
-__device__ __forceinline__ void add_bytes(uint16_t* to, const uint4 (&row)[kRows], bool small, Take take) {
-  uint32_t even[4] = {}, odd[4] = {}, bytes[4] = {};
-  const auto widen = [&] {
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      even[w] += bytes[w] & 0x00ff00ff, odd[w] += bytes[w] >> 8 & 0x00ff00ff;
-      bytes[w] = 0;
-    }
-  };
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    if (take(i)) bytes[0] += row[i].x, bytes[1] += row[i].y, bytes[2] += row[i].z, bytes[3] += row[i].w;
-    if (!small || i % 4 == 3) widen();
-  }
-#pragma unroll
-  for (int w = 0; w < 4; w += 2) {
-    const auto pair = [&](int k) { return __byte_perm(even[k], odd[k], 0x5410); };
-    const auto next = [&](int k) { return __byte_perm(even[k], odd[k], 0x7632); };
-    reinterpret_cast<uint4*>(to)[w / 2] = uint4{pair(w), next(w), pair(w + 1), next(w + 1)};
-  }
-}
-
-// Reads the counts of all CTAs of the grid. Adds them up in kSums groups of adjacent CTAs, and sets `part` to the counts of the
-// CTAs before this one in its group. Returns the number of this CTA's group.
-template <class M>
-__device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t tid) {
-  constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t), kColumns = kExperts / 16;
-  constexpr int kEach = kGridBlocks / kSums;
-  const uint32_t sum = tid / kColumns, column = tid % kColumns * 16;
-  const uint32_t mine = blockIdx.x / kEach;
-  if (sum >= kSums) return mine;
-  uint4 row[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const uint32_t block = sum * kEach + i;
-    row[i] = block < gridDim.x ? __ldcg(reinterpret_cast<const uint4*>(p.counts + block * kExperts + column))
-                               : uint4{0, 0, 0, 0};
-  }
-  const bool small = p.tokens_per_block < 64;
-  add_bytes(m.count[sum] + column, row, small, [](int) { return true; });
-  if (sum == mine)
-    add_bytes(m.part + column, row, small,
-              [&](int i) { return static_cast<uint32_t>(i) < blockIdx.x % kEach; });
-  return mine;
-}
 
 // kGrid: the CTAs form a grid, otherwise a cluster.
 template <int kExperts, int kList, tile::TeamKind kKind, int kLanes, bool kGrid>
 __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_constant__ Lanes p) {
   extern __shared__ uint4 shared[];
-  using M = Memory<kExperts, kList, kLanes>;
-  using Shape = typename M::Shape;
-  auto& m = *reinterpret_cast<M*>(shared);
-  const uint32_t tid = threadIdx.x, threads = blockDim.x, lane = tid % 32, warps = threads / 32;
-  // The shuffle tells the compiler that this is warp-uniform.
-  const uint32_t warp = __shfl_sync(tile::kAllLanes, tid / 32, 0);
-  const uint32_t sub = lane % kLanes, top_k = static_cast<uint32_t>(p.rule.top_k);
-  const uint32_t first = blockIdx.x * p.tokens_per_block;
-  const uint32_t here = first < p.tokens ? min(p.tokens_per_block, p.tokens - first) : 0;
-  const uint32_t slots = here * kList, slots_most = p.tokens_per_block * kList;
-  auto* mask = reinterpret_cast<uint32_t*>(&m + 1);
-  uint32_t* slot = mask + kExperts * p.words;  // the expert, later with its rank << 16
-  auto* weight = reinterpret_cast<float*>(slot + slots_most);
-  std::byte* rows = reinterpret_cast<std::byte*>(slot + (slots_most * 2 + 3) / 4 * 4);
-  constexpr uint32_t kRowBytes = Shape::template kRowBytes<4>;
-#pragma unroll 1
-  for (uint32_t i = tid; i < kExperts * p.words; i += threads) mask[i] = 0;
-  float bias = 0;
-  if (tile::kTeamRules[kKind].by_score && p.bias && tid < kExperts) bias = p.bias[tid];
-  if (!kGrid) {
-    if (tid == 0) {
-      tile::barrier_init(&m.arrived, 1);
-      tile::barrier_visible();
-    }
-    tile::cluster_arrive();
-  }
+  const group_lanes::Cta<kExperts, kList, kKind, kLanes, kGrid> cta(p, shared);
+  const float bias = cta.begin();
   tile::wait_for_previous();
-  // The tokens of a pass, Shape::kTokens per warp. Surplus lanes repeat the last token and do not write.
-  const uint32_t a_pass = warps * Shape::kTokens;
-  const auto rows_of = [&](uint32_t pass) {
-    return rows + (pass % 2 * a_pass + warp * Shape::kTokens) * kRowBytes;
-  };
-  const auto fetch = [&](uint32_t start, uint32_t pass) {
-    const uint32_t t = start + warp * Shape::kTokens + lane / kLanes;
-    if (start + warp * Shape::kTokens < here) {
-      const int64_t at = (first + min(t, here - 1)) * p.logits_stride;
-      std::byte* to = rows_of(pass) + lane / kLanes * kRowBytes;
-      if (p.bf16) {
-        tile::fetch_row<Shape, kLanes>(to, static_cast<const __nv_bfloat16*>(p.logits) + at, p.whole, sub);
-      } else {
-        tile::fetch_row<Shape, kLanes>(to, static_cast<const float*>(p.logits) + at, p.whole, sub);
-      }
-    }
-    tile::end_copies();
-  };
-  fetch(0, 0);
-  if (tile::kTeamRules[kKind].by_score && tid < kExperts)
-    reinterpret_cast<float*>(m.bias +
-                             tid / Shape::kPerLane * Shape::template kPitch<4>)[tid % Shape::kPerLane] = bias;
-  __syncthreads();  // mask and bias
-#pragma unroll 1
-  for (uint32_t start = 0, pass = 0; start < here; start += a_pass, ++pass) {
-    const uint32_t t = start + warp * Shape::kTokens + lane / kLanes;
-    if (start + a_pass < here) {
-      fetch(start + a_pass, pass + 1);
-      tile::wait_copies<1>();
-    } else {
-      tile::wait_copies<0>();
-    }
-    __syncwarp();
-    if (start + warp * Shape::kTokens >= here) continue;
-    const tile::Chosen chosen = tile::choose_by_lanes<kExperts, kList, kLanes, kKind>(
-        p.rule, rows_of(pass), p.bf16, reinterpret_cast<float*>(m.bias), m.warp[warp]);
-    if (t < here && sub < top_k) {
-      const auto id = static_cast<uint32_t>(chosen.expert);
-      slot[t * kList + sub] = id;
-      weight[t * kList + sub] = chosen.weight * p.scale;
-      atomicOr(mask + id * p.words + t / 32, 1u << t % 32);
-    }
-  }
+  cta.choose(bias);
   __syncthreads();
   // Not released at the start: CTAs of the next launch would crowd the SMs that become free first.
   tile::release_next();
-  if (tid < kExperts) {
-    const uint32_t count = count_bits(mask, p.words, tid);
-    if (kGrid) {
-      p.counts[blockIdx.x * kExperts + tid] = static_cast<uint8_t>(count);
-    } else {
-      m.part[tid] = static_cast<uint16_t>(count);
-    }
-  }
-  __syncthreads();
-  if (kGrid) {
-    if (tid == 0) tile::arrive_at_grid_barrier(p.grid_words);
-  } else {
-    tile::cluster_wait();
-    if (tid == 0) tile::barrier_expect(&m.arrived, sizeof m.count);
-    send_counts(m, lane, warp, warps);
-  }
-  // While the counts are in flight: work that does not depend on the other CTAs.
-#pragma unroll 1
-  for (uint32_t i = tid; i < slots; i += threads) {
-    const uint32_t t = i / kList, k = i % kList, at = (first + t) * p.shared.all + k;
-    if (k >= top_k) continue;
-    const uint32_t id = slot[i];
-    const uint32_t* bits = mask + id * p.words;
-    uint32_t rank = __popc(bits[t / 32] & ((1u << t % 32) - 1));
-#pragma unroll 1
-    for (uint32_t w = 0; w < t / 32; ++w) rank += __popc(bits[w]);
-    slot[i] = id | rank << 16;
-    p.ids[at] = static_cast<int>(id);
-    p.weights[at] = weight[i];
-  }
-  uint32_t mine = blockIdx.x;
-  if (kGrid) {
-    if (tid == 0) tile::wait_at_grid_barrier(p.grid_words, gridDim.x);
-    __syncthreads();
-    if (tid == 0) tile::leave_grid_barrier(p.grid_words, gridDim.x);
-    mine = gather_counts(m, p, tid);
-    __syncthreads();
-  } else {
-    tile::barrier_wait(&m.arrived, 0);
-  }
-  // Rows and tiles before each expert: prefix sums of two numbers, or of one word with 16 bits for each.
-  constexpr int kNumbers = kGrid ? 2 : 1;
-  uint32_t total = 0, own[kNumbers] = {}, up_to[kNumbers] = {}, all[kNumbers] = {};
-  if (tid < kExperts) {
-    uint32_t before = kGrid ? m.part[tid] : 0;
-#pragma unroll
-    for (uint32_t s = 0; s < kSums; ++s) {
-      const uint32_t n = m.count[s][tid];
-      total += n;
-      before += s < mine ? n : 0;
-    }
-    m.before[tid] = before;
-    const uint32_t tiles = (total + p.tile_less_one) >> p.tile_shift;
-    own[0] = kGrid ? total : total | tiles << 16;
-    own[kNumbers - 1] = kGrid ? tiles : own[0];
-#pragma unroll
-    for (int k = 0; k < kNumbers; ++k) {
-      up_to[k] = own[k];
-      tile::add_lanes_before(static_cast<int>(lane), up_to[k]);
-      if (lane == 31) m.of_warp[k][warp] = up_to[k];
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < kNumbers; ++k)
-#pragma unroll
-    for (uint32_t w = 0; w < kExperts / 32; ++w) {
-      const uint32_t n = m.of_warp[k][w];
-      up_to[k] += w < warp ? n : 0;
-      all[k] += n;
-    }
-  const auto rows_in = [](const uint32_t(&n)[kNumbers]) { return kGrid ? n[0] : n[0] & 0xffff; };
-  const auto tiles_in = [](const uint32_t(&n)[kNumbers]) { return kGrid ? n[kNumbers - 1] : n[0] >> 16; };
-  const uint32_t chosen_tiles = tiles_in(all), all_tiles = chosen_tiles + p.shared_tiles;
-  if (tid < kExperts) {
-    const uint32_t begin = rows_in(up_to) - total;
-    m.begin[tid] = begin;
-    m.tile_begin[tid] = tiles_in(up_to) - tiles_in(own);
-    if (blockIdx.x == 0) {
-      p.row_count[tid] = static_cast<int>(total);
-      p.row_begin[tid] = static_cast<int>(begin);
-      if (tid == kExperts - 1) p.row_begin[kExperts] = static_cast<int>(begin + total);
-      if (tid == 0 && p.tile_count) *p.tile_count = static_cast<int>(all_tiles);
-    }
-  }
-  __syncthreads();
-#pragma unroll 1
-  for (uint32_t i = tid; i < slots; i += threads) {
-    const uint32_t k = i % kList, at = (first + i / kList) * p.shared.all + k;
-    if (k >= top_k) continue;
-    const uint32_t id = slot[i] & 0xffff, within = m.before[id] + (slot[i] >> 16), row = m.begin[id] + within;
-    p.position[at] = static_cast<int>(row);
-    p.order[row] = static_cast<int>(at);
-    if (p.tiles_max > 0 && (within & p.tile_less_one) == 0)
-      reinterpret_cast<int2*>(p.tiles)[m.tile_begin[id] + (within >> p.tile_shift)] =
-          int2{static_cast<int>(id), static_cast<int>(row)};
-  }
-#pragma unroll 1
-  for (uint32_t i = all_tiles + blockIdx.x * threads + tid; i < p.tiles_max; i += gridDim.x * threads)
-    reinterpret_cast<int2*>(p.tiles)[i] = int2{-1, -1};
-  if (p.shared.count == 0) return;
-#pragma unroll 1
-  for (uint32_t t = tid; t < here; t += threads) {
-#pragma unroll 1
-    for (uint32_t which = 0; which < p.shared.count; ++which)
-      tile::put_shared_row(p, first + t, which, p.tokens * top_k, chosen_tiles);
-  }
+  cta.send_own_counts();
+  cta.write_choices();  // while the counts are in flight
+  const uint32_t chosen_tiles = cta.place_experts(cta.wait_for_counts());
+  cta.write_rows();
+  cta.write_rest(chosen_tiles);
 }
 
 struct Kernel {
@@ -428,7 +144,7 @@ template <int kExperts, int kList, tile::TeamKind kKind, int kLanes>
 Kernel kernel_by(Blocks blocks) {
   return {blocks == Blocks::kGrid ? route_lanes<kExperts, kList, kKind, kLanes, true>
                                   : route_lanes<kExperts, kList, kKind, kLanes, false>,
-          shared_bytes<kExperts, kList, kLanes>};
+          group_lanes::shared_bytes<kExperts, kList, kLanes>};
 }
 Kernel kernel_of(const RouteTopk::Problem& p, const Shares& s) {
 #define SLUICE_KERNEL(experts, list, kind)                                      \

@@ -8,8 +8,8 @@
 //
 // A kernel calls, in this order: begin_groups, wait_for_previous, place() for each slot, end_groups.
 #pragma once
-#include "backends/cuda/group_grid.h"
 #include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/group_grid.h"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/warp.cuh"
 #include "ops/group_rows.h"

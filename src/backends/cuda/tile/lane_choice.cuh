@@ -191,13 +191,86 @@ __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape
   slots->x[lane] = row[static_cast<uint32_t>(taken.expert)];
 }
 
+// The best c of a token, from its lanes' c. Returns false in the lanes of groups that are not kept.
+template <int kLanes, TeamKind kKind, int kList, int N>
+__device__ __forceinline__ bool best_of_token(float (&v)[kList], const float (&c)[N], uint32_t sub,
+                                              bool* odd) {
+  constexpr TeamRule kRule = kTeamRules[kKind];
+  constexpr int kEach = kRule.grouped ? 32 / N : 1;  // lanes per group
+  best_of_lane(v, c);
+  bool stays = true;
+#pragma unroll
+  for (int far = 1; far < kEach; far *= 2) merge_lanes(v, far);
+  if constexpr (kRule.grouped) {
+    stays = group_stays<kEach>(v[0], v[1], sub, odd);
+#pragma unroll
+    for (int i = 0; i < kList; ++i) v[i] = stays ? v[i] : -INFINITY;
+  }
+#pragma unroll
+  for (int far = kEach; far < kLanes; far *= 2) merge_lanes(v, far);
+  return stays;
+}
+
+// Turns a lane's logits into scores plus biases, and overwrites the row's logits with scores.
+template <TeamKind kKind, class Shape>
+__device__ __forceinline__ void score_row(float (&c)[Shape::kPerLane], LaneRow<Shape>& row,
+                                          const LaneRow<Shape>& bias, uint32_t sub) {
+  constexpr uint32_t n = Shape::kPerLane;
+  float b[n], made[n];
+  bias.load(b, sub);
+#pragma unroll
+  for (uint32_t i = 0; i < n; ++i) {
+    made[i] = kTeamRules[kKind].score == RoutingRule::Score::kSigmoid ? score_sigmoid(c[i])
+                                                                      : score_sqrt_softplus(c[i]);
+    c[i] = __fadd_rn(made[i], b[i]);
+  }
+  __syncwarp();  // all lanes have read their logits, which may be narrower than the scores
+  row.bf16 = 0;
+  row.store(made, sub);
+}
+
+// Lists the experts of a lane's `mask` from list[at] on.
+template <class Shape, class Mask>
+__device__ __forceinline__ void list_chosen(uint16_t* list, Mask mask, uint32_t at, uint32_t sub) {
+  constexpr uint32_t n = Shape::kPerLane;
+#pragma unroll 1
+  for (; mask; ++at) {
+    const int i = n > 32 ? __ffsll(static_cast<long long>(mask)) : __ffs(static_cast<int>(mask));
+    list[at] = static_cast<uint16_t>(sub * n + static_cast<uint32_t>(i) - 1);
+    mask &= mask - 1;
+  }
+}
+
+// The slot of a lane's listed expert, whose c is `own`: the number of listed experts before it. v: the token's list of c; all: the number
+// of listed experts. Experts with the same c are ordered by number, which takes the lanes' entries one by one.
+template <int kLanes, class Shape, int kList>
+__device__ __forceinline__ uint32_t rank_of(const float (&v)[kList], float own, uint32_t expert, uint32_t all,
+                                            int top_k, bool odd) {
+  uint32_t rank = 0;
+  bool ties = all != static_cast<uint32_t>(top_k);
+#pragma unroll
+  for (int i = 0; i < kList; ++i) {
+    rank += v[i] > own;
+    if (i > 0) ties |= v[i] == v[i - 1];
+  }
+  if (__any_sync(kAllLanes, ties && !odd)) {
+    rank = 0;
+#pragma unroll 1
+    for (int i = 0; i < static_cast<int>(Shape::kMost); ++i) {
+      const float other = __shfl_sync(kAllLanes, own, i, kLanes);
+      const uint32_t other_expert = __shfl_sync(kAllLanes, expert, i, kLanes);
+      if (i < static_cast<int>(all)) rank += other > own || (other == own && other_expert < expert);
+    }
+  }
+  return rank;
+}
+
 // rows: logits of the warp's tokens in shared memory, kRowBytes<4> apart. If the rule chooses by scores, the function overwrites
 // the logits with scores. Lane s < top_k of a token's lanes gets slot s. All lanes call it.
 template <int kExperts, int kList, int kLanes, TeamKind kKind>
 __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::byte* rows, int bf16,
                                                   float* bias_row, LaneMemory<32 / kLanes>& m) {
   using Shape = LaneShape<kExperts, kList, kLanes>;
-  using Score = RoutingRule::Score;
   constexpr TeamRule kRule = kTeamRules[kKind];
   constexpr uint32_t n = Shape::kPerLane;
   const uint32_t lane = threadIdx.x % 32, sub = lane % kLanes, token = lane / kLanes;
@@ -205,40 +278,18 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   const LaneRow<Shape> bias{reinterpret_cast<std::byte*>(bias_row), 0};
   float c[n];
   row.load(c, sub);
-  if constexpr (kRule.by_score) {
-    float b[n], made[n];
-    bias.load(b, sub);
-#pragma unroll
-    for (uint32_t i = 0; i < n; ++i) {
-      made[i] = kRule.score == Score::kSigmoid ? score_sigmoid(c[i]) : score_sqrt_softplus(c[i]);
-      c[i] = __fadd_rn(made[i], b[i]);
-    }
-    __syncwarp();  // all lanes have read their logits, which may be narrower than the scores
-    row.bf16 = 0;
-    row.store(made, sub);
-  }
+  if constexpr (kRule.by_score) score_row<kKind>(c, row, bias, sub);
   bool odd = false;
 #pragma unroll
   for (uint32_t i = 0; i < n; i += 2)
     odd |= !(c[i] <= c[i + 1 < n ? i + 1 : i] || c[i] > c[i + 1 < n ? i + 1 : i]);
   float v[kList];
-  best_of_lane(v, c);
-  bool stays = true;
-  constexpr int kEach = kRule.grouped ? 32 / static_cast<int>(n) : 1;  // lanes per group
-#pragma unroll
-  for (int far = 1; far < kEach; far *= 2) merge_lanes(v, far);
-  if constexpr (kRule.grouped) {
-    stays = group_stays<kEach>(v[0], v[1], sub, &odd);
-#pragma unroll
-    for (int i = 0; i < kList; ++i) v[i] = stays ? v[i] : -INFINITY;
-  }
-#pragma unroll
-  for (int far = kEach; far < kLanes; far *= 2) merge_lanes(v, far);
+  const bool stays = best_of_token<kLanes, kKind>(v, c, sub, &odd);
   float last = v[kList - 1];
 #pragma unroll
   for (int i = 0; i + 1 < kList; ++i) last = rule.top_k == i + 1 ? v[i] : last;
   float sum = 0;  // of the softmax over all experts
-  if constexpr (kRule.score == Score::kSoftmaxAll) {
+  if constexpr (kRule.score == RoutingRule::Score::kSoftmaxAll) {
 #pragma unroll
     for (uint32_t i = 0; i < n; ++i) sum += expf(c[i] - v[0]);
 #pragma unroll
@@ -259,32 +310,12 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   odd = odd_lanes >> token * kLanes & kOwn;
   if (odd) mask = 0;
   uint16_t* list = m.list + token * kLanes;
-#pragma unroll 1
-  for (uint32_t at = up_to - count; mask; ++at) {
-    const int i = n > 32 ? __ffsll(static_cast<long long>(mask)) : __ffs(static_cast<int>(mask));
-    list[at] = static_cast<uint16_t>(sub * n + static_cast<uint32_t>(i) - 1);
-    mask &= mask - 1;
-  }
+  list_chosen<Shape>(list, mask, up_to - count, sub);
   __syncwarp();
   const bool mine = !odd && sub < all;
   const uint32_t expert = mine ? list[sub] : 0;
   const float x = row[expert], own = choice_of<kKind>(x, bias, expert);
-  uint32_t rank = 0;
-  bool ties = all != static_cast<uint32_t>(rule.top_k);
-#pragma unroll
-  for (int i = 0; i < kList; ++i) {
-    rank += v[i] > own;
-    if (i > 0) ties |= v[i] == v[i - 1];
-  }
-  if (__any_sync(kAllLanes, ties && !odd)) {
-    rank = 0;
-#pragma unroll 1
-    for (int i = 0; i < static_cast<int>(Shape::kMost); ++i) {
-      const float other = __shfl_sync(kAllLanes, own, i, kLanes);
-      const uint32_t other_expert = __shfl_sync(kAllLanes, expert, i, kLanes);
-      if (i < static_cast<int>(all)) rank += other > own || (other == own && other_expert < expert);
-    }
-  }
+  const uint32_t rank = rank_of<kLanes, Shape>(v, own, expert, all, rule.top_k, odd);
   if (mine && rank < static_cast<uint32_t>(rule.top_k)) {
     m.slot[token].id[rank] = static_cast<uint16_t>(expert);
     m.slot[token].x[rank] = x;

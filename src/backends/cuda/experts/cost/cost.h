@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backends/cuda/card.h"
-#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/config.h"
 #include "backends/cuda/experts/cost/profile.h"
 #include "ops/grouped_mlp.h"
 

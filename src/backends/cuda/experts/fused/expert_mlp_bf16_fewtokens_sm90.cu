@@ -5,56 +5,22 @@
 // Loses   to the unfused kernels (expert_gemm_bf16_stream_sm90) with more slots than a warp can group by expert; it refuses those.
 // Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_mlp.h.
-#include "backends/cuda/experts/cards.h"
+#include "backends/cuda/experts/fused/fewtokens_candidate.h"
 
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_fewtokens(r, p, d);
-  need_type(r, "w", p.w, DType::kBF16, "tensor core operand");
-  return r;
-}
-
-// Fitted at 1 to 4 tokens on an H200 to a tensor-parallel part of Qwen3-235B, to Qwen3-30B and to an expert-parallel part of DeepSeek V3.
-// Within 6% of the time less 2.5 us: the cost of one token of Qwen3-30B is 24.0 us, and it takes 25.
-double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return fewtokens_us(p, d, {.begin_us = 10 - 2.5, .memory_share = 0.97});
-}
-
-struct Launcher {
-  static Status enqueue(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
-};
-
-}  // namespace
-
-extern const Candidate<ExpertMlp> expert_mlp_bf16_fewtokens_sm90 = {
+constexpr FewTokensData kData = {
     .name = "cuda.expert_mlp.bf16_fewtokens_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = fewtokens_workspace_bytes,
-    .enqueue = enqueue_of<ExpertMlp, Launcher>(),
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
+    .weights = DType::kBF16,
+    .why = "tensor core operand",
+    // Fitted at 1 to 4 tokens on an H200 to a tensor-parallel part of Qwen3-235B, to Qwen3-30B and to an expert-parallel part of
+    // DeepSeek V3. Within 6% of the time less 2.5 us: the cost of one token of Qwen3-30B is 24.0 us, and it takes 25.
+    .cost = {.begin_us = 10 - 2.5, .memory_share = 0.97},
 };
-
-}  // namespace sluice::cuda
-
-#if defined(__CUDACC__)
-#include "backends/cuda/experts/fused/fused_fewtokens.cuh"
-
-namespace sluice::cuda {
-namespace {
-
-Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
-  return enqueue_fewtokens<Bf16Weights>(expert_mlp_bf16_fewtokens_sm90.name, ExpertMlp::with_f32_g(p), a, w,
-                                        stream);
-}
 
 }  // namespace
 
+extern const Candidate<ExpertMlp> expert_mlp_bf16_fewtokens_sm90 = FewTokensCandidate<kData>::make();
+
 }  // namespace sluice::cuda
-#endif

@@ -7,56 +7,22 @@
 // Limits  32 slots, 64 for small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not
 //         depend on the batch.
 // Source  original; the contract is ops/expert_mlp.h.
-#include "backends/cuda/experts/cards.h"
+#include "backends/cuda/experts/fused/fewtokens_candidate.h"
 
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_fewtokens(r, p, d);
-  need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
-  return r;
-}
-
-// Fitted at 1 to 10 tokens on an H200 to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro. Within 9% for
-// one token of V4 Flash, within 6% otherwise.
-double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return fewtokens_us(p, d, {.begin_us = 11.9, .memory_share = 0.936});
-}
-
-struct Launcher {
-  static Status enqueue(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
-};
-
-}  // namespace
-
-extern const Candidate<ExpertMlp> expert_mlp_mxfp4_fewtokens_sm90 = {
+constexpr FewTokensData kData = {
     .name = "cuda.expert_mlp.mxfp4_fewtokens_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = fewtokens_workspace_bytes,
-    .enqueue = enqueue_of<ExpertMlp, Launcher>(),
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
+    .weights = DType::kE2M1,
+    .why = "dequantised in registers",
+    // Fitted at 1 to 10 tokens on an H200 to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro. Within 9% for
+    // one token of V4 Flash, within 6% otherwise.
+    .cost = {.begin_us = 11.9, .memory_share = 0.936},
 };
-
-}  // namespace sluice::cuda
-
-#if defined(__CUDACC__)
-#include "backends/cuda/experts/fused/fused_fewtokens.cuh"
-
-namespace sluice::cuda {
-namespace {
-
-Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
-  return enqueue_fewtokens<Mxfp4Weights>(expert_mlp_mxfp4_fewtokens_sm90.name, ExpertMlp::with_f32_g(p), a, w,
-                                         stream);
-}
 
 }  // namespace
 
+extern const Candidate<ExpertMlp> expert_mlp_mxfp4_fewtokens_sm90 = FewTokensCandidate<kData>::make();
+
 }  // namespace sluice::cuda
-#endif

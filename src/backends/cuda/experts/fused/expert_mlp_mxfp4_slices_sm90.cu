@@ -7,8 +7,8 @@
 // Limits  16 slots of all tokens; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the
 //         batch.
 // Source  original; the contract is ops/expert_mlp.h.
-#include "backends/cuda/experts/between.h"
 #include "backends/cuda/experts/cards.h"
+#include "backends/cuda/experts/mlp_workspace.h"
 
 namespace sluice::cuda {
 namespace {

@@ -10,9 +10,9 @@
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/combine_rows.h"
-#include "backends/cuda/experts/between.h"
 #include "backends/cuda/experts/cost/cost.h"
 #include "backends/cuda/experts/fused/fused_fewtokens_short.cuh"
+#include "backends/cuda/experts/mlp_workspace.h"
 #include "backends/cuda/launch.h"
 
 namespace sluice::cuda {

@@ -14,7 +14,7 @@
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h. Cost: from the memory rate.
 #include "backends/cuda/experts/cards.h"
-#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/config.h"
 #include "backends/cuda/experts/cost/cost.h"
 
 namespace sluice::cuda {

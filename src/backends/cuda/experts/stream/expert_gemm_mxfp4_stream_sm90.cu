@@ -13,7 +13,7 @@
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/experts/cards.h"
-#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/config.h"
 #include "backends/cuda/experts/cost/cost.h"
 
 namespace sluice::cuda {

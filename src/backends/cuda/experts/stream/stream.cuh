@@ -329,6 +329,33 @@ struct LaneRows {
   }
 };
 
+// Adds the products of k blocks `k` to `k_end` to d, and releases their stages.
+template <int N, int kTeams, class Weights>
+__device__ __forceinline__ void multiply_stages(float (&d)[2][N / 8][4], const OperandsAt& at,
+                                                StreamMemory<N, kTeams, Weights>& m, int team,
+                                                tile::RingPlace& place, int& k, int k_end) {
+  using S = Stage<N, Weights>;
+#pragma unroll 1
+  for (; k + S::kSteps <= k_end; k += S::kSteps) {
+    tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
+    multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
+    tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
+    place.step(S::kStages);
+  }
+  if (S::kSteps > 1 && k < k_end) {
+    tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
+#pragma unroll 1
+    for (int i = 0; i < k_end - k; ++i) {
+      const OperandsAt step = {at.codes + i * Weights::kCodeBytes,
+                               at.scales + i * Weights::kScaleBytes,
+                               {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
+      multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
+    }
+    tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
+    place.step(S::kStages);
+  }
+}
+
 // A consumer warp, for one of the four slabs of a row block. Returns the ring place of the stage that published the end of the units; that
 // stage is full and not released.
 template <int N, int kTeams, class Work, class Weights>
@@ -342,7 +369,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       ring + S::kScales + Weights::scales_at(slab, lane),
       {ring + tile::swizzled(lane % 8, lane / 8 * 16), ring + tile::swizzled(lane % 8, lane / 8 * 16 + 64)}};
   tile::RingPlace place;
-  int turn = 0;
+  int buffer = 0;  // of the sums of teams that share a unit; these alternate
 #pragma unroll 1
   while (true) {
     tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
@@ -371,25 +398,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       if constexpr (Work::kLoadsEarly) {
         if (has_partials && k_end == range.end) partials = work.load_partials(unit, slab);
       }
-#pragma unroll 1
-      for (; k + S::kSteps <= k_end; k += S::kSteps) {
-        tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
-        multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
-        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
-        place.step(S::kStages);
-      }
-      if (S::kSteps > 1 && k < k_end) {
-        tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
-#pragma unroll 1
-        for (int i = 0; i < k_end - k; ++i) {
-          const OperandsAt step = {at.codes + i * Weights::kCodeBytes,
-                                   at.scales + i * Weights::kScaleBytes,
-                                   {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
-          multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
-        }
-        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
-        place.step(S::kStages);
-      }
+      multiply_stages(d, at, m, team, place, k, k_end);
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i], last[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
       k = k_end;
@@ -398,8 +407,8 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       }
     } while (k < range.end);
     if (shared) {
-      float* sums = &m.sums[turn][0][0][slab * 32 + lane];
-      turn ^= 1;
+      float* sums = &m.sums[buffer][0][0][slab * 32 + lane];
+      buffer ^= 1;
       if (!has_epilogue) {  // the first of two teams has summed its splits in order; each of four teams has only one split
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i] + last[i];

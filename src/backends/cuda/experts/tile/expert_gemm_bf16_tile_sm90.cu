@@ -7,49 +7,16 @@
 // Loses   to bf16_stream_sm90 below: SMs idle while the last tiles run. 128 tokens (8 rows per expert) take 294 us against 287 us.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-bf16-experts.md.
-#include "backends/cuda/experts/cost/cost.h"
-#include "backends/cuda/experts/tile/tile_call.h"
+#include "backends/cuda/experts/tile/tile_candidate.h"
 
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_expert_blocks(r, p, d);
-  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
-  return r;
-}
-
-struct Launcher {
-  static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
-                        Workspace, Stream);
-};
+constexpr TileKernelData kData = {
+    .name = "cuda.expert_gemm.bf16_tile_sm90", .weights = DType::kBF16, .why = "wgmma operand"};
 
 }  // namespace
 
-extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = {
-    .name = "cuda.expert_gemm.bf16_tile_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = tile_configs,
-    .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
-    .launch_text = tile_launch_text,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
-
-#if defined(__CUDACC__)
-
-namespace {
-
-Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
-                         const ExpertGemm::Args& a, Workspace w, Stream stream) {
-  return enqueue_tiles(expert_gemm_bf16_tile_sm90.name, p, launches, a, w, stream);
-}
-
-}  // namespace
-
-#endif
+extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = TileCandidate<kData>::make();
 
 }  // namespace sluice::cuda

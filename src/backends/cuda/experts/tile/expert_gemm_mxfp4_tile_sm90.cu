@@ -4,55 +4,24 @@
 // launch copies them into order. CTA pairs instead load each row once for 384 weight rows, by one TMA box per row, or they gather rows
 // into order while they multiply (tile_configs.cc).
 //
-// Wins    from 8 rows per expert on: each decoded weight serves all rows of a tile. A layer of gpt-oss-120b takes 421 us against 426
-//         us of mxfp4_both_sm90 at 256 tokens, of gpt-oss-20b 203 us against 260 us at 512 (mxfp4_candidates.csv).
-// Loses   to mxfp4_stream_sm90 up to 2 rows per expert, because SMs idle while the last tiles run: more than 358 us against 351 us at 64
-//         tokens of gpt-oss-120b. To grouped_mlp_mxfp4_both_sm90 at 8 to 32 rows per expert of gpt-oss-20b.
+// Wins    from 64 rows per expert on, for gpt-oss-120b at 8 and 16 too: each decoded weight serves all rows of a tile. A layer of
+//         gpt-oss-20b takes 203.2 us against 260.1 us of grouped_mlp_mxfp4_both_sm90 at 512 tokens, of gpt-oss-120b 420.5 us against
+//         425.5 us at 256 (mxfp4_candidates.csv).
+// Loses   to mxfp4_stream_sm90 up to 4 rows per expert, because SMs idle while the last tiles run: 360.5 us against 351.3 us at 64
+//         tokens of gpt-oss-120b. To grouped_mlp_mxfp4_both_sm90 at 8 to 32 rows per expert of gpt-oss-20b (119.8 us at 64 tokens
+//         against 127.8 us), and at 32 rows per expert of gpt-oss-120b (543.4 us at 1024 tokens against 549.6 us).
 // Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-mxfp4.md.
-#include "backends/cuda/experts/cost/cost.h"
-#include "backends/cuda/experts/tile/tile_call.h"
+#include "backends/cuda/experts/tile/tile_candidate.h"
 
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_expert_blocks(r, p, d);
-  need_type(r, "w", p.w, DType::kE2M1, "decoded in registers");
-  return r;
-}
-
-struct Launcher {
-  static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
-                        Workspace, Stream);
-};
+constexpr TileKernelData kData = {
+    .name = "cuda.expert_gemm.mxfp4_tile_sm90", .weights = DType::kE2M1, .why = "decoded in registers"};
 
 }  // namespace
 
-extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
-    .name = "cuda.expert_gemm.mxfp4_tile_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = tile_configs,
-    .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
-    .launch_text = tile_launch_text,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
-
-#if defined(__CUDACC__)
-
-namespace {
-
-Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
-                         const ExpertGemm::Args& a, Workspace w, Stream stream) {
-  return enqueue_tiles(expert_gemm_mxfp4_tile_sm90.name, p, launches, a, w, stream);
-}
-
-}  // namespace
-
-#endif
+extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = TileCandidate<kData>::make();
 
 }  // namespace sluice::cuda

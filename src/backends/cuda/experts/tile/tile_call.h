@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "backends/cuda/experts/config.h"
+#include "backends/cuda/experts/cost/config.h"
 
 namespace sluice::cuda {
 

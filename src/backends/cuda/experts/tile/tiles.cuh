@@ -282,6 +282,31 @@ __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const E
   }
 }
 
+// A warp of the producer warpgroup: fetches weights or rows of x.
+template <class C>
+__device__ __forceinline__ void produce(const ExpertParameters& p, const ExpertMaps<C>& x,
+                                        const PairGather& gather, const TileSchedule<C>& list,
+                                        TileRing<C>& ring, int warp) {
+  if (warp < C::kWeightWarps) {
+    fetch_weights(OneProduct<C>{p, list}, ring, warp);
+    if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
+    return;
+  }
+  if (!p.follows) tile::wait_for_previous();
+  if constexpr (C::kWholeBoxes) {
+    if (warp == C::kWeightWarps) {
+      fetch_boxes(p, x, gather, ring);
+    } else if constexpr (C::kGathers) {
+      const int gather_warp = warp - C::kWeightWarps - 1;
+      gather_pair_rows<C>(p, gather, list, ring.gather_place(gather_warp), gather_warp);
+    }
+  } else if constexpr (C::kRows == XSource::kRowBoxes) {
+    fetch_token_boxes(p, x.of[0], ring, warp - 1);
+  } else {
+    fetch_rows(OneProduct<C>{p, list}, ring);
+  }
+}
+
 // A launch that follows another launch of the same product starts after all CTAs of that launch have waited and released. By then
 // everything that it reads is written, so it does not wait. Only its CTA 0 waits before it ends, so a launch that waits for this launch
 // has then waited for both (tile/dependent.cuh).
@@ -326,24 +351,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
     if constexpr (C::kGroups > 1) tile::keep_registers<C::kProducerRegisters>();
-    if (warp < C::kWeightWarps) {
-      fetch_weights(OneProduct<C>{p, list}, ring, warp);
-      if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
-    } else {
-      if (!p.follows) tile::wait_for_previous();
-      if constexpr (C::kWholeBoxes) {
-        if (warp == C::kWeightWarps) {
-          fetch_boxes(p, x, gather, ring);
-        } else if constexpr (C::kGathers) {
-          const int gather_warp = warp - C::kWeightWarps - 1;
-          gather_pair_rows<C>(p, gather, list, ring.gather_place(gather_warp), gather_warp);
-        }
-      } else if constexpr (C::kRows == XSource::kRowBoxes) {
-        fetch_token_boxes(p, x.of[0], ring, warp - 1);
-      } else {
-        fetch_rows(OneProduct<C>{p, list}, ring);
-      }
-    }
+    produce(p, x, gather, list, ring, warp);
   } else {
     if (!p.follows) tile::wait_for_previous();
     tile::release_next();

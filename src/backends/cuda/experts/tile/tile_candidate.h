@@ -1,0 +1,39 @@
+// The kernel descriptors of the tile kernels, which differ only in data. Their .cu files say when each wins and loses.
+#pragma once
+#include "backends/cuda/experts/cost/cost.h"
+#include "backends/cuda/experts/tile/tile_call.h"
+
+namespace sluice::cuda {
+
+struct TileKernelData {
+  std::string_view name;
+  DType weights;
+  std::string_view why;  // why no other type of weights: the end of the refusal
+};
+
+template <const TileKernelData& kData>
+struct TileCandidate {
+  static Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+    Refusal r;
+    need_expert_blocks(r, p, d);
+    need_type(r, "w", p.w, kData.weights, kData.why);
+    return r;
+  }
+  static Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+                        const ExpertGemm::Args& a, Workspace w, Stream stream) {
+    return enqueue_tiles(kData.name, p, launches, a, w, stream);
+  }
+  static constexpr Candidate<ExpertGemm> make() {
+    return {.name = kData.name,
+            .backend = Backend::kCuda,
+            .supports = supports,
+            .configs = tile_configs,
+            .enqueue_config = enqueue_config_of<ExpertGemm, TileCandidate>(),
+            .launch_text = tile_launch_text,
+            .batch_invariant = true,
+            .alignment_bytes = 16,
+            .planned = !kHasKernels};
+  }
+};
+
+}  // namespace sluice::cuda
