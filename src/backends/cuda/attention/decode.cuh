@@ -22,6 +22,7 @@
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/warp.cuh"
+#include "backends/cuda/tile/ring.cuh"
 
 namespace sluice::cuda::attention {
 

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/tile/e4m3.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda::attention {

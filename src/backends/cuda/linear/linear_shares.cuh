@@ -18,6 +18,7 @@
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/warp.cuh"

@@ -5,6 +5,7 @@
 #include "backends/cuda/linear/linear_stream.h"
 #include "backends/cuda/tile/divisor.cuh"
 #include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda::stream {

@@ -7,6 +7,7 @@
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"

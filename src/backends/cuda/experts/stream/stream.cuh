@@ -26,6 +26,7 @@
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda {

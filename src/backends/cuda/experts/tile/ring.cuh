@@ -4,6 +4,7 @@
 #include "backends/cuda/experts/tile/producer_gather.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/shared.cuh"
 
 namespace sluice::cuda {
