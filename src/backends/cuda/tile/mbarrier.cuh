@@ -35,10 +35,12 @@ __device__ __forceinline__ void barrier_visible() {
 }
 
 // One arrival that also adds to the expected bytes of this phase.
-__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(bytes)
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  barrier_expect(shared_address(barrier), bytes);
 }
 
 // barrier_expect by one lane of a converged warp. All lanes call it. Bytes may arrive before they are expected, but not before
