@@ -21,6 +21,8 @@
 #include "backends/cuda/tile/registers.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
+#include "backends/cuda/tile/ring.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 #include "backends/cuda/tile/warp.cuh"
 #include "backends/cuda/tile/wgmma.cuh"
 
@@ -38,12 +40,10 @@ inline Status launch_linear_any(std::string_view name, const Linear::Problem& p,
 }
 
 template <class C>
-__device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, uint8_t* shared, int warp) {
+__device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, uint32_t base, int warp) {
 #pragma unroll 1
-  for (int i = warp; i < p.at.stages; i += C::kThreads / 32) {
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.full) + i, 1);
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.empty) + i, 4 * C::kGroups);
-  }
+  for (int i = warp; i < p.at.stages; i += C::kThreads / 32)
+    linear_ring(p, base).init_by_warp(i, 1, 4 * C::kGroups);
 }
 
 // The producer warp. It loads the weights of the first stages before the previous launch has ended.
@@ -56,29 +56,28 @@ __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUten
   tile::RingPlace place;
   int begun = min(p.at.stages, mine.steps);
   LinearTilePlace to = linear_tile_place<C>(p, mine.tile);
-  const auto full = [&](uint32_t stage) { return base + p.at.full + 8 * stage; };
+  const tile::Ring ring = linear_ring(p, base);
 #pragma unroll 1
   for (int i = 0; i < begun; ++i) {
-    tile::barrier_expect_by_warp(full(i), C::kStageBytes);
-    tile::copy_box_by(policy, base + i * C::kStageBytes, w, (mine.first_step + i) * kBlock, to.feature,
-                      full(i));
+    const uint32_t full = ring.expect_by_warp(i, C::kStageBytes);
+    tile::copy_box_by(policy, base + i * C::kStageBytes, w, (mine.first_step + i) * kBlock, to.feature, full);
   }
   tile::wait_for_previous();
 #pragma unroll 1
   for (int i = 0; i < begun; ++i)
     tile::copy_box(base + i * C::kStageBytes + C::kWeightBytes, x, (mine.first_step + i) * kBlock, to.token,
-                   full(i));
+                   ring.full_of(i));
   place.step_by(static_cast<uint32_t>(begun), static_cast<uint32_t>(p.at.stages));
 #pragma unroll 1
   for (int tile = mine.tile; tile < p.tiles; tile += mine.stride, begun = 0) {
     to = linear_tile_place<C>(p, tile);
 #pragma unroll 1
     for (int i = begun; i < mine.steps; ++i) {
-      tile::barrier_wait_by_warp(base + p.at.empty + 8 * place.stage, place.parity ^ 1);
-      const uint32_t stage = base + place.stage * C::kStageBytes;
-      tile::barrier_expect_by_warp(full(place.stage), C::kStageBytes);
-      tile::copy_box_by(policy, stage, w, (mine.first_step + i) * kBlock, to.feature, full(place.stage));
-      tile::copy_box(stage + C::kWeightBytes, x, (mine.first_step + i) * kBlock, to.token, full(place.stage));
+      ring.acquire_by_warp(place);
+      const uint32_t stage = base + place.stage * C::kStageBytes,
+                     full = ring.expect_by_warp(place.stage, C::kStageBytes);
+      tile::copy_box_by(policy, stage, w, (mine.first_step + i) * kBlock, to.feature, full);
+      tile::copy_box(stage + C::kWeightBytes, x, (mine.first_step + i) * kBlock, to.token, full);
       place.step(static_cast<uint32_t>(p.at.stages));
     }
   }
@@ -91,14 +90,15 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
   const uint64_t a = tile::describe_tile(base + static_cast<uint32_t>(group) * C::kGroupBytes),
                  b = tile::describe_tile(base + C::kWeightBytes);
   const uint32_t one = threadIdx.x % 32 == 0;
-  uint32_t full = base + p.at.full, empty = base + p.at.empty, stages = p.at.stages, before = 0;
+  tile::Ring ring = linear_ring(p, base);
+  uint32_t stages = p.at.stages, before = 0;
   // Without this, the compiler recomputes these values in every step.
-  asm volatile("" : "+r"(full), "+r"(empty), "+r"(stages));
+  asm volatile("" : "+r"(ring.full), "+r"(ring.empty), "+r"(stages));
 #pragma unroll
   for (float& sum : d) sum = 0;
 #pragma unroll 1
   for (int i = 0; i < steps; ++i) {
-    tile::barrier_wait(full + 8 * place.stage, place.parity);
+    ring.wait(place);
     const uint64_t stage = place.stage * (C::kStageBytes / tile::kDescribed);
     tile::fence_operands();
 #pragma unroll
@@ -106,13 +106,13 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
       tile::multiply<C::kN>(d, a + stage + k * tile::kNext16, b + stage + k * tile::kNext16, 1);
     tile::commit_group();
     tile::wait_groups<1>();
-    tile::arrive_by_lane(empty + 8 * before, one & static_cast<uint32_t>(i > 0));
+    ring.release(before, one & static_cast<uint32_t>(i > 0));
     before = place.stage;
     place.step(stages);
   }
   tile::wait_groups<0>();
   tile::hold(d);
-  tile::arrive_by_lane(empty + 8 * before, one);
+  ring.release(before, one);
 }
 
 // Sends the other CTAs of the cluster this CTA's sums of their rows, 16 bytes per thread and group of eight. Then adds up the sums of its
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
     tile::prefetch_map(w);
     tile::prefetch_map(x);
   }
-  linear_init_ring<C>(p, shared, warp);
+  linear_init_ring<C>(p, tile::shared_address(shared), warp);
   if (warp == 0) tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.received), 1);
   if constexpr (C::kBoxed) LinearBoxes<C>::init(shared, p.at);
   tile::barrier_visible();
