@@ -200,16 +200,16 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     const bool in_cluster = p.splits > 1 || p.shared();
     tile::release_next();
     constexpr bool kByCopies = kSource == RouterSource::kCopies;
+    const uint32_t barriers = tile::shared_address(shared) + p.barriers_offset;
+    const tile::Ring ring{barriers, barriers + p.stages * tile::Ring::kBytes};
     if (warp == kWarps) {
       tile::prefetch_map(w);
       if constexpr (kByCopies) tile::prefetch_map(x);
     }
     // To initialise a barrier takes about 30 clocks, so each warp initialises some of them.
 #pragma unroll 1
-    for (int i = warp; i < p.stages; i += kThreads / kWarp) {
-      tile::barrier_init_by_warp(full + i, 1 + (kByCopies ? 0 : kPlainWarps));
-      tile::barrier_init_by_warp(empty + i, kGroups * Mainloop::arrivals(p));
-    }
+    for (int i = warp; i < p.stages; i += kThreads / kWarp)
+      ring.init_by_warp(i, 1 + (kByCopies ? 0 : kPlainWarps), kGroups * Mainloop::arrivals(p));
     if (warp == 0) tile::barrier_init_by_warp(all_here, 1);
     tile::barrier_visible();
     __syncthreads();
@@ -219,9 +219,9 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     if (warp >= kWarps) {
       if (p.shared()) tile::cluster_wait();
       if constexpr (kByCopies)
-        Base::produce(w, x, p, at, shared, full, empty);
+        Base::produce(w, x, p, at, shared, ring);
       else
-        Base::produce_plain(w, p, at, shared, full, empty);
+        Base::produce_plain(w, p, at, shared, ring);
       if (p.splits > 1) {
         if (!p.shared()) tile::cluster_wait();
         tile::cluster_arrive();
