@@ -209,11 +209,11 @@ struct Kernel {
                                         uint32_t have) const {
     const tile::RingPlace place = fetch.place;
     const uint32_t at = fetch.ring + place.stage * S::kBytes;
-    uint64_t* full = &m.few.stream.full[fetch.team][place.stage];
-    const uint32_t counted = tile::shared_address(full);
+    const tile::Ring ring = m.few.stream.ring(fetch.team);
+    const uint32_t counted = ring.full_of(place.stage);
     const int k = first_block(share) + box * group_warps() * kBox;
     uint32_t bytes = 0;
-    tile::barrier_wait_by_warp(&m.few.stream.empty[fetch.team][place.stage], place.parity ^ 1);
+    ring.acquire_by_warp(place);
     if (n == 0) fetch.publish(at, {unit.listed, static_cast<int>(have), 0, 0});
 #pragma unroll 1
     for (int g = 0; g < p.groups; ++g) {
@@ -227,8 +227,7 @@ struct Kernel {
       bytes += group_warps() * kBox * (kSlabCodes + kSlabScales);
       ++unit.entry, unit.wrap();
     }
-    tile::barrier_expect_by_warp(full, bytes);
-    tile::barrier_arrive(full);
+    tile::barrier_arrive(ring.expect_by_warp(place.stage, bytes));
     __syncwarp();
     fetch.place.step(S::kStages);
   }
@@ -311,7 +310,7 @@ struct Kernel {
       float d[2][1][4] = {};
 #pragma unroll 1
       for (int box = 0; box < p.boxes; ++box) {
-        tile::barrier_wait_by_warp(&m.few.stream.full[team][place.stage], place.parity);
+        m.few.stream.ring(team).wait_by_warp(place);
         Weights::Operands<kColumns> of[2];
         const auto load = [&](int i) {
           const uint32_t stage = place.stage * S::kBytes, on = i * tile::kSwizzledRowBytes;
@@ -324,8 +323,7 @@ struct Kernel {
           if (i + 1 < kBox) load(i + 1);
           of[i % 2].multiply(d);
         }
-        tile::arrive_by_lane(tile::shared_address(&m.few.stream.empty[team][place.stage]),
-                             have_loaded<Weights>(d));
+        m.few.stream.ring(team).release(place.stage, have_loaded<Weights>(d));
         place.step(S::kStages);
         h += group_warps() * kBox * tile::kSwizzledRowBytes;
       }
