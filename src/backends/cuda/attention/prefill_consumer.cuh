@@ -26,7 +26,7 @@ class PrefillConsumer {
   __device__ __forceinline__ void run() {
     uint32_t turn = 0;  // tiles of keys so far
     for (tile::RingPlace slot;; slot.step(Shape::kSlots)) {
-      tile::barrier_wait_by_warp(&shared_.work_full[slot.stage], slot.parity);
+      shared_.queries.ring().wait_by_warp(slot);
       if (shared_.work[slot.stage].stop) return;
       take(slot.stage, turn);
     }
@@ -90,7 +90,7 @@ class PrefillConsumer {
       if (waits_ && !fresh_ && t >= all.first) take_whole(slot, turn, t, all.end);
       if (t >= tiles) break;
       turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
-      wait(keys_full(turn), turn);
+      keys().wait_by_warp(place_of(turn));
       if (some.sees(t)) {
         take_part(slot, turn, t, all.sees(t));
       } else {
@@ -99,7 +99,7 @@ class PrefillConsumer {
     }
     if (waits_) drain(turn - 1);
     write(slot);
-    tile::arrive_by_warp(tile::shared_address(&shared_.work_free[slot]));
+    tile::arrive_by_warp(shared_.queries.ring().empty_of(slot));
   }
   // Processes tiles from t on that every query sees, until a tile needs another base. Then t is that tile, and no values are pending.
   __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& turn, int& t, int end) {
@@ -114,9 +114,9 @@ class PrefillConsumer {
   template <int kSet>
   __device__ __forceinline__ bool take_next(uint32_t slot, uint32_t& turn, int& t) {
     turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
-    wait(keys_full(turn), turn);
+    keys().wait_by_warp(place_of(turn));
     if (take_keys<Seen::kAll, kSet>(slot, turn)) return false;
-    tile::arrive_by_warp(keys_free(turn));
+    tile::arrive_by_warp(keys().empty_of(stage_of(turn)));
     waits_ = true, ++t, ++turn;
     return true;
   }
@@ -134,12 +134,12 @@ class PrefillConsumer {
     } else {
       keep_weights();
     }
-    tile::arrive_by_warp(keys_free(turn));
+    tile::arrive_by_warp(keys().empty_of(stage_of(turn)));
     if (!whole) {
-      wait(values_full(turn), turn);
+      values().wait_by_warp(place_of(turn));
       if (any_not_finite(turn) && any_not_finite_seen(slot, turn, t)) {
         add_one_by_one(turn);
-        tile::arrive_by_warp(values_free(turn));
+        tile::arrive_by_warp(values().empty_of(stage_of(turn)));
         return;
       }
     }
@@ -148,31 +148,23 @@ class PrefillConsumer {
   // Skips a tile that no query of the warpgroup sees.
   __device__ __forceinline__ void pass(uint32_t turn) {
     if (waits_) drain(turn - 1);
-    tile::arrive_by_warp(keys_free(turn));
-    wait(values_full(turn), turn);
-    tile::arrive_by_warp(values_free(turn));
+    tile::arrive_by_warp(keys().empty_of(stage_of(turn)));
+    values().wait_by_warp(place_of(turn));
+    tile::arrive_by_warp(values().empty_of(stage_of(turn)));
   }
 
-  // The barriers of a turn's stage.
+  // The stage of a turn, and the barriers of the rings.
   static __device__ __forceinline__ uint32_t stage_of(uint32_t turn) { return turn % Shape::kStages; }
-  __device__ __forceinline__ uint32_t barrier_of(size_t array, uint32_t turn) const {
-    return barriers_ + static_cast<uint32_t>(array) + stage_of(turn) * sizeof(uint64_t);
+  static __device__ __forceinline__ tile::RingPlace place_of(uint32_t turn) {
+    return {stage_of(turn), turn / Shape::kStages % 2};
   }
   using Shared = PrefillShared<Shape>;
-  __device__ __forceinline__ uint32_t keys_full(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, keys_full), turn);
+  __device__ __forceinline__ tile::Ring keys() const {
+    return tile::RingBarriers<Shape::kStages>::at(barriers_ + static_cast<uint32_t>(offsetof(Shared, keys)));
   }
-  __device__ __forceinline__ uint32_t keys_free(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, keys_free), turn);
-  }
-  __device__ __forceinline__ uint32_t values_full(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, values_full), turn);
-  }
-  __device__ __forceinline__ uint32_t values_free(uint32_t turn) const {
-    return barrier_of(offsetof(Shared, values_free), turn);
-  }
-  static __device__ __forceinline__ void wait(uint32_t barrier, uint32_t turn) {
-    tile::barrier_wait_by_warp(barrier, turn / Shape::kStages % 2);
+  __device__ __forceinline__ tile::Ring values() const {
+    return tile::RingBarriers<Shape::kStages>::at(barriers_ +
+                                                  static_cast<uint32_t>(offsetof(Shared, values)));
   }
   // The absent keys, read by lane 0, which also releases the stage (racecheck follows no other lane's reads); 0 in the other lanes.
   __device__ __forceinline__ uint32_t absent(uint32_t turn) const {
@@ -186,7 +178,7 @@ class PrefillConsumer {
   // Returns true if the new weights are unusable, because they need another base or pages are absent.
   template <Seen kSeen, int kSet>
   __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t turn) {
-    wait(values_full(turn - 1), turn - 1);
+    values().wait_by_warp(place_of(turn - 1));
     score(slot, turn);
     add_values<kSet>(turn - 1);
     const uint32_t gone = kSeen == Seen::kAll ? absent(turn) : 0;
@@ -201,7 +193,7 @@ class PrefillConsumer {
     const bool lost = any_of_group(gone != 0 || beyond);
     tile::wait_groups<0>();
     tile::hold(value_);
-    tile::arrive_by_warp(values_free(turn - 1));
+    tile::arrive_by_warp(values().empty_of(stage_of(turn - 1)));
     waits_ = false;
     if (!lost) sum_[0] += sum[0], sum_[1] += sum[1];
     return lost;
@@ -235,12 +227,12 @@ class PrefillConsumer {
   }
 
   __device__ __forceinline__ void drain(uint32_t turn) {
-    wait(values_full(turn), turn);
+    values().wait_by_warp(place_of(turn));
     tile::fence_operands();
     add_values<0>(turn);
     tile::wait_groups<0>();
     tile::hold(value_);
-    tile::arrive_by_warp(values_free(turn));
+    tile::arrive_by_warp(values().empty_of(stage_of(turn)));
     waits_ = false;
   }
 
