@@ -121,35 +121,32 @@ template <class C>
 __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const LinearTileParameters& p,
                                                 uint32_t base, int rank, int rows) {
   constexpr uint32_t kSumBytes = C::kConsumers * 16;
-  const uint32_t inbox = base + p.at.inbox + threadIdx.x * 16, received = base + p.at.received;
+  const tile::SplitInbox inbox{base + p.at.inbox + threadIdx.x * 16, base + p.at.received};
   const uint32_t room = LinearEights<C>::most(rows, p.splits);  // groups of eight rows in one part
   const LinearEights<C> own(rows, rank, p.splits);
   if (threadIdx.x == 0)
-    tile::barrier_expect(reinterpret_cast<uint64_t*>(__cvta_shared_to_generic(received)),
-                         static_cast<uint32_t>((own.high - own.low) * (p.splits - 1)) * kSumBytes);
+    inbox.expect(static_cast<uint32_t>((own.high - own.low) * (p.splits - 1)) * kSumBytes);
   tile::cluster_wait();
 #pragma unroll 1
   for (int i = 1; i < p.splits; ++i) {
-    const int to = rank + i < p.splits ? rank + i : rank + i - p.splits;
+    const int to = tile::rank_after(rank, i, p.splits);
     const LinearEights<C> theirs(rows, to, p.splits);
-    const uint32_t at = tile::remote_address(inbox, to) + rank * room * kSumBytes,
-                   barrier = tile::remote_address(received, to);
+    const tile::SplitInbox peer = inbox.of(to);
 #pragma unroll
     for (int j = 0; j < C::kEights; ++j)
       if (j >= theirs.low && j < theirs.high)
-        tile::store_remote(at + (j - theirs.low) * kSumBytes,
-                           make_uint4(__float_as_uint(d[4 * j]), __float_as_uint(d[4 * j + 1]),
-                                      __float_as_uint(d[4 * j + 2]), __float_as_uint(d[4 * j + 3])),
-                           barrier);
+        peer.store((rank * room + j - theirs.low) * kSumBytes,
+                   make_uint4(__float_as_uint(d[4 * j]), __float_as_uint(d[4 * j + 1]),
+                              __float_as_uint(d[4 * j + 2]), __float_as_uint(d[4 * j + 3])));
   }
-  tile::barrier_wait(received, 0);
+  inbox.wait();
 #pragma unroll
   for (int j = 0; j < C::kEights; ++j) {
     if (j < own.low || j >= own.high) continue;
     float sum[4] = {};
 #pragma unroll 1
     for (int part = 0; part < p.splits; ++part) {
-      const uint4 theirs = tile::load_shared(inbox + (part * room + j - own.low) * kSumBytes);
+      const uint4 theirs = tile::load_shared(inbox.sums + (part * room + j - own.low) * kSumBytes);
       const bool is_own = part == rank;
       sum[0] += is_own ? d[4 * j] : __uint_as_float(theirs.x);
       sum[1] += is_own ? d[4 * j + 1] : __uint_as_float(theirs.y);
