@@ -15,6 +15,7 @@
 #include "backends/cuda/experts/fused/fused_fewtokens.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 
@@ -294,10 +295,8 @@ struct Kernel {
     const uint32_t codes = ring + S::kCodes + group * kGroupCodes + in_group * kBox * kSlabCodes + lane * 16,
                    scales = ring + S::kScales + group * kGroupScales + in_group * kBox * kSlabScales +
                             lane / 4 * 4;
-    const uint32_t sums = tile::shared_address(m.few.stream.sums),
-                   counted = tile::shared_address(&m.sums_full);
-    const uint32_t to[2] = {tile::remote_address(sums, 0), tile::remote_address(sums, 1)},
-                   counts[2] = {tile::remote_address(counted, 0), tile::remote_address(counted, 1)};
+    const tile::SplitInbox inbox{tile::shared_address(m.few.stream.sums), tile::shared_address(&m.sums_full)};
+    const tile::SplitInbox to[2] = {inbox.of(0), inbox.of(1)};
     const int segment = in_group + (p.split ? share.rank * group_warps() : 0);
     Unit unit(p, share, uniform(static_cast<int>(list_words.x)), team * p.groups + group);
     fetch_h(share, list_words.y, team * 4 + w);
@@ -338,7 +337,7 @@ struct Kernel {
             4;
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          tile::store_remote(to[half] + at, d[0][0][half * 2 + c] + d[1][0][half * 2 + c], counts[half]);
+          to[half].store(at, d[0][0][half * 2 + c] + d[1][0][half * 2 + c]);
       }
     }
     epilogue(epilogue_thread);
