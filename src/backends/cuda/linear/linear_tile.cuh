@@ -12,6 +12,8 @@
 #include "backends/cuda/linear/linear_tile.h"
 
 #if defined(__CUDACC__)
+#include <utility>
+
 #include "backends/cuda/launch.h"
 #include "backends/cuda/linear/linear_boxes.cuh"
 #include "backends/cuda/tile/cluster.cuh"
@@ -19,25 +21,14 @@
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/registers.cuh"
-#include "backends/cuda/tile/tensor_copy.cuh"
-#include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/split_sum.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/warp.cuh"
 #include "backends/cuda/tile/wgmma.cuh"
 
 namespace sluice::cuda {
-
-// Launch one of kLinearTiles: the entries below kLinearWide, and the entries from there on.
-Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                          const Linear::Args& a, Stream stream);
-Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                            const Linear::Args& a, Stream stream);
-inline Status launch_linear_any(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                                const Linear::Args& a, Stream stream) {
-  return l.kind < kLinearWide ? launch_linear_wide(name, p, l, a, stream)
-                              : launch_linear_narrow(name, p, l, a, stream);
-}
 
 template <class C>
 __device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, uint32_t base, int warp) {
@@ -380,6 +371,19 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   if (parameters.boxed) SLUICE_TRY(tile::map_rows(y, a.y, kind.box_rows()));
   if (parameters.boxed && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, kind.box_rows()));
   return launch(name, kernel, linear_tile_how(l, parameters), stream, w, x, y, residual, parameters);
+}
+
+// Launches a kernel of kLinearTiles, whose entries [kFirst, kFirst + kCount) are compiled here.
+template <size_t kFirst, size_t... kIndex>
+constexpr std::array<LinearTileKernel, sizeof...(kIndex)> linear_tile_kernels(
+    std::index_sequence<kIndex...>) {
+  return {linear_tile<LinearTiles<kLinearTiles[kFirst + kIndex].groups, kLinearTiles[kFirst + kIndex].n>>...};
+}
+template <size_t kFirst, size_t kCount>
+Status launch_linear_tile(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
+                          const Linear::Args& a, Stream stream) {
+  static constexpr auto kKernels = linear_tile_kernels<kFirst>(std::make_index_sequence<kCount>());
+  return launch_linear_tile(name, kKernels[static_cast<size_t>(l.kind) - kFirst], p, l, a, stream);
 }
 
 }  // namespace sluice::cuda
