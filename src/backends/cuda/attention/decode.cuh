@@ -5,7 +5,8 @@
 // step holds, and partial results are joined in the order of warps and CTAs. So a row's bits depend only on its own sequence and on
 // the size of the team.
 //
-// Each warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for another. Queries are the
+// Each warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for another. The warp that
+// refills a stage is the one that has read it, so stages have no empty barriers and the ring is no tile::Ring. Queries are the
 // rows of the products (mma.cuh), so a thread holds the weights of two queries, g and g + 8 of 16. With eight queries per tile half
 // of a product is idle. That costs nothing, because bytes are the limit. The type of the caches decides the operands of the
 // products: decode_tile.cuh.
@@ -21,6 +22,7 @@
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/warp.cuh"
 
 namespace sluice::cuda::attention {

@@ -4,7 +4,7 @@
 
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
-#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 
 namespace sluice::cuda::attention {
 
@@ -68,14 +68,11 @@ struct ClusterJoin {
   __device__ __forceinline__ void send(int four, const FourSums& sums) const {
     const auto owner = static_cast<uint32_t>(four >> (kLog - log));
     const int at = rank * share + (four & (share - 1));
-    const uint32_t counts = tile::remote_address(barrier, owner);
+    const tile::SplitInbox to = tile::SplitInbox{values, barrier}.of(owner);
     const float4& v = sums.value;
-    tile::store_remote(
-        tile::remote_address(value_at(at), owner),
-        make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)),
-        counts);
-    tile::store_remote(tile::remote_address(factor_at(at), owner), make_float2(sums.largest, sums.sum),
-                       counts);
+    to.store(value_at(at), make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
+                                      __float_as_uint(v.w)));
+    to.store(factor_at(at), make_float2(sums.largest, sums.sum));
   }
   // Group `mine` of this CTA's share, joined over all CTAs in order, after all bytes have arrived.
   __device__ __forceinline__ FourSums joined(int mine) const {
@@ -86,7 +83,7 @@ struct ClusterJoin {
 #pragma unroll 4
     for (int r = 0; r < ctas; ++r) {
       const float2 of = factor(r * share + mine);
-      const uint4 v = tile::load_shared(value_at(r * share + mine));
+      const uint4 v = tile::load_shared(values + value_at(r * share + mine));
       all.add(
           make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)),
           of.x, of.y);
@@ -95,13 +92,17 @@ struct ClusterJoin {
   }
 
  private:
-  __device__ __forceinline__ uint32_t value_at(int i) const { return values + i * kValueBytes; }
-  __device__ __forceinline__ uint32_t factor_at(int i) const {
-    return values + Shape::kFours * kValueBytes + i * kFactorBytes;
+  // Offsets from `values`.
+  static __device__ __forceinline__ uint32_t value_at(int i) { return i * kValueBytes; }
+  static __device__ __forceinline__ uint32_t factor_at(int i) {
+    return Shape::kFours * kValueBytes + i * kFactorBytes;
   }
   __device__ __forceinline__ float2 factor(int i) const {
     float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(factor_at(i)) : "memory");
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.x), "=f"(v.y)
+                 : "r"(values + factor_at(i))
+                 : "memory");
     return v;
   }
 };

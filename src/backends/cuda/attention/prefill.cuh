@@ -35,24 +35,13 @@ __global__ void __launch_bounds__(PrefillShape<kDim, C>::kThreads, 1)
   const uint32_t raw = tile::shared_address(dynamic), ring = raw + (-raw & 1023u);
   if (threadIdx.x == 0) {
     shared.search.tiles = {0, 0};
-    for (int s = 0; s < Shape::kStages; ++s) {
-      tile::barrier_init(&shared.keys_full[s], Memory::kFillers),
-          tile::barrier_init(&shared.keys_free[s], Shape::kWarps);
-      tile::barrier_init(&shared.values_full[s], Memory::kFillers),
-          tile::barrier_init(&shared.values_free[s], Shape::kWarps);
-    }
+    shared.keys.init(Memory::kFillers, Shape::kWarps);
+    shared.values.init(Memory::kFillers, Shape::kWarps);
     if constexpr (Memory::kNarrow) {
-      auto& copies = shared.copies();
-      for (int s = 0; s < Memory::kCopyStages; ++s) {
-        tile::barrier_init(&copies.keys_full[s], 1),
-            tile::barrier_init(&copies.keys_free[s], Shape::kFetchers);
-        tile::barrier_init(&copies.values_full[s], 1),
-            tile::barrier_init(&copies.values_free[s], Shape::kFetchers);
-      }
+      shared.copies().keys.init(1, Shape::kFetchers);
+      shared.copies().values.init(1, Shape::kFetchers);
     }
-    for (int s = 0; s < Shape::kSlots; ++s)
-      tile::barrier_init(&shared.work_full[s], 1 + Shape::kFetchers),
-          tile::barrier_init(&shared.work_free[s], Shape::kWarps);
+    shared.queries.init(1 + Shape::kFetchers, Shape::kWarps);
     tile::barrier_visible();
     tile::prefetch_map(k_map), tile::prefetch_map(v_map);
   }

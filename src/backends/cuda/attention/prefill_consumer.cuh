@@ -26,7 +26,7 @@ class PrefillConsumer {
   __device__ __forceinline__ void run() {
     uint32_t iteration = 0;  // one per tile of keys, over all work
     for (tile::RingPlace slot;; slot.step(Shape::kSlots)) {
-      tile::barrier_wait_by_warp(&shared_.work_full[slot.stage], slot.parity);
+      shared_.queries.ring().wait_by_warp(slot);
       if (shared_.work[slot.stage].stop) return;
       take(slot.stage, iteration);
     }
@@ -90,7 +90,7 @@ class PrefillConsumer {
       if (waits_ && !fresh_ && t >= all.first) take_whole(slot, iteration, t, all.end);
       if (t >= tiles) break;
       iteration = static_cast<uint32_t>(tile::uniform(static_cast<int>(iteration)));
-      wait(keys_full(iteration), iteration);
+      keys().wait_by_warp(place_of(iteration));
       if (some.sees(t)) {
         take_part(slot, iteration, t, all.sees(t));
       } else {
@@ -99,7 +99,7 @@ class PrefillConsumer {
     }
     if (waits_) drain(iteration - 1);
     write(slot);
-    tile::arrive_by_warp(tile::shared_address(&shared_.work_free[slot]));
+    tile::arrive_by_warp(shared_.queries.ring().empty_of(slot));
   }
   // Processes tiles from t on that every query sees, until a tile needs another base. Then t is that tile, and no values are pending.
   __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& iteration, int& t, int end) {
@@ -114,9 +114,9 @@ class PrefillConsumer {
   template <int kSet>
   __device__ __forceinline__ bool take_next(uint32_t slot, uint32_t& iteration, int& t) {
     iteration = static_cast<uint32_t>(tile::uniform(static_cast<int>(iteration)));
-    wait(keys_full(iteration), iteration);
+    keys().wait_by_warp(place_of(iteration));
     if (take_keys<Seen::kAll, kSet>(slot, iteration)) return false;
-    tile::arrive_by_warp(keys_free(iteration));
+    tile::arrive_by_warp(keys().empty_of(stage_of(iteration)));
     waits_ = true, ++t, ++iteration;
     return true;
   }
@@ -134,12 +134,12 @@ class PrefillConsumer {
     } else {
       keep_weights();
     }
-    tile::arrive_by_warp(keys_free(iteration));
+    tile::arrive_by_warp(keys().empty_of(stage_of(iteration)));
     if (!whole) {
-      wait(values_full(iteration), iteration);
+      values().wait_by_warp(place_of(iteration));
       if (any_not_finite(iteration) && any_not_finite_seen(slot, iteration, t)) {
         add_one_by_one(iteration);
-        tile::arrive_by_warp(values_free(iteration));
+        tile::arrive_by_warp(values().empty_of(stage_of(iteration)));
         return;
       }
     }
@@ -148,33 +148,25 @@ class PrefillConsumer {
   // Skips a tile that no query of the warpgroup sees.
   __device__ __forceinline__ void pass(uint32_t iteration) {
     if (waits_) drain(iteration - 1);
-    tile::arrive_by_warp(keys_free(iteration));
-    wait(values_full(iteration), iteration);
-    tile::arrive_by_warp(values_free(iteration));
+    tile::arrive_by_warp(keys().empty_of(stage_of(iteration)));
+    values().wait_by_warp(place_of(iteration));
+    tile::arrive_by_warp(values().empty_of(stage_of(iteration)));
   }
 
-  // The barriers of an iteration's stage.
+  // The stage of a iteration, and the barriers of the rings.
   static __device__ __forceinline__ uint32_t stage_of(uint32_t iteration) {
     return iteration % Shape::kStages;
   }
-  __device__ __forceinline__ uint32_t barrier_of(size_t array, uint32_t iteration) const {
-    return barriers_ + static_cast<uint32_t>(array) + stage_of(iteration) * sizeof(uint64_t);
+  static __device__ __forceinline__ tile::RingPlace place_of(uint32_t iteration) {
+    return {stage_of(iteration), iteration / Shape::kStages % 2};
   }
   using Shared = PrefillShared<Shape>;
-  __device__ __forceinline__ uint32_t keys_full(uint32_t iteration) const {
-    return barrier_of(offsetof(Shared, keys_full), iteration);
+  __device__ __forceinline__ tile::Ring keys() const {
+    return tile::RingBarriers<Shape::kStages>::at(barriers_ + static_cast<uint32_t>(offsetof(Shared, keys)));
   }
-  __device__ __forceinline__ uint32_t keys_free(uint32_t iteration) const {
-    return barrier_of(offsetof(Shared, keys_free), iteration);
-  }
-  __device__ __forceinline__ uint32_t values_full(uint32_t iteration) const {
-    return barrier_of(offsetof(Shared, values_full), iteration);
-  }
-  __device__ __forceinline__ uint32_t values_free(uint32_t iteration) const {
-    return barrier_of(offsetof(Shared, values_free), iteration);
-  }
-  static __device__ __forceinline__ void wait(uint32_t barrier, uint32_t iteration) {
-    tile::barrier_wait_by_warp(barrier, iteration / Shape::kStages % 2);
+  __device__ __forceinline__ tile::Ring values() const {
+    return tile::RingBarriers<Shape::kStages>::at(barriers_ +
+                                                  static_cast<uint32_t>(offsetof(Shared, values)));
   }
   // The absent keys, read by lane 0, which also releases the stage (racecheck follows no other lane's reads); 0 in the other lanes.
   __device__ __forceinline__ uint32_t absent(uint32_t iteration) const {
@@ -188,7 +180,7 @@ class PrefillConsumer {
   // kSet. Returns true if the new weights are unusable, because they need another base or pages are absent.
   template <Seen kSeen, int kSet>
   __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t iteration) {
-    wait(values_full(iteration - 1), iteration - 1);
+    values().wait_by_warp(place_of(iteration - 1));
     score(slot, iteration);
     add_values<kSet>(iteration - 1);
     const uint32_t gone = kSeen == Seen::kAll ? absent(iteration) : 0;
@@ -203,7 +195,7 @@ class PrefillConsumer {
     const bool lost = any_of_group(gone != 0 || beyond);
     tile::wait_groups<0>();
     tile::hold(value_);
-    tile::arrive_by_warp(values_free(iteration - 1));
+    tile::arrive_by_warp(values().empty_of(stage_of(iteration - 1)));
     waits_ = false;
     if (!lost) sum_[0] += sum[0], sum_[1] += sum[1];
     return lost;
@@ -237,12 +229,12 @@ class PrefillConsumer {
   }
 
   __device__ __forceinline__ void drain(uint32_t iteration) {
-    wait(values_full(iteration), iteration);
+    values().wait_by_warp(place_of(iteration));
     tile::fence_operands();
     add_values<0>(iteration);
     tile::wait_groups<0>();
     tile::hold(value_);
-    tile::arrive_by_warp(values_free(iteration));
+    tile::arrive_by_warp(values().empty_of(stage_of(iteration)));
     waits_ = false;
   }
 

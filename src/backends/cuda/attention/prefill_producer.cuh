@@ -32,10 +32,10 @@ class PrefillProducer {
       work.kv_head = at % p.kv_heads;
       const bool found = at < call_.tiles && find(at / p.kv_heads, work);
       work.stop = found ? 0 : 1;
-      tile::barrier_wait_by_warp(&shared_.work_free[slot.stage], slot.parity ^ 1);
+      shared_.queries.ring().acquire_by_warp(slot);
       if (threadIdx.x == 0) shared_.work[slot.stage] = work;
       if (warp > 0 && found) fetch_queries(work, slot.stage);
-      if (threadIdx.x == 0 || warp > 0) tile::barrier_arrive(&shared_.work_full[slot.stage]);
+      if (threadIdx.x == 0 || warp > 0) tile::barrier_arrive(shared_.queries.ring().full_of(slot.stage));
       __syncwarp();
       if (!found) return;
       slot.step(Shape::kSlots);
@@ -127,12 +127,12 @@ class PrefillProducer {
       int rows[Shape::kKeys / 16];
 #pragma unroll
       for (int i = 0; i < Shape::kKeys / 16; ++i) rows[i] = __shfl_sync(0xffffffffu, row, i);
-      tile::barrier_wait_by_warp(&copies.keys_free[s], place.parity ^ 1);
+      copies.keys.ring().acquire_by_warp({s, place.parity});
       if (lane == 0) copies.absent[s] = absent;
       __syncwarp();
-      copy(k_map, keys, rows, tile::shared_address(&copies.keys_full[s]));
-      tile::barrier_wait_by_warp(&copies.values_free[s], place.parity ^ 1);
-      copy(v_map, keys + Memory::kCopyBytes, rows, tile::shared_address(&copies.values_full[s]));
+      copy(k_map, keys, rows, copies.keys.ring().full_of(s));
+      copies.values.ring().acquire_by_warp({s, place.parity});
+      copy(v_map, keys + Memory::kCopyBytes, rows, copies.values.ring().full_of(s));
       place.step(Memory::kCopyStages);
       page = next;
     }
@@ -171,19 +171,19 @@ class PrefillProducer {
     for (int at = work.origin; at < work.keys.end; at += Shape::kKeys) {
       const uint32_t narrow = ring_ + Memory::kCopiesAt + from.stage * 2 * Memory::kCopyBytes,
                      keys = ring_ + to.stage * 2 * Shape::kKeyBytes;
-      tile::barrier_wait_by_warp(&copies.keys_full[from.stage], from.parity);
-      tile::barrier_wait_by_warp(&shared_.keys_free[to.stage], to.parity ^ 1);
+      copies.keys.ring().wait_by_warp(from);
+      shared_.keys.ring().acquire_by_warp(to);
       if (threadIdx.x == 32) shared_.absent[to.stage] = copies.absent[from.stage];
       widen_tile<Shape>(keys, narrow);
-      publish(&copies.keys_free[from.stage], &shared_.keys_full[to.stage]);
-      tile::barrier_wait_by_warp(&copies.values_full[from.stage], from.parity);
-      tile::barrier_wait_by_warp(&shared_.values_free[to.stage], to.parity ^ 1);
+      publish(copies.keys.ring().empty_of(from.stage), shared_.keys.ring().full_of(to.stage));
+      copies.values.ring().wait_by_warp(from);
+      shared_.values.ring().acquire_by_warp(to);
       widen_tile<Shape>(keys + Shape::kKeyBytes, narrow + Memory::kCopyBytes);
-      publish(&copies.values_free[from.stage], &shared_.values_full[to.stage]);
+      publish(copies.values.ring().empty_of(from.stage), shared_.values.ring().full_of(to.stage));
       from.step(Memory::kCopyStages), to.step(Shape::kStages);
     }
   }
-  static __device__ __forceinline__ void publish(uint64_t* read, uint64_t* written) {
+  static __device__ __forceinline__ void publish(uint32_t read, uint32_t written) {
     tile::barrier_arrive(read);
     tile::fence_for_async();
     tile::barrier_arrive(written);

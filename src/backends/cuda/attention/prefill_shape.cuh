@@ -4,6 +4,7 @@
 
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/tile/e4m3.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda::attention {
@@ -57,12 +58,11 @@ struct PrefillWork {
   int origin;         // the start of the first tile of keys, a multiple of box_keys
 };
 
-// Barriers are arrays with one element per stage of the ring; kStages is a power of two.
+// kStages is a power of two.
 template <class Shape>
 struct PrefillShared {
-  uint64_t keys_full[Shape::kStages], keys_free[Shape::kStages];
-  uint64_t values_full[Shape::kStages], values_free[Shape::kStages];
-  uint64_t work_full[Shape::kSlots], work_free[Shape::kSlots];
+  tile::RingBarriers<Shape::kStages> keys, values;
+  tile::RingBarriers<Shape::kSlots> queries;
   PrefillWork work[Shape::kSlots];
   // A bit for each 16 keys that some query sees and whose page is absent.
   uint32_t absent[Shape::kStages];

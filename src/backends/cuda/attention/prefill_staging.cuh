@@ -24,8 +24,7 @@ struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
   static constexpr int kFillers = Shape::kFetchers;
   // As in PrefillShared.
   struct Copies {
-    uint64_t keys_full[kCopyStages], keys_free[kCopyStages];
-    uint64_t values_full[kCopyStages], values_free[kCopyStages];
+    tile::RingBarriers<kCopyStages> keys, values;
     uint32_t absent[kCopyStages];
   };
   Copies narrow;

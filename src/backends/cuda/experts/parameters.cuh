@@ -262,9 +262,6 @@ __device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint32_
     tile::barrier_arrive(barrier);
   }
 }
-__device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint64_t* barrier) {
-  arrive_with_x(p, tile::shared_address(barrier));
-}
 
 __device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at) {
   return p.bias_f32 ? static_cast<const float*>(p.bias)[at]

@@ -20,6 +20,28 @@ inline void need_linear_operands(Refusal& r, const Linear::Problem& p, const Dev
 
 inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
 
+// What differs between the descriptors of the kernels with tensor cores. Launcher: see enqueue_config_of().
+struct LinearCard {
+  std::string_view name;
+  Refusal (*supports)(const Linear::Problem&, const DeviceInfo&);
+  std::vector<Config> (*configs)(const Linear::Problem&, const DeviceInfo&);
+  std::string (*launch_text)(const Linear::Problem&, const KernelLaunch&);
+  bool config_decides_bits = false;
+};
+template <class Launcher>
+constexpr Candidate<Linear> linear_candidate(const LinearCard& card) {
+  return {.name = card.name,
+          .backend = Backend::kCuda,
+          .supports = card.supports,
+          .configs = card.configs,
+          .enqueue_config = enqueue_config_of<Linear, Launcher>(),
+          .launch_text = card.launch_text,
+          .batch_invariant = true,
+          .config_decides_bits = card.config_decides_bits,
+          .alignment_bytes = 16,
+          .planned = !kHasKernels};
+}
+
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)

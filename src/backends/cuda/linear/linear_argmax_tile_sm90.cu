@@ -204,10 +204,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
     tile::prefetch_map(w);
     tile::prefetch_map(x);
   }
-  linear_init_ring<C>(p, shared, warp);
+  const uint32_t base = tile::shared_address(shared);
+  linear_init_ring<C>(p, base, warp);
   tile::barrier_visible();
   __syncthreads();
-  const uint32_t base = tile::shared_address(shared);
   if (warp >= kProducer) {
     if constexpr (C::kMovesRegisters) tile::keep_registers<C::kProducerRegisters>();
     if (warp == kProducer) linear_produce<C>(w, x, p, base);

@@ -12,6 +12,7 @@
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 

@@ -18,6 +18,7 @@
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/warp.cuh"
@@ -33,6 +34,15 @@ struct Parameters {
   ShareMemory at;
   Out out;
 };
+
+template <class Out>
+__device__ __forceinline__ tile::Ring ring_of_weights(const Parameters<Out>& p, uint32_t base) {
+  return {base + p.at.w_full, base + p.at.w_empty};
+}
+template <class Out>
+__device__ __forceinline__ tile::Ring ring_of_x(const Parameters<Out>& p, uint32_t base) {
+  return {base + p.at.x_full, base + p.at.x_empty};
+}
 
 // A thread has sums of rows r and r + 8, and of two adjacent columns in each group of eight. Returns the first of the two columns.
 __device__ __forceinline__ int column_of_thread() { return static_cast<int>(threadIdx.x) % 4 * 2; }
@@ -50,14 +60,13 @@ template <class End, class C>
 __device__ __forceinline__ void fetch_weights(const typename End::Maps& w,
                                               const Parameters<typename End::Out>& p, uint32_t base) {
   const uint64_t policy = tile::read_once();
+  const tile::Ring ring = ring_of_weights(p, base);
   tile::RingPlace place;
 #pragma unroll 1
   for (int i = 0; i < p.stages; ++i) {
-    if (i >= p.at.w_stages)
-      tile::barrier_wait_by_warp(base + p.at.w_empty + 8 * place.stage, place.parity ^ 1);
-    const uint32_t full = base + p.at.w_full + 8 * place.stage,
+    if (i >= p.at.w_stages) ring.acquire_by_warp(place);
+    const uint32_t full = ring.expect_by_warp(place.stage, C::kWeightBytes),
                    to = base + p.at.weights + place.stage * C::kWeightBytes;
-    tile::barrier_expect_by_warp(full, C::kWeightBytes);
 #pragma unroll
     for (int b = 0; b < C::kBoxes; ++b)
       End::template fetch<C::kShare.features>(policy, to + b * (C::kWeightBytes / C::kBoxes), w,
@@ -68,15 +77,14 @@ __device__ __forceinline__ void fetch_weights(const typename End::Maps& w,
 // The producer warp of x.
 template <class C, class Out>
 __device__ __forceinline__ void fetch_x(const CUtensorMap& x, const Parameters<Out>& p, uint32_t base) {
+  const tile::Ring ring = ring_of_x(p, base);
   tile::RingPlace place;
   const auto bytes = static_cast<uint32_t>(p.at.x_bytes);
   tile::wait_for_previous();
 #pragma unroll 1
   for (int i = 0; i < p.stages; ++i) {
-    if (i >= p.at.x_stages)
-      tile::barrier_wait_by_warp(base + p.at.x_empty + 8 * place.stage, place.parity ^ 1);
-    const uint32_t full = base + p.at.x_full + 8 * place.stage, to = base + place.stage * bytes;
-    tile::barrier_expect_by_warp(full, bytes);
+    if (i >= p.at.x_stages) ring.acquire_by_warp(place);
+    const uint32_t full = ring.expect_by_warp(place.stage, bytes), to = base + place.stage * bytes;
 #pragma unroll
     for (int b = 0; b < C::kBoxes; ++b)
       tile::copy_box(to + b * (bytes / C::kBoxes), x, (i * C::kBoxes + b) * 64, 0, full);
@@ -96,12 +104,13 @@ __device__ __forceinline__ void consume(const Parameters<typename End::Out>& p, 
 #pragma unroll
   for (float& sum : d) sum = 0;
   const uint32_t one = lane == 0, x_bytes = static_cast<uint32_t>(p.at.x_bytes);
+  const tile::Ring x_ring = ring_of_x(p, base), w_ring = ring_of_weights(p, base);
   tile::RingPlace of_x, of_w;
   uint32_t x_before = 0, w_before = 0;
 #pragma unroll 1
   for (int i = 0; i < p.stages; ++i) {
-    tile::barrier_wait(base + p.at.w_full + 8 * of_w.stage, of_w.parity);
-    tile::barrier_wait(base + p.at.x_full + 8 * of_x.stage, of_x.parity);
+    w_ring.wait(of_w);
+    x_ring.wait(of_x);
     const uint64_t x = a + of_x.stage * (x_bytes / tile::kDescribed),
                    w = b + of_w.stage * (C::kWeightBytes / tile::kDescribed);
     tile::fence_operands();
@@ -112,8 +121,8 @@ __device__ __forceinline__ void consume(const Parameters<typename End::Out>& p, 
           w + k / 4 * (C::kWeightBytes / C::kBoxes / tile::kDescribed) + k % 4 * tile::kNext16, 1);
     tile::commit_group();
     tile::wait_groups<1>();
-    tile::arrive_by_lane(base + p.at.x_empty + 8 * x_before, one & static_cast<uint32_t>(i > 0));
-    tile::arrive_by_lane(base + p.at.w_empty + 8 * w_before, one & static_cast<uint32_t>(i > 0));
+    x_ring.release(x_before, one & static_cast<uint32_t>(i > 0));
+    w_ring.release(w_before, one & static_cast<uint32_t>(i > 0));
     x_before = of_x.stage, w_before = of_w.stage;
     of_x.step(static_cast<uint32_t>(p.at.x_stages)), of_w.step(static_cast<uint32_t>(p.at.w_stages));
   }
@@ -136,17 +145,11 @@ __global__ void __launch_bounds__(Shape<kFeatures, kGroups>::kThreads, 1)
   if (warp == kWeights) {
     End::prefetch(w);
 #pragma unroll 1
-    for (int i = 0; i < p.at.w_stages; ++i) {
-      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.w_full) + i, 1);
-      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.w_empty) + i, 4 * kGroups);
-    }
+    for (int i = 0; i < p.at.w_stages; ++i) ring_of_weights(p, base).init_by_warp(i, 1, 4 * kGroups);
   } else if (warp == kX) {
     tile::prefetch_map(x);
 #pragma unroll 1
-    for (int i = 0; i < p.at.x_stages; ++i) {
-      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.x_full) + i, 1);
-      tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.x_empty) + i, 4 * kGroups);
-    }
+    for (int i = 0; i < p.at.x_stages; ++i) ring_of_x(p, base).init_by_warp(i, 1, 4 * kGroups);
   }
   tile::barrier_visible();
   __syncthreads();

@@ -22,10 +22,6 @@ std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d) {
   return shares::configs_of(p, d, 0);
 }
 
-std::string launch_text(const Linear::Problem& p, const KernelLaunch& launch) {
-  return shares::text_of(p, launch);
-}
-
 struct Launcher {
   static Status enqueue(const Linear::Problem&, std::span<const KernelLaunch>, const Linear::Args&, Workspace,
                         Stream);
@@ -33,17 +29,8 @@ struct Launcher {
 
 }  // namespace
 
-extern const Candidate<Linear> linear_shares_sm90 = {
-    .name = "cuda.linear.shares_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = configs,
-    .enqueue_config = enqueue_config_of<Linear, Launcher>(),
-    .launch_text = launch_text,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
+extern const Candidate<Linear> linear_shares_sm90 =
+    linear_candidate<Launcher>({"cuda.linear.shares_sm90", supports, configs, shares::text_of});
 
 }  // namespace sluice::cuda
 

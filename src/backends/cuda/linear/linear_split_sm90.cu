@@ -11,58 +11,24 @@
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_linear_operands(r, p, d);
-  need_few_rows(r, p, 1024, "every tile of rows reads the weights anew");
-  return r;
-}
-
-struct Launcher {
-  static Status enqueue(const Linear::Problem&, std::span<const KernelLaunch>, const Linear::Args&, Workspace,
-                        Stream);
-};
+constexpr LinearTileCard kCard{.name = "cuda.linear.split_sm90",
+                               .tokens_most = 1024,
+                               .cause = "every tile of rows reads the weights anew",
+                               .configs = linear_split_configs,
+                               .config_decides_bits = true};
 
 }  // namespace
 
-extern const Candidate<Linear> linear_split_sm90 = {
-    .name = "cuda.linear.split_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = linear_split_configs,
-    .enqueue_config = enqueue_config_of<Linear, Launcher>(),
-    .launch_text = linear_tile_text,
-    .batch_invariant = true,
-    .config_decides_bits = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
+extern const Candidate<Linear> linear_split_sm90 = LinearTileDescriptor<kCard>::candidate();
 
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
-#include <utility>
-
 namespace sluice::cuda {
-namespace {
-
-template <size_t... kIndex>
-constexpr std::array<LinearTileKernel, sizeof...(kIndex)> kernels(std::index_sequence<kIndex...>) {
-  return {linear_tile<LinearTiles<1, kLinearTiles[kLinearWide + kIndex].n>>...};
-}
-
-Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,
-                         const Linear::Args& a, Workspace, Stream stream) {
-  if (p.tokens == 0) return {};
-  return launch_linear_any(linear_split_sm90.name, p, LinearTileLaunch::of(launches[0]), a, stream);
-}
-
-}  // namespace
 
 Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                             const Linear::Args& a, Stream stream) {
-  static constexpr auto kNarrow = kernels(std::make_index_sequence<std::size(kLinearTiles) - kLinearWide>());
-  return launch_linear_tile(name, kNarrow[static_cast<size_t>(l.kind - kLinearWide)], p, l, a, stream);
+  return launch_linear_tile<kLinearWide, std::size(kLinearTiles) - kLinearWide>(name, p, l, a, stream);
 }
 
 }  // namespace sluice::cuda

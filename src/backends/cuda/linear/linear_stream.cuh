@@ -46,6 +46,7 @@ namespace sluice::cuda::stream {
 template <class Place, class End>
 __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows& p, uint32_t ring) {
   const uint64_t policy = tile::read_once();
+  const tile::Ring barriers = Place::barriers(ring);
   tile::RingPlace place;
   const int end = p.end();
 #pragma unroll 1
@@ -54,11 +55,12 @@ __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows&
     const int boxes_most = slab ? kWarps : 2 * kWarps, bytes = slab ? kBoxBytes : kEightBytes;
 #pragma unroll 1
     for (int first = 0; first < p.k_blocks; first += boxes_most) {
-      const uint32_t full = ring + Place::kFull + 8 * place.stage;
-      if (place.parity == 0 && place.stage >= kInFlight) tile::barrier_wait_by_warp(full - 8 * kInFlight, 0);
-      tile::barrier_wait_by_warp(ring + Place::kEmpty + 8 * place.stage, place.parity ^ 1);
+      const uint32_t full = barriers.full_of(place.stage);
+      if (place.parity == 0 && place.stage >= kInFlight)
+        tile::barrier_wait_by_warp(full - kInFlight * tile::Ring::kBytes, 0);
+      barriers.acquire_by_warp(place);
       const int boxes = min(boxes_most, p.k_blocks - first);
-      tile::barrier_expect_by_warp(full, static_cast<uint32_t>(boxes * bytes));
+      barriers.expect_by_warp(place.stage, static_cast<uint32_t>(boxes * bytes));
       const uint32_t to = ring + place.stage * kStageBytes;
 #pragma unroll 1
       for (int i = 0; i < boxes; ++i)
@@ -148,7 +150,7 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
 #pragma unroll
   for (int i = 0; i < kBlocks; i += kChunks) {
     if (first + i >= p.chunks) break;
-    tile::barrier_wait_by_warp(ring + Place::kFull + 8 * place.stage, place.parity);
+    Place::barriers(ring).wait_by_warp(place);
 #pragma unroll
     for (int m = 0; m < kChunks; ++m) {
       if ((first + i + m) * kWarps + warp < p.k_blocks) {
@@ -156,7 +158,7 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
         box.multiply(d, x.half[i + m][0].word[0], x.half[i + m][1].word[0]);
       }
     }
-    tile::arrive_by_lane(ring + Place::kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
+    Place::barriers(ring).release(place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
     place.step(Place::kStages);
   }
 }
@@ -211,8 +213,8 @@ __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, ui
   const uint32_t row = ring + p.row_at + c * 16;
 #pragma unroll 1
   for (int first = 0; first < p.k_blocks; first += slab ? kWarps : 2 * kWarps) {
-    tile::barrier_wait_by_warp(ring + Place::kFull + 8 * place.stage, place.parity);
-    const uint32_t empty = ring + Place::kEmpty + 8 * place.stage;
+    Place::barriers(ring).wait_by_warp(place);
+    const uint32_t empty = Place::barriers(ring).empty_of(place.stage);
     const uint32_t stage = ring + place.stage * kStageBytes;
     Release release{p.zero};
     if (!slab) {
@@ -296,8 +298,7 @@ __global__ void __maxnreg__(registers_of(kBlocks))
   tile::release_next();
   if (warp == kWarps) End::prefetch(w);
   if (warp < Place::kStages) {
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + Place::kFull) + warp, 1);
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + Place::kEmpty) + warp, kConsumers);
+    Place::barriers(ring).init_by_warp(warp, 1, kConsumers);
     tile::barrier_visible();
   }
   __syncthreads();

@@ -5,6 +5,7 @@
 #include "backends/cuda/linear/linear_stream.h"
 #include "backends/cuda/tile/divisor.cuh"
 #include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda::stream {
@@ -32,6 +33,11 @@ struct Layout {
   static constexpr int kSums = kStages * kStageBytes + kRowBytes, kFull = kSums + 2 * kSumBytes,
                        kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
   static_assert(2 * (kBytes + 1024) > 228 << 10, "one CTA on an SM");
+
+  // ring: the address of the first stage.
+  static __device__ __forceinline__ tile::Ring barriers(uint32_t ring) {
+    return {ring + kFull, ring + kEmpty};
+  }
   static_assert(kStages <= kWarps + 1, "a warp makes a stage's barriers");
 };
 

@@ -36,17 +36,8 @@ struct Launcher {
 
 }  // namespace
 
-extern const Candidate<Linear> linear_stream_sm90 = {
-    .name = "cuda.linear.stream_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = configs,
-    .enqueue_config = enqueue_config_of<Linear, Launcher>(),
-    .launch_text = launch_text,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
+extern const Candidate<Linear> linear_stream_sm90 =
+    linear_candidate<Launcher>({"cuda.linear.stream_sm90", supports, configs, launch_text});
 
 }  // namespace sluice::cuda
 

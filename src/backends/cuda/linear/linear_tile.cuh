@@ -12,6 +12,8 @@
 #include "backends/cuda/linear/linear_tile.h"
 
 #if defined(__CUDACC__)
+#include <utility>
+
 #include "backends/cuda/launch.h"
 #include "backends/cuda/linear/linear_boxes.cuh"
 #include "backends/cuda/tile/cluster.cuh"
@@ -19,6 +21,8 @@
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/registers.cuh"
+#include "backends/cuda/tile/ring.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/warp.cuh"
@@ -26,24 +30,11 @@
 
 namespace sluice::cuda {
 
-// Launch one of kLinearTiles: the entries below kLinearWide, and the entries from there on.
-Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                          const Linear::Args& a, Stream stream);
-Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                            const Linear::Args& a, Stream stream);
-inline Status launch_linear_any(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                                const Linear::Args& a, Stream stream) {
-  return l.kind < kLinearWide ? launch_linear_wide(name, p, l, a, stream)
-                              : launch_linear_narrow(name, p, l, a, stream);
-}
-
 template <class C>
-__device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, uint8_t* shared, int warp) {
+__device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, uint32_t base, int warp) {
 #pragma unroll 1
-  for (int i = warp; i < p.at.stages; i += C::kThreads / 32) {
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.full) + i, 1);
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.empty) + i, 4 * C::kGroups);
-  }
+  for (int i = warp; i < p.at.stages; i += C::kThreads / 32)
+    linear_ring(p, base).init_by_warp(i, 1, 4 * C::kGroups);
 }
 
 // The producer warp. It loads the weights of the first stages before the previous launch has ended.
@@ -56,29 +47,28 @@ __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUten
   tile::RingPlace place;
   int begun = min(p.at.stages, mine.steps);
   LinearTilePlace to = linear_tile_place<C>(p, mine.tile);
-  const auto full = [&](uint32_t stage) { return base + p.at.full + 8 * stage; };
+  const tile::Ring ring = linear_ring(p, base);
 #pragma unroll 1
   for (int i = 0; i < begun; ++i) {
-    tile::barrier_expect_by_warp(full(i), C::kStageBytes);
-    tile::copy_box_by(policy, base + i * C::kStageBytes, w, (mine.first_step + i) * kBlock, to.feature,
-                      full(i));
+    const uint32_t full = ring.expect_by_warp(i, C::kStageBytes);
+    tile::copy_box_by(policy, base + i * C::kStageBytes, w, (mine.first_step + i) * kBlock, to.feature, full);
   }
   tile::wait_for_previous();
 #pragma unroll 1
   for (int i = 0; i < begun; ++i)
     tile::copy_box(base + i * C::kStageBytes + C::kWeightBytes, x, (mine.first_step + i) * kBlock, to.token,
-                   full(i));
+                   ring.full_of(i));
   place.step_by(static_cast<uint32_t>(begun), static_cast<uint32_t>(p.at.stages));
 #pragma unroll 1
   for (int tile = mine.tile; tile < p.tiles; tile += mine.stride, begun = 0) {
     to = linear_tile_place<C>(p, tile);
 #pragma unroll 1
     for (int i = begun; i < mine.steps; ++i) {
-      tile::barrier_wait_by_warp(base + p.at.empty + 8 * place.stage, place.parity ^ 1);
-      const uint32_t stage = base + place.stage * C::kStageBytes;
-      tile::barrier_expect_by_warp(full(place.stage), C::kStageBytes);
-      tile::copy_box_by(policy, stage, w, (mine.first_step + i) * kBlock, to.feature, full(place.stage));
-      tile::copy_box(stage + C::kWeightBytes, x, (mine.first_step + i) * kBlock, to.token, full(place.stage));
+      ring.acquire_by_warp(place);
+      const uint32_t stage = base + place.stage * C::kStageBytes,
+                     full = ring.expect_by_warp(place.stage, C::kStageBytes);
+      tile::copy_box_by(policy, stage, w, (mine.first_step + i) * kBlock, to.feature, full);
+      tile::copy_box(stage + C::kWeightBytes, x, (mine.first_step + i) * kBlock, to.token, full);
       place.step(static_cast<uint32_t>(p.at.stages));
     }
   }
@@ -91,14 +81,15 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
   const uint64_t a = tile::describe_tile(base + static_cast<uint32_t>(group) * C::kGroupBytes),
                  b = tile::describe_tile(base + C::kWeightBytes);
   const uint32_t one = threadIdx.x % 32 == 0;
-  uint32_t full = base + p.at.full, empty = base + p.at.empty, stages = p.at.stages, before = 0;
+  tile::Ring ring = linear_ring(p, base);
+  uint32_t stages = p.at.stages, before = 0;
   // Without this, the compiler recomputes these values in every step.
-  asm volatile("" : "+r"(full), "+r"(empty), "+r"(stages));
+  asm volatile("" : "+r"(ring.full), "+r"(ring.empty), "+r"(stages));
 #pragma unroll
   for (float& sum : d) sum = 0;
 #pragma unroll 1
   for (int i = 0; i < steps; ++i) {
-    tile::barrier_wait(full + 8 * place.stage, place.parity);
+    ring.wait(place);
     const uint64_t stage = place.stage * (C::kStageBytes / tile::kDescribed);
     tile::fence_operands();
 #pragma unroll
@@ -106,13 +97,13 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
       tile::multiply<C::kN>(d, a + stage + k * tile::kNext16, b + stage + k * tile::kNext16, 1);
     tile::commit_group();
     tile::wait_groups<1>();
-    tile::arrive_by_lane(empty + 8 * before, one & static_cast<uint32_t>(i > 0));
+    ring.release(before, one & static_cast<uint32_t>(i > 0));
     before = place.stage;
     place.step(stages);
   }
   tile::wait_groups<0>();
   tile::hold(d);
-  tile::arrive_by_lane(empty + 8 * before, one);
+  ring.release(before, one);
 }
 
 // Sends the other CTAs of the cluster this CTA's sums of their rows, 16 bytes per thread and group of eight. Then adds up the sums of its
@@ -121,35 +112,32 @@ template <class C>
 __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const LinearTileParameters& p,
                                                 uint32_t base, int rank, int rows) {
   constexpr uint32_t kSumBytes = C::kConsumers * 16;
-  const uint32_t inbox = base + p.at.inbox + threadIdx.x * 16, received = base + p.at.received;
+  const tile::SplitInbox inbox{base + p.at.inbox + threadIdx.x * 16, base + p.at.received};
   const uint32_t room = LinearEights<C>::most(rows, p.splits);  // groups of eight rows in one part
   const LinearEights<C> own(rows, rank, p.splits);
   if (threadIdx.x == 0)
-    tile::barrier_expect(reinterpret_cast<uint64_t*>(__cvta_shared_to_generic(received)),
-                         static_cast<uint32_t>((own.high - own.low) * (p.splits - 1)) * kSumBytes);
+    inbox.expect(static_cast<uint32_t>((own.high - own.low) * (p.splits - 1)) * kSumBytes);
   tile::cluster_wait();
 #pragma unroll 1
   for (int i = 1; i < p.splits; ++i) {
-    const int to = rank + i < p.splits ? rank + i : rank + i - p.splits;
+    const int to = tile::rank_after(rank, i, p.splits);
     const LinearEights<C> theirs(rows, to, p.splits);
-    const uint32_t at = tile::remote_address(inbox, to) + rank * room * kSumBytes,
-                   barrier = tile::remote_address(received, to);
+    const tile::SplitInbox peer = inbox.of(to);
 #pragma unroll
     for (int j = 0; j < C::kEights; ++j)
       if (j >= theirs.low && j < theirs.high)
-        tile::store_remote(at + (j - theirs.low) * kSumBytes,
-                           make_uint4(__float_as_uint(d[4 * j]), __float_as_uint(d[4 * j + 1]),
-                                      __float_as_uint(d[4 * j + 2]), __float_as_uint(d[4 * j + 3])),
-                           barrier);
+        peer.store((rank * room + j - theirs.low) * kSumBytes,
+                   make_uint4(__float_as_uint(d[4 * j]), __float_as_uint(d[4 * j + 1]),
+                              __float_as_uint(d[4 * j + 2]), __float_as_uint(d[4 * j + 3])));
   }
-  tile::barrier_wait(received, 0);
+  inbox.wait();
 #pragma unroll
   for (int j = 0; j < C::kEights; ++j) {
     if (j < own.low || j >= own.high) continue;
     float sum[4] = {};
 #pragma unroll 1
     for (int part = 0; part < p.splits; ++part) {
-      const uint4 theirs = tile::load_shared(inbox + (part * room + j - own.low) * kSumBytes);
+      const uint4 theirs = tile::load_shared(inbox.sums + (part * room + j - own.low) * kSumBytes);
       const bool is_own = part == rank;
       sum[0] += is_own ? d[4 * j] : __uint_as_float(theirs.x);
       sum[1] += is_own ? d[4 * j + 1] : __uint_as_float(theirs.y);
@@ -315,7 +303,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
     tile::prefetch_map(w);
     tile::prefetch_map(x);
   }
-  linear_init_ring<C>(p, shared, warp);
+  linear_init_ring<C>(p, tile::shared_address(shared), warp);
   if (warp == 0) tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.received), 1);
   if constexpr (C::kBoxed) LinearBoxes<C>::init(shared, p.at);
   tile::barrier_visible();
@@ -383,6 +371,19 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   if (parameters.boxed) SLUICE_TRY(tile::map_rows(y, a.y, kind.box_rows()));
   if (parameters.boxed && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, kind.box_rows()));
   return launch(name, kernel, linear_tile_how(l, parameters), stream, w, x, y, residual, parameters);
+}
+
+// Launches a kernel of kLinearTiles, whose entries [kFirst, kFirst + kCount) are compiled here.
+template <size_t kFirst, size_t... kIndex>
+constexpr std::array<LinearTileKernel, sizeof...(kIndex)> linear_tile_kernels(
+    std::index_sequence<kIndex...>) {
+  return {linear_tile<LinearTiles<kLinearTiles[kFirst + kIndex].groups, kLinearTiles[kFirst + kIndex].n>>...};
+}
+template <size_t kFirst, size_t kCount>
+Status launch_linear_tile(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
+                          const Linear::Args& a, Stream stream) {
+  static constexpr auto kKernels = linear_tile_kernels<kFirst>(std::make_index_sequence<kCount>());
+  return launch_linear_tile(name, kKernels[static_cast<size_t>(l.kind) - kFirst], p, l, a, stream);
 }
 
 }  // namespace sluice::cuda

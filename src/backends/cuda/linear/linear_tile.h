@@ -67,4 +67,39 @@ inline void need_few_rows(Refusal& r, const Linear::Problem& p, int64_t most, st
          p.tokens);
 }
 
+// Launch one of kLinearTiles: the entries below kLinearWide, and the entries from there on.
+Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
+                          const Linear::Args& a, Stream stream);
+Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
+                            const Linear::Args& a, Stream stream);
+
+// The row of a kernel that launches kLinearTiles.
+struct LinearTileCard {
+  std::string_view name;
+  int64_t tokens_most;
+  std::string_view cause;  // of tokens_most
+  std::vector<Config> (*configs)(const Linear::Problem&, const DeviceInfo&);
+  bool config_decides_bits = false;
+};
+// Its descriptor.
+template <const LinearTileCard& kCard>
+struct LinearTileDescriptor {
+  static Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
+    Refusal r;
+    need_linear_operands(r, p, d);
+    need_few_rows(r, p, kCard.tokens_most, kCard.cause);
+    return r;
+  }
+  static Status enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,
+                        const Linear::Args& a, Workspace, Stream stream) {
+    if (p.tokens == 0) return {};
+    const auto l = LinearTileLaunch::of(launches[0]);
+    return (l.kind < kLinearWide ? launch_linear_wide : launch_linear_narrow)(kCard.name, p, l, a, stream);
+  }
+  static constexpr Candidate<Linear> candidate() {
+    return linear_candidate<LinearTileDescriptor>(
+        {kCard.name, supports, kCard.configs, linear_tile_text, kCard.config_decides_bits});
+  }
+};
+
 }  // namespace sluice::cuda

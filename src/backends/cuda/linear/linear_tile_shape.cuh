@@ -6,6 +6,8 @@
 #if defined(__CUDACC__)
 #include <cuda.h>
 
+#include "backends/cuda/tile/ring.cuh"
+
 namespace sluice::cuda {
 
 struct LinearTileParameters {
@@ -15,6 +17,10 @@ struct LinearTileParameters {
   LinearTileShared at;
   LinearOutput out;
 };
+// base: the address of the first stage.
+__device__ __forceinline__ tile::Ring linear_ring(const LinearTileParameters& p, uint32_t base) {
+  return {base + p.at.full, base + p.at.empty};
+}
 // Maps of w, x, y and the residual.
 using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, LinearTileParameters);
 

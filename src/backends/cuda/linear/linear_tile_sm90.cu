@@ -12,57 +12,23 @@
 namespace sluice::cuda {
 namespace {
 
-Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_linear_operands(r, p, d);
-  need_few_rows(r, p, int64_t{1} << 20, "tiles are counted in 32 bits");
-  return r;
-}
-
-struct Launcher {
-  static Status enqueue(const Linear::Problem&, std::span<const KernelLaunch>, const Linear::Args&, Workspace,
-                        Stream);
-};
+constexpr LinearTileCard kCard{.name = "cuda.linear.tile_sm90",
+                               .tokens_most = int64_t{1} << 20,
+                               .cause = "tiles are counted in 32 bits",
+                               .configs = linear_tile_configs};
 
 }  // namespace
 
-extern const Candidate<Linear> linear_tile_sm90 = {
-    .name = "cuda.linear.tile_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = linear_tile_configs,
-    .enqueue_config = enqueue_config_of<Linear, Launcher>(),
-    .launch_text = linear_tile_text,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-    .planned = !kHasKernels,
-};
+extern const Candidate<Linear> linear_tile_sm90 = LinearTileDescriptor<kCard>::candidate();
 
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
-#include <utility>
-
 namespace sluice::cuda {
-namespace {
-
-template <size_t... kIndex>
-constexpr std::array<LinearTileKernel, sizeof...(kIndex)> kernels(std::index_sequence<kIndex...>) {
-  return {linear_tile<LinearTiles<kLinearTiles[kIndex].groups, kLinearTiles[kIndex].n>>...};
-}
-
-Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,
-                         const Linear::Args& a, Workspace, Stream stream) {
-  if (p.tokens == 0) return {};
-  return launch_linear_any(linear_tile_sm90.name, p, LinearTileLaunch::of(launches[0]), a, stream);
-}
-
-}  // namespace
 
 Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                           const Linear::Args& a, Stream stream) {
-  static constexpr auto kWide = kernels(std::make_index_sequence<kLinearWide>());
-  return launch_linear_tile(name, kWide[static_cast<size_t>(l.kind)], p, l, a, stream);
+  return launch_linear_tile<0, kLinearWide>(name, p, l, a, stream);
 }
 
 }  // namespace sluice::cuda

@@ -110,6 +110,7 @@ extern const Candidate<RouterGemm> router_gemm_splitk_sm90 = {
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/operand_products.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -122,137 +123,191 @@ namespace {
 // The place of a logit in a tile is (pair, 0 or 1), where pair = ((row / 8) * kColumns / 8 + column / 8) * 32 + lane, as the lanes
 // of an mma hold it. Shared memory: the partial sums of each warp [warps][pairs], then the partial sums of each CTA for the pairs
 // that this CTA owns [CTAs][pairs / CTAs].
-template <class X, class W, int kRows, int kColumns, int kFlight, int kResident, bool kOnce, bool kAnyRows>
-__global__ void __launch_bounds__(kThreads, kResident)
-    splitk(const __grid_constant__ RouterParameters p, const __grid_constant__ Split split) {
-  constexpr int kRowGroups = kRows / 8, kColumnGroups = kColumns / 8,
-                kPairs = kRowGroups * kColumnGroups * 32;
-  constexpr int kShare = kPairs / kBlocks;
+template <class X_, class W_, int kTileRows, int kTileColumns, int kUnitsAtOnce, bool kOneFlight,
+          bool kUnaligned>
+struct Shape {
+  using X = X_;
+  using W = W_;
+  static constexpr int kRows = kTileRows, kColumns = kTileColumns, kFlight = kUnitsAtOnce;
+  static constexpr bool kOnce = kOneFlight, kAnyRows = kUnaligned;
+  static constexpr int kRowGroups = kRows / 8, kColumnGroups = kColumns / 8,
+                       kPairs = kRowGroups * kColumnGroups * 32, kShare = kPairs / kBlocks;
   static_assert(kShare <= kThreads);
-  extern __shared__ float2 sums[];
-  __shared__ uint64_t received_all;
-  const int rank = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int first_expert = blockIdx.y * kColumns, first_token = blockIdx.z * kRows;
+  using Sums = float[(kRows + 8) / 16][kColumnGroups][4];
+};
 
-  const int begin = rank * split.block_units + warp * split.warp_units;
-  const int end = min(begin + split.warp_units, min((rank + 1) * split.block_units, split.units));
-  const int first = begin * kUnit + 8 * c;  // this lane's first element in a row
-  const W* w[kColumnGroups];
-  const X* x[kRowGroups];
-#pragma unroll
-  for (int n = 0; n < kColumnGroups; ++n)
-    w[n] = static_cast<const W*>(p.w) + (min(first_expert + 8 * n + g, p.experts - 1) * p.hidden + first);
-#pragma unroll
-  for (int m = 0; m < kRowGroups; ++m)
-    x[m] = static_cast<const X*>(p.x) + (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first);
+// Where a thread is.
+struct Place {
+  int rank, warp, lane, first_expert, first_token;
+};
 
-  int left = min((end - begin) * kUnit, p.hidden - first);  // elements of a row that remain
-  tile::Eight<W> wv[kFlight][kColumnGroups];
-  const auto load_w = [&] {
+// A warp's part of the rows of a tile, and its loads. All loads of kFlight units are in flight at once.
+template <class C>
+struct Operands {
+  using X = typename C::X;
+  using W = typename C::W;
+  const W* w[C::kColumnGroups];
+  const X* x[C::kRowGroups];
+  int left;  // elements of a row that remain
+  tile::Eight<W> wv[C::kFlight][C::kColumnGroups];
+
+  __device__ __forceinline__ Operands(const RouterParameters& p, const Split& split, const Place& at) {
+    const int g = at.lane / 4, c = at.lane % 4;
+    const int begin = at.rank * split.block_units + at.warp * split.warp_units;
+    const int end = min(begin + split.warp_units, min((at.rank + 1) * split.block_units, split.units));
+    const int first = begin * kUnit + 8 * c;  // this lane's first element in a row
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) {
+    for (int n = 0; n < C::kColumnGroups; ++n)
+      w[n] =
+          static_cast<const W*>(p.w) + (min(at.first_expert + 8 * n + g, p.experts - 1) * p.hidden + first);
 #pragma unroll
-      for (int n = 0; n < kColumnGroups; ++n)
+    for (int m = 0; m < C::kRowGroups; ++m)
+      x[m] =
+          static_cast<const X*>(p.x) + (min(at.first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first);
+    left = min((end - begin) * kUnit, p.hidden - first);
+    load_w();
+  }
+  __device__ __forceinline__ void load_w() {
+#pragma unroll
+    for (int i = 0; i < C::kFlight; ++i) {
+#pragma unroll
+      for (int n = 0; n < C::kColumnGroups; ++n)
         tile::load_weights(wv[i][n], w[n] + i * kUnit, i * kUnit < left);
     }
-  };
-  load_w();
-
-  tile::release_next();
-  if (threadIdx.x == 0) {
-    tile::barrier_init(&received_all, 1);
-    tile::barrier_visible();
   }
-  tile::cluster_arrive();
-
-  // The logits that this thread stores at the end, if any.
-  const int pair = rank * kShare + threadIdx.x;
-  const bool stores = threadIdx.x < kShare;
-  const int expert = first_expert + pair / 32 % kColumnGroups * 8 + pair % 4 * 2;
-  const int token = first_token + pair / 32 / kColumnGroups * 8 + pair % 32 / 4;
-  const W* bias = static_cast<const W*>(p.bias) + expert;
-  const uint32_t bias_even = tile::load_weight(bias, p.bias && stores && expert < p.experts);
-  const uint32_t bias_odd = tile::load_weight(bias + 1, p.bias && stores && expert + 1 < p.experts);
-  tile::wait_for_previous();
-
-  float acc[(kRows + 8) / 16][kColumnGroups][4];
-  for (int unit = 0;;) {
-    tile::Eight<X> xv[kFlight][kRowGroups];
+  __device__ __forceinline__ void load_x(tile::Eight<X> (&xv)[C::kFlight][C::kRowGroups], bool wide) const {
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) {
+    for (int i = 0; i < C::kFlight; ++i) {
 #pragma unroll
-      for (int m = 0; m < kRowGroups; ++m)
-        tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !kAnyRows || p.x_wide);
+      for (int m = 0; m < C::kRowGroups; ++m)
+        tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !C::kAnyRows || wide);
     }
+  }
+  // Continues with the next kFlight units.
+  __device__ __forceinline__ void step() {
+    left -= C::kFlight * kUnit;
+#pragma unroll
+    for (int n = 0; n < C::kColumnGroups; ++n) w[n] += C::kFlight * kUnit;
+#pragma unroll
+    for (int m = 0; m < C::kRowGroups; ++m) x[m] += C::kFlight * kUnit;
+    load_w();
+  }
+};
+
+// A warp's sums over its units.
+template <class C>
+__device__ __forceinline__ void multiply(typename C::Sums& acc, Operands<C>& of, const RouterParameters& p,
+                                         const Split& split) {
+  for (int unit = 0;;) {
+    tile::Eight<typename C::X> xv[C::kFlight][C::kRowGroups];
+    of.load_x(xv, p.x_wide);
     // This zero depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
     // next to its use, which serialises the loads.
     uint32_t any = 0;
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) {
+    for (int i = 0; i < C::kFlight; ++i) {
 #pragma unroll
-      for (int m = 0; m < kRowGroups; ++m) any |= xv[i][m].word[0].x;
+      for (int m = 0; m < C::kRowGroups; ++m) any |= xv[i][m].word[0].x;
     }
     const float zero = __uint_as_float(any & split.zero);
 #pragma unroll
-    for (int m = 0; m < (kRows + 8) / 16; ++m) {
+    for (int m = 0; m < (C::kRows + 8) / 16; ++m) {
 #pragma unroll
-      for (int n = 0; n < kColumnGroups; ++n) {
+      for (int n = 0; n < C::kColumnGroups; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[m][n][i] = unit == 0 ? zero : acc[m][n][i] + zero;
       }
     }
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) tile::multiply_terms<X, W, kRows, kColumns>(acc, xv[i], wv[i]);
+    for (int i = 0; i < C::kFlight; ++i)
+      tile::multiply_terms<typename C::X, typename C::W, C::kRows, C::kColumns>(acc, xv[i], of.wv[i]);
 
-    unit += kFlight;
-    if (kOnce || unit >= split.warp_units) break;  // uniform over all warps
-    left -= kFlight * kUnit;
-#pragma unroll
-    for (int n = 0; n < kColumnGroups; ++n) w[n] += kFlight * kUnit;
-#pragma unroll
-    for (int m = 0; m < kRowGroups; ++m) x[m] += kFlight * kUnit;
-    load_w();
+    unit += C::kFlight;
+    if (C::kOnce || unit >= split.warp_units) break;  // uniform over all warps
+    of.step();
   }
+}
 
+// Adds up the sums of the CTA's warps, and sends each pair to the CTA that owns it. sums: shared memory, [warps][pairs].
+template <class C>
+__device__ __forceinline__ void exchange(const typename C::Sums& acc, float2* sums,
+                                         const tile::SplitInbox& inbox, const Place& at) {
+  constexpr int kPairs = C::kPairs, kShare = C::kShare;
 #pragma unroll
-  for (int m = 0; m < kRowGroups; ++m) {
+  for (int m = 0; m < C::kRowGroups; ++m) {
 #pragma unroll
-    for (int n = 0; n < kColumnGroups; ++n) {
+    for (int n = 0; n < C::kColumnGroups; ++n) {
       const float(&d)[4] = acc[m / 2][n];
-      sums[warp * kPairs + (m * kColumnGroups + n) * 32 + lane] =
+      sums[at.warp * kPairs + (m * C::kColumnGroups + n) * 32 + at.lane] =
           m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);
     }
   }
-  float2* received = sums + kWarps * kPairs;
   tile::cluster_wait();
   __syncthreads();
-  if (threadIdx.x == 0) tile::barrier_expect(&received_all, kPairs * sizeof(float2));
+  if (threadIdx.x == 0) inbox.expect(kPairs * sizeof(float2));
 #pragma unroll
   for (int from = 0; from < kPairs; from += kThreads) {
     const int i = from + threadIdx.x;
     if (kPairs % kThreads != 0 && i >= kPairs) break;
     float2 sum = sums[i];
 #pragma unroll
-    for (int j = 1; j < kWarps; ++j) {
-      const float2 more = sums[j * kPairs + i];
-      sum.x += more.x;
-      sum.y += more.y;
-    }
-    const int owner = i / kShare;
-    tile::store_remote(
-        tile::remote_address(tile::shared_address(&received[rank * kShare + i % kShare]), owner), sum,
-        tile::remote_address(tile::shared_address(&received_all), owner));
+    for (int j = 1; j < kWarps; ++j) tile::add_to(sum, sums[j * kPairs + i]);
+    inbox.of(i / kShare).store((at.rank * kShare + i % kShare) * sizeof(float2), sum);
   }
-  if (!stores) return;
-  tile::barrier_wait(&received_all, 0);
-  float2 total = {tile::weight_value<W>(bias_even), tile::weight_value<W>(bias_odd)};
+}
+
+// The two logits that a thread writes, if any.
+template <class C>
+struct Logits {
+  using W = typename C::W;
+  int expert, token;
+  uint32_t bias_even, bias_odd;
+
+  static __device__ __forceinline__ bool any() { return threadIdx.x < C::kShare; }
+  // Loads their biases.
+  __device__ __forceinline__ Logits(const RouterParameters& p, const Place& at) {
+    const int pair = at.rank * C::kShare + threadIdx.x;
+    expert = at.first_expert + pair / 32 % C::kColumnGroups * 8 + pair % 4 * 2;
+    token = at.first_token + pair / 32 / C::kColumnGroups * 8 + pair % 32 / 4;
+    const W* bias = static_cast<const W*>(p.bias) + expert;
+    bias_even = tile::load_weight(bias, p.bias && any() && expert < p.experts);
+    bias_odd = tile::load_weight(bias + 1, p.bias && any() && expert + 1 < p.experts);
+  }
+  // Adds the CTAs' sums in order, after all of them have been received.
+  __device__ __forceinline__ void write(const RouterParameters& p, const float2* received) const {
+    float2 total = {tile::weight_value<W>(bias_even), tile::weight_value<W>(bias_odd)};
 #pragma unroll
-  for (int j = 0; j < kBlocks; ++j) {
-    const float2 more = received[j * kShare + threadIdx.x];
-    total.x += more.x;
-    total.y += more.y;
+    for (int j = 0; j < kBlocks; ++j) tile::add_to(total, received[j * C::kShare + threadIdx.x]);
+    if (token < p.tokens) store_logits(p, token, expert, total);
   }
-  if (token < p.tokens) store_logits(p, token, expert, total);
+};
+
+template <class C, int kResident>
+__global__ void __launch_bounds__(kThreads, kResident)
+    splitk(const __grid_constant__ RouterParameters p, const __grid_constant__ Split split) {
+  extern __shared__ float2 sums[];
+  __shared__ uint64_t received_all;
+  float2* received = sums + kWarps * C::kPairs;
+  const tile::SplitInbox inbox{tile::shared_address(received), tile::shared_address(&received_all)};
+  const Place at = {static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x / 32),
+                    static_cast<int>(threadIdx.x % 32), static_cast<int>(blockIdx.y) * C::kColumns,
+                    static_cast<int>(blockIdx.z) * C::kRows};
+  Operands<C> operands(p, split, at);
+  tile::release_next();
+  if (threadIdx.x == 0) {
+    tile::barrier_init(&received_all, 1);
+    tile::barrier_visible();
+  }
+  tile::cluster_arrive();
+  const Logits<C> mine(p, at);
+  tile::wait_for_previous();
+
+  typename C::Sums acc;
+  multiply(acc, operands, p, split);
+  exchange<C>(acc, sums, inbox, at);
+  if (!mine.any()) return;
+  inbox.wait();
+  mine.write(p, received);
 }
 
 enum class Units { kOnce, kMany };  // kOnce: a warp has all its units in flight at once
@@ -269,7 +324,7 @@ constexpr Instance instance() {
   constexpr bool kOnce = kUnits == Units::kOnce;
   return {{kRows, kColumns, kFlight, kResident},
           kOnce,
-          splitk<X, W, kRows, kColumns, kFlight, kResident, kOnce, kAnyRows>};
+          splitk<Shape<X, W, kRows, kColumns, kFlight, kOnce, kAnyRows>, kResident>};
 }
 
 // bf16, with 16-byte aligned rows of x. Up to 3 units per warp serve hidden up to 3072, 4 units 4096, 7 units 7168.

@@ -7,6 +7,7 @@
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
@@ -77,11 +78,12 @@ struct RouterCopy {
       : blocks(share.blocks << rank),
         offset(kShared ? mine * share.bytes : 0),
         first_row(first + offset / tile::kSwizzledRowBytes) {}
-  __device__ void copy(uint8_t* tile, const CUtensorMap& map, int column, uint64_t* full) const {
+  __device__ void copy(uint8_t* tile, const CUtensorMap& map, int column, uint32_t full) const {
+    const uint32_t to = tile::shared_address(tile + offset);
     if constexpr (kShared)
-      tile::copy_box_to(blocks, tile + offset, map, column, first_row, full);
+      tile::copy_box_to(blocks, to, map, column, first_row, full);
     else
-      tile::copy_box(tile, map, column, first_row, full);
+      tile::copy_box(to, map, column, first_row, full);
   }
 };
 
@@ -104,67 +106,66 @@ struct RouterFetch {
   // tiles of 64 x 64 a step has 200 clocks.
   template <bool kShareW, bool kShareX>
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
-                                 const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
+                                 const Place& at, uint8_t* stages, const tile::Ring& ring) {
     const RouterCopy<kShareW> of_w(p.share_w, at.first_expert, at.along, p.rank(at.split, at.across, 0));
     const RouterCopy<kShareX> of_x(p.share_x, at.first_token, at.across, p.rank(at.split, 0, at.along));
     const int ahead = min(p.ahead, at.steps);
     int column = at.first_step * kRouterStep;
-    const auto copy_w = [&](uint8_t* to, int from, uint64_t* barrier) {
+    const auto copy_w = [&](uint8_t* to, int from, uint32_t barrier) {
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box)
         of_w.copy(to + box * (p.weight_bytes / kBoxes), w, from + box * kBoxColumns, barrier);
     };
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) {
-      tile::barrier_expect_by_warp(full + i, p.stage_bytes);
-      copy_w(ring + i * p.stage_bytes, column + i * kRouterStep, full + i);
+      const uint32_t full = ring.expect_by_warp(i, p.stage_bytes);
+      copy_w(stages + i * p.stage_bytes, column + i * kRouterStep, full);
     }
     tile::wait_for_previous();
-    uint8_t* const tokens = ring + p.weight_bytes;
+    uint8_t* const tokens = stages + p.weight_bytes;
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i, column += kRouterStep)
-      of_x.copy(tokens + i * p.stage_bytes, x, column, full + i);
+      of_x.copy(tokens + i * p.stage_bytes, x, column, ring.full_of(i));
     tile::RingPlace place;
     place.step_by(ahead, p.stages);
 #pragma unroll 1
     for (int i = ahead; i < at.steps; ++i, column += kRouterStep) {
-      if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
+      if (i >= p.stages) ring.acquire(place);
       const int stage = place.stage * p.stage_bytes;
-      tile::barrier_expect_by_warp(full + place.stage, p.stage_bytes);
-      copy_w(ring + stage, column, full + place.stage);
-      of_x.copy(tokens + stage, x, column, full + place.stage);
+      const uint32_t full = ring.expect_by_warp(place.stage, p.stage_bytes);
+      copy_w(stages + stage, column, full);
+      of_x.copy(tokens + stage, x, column, full);
       place.step(p.stages);
     }
   }
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
-                                 const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
+                                 const Place& at, uint8_t* stages, const tile::Ring& ring) {
     if (!p.shared())
-      produce<false, false>(w, x, p, at, ring, full, empty);
+      produce<false, false>(w, x, p, at, stages, ring);
     else if (p.beside == 1)
-      produce<true, false>(w, x, p, at, ring, full, empty);
+      produce<true, false>(w, x, p, at, stages, ring);
     else if (p.behind == 1)
-      produce<false, true>(w, x, p, at, ring, full, empty);
+      produce<false, true>(w, x, p, at, stages, ring);
     else
-      produce<true, true>(w, x, p, at, ring, full, empty);
+      produce<true, true>(w, x, p, at, stages, ring);
   }
 
   // The producer warps if rows of x are not 16-byte aligned: w by TMA as above, x by plain loads. No multicast.
   static __device__ void produce_plain(const CUtensorMap& w, const Parameters& p, const Place& at,
-                                       uint8_t* ring, uint64_t* full, uint64_t* empty) {
+                                       uint8_t* stages, const tile::Ring& ring) {
     const int warp = threadIdx.x / kWarp - kWarps, lane = threadIdx.x % kWarp;
     tile::wait_for_previous();
     tile::RingPlace place;
 #pragma unroll 1
     for (int i = 0; i < at.steps; ++i) {
-      if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
-      uint8_t* const stage = ring + place.stage * p.stage_bytes;
+      if (i >= p.stages) ring.acquire(place);
+      uint8_t* const stage = stages + place.stage * p.stage_bytes;
       if (warp == 0) {
-        tile::barrier_expect_by_warp(full + place.stage, p.weight_bytes);
+        const uint32_t full = ring.expect_by_warp(place.stage, p.weight_bytes);
 #pragma unroll
         for (int box = 0; box < kBoxes; ++box)
-          tile::copy_box(stage + box * (p.weight_bytes / kBoxes), w,
-                         (at.first_step + i) * kRouterStep + box * kBoxColumns, at.first_expert,
-                         full + place.stage);
+          tile::copy_box(tile::shared_address(stage + box * (p.weight_bytes / kBoxes)), w,
+                         (at.first_step + i) * kRouterStep + box * kBoxColumns, at.first_expert, full);
       }
       const int column = (at.first_step + i) * kRouterStep + 2 * lane;
 #pragma unroll 4
@@ -180,7 +181,7 @@ struct RouterFetch {
       }
       tile::fence_for_async();
       __syncwarp();
-      if (lane == 0) tile::barrier_arrive(full + place.stage);
+      if (lane == 0) tile::barrier_arrive(ring.full_of(place.stage));
       place.step(p.stages);
     }
   }

@@ -13,6 +13,7 @@
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/vector.cuh"
 #include "backends/cuda/tile/warp.cuh"
@@ -58,20 +59,17 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   };
 
-  // One warp sends the CTAs of the other splits the sums of their tokens. Each CTA begins with the split after its own, so that no CTA
-  // receives all messages at once. An inbox has room for one message from each other split, in the order of the splits.
+  // One warp sends the CTAs of the other splits the sums of their tokens. An inbox has room for one message from each other split, in the
+  // order of the splits.
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
-                                    const float* inbox, uint64_t* all_here) {
-    int part = at.split;
+                                    const tile::SplitInbox& inbox) {
 #pragma unroll 1
     for (int i = 1; i < p.splits; ++i) {
-      if (++part == p.splits) part = 0;
+      const int part = tile::rank_after(at.split, i, p.splits);
       const Range theirs(p, part);
       const int from = at.split - (at.split > part);
-      const uint32_t to = tile::shared_address(inbox) + from * theirs.bytes();
-      const int rank = p.rank(part, at.across, at.along);
-      tile::send_by_warp(tile::remote_address(to, rank), tile_sums + theirs.first * kPitch, theirs.bytes(),
-                         tile::remote_address(tile::shared_address(all_here), rank));
+      inbox.of(p.rank(part, at.across, at.along))
+          .send_by_warp(from * theirs.bytes(), tile_sums + theirs.first * kPitch, theirs.bytes());
     }
   }
 
@@ -84,23 +82,18 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
 
   // Sends the messages of send_parts() by stores of all consumer threads.
   static __device__ void store_parts(const Parameters& p, const Place& at, const float* tile_sums,
-                                     const float* inbox, uint64_t* all_here) {
+                                     const tile::SplitInbox& inbox) {
     const int expert = threadIdx.x % kQuads * 4;
-    int part = at.split;
 #pragma unroll 1
     for (int i = 1; i < p.splits; ++i) {
-      if (++part == p.splits) part = 0;
+      const int part = tile::rank_after(at.split, i, p.splits);
       const Range theirs(p, part);
       const int from = at.split - (at.split > part);
-      const int rank = p.rank(part, at.across, at.along);
-      const uint32_t barrier = tile::remote_address(tile::shared_address(all_here), rank);
-      const uint32_t to =
-          tile::remote_address(tile::shared_address(inbox + from * theirs.count * kPitch + expert), rank);
+      const tile::SplitInbox to = inbox.of(p.rank(part, at.across, at.along));
 #pragma unroll 2
       for (int row = threadIdx.x / kQuads; row < theirs.count; row += kRows)
-        tile::store_remote(
-            to + row * kPitch * static_cast<int>(sizeof(float)),
-            *reinterpret_cast<const uint4*>(tile_sums + (theirs.first + row) * kPitch + expert), barrier);
+        to.store(((from * theirs.count + row) * kPitch + expert) * static_cast<int>(sizeof(float)),
+                 *reinterpret_cast<const uint4*>(tile_sums + (theirs.first + row) * kPitch + expert));
     }
   }
 
@@ -205,11 +198,11 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       if constexpr (kByCopies) tile::prefetch_map(x);
     }
     // To initialise a barrier takes about 30 clocks, so each warp initialises some of them.
+    const uint32_t barriers = tile::shared_address(shared) + p.barriers_offset;
+    const tile::Ring ring{barriers, barriers + p.stages * tile::Ring::kBytes};
 #pragma unroll 1
-    for (int i = warp; i < p.stages; i += kThreads / kWarp) {
-      tile::barrier_init_by_warp(full + i, 1 + (kByCopies ? 0 : kPlainWarps));
-      tile::barrier_init_by_warp(empty + i, kGroups * Mainloop::arrivals(p));
-    }
+    for (int i = warp; i < p.stages; i += kThreads / kWarp)
+      ring.init_by_warp(i, 1 + (kByCopies ? 0 : kPlainWarps), kGroups * Mainloop::arrivals(p));
     if (warp == 0) tile::barrier_init_by_warp(all_here, 1);
     tile::barrier_visible();
     __syncthreads();
@@ -219,9 +212,9 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     if (warp >= kWarps) {
       if (p.shared()) tile::cluster_wait();
       if constexpr (kByCopies)
-        Base::produce(w, x, p, at, shared, full, empty);
+        Base::produce(w, x, p, at, shared, ring);
       else
-        Base::produce_plain(w, p, at, shared, full, empty);
+        Base::produce_plain(w, p, at, shared, ring);
       if (p.splits > 1) {
         if (!p.shared()) tile::cluster_wait();
         tile::cluster_arrive();
@@ -242,11 +235,12 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       tile::sync_threads<kWarps * kWarp>(kRouterConsumers);
       tile::wait_for_previous();
       if (p.splits > 1) {
+        const tile::SplitInbox mine{tile::shared_address(inbox), tile::shared_address(all_here)};
         if (p.by_stores)
-          store_parts(p, at, tile_sums, inbox, all_here);
+          store_parts(p, at, tile_sums, mine);
         else if (warp == 0)
-          send_parts(p, at, tile_sums, inbox, all_here);
-        tile::barrier_wait(all_here, 0);
+          send_parts(p, at, tile_sums, mine);
+        mine.wait();
         tile::cluster_arrive();
       }
       finish(p, at, tile_sums, inbox, bias);

@@ -60,6 +60,7 @@ extern const Candidate<RouterGemm> router_gemm_wide_sm90 = {
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/wgmma.cuh"
 
@@ -118,124 +119,136 @@ __device__ __forceinline__ void copy_rows_plainly(uint32_t stage, const __nv_bfl
   }
 }
 
-// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. Shared memory: the stages; later, for the logits of this
-// CTA, the partial sums of all CTAs, [CTAs][share] pairs. The pairs of logits of a tile are numbered i * threads + thread, where i
-// counts the pairs of a thread (wgmma.cuh).
-template <int kGroups, int kExperts, int kStages>
-__global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_constant__ RouterParameters p) {
-  constexpr int kThreads = kGroups * kGroupThreads, kTokens = kGroups * kGroupTokens;
-  constexpr int kHeld = kExperts / 4, kPairs = kHeld * kThreads;  // pairs per thread, per tile
-  constexpr int kStage = kStageBytes<kGroups, kExperts>;
+// The pairs of logits of a tile are numbered i * threads + thread, where i counts the pairs of a thread (wgmma.cuh).
+template <int kOfGroups, int kOfExperts, int kOfStages>
+struct Shape {
+  static constexpr int kGroups = kOfGroups, kExperts = kOfExperts, kStages = kOfStages;
+  static constexpr int kThreads = kGroups * kGroupThreads, kTokens = kGroups * kGroupTokens;
+  static constexpr int kHeld = kExperts / 4, kPairs = kHeld * kThreads;  // pairs per thread, per tile
+  static constexpr int kStage = kStageBytes<kGroups, kExperts>;
+  static constexpr int kAhead = kStages - 1;  // stages in flight
   static_assert(kStages * kStage >= kPairs * static_cast<int>(sizeof(float2)),
                 "sums pass through the stages");
-  extern __shared__ std::byte dynamic[];
-  __shared__ uint64_t received_all;
-  std::byte* stages = dynamic + (kAlignment - tile::shared_address(dynamic) % kAlignment) % kAlignment;
-  const uint32_t stage_0 = tile::shared_address(stages);
-  float2* received = reinterpret_cast<float2*>(stages + kStages * kStage);
-  const int blocks = static_cast<int>(gridDim.x), rank = static_cast<int>(blockIdx.x);
-  const int first_expert = static_cast<int>(blockIdx.y) * kExperts,
-            first_token = static_cast<int>(blockIdx.z) * kTokens;
-  const int share = kPairs / blocks;
+  using Sums = float[kExperts / 2];
+};
 
-  tile::release_next();
-  if (threadIdx.x == 0) {
-    tile::barrier_init(&received_all, 1);
-    tile::barrier_visible();
+// The CTA's tile, and its rank among the CTAs that split k.
+struct Place {
+  int blocks, rank, first_expert, first_token;
+};
+
+// The CTA's part of the rows of a tile, and their copies to the stages, 64 values of k at a time.
+template <class C>
+struct Loads {
+  const RouterParameters& p;
+  uint32_t stage_0;
+  int begin, steps, experts, tokens;
+  const __nv_bfloat16 *w, *x;
+
+  __device__ __forceinline__ Loads(const RouterParameters& its_p, const Place& at, uint32_t its_stages)
+      : p(its_p), stage_0(its_stages) {
+    const int all = (p.hidden + kStep - 1) / kStep;
+    begin = all * at.rank / at.blocks, steps = all * (at.rank + 1) / at.blocks - begin;
+    const int row = static_cast<int>(threadIdx.x) / kChunks;
+    w = static_cast<const __nv_bfloat16*>(p.w) + int64_t{at.first_expert + row} * p.hidden;
+    x = static_cast<const __nv_bfloat16*>(p.x) + (at.first_token + row) * p.x_stride;
+    experts = p.experts - at.first_expert, tokens = p.tokens - at.first_token;
   }
-  __syncwarp();
-  tile::cluster_arrive();
-
-  const int all = (p.hidden + kStep - 1) / kStep;
-  const int begin = all * rank / blocks, steps = all * (rank + 1) / blocks - begin;
-  const int row = static_cast<int>(threadIdx.x) / kChunks;
-  const auto* w = static_cast<const __nv_bfloat16*>(p.w) + int64_t{first_expert + row} * p.hidden;
-  const auto* x = static_cast<const __nv_bfloat16*>(p.x) + (first_token + row) * p.x_stride;
-  const int experts = p.experts - first_expert, tokens = p.tokens - first_token;
-  const auto stage_of = [&](int step) { return stage_0 + static_cast<uint32_t>(step % kStages * kStage); };
-  const auto load_w = [&](int step) {
+  __device__ __forceinline__ uint32_t stage_of(int step) const {
+    return stage_0 + static_cast<uint32_t>(step % C::kStages * C::kStage);
+  }
+  __device__ __forceinline__ void load_w(int step) const {
     if (step < steps)
-      copy_rows<kExperts, kThreads>(stage_of(step) + kTokens * kRowBytes, w, p.hidden, experts,
-                                    (begin + step) * kStep, p.hidden);
-  };
-  const auto load_x = [&](int step) {
-    if (step >= steps) return;
-    if (p.x_wide) {
-      copy_rows<kTokens, kThreads>(stage_of(step), x, p.x_stride, tokens, (begin + step) * kStep, p.hidden);
-    } else {
-      copy_rows_plainly<kTokens, kThreads>(stage_of(step), x, p.x_stride, tokens, (begin + step) * kStep,
-                                           p.hidden);
-    }
-  };
-
-  constexpr int kAhead = kStages - 1;
-#pragma unroll 1
-  for (int s = 0; s < kAhead; ++s) load_w(s);
-  tile::wait_for_previous();
-#pragma unroll 1
-  for (int s = 0; s < kAhead; ++s) {
-    load_x(s);
-    tile::end_copies();
+      copy_rows<C::kExperts, C::kThreads>(stage_of(step) + C::kTokens * kRowBytes, w, p.hidden, experts,
+                                          (begin + step) * kStep, p.hidden);
   }
+  __device__ __forceinline__ void load_x(int step) const {
+    if (step >= steps) return;
+    const int numbers = (begin + step) * kStep;
+    if (p.x_wide) {
+      copy_rows<C::kTokens, C::kThreads>(stage_of(step), x, p.x_stride, tokens, numbers, p.hidden);
+    } else {
+      copy_rows_plainly<C::kTokens, C::kThreads>(stage_of(step), x, p.x_stride, tokens, numbers, p.hidden);
+    }
+  }
+  // Starts the copies of the first stages, weights before the wait for the previous launch.
+  __device__ __forceinline__ void start() const {
+#pragma unroll 1
+    for (int s = 0; s < C::kAhead; ++s) load_w(s);
+    tile::wait_for_previous();
+#pragma unroll 1
+    for (int s = 0; s < C::kAhead; ++s) {
+      load_x(s);
+      tile::end_copies();
+    }
+  }
+};
 
+// A warpgroup's sums over the CTA's part of k.
+template <class C>
+__device__ __forceinline__ void multiply(typename C::Sums& sums, const Loads<C>& of,
+                                         const std::byte* stages) {
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  float sums[kExperts / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0;
 #pragma unroll 1
-  for (int s = 0; s < steps; ++s) {
-    tile::wait_copies<kAhead - 1>();
+  for (int s = 0; s < of.steps; ++s) {
+    tile::wait_copies<C::kAhead - 1>();
     tile::fence_for_async();
     __syncthreads();  // this stage has loaded for all threads, and all threads have released the previous stage
-    load_w(s + kAhead);
-    load_x(s + kAhead);
+    of.load_w(s + C::kAhead);
+    of.load_x(s + C::kAhead);
     tile::end_copies();
-    const std::byte* stage = stages + s % kStages * kStage;
+    const std::byte* stage = stages + s % C::kStages * C::kStage;
     const uint64_t a = tile::describe_tile(stage + group * kGroupTokens * kRowBytes);
-    const uint64_t b = tile::describe_tile(stage + kTokens * kRowBytes);
+    const uint64_t b = tile::describe_tile(stage + C::kTokens * kRowBytes);
     tile::hold(sums);
     tile::fence_operands();
 #pragma unroll
     for (int k = 0; k < kStep / 16; ++k)
-      tile::multiply<kExperts>(sums, a + k * tile::kNext16, b + k * tile::kNext16, 1);
+      tile::multiply<C::kExperts>(sums, a + k * tile::kNext16, b + k * tile::kNext16, 1);
     tile::commit_group();
     tile::wait_groups<0>();
     tile::hold(sums);
   }
   tile::wait_copies<0>();
   __syncthreads();
+}
 
-  // Sends sums to their owners, staged in the memory of the ring.
-  auto* staged = reinterpret_cast<float2*>(stages);
+// Sends sums to their owners, staged in the memory of the ring. Returns when the other CTAs' sums of this CTA's share are here.
+template <class C>
+__device__ __forceinline__ void exchange(const typename C::Sums& sums, float2* staged,
+                                         const tile::SplitInbox& inbox, const Place& at) {
+  const int share = C::kPairs / at.blocks;
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i)
-    staged[i * kThreads + threadIdx.x] = make_float2(sums[2 * i], sums[2 * i + 1]);
+  for (int i = 0; i < C::kHeld; ++i)
+    staged[i * C::kThreads + threadIdx.x] = make_float2(sums[2 * i], sums[2 * i + 1]);
   tile::fence_for_async();
   tile::cluster_wait();
-  if (threadIdx.x == 0)
-    tile::barrier_expect(&received_all, static_cast<uint32_t>((kPairs - share) * sizeof(float2)));
+  if (threadIdx.x == 0) inbox.expect(static_cast<uint32_t>((C::kPairs - share) * sizeof(float2)));
   __syncthreads();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  for (int to = 1 + warp; to < blocks; to += kThreads / 32) {
-    const int owner = (rank + to) % blocks;  // staggered, so that the CTAs do not all send to the same owner
-    tile::send_by_warp(
-        tile::remote_address(tile::shared_address(&received[rank * share]), static_cast<uint32_t>(owner)),
-        &staged[owner * share], static_cast<uint32_t>(share * sizeof(float2)),
-        tile::remote_address(tile::shared_address(&received_all), static_cast<uint32_t>(owner)));
+  for (int i = 1 + static_cast<int>(threadIdx.x) / 32; i < at.blocks; i += C::kThreads / 32) {
+    const int owner = tile::rank_after(at.rank, i, at.blocks);
+    inbox.of(static_cast<uint32_t>(owner))
+        .send_by_warp(static_cast<uint32_t>(at.rank * share * sizeof(float2)), &staged[owner * share],
+                      static_cast<uint32_t>(share * sizeof(float2)));
   }
-  tile::barrier_wait(&received_all, 0);
-  tile::cluster_arrive();
-  for (int at = static_cast<int>(threadIdx.x); at < share; at += kThreads) {
-    const int pair = rank * share + at, i = pair / kThreads, thread = pair % kThreads;
-    const int expert = first_expert + i / 2 * 8 + thread % 4 * 2;
-    const int token = first_token + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
+  inbox.wait();
+}
+
+// Adds up and writes the logits of this CTA's share.
+template <class C>
+__device__ __forceinline__ void write(const RouterParameters& p, const float2* staged, const float2* received,
+                                      const Place& at) {
+  const int share = C::kPairs / at.blocks;
+  for (int own = static_cast<int>(threadIdx.x); own < share; own += C::kThreads) {
+    const int pair = at.rank * share + own, i = pair / C::kThreads, thread = pair % C::kThreads;
+    const int expert = at.first_expert + i / 2 * 8 + thread % 4 * 2;
+    const int token = at.first_token + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
     if (token >= p.tokens || expert >= p.experts) continue;
     float2 total = {0, 0};
-    for (int j = 0; j < blocks; ++j) {
-      const float2 more = j == rank ? staged[pair] : received[j * share + at];
-      total.x += more.x;
-      total.y += more.y;
-    }
+    for (int j = 0; j < at.blocks; ++j)
+      tile::add_to(total, j == at.rank ? staged[pair] : received[j * share + own]);
     if (p.bias) {
       const auto* bias = static_cast<const __nv_bfloat16*>(p.bias);
       total.x += tile::to_f32(bias[expert]);
@@ -243,6 +256,35 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
     }
     store_logits(p, token, expert, total);
   }
+}
+
+// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. Shared memory: the stages; later, for the logits of this
+// CTA, the partial sums of all CTAs, [CTAs][share] pairs.
+template <class C>
+__global__ void __launch_bounds__(C::kThreads) wide(const __grid_constant__ RouterParameters p) {
+  extern __shared__ std::byte dynamic[];
+  __shared__ uint64_t received_all;
+  std::byte* stages = dynamic + (kAlignment - tile::shared_address(dynamic) % kAlignment) % kAlignment;
+  float2 *staged = reinterpret_cast<float2*>(stages),
+         *received = reinterpret_cast<float2*>(stages + C::kStages * C::kStage);
+  const tile::SplitInbox inbox{tile::shared_address(received), tile::shared_address(&received_all)};
+  const Place at = {static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x),
+                    static_cast<int>(blockIdx.y) * C::kExperts, static_cast<int>(blockIdx.z) * C::kTokens};
+  tile::release_next();
+  if (threadIdx.x == 0) {
+    tile::barrier_init(&received_all, 1);
+    tile::barrier_visible();
+  }
+  __syncwarp();
+  tile::cluster_arrive();
+  const Loads<C> loads(p, at, tile::shared_address(stages));
+  loads.start();
+
+  typename C::Sums sums;
+  multiply(sums, loads, stages);
+  exchange<C>(sums, staged, inbox, at);
+  tile::cluster_arrive();
+  write<C>(p, staged, received, at);
   tile::cluster_wait();  // a copy reads its source until it has arrived
 }
 
@@ -253,10 +295,11 @@ struct Tile {
 
 template <int kGroups, int kExperts, int kStages>
 constexpr Tile tile_of() {
-  constexpr int kSums = kGroups * kGroupTokens * kExperts * static_cast<int>(sizeof(float));
-  constexpr int kBytes = kAlignment + kStages * kStageBytes<kGroups, kExperts> + kSums;
+  using C = Shape<kGroups, kExperts, kStages>;
+  constexpr int kSums = C::kTokens * kExperts * static_cast<int>(sizeof(float));
+  constexpr int kBytes = kAlignment + kStages * C::kStage + kSums;
   static_assert(kBytes + 64 <= 227 << 10);
-  return {kGroups * kGroupTokens, kExperts, kBytes, wide<kGroups, kExperts, kStages>};
+  return {C::kTokens, kExperts, kBytes, wide<C>};
 }
 
 const Tile kTiles[] = {

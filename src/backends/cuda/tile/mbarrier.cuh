@@ -10,30 +10,37 @@
 namespace sluice::cuda::tile {
 
 // One thread calls it, then barrier_visible(). A CTA or cluster barrier follows before any other thread uses the mbarrier.
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
-               : "memory");
+  barrier_init(shared_address(barrier), arrivals);
 }
 // barrier_init by one lane of a converged warp. All lanes call it.
-__device__ __forceinline__ void barrier_init_by_warp(uint64_t* barrier, uint32_t arrivals) {
+__device__ __forceinline__ void barrier_init_by_warp(uint32_t barrier, uint32_t arrivals) {
   asm volatile(
       "{\n"
       ".reg .pred one;\n"
       "elect.sync _|one, 0xffffffff;\n"
       "@one mbarrier.init.shared::cta.b64 [%0], %1;\n"
-      "}" ::"r"(shared_address(barrier)),
+      "}" ::"r"(barrier),
       "r"(arrivals)
       : "memory");
+}
+__device__ __forceinline__ void barrier_init_by_warp(uint64_t* barrier, uint32_t arrivals) {
+  barrier_init_by_warp(shared_address(barrier), arrivals);
 }
 __device__ __forceinline__ void barrier_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // One arrival that also adds to the expected bytes of this phase.
-__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(bytes)
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  barrier_expect(shared_address(barrier), bytes);
 }
 
 // barrier_expect by one lane of a converged warp. All lanes call it. Bytes may arrive before they are expected, but not before
@@ -180,19 +187,6 @@ __device__ __forceinline__ void barrier_wait_by_warp(uint32_t barrier, uint32_t 
 __device__ __forceinline__ void barrier_wait_by_warp(uint64_t* barrier, uint32_t parity) {
   barrier_wait_by_warp(shared_address(barrier), parity);
 }
-
-// A stage of a ring, and the parity of its current phase.
-struct RingPlace {
-  uint32_t stage = 0, parity = 0;
-  __device__ __forceinline__ void step(uint32_t stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-  // Advances by `steps` <= stages.
-  __device__ __forceinline__ void step_by(uint32_t steps, uint32_t stages) {
-    stage += steps;
-    if (stage >= stages) stage -= stages, parity ^= 1;
-  }
-};
 
 // Named barrier `number` (1 to 15; 0 is __syncthreads) over kThreads threads of the CTA, in whole warps.
 template <int kThreads>

@@ -44,10 +44,6 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int column, int row,
-                                         uint64_t* barrier) {
-  copy_box(shared_address(to), map, column, row, shared_address(barrier));
-}
 
 // Stores the in-bounds part of a box from shared memory, as a bulk group of its own (bulk_copy.cuh: stores_have_read,
 // stores_are_done). The threads that wrote the box have called fence_for_async().
@@ -118,10 +114,6 @@ __device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared,
       "}" ::"r"(to_shared),
       "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
       : "memory");
-}
-__device__ __forceinline__ void copy_box_to(uint32_t blocks, void* to, const CUtensorMap& map, int column,
-                                            int row, uint64_t* barrier) {
-  copy_box_to(blocks, shared_address(to), map, column, row, shared_address(barrier));
 }
 
 }  // namespace sluice::cuda::tile

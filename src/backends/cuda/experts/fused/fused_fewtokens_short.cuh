@@ -65,11 +65,10 @@ struct ShortSecond {
         const int steps =
             uniform(of_block > first_steps() || of_block == q().k_blocks ? first_steps() : of_block);
         if (grid_pending && n == S::kStages) wait_for_grid();
-        tile::barrier_wait_by_warp(&m.stream.empty[team][place.stage], place.parity ^ 1);
+        m.stream.ring(team).acquire_by_warp(place);
         publish();
-        uint64_t* full = &m.stream.full[team][place.stage];
-        tile::barrier_expect_by_warp(
-            full, static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
+        const uint32_t full = m.stream.ring(team).expect_by_warp(
+            place.stage, static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
         fetch.issue(place.stage, codes, scales, steps);
         tile::barrier_arrive(full);
         __syncwarp();
@@ -82,11 +81,9 @@ struct ShortSecond {
       at += run, block = 0, ++entry;
     }
     if (n == 0) {
-      tile::barrier_wait_by_warp(&m.stream.empty[team][place.stage], place.parity ^ 1);
+      m.stream.ring(team).acquire_by_warp(place);
       publish();
-      uint64_t* full = &m.stream.full[team][place.stage];
-      tile::barrier_expect_by_warp(full, 0);
-      tile::barrier_arrive(full);
+      tile::barrier_arrive(m.stream.ring(team).expect_by_warp(place.stage, 0));
     }
     if (grid_pending) wait_for_grid();
   }
@@ -160,7 +157,7 @@ struct ShortSecond {
         int steps = first;
 #pragma unroll 1
         do {
-          tile::barrier_wait_by_warp(&m.stream.full[team][place.stage], place.parity);
+          m.stream.ring(team).wait_by_warp(place);
           const uint32_t stage = place.stage * S::kBytes;
           if (steps == 3) {
             multiply_stage<3>(d, codes + stage, scales + stage, h_now);
@@ -171,8 +168,7 @@ struct ShortSecond {
           } else {
             multiply_stage<1>(d, codes + stage, scales + stage, h_now);
           }
-          tile::arrive_by_lane(tile::shared_address(&m.stream.empty[team][place.stage]),
-                               have_loaded<Weights>(d));
+          m.stream.ring(team).release(place.stage, have_loaded<Weights>(d));
           place.step(S::kStages);
           h_now += first * tile::kSwizzledRowBytes;
           steps = h_now - h == static_cast<uint32_t>(first) * tile::kSwizzledRowBytes ? second : 0;

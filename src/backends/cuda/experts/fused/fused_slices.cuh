@@ -15,6 +15,7 @@
 #include "backends/cuda/experts/fused/fused_fewtokens.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
+#include "backends/cuda/tile/split_sum.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 
@@ -209,11 +210,11 @@ struct Kernel {
                                         uint32_t have) const {
     const tile::RingPlace place = fetch.place;
     const uint32_t at = fetch.ring + place.stage * S::kBytes;
-    uint64_t* full = &m.few.stream.full[fetch.team][place.stage];
-    const uint32_t counted = tile::shared_address(full);
+    const tile::Ring ring = m.few.stream.ring(fetch.team);
+    const uint32_t counted = ring.full_of(place.stage);
     const int k = first_block(share) + box * group_warps() * kBox;
     uint32_t bytes = 0;
-    tile::barrier_wait_by_warp(&m.few.stream.empty[fetch.team][place.stage], place.parity ^ 1);
+    ring.acquire_by_warp(place);
     if (n == 0) fetch.publish(at, {unit.listed, static_cast<int>(have), 0, 0});
 #pragma unroll 1
     for (int g = 0; g < p.groups; ++g) {
@@ -227,8 +228,7 @@ struct Kernel {
       bytes += group_warps() * kBox * (kSlabCodes + kSlabScales);
       ++unit.entry, unit.wrap();
     }
-    tile::barrier_expect_by_warp(full, bytes);
-    tile::barrier_arrive(full);
+    tile::barrier_arrive(ring.expect_by_warp(place.stage, bytes));
     __syncwarp();
     fetch.place.step(S::kStages);
   }
@@ -295,10 +295,8 @@ struct Kernel {
     const uint32_t codes = ring + S::kCodes + group * kGroupCodes + in_group * kBox * kSlabCodes + lane * 16,
                    scales = ring + S::kScales + group * kGroupScales + in_group * kBox * kSlabScales +
                             lane / 4 * 4;
-    const uint32_t sums = tile::shared_address(m.few.stream.sums),
-                   counted = tile::shared_address(&m.sums_full);
-    const uint32_t to[2] = {tile::remote_address(sums, 0), tile::remote_address(sums, 1)},
-                   counts[2] = {tile::remote_address(counted, 0), tile::remote_address(counted, 1)};
+    const tile::SplitInbox inbox{tile::shared_address(m.few.stream.sums), tile::shared_address(&m.sums_full)};
+    const tile::SplitInbox to[2] = {inbox.of(0), inbox.of(1)};
     const int segment = in_group + (p.split ? share.rank * group_warps() : 0);
     Unit unit(p, share, uniform(static_cast<int>(list_words.x)), team * p.groups + group);
     fetch_h(share, list_words.y, team * 4 + w);
@@ -311,7 +309,7 @@ struct Kernel {
       float d[2][1][4] = {};
 #pragma unroll 1
       for (int box = 0; box < p.boxes; ++box) {
-        tile::barrier_wait_by_warp(&m.few.stream.full[team][place.stage], place.parity);
+        m.few.stream.ring(team).wait_by_warp(place);
         Weights::Operands<kColumns> of[2];
         const auto load = [&](int i) {
           const uint32_t stage = place.stage * S::kBytes, on = i * tile::kSwizzledRowBytes;
@@ -324,8 +322,7 @@ struct Kernel {
           if (i + 1 < kBox) load(i + 1);
           of[i % 2].multiply(d);
         }
-        tile::arrive_by_lane(tile::shared_address(&m.few.stream.empty[team][place.stage]),
-                             have_loaded<Weights>(d));
+        m.few.stream.ring(team).release(place.stage, have_loaded<Weights>(d));
         place.step(S::kStages);
         h += group_warps() * kBox * tile::kSwizzledRowBytes;
       }
@@ -340,7 +337,7 @@ struct Kernel {
             4;
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          tile::store_remote(to[half] + at, d[0][0][half * 2 + c] + d[1][0][half * 2 + c], counts[half]);
+          to[half].store(at, d[0][0][half * 2 + c] + d[1][0][half * 2 + c]);
       }
     }
     epilogue(epilogue_thread);

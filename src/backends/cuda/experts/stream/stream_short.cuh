@@ -40,18 +40,21 @@ struct alignas(128) ShortMemory {
   uint64_t full[kTeams][kShortStagesMost], empty[kTeams][kShortStagesMost];
   uint64_t x_full[kTeams][2], x_empty[kTeams][2];
 
+  // One base for a full and an empty barrier, so that one register has it.
+  __device__ __forceinline__ tile::Ring weights(int team) const {
+    const uint32_t first = tile::shared_address(full[team]);
+    return {first, first + static_cast<uint32_t>(sizeof full)};
+  }
+  __device__ __forceinline__ tile::Ring runs(int team) const {
+    const uint32_t first = tile::shared_address(x_full[team]);
+    return {first, first + static_cast<uint32_t>(sizeof x_full)};
+  }
   // The first kTeams warps of a CTA call it, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
-    for (int s = 0; s < kShortStagesMost; ++s) {
-      tile::barrier_init_by_warp(&full[warp][s], 1);
-      tile::barrier_init_by_warp(&empty[warp][s], kTeamLanes);
-    }
+    for (int s = 0; s < kShortStagesMost; ++s) weights(warp).init_by_warp(s, 1, kTeamLanes);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      tile::barrier_init_by_warp(&x_full[warp][i], 32 + 1);
-      tile::barrier_init_by_warp(&x_empty[warp][i], kTeamLanes);
-    }
+    for (int i = 0; i < 2; ++i) runs(warp).init_by_warp(i, 32 + 1, kTeamLanes);
     tile::barrier_visible();
   }
 };
@@ -109,18 +112,17 @@ struct ShortFetch {
     constexpr auto kTopBytes = static_cast<uint32_t>(kFragmentRows);
 #pragma unroll 1
     for (; count > 0; --count) {
-      tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
+      m.weights(team).acquire_by_warp(place);
       const uint32_t stage = ring + place.stage * short_stage_bytes<Weights>(p.k_blocks),
-                     full = tile::shared_address(&m.full[team][place.stage]);
+                     full = m.weights(team).expect_by_warp(
+                         place.stage, code_bytes + (Weights::kScaled ? scale_bytes + kTopBytes : 0));
       if constexpr (Weights::kScaled) {
-        tile::barrier_expect_by_warp(full, code_bytes + scale_bytes + kTopBytes);
         tile::copy_bulk_two(stage, w.codes, code_bytes, stage + code_bytes, w.scales, scale_bytes, full);
         tile::copy_bulk(stage + code_bytes + scale_bytes, w.tops, kTopBytes, full);
         w.codes += code_bytes, w.scales += scale_bytes, w.tops += kTopBytes;
         asm volatile(""
                      : "+l"(w.codes), "+l"(w.scales), "+l"(w.tops));  // otherwise recomputed from the start
       } else {
-        tile::barrier_expect_by_warp(full, code_bytes);
         tile::copy_bulk(stage, w.codes, code_bytes, full);
         w.codes += code_bytes;
         asm volatile("" : "+l"(w.codes));
@@ -129,6 +131,7 @@ struct ShortFetch {
     }
   }
   __device__ __forceinline__ void publish(const uint4& run) const {
+    // Not by runs(): ptxas would then compute the producer's addresses on the uniform path, with 49 instructions more for N = 16.
     tile::barrier_wait_by_warp(&m.x_empty[team][buffer.stage], buffer.parity ^ 1);
     if (threadIdx.x % 32 == 0) m.run[team][buffer.stage] = run;
     __syncwarp();
@@ -154,7 +157,7 @@ struct ShortFetch {
     const uint32_t x = at + buffer.stage * p.k_blocks * kXBytes;
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; ++k) rows.template copy<1>(p, x + k * kXBytes, k);
-    arrive_with_x(p, &m.x_full[team][buffer.stage]);
+    arrive_with_x(p, tile::shared_address(&m.x_full[team][buffer.stage]));
     __syncwarp();
     buffer.step(2);
     issue(w, count - ahead);
@@ -287,7 +290,8 @@ __device__ __forceinline__ void multiply_row_block(float (&sum)[N / 2], Operands
 }
 
 // Waits for the stages of a team's ring in order, and releases them. Holds the address of the current stage, its full barrier, and the
-// phase.
+// phase. It advances these addresses and no tile::RingPlace, because the size of a stage is known only at run time: a place would cost a
+// multiplication for each k block.
 template <int N, int kTeams, class Weights>
 struct ShortStages {
   uint32_t stage, full, parity = 0;
@@ -325,7 +329,7 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
   tile::RingPlace buffer;
 #pragma unroll 1
   while (true) {
-    tile::barrier_wait_by_warp(&m.x_full[team][buffer.stage], buffer.parity);
+    m.runs(team).wait_by_warp(buffer);
     const uint4 run_words = tile::load_shared(tile::shared_address(&m.run[team][buffer.stage]));
     const int what = uniform(static_cast<int>(run_words.w));
     if (what == 0) break;
@@ -364,7 +368,7 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
       }
       rows.template write<Weights>(p, sum, top, bias);
     }
-    tile::arrive_by_lane(tile::shared_address(&m.x_empty[team][buffer.stage]));
+    m.runs(team).release(buffer.stage);
     buffer.step(2);
   }
 }

@@ -104,9 +104,8 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
         if (!work.follows()) tile::wait_for_previous();
         ticket = tickets.take();
       }
-      const uint32_t barrier = ring.full(ring.place.stage), code_bytes = steps * C::kBlockBytes,
-                     scale_bytes = steps * C::kScaleBytes;
-      tile::barrier_expect_by_warp(barrier, (C::kSharesWeights ? blocks : own) * (code_bytes + scale_bytes));
+      const uint32_t code_bytes = steps * C::kBlockBytes, scale_bytes = steps * C::kScaleBytes,
+                     barrier = ring.expect((C::kSharesWeights ? blocks : own) * (code_bytes + scale_bytes));
       const uint32_t codes_to = ring.stage() + C::kWeights + copier * C::kSteps * C::kBlockBytes;
       const uint32_t scales_to = ring.stage() + C::kScales + copier * C::kSteps * C::kScaleBytes;
 #pragma unroll
@@ -148,7 +147,7 @@ __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       ring.wait_empty();
       rows.template copy<C::kSteps>(p, ring.stage(), k);
-      arrive_with_x(p, ring.full(ring.place.stage));
+      arrive_with_x(p, ring.full());
       ring.place.step(stages);
     }
   }
@@ -184,9 +183,8 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
       if constexpr (C::kGathers)
         while (segment_at < k + steps) arrived.wait(segment++), segment_at += g.segment_blocks;
       ring.wait_empty();
-      const uint32_t full = ring.full(ring.place.stage),
+      const uint32_t full = ring.expect(static_cast<uint32_t>(steps * bytes)),
                      to = ring.stage() + static_cast<uint32_t>(half * tile::kSwizzledRowBytes);
-      tile::barrier_expect_by_warp(full, static_cast<uint32_t>(steps * bytes));
 #pragma unroll
       for (int s = 0; s < C::kSteps; ++s) {
         if (s >= steps) break;
@@ -222,8 +220,8 @@ __device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, con
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
-      const uint32_t full = ring.full(ring.place.stage), to = ring.stage();
-      if (warp == 0) tile::barrier_expect_by_warp(full, steps * boxes.bytes());
+      const uint32_t full = ring.full(), to = ring.stage();
+      if (warp == 0) ring.expect(steps * boxes.bytes());
 #pragma unroll 1
       for (int s = 0; s < steps; ++s)
         boxes.copy(x, to + s * C::kXBytes, (k + s) * static_cast<int>(kFragmentWidth), full, warp);

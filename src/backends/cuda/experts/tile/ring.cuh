@@ -4,6 +4,7 @@
 #include "backends/cuda/experts/tile/producer_gather.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/ring.cuh"
 #include "backends/cuda/tile/shared.cuh"
 
 namespace sluice::cuda {
@@ -31,20 +32,19 @@ struct TileRing {
   // CTA pairs: this CTA's rank, and the base address in the peer CTA.
   uint32_t rank = 0, peer = 0;
 
+  __device__ __forceinline__ tile::Ring barriers() const { return {base + at.full, base + at.empty}; }
   // Initialises the barriers. All threads of the CTA call it and make the barriers visible afterwards. shared: the memory at `base`.
   __device__ __forceinline__ void init(uint8_t* shared) const {
-    if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.full) + threadIdx.x, C::kFullArrivals);
-      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.empty) + threadIdx.x, C::kEmptyArrivals);
-    }
+    if (threadIdx.x < static_cast<unsigned>(at.stages))
+      barriers().init(threadIdx.x, C::kFullArrivals, C::kEmptyArrivals);
     if (threadIdx.x < kTilesAhead)
       tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.published) + threadIdx.x, 1);
   }
   __device__ __forceinline__ uint32_t stage() const {
     return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
   }
-  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
-  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
+  // The full barrier of the current stage.
+  __device__ __forceinline__ uint32_t full() const { return barriers().full_of(place.stage); }
   // True if a published tile marks the end of the list. A CTA of a pair that shares weights may have no rows of a tile, so
   // `rows` alone does not tell.
   static __device__ __forceinline__ bool ends(const ExpertTile& t) {
@@ -74,20 +74,19 @@ struct TileRing {
             uniform(static_cast<int>(t.z)), static_cast<int>(C::kKeepsIndex ? rows % kRowsLimit : rows),
             blocks / kBlocksMost,           static_cast<int>(C::kKeepsIndex ? rows / kRowsLimit : 0)};
   }
-  __device__ __forceinline__ void wait_full() const {
-    tile::barrier_wait_by_warp(full(place.stage), place.parity);
-  }
-  __device__ __forceinline__ void wait_empty() const {
-    tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
+  __device__ __forceinline__ void wait_full() const { barriers().wait_by_warp(place); }
+  __device__ __forceinline__ void wait_empty() const { barriers().acquire_by_warp(place); }
+  __device__ __forceinline__ uint32_t expect(uint32_t bytes) const {
+    return barriers().expect_by_warp(place.stage, bytes);
   }
   // Each consumer warp releases a stage that it has read, in both CTAs of a pair; not if `predicate` is 0. If lanes read codes
   // by loads, or rows of y pass through the last stage, every lane arrives for itself (tile::arrive_by_lane).
   __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
     if constexpr (C::kReleasedByLanes) {
-      tile::arrive_by_lane(empty(stage), predicate);
-      if constexpr (C::kPair) tile::arrive_at_peer_by_warp(peer + at.empty + stage * 8, predicate);
+      barriers().release(stage, predicate);
+      if constexpr (C::kPair) tile::arrive_at_peer_by_warp(peer_barriers().empty_of(stage), predicate);
     } else {
-      tile::arrive_twice_by_warp(empty(stage), peer + at.empty + stage * 8, predicate);
+      tile::arrive_twice_by_warp(barriers().empty_of(stage), peer_barriers().empty_of(stage), predicate);
     }
   }
   // The staging of gather warp `warp`.
@@ -106,6 +105,7 @@ struct TileRing {
   }
 
  private:
+  __device__ __forceinline__ tile::Ring peer_barriers() const { return {peer + at.full, peer + at.empty}; }
   static __device__ __forceinline__ uint4 words_of(const ExpertTile& t) {
     return make_uint4(
         static_cast<uint32_t>(t.expert),

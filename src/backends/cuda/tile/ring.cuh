@@ -1,0 +1,90 @@
+// A ring of stages in shared memory, between the producers that fill the stages and the consumers that read them.
+//
+// Each stage has two mbarriers (mbarrier.cuh). `full` completes when the producers have arrived and all bytes that they expect are in
+// the stage. `empty` completes when all consumers have released the stage. Producers and consumers advance a RingPlace each, in the same
+// order of stages.
+//
+// The functions take the barriers by address and hold no state, so a ring costs what its mbarriers cost. The stages themselves are the
+// user's: their size, what fills them and where they are.
+#pragma once
+#include <cstdint>
+
+#include "backends/cuda/tile/mbarrier.cuh"
+
+namespace sluice::cuda::tile {
+
+// A stage of a ring, and the parity of its current phase.
+struct RingPlace {
+  uint32_t stage = 0, parity = 0;
+  __device__ __forceinline__ void step(uint32_t stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  // Advances by `steps` <= stages.
+  __device__ __forceinline__ void step_by(uint32_t steps, uint32_t stages) {
+    stage += steps;
+    if (stage >= stages) stage -= stages, parity ^= 1;
+  }
+};
+
+struct Ring {
+  static constexpr uint32_t kBytes = sizeof(uint64_t);  // per barrier
+  uint32_t full, empty;  // addresses of the first stage's barriers; those of the other stages follow
+
+  __device__ __forceinline__ uint32_t full_of(uint32_t stage) const { return full + kBytes * stage; }
+  __device__ __forceinline__ uint32_t empty_of(uint32_t stage) const { return empty + kBytes * stage; }
+
+  // One thread initialises the barriers of a stage; barrier_visible() and a barrier of the CTA follow. filled, released: arrivals that
+  // complete the stage's full barrier and its empty barrier.
+  __device__ __forceinline__ void init(uint32_t stage, uint32_t filled, uint32_t released) const {
+    barrier_init(full_of(stage), filled);
+    barrier_init(empty_of(stage), released);
+  }
+  // init() by one lane of a converged warp. All lanes call it.
+  __device__ __forceinline__ void init_by_warp(uint32_t stage, uint32_t filled, uint32_t released) const {
+    barrier_init_by_warp(full_of(stage), filled);
+    barrier_init_by_warp(empty_of(stage), released);
+  }
+
+  // Producers: waits until the consumers have released the stage. Returns at once while the ring fills for the first time.
+  __device__ __forceinline__ void acquire(const RingPlace& at) const {
+    barrier_wait(empty_of(at.stage), at.parity ^ 1);
+  }
+  __device__ __forceinline__ void acquire_by_warp(const RingPlace& at) const {
+    barrier_wait_by_warp(empty_of(at.stage), at.parity ^ 1);
+  }
+  // One arrival of the warp that also expects bytes. Returns the barrier at which copies to the stage are counted.
+  __device__ __forceinline__ uint32_t expect_by_warp(uint32_t stage, uint32_t bytes) const {
+    barrier_expect_by_warp(full_of(stage), bytes);
+    return full_of(stage);
+  }
+
+  // Consumers: waits until the stage is full.
+  __device__ __forceinline__ void wait(const RingPlace& at) const {
+    barrier_wait(full_of(at.stage), at.parity);
+  }
+  __device__ __forceinline__ void wait_by_warp(const RingPlace& at) const {
+    barrier_wait_by_warp(full_of(at.stage), at.parity);
+  }
+  // One arrival by the calling lane, or none if `predicate` is 0. arrive_by_lane() says what `predicate` has to depend on.
+  __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
+    arrive_by_lane(empty_of(stage), predicate);
+  }
+};
+
+// The barriers of a ring in shared memory.
+template <int kStages>
+struct RingBarriers {
+  uint64_t full[kStages], empty[kStages];
+
+  __device__ __forceinline__ Ring ring() const { return at(shared_address(this)); }
+  // The ring of such barriers at an address.
+  static __device__ __forceinline__ Ring at(uint32_t address) {
+    return {address, address + kStages * Ring::kBytes};
+  }
+  // One thread initialises all of them.
+  __device__ __forceinline__ void init(uint32_t filled, uint32_t released) const {
+    for (int s = 0; s < kStages; ++s) ring().init(s, filled, released);
+  }
+};
+
+}  // namespace sluice::cuda::tile
