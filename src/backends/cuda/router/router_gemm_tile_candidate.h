@@ -30,10 +30,11 @@ struct RouterTileCandidate {
     need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
     need_type(r, "w", p.w, kData.weights, kData.why);
     need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
-    r.need(p.hidden >= kData.hidden_least,
-           "hidden >= " + std::to_string(kData.hidden_least) +
-               " (shorter sums may miss their bound on tensor cores)",
-           "hidden", p.hidden);
+    if (p.hidden < kData.hidden_least)
+      r.need(false,
+             "hidden >= " + std::to_string(kData.hidden_least) +
+                 " (shorter sums may miss their bound on tensor cores)",
+             "hidden", p.hidden);
     return r;
   }
   static constexpr Candidate<RouterGemm> make() {
