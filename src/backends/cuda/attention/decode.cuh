@@ -288,12 +288,21 @@ class DecodeWarp {
   float largest_[kGroups][2], sum_[kGroups][2];
 };
 
+// Finds tile `at`. Returns false if there is none: a launch by rows has one cluster per tile.
+template <class Shape>
+__device__ __forceinline__ bool find(const DecodeCall& call, int at, TileSearch& search, Queries& of) {
+  if (own_row(call.step, call.tiling, at, of)) return true;
+  if (!find_tile<Shape::kThreads>(call.step, call.tiling, at, search)) return false;
+  of = search.found;
+  return true;
+}
+
 // Joins the warps of a team, which took the same tile, and writes the tile's rows of one kv head. `first`: the team's first warp;
 // `thread`: within the team.
 template <class Shape, class SinkOf>
 __device__ __forceinline__ void write_team(const Step& p, const Queries& of, int kv_head, int last_query,
                                            const Partials<Shape>& partials, const float* ring, int first,
-                                           int warps, int thread, SinkOf sink) {
+                                           int warps, int thread, const SinkOf& sink) {
   constexpr int kAcross = Shape::kDim / 4;
 #pragma unroll 1
   for (int place = thread; place < Shape::kFours; place += 32 * warps) {
@@ -311,7 +320,7 @@ template <class Shape, class SinkOf>
 __device__ __forceinline__ void write_share(const DecodeCall& call, const Queries& of, int kv_head,
                                             int last_query, const Partials<Shape>& partials,
                                             const float* ring, uint64_t& joined, int warp, int thread,
-                                            int rank, int tiles_before, SinkOf sink) {
+                                            int rank, int tiles_before, const SinkOf& sink) {
   constexpr int kAcross = Shape::kDim / 4;
   constexpr int kFours = (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // per thread
   const bool joins = Shape::kFours >= Shape::kThreads || thread < Shape::kFours;
@@ -378,12 +387,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
   const int clusters = static_cast<int>(gridDim.x) / call.cluster;
   for (int at = static_cast<int>(blockIdx.x) / call.cluster; at < call.tiles; at += clusters) {
     Queries of;
-    if (!own_row(p, call.tiling, at, of)) {
-      if (!find_tile<Shape::kThreads>(p, call.tiling, at, search)) {
-        if (call.cluster > 1) tile::cluster_wait();
-        break;  // a launch by rows has one cluster per tile
-      }
-      of = search.found;
+    if (!find<Shape>(call, at, search, of)) {
+      if (call.cluster > 1) tile::cluster_wait();
+      break;
     }
     const int last_query = min(of.first + Shape::kQueries, of.count) - 1;
     {
