@@ -165,6 +165,26 @@ class Weights(Checkpoints):
         self.assertIn("tensors that the model has no place for, not used: 1 (model.rotary_emb.inv_freq)", done.stderr)
 
 
+class OneCheckpoint(Checkpoints):
+    def test_an_index_of_the_one_file(self):
+        """mlx-lm saves an index beside model.safetensors; transformers loads that file."""
+        directory = variants.save(self.path())
+        path = os.path.join(directory, "model.safetensors.index.json")
+
+        def index(file):
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({"metadata": {"total_size": 1}, "weight_map": {name: file for name in TENSORS}}, f)
+
+        index("model.safetensors")
+        self.assertEqual(self.reply(directory), self.shipped)
+        index("model-00001-of-00001.safetensors")
+        done = self.run_command("run", directory, "-p", QUESTION, "-q")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("move model.safetensors or the index out of the directory", done.stderr)
+        os.remove(path)  # as the message says
+        self.assertEqual(self.reply(directory), self.shipped)
+
+
 def rope(nest):
     def change(config):
         joined = dict(config.pop("rope_scaling"), rope_theta=config.pop("rope_theta"))
