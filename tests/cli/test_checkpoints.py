@@ -402,6 +402,19 @@ class Names(Checkpoints):
         status, _, err = self.said("run", os.path.join(variants.SHIPPED, "model.safetensors"), "-q", "-p", QUESTION)
         self.assertEqual(status, 2)
         self.assertIn(f"name the directory around it: {variants.SHIPPED}", err)
+        for device in ("/dev/null", "/dev/zero"):
+            status, _, err = self.said("run", device, "-q", "-p", QUESTION)
+            self.assertEqual(status, 2)
+            self.assertIn(f"{device}: wanted a model's directory, found neither a directory nor a regular file", err)
+            self.assertNotIn("around it", err)
+
+    def test_what_can_be_downloaded(self):
+        for command in (("run", "-q", "-p", QUESTION), ("serve", "--port", "0")):
+            _, _, err = self.said(*command, "--model", "org/other", HF_HUB_CACHE=self.path("nothing"))
+            self.assertIn("; `hf download org/other` downloads it", err)
+            _, _, err = self.said(*command, "--model", "gpt-oss-20b", HF_HUB_CACHE=self.path("nothing"))
+            self.assertNotIn("hf download", err)
+            self.assertIn("names in the cache are OWNER/NAME, as in openai/gpt-oss-20b", err)
 
     def test_lists_leave_the_directory_alone(self):
         directory = variants.save(self.path())
