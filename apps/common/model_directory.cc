@@ -131,7 +131,10 @@ Result<std::string> snapshot_named(const std::string& named) {
   return invalid(named +
                  ": wanted a model's directory, found neither a directory nor a model of this name in the "
                  "Hugging Face cache " +
-                 cache.string() + "; `hf download " + named + "` downloads it");
+                 cache.string() +
+                 (named.find('/') == named.npos
+                      ? "; names in the cache are OWNER/NAME, as in openai/gpt-oss-20b"
+                      : "; `hf download " + named + "` downloads it"));
 }
 
 Result<std::string> shipped(const char* name, const char* what) {
@@ -154,6 +157,9 @@ Result<std::string> shipped_draft_head() { return shipped(kShippedHead, "draft h
 Result<std::string> model_directory(const std::string& named) {
   if (named.empty()) return shipped_model();
   if (is_folder(named)) return directory_behind(named);
+  std::error_code error;
+  if (is_there(named) && !fs::is_regular_file(named, error))
+    return invalid(named + ": wanted a model's directory, found neither a directory nor a regular file");
   if (is_there(named)) {
     const std::string around = fs::path(named).parent_path().string();
     return invalid(

@@ -1,6 +1,7 @@
 #include "apps/explain/draft_choices.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "apps/common/model_directory.h"
@@ -132,6 +133,10 @@ DraftChoice choice_of(int64_t sequences, double acceptance, const std::vector<do
 
 Result<DraftChoices> draft_choices(const ModelQuestion& q, const SpeculativeConfig& speculation,
                                    const DeviceInfo& device) {
+  std::error_code unknown;
+  if (known_moe(q.model).ok() && !std::filesystem::is_directory(q.model, unknown))
+    return invalid("--speculative-config: wanted --model with a directory, found the MoE layer '" + q.model +
+                   "' alone, which makes no tokens");
   const auto directory = model_directory(q.model);
   if (!directory.ok()) return directory.status();
   Result<ModelConfig> model = read_model_config(directory.value());

@@ -25,15 +25,19 @@ std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& confi
     });
     if (found > most) best = std::move(specs), most = found;
   }
-  if (config.mtp_layers == 0) return best;
   // Some tools leave the draft layer out of the files, but not out of the config.
+  if (!has_mtp_layer(checkpoint, config)) return best;
   const std::vector<TensorSpec> draft =
       mtp_tensors(mtp_config(config).value(), std::ssize(config.decoder.layers));
-  const bool there = std::any_of(draft.begin(), draft.end(), [&](const TensorSpec& s) {
-    return checkpoint.find_if_there(s.name) != nullptr;
-  });
-  if (there) best.insert(best.end(), draft.begin(), draft.end());
+  best.insert(best.end(), draft.begin(), draft.end());
   return best;
+}
+
+void use_copies(const ModelConfig& config, const Checkpoint& checkpoint, Inspection* out) {
+  if (!has_mtp_layer(checkpoint, config)) return;
+  const std::vector<std::string> copies = mtp_copies(std::ssize(config.decoder.layers));
+  for (InspectedTensor& t : out->tensors)
+    if (std::ranges::count(copies, t.name) > 0) t.use = "draft layer: not read, the model's own is used";
 }
 
 void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoint, Inspection* out) {
@@ -122,6 +126,7 @@ Result<Inspection> inspect(const std::string& path) {
   out.architecture = config.value().architecture;
   for (const Family* family : families())
     if (family->architecture == out.architecture) use_specs(wanted_of(*family, config.value(), c), c, &out);
+  use_copies(config.value(), c, &out);
   return out;
 }
 

@@ -31,7 +31,8 @@ Result<Json> tokens_of(const std::string& text, const LoadTarget& target) {
     const auto ids = local_tokens(text, target);
     return ids.ok() ? Result<Json>(Json(ids.value())) : Result<Json>(ids.status());
   }
-  const Json body = {{"model", target.model}, {"prompt", text}};
+  // A beginning of sequence is no word of the text.
+  const Json body = {{"model", target.model}, {"prompt", text}, {"add_special_tokens", false}};
   const auto answer =
       ask(target.client, {.path = "/tokenize", .body = body.dump(), .api_key = target.api_key});
   if (!answer.ok()) return answer.status();

@@ -6,6 +6,7 @@
 #include "models/family.h"
 #include "models/read_config.h"
 #include "models/read_decoder.h"
+#include "ops/route_bounds.h"
 #include "weights/row_span.h"
 
 namespace sluice {
@@ -77,13 +78,12 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   moe->hidden = hidden;
   moe->residual = true;
   int64_t shared = 1;
-  constexpr int64_t kTopKMost = 32;  // ops/route_topk.h
   ConfigReader r{config};
   r.integer("moe_intermediate_size", 1, 65536, &moe->intermediate);
-  r.integer("n_routed_experts", 1, 1024, &moe->experts);
-  r.integer("num_experts_per_tok", 1, kTopKMost, &moe->top_k);
-  r.integer("n_group", 1, 1024, &moe->groups);
-  r.integer("topk_group", 1, 1024, &moe->topk_groups);
+  r.integer("n_routed_experts", 1, kRoutedExpertsMax, &moe->experts);
+  r.integer("num_experts_per_tok", 1, kRoutedTopKMax, &moe->top_k);
+  r.integer("n_group", 1, kRoutedExpertsMax, &moe->groups);
+  r.integer("topk_group", 1, kRoutedExpertsMax, &moe->topk_groups);
   if (config.value().contains("n_shared_experts")) r.integer("n_shared_experts", 1, 64, &shared);
   r.number("routed_scaling_factor", 1e-6, 1e6, 2.5, &moe->scale);
   SLUICE_TRY(r.status);

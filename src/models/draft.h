@@ -21,6 +21,10 @@ Result<DraftLayerConfig> mtp_config(const ModelConfig& model);
 
 // Its tensors in a checkpoint, in loading order, those of one weight together.
 std::vector<TensorSpec> mtp_tensors(const DraftLayerConfig& config, int64_t layer);
+// Copies of the model's embedding and output layer that files may have in the layer, and that are not read.
+std::vector<std::string> mtp_copies(int64_t layer);
+// Whether the files have the layer. An ordinary layer after the model's last one is none, whatever config.json says.
+bool has_mtp_layer(const Checkpoint& files, const ModelConfig& model);
 
 struct DraftLoadOptions {
   DType x = DType::kBF16;  // activations and cache: kBF16 or kF32

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "models/draft.h"
 #include "models/tensor_source.h"
 #include "nn/dense_load.h"
 #include "nn/moe/canary.h"
@@ -58,14 +59,15 @@ Status check_merged(const Checkpoint& file) {
   return {};
 }
 
-// Whether a tensor belongs to a layer for multi-token prediction, which is loaded apart from the model.
-bool of_mtp(const std::string& name, const ModelConfig& config) {
-  constexpr std::string_view kLayers = "model.layers.";
-  if (config.mtp_layers == 0 || !name.starts_with(kLayers)) return false;
-  const int64_t first = std::ssize(config.decoder.layers);
-  for (int64_t layer = first; layer < first + config.mtp_layers; ++layer)
-    if (name.starts_with(std::string(kLayers) + std::to_string(layer) + ".")) return true;
-  return false;
+// The tensors of the layer for multi-token prediction, which is loaded apart from the model.
+void add_mtp_layer(const TensorSource& source, const ModelConfig& config, std::set<std::string>* used) {
+  if (!has_mtp_layer(*source.files(), config)) return;
+  const int64_t layer = std::ssize(config.decoder.layers);
+  for (const TensorSpec& spec : mtp_tensors(mtp_config(config).value(), layer)) {
+    used->insert(spec.name);
+    if (source.is_fp8(spec)) used->insert(name_of_scales(spec));
+  }
+  for (std::string& name : mtp_copies(layer)) used->insert(std::move(name));
 }
 
 LoadNotes notes_about(const TensorSource& source, const ModelConfig& config,
@@ -83,8 +85,9 @@ LoadNotes notes_about(const TensorSource& source, const ModelConfig& config,
       out.converted.push_back(t->name);
     }
   }
+  add_mtp_layer(source, config, &used);
   for (const CheckpointTensor& t : file.tensors())
-    if (!used.contains(t.name) && !of_mtp(t.name, config)) out.unused.push_back(t.name);
+    if (!used.contains(t.name)) out.unused.push_back(t.name);
   return out;
 }
 

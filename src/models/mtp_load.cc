@@ -7,8 +7,26 @@
 
 namespace sluice {
 
+namespace {
+
+std::string prefix_of(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
+
+}  // namespace
+
+std::vector<std::string> mtp_copies(int64_t layer) {
+  return {prefix_of(layer) + "embed_tokens.weight", prefix_of(layer) + "shared_head.head.weight"};
+}
+
+bool has_mtp_layer(const Checkpoint& files, const ModelConfig& model) {
+  if (model.mtp_layers == 0) return false;
+  const std::string prefix = prefix_of(std::ssize(model.decoder.layers));
+  for (const char* own : {"enorm.weight", "hnorm.weight", "eh_proj.weight"})
+    if (files.find_if_there(prefix + own)) return true;
+  return false;
+}
+
 std::vector<TensorSpec> mtp_tensors(const DraftLayerConfig& c, int64_t layer) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const std::string prefix = prefix_of(layer);
   std::vector<TensorSpec> out;
   const auto add = [&](const char* name, std::vector<int64_t> shape, const char* weight) {
     out.push_back({.name = prefix + name, .shape = std::move(shape), .weight = weight});

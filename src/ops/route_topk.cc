@@ -1,14 +1,17 @@
 #include "ops/route_topk.h"
 
+#include <algorithm>
+
 #include "ops/bounds.h"
+#include "ops/route_bounds.h"
 
 namespace sluice {
 
 Refusal RouteTopk::validate(const Problem& p) {
   Refusal r;
   need_between(r, "tokens", p.tokens, 0, kRowsMax / 64);
-  need_between(r, "experts", p.experts, 1, 1024);
-  need_between(r, "top_k", p.top_k, 1, p.experts < 32 ? p.experts : 32);
+  need_between(r, "experts", p.experts, 1, kRoutedExpertsMax);
+  need_between(r, "top_k", p.top_k, 1, std::min(p.experts, kRoutedTopKMax));
   need_between(r, "shared_slots", p.shared_slots, 0, 8);
   need_real(r, "scale", "a finite number above 0", p.scale > 0 && p.scale < 1e30, p.scale);
   // Checked even if nothing reads them, because a negative count is always a mistake.

@@ -161,6 +161,7 @@ OrderedJson chat_request(const ApiLimits& limits) {
             {"max_completion_tokens", integer(1, INT32_MAX)},
             {"reasoning_effort", effort()},
             {"include_reasoning", type("boolean")},
+            {"add_special_tokens", type("boolean")},
             {"tools", list(tool)},
             {"tool_choice", any_of(OrderedJson::array({one_of({"none", "auto", "required"}), named}))},
             {"response_format", format(false)},
@@ -178,6 +179,7 @@ OrderedJson completion_request(const ApiLimits& limits) {
                                      {{"max_tokens", integer(0, INT32_MAX)},
                                       {"echo", type("boolean")},
                                       {"parse_special", type("boolean")},
+                                      {"add_special_tokens", type("boolean")},
                                       {"logprobs", integer(0, limits.logprobs_max)}}));
   fields["prompt"] = any_of(OrderedJson::array({text, ids, list(text_or_ids, 1)}));
   return object(fields, {"prompt"});

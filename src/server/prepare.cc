@@ -22,6 +22,11 @@ uint64_t random_seed() {
   return generator();
 }
 
+void put_within(const SpecialEnds& ends, std::vector<int32_t>* tokens) {
+  tokens->insert(tokens->begin(), ends.before.begin(), ends.before.end());
+  tokens->insert(tokens->end(), ends.after.begin(), ends.after.end());
+}
+
 }  // namespace
 
 ServedModel::ServedModel(const ModelConfig& model, int64_t max_model_len, const ChatFormat& format,
@@ -109,15 +114,17 @@ Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& 
   auto tokens = format().prompt(conversation);
   if (!tokens.ok())
     return ApiError{.message = std::string(field) + ": " + tokens.status().message, .param = field};
+  if (chat.add_special_tokens) put_within(format().tokenizer().special_ends(), &tokens.value());
   return std::move(tokens).value();
 }
 
-Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const std::string& text,
-                                                              Specials specials) const {
+Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const std::string& text, Specials specials,
+                                                              bool add_special_tokens) const {
   if (const auto error = check_bytes(std::ssize(text), "prompt")) return *error;
   std::vector<int32_t> tokens;
   const Status status = format().tokenizer().encode(text, specials, &tokens);
   if (!status.ok()) return ApiError{.message = "prompt: " + status.message, .param = "prompt"};
+  if (add_special_tokens) put_within(format().tokenizer().special_ends(), &tokens);
   return tokens;
 }
 
@@ -217,7 +224,8 @@ Result<ServedModel::Prepared, ApiError> ServedModel::completion(std::string_view
       out.prompts.push_back(*ids);
       continue;
     }
-    auto tokens = tokens_of(std::get<std::string>(prompt), out.request.specials);
+    auto tokens =
+        tokens_of(std::get<std::string>(prompt), out.request.specials, out.request.add_special_tokens);
     if (!tokens.ok()) return tokens.error();
     out.prompts.push_back(std::move(tokens).value());
   }
@@ -229,7 +237,7 @@ Result<std::string, ApiError> ServedModel::tokenize(std::string_view body) const
   if (!read.ok()) return read.error();
   auto& request = read.value();
   if (request.text) {
-    const auto tokens = tokens_of(*request.text, request.specials);
+    const auto tokens = tokens_of(*request.text, request.specials, request.add_special_tokens);
     if (!tokens.ok()) return tokens.error();
     return tokenize_json(tokens.value(), max_model_len());
   }

@@ -50,7 +50,7 @@ class ServedModel {
 
  private:
   Result<std::vector<int32_t>, ApiError> tokens_of(const ApiRequest& chat, PromptEnd end) const;
-  Result<std::vector<int32_t>, ApiError> tokens_of(const std::string& text, Specials specials) const;
+  Result<std::vector<int32_t>, ApiError> tokens_of(const std::string& text, Specials specials, bool add_special_tokens) const;
   ApiError too_long(const std::string& found, const char* field) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_scores(const Prepared& prepared) const;

@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTensorsSuffix = ".safetensors", kIndexSuffix = ".safetensors.index.json";
+constexpr std::string_view kWholeFile = "model.safetensors", kWholeIndex = "model.safetensors.index.json";
 constexpr int64_t kIndexBytesMax = kHeaderBytesMax, kIndexTensorsMax = 1 << 19;
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
@@ -106,6 +107,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::of_memory(std::string place,
   return out;
 }
 
+// Files with transformers' own names come before others, as in transformers.
 Status Checkpoint::open_directory() {
   const auto tensors = names_in(path_, kTensorsSuffix);
   const auto indices = names_in(path_, kIndexSuffix);
@@ -113,14 +115,14 @@ Status Checkpoint::open_directory() {
   if (!indices.ok()) return indices.status();
   const std::string base = path_.ends_with('/') ? path_ : path_ + "/";
   const auto& files = tensors.value();
-  const bool whole = std::find(files.begin(), files.end(), "model.safetensors") != files.end();
+  const bool whole = std::ranges::count(files, kWholeFile) > 0;
+  const bool sharded = std::ranges::count(indices.value(), kWholeIndex) > 0;
+  if (sharded) return open_index(base + std::string(kWholeIndex), whole);
   const size_t count = indices.value().size();
-  if (count + (whole ? 1 : 0) > 1)
-    return invalid(path_ + ": wanted one checkpoint, found " +
-                   (count > 1 ? indices.value()[0] + " and " + indices.value()[1]
-                              : indices.value()[0] + " and model.safetensors") +
-                   "; name the one you mean");
-  if (count == 1) return open_index(base + indices.value()[0]);
+  if (!whole && count > 1)
+    return invalid(path_ + ": wanted one checkpoint, found " + indices.value()[0] + " and " +
+                   indices.value()[1] + "; keep one of them in the directory");
+  if (!whole && count == 1) return open_index(base + indices.value()[0]);
   if (!whole && files.size() != 1) {
     std::string found = files.empty() ? "none" : std::to_string(files.size()) + " *.safetensors and no index";
     if (files.empty())
@@ -133,10 +135,12 @@ Status Checkpoint::open_directory() {
         found);
   }
   files_.reserve(1);
-  return add_file(base + (whole ? "model.safetensors" : files[0]));
+  return add_file(base + (whole ? std::string(kWholeFile) : files[0]));
 }
 
-Status Checkpoint::open_index(const std::string& path) {
+// With `beside_whole` there is a model.safetensors in the directory. transformers loads that file and vLLM the files of the index, so
+// they must be the same.
+Status Checkpoint::open_index(const std::string& path, bool beside_whole) {
   const auto text = read_file(path, kIndexBytesMax);
   if (!text.ok()) return text.status();
   // Counted before parsing: each tensor takes a name and a file, in four quotes.
@@ -148,6 +152,11 @@ Status Checkpoint::open_index(const std::string& path) {
   if (!map.ok()) return map.status();
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : map.value()) shards.insert(shard);
+  const auto other = std::ranges::find_if(shards, [](const std::string& s) { return s != kWholeFile; });
+  if (beside_whole && other != shards.end())
+    return invalid(path_ + ": wanted one checkpoint, found model.safetensors and an index of other files (" +
+                   std::string(kWholeIndex) + ": " + *other +
+                   "); move model.safetensors or the index out of the directory");
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "" : path.substr(0, slash + 1);
   files_.reserve(shards.size());

@@ -39,7 +39,7 @@ class Checkpoint {
  public:
   // `path` is a .safetensors file, an index (*.safetensors.index.json), or a directory that contains one of
   // them: model.safetensors.index.json with its shards, model.safetensors, or a single *.safetensors file.
-  // A directory with two of these is refused. Every header is checked (weights/safetensors.h). With an
+  // A directory with model.safetensors and an index of other files is refused. Every header is checked (weights/safetensors.h). With an
   // index, the shards must hold exactly the tensors that it lists, each in the listed shard. kIo or
   // kCorrupt names the file, the tensor, what was wanted and what was found.
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path);
@@ -77,7 +77,7 @@ class Checkpoint {
 
  private:
   explicit Checkpoint(std::string path) : path_(std::move(path)) {}
-  Status open_index(const std::string& path);
+  Status open_index(const std::string& path, bool beside_whole = false);
   Status open_directory();
   Status add_file(const std::string& path);
   Status check_against(const WeightMap& map, const std::string& directory, const std::string& index) const;

@@ -188,6 +188,12 @@ TEST(ExplainModel, DraftsThatCannotBeExplained) {
                 .find("model: wanted the directory of a draft head, found none"),
             std::string::npos);
   EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "mtp"})"}), "");
+  EXPECT_NE(
+      error({"--model", "gpt-oss-20b", "--speculative-config",
+             R"({"method": "ngram", "num_speculative_tokens": 3})"})
+          .find("--speculative-config: wanted --model with a directory, found the MoE layer 'gpt-oss-20b' "
+                "alone, which makes no tokens"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -165,6 +165,26 @@ class Weights(Checkpoints):
         self.assertIn("tensors that the model has no place for, not used: 1 (model.rotary_emb.inv_freq)", done.stderr)
 
 
+class OneCheckpoint(Checkpoints):
+    def test_an_index_of_the_one_file(self):
+        """mlx-lm saves an index beside model.safetensors; transformers loads that file."""
+        directory = variants.save(self.path())
+        path = os.path.join(directory, "model.safetensors.index.json")
+
+        def index(file):
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({"metadata": {"total_size": 1}, "weight_map": {name: file for name in TENSORS}}, f)
+
+        index("model.safetensors")
+        self.assertEqual(self.reply(directory), self.shipped)
+        index("model-00001-of-00001.safetensors")
+        done = self.run_command("run", directory, "-p", QUESTION, "-q")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("move model.safetensors or the index out of the directory", done.stderr)
+        os.remove(path)  # as the message says
+        self.assertEqual(self.reply(directory), self.shipped)
+
+
 def rope(nest):
     def change(config):
         joined = dict(config.pop("rope_scaling"), rope_theta=config.pop("rope_theta"))
@@ -382,6 +402,19 @@ class Names(Checkpoints):
         status, _, err = self.said("run", os.path.join(variants.SHIPPED, "model.safetensors"), "-q", "-p", QUESTION)
         self.assertEqual(status, 2)
         self.assertIn(f"name the directory around it: {variants.SHIPPED}", err)
+        for device in ("/dev/null", "/dev/zero"):
+            status, _, err = self.said("run", device, "-q", "-p", QUESTION)
+            self.assertEqual(status, 2)
+            self.assertIn(f"{device}: wanted a model's directory, found neither a directory nor a regular file", err)
+            self.assertNotIn("around it", err)
+
+    def test_what_can_be_downloaded(self):
+        for command in (("run", "-q", "-p", QUESTION), ("serve", "--port", "0")):
+            _, _, err = self.said(*command, "--model", "org/other", HF_HUB_CACHE=self.path("nothing"))
+            self.assertIn("; `hf download org/other` downloads it", err)
+            _, _, err = self.said(*command, "--model", "gpt-oss-20b", HF_HUB_CACHE=self.path("nothing"))
+            self.assertNotIn("hf download", err)
+            self.assertIn("names in the cache are OWNER/NAME, as in openai/gpt-oss-20b", err)
 
     def test_lists_leave_the_directory_alone(self):
         directory = variants.save(self.path())

@@ -3,12 +3,16 @@
 // after drafts.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "harness/devices.h"
 #include "harness/draft_layer_run.h"
 #include "harness/family_parity.h"
 #include "harness/far_device.h"
+#include "harness/test_data.h"
+#include "weights/files.h"
 
 namespace sluice::test {
 namespace {
@@ -157,6 +161,35 @@ TEST(Mtp, SharesTheModelsEmbeddingAndOutputLayer) {
     EXPECT_EQ(m.draft->weights()(-1, name).data, m.model->weights()(-1, name).data) << name;
   EXPECT_EQ(m.draft->speculative_tokens(), std::nullopt);
   EXPECT_EQ(m.draft->config().mlp.logits, DType::kF32);
+}
+
+// config.json says that there is a draft layer; the layer after the model's last one may be an ordinary one that was cut off.
+TEST(Mtp, AnOrdinaryLayerAfterTheLastIsReportedAsUnused) {
+  const auto file = Checkpoint::open(test_data("deepseek_v3/v3"));
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  const std::string prefix = "model.layers.3.";
+  const auto unused_without = [&](const std::vector<std::string>& left_out) {
+    const TemporaryDirectory directory;
+    std::vector<StoredTensor> tensors;
+    for (const CheckpointTensor& t : file.value()->tensors())
+      if (std::ranges::find(left_out, t.name) == left_out.end())
+        tensors.push_back({{t.name, t.type, t.shape}, {t.data, t.data + t.bytes}});
+    write_tensors(directory.file("model.safetensors"), tensors);
+    std::filesystem::copy_file(test_data("deepseek_v3/v3/config.json"), directory.file("config.json"));
+    const auto device = cpu::open_device({.threads = 1}).value();
+    const auto model = LoadedModel::load(*device, directory.path());
+    EXPECT_TRUE(model.ok()) << model.status().message;
+    const auto written = Checkpoint::open(directory.path());
+    EXPECT_EQ(has_mtp_layer(*written.value(), model.value()->config()), left_out.size() != 3);
+    return model.value()->notes().unused;
+  };
+  EXPECT_TRUE(unused_without({}).empty());
+  EXPECT_TRUE(unused_without({prefix + "enorm.weight"}).empty()) << "a damaged draft layer";
+  const std::vector<std::string> unused =
+      unused_without({prefix + "enorm.weight", prefix + "hnorm.weight", prefix + "eh_proj.weight"});
+  const auto of_layer = std::ranges::count_if(
+      file.value()->tensors(), [&](const CheckpointTensor& t) { return t.name.starts_with(prefix); });
+  EXPECT_EQ(std::ssize(unused), of_layer - 3);
 }
 
 }  // namespace sluice::test

@@ -246,6 +246,30 @@ TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   EXPECT_EQ(both.error().param, "add_generation_prompt");
 }
 
+// The defaults are vLLM's: a chat format has its own special tokens, a plain text has none.
+TEST(ApiRequest, WhetherSpecialTokensAreAdded) {
+  const auto completion = [](const std::string& fields) {
+    return read_completion(R"({"prompt": "q")" + fields + "}", kLimits).value();
+  };
+  const auto counted = [](const std::string& fields) {
+    return read_tokenize("{" + fields + "}", kLimits).value();
+  };
+  const std::string no = R"(, "add_special_tokens": false)", yes = R"(, "add_special_tokens": true)",
+                    messages = R"("messages": [{"role": "user", "content": "q"}])";
+  EXPECT_TRUE(completion("").add_special_tokens);
+  EXPECT_TRUE(completion(R"(, "add_special_tokens": null)").add_special_tokens);
+  EXPECT_FALSE(completion(no).add_special_tokens);
+  EXPECT_TRUE(completion(no).ignored.empty());
+  EXPECT_FALSE(chat(R"("n": 1)").add_special_tokens);
+  EXPECT_TRUE(chat(R"("add_special_tokens": true)").add_special_tokens);
+  EXPECT_TRUE(chat(R"("add_special_tokens": true)").ignored.empty());
+  EXPECT_TRUE(counted(R"("prompt": "q")").add_special_tokens);
+  EXPECT_FALSE(counted(R"("prompt": "q")" + no).add_special_tokens);
+  EXPECT_FALSE(counted(messages).chat.add_special_tokens);
+  EXPECT_TRUE(counted(messages + yes).chat.add_special_tokens);
+  EXPECT_EQ(chat_refusal(R"("add_special_tokens": 1)").param, "add_special_tokens");
+}
+
 TEST(ApiRequest, ABodyThatIsNotAnObject) {
   for (const auto& [body, message] : std::vector<std::pair<const char*, const char*>>{
            {"[]", "body: wanted an object, found an array of 0"},

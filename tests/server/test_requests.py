@@ -1,5 +1,8 @@
 """Requests of clients of other servers, and bounds on the cost of a request."""
 import json
+import pathlib
+import shutil
+import tempfile
 import threading
 import time
 import unittest
@@ -7,8 +10,74 @@ import unittest
 from clock import HealthClock
 from server import QUESTION, OwnServerTest, ServerTest, events_of, is_sanitized
 
-CHAT, RESPONSE, TOKENIZE = "/v1/chat/completions", "/v1/responses", "/tokenize"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHAT, COMPLETION, RESPONSE, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize"
 LONG = 7_000_000  # characters: almost the largest body
+
+
+def with_ends(folder, before=(), after=()):
+    """The shipped model, whose tokenizer puts special tokens around a text."""
+    model = pathlib.Path(folder) / "model"
+    shutil.copytree(ROOT / "models" / "sluice-16e-tiny", model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    ids = {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
+    piece = [{"SpecialToken": {"id": name, "type_id": 0}} for name in (*before, *after)]
+    piece.insert(len(before), {"Sequence": {"id": "A", "type_id": 0}})
+    tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": piece, "pair": piece,
+                                   "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (*before, *after)}}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return str(model), ids
+
+
+class SpecialTokens(OwnServerTest):
+    """A tokenizer with a beginning of sequence: a text has it by default, a chat has not, as in vLLM."""
+
+    def serve(self, before=(), after=()):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        model, ids = with_ends(folder.name, before, after)
+        return self.start("--model", model), ids
+
+    def test_prompts_of_text(self):
+        server, ids = self.serve(["<|startoftext|>"])
+        begin = [ids["<|startoftext|>"]]
+
+        def tokens(**fields):
+            return server.ask(TOKENIZE, fields)[2]["tokens"]
+
+        plain = tokens(prompt="hello", add_special_tokens=False)
+        self.assertNotIn(begin[0], plain)
+        self.assertEqual(tokens(prompt="hello"), begin + plain)
+        self.assertEqual(tokens(prompt="hello", add_special_tokens=True), begin + plain)
+        self.assertEqual(tokens(prompt="<|startoftext|>hello", parse_special=True), begin + begin + plain)  # as in vLLM
+        chat = tokens(messages=QUESTION)
+        self.assertNotIn(begin[0], chat)
+        self.assertEqual(tokens(messages=QUESTION, add_special_tokens=True), begin + chat)
+        for path, fields, count in ((COMPLETION, {"prompt": "hello"}, 1 + len(plain)), (COMPLETION, {"prompt": plain}, len(plain)),
+                                    (COMPLETION, {"prompt": ""}, 1), (COMPLETION, {"prompt": ["hello", plain]}, 1 + 2 * len(plain)),
+                                    (COMPLETION, {"prompt": "hello", "add_special_tokens": False}, len(plain)),
+                                    (CHAT, {"messages": QUESTION}, len(chat)), (CHAT, {"messages": QUESTION, "add_special_tokens": True}, 1 + len(chat))):
+            status, _, answer = server.ask(path, {"max_tokens": 1, **fields})
+            self.assertEqual((status, answer["usage"]["prompt_tokens"]), (200, count), (path, fields))
+        self.assertNotIn("add_special_tokens", server.logged())
+        self.assertEqual(server.stop(), 0)
+
+    def test_scores_of_a_text(self):
+        server, _ = self.serve(["<|startoftext|>"], ["<|end|>"])
+        status, _, answer = server.ask(COMPLETION, {"prompt": "It is 685", "max_tokens": 2, "temperature": 0, "echo": True, "logprobs": 1, "ignore_eos": True})
+        self.assertEqual(status, 200, answer)
+        choice = answer["choices"][0]
+        lists = choice["logprobs"]
+        self.assertTrue(choice["text"].startswith("It is 685"))
+        text = lists["tokens"][1:-3]
+        self.assertEqual((lists["tokens"][0], "".join(text), lists["tokens"][-3]), ("<|startoftext|>", "It is 685", "<|end|>"))
+        self.assertIsNone(lists["token_logprobs"][0])
+        self.assertNotIn(None, lists["token_logprobs"][1:])
+        # The added tokens have no part in the text.
+        begins = [len("".join(text[:i])) for i in range(len(text))]
+        self.assertEqual(lists["text_offset"][:-2], [0, *begins, len("It is 685")])
+        self.assertEqual(lists["text_offset"][-2], len("It is 685"))
+        self.assertEqual(server.stop(), 0)
 
 
 class AsSent(ServerTest):

@@ -40,7 +40,7 @@ TEST(TokenizerJson, AcceptsFieldsWithoutEffect) {
   document["model"]["continuing_subword_prefix"] = "";
   document["model"]["end_of_word_suffix"] = nullptr;
   document["model"]["dropout"] = nullptr;
-  document["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [], "pair": []})");
+  document["post_processor"] = Json::parse(R"({"type": "ByteLevel", "add_prefix_space": true})");
   EXPECT_TRUE(parsed(document).ok()) << parsed(document).status().message;
   // Truncation and padding of training batches, which do not affect encoding.
   document["truncation"] =
@@ -101,7 +101,9 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\"^a\"", "'^' at byte 0"},
       {"/pre_tokenizer/pretokenizers/1/add_prefix_space", "true", "add_prefix_space: wanted false"},
       {"/decoder/type", "\"Metaspace\"", "decoder.type: wanted \"ByteLevel\""},
-      {"/post_processor", "{\"type\": \"BertProcessing\"}", "post_processor.type: wanted"},
+      {"/post_processor", "{\"type\": \"BertProcessing\"}",
+       "post_processor.type: wanted \"ByteLevel\", \"TemplateProcessing\" or \"Sequence\", found "
+       "\"BertProcessing\""},
       {"/added_tokens/0/lstrip", "true", "added_tokens[0].lstrip: wanted false or null, found true"},
       {"/added_tokens/0/normalized", "1", "added_tokens[0].normalized: wanted true or false, found 1"},
       {"/added_tokens/0/content", "\"\"", "added_tokens[0].content: wanted 1 to 1024 bytes"},
@@ -116,6 +118,69 @@ TEST(TokenizerJson, RefusesTheRestByName) {
     ASSERT_FALSE(tokenizer.ok()) << c.place << " = " << c.value;
     EXPECT_NE(tokenizer.status().message.find(c.message), std::string::npos) << tokenizer.status().message;
     EXPECT_TRUE(tokenizer.status().message.starts_with("t.json")) << tokenizer.status().message;
+  }
+}
+
+// A template for one text, as the library spells it.
+Json template_of(const std::string& single, const std::string& special_tokens) {
+  return Json::parse(R"({"type": "TemplateProcessing", "pair": [], "single": )" + single +
+                     R"(, "special_tokens": )" + special_tokens + "}");
+}
+
+TEST(TokenizerJson, ReadsTheTokensAroundAText) {
+  Json document = recorded();
+  const int32_t end = ids_of(parsed(document).value(), "<|end|>").at(0);
+  const std::string text = R"({"Sequence": {"id": "A", "type_id": 0}})",
+                    token = R"({"SpecialToken": {"id": "x", "type_id": 0}})";
+  const auto named = [](const std::string& ids) {
+    return R"({"x": {"id": "x", "ids": [)" + ids + R"(], "tokens": ["x"]}})";
+  };
+  const std::string id = std::to_string(end);
+  const Json bytes = Json::parse(R"({"type": "ByteLevel", "trim_offsets": false})");
+  const auto ends = [&](const Json& post) {
+    document["post_processor"] = post;
+    const auto tokenizer = parsed(document);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message;
+    EXPECT_EQ(ids_of(tokenizer.value(), "hi"), ids_of(parsed(recorded()).value(), "hi"))
+        << "encode() adds none";
+    const SpecialEnds e = tokenizer.value().special_ends();
+    return std::pair(e.before, e.after);
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(ends(Json()), std::pair(Ids{}, Ids{}));
+  EXPECT_EQ(ends(bytes), std::pair(Ids{}, Ids{}));
+  const Json begin = template_of("[" + token + ", " + text + "]", named(id));
+  EXPECT_EQ(ends(begin), std::pair(Ids{end}, Ids{}));
+  EXPECT_EQ(ends(template_of("[" + text + "]", "{}")), std::pair(Ids{}, Ids{}));
+  EXPECT_EQ(ends(template_of("[" + token + ", " + text + ", " + token + "]", named(id + ", " + id))),
+            std::pair(Ids{end, end}, Ids{end, end}));
+  const auto sequence = [](const Json& steps) { return Json{{"type", "Sequence"}, {"processors", steps}}; };
+  EXPECT_EQ(ends(sequence(Json::array({bytes, begin}))), std::pair(Ids{end}, Ids{}));  // Llama 3 has this one
+  EXPECT_EQ(ends(sequence(Json::array())), std::pair(Ids{}, Ids{}));
+
+  const std::pair<Json, const char*> refused[] = {
+      {template_of("[" + token + "]", named(id)), "post_processor.single: wanted a template with the text"},
+      {template_of("[" + text + ", " + text + "]", "{}"), "single[1]: wanted the text A once"},
+      {template_of(R"([{"Sequence": {"id": "B", "type_id": 1}}])", "{}"),
+       "single[0]: wanted the text A once"},
+      {template_of("[\"$A\"]", "{}"), "single[0]: wanted an object"},
+      {template_of("[{}, " + text + "]", "{}"), "single[0]: wanted a Sequence or a SpecialToken"},
+      {template_of("[" + token + ", " + text + "]", "{}"),
+       "single[0].SpecialToken.id: wanted a name of special_tokens, found \"x\""},
+      {template_of("[" + token + ", " + text + "]", named("4000000")),
+       "special_tokens.x.ids[0]: wanted the id of a token, found 4000000"},
+      {template_of("[" + token + ", " + text + "]", named("-1")),
+       "special_tokens.x.ids[0]: wanted an integer"},
+      {sequence(Json::array({begin, begin})), "processors[1].type: wanted \"ByteLevel\" beside the template"},
+      {sequence(Json::array({Json{{"type", "BertProcessing"}}})),
+       "processors[0].type: wanted \"ByteLevel\" or"},
+      {Json{{"type", "Sequence"}, {"steps", 1}}, "post_processor: wanted known keys only, found 'steps'"},
+  };
+  for (const auto& [post, message] : refused) {
+    document["post_processor"] = post;
+    const auto tokenizer = parsed(document);
+    ASSERT_FALSE(tokenizer.ok()) << post.dump();
+    EXPECT_NE(tokenizer.status().message.find(message), std::string::npos) << tokenizer.status().message;
   }
 }
 

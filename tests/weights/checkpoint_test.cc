@@ -192,9 +192,39 @@ TEST_F(Sharded, WithoutAnIndexTwoFilesAreAmbiguous) {
   write_tensors(at.file("model.safetensors"), {tensor("a", StoredType::kU8, {4})});
   EXPECT_TRUE(Checkpoint::open(at.path()).ok()) << "model.safetensors takes precedence";
   const Status both = with_map(R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-2.safetensors"})");
-  EXPECT_NE(both.message.find("model.safetensors.index.json and model.safetensors; name the one you mean"),
+  EXPECT_EQ(both.code, Code::kInvalidArgument);
+  EXPECT_NE(both.message.find("found model.safetensors and an index of other files "
+                              "(model.safetensors.index.json: m-1.safetensors); move model.safetensors or "
+                              "the index out of the directory"),
             std::string::npos)
       << both.message;
+}
+
+// mlx-lm saves an index even for one file.
+TEST_F(Sharded, AnIndexOfTheOneFileIsTheSameCheckpoint) {
+  write_tensors(at.file("model.safetensors"),
+                {tensor("a", StoredType::kU8, {4}), tensor("b", StoredType::kU8, {4})});
+  const Status one = with_map(R"({"a":"model.safetensors","b":"model.safetensors"})");
+  EXPECT_TRUE(one.ok()) << one.message;
+  refused(R"({"a":"model.safetensors"})", "b: wanted an entry in");
+  const Status more = with_map(R"({"a":"model.safetensors","b":"model.safetensors","c":"m-2.safetensors"})");
+  EXPECT_NE(more.message.find("index of other files (model.safetensors.index.json: m-2.safetensors)"),
+            std::string::npos)
+      << more.message;
+}
+
+// Other tools' files may be beside those that transformers reads.
+TEST_F(Sharded, FilesOfTransformersComeBeforeOthers) {
+  write_bytes(at.file("consolidated.safetensors.index.json"), R"({"weight_map":{"x":"x.safetensors"}})");
+  EXPECT_EQ(Checkpoint::open(at.path()).status().code, Code::kIo) << "the only index names a missing file";
+  write_bytes(at.file("other.safetensors.index.json"), "{}");
+  const Status two = Checkpoint::open(at.path()).status();
+  EXPECT_NE(two.message.find("found consolidated.safetensors.index.json and other.safetensors.index.json; "
+                             "keep one of them in the directory"),
+            std::string::npos)
+      << two.message;
+  const Status good = with_map(R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-2.safetensors"})");
+  EXPECT_TRUE(good.ok()) << good.message;
 }
 
 TEST(Checkpoint, WhatIsNotAFileIsRefused) {

@@ -6,12 +6,13 @@
 #include "base/printable.h"
 #include "nn/moe/problems.h"
 #include "ops/bounds.h"
+#include "ops/route_bounds.h"
 
 namespace sluice {
 namespace {
 
-constexpr int64_t kExpertsMax = 1024, kTopKMax = 32, kRankMax = 1024;  // ops/route_topk.h, ops/lora_delta.h
-constexpr double kRealMax = 1e30;  // far below the largest float, although its square is above it
+constexpr int64_t kRankMax = 1024;  // ops/lora_delta.h
+constexpr double kRealMax = 1e30;   // far below the largest float, although its square is above it
 
 struct IntegerRange {
   std::string_view name;
@@ -21,15 +22,15 @@ struct IntegerRange {
 constexpr IntegerRange kIntegers[] = {
     {"hidden", &MoeConfig::hidden, 1, kWidthMax},
     {"intermediate", &MoeConfig::intermediate, 1, kWidthMax},
-    {"experts", &MoeConfig::experts, 1, kExpertsMax},
-    {"top_k", &MoeConfig::top_k, 1, kTopKMax},
+    {"experts", &MoeConfig::experts, 1, kRoutedExpertsMax},
+    {"top_k", &MoeConfig::top_k, 1, kRoutedTopKMax},
     {"lora_rank", &MoeConfig::lora_rank, 0, kRankMax},
     {"lora_adapters", &MoeConfig::lora_adapters, 0, kRankMax},
-    {"groups", &MoeConfig::groups, 1, kExpertsMax},
-    {"topk_groups", &MoeConfig::topk_groups, 0, kExpertsMax},
+    {"groups", &MoeConfig::groups, 1, kRoutedExpertsMax},
+    {"topk_groups", &MoeConfig::topk_groups, 0, kRoutedExpertsMax},
     {"hash_vocab", &MoeConfig::hash_vocab, 0, kRowsMax},
-    {"expert_begin", &MoeConfig::expert_begin, 0, kExpertsMax},
-    {"expert_count", &MoeConfig::expert_count, 0, kExpertsMax},
+    {"expert_begin", &MoeConfig::expert_begin, 0, kRoutedExpertsMax},
+    {"expert_count", &MoeConfig::expert_count, 0, kRoutedExpertsMax},
     {"shared_intermediate", &MoeConfig::shared_intermediate, 0, kWidthMax},
     {"latent", &MoeConfig::latent, 0, kWidthMax},
 };

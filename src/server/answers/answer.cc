@@ -69,7 +69,9 @@ Answer::Answer(const ChatFormat& format, const ApiRequest& request, AnswerHead h
       choice->begin_with(forced);
       if (request.echo) {
         const auto* text = std::get_if<std::string>(&request.prompts[p]);
-        choice->echo(valid_utf8(text ? *text : tokenizer_.decode(prompts[p])), prompts[p]);
+        const bool added = text && request.add_special_tokens;
+        choice->echo(valid_utf8(text ? *text : tokenizer_.decode(prompts[p])), prompts[p],
+                     added ? tokenizer_.special_ends() : SpecialEnds{});
       }
       choices_.push_back(std::move(choice));
     }

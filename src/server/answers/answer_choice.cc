@@ -31,11 +31,13 @@ void AnswerChoice::begin_with(const std::vector<int32_t>& tokens) {
   for (const int32_t id : tokens) read(parser_->push(id));
 }
 
-void AnswerChoice::echo(const std::string& text, const std::vector<int32_t>& tokens) {
+void AnswerChoice::echo(const std::string& text, const std::vector<int32_t>& tokens,
+                        const SpecialEnds& ends) {
   shown_bytes_ = text_bytes_ = std::ssize(text);
   text_characters_ = characters_in(text);
   add(Kind::kText, text);
   if (wants_logprobs_) echoed_ = tokens;
+  text_begins_ = ends.before.size(), text_ends_ = tokens.size() - ends.after.size();
 }
 
 // `scores` cover all tokens except the first.
@@ -47,7 +49,7 @@ void AnswerChoice::list_echoed(const std::vector<TokenScore>& scores) {
     if (i > 0 && i <= scores.size())
       t.logprob = scores[i - 1].logprob, t.top_logprobs = scores[i - 1].top_logprobs;
     new_.front().tokens.push_back(std::move(t));
-    bytes += std::ssize(piece), characters += characters_in(piece);
+    if (i >= text_begins_ && i < text_ends_) bytes += std::ssize(piece), characters += characters_in(piece);
   }
 }
 

@@ -42,8 +42,8 @@ class AnswerChoice {
   AnswerChoice(const ChatFormat& format, const ApiRequest& request);
   // Takes the last tokens of the prompt that belong to the answer.
   void begin_with(const std::vector<int32_t>& tokens);
-  // The text begins with the prompt.
-  void echo(const std::string& text, const std::vector<int32_t>& tokens);
+  // The text begins with the prompt. `tokens` are those of `text` between `ends`, which have no part in it.
+  void echo(const std::string& text, const std::vector<int32_t>& tokens, const SpecialEnds& ends);
   void push(const GeneratedToken& token);
 
   std::vector<AnswerPiece> take();  // the pieces since the last call
@@ -79,8 +79,9 @@ class AnswerChoice {
   bool only_echoes_;  // sampled tokens do not belong to the answer
   // Prompt tokens that precede the answer's tokens in lists of log probabilities.
   std::vector<int32_t> echoed_;
-  std::unique_ptr<AnswerParser> parser_;  // chats only
-  StreamDecoder decoder_;                 // completions only
+  size_t text_begins_ = 0, text_ends_ = 0;  // the tokens in `echoed_` that are of the text
+  std::unique_ptr<AnswerParser> parser_;    // chats only
+  StreamDecoder decoder_;                   // completions only
   StopMatcher stop_;
   AnswerPiece::Kind kind_ = AnswerPiece::Kind::kText;  // kind of the current text
   bool within_ = false;                                // inside the content of a message

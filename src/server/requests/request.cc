@@ -297,6 +297,7 @@ void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* o
   read_reasoning(fields, out);
   read_template_kwargs(fields, out);
   read_tools(fields, body, ToolStyle::kChat, &out->tools);
+  out->add_special_tokens = fields->boolean("add_special_tokens", false);  // the format has its own
 }
 
 }  // namespace
@@ -332,6 +333,7 @@ Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLim
       fields->fail(
           {Code::kInvalidArgument, "body: max_tokens: wanted 1 or more where echo is not true, found 0"});
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
+    out->add_special_tokens = fields->boolean("add_special_tokens", true);
     if (!out->sampling.max_tokens) out->sampling.max_tokens = kCompletionTokens;
     if (std::ssize(out->prompts) * out->choices > limits.max_choices)
       fields->fail({Code::kInvalidArgument, "body: n: wanted at most " + std::to_string(limits.max_choices) +
@@ -356,7 +358,6 @@ void read_prompt_end(ApiFields* fields, PromptEnd* out) {
 Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const ApiLimits&) {
   return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
     out->chat.model = fields->string("model");
-    fields->skip("add_special_tokens");  // a plain text gets no special tokens, with or without this field
     fields->refuse("return_token_strs", "[false]");
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (const auto at = fields->take("prompt")) {
@@ -365,6 +366,7 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
       auto text = at->string();
       if (!text.ok()) return fields->fail(text.status());
       out->text = std::move(text).value();
+      out->add_special_tokens = fields->boolean("add_special_tokens", true);
     } else {
       read_prompt_of_chat(fields, body, &out->chat);
       read_prompt_end(fields, &out->end);

@@ -88,7 +88,8 @@ struct ApiRequest {
   bool echo = false;
   Specials specials = Specials::kAsText;  // how prompts treat the text of special tokens
 
-  SamplingParams sampling = {};                 // max_tokens 0: the answer is only the echoed prompt
+  bool add_special_tokens = false;  // puts special_ends() around a chat's prompt or prompts of text
+  SamplingParams sampling = {};     // max_tokens 0: the answer is only the echoed prompt
   std::optional<GrammarSource> structure = {};  // what the answer must match; of a chat: its final message
   std::string structure_field = {};             // the field that requests it
   std::optional<ResponseFormat> response_format = {};  // shown to the model in a chat's prompt
@@ -106,6 +107,7 @@ bool is_thinking_field(std::string_view field);
 struct TokenizeRequest {
   std::optional<std::string> text;  // none: tokenize the chat
   Specials specials = Specials::kAsText;
+  bool add_special_tokens = true;  // of the text; a chat has its own
   ApiRequest chat;
   PromptEnd end = PromptEnd::kNextMessage;  // chats only
 };

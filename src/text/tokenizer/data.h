@@ -35,6 +35,7 @@ struct Tokenizer::Data {
   std::array<bool, 256> starts_added{};
   // Words that are never split, without special tokens; empty unless ignore_merges. Views into `bytes`.
   std::unordered_map<std::string_view, int32_t> whole_words;
+  SpecialEnds ends;
 
   std::string_view piece(int32_t id) const {
     if (id < 0 || static_cast<size_t>(id) >= pieces.size()) return {};

@@ -4,6 +4,8 @@
 
 #include "base/json.h"
 #include "text/tokenizer/data.h"
+#include "text/tokenizer/json_rules.h"
+#include "text/tokenizer/post_processor.h"
 
 namespace sluice {
 namespace {
@@ -18,29 +20,6 @@ constexpr size_t kAddedBytesMax = 1024;  // limits the search at each byte of a 
 constexpr size_t kStepsMax = 16;         // each step splits the whole text again
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
-Status not_supported(const JsonAt& value, std::string_view wanted) {
-  return unsupported(value.wrong(wanted).message);
-}
-
-// Rejects unknown keys, because an ignored key could change the ids.
-Status only_keys(const JsonAt& object, std::initializer_list<std::string_view> known) {
-  SLUICE_TRY(object.need_object());
-  for (const auto& [key, value] : object.value().items())
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      return unsupported(object.where() + ": wanted known keys only, found '" + valid_utf8(key) + "'");
-  return {};
-}
-
-// Rejects a member unless it is missing, null or equal to `neutral`.
-Status only_neutral(const JsonAt& object, const std::string& key, const Json& neutral) {
-  if (!object.has(key)) return {};
-  const auto member = object.at(key);
-  if (!member.ok()) return member.status();
-  if (member.value().value() == neutral) return {};
-  return not_supported(member.value(), neutral.is_null() ? "null" : neutral.dump() + " or null");
-}
-
-Result<std::string> type_of(const JsonAt& object) { return object.string("type"); }
 
 // GPT-2's letters for bytes: printable bytes by themselves, the others numbered from U+0100.
 // Source: openai/gpt-2, src/encoder.py, bytes_to_unicode.
@@ -97,7 +76,7 @@ class TokenizerReader {
     SLUICE_TRY(read_merges(model.value()));
     SLUICE_TRY(read_pre_tokenizer());
     SLUICE_TRY(read_decoder());
-    SLUICE_TRY(read_post_processor());
+    SLUICE_TRY(read_ends());
     if (ignore_merges_) index_whole_words();
     return std::shared_ptr<const Data>(std::move(data_));
   }
@@ -400,13 +379,10 @@ class TokenizerReader {
     return {};  // decoders ignore the flags
   }
 
-  Status read_post_processor() {
-    if (!root_.has("post_processor")) return {};
-    const JsonAt post = root_.at("post_processor").value();
-    const auto type = type_of(post);
-    if (!type.ok()) return type.status();
-    if (type.value() != "ByteLevel" && type.value() != "TemplateProcessing")
-      return not_supported(post.at("type").value(), "\"ByteLevel\" or \"TemplateProcessing\"");
+  Status read_ends() {
+    auto ends = read_post_processor(root_, *data_);
+    if (!ends.ok()) return ends.status();
+    data_->ends = std::move(ends).value();
     return {};
   }
 

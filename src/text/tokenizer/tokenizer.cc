@@ -116,6 +116,7 @@ std::optional<int32_t> Tokenizer::id_of(std::string_view special) const {
 }
 
 bool Tokenizer::is_special(int32_t id) const { return data_->kind(id) == Data::Kind::kSpecial; }
+const SpecialEnds& Tokenizer::special_ends() const { return data_->ends; }
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(data_->pieces.size()); }
 std::string_view Tokenizer::piece(int32_t id) const { return data_->piece(id); }
 

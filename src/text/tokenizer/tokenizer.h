@@ -24,6 +24,11 @@ enum class Specials : uint8_t {
 // How decoding treats the id of a special token.
 enum class SpecialOutput : uint8_t { kShow, kSkip };
 
+// The special tokens that a tokenizer puts around a plain text, such as a beginning of sequence.
+struct SpecialEnds {
+  std::vector<int32_t> before = {}, after = {};
+};
+
 // Gives the ids of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText; kAllAsText
 // gives those of a file without added tokens), with these intended differences:
 //   - Invalid UTF-8 is encoded byte by byte, so decode(encode(x)) == x for every x (with a normalizer: the normalized x).
@@ -34,20 +39,24 @@ class Tokenizer {
  public:
   // Reads a file of at most 256 MiB. kIo, kCorrupt or kUnsupported names the file, the key, the expected and the found value. Supported:
   // model BPE (merges as "a b" or ["a", "b"], ignore_merges); normalizer NFC, none or an empty Sequence; pre_tokenizer ByteLevel, or a Sequence of
-  // Split{Regex, Isolated} and a final ByteLevel, without prefix space; decoder ByteLevel; post_processor none, ByteLevel or
-  // TemplateProcessing, which have no effect without add_special_tokens; added tokens without lstrip, rstrip, single_word and normalized.
+  // Split{Regex, Isolated} and a final ByteLevel, without prefix space; decoder ByteLevel; post_processor none, ByteLevel,
+  // TemplateProcessing or a Sequence of these with one template; added tokens without lstrip, rstrip, single_word and normalized.
   // An unknown key is an error, because it could change the ids.
   static Result<Tokenizer> load(const std::string& path);
   // The same from memory; `what` names the text in errors.
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);
 
   // Appends to `ids`; leaves them unchanged on error. kInvalidArgument: more than 1 GiB of text. kUnsupported: the file's pattern takes
-  // too many steps (text/tokenizer/split_pattern.h). Adds no tokens at the ends.
+  // too many steps (text/tokenizer/split_pattern.h). Does not add special_ends().
   Status encode(std::string_view text, Specials specials, std::vector<int32_t>* ids) const;
 
   // The concatenated bytes of the tokens, which may be invalid UTF-8. An id without a token gives U+FFFD: models may have more logits
   // than the vocabulary has words.
   std::string decode(std::span<const int32_t> ids, SpecialOutput specials = SpecialOutput::kShow) const;
+
+  // What the library adds with add_special_tokens=True, from the template for one text of post_processor. transformers 5 takes it from
+  // there alone: add_bos_token and add_eos_token of tokenizer_config.json have no effect beside a tokenizer.json.
+  const SpecialEnds& special_ends() const;
 
   // The id of a special token by its text, for example "<|start|>".
   std::optional<int32_t> id_of(std::string_view special) const;

@@ -219,3 +219,34 @@ def test_content_makes_no_token_of_deepseeks_frame(deepseek):
     for token in ("<｜User｜>", "<｜Assistant｜>", BEGIN):
         assert got.count(theirs.convert_tokens_to_ids(token)) == 1
     assert END not in [theirs.convert_ids_to_tokens(t) for t in got]
+
+
+def template(before, after):
+    single = [{"SpecialToken": {"id": name, "type_id": 0}} for name in before] + [{"Sequence": {"id": "A", "type_id": 0}}] + \
+             [{"SpecialToken": {"id": name, "type_id": 0}} for name in after]
+    ids = {t["content"]: t["id"] for t in json.loads((DATA / "tokenizer" / "pattern_deepseek.json").read_text())["added_tokens"]}
+    return {"type": "TemplateProcessing", "single": single, "pair": single + [{"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (*before, *after)}}
+
+
+LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+POSTS = {"none": None, "bytes": LEVEL, "begin": template([BEGIN], []), "both": template([BEGIN], [END]), "end": template([], [END]),
+         "sequence": {"type": "Sequence", "processors": [LEVEL, template([BEGIN], [])]}}
+
+
+@pytest.mark.parametrize("post", POSTS)
+@pytest.mark.parametrize("add_bos_token", (None, True, False))  # transformers reads it only where there is no tokenizer.json
+def test_special_tokens_of_texts(tmp_path, post, add_bos_token):
+    folder = tmp_path / "model"
+    shutil.copytree(ROOT / "models" / "sluice-16e-tiny", folder)
+    tokenizer = json.loads((DATA / "tokenizer" / "pattern_deepseek.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": POSTS[post]}))
+    config = {"tokenizer_class": "LlamaTokenizerFast", "bos_token": BEGIN, "eos_token": END, "chat_template": template_of("deepseek-r1")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config if add_bos_token is None else {**config, "add_bos_token": add_bos_token}))
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+    with serve(model=folder) as url:
+        for text in WORDS:
+            if "think>" in text:  # a token in transformers, text here
+                continue
+            assert tokens(url, {"prompt": text}) == theirs(text)["input_ids"], text
+            assert tokens(url, {"prompt": text, "add_special_tokens": False}) == theirs(text, add_special_tokens=False)["input_ids"], text

@@ -1,0 +1,11 @@
+// The post_processor of a tokenizer.json.
+#pragma once
+#include "base/json.h"
+#include "text/tokenizer/data.h"
+
+namespace sluice {
+
+// Reads the tokens that it adds to a text. `data` has the vocabulary already.
+Result<SpecialEnds> read_post_processor(const JsonAt& root, const Tokenizer::Data& data);
+
+}  // namespace sluice
