@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what a compiler cannot: includes, file lengths, words that must not stand below apps/, paths in docs.
+"""Checks what a compiler cannot: includes, file lengths, words and flags that must not stand below apps/, paths in docs.
 
 Run from anywhere; prints one line per finding and exits 1 if there is any.
 """
@@ -44,6 +44,8 @@ FORBIDDEN_ANYWHERE = [
     (re.compile(r"#\s*include\s+\"\.\.?/"), "includes by a relative path"),
     (re.compile(r"\b(_v2|legacy_)\w*"), "keeps an old version beside a new one"),
 ]
+LITERAL = re.compile(r"""'(?:[^'\\]|\\.)'|"(?:[^"\\]|\\.)*"?""")
+FLAG = re.compile(r"(?<![\w-])--[a-z]")
 BARE_THREAD = re.compile(r"\bstd::(jthread|async|thread(?!::))\b")
 PATH_IN_DOCS = re.compile(r"`((?:src|include|apps|tests|bench|docs|tools|examples|models|plugins)/[\w./*-]*|dev|\.ci/run)`")
 
@@ -76,6 +78,8 @@ def lint_code(path, text):
                 continue  # where memory is refused, its libraries throw, and the edges of its threads catch it
             if pattern.search(line if (pattern, why) in FORBIDDEN_ANYWHERE else code):
                 yield f"{relative}:{number}: {why}: {line.strip()}"
+        if in_src and any(FLAG.search(literal) for literal in LITERAL.findall(line)):
+            yield f"{relative}:{number}: names a flag below apps/; options carry the names of settings: {line.strip()}"
         if relative.parts[0] in {"src", "apps", "bench"} and relative.stem != "worker_thread" and BARE_THREAD.search(code):
             yield f"{relative}:{number}: starts a thread that takes signals (base/worker_thread.h): {line.strip()}"
         include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)

@@ -67,7 +67,8 @@ Status write_files(const std::vector<ServingRun>& runs, const ServeBenchFiles& f
     for (const ServingRun& run : runs) SLUICE_TRY(save_result(run, files));
   if (files.svg.empty()) return {};
   const auto svg = serving_svg(runs);
-  return svg.ok() ? write_text(files.svg, svg.value()) : svg.status();
+  if (!svg.ok()) return {svg.status().code, "--svg: " + svg.status().message};
+  return write_text(files.svg, svg.value());
 }
 
 }  // namespace

@@ -15,6 +15,14 @@ namespace {
 
 constexpr int64_t kTokensMax = INT32_MAX;
 
+// Messages of the benchmark name these flags.
+constexpr DatasetNames kDatasetFlags{.path = "--dataset-path",
+                                     .vocab_size = "--vocab-size",
+                                     .custom_output_len = "--custom-output-len",
+                                     .tokenizer = "--tokenizer"};
+constexpr ServeBenchNames kBenchFlags{
+    .extra_body = "--extra-body", .metadata = "--metadata", .metrics = "--percentile-metrics"};
+
 Status set_extra_body(const std::string& text, Json* out) {
   if (text.empty()) return {};
   auto json = parse_json(text, "--extra-body");
@@ -189,10 +197,10 @@ int run_bench(BenchFlags* f) {
   if (const Status s = set_server(url, f->base_url.empty() ? "--host" : "--base-url", &o.server); !s.ok())
     return wrong_use(s.message);
   auto goodput = parse_goodput(f->goodput);
-  if (!goodput.ok()) return wrong_use(goodput.status().message);
+  if (!goodput.ok()) return wrong_use("--goodput: " + goodput.status().message);
   o.goodput = goodput.value();
   auto metadata = parse_metadata(f->metadata);
-  if (!metadata.ok()) return wrong_use(metadata.status().message);
+  if (!metadata.ok()) return wrong_use("--metadata: " + metadata.status().message);
   o.metadata = std::move(metadata).value();
   if (const Status s = set_extra_body(f->extra_body, &o.extra_body); !s.ok()) return wrong_use(s.message);
   o.arrivals.request_rate = std::isinf(f->request_rate) ? 0 : f->request_rate;
@@ -207,6 +215,8 @@ int run_bench(BenchFlags* f) {
 Command add_bench_serve(CLI::App& bench) {
   CLI::App* app = bench.add_subcommand("serve", "benchmark any OpenAI-compatible server under load");
   const auto flags = std::make_shared<BenchFlags>();
+  flags->options.names = kBenchFlags;
+  flags->options.dataset.names = kDatasetFlags;
   add_server_flags(app, flags.get());
   add_dataset_flags(app, flags.get());
   add_load_flags(app, flags.get());

@@ -118,7 +118,8 @@ Result<ChatFormatPointer> load_chat_format(const ModelFlags& model, const std::s
   if (!config.ok()) return config.status();
   auto opened = open_chat_format(format, {.tokenizer = tokenizer.value(),
                                           .chat_template = std::move(chat_template).value(),
-                                          .stop_tokens = config.value().stop_tokens});
+                                          .stop_tokens = config.value().stop_tokens,
+                                          .option = "--chat-format"});
   if (opened.ok() || opened.status().code == Code::kInvalidArgument) return opened;
   return Status{opened.status().code, directory.value() + ": " + opened.status().message};
 }
@@ -171,7 +172,7 @@ Result<Chat> Chat::open(Session& session, ChatFormatPointer format) {
   return Chat(session, std::move(format));
 }
 
-SamplingParams Chat::sampling(const RequestSampling& sampling) const {
+SamplingParams Chat::sampling(const SamplingParams& sampling) const {
   return sampling_params(sampling, session_->model->config(), *format_);
 }
 
@@ -215,7 +216,7 @@ class UntilStop {
 
 }  // namespace
 
-Result<Reply> Chat::ask(const Conversation& conversation, const RequestSampling& how,
+Result<Reply> Chat::ask(const Conversation& conversation, const SamplingParams& how,
                         const std::vector<std::string>& stops, const TextSink& sink, const StopAnswer& stop,
                         std::shared_ptr<TokenFilter> filter) {
   using Clock = std::chrono::steady_clock;

@@ -42,13 +42,13 @@ class Chat {
   // Fails like check_vocabulary() with the session's model.
   static Result<Chat> open(Session& session, ChatFormatPointer format);
   const ChatFormat& format() const { return *format_; }
-  SamplingParams sampling(const RequestSampling& sampling) const;
+  SamplingParams sampling(const SamplingParams& sampling) const;
   // Tokenizes the conversation up to the start of the next message. kInvalidArgument: the last message has more bytes than fit in the
   // context; checked before any other work.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const;
   // Generates one reply; no other request runs in the engine. The text for the user ends before the first of `stops`, which must be
   // non-empty strings. A null `filter` means unconstrained.
-  Result<Reply> ask(const Conversation& conversation, const RequestSampling& sampling,
+  Result<Reply> ask(const Conversation& conversation, const SamplingParams& sampling,
                     const std::vector<std::string>& stops, const TextSink& sink, const StopAnswer& stop,
                     std::shared_ptr<TokenFilter> filter);
 

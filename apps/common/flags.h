@@ -43,7 +43,7 @@ void add_model_flags(CLI::App* app, ModelFlags* flags);
 void add_chat_flags(CLI::App* app, ChatFlags* flags);
 
 // Sampling flags.
-void add_sampling_flags(CLI::App* app, RequestSampling* sampling);
+void add_sampling_flags(CLI::App* app, SamplingParams* sampling);
 // Adds --routing, which sets the routing of random weights.
 CLI::Option* add_routing(CLI::App* app, const std::function<void(Routing)>& take);
 

@@ -214,7 +214,7 @@ void add_chat_flags(CLI::App* app, ChatFlags* flags) {
       ->group(group);
 }
 
-void add_sampling_flags(CLI::App* app, RequestSampling* sampling) {
+void add_sampling_flags(CLI::App* app, SamplingParams* sampling) {
   const char* group = "Sampling (defaults: generation_config.json of the model)";
   app->add_option("--temperature,--temp", sampling->temperature, "sampling temperature; 0: greedy")
       ->group(group)

@@ -97,7 +97,7 @@ EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, con
   EngineOptions o;
   o.max_model_len = f.max_model_len ? f.max_model_len : std::min(config.context, kDefaultContextMax);
   if (!f.max_model_len && config.generation.max_length)
-    o.max_model_len = std::min(o.max_model_len, config.generation.max_length);
+    o.max_model_len = std::min(o.max_model_len, *config.generation.max_length);
   o.max_num_batched_tokens = batched_tokens(f, device);
   o.max_num_seqs = f.max_num_seqs.value_or(is_gpu(device) ? std::min(kGpuNumSeqs, o.max_num_batched_tokens)
                                                           : f.cpu_num_seqs);

@@ -12,7 +12,7 @@ namespace sluice::apps {
 struct EvalOptions {
   ModelFlags model;
   ChatFlags chat;
-  RequestSampling sampling = {.temperature = 0};
+  SamplingParams sampling = {.temperature = 0};
   // A file of lines {"task", "question", "answer"}; empty: eval.jsonl beside the model.
   std::string questions;
   int64_t limit = 0;  // questions per task; 0: all

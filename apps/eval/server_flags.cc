@@ -46,9 +46,9 @@ Status fill_options(const CLI::App& app, const EvalOptions& shared, EvalFlags* f
   ServerEvalOptions& o = f->options;
   SLUICE_TRY(set_server(f->url, "--server", &o.server));
   o.model = shared.model.model;
-  o.temperature = shared.sampling.temperature.value_or(-1);
-  o.top_p = shared.sampling.top_p.value_or(-1);
-  o.max_tokens = shared.sampling.max_tokens.value_or(0);
+  o.temperature = shared.sampling.temperature;
+  o.top_p = shared.sampling.top_p;
+  o.max_tokens = shared.sampling.max_tokens;
   if (app.count("--reasoning-effort") > 0) o.reasoning_effort = shared.chat.reasoning_effort;
   o.file.limit = shared.limit;
   o.file.seed = shared.sampling.seed.value_or(0);

@@ -19,7 +19,7 @@ enum class Reasoning : uint8_t {
 struct RunOptions {
   ModelFlags model;
   ChatFlags chat;
-  RequestSampling sampling;
+  SamplingParams sampling;
   std::vector<std::string> stop;      // the text for the user ends before the first of these; each non-empty
   std::optional<std::string> prompt;  // "-": all of standard input
   std::optional<std::string> prompt_file;  // file with the prompt; neither: chat on standard input

@@ -17,6 +17,17 @@ namespace {
 
 constexpr double kSecondsMax = 1e6;
 
+// Messages of the server name these flags.
+constexpr SettingNames kFlags{.allowed_hosts = "--allowed-hosts",
+                              .api_keys = "--api-key",
+                              .max_queue = "--max-queue",
+                              .request_timeout = "--request-timeout",
+                              .max_answer_bytes = "--max-pending-bytes",
+                              .max_body_bytes = "--max-body-bytes",
+                              .max_pending_bytes = "--max-pending-bytes",
+                              .max_model_len = "--max-model-len",
+                              .max_num_seqs = "--max-num-seqs"};
+
 // The error never shows the key.
 CLI::Validator usable_key() {
   const auto check = [](const std::string& word) -> std::string {
@@ -232,6 +243,7 @@ void add_foreign_flags(CLI::App* app, ServeOptions* o) {
 Command add_serve(CLI::App& root) {
   CLI::App* app = root.add_subcommand("serve", "serve a model over the OpenAI API");
   const auto options = std::make_shared<ServeOptions>();
+  options->http.names = options->api.names = kFlags;
   add_model_flags(app, &options->model);
   add_chat_flags(app, &options->chat);
   add_server_flags(app, options.get());

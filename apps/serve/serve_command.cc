@@ -44,7 +44,8 @@ static int serve(const ServeOptions& options, ServerLog& log) {
       !fits.ok())
     return wrong_use(fits.message);
   const ServedModel model(config, session.value().engine->max_model_len(), *format.value(),
-                          chat_flags.value(), names_of(options, session.value().directory));
+                          chat_flags.value(), names_of(options, session.value().directory),
+                          options.api.names);
   allow_many_descriptors();
   std::unique_ptr<HttpServer> http;  // must outlive the threads that post to it
   ApiOptions api = options.api;

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// The endpoint to use, with the names of vLLM's --backend.
+// The endpoint to use, with the names of vLLM's backends.
 enum class ApiBackend : uint8_t {
   kOpenai,      // /v1/completions
   kOpenaiChat,  // /v1/chat/completions
@@ -32,12 +32,12 @@ Result<TokenUsage> usage_of(const JsonAt& usage);
 
 // The outcome of one request. Times are seconds on the client's clock.
 struct RequestOutcome {
-  std::string error = "no answer";               // empty: a complete answer with at least one piece
-  double start = 0;                              // sending time, since the start of the run
-  double queued = 0;                             // wait of the arrived request, because of --max-concurrency
-  double ttft = 0;                               // from sending to the first piece with a choice
-  double latency = 0;                            // from sending to the last piece
-  std::vector<double> itl = {};                  // times between pieces, one fewer than pieces
+  std::string error = "no answer";  // empty: a complete answer with at least one piece
+  double start = 0;                 // sending time, since the start of the run
+  double queued = 0;                // wait of the arrived request, because of the concurrency limit
+  double ttft = 0;                  // from sending to the first piece with a choice
+  double latency = 0;               // from sending to the last piece
+  std::vector<double> itl = {};     // times between pieces, one fewer than pieces
   int64_t prompt_tokens = 0, output_tokens = 0;  // from the server's usage; without usage, pieces are counted
   bool usage = false;                            // the server reported its token counts
   std::string text = {};

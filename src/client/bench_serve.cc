@@ -29,7 +29,7 @@ Json own_body(const LoadPrompt& prompt, const ServeBenchOptions& o, const std::s
     body["max_completion_tokens"] = prompt.output_len;
   }
   if (o.ignore_eos) body["ignore_eos"] = true;
-  if (o.temperature >= 0) body["temperature"] = o.temperature;
+  if (o.temperature) body["temperature"] = *o.temperature;
   return body;
 }
 
@@ -232,23 +232,29 @@ class ServeBench {
   LoadTarget target_;
 };
 
-Result<std::optional<Tokenizer>> tokenizer_of(const std::string& directory) {
-  if (directory.empty()) return std::optional<Tokenizer>();
-  auto tokenizer = Tokenizer::load(directory + "/tokenizer.json");
-  if (!tokenizer.ok()) return Status{tokenizer.status().code, "--tokenizer: " + tokenizer.status().message};
+// The status, with the name of the option that it is about.
+Status about(const char* option, const Status& status) {
+  return status.ok() ? status : Status{status.code, std::string(option) + ": " + status.message};
+}
+
+Result<std::optional<Tokenizer>> tokenizer_of(const ServeBenchOptions& o) {
+  if (o.tokenizer.empty()) return std::optional<Tokenizer>();
+  auto tokenizer = Tokenizer::load(o.tokenizer + "/tokenizer.json");
+  if (!tokenizer.ok()) return about(o.dataset.names.tokenizer, tokenizer.status());
   return std::optional(std::move(tokenizer).value());
 }
 
 // Checks everything that needs no request.
 Status check_options(const ServeBenchOptions& o) {
-  for (const std::string& metric : o.metrics) SLUICE_TRY(check_metric(metric));
+  for (const std::string& metric : o.metrics) SLUICE_TRY(about(o.names.metrics, check_metric(metric)));
   ServingRun run = empty_run(o, "", o.max_concurrency.empty() ? 0 : o.max_concurrency.front());
   run.measured = metrics_of({}, 1, o.percents, o.goodput);
-  SLUICE_TRY(check_metadata(run));
+  SLUICE_TRY(about(o.names.metadata, check_metadata(run)));
   const Json own = own_body({.prompt = "", .output_len = 1}, o, "");
   for (const auto& [name, value] : o.extra_body.items())
     if (own.contains(name))
-      return invalid("--extra-body: wanted only fields that no flag sets, found '" + name + "'");
+      return about(o.names.extra_body,
+                   invalid("wanted only fields that no other option sets, found '" + name + "'"));
   return {};
 }
 
@@ -257,7 +263,7 @@ Status check_options(const ServeBenchOptions& o) {
 Result<std::vector<ServingRun>> bench_serve(const ServeBenchOptions& options,
                                             const std::function<void(int64_t, int64_t)>& progress) {
   SLUICE_TRY(check_options(options));
-  auto tokenizer = tokenizer_of(options.tokenizer);
+  auto tokenizer = tokenizer_of(options);
   if (!tokenizer.ok()) return tokenizer.status();
   auto client = HttpClient::open({.server = options.server, .timeout = options.timeout});
   if (!client.ok()) return client.status();

@@ -1,6 +1,7 @@
 // sluice bench serve: measures any OpenAI-compatible server under load.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,11 @@
 #include "client/serving_report.h"
 
 namespace sluice {
+
+// How users name the options that messages mention, besides ServeBenchOptions::dataset.names.
+struct ServeBenchNames {
+  const char *extra_body = "extra_body", *metadata = "metadata", *metrics = "metrics";
+};
 
 // Names follow vLLM's client.
 struct ServeBenchOptions {
@@ -27,10 +33,11 @@ struct ServeBenchOptions {
   ArrivalOptions arrivals;
   std::vector<int64_t> max_concurrency = {0};  // one run per value; 0: no limit
   bool ignore_eos = false;
-  double temperature = -1;  // below 0: the server's default
+  std::optional<double> temperature = {};  // none: the server's default
   std::vector<double> percents = {99};
   Goodput goodput;
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
+  ServeBenchNames names = {};
 };
 
 // Calls `progress(done, all)` after each answer. First sends one request alone; if it fails, returns its error and measures nothing. Each

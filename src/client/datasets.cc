@@ -60,7 +60,7 @@ Result<int64_t> count_tokens(const std::string& text, const LoadTarget& target) 
 Result<Dataset> Dataset::open(const DatasetOptions& options, const LoadTarget& target) {
   Dataset out(options);
   if (options.kind != DatasetKind::kRandom && options.path.empty())
-    return invalid("--dataset-path: wanted the data set's file, found none");
+    return invalid(options.names.path + std::string(": wanted the data set's file, found none"));
   if (options.kind == DatasetKind::kRandom && options.vocab_size == 0) SLUICE_TRY(out.find_ids(target));
   if (options.kind == DatasetKind::kShareGpt) SLUICE_TRY(out.read_sharegpt());
   if (options.kind == DatasetKind::kCustom) SLUICE_TRY(out.read_custom());
@@ -72,10 +72,10 @@ Result<Dataset> Dataset::open(const DatasetOptions& options, const LoadTarget& t
 
 Status Dataset::find_ids(const LoadTarget& target) {
   const auto tokens = tokens_of(plain_words(), target);
+  const DatasetNames& names = options_.names;
   if (!tokens.ok())
-    return {tokens.status().code,
-            "--vocab-size: wanted a number, a --tokenizer, or a server that has /tokenize; found " +
-                tokens.status().message};
+    return {tokens.status().code, std::string(names.vocab_size) + ": wanted a number, a " + names.tokenizer +
+                                      ", or a server that has /tokenize; found " + tokens.status().message};
   std::set<int32_t> ids;
   for (const Json& id : tokens.value())
     if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX)
@@ -122,7 +122,8 @@ Status Dataset::read_custom() {
     if (row.output_len == 0) {
       const auto length = at.integer("output_tokens", 1, INT32_MAX);
       if (!length.ok())
-        return {length.status().code, length.status().message + " (or --custom-output-len for all)"};
+        return {length.status().code,
+                length.status().message + " (or " + options_.names.custom_output_len + " for all)"};
       row.output_len = length.value();
     }
     rows_.push_back(std::move(row));

@@ -13,6 +13,12 @@ namespace sluice {
 
 enum class DatasetKind : uint8_t { kRandom, kShareGpt, kCustom };
 
+// How users name the options that messages mention; by default, the fields' names.
+struct DatasetNames {
+  const char *path = "path", *vocab_size = "vocab_size", *custom_output_len = "custom_output_len";
+  const char* tokenizer = "tokenizer";  // LoadTarget::tokenizer
+};
+
 struct DatasetOptions {
   DatasetKind kind = DatasetKind::kRandom;
   // kShareGpt: JSON, [{"conversations": [{"value"}, {"value"}]}]; kCustom: lines {"prompt", "output_tokens"}.
@@ -25,6 +31,7 @@ struct DatasetOptions {
   int64_t sharegpt_output_len = 0;  // 0: the length of the conversation's reply
   int64_t custom_output_len = 0;    // 0: output_tokens of the line
   uint64_t seed = 0;
+  DatasetNames names = {};
 };
 
 struct LoadPrompt {

@@ -14,15 +14,15 @@ Result<std::unique_ptr<QuestionSet>> open_set(const ServerEvalOptions& o) {
 std::string body_of(const EvalPrompt& prompt, const ServerEvalOptions& o, const std::string& model,
                     const QuestionSet& set, int64_t repeat) {
   Json body = {{"model", model}, {"seed", (o.file.seed + static_cast<uint64_t>(repeat)) & INT64_MAX}};
-  if (o.temperature >= 0) body["temperature"] = o.temperature;
-  if (o.top_p >= 0) body["top_p"] = o.top_p;
+  if (o.temperature) body["temperature"] = *o.temperature;
+  if (o.top_p) body["top_p"] = *o.top_p;
   if (!set.stops().empty()) body["stop"] = set.stops();
   if (o.backend == ApiBackend::kOpenai) {
     body["prompt"] = prompt.text;
-    body["max_tokens"] = o.max_tokens > 0 ? o.max_tokens : kCompletionTokens;
+    body["max_tokens"] = o.max_tokens.value_or(kCompletionTokens);
   } else {
     body["messages"] = Json::array({{{"role", "user"}, {"content", prompt.text}}});
-    if (o.max_tokens > 0) body["max_completion_tokens"] = o.max_tokens;
+    if (o.max_tokens) body["max_completion_tokens"] = *o.max_tokens;
     if (!o.reasoning_effort.empty()) body["reasoning_effort"] = o.reasoning_effort;
   }
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -1,6 +1,7 @@
 // Measures the accuracy of the model behind any OpenAI server, in a form that can be compared statistically.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,9 @@ struct ServerEvalOptions {
   QuestionFile file;
   int64_t repeat = 1;  // times to ask each question, with different shuffles and sampling seeds
   int64_t max_concurrency = 32;
-  double temperature = 0, top_p = -1;  // below 0: the server's default
-  int64_t max_tokens = 0;              // 0: 256 for /v1/completions, else the server's default
-  std::string reasoning_effort;        // empty: the server's default
+  std::optional<double> temperature = 0, top_p = {};  // none: the server's default
+  std::optional<int64_t> max_tokens = {};  // none: 256 for /v1/completions, else the server's default
+  std::string reasoning_effort;            // empty: the server's default
 };
 
 struct ServerAnswer {

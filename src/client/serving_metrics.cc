@@ -68,7 +68,7 @@ Result<Goodput> parse_goodput(std::span<const std::string> bounds) {
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     const bool known = name == "ttft" || name == "tpot" || name == "e2el";
     if (!known || error != std::errc() || end != number.data() + number.size() || !(value >= 0))
-      return invalid("--goodput: wanted ttft:MS, tpot:MS or e2el:MS, found '" + bound + "'");
+      return invalid("wanted ttft:MS, tpot:MS or e2el:MS, found '" + bound + "'");
     *to = value;
   }
   return out;

@@ -24,7 +24,7 @@ struct Goodput {
   std::optional<double> ttft, tpot, e2el;
   bool asked() const { return ttft || tpot || e2el; }
 };
-// Parses "ttft:200", "tpot:50", "e2el:5000".
+// Parses "ttft:200", "tpot:50", "e2el:5000". The message of an error does not name the option.
 Result<Goodput> parse_goodput(std::span<const std::string> bounds);
 
 struct ServingMetrics {
@@ -35,7 +35,7 @@ struct ServingMetrics {
   double request_throughput = 0, request_goodput = 0, output_throughput = 0, total_throughput = 0;
   double peak_output_tokens = 0;  // maximum number of pieces that arrived in one second
   int64_t peak_concurrent = 0;    // maximum number of requests that ran in one second
-  // The names are those of vLLM's --percentile-metrics.
+  // The names are those of vLLM's option percentile-metrics.
   Distribution ttft = {};
   Distribution tpot = {};  // of answers with at least two tokens: (latency - ttft) / (tokens - 1)
   Distribution itl = {};   // between successive pieces, of all answers

@@ -145,8 +145,7 @@ Result<std::vector<Metadata>> parse_metadata(std::span<const std::string> words)
   std::vector<Metadata> out;
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
-    if (equals == std::string::npos || equals == 0)
-      return invalid("--metadata: wanted KEY=VALUE, found '" + word + "'");
+    if (equals == std::string::npos || equals == 0) return invalid("wanted KEY=VALUE, found '" + word + "'");
     out.push_back({word.substr(0, equals), word.substr(equals + 1)});
   }
   return out;
@@ -158,7 +157,7 @@ Status check_metadata(const ServingRun& run) {
   OrderedJson keys = run_json(full, Detail::kEachRequest);
   for (const Metadata& m : run.metadata) {
     if (keys.contains(m.key))
-      return invalid("--metadata: wanted unique keys that the result does not have, found '" + m.key + "'");
+      return invalid("wanted unique keys that the result does not have, found '" + m.key + "'");
     keys[m.key] = m.value;
   }
   return {};
@@ -170,7 +169,7 @@ Status check_metric(const std::string& name) {
     if (m.key == name) return {};
     known += (known.empty() ? "" : ", ") + std::string(m.key);
   }
-  return invalid("--percentile-metrics: wanted any of " + known + ", found '" + name + "'");
+  return invalid("wanted any of " + known + ", found '" + name + "'");
 }
 
 std::string serving_block(const ServingRun& run) {
@@ -219,7 +218,7 @@ Result<std::string> serving_svg(const std::vector<ServingRun>& runs) {
     if (run.max_concurrency > 0 && run.measured.completed > 0)
       loads[run.max_concurrency] = metrics_of(run.outcomes, run.measured.seconds, kBand, {});
   if (loads.empty())
-    return invalid("--svg: wanted a run with --max-concurrency and completed requests, found none");
+    return invalid("wanted a run with a limit of concurrency and completed requests, found none");
   bench::Figure figure{.op = std::string(bench::kServingOp), .panels = {}, .axes = bench::kServingAxes};
   for (const Metric& metric : kMetrics) {
     if (metric.key != "ttft" && metric.key != "tpot" && metric.key != "itl") continue;

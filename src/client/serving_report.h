@@ -1,4 +1,5 @@
-// Reports of a serving benchmark: vLLM's text block, vLLM's JSON, and a chart over the load.
+// Reports of a serving benchmark: vLLM's text block, vLLM's JSON, and a chart over the load. Messages of these functions do not name the
+// option that they check; the caller does.
 #pragma once
 #include <optional>
 #include <span>
@@ -46,8 +47,7 @@ enum class Detail : uint8_t { kTotals, kEachRequest };
 // One run gives an object with vLLM's keys, several runs an array of objects.
 std::string serving_json(const std::vector<ServingRun>& runs, Detail detail);
 
-// A chart of TTFT, TPOT and ITL over --max-concurrency: the median, and a band from p10 to p90. Runs without a concurrency limit are left
-// out.
+// A chart of TTFT, TPOT and ITL over the concurrency limit: the median, and a band from p10 to p90. Runs without one are left out.
 Result<std::string> serving_svg(const std::vector<ServingRun>& runs);
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ const std::vector<AdjustedToken>& AdjustedTokens::update(const std::vector<int32
     begun_ = true;
     for (const auto& [id, bias] : sampling.logit_bias) of(id).bias = bias;
     // Only a repetition penalty needs the prompt's tokens, and prompts may be long.
-    if (sampling.repetition_penalty == 1) seen_ = prompt;
+    if (*sampling.repetition_penalty == 1) seen_ = prompt;
   }
   if (!sampling.penalises()) return list_;
   for (; seen_ < tokens.size(); ++seen_) {

@@ -19,7 +19,7 @@ struct AdjustedToken {
 
 class AdjustedTokens {
  public:
-  // Adds the tokens of `tokens` (prompt and generated) that are new since the last call. The list holds each token once.
+  // Adds the tokens of `tokens` (prompt and generated) that are new since the last call. `sampling`: a Sequence's. The list holds each token once.
   const std::vector<AdjustedToken>& update(const std::vector<int32_t>& tokens, int64_t prompt_tokens,
                                            const SamplingParams& sampling);
   const std::vector<AdjustedToken>& list() const { return list_; }

@@ -75,10 +75,10 @@ void LogitAdjustments::write(const Layout& l, const std::vector<Chunk>& chunks) 
     if (!chunk.adjusts()) continue;
     const Sequence& s = *chunk.sequence;
     for (int64_t i = 0; i < chunk.rows(); ++i) {
-      const auto row = static_cast<size_t>(*chunk.drawn + i);
-      at<float>(host, l.repetition)[row] = static_cast<float>(s.sampling.repetition_penalty);
-      at<float>(host, l.frequency)[row] = static_cast<float>(s.sampling.frequency_penalty);
-      at<float>(host, l.presence)[row] = static_cast<float>(s.sampling.presence_penalty);
+      const auto row = static_cast<size_t>(*chunk.sampled + i);
+      at<float>(host, l.repetition)[row] = static_cast<float>(*s.sampling.repetition_penalty);
+      at<float>(host, l.frequency)[row] = static_cast<float>(*s.sampling.frequency_penalty);
+      at<float>(host, l.presence)[row] = static_cast<float>(*s.sampling.presence_penalty);
       for (const AdjustedToken& token : adjusted_row(chunk, i, &changed)) {
         at<int32_t>(host, l.row)[entry] = static_cast<int32_t>(row);
         at<int32_t>(host, l.id)[entry] = token.id;

@@ -53,7 +53,7 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   }
   if (b.tokens < b.sequences)
     return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
-                   " (each draws a token a step), found " + std::to_string(b.tokens));
+                   " (each samples a token per step), found " + std::to_string(b.tokens));
   const CacheLayout layout = cache_layout(config.attention(), b.page_size);
   const int64_t page_bytes = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
   b.pages = pages_of_sequences(layout, b, b.sequences);
@@ -112,18 +112,17 @@ DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o
   return out;
 }
 
-StepBytes step_bytes(const Decoder& decoder, const DraftRunner* drafts, const PlanTable<TopLogprobs>& top,
-                     size_t other_workspace) {
+StepBytes step_bytes(const Decoder& decoder, const StepPlans& plans) {
   const DecoderConfig& c = decoder.config();
   const StepBounds& b = decoder.bounds();
   // Prompts are scored while the decoder's workspace still holds its results, so both need space at once.
-  const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + top.workspace_bytes();
-  return {.workspace = static_cast<int64_t>(std::max(scoring, other_workspace)),
+  const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + plans.top->workspace_bytes();
+  return {.workspace = static_cast<int64_t>(std::max(scoring, plans.workspace_bytes())),
           // A greedy step has no logits and uses this memory as workspace.
           .logits = std::max(bytes_of(DType::kF32, b.logit_rows() * c.vocab),
                              static_cast<int64_t>(decoder.greedy_workspace_bytes())),
           .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary),
-          .drafts = drafts ? drafts->bytes() : 0};
+          .drafts = plans.drafts ? plans.drafts->bytes() : 0};
 }
 
 // Reduces the cache to the pages that fit below the given share of device memory, at most the planned number of pages.
@@ -145,20 +144,74 @@ Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& 
                        "gpu_memory_utilization");
 }
 
+// All of StepPlans but the draft head, whose plan depends on the number of pages.
+Status plan_operations(Device& device, const DecoderConfig& planned, const StepBounds& bounds,
+                       const EngineOptions& options, int64_t steps_ahead, StepPlans* out) {
+  const int64_t vocab = planned.vocab, rows = bounds.logit_rows();
+  const Policy& policy = options.policy;
+  SLUICE_TRY(plan_into<Sample>(&out->sample, device, {.rows = 0, .vocab = vocab}, rows, policy));
+  if (steps_ahead > 0)
+    SLUICE_TRY(plan_into<TakeTokens>(&out->take, device, {.tokens = 0, .rows = rows}, bounds.tokens, policy));
+  SLUICE_TRY(plan_into<TopLogprobs>(&out->top, device,
+                                    {.rows = 0, .logit_rows = rows, .vocab = vocab, .top = kTopLogprobsMax},
+                                    rows, policy));
+  auto adjustments = LogitAdjustments::make(device, bounds, vocab, policy);
+  if (!adjustments.ok()) return adjustments.status();
+  out->adjustments = std::move(adjustments).value();
+  auto masks = LogitMasks::make(device, bounds, vocab, policy);
+  if (!masks.ok()) return masks.status();
+  out->masks = std::move(masks).value();
+  if (!planned.moe().capture) return {};
+  auto counter = ExpertCounter::make(device, planned.moe(), planned.moe_layers(), bounds.tokens, policy);
+  if (!counter.ok()) return counter.status();
+  return out->experts = std::move(counter).value(), Status{};
+}
+
+Status plan_drafts(Device& device, const Decoder& decoder, const DraftHead& head, const Policy& policy,
+                   StepPlans* out) {
+  auto runner =
+      DraftRunner::plan(device, head, decoder.bounds(), decoder.cache_layout().group.back(), policy);
+  if (!runner.ok()) return runner.status();
+  return out->drafts = std::move(runner).value(), Status{};
+}
+
+// The scheduler asks `decoder` and `drafts` for the costs of steps.
+SchedulerOptions scheduler_options(const EngineOptions& o, const Decoder& decoder, const DraftRunner* drafts,
+                                   int64_t steps_ahead) {
+  // With a draft head every step waits for the one before it.
+  StepCosts costs{.waiting = steps_ahead > 0 && !drafts ? kWaitingUs : 0};
+  costs.step = [&decoder, drafts](int64_t tokens, bool verifies) {
+    return decoder.cost_us(tokens, verifies) + (drafts ? drafts->extend_cost_us(tokens, verifies) : 0);
+  };
+  if (drafts) costs.draft = [drafts](int64_t rows, bool first) { return drafts->cost_us(rows, first); };
+  return {.prefix_cache = o.prefix_cache,
+          .mixed_prefill_tokens = o.mixed_prefill_tokens,
+          .windows = decoder.cache_layout().windows,
+          .speculation = o.speculation,
+          .costs = std::move(costs)};
+}
+
 }  // namespace
 
-Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
+size_t StepPlans::workspace_bytes() const {
+  return std::max({drafts ? drafts->workspace_bytes() : 0, sample->workspace_bytes(),
+                   take ? take->workspace_bytes() : 0, top->workspace_bytes(), adjustments->workspace_bytes(),
+                   masks->workspace_bytes(), experts ? experts->workspace_bytes() : 0});
+}
+
+Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder, StepPlans plans,
                const SchedulerOptions& options)
     : device_(device),
       weights_(weights),
       decoder_(std::move(decoder)),
       bounds_(decoder_->bounds()),
       scheduler_(bounds_, options),
+      plans_(std::move(plans)),
       mask_workers_(decoder_->config().vocab) {}
 
 Engine::~Engine() {
   // A draft head's work for the last step is waited for by no one else.
-  if (!in_flight_.empty() || drafts_) (void)device_.wait(device_.stream());
+  if (!in_flight_.empty() || plans_.drafts) (void)device_.wait(device_.stream());
   for (void* memory : {cache_, workspace_, logits_, rope_})
     if (memory) device_.release(memory);
 }
@@ -181,78 +234,27 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   if (!recorded.ok()) return recorded.status();
   auto decoder = Decoder::plan(device, planned, bounds, options.policy, options.experts);
   if (!decoder.ok()) return decoder.status();
-  std::optional<PlanTable<Sample>> sample;
-  std::optional<PlanTable<TakeTokens>> take;
-  SLUICE_TRY(plan_into<Sample>(&sample, device, {.rows = 0, .vocab = config.vocab}, bounds.logit_rows(),
-                               options.policy));
-  if (ahead.value() > 0)
-    SLUICE_TRY(plan_into<TakeTokens>(&take, device, {.tokens = 0, .rows = bounds.logit_rows()}, bounds.tokens,
-                                     options.policy));
-  std::optional<PlanTable<TopLogprobs>> top;
-  SLUICE_TRY(plan_into<TopLogprobs>(
-      &top, device,
-      {.rows = 0, .logit_rows = bounds.logit_rows(), .vocab = config.vocab, .top = kTopLogprobsMax},
-      bounds.logit_rows(), options.policy));
-  auto adjustments = LogitAdjustments::make(device, bounds, config.vocab, options.policy);
-  if (!adjustments.ok()) return adjustments.status();
-  auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
-  if (!masks.ok()) return masks.status();
-  std::unique_ptr<ExpertCounter> experts;
-  if (planned.moe().capture) {
-    auto counter =
-        ExpertCounter::make(device, config.moe(), config.moe_layers(), bounds.tokens, options.policy);
-    if (!counter.ok()) return counter.status();
-    experts = std::move(counter).value();
-  }
-  std::unique_ptr<DraftRunner> drafts;
-  const auto plan_drafts = [&]() -> Status {
-    if (!options.draft_head) return {};
-    const Decoder& d = *decoder.value();
-    auto runner = DraftRunner::plan(device, head, d.bounds(), d.cache_layout().group.back(), options.policy);
-    if (!runner.ok()) return runner.status();
-    return drafts = std::move(runner).value(), Status{};
-  };
-  SLUICE_TRY(plan_drafts());
-  const size_t other = std::max({drafts ? drafts->workspace_bytes() : 0, sample->workspace_bytes(),
-                                 take ? take->workspace_bytes() : 0, top->workspace_bytes(),
-                                 adjustments.value()->workspace_bytes(), masks.value()->workspace_bytes(),
-                                 experts ? experts->workspace_bytes() : 0});
-  SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), drafts.get(), *top, other),
-                       decoder.value().get()));
-  if (decoder.value()->bounds().pages != bounds.pages) SLUICE_TRY(plan_drafts());
-  const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
-  const Decoder& steps = *decoder.value();
-  // With a draft head every step waits for the one before it.
-  StepCosts costs{.waiting = ahead.value() > 0 && !drafts ? kWaitingUs : 0};
-  costs.step = [&steps, runner = drafts.get()](int64_t tokens, bool verifies) {
-    return steps.cost_us(tokens, verifies) + (runner ? runner->extend_cost_us(tokens, verifies) : 0);
-  };
-  if (drafts)
-    costs.draft = [runner = drafts.get()](int64_t rows, bool first) { return runner->cost_us(rows, first); };
-  std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),
-                                            {.prefix_cache = options.prefix_cache,
-                                             .mixed_prefill_tokens = options.mixed_prefill_tokens,
-                                             .windows = windows,
-                                             .speculation = options.speculation,
-                                             .costs = std::move(costs)}));
-  engine->sample_ = std::move(sample);
-  engine->take_ = std::move(take);
-  engine->top_ = std::move(top);
-  engine->adjustments_ = std::move(adjustments).value();
-  engine->masks_ = std::move(masks).value();
-  engine->experts_ = std::move(experts);
-  engine->drafts_ = std::move(drafts);
+  StepPlans plans;
+  SLUICE_TRY(plan_operations(device, planned, bounds, options, ahead.value(), &plans));
+  Decoder& steps = *decoder.value();
+  if (options.draft_head) SLUICE_TRY(plan_drafts(device, steps, head, options.policy, &plans));
+  SLUICE_TRY(fit_cache(device, options, step_bytes(steps, plans), &steps));
+  if (options.draft_head && steps.bounds().pages != bounds.pages)
+    SLUICE_TRY(plan_drafts(device, steps, head, options.policy, &plans));
+  const SchedulerOptions scheduler = scheduler_options(options, steps, plans.drafts.get(), ahead.value());
+  std::unique_ptr<Engine> engine(
+      new Engine(device, weights, std::move(decoder).value(), std::move(plans), scheduler));
   engine->counts_experts_ = options.count_experts;
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recorded_sequences_ = recorded.value();
   engine->batch_invariant_ = options.policy.batch_invariant;
-  SLUICE_TRY(engine->take_memory(other));
+  SLUICE_TRY(engine->take_memory());
   SLUICE_TRY(engine->write_rope_table());
   return engine;
 }
 
-Status Engine::take_memory(size_t other_workspace) {
-  const StepBytes bytes = step_bytes(*decoder_, drafts_.get(), *top_, other_workspace);
+Status Engine::take_memory() {
+  const StepBytes bytes = step_bytes(*decoder_, plans_);
   memory_ = {.kv_cache_bytes = decoder_->cache_bytes(),
              .workspace_bytes = bytes.workspace,
              .pages = bounds_.pages,
@@ -280,7 +282,7 @@ Status Engine::take_memory(size_t other_workspace) {
   auto held = decoder_->bind(weights_, caches);
   if (!held.ok()) return held.status();
   held_ = std::move(held).value();
-  if (drafts_) SLUICE_TRY(drafts_->take_memory(caches.back()));
+  if (plans_.drafts) SLUICE_TRY(plans_.drafts->take_memory(caches.back()));
   auto staging =
       StepStaging::make(device_, bounds_, decoder_->cache_layout().windows.size(), steps_ahead_ + 1);
   if (!staging.ok()) return Status{staging.status().code, "engine: " + staging.status().message};

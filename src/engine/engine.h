@@ -73,6 +73,18 @@ class StepStaging;
 enum class TakeIds : uint8_t;
 struct StepTensors;
 
+// What a step runs besides the decoder.
+struct StepPlans {
+  std::optional<PlanTable<TakeTokens>> take;  // set with steps ahead
+  std::optional<PlanTable<Sample>> sample;
+  std::optional<PlanTable<TopLogprobs>> top;
+  std::unique_ptr<LogitAdjustments> adjustments;
+  std::unique_ptr<LogitMasks> masks;
+  std::unique_ptr<ExpertCounter> experts;  // set with count_experts or keep_chosen_experts
+  std::unique_ptr<DraftRunner> drafts;     // set with a draft head
+  size_t workspace_bytes() const;
+};
+
 class Engine {
  public:
   // Plans for `config` and allocates the memory of the steps. The weights must outlive the engine.
@@ -124,7 +136,7 @@ class Engine {
   // The counts copied last, initially zeros; null without count_experts. They count computed tokens: a token that
   // is recomputed after a preemption or an error counts again, and so does a token computed past a stop token.
   std::shared_ptr<const ExpertCounts> expert_counts() const {
-    return counts_experts_ ? experts_->counts() : nullptr;
+    return counts_experts_ ? plans_.experts->counts() : nullptr;
   }
   // With keep_chosen_experts or count_experts: waits for all enqueued work and returns the experts chosen
   // by the tokens of the step enqueued last; no tokens before the first step. Empty without either option.
@@ -143,16 +155,16 @@ class Engine {
     KernelRuns runs;  // what one replay runs
   };
   struct RecordedSteps {
-    RecordedStep greedy, drawn;
+    RecordedStep greedy, sampled;
   };
   // Steps of one shape have the same launches.
   struct StepShape {
     int64_t sequences, tokens;
     auto operator<=>(const StepShape&) const = default;
   };
-  Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
+  Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder, StepPlans plans,
          const SchedulerOptions& options);
-  Status take_memory(size_t other_workspace);  // workspace of all operations but the decoder
+  Status take_memory();
   Status write_rope_table();
   // engine_steps.cc
   Status begin_steps();
@@ -161,10 +173,10 @@ class Engine {
   Status launch_all(InFlight* step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
   Status forward_and_score(const StepTensors& tensors, KernelRuns* runs);
   bool logits_are_readable() const { return device_.shares_host_memory() && steps_ahead_ == 0; }
-  Status draw(InFlight* step, const StepTensors& tensors, KernelRuns* runs);
+  Status sample(InFlight* step, const StepTensors& tensors, KernelRuns* runs);
   Result<std::vector<GeneratedToken>> finish_oldest();
   void draft(const InFlight& step);
-  Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
+  Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& sampled,
                       const std::vector<TokenScore>& scores) const;
   void drop_ended_steps();
   void take_back_all();
@@ -185,15 +197,9 @@ class Engine {
   std::unique_ptr<Decoder> decoder_;
   StepBounds bounds_;
   Scheduler scheduler_;
-  std::optional<PlanTable<TakeTokens>> take_;
-  std::optional<PlanTable<Sample>> sample_;
-  std::optional<PlanTable<TopLogprobs>> top_;
-  std::unique_ptr<LogitAdjustments> adjustments_;
-  std::unique_ptr<LogitMasks> masks_;
-  std::unique_ptr<ExpertCounter> experts_;  // set with count_experts or keep_chosen_experts
+  StepPlans plans_;
   bool counts_experts_ = false;
-  int64_t chosen_tokens_ = 0;            // of the step enqueued last
-  std::unique_ptr<DraftRunner> drafts_;  // set with a draft head
+  int64_t chosen_tokens_ = 0;  // of the step enqueued last
   std::unique_ptr<StepStaging> staging_;
   DecoderHeld held_;  // weights and caches, as the decoder's steps read them
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;

@@ -19,23 +19,23 @@ bool decodes(const std::vector<Chunk>& chunks) {
   return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == c.rows(); });
 }
 
-int64_t drawn_rows(const std::vector<Chunk>& chunks) {
+int64_t sampled_rows(const std::vector<Chunk>& chunks) {
   int64_t rows = 0;
   for (const Chunk& chunk : chunks) rows += chunk.rows();
   return rows;
 }
 
 // The number of rows of a chunk whose samples are accepted.
-int64_t counted_rows(const Chunk& chunk, const std::vector<GeneratedToken>& drawn) {
-  if (!chunk.drawn) return 0;
-  const auto first = static_cast<size_t>(*chunk.drawn);
+int64_t counted_rows(const Chunk& chunk, const std::vector<GeneratedToken>& sampled) {
+  if (!chunk.sampled) return 0;
+  const auto first = static_cast<size_t>(*chunk.sampled);
   size_t same = 0;
-  while (same < chunk.drafts.size() && drawn[first + same].id == chunk.drafts[same]) ++same;
+  while (same < chunk.drafts.size() && sampled[first + same].id == chunk.drafts[same]) ++same;
   return 1 + static_cast<int64_t>(same);
 }
 
-bool lists(const std::vector<Chunk>& chunks) {
-  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.lists(); });
+bool needs_logprobs(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.needs_logprobs(); });
 }
 bool adjusts(const std::vector<Chunk>& chunks) {
   return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.adjusts(); });
@@ -46,7 +46,7 @@ bool masked(const std::vector<Chunk>& chunks) {
 
 bool all_greedy(const std::vector<Chunk>& chunks) {
   return std::all_of(chunks.begin(), chunks.end(),
-                     [](const Chunk& c) { return !c.drawn || !(c.sequence->sampling.temperature > 0); });
+                     [](const Chunk& c) { return !c.sampled || !(*c.sequence->sampling.temperature > 0); });
 }
 bool scores(const std::vector<Chunk>& chunks) {
   return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.scores > 0; });
@@ -57,7 +57,7 @@ bool scores(const std::vector<Chunk>& chunks) {
 int64_t Engine::recordings() const {
   int64_t count = 0;
   for (const auto& [shape, r] : recordings_)
-    count += (r.greedy.recording != nullptr) + (r.drawn.recording != nullptr);
+    count += (r.greedy.recording != nullptr) + (r.sampled.recording != nullptr);
   return count;
 }
 
@@ -65,38 +65,38 @@ int64_t Engine::recordings() const {
 // adjusted logits. Therefore adjustments change only the listed tokens, save the original values, and restore
 // them after sampling; masks do the same with whole rows. One pass over the restored logits then gives the
 // sampled token's logprob, its rank and the top list. A pass before sampling would not know the sampled token.
-Status Engine::draw(InFlight* step, const StepTensors& t, KernelRuns* runs) {
+Status Engine::sample(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   if (step->rows == 0 || step->greedy) return {};
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), decoder_->config().vocab}, stream.where);
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream, runs));
+  if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->apply(all, workspace(), stream, runs));
   // As late as possible: the device computes the logits in the meantime.
   await_masks(step);
   if (masked(step->chunks)) {
-    SLUICE_TRY(masks_->fill(step->chunks));
-    SLUICE_TRY(masks_->apply(all, workspace(), stream, runs));
+    SLUICE_TRY(plans_.masks->fill(step->chunks));
+    SLUICE_TRY(plans_.masks->apply(all, workspace(), stream, runs));
   }
-  SLUICE_TRY(run_and_count(*sample_, step->rows, t.sample, workspace(), stream, runs));
-  if (masked(step->chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream, runs));
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream, runs));
-  if (!lists(step->chunks)) return {};
+  SLUICE_TRY(run_and_count(*plans_.sample, step->rows, t.sample, workspace(), stream, runs));
+  if (masked(step->chunks)) SLUICE_TRY(plans_.masks->restore(all, workspace(), stream, runs));
+  if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->restore(all, workspace(), stream, runs));
+  if (!needs_logprobs(step->chunks)) return {};
   TopLogprobs::Args top = t.top;
   top.logits = all;
-  return run_and_count(*top_, top.row.shape[0], top, workspace(), stream, runs);
+  return run_and_count(*plans_.top, top.row.shape[0], top, workspace(), stream, runs);
 }
 
 Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, KernelRuns* runs) {
   const Stream stream = device_.stream();
-  if (ids == TakeIds::kFromDrawn)
-    SLUICE_TRY(run_and_count(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
+  if (ids == TakeIds::kFromSampled)
+    SLUICE_TRY(run_and_count(*plans_.take, t.take.ids.shape[0], t.take, workspace(), stream, runs));
   if (step->greedy) {
     StepIn layers = t.in;
     layers.logit_rows.shape[0] = 0;
     SLUICE_TRY(decoder_->forward(layers, held_, {}, workspace(), stream, runs));
-    SLUICE_TRY(decoder_->draw_greedy(t.in, held_, t.sample.token, t.sample.logprob,
-                                     {static_cast<std::byte*>(logits_), logits_bytes_}, workspace(), stream,
-                                     runs));
+    SLUICE_TRY(decoder_->sample_greedy(t.in, held_, t.sample.token, t.sample.logprob,
+                                       {static_cast<std::byte*>(logits_), logits_bytes_}, workspace(), stream,
+                                       runs));
   } else if (t.scores.empty()) {
     SLUICE_TRY(decoder_->forward(t.in, held_, t.sample.logits, workspace(), stream, runs));
   } else {
@@ -104,9 +104,9 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
   }
   if (counts_experts_) {
     const int64_t tokens = t.in.token_ids.shape[0];
-    SLUICE_TRY(experts_->count(tokens, workspace(), stream, runs));
+    SLUICE_TRY(plans_.experts->count(tokens, workspace(), stream, runs));
   }
-  return draw(step, t, runs);
+  return sample(step, t, runs);
 }
 
 // Scores come first: sampling overwrites the layers' results, and needs the logits of its own rows at the end.
@@ -124,43 +124,43 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
     SLUICE_TRY(decoder_->logits_of(slice.logit_rows, held_, logits, workspace(), stream, false, runs));
     TopLogprobs::Args top = slice.top;
     top.logits = make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), vocab}, stream.where);
-    SLUICE_TRY(run_and_count(*top_, rows, top, top_workspace, stream, runs));
+    SLUICE_TRY(run_and_count(*plans_.top, rows, top, top_workspace, stream, runs));
   }
   return decoder_->logits_of(t.in.logit_rows, held_, t.sample.logits, workspace(), stream, false, runs);
 }
 
 // Enqueues everything of a step but its two copies. If a step of this many sequences has been captured,
-// that is one replay. Steps with adjustments, masks or top lists are not captured, because the sizes of
+// that is one replay. Steps with adjustments, masks or requested log probabilities are not captured, because the sizes of
 // their launches differ from step to step.
 Status Engine::enqueue(InFlight* step) {
   const Stream stream = device_.stream();
-  const bool recorded =
-      decodes(step->chunks) && std::ssize(step->chunks) <= recorded_sequences_ && !lists(step->chunks);
+  const bool recorded = decodes(step->chunks) && std::ssize(step->chunks) <= recorded_sequences_ &&
+                        !needs_logprobs(step->chunks);
   const bool takes =
       steps_ahead_ > 0 && (recorded || std::any_of(step->chunks.begin(), step->chunks.end(),
                                                    [](const Chunk& c) { return c.taken.has_value(); }));
-  const TakeIds ids = takes ? TakeIds::kFromDrawn : TakeIds::kFromHost;
+  const TakeIds ids = takes ? TakeIds::kFromSampled : TakeIds::kFromHost;
   auto filled = staging_->fill(step->block, step->chunks, ids);
   if (!filled.ok()) return filled.status();
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->fill(step->chunks));
+  if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->fill(step->chunks));
   StepTensors t = std::move(filled).value();
   const DecoderConfig& c = decoder_->config();
   const int64_t rotary = c.layers.front().attention.rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
-  if (drafts_) {
-    t.in.taps = drafts_->taps(t.in.token_ids.shape[0]);
-    step->draft_tables = t.in.tables[drafts_->group()];
+  if (plans_.drafts) {
+    t.in.taps = plans_.drafts->taps(t.in.token_ids.shape[0]);
+    step->draft_tables = t.in.tables[plans_.drafts->group()];
   }
   t.in.every_row = step->rows == t.in.token_ids.shape[0];
   chosen_tokens_ = t.in.token_ids.shape[0];
-  if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
+  if (plans_.experts) t.in.captured = plans_.experts->captured(chosen_tokens_);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
   const StepShape shape{std::ssize(step->chunks), chosen_tokens_};
   if (!recorded || (!recordings_.contains(shape) && recordings_.size() >= kRecordingsMax))
     return launch_all(step, t, ids, &kernel_runs_);
   RecordedSteps& both = recordings_[shape];
-  RecordedStep& known = step->greedy ? both.greedy : both.drawn;
+  RecordedStep& known = step->greedy ? both.greedy : both.sampled;
   if (!known.recording) {
     KernelRuns runs;
     auto made = device_.record(stream, [&] { return launch_all(step, t, ids, &runs); });
@@ -174,16 +174,16 @@ Status Engine::enqueue(InFlight* step) {
 
 Status Engine::begin(std::vector<Chunk> chunks) {
   InFlight step{.chunks = std::move(chunks), .number = ++steps_};
-  step.rows = drawn_rows(step.chunks);
+  step.rows = sampled_rows(step.chunks);
   // Where the host can read the logits, check_logits examines them, so they must be written. With one kernel for all batches, a row's
   // logprob must not depend on whether the other rows are greedy too.
-  step.greedy = step.rows > 0 && !batch_invariant_ && all_greedy(step.chunks) && !lists(step.chunks) &&
-                !scores(step.chunks) && !logits_are_readable();
+  step.greedy = step.rows > 0 && !batch_invariant_ && all_greedy(step.chunks) &&
+                !needs_logprobs(step.chunks) && !scores(step.chunks) && !logits_are_readable();
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
   Status status;
   try {
     status = enqueue(&step);
-    if (status.ok() && experts_) status = experts_->fetch(step.number);
+    if (status.ok() && plans_.experts) status = plans_.experts->fetch(step.number);
     if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   } catch (const std::bad_alloc&) {
     status = {Code::kOutOfMemory, {}};  // there may be no memory for a message either
@@ -191,7 +191,7 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   if (!status.ok()) {
     // The part already enqueued still reads its block.
     (void)device_.wait(device_.stream());
-    if (experts_) experts_->take_back();
+    if (plans_.experts) plans_.experts->take_back();
     scheduler_.take_back(step.chunks);
     --steps_;
     return status;
@@ -214,7 +214,7 @@ Status Engine::begin_steps() {
 
 // If the host cannot read the logits, or a later step has already overwritten them, the sample shows
 // whether they were finite: a row with an infinity or with NaN alone has no logprob.
-Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
+Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& sampled,
                             const std::vector<TokenScore>& scores) const {
   const int64_t vocab = decoder_->config().vocab;
   const auto* logits = logits_are_readable() ? static_cast<const float*>(logits_) : nullptr;
@@ -229,9 +229,9 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
                                  std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
                                  number_text(unlike->logprob) + " as a logprob of its prompt"};
     // Samples behind a rejected draft are discarded.
-    for (int64_t i = 0; i < counted_rows(chunk, drawn); ++i) {
-      const int64_t row = *chunk.drawn + i;
-      const float* begin = logits ? logits + row * vocab : &drawn[static_cast<size_t>(row)].logprob;
+    for (int64_t i = 0; i < counted_rows(chunk, sampled); ++i) {
+      const int64_t row = *chunk.sampled + i;
+      const float* begin = logits ? logits + row * vocab : &sampled[static_cast<size_t>(row)].logprob;
       const float* end = begin + (logits ? vocab : 1);
       const float* wrong = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
       if (wrong == end) continue;
@@ -246,28 +246,28 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
 
 void Engine::take_back_all() {
   (void)device_.wait(device_.stream());  // an error here is ignored: the first one is being reported
-  if (experts_) experts_->take_back();
+  if (plans_.experts) plans_.experts->take_back();
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }
 
 // The tokens of the step are good even if the head fails, so the next call reports the error.
 void Engine::draft(const InFlight& step) {
-  draft_status_ = drafts_->run(step.chunks, step.draft_tables, workspace(), &kernel_runs_);
+  draft_status_ = plans_.drafts->run(step.chunks, step.draft_tables, workspace(), &kernel_runs_);
 }
 
 Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
   const InFlight& step = in_flight_.front();
-  const auto drawn = staging_->drawn(step.block, step.chunks);
+  const auto sampled = staging_->sampled(step.block, step.chunks);
   std::vector<TokenScore> scores;
-  if (drawn.ok()) scores = staging_->scores(step.block, step.chunks);
-  const Status status = drawn.ok() ? check_logits(step, drawn.value(), scores) : drawn.status();
+  if (sampled.ok()) scores = staging_->scores(step.block, step.chunks);
+  const Status status = sampled.ok() ? check_logits(step, sampled.value(), scores) : sampled.status();
   if (!status.ok()) {
     take_back_all();
     return status;
   }
-  auto tokens = scheduler_.accept(step.chunks, drawn.value(), std::move(scores));
-  if (drafts_) draft(step);
-  if (experts_) experts_->finish(step.number);
+  auto tokens = scheduler_.accept(step.chunks, sampled.value(), std::move(scores));
+  if (plans_.drafts) draft(step);
+  if (plans_.experts) plans_.experts->finish(step.number);
   in_flight_.pop_front();
   return tokens;
 }
@@ -278,11 +278,11 @@ void Engine::drop_ended_steps() {
     const InFlight& step = in_flight_.front();
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };
     if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
-    const auto drawn = staging_->drawn(step.block, step.chunks);
+    const auto sampled = staging_->sampled(step.block, step.chunks);
     // Other sequences may use pages that it computed. A persistent error recurs in the next step.
-    if (!drawn.ok()) return take_back_all();
-    (void)scheduler_.accept(step.chunks, drawn.value(), staging_->scores(step.block, step.chunks));
-    if (experts_) experts_->finish(step.number);
+    if (!sampled.ok()) return take_back_all();
+    (void)scheduler_.accept(step.chunks, sampled.value(), staging_->scores(step.block, step.chunks));
+    if (plans_.experts) plans_.experts->finish(step.number);
     in_flight_.pop_front();
   }
 }
@@ -309,14 +309,14 @@ Result<std::vector<GeneratedToken>> Engine::step() {
 
 Status Engine::ask_expert_counts() {
   if (!counts_experts_) return {};
-  if (!idle()) return experts_->ask(), Status{};
+  if (!idle()) return plans_.experts->ask(), Status{};
   drop_ended_steps();
-  return experts_->read_now();
+  return plans_.experts->read_now();
 }
 
 Result<ChosenExperts> Engine::chosen_experts() {
-  if (!experts_) return ChosenExperts{};
-  return experts_->chosen(chosen_tokens_);
+  if (!plans_.experts) return ChosenExperts{};
+  return plans_.experts->chosen(chosen_tokens_);
 }
 
 Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,
@@ -349,7 +349,8 @@ Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequenc
     while (s->computed <= position) {
       const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
       scheduler_.take_pages(s.get(), s->computed + count);
-      InFlight step{.chunks = {{.sequence = s, .first = s->computed, .count = count, .drawn = 0}}, .rows = 1};
+      InFlight step{.chunks = {{.sequence = s, .first = s->computed, .count = count, .sampled = 0}},
+                    .rows = 1};
       SLUICE_TRY(enqueue(&step));
       SLUICE_TRY(device_.wait(device_.stream()));
       s->computed += count;

@@ -52,7 +52,7 @@ Status LogitMasks::fill(const std::vector<Chunk>& chunks) {
   auto* bits = at<uint32_t>(memory_.host(), l.allowed);
   for (const Chunk& chunk : chunks) {
     for (int64_t i = 0; i < chunk.masked_rows(); ++i) {
-      *row++ = static_cast<int32_t>(*chunk.drawn + i);
+      *row++ = static_cast<int32_t>(*chunk.sampled + i);
       bits = std::ranges::copy(chunk.sequence->mask->of_row(i), bits).out;
     }
   }

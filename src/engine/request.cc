@@ -33,17 +33,38 @@ Status check_range(const char* name, double value, double least, double most) {
                  ", found " + number_text(value));
 }
 
+SamplingParams complete(SamplingParams s, const GenerationDefaults& defaults) {
+  const auto fill = [](auto* value, const auto& otherwise) {
+    if (!*value) *value = otherwise;
+  };
+  fill(&s.temperature, defaults.temperature);
+  fill(&s.top_p, defaults.top_p);
+  fill(&s.min_p, defaults.min_p);
+  fill(&s.top_k, defaults.top_k);
+  fill(&s.seed, uint64_t{0});
+  fill(&s.max_tokens, defaults.max_new_tokens);
+  fill(&s.repetition_penalty, defaults.repetition_penalty);
+  fill(&s.frequency_penalty, defaults.frequency_penalty);
+  fill(&s.presence_penalty, defaults.presence_penalty);
+  return s;
+}
+
+SamplingParams complete(SamplingParams s) { return complete(std::move(s), {}); }
+
 Status check_sampling(const SamplingParams& s, int64_t vocab) {
-  SLUICE_TRY(check_range("temperature", s.temperature, 0, kTemperatureMax));
-  SLUICE_TRY(check_range("top_p", s.top_p, 0, 1));
-  SLUICE_TRY(check_range("min_p", s.min_p, 0, 1));
-  SLUICE_TRY(check_range("top_k", static_cast<double>(s.top_k), 0, INT32_MAX));
-  SLUICE_TRY(check_range("max_tokens", static_cast<double>(s.max_tokens), 0, INT32_MAX));
-  SLUICE_TRY(check_range("repetition_penalty", s.repetition_penalty, kRepetitionMin, kRepetitionMax));
-  SLUICE_TRY(check_range("frequency_penalty", s.frequency_penalty, -kPenaltyMax, kPenaltyMax));
-  SLUICE_TRY(check_range("presence_penalty", s.presence_penalty, -kPenaltyMax, kPenaltyMax));
-  SLUICE_TRY(check_range("logprobs", static_cast<double>(s.logprobs), -1, kTopLogprobsMax));
-  SLUICE_TRY(check_range("prompt_logprobs", static_cast<double>(s.prompt_logprobs), -1, kTopLogprobsMax));
+  const auto check = [](const char* name, const auto& value, double least, double most) -> Status {
+    return value ? check_range(name, static_cast<double>(*value), least, most) : Status{};
+  };
+  SLUICE_TRY(check("temperature", s.temperature, 0, kTemperatureMax));
+  SLUICE_TRY(check("top_p", s.top_p, 0, 1));
+  SLUICE_TRY(check("min_p", s.min_p, 0, 1));
+  SLUICE_TRY(check("top_k", s.top_k, 0, INT32_MAX));
+  SLUICE_TRY(check("max_tokens", s.max_tokens, 1, INT32_MAX));
+  SLUICE_TRY(check("repetition_penalty", s.repetition_penalty, kRepetitionMin, kRepetitionMax));
+  SLUICE_TRY(check("frequency_penalty", s.frequency_penalty, -kPenaltyMax, kPenaltyMax));
+  SLUICE_TRY(check("presence_penalty", s.presence_penalty, -kPenaltyMax, kPenaltyMax));
+  SLUICE_TRY(check("logprobs", s.logprobs, 0, kTopLogprobsMax));
+  SLUICE_TRY(check("prompt_logprobs", s.prompt_logprobs, 0, kTopLogprobsMax));
   return check_bias(s.logit_bias, vocab);
 }
 

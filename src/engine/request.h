@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -11,31 +12,46 @@
 
 namespace sluice {
 
+struct GenerationDefaults;
+
 constexpr int64_t kTopLogprobsMax = 20;  // the limit of OpenAI's API
 
-// Names and defaults match vLLM; ops/adjust_logits.h and ops/sample.h define their effects.
+// How an answer is sampled: as a request or a command line says it, and as the engine computes it. Names match vLLM;
+// ops/adjust_logits.h and ops/sample.h define the effects. Absent values take a model's defaults (complete()) unless their
+// comment says otherwise.
 struct SamplingParams {
-  double temperature = 1;  // 0: greedy
-  double top_p = 1, min_p = 0;
-  int64_t top_k = 0;  // 0: all tokens
-  uint64_t seed = 0;
-  int64_t max_tokens = 0;  // 0: until the context is full
+  std::optional<double> temperature = {};  // 0: greedy
+  std::optional<double> top_p = {}, min_p = {};
+  std::optional<int64_t> top_k = {};  // 0: all tokens
+  std::optional<uint64_t> seed = {};  // absent: 0
+  // Absent, and without a model's default: until the context is full.
+  std::optional<int64_t> max_tokens = {};
   std::vector<int32_t> stop_token_ids = {};
-  double repetition_penalty = 1;  // applies to tokens in the prompt or the answer; 1: off
-  double frequency_penalty = 0, presence_penalty = 0;  // apply to tokens in the answer; 0: off
-  std::vector<std::pair<int32_t, float>> logit_bias =
-      {};                 // token and the value added to its logit; each token once
-  int64_t logprobs = -1;  // number of likeliest tokens returned with each token; -1: none, and no rank
+  bool ignore_eos = false;  // for sampling_params(): the model's end-of-sequence tokens are no stop tokens
+  // Applies to tokens in the prompt or the answer; 1: off.
+  std::optional<double> repetition_penalty = {};
+  // Apply to tokens in the answer; 0: off.
+  std::optional<double> frequency_penalty = {}, presence_penalty = {};
+  // Tokens and the values added to their logits; each token once.
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
+  // Number of likeliest tokens returned with each token; absent: none, and no rank.
+  std::optional<int64_t> logprobs = {};
   // Number of likeliest tokens returned with each prompt token from the second on, besides the token's own
-  // logprob; -1: neither. Every token of such a prompt is computed; the prefix cache is not used.
-  int64_t prompt_logprobs = -1;
+  // logprob; absent: neither. Every token of such a prompt is computed; the prefix cache is not used.
+  std::optional<int64_t> prompt_logprobs = {};
 
   // Whether sampling needs all previous tokens on the host, or changes logits.
   bool adjusts() const { return penalises() || !logit_bias.empty(); }
   bool penalises() const {
-    return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0;
+    return repetition_penalty.value_or(1) != 1 || frequency_penalty.value_or(0) != 0 ||
+           presence_penalty.value_or(0) != 0;
   }
 };
+// Replaces absent values by the model's defaults, and an absent seed by 0. Then only max_tokens, logprobs and prompt_logprobs
+// may be absent.
+SamplingParams complete(SamplingParams sampling, const GenerationDefaults& defaults);
+// The same without a model: by values that change nothing.
+SamplingParams complete(SamplingParams sampling);
 // kInvalidArgument names the parameter, the values allowed and the value found.
 Status check_sampling(const SamplingParams& sampling, int64_t vocab);
 Status check_range(const char* name, double value, double least, double most);

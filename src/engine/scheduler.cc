@@ -38,8 +38,9 @@ Result<int64_t> Scheduler::add(Request request) {
   s->id = next_id_++;
   s->prompt_tokens = n;
   s->tokens = std::move(request.prompt);
-  s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room_, n + request.sampling.max_tokens) : room_;
-  s->sampling = std::move(request.sampling);
+  const std::optional<int64_t> most = request.sampling.max_tokens;
+  s->tokens_max = most ? std::min(room_, n + *most) : room_;
+  s->sampling = complete(std::move(request.sampling));
   if (request.filter) s->mask = std::make_shared<TokenMask>(std::move(request.filter), n);
   const int64_t id = s->id;
   waiting_.push_back(std::move(s));
@@ -323,9 +324,9 @@ void Scheduler::start(Chunk* chunk, int64_t* rows) {
     chunk->scores = std::clamp<int64_t>(s.prompt_tokens - 1 - chunk->first, 0, chunk->count);
   s.computed += chunk->count;
   if (s.computed < s.length()) return;
-  if (s.ahead > 0) chunk->taken = s.drawn_row;
+  if (s.ahead > 0) chunk->taken = s.sampled_row;
   chunk->number = s.length() - s.prompt_tokens;
-  chunk->drawn = s.drawn_row = *rows;
+  chunk->sampled = s.sampled_row = *rows;
   *rows += chunk->rows();
   ++s.ahead;
 }
@@ -338,7 +339,7 @@ void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
 }
 
 // Appends the accepted tokens of `chunk` to `out`; returns the number of its rows.
-size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken> drawn,
+size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken> sampled,
                               std::vector<GeneratedToken>* out) {
   const auto rows = static_cast<size_t>(chunk.rows());
   if (rows == 0) return 0;
@@ -355,7 +356,7 @@ size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken
   size_t taken = 0;
   int64_t accepted = 0;
   for (bool goes_on = true; goes_on; ++taken) {
-    GeneratedToken token = drawn[taken];
+    GeneratedToken token = sampled[taken];
     token.request = s.id;
     token.cached_tokens = s.cached_tokens.value_or(0);
     token.prompt = std::exchange(s.scores, {});
@@ -381,7 +382,7 @@ size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken
 }
 
 std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
-                                              const std::vector<GeneratedToken>& drawn,
+                                              const std::vector<GeneratedToken>& sampled,
                                               std::vector<TokenScore> scores) {
   std::vector<GeneratedToken> out;
   for (const Owned& s : running_) s->has_features = false;
@@ -389,7 +390,7 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
   for (const Chunk& chunk : chunks) {
     const auto count = static_cast<size_t>(chunk.scores);
     take_scores(chunk, std::span(scores).subspan(std::exchange(scores_at, scores_at + count), count));
-    at += take_tokens(chunk, std::span(drawn).subspan(at), &out);
+    at += take_tokens(chunk, std::span(sampled).subspan(at), &out);
   }
   for (const GeneratedToken& token : out)
     if (token.finish != FinishReason::kNone) cancel(token.request);
@@ -399,7 +400,7 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
 
 void Scheduler::take_back(const std::vector<Chunk>& chunks) {
   for (const Chunk& chunk : chunks)
-    if (chunk.drawn) --chunk.sequence->ahead;
+    if (chunk.sampled) --chunk.sequence->ahead;
   while (!running_.empty()) stop_youngest();
   pool_.forget_all();
 }

@@ -29,17 +29,17 @@ struct Sequence {
   int64_t id = 0;
   std::vector<int32_t> tokens;  // prompt and generated tokens that the host knows
   int64_t prompt_tokens = 0;
-  int64_t tokens_max = 0;  // prompt and generated
-  int64_t ahead = 0;       // tokens after those that steps in flight sample
-  int64_t drawn_row = 0;   // row of the last of these among the tokens of its step
-  int64_t computed = 0;    // tokens whose keys and values are in the cache when the steps in flight are done
-  bool ended = false;      // samples of steps in flight are dropped
+  int64_t tokens_max = 0;   // prompt and generated
+  int64_t ahead = 0;        // tokens after those that steps in flight sample
+  int64_t sampled_row = 0;  // row of the last of these among the tokens of its step
+  int64_t computed = 0;     // tokens whose keys and values are in the cache when the steps in flight are done
+  bool ended = false;       // samples of steps in flight are dropped
   std::vector<GroupPages> pages;              // by group; all of equal length
   int64_t published = 0;                      // number of its first pages that are in the prefix cache
   int64_t prefix = kNoPrefix;                 // the prefix of those pages; held
   int64_t known = 0;                          // pages of the longest cached prefix found when it began
   std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the cache when it first began
-  SamplingParams sampling;
+  SamplingParams sampling = complete({});
   AdjustedTokens adjusted;          // used if sampling.adjusts()
   std::shared_ptr<TokenMask> mask;  // set if the request has a filter
   bool sits_out = false;            // its mask was late: no step decodes it until the mask is made
@@ -56,7 +56,7 @@ struct Sequence {
   int64_t scored = 0;
   std::vector<TokenScore> scores;
   bool needs_all_tokens() const { return sampling.adjusts() || mask; }
-  bool needs_scores() const { return sampling.prompt_logprobs >= 0 && scored < prompt_tokens - 1; }
+  bool needs_scores() const { return sampling.prompt_logprobs && scored < prompt_tokens - 1; }
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
   std::span<const int32_t> drafts_now() const {
     return drafted_at == std::ssize(tokens) ? std::span<const int32_t>(drafts) : std::span<const int32_t>();
@@ -70,16 +70,16 @@ struct Chunk {
   // If the host does not know the last token of the chunk: its row among the tokens that the previous step samples.
   std::optional<int64_t> taken = {};
   // The chunk's row among the tokens that this step samples; empty if the sequence has later known tokens.
-  std::optional<int64_t> drawn = {};
+  std::optional<int64_t> sampled = {};
   int64_t number = 0;  // of the sampled token in its answer, counted from 0
-  // Its last tokens are these drafts. It also samples behind each draft, in the rows after `drawn`.
+  // Its last tokens are these drafts. It also samples behind each draft, in the rows after `sampled`.
   std::vector<int32_t> drafts = {};
   int64_t scores = 0;  // number of its first tokens whose logits score the next prompt token
   // The sample is discarded because the mask was late or could not be made. The chunk's last token is recomputed later.
   bool dropped = false;
 
   // Tokens that it samples.
-  int64_t rows() const { return drawn ? 1 + std::ssize(drafts) : 0; }
+  int64_t rows() const { return sampled ? 1 + std::ssize(drafts) : 0; }
   // The i-th of its tokens; -1 - taken if the host does not know it.
   int32_t token(int64_t i) const {
     const int64_t known = count - std::ssize(drafts);
@@ -89,13 +89,15 @@ struct Chunk {
   }
 
   // Whether penalties or biases change the logits before sampling.
-  bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
+  bool adjusts() const { return sampled && sequence->sampling.adjusts(); }
   // Whether a filter removes tokens from the logits.
-  bool masked() const { return drawn && !dropped && sequence->mask; }
+  bool masked() const { return sampled && !dropped && sequence->mask; }
   int64_t masked_rows() const { return masked() ? std::min(rows(), sequence->mask->rows()) : 0; }
   // Whether TopLogprobs reads the logits: because the request asks for it, or because the logits are
   // changed, in which case Sample only knows the changed ones.
-  bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || sequence->needs_all_tokens()); }
+  bool needs_logprobs() const {
+    return sampled && (sequence->sampling.logprobs || sequence->needs_all_tokens());
+  }
 };
 
 struct SchedulerOptions {
@@ -165,7 +167,7 @@ class Scheduler {
   // Takes the results of the oldest step in flight: Chunk::rows() tokens of each chunk, in order, and Chunk::scores scores of each
   // chunk. Returns the tokens up to the first one that differs from its draft. Finished sequences are removed.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
-                                     const std::vector<GeneratedToken>& drawn,
+                                     const std::vector<GeneratedToken>& sampled,
                                      std::vector<TokenScore> scores = {});
   // Call it if the youngest step in flight has failed or never began. What that step wrote is unknown, and other sequences
   // may have found its pages, so all sequences are recomputed from their tokens and the prefix cache is emptied.
@@ -209,7 +211,7 @@ class Scheduler {
   void add_drafts(Chunk* chunk, int64_t most);
   void draft();
   static void start(Chunk* chunk, int64_t* rows);
-  size_t take_tokens(const Chunk& chunk, std::span<const GeneratedToken> drawn,
+  size_t take_tokens(const Chunk& chunk, std::span<const GeneratedToken> sampled,
                      std::vector<GeneratedToken>* out);
   static void take_scores(const Chunk& chunk, std::span<TokenScore> scores);
   void count_query(Sequence* sequence);

@@ -9,10 +9,11 @@
 namespace sluice {
 namespace {
 
-// The first `wanted` entries of a row of TopLogprobs.
-std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs, int64_t wanted) {
+// The first `wanted` entries of a row of TopLogprobs; absent: none.
+std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs,
+                                    std::optional<int64_t> wanted) {
   std::vector<TokenLogprob> out;
-  for (int64_t i = 0; i < wanted && ids[i] >= 0; ++i) out.push_back({ids[i], logprobs[i]});
+  for (int64_t i = 0; i < wanted.value_or(0) && ids[i] >= 0; ++i) out.push_back({ids[i], logprobs[i]});
   return out;
 }
 
@@ -24,7 +25,7 @@ StepStaging::StepStaging(Device& device, const StepBounds& bounds, size_t groups
   const Counts most{.tokens = bounds.tokens,
                     .sequences = bounds.sequences,
                     .rows = bounds.logit_rows(),
-                    .listed = bounds.logit_rows(),
+                    .requested = bounds.logit_rows(),
                     .scores = bounds.tokens};
   in_at_ = answers(most).end;
   places.used = ids_at_ = layout(most).end;
@@ -64,22 +65,22 @@ StepStaging::Counts StepStaging::counts(const std::vector<Chunk>& chunks) {
   for (const Chunk& chunk : chunks) {
     out.tokens += chunk.count;
     out.rows += chunk.rows();
-    out.listed += chunk.lists() ? chunk.rows() : 0;
+    out.requested += chunk.needs_logprobs() ? chunk.rows() : 0;
     out.scores += chunk.scores;
   }
   return out;
 }
 
 StepStaging::Answers StepStaging::answers(const Counts& counts) const {
-  const int64_t listed = counts.listed, scores = counts.scores;
+  const int64_t requested = counts.requested, scores = counts.scores;
   Places places;
   Answers at{};
   at.token = places.take(DType::kI32, bounds_.logit_rows());
   at.logprob = places.take(DType::kF32, bounds_.logit_rows());
-  at.listed_logprob = places.take(DType::kF32, listed);
-  at.rank = places.take(DType::kI32, listed);
-  at.top_id = places.take(DType::kI32, listed * kTopLogprobsMax);
-  at.top_logprob = places.take(DType::kF32, listed * kTopLogprobsMax);
+  at.requested_logprob = places.take(DType::kF32, requested);
+  at.rank = places.take(DType::kI32, requested);
+  at.top_id = places.take(DType::kI32, requested * kTopLogprobsMax);
+  at.top_logprob = places.take(DType::kF32, requested * kTopLogprobsMax);
   at.score = places.take(DType::kF32, scores);
   at.score_rank = places.take(DType::kI32, scores);
   at.score_top_id = places.take(DType::kI32, scores * kTopLogprobsMax);
@@ -89,7 +90,7 @@ StepStaging::Answers StepStaging::answers(const Counts& counts) const {
 }
 
 StepStaging::Layout StepStaging::layout(const Counts& counts) const {
-  const auto [tokens, sequences, rows, listed, scores] = counts;
+  const auto [tokens, sequences, rows, requested, scores] = counts;
   Places places{in_at_};
   Layout at{};
   at.token_ids = places.take(DType::kI32, tokens);
@@ -104,7 +105,7 @@ StepStaging::Layout StepStaging::layout(const Counts& counts) const {
   at.min_p = places.take(DType::kF32, rows);
   at.seed = places.take(DType::kI64, rows);
   at.step = places.take(DType::kI64, rows);
-  at.listed = places.take(DType::kI32, listed);
+  at.requested_row = places.take(DType::kI32, requested);
   at.score_row = places.take(DType::kI32, scores);
   // Whole slices: TopLogprobs has a token for every row of logits.
   at.scored_token = places.take(DType::kI32, scores > 0 ? scores + bounds_.logit_rows() : 0);
@@ -122,13 +123,13 @@ Tensor StepStaging::view(size_t at, DType dtype, std::initializer_list<int64_t> 
 }
 
 StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds ids) const {
-  const auto [tokens, sequences, rows, listed, scores] = counts;
+  const auto [tokens, sequences, rows, requested, scores] = counts;
   const Answers to = answers(counts);
   StepTensors out;
-  const Tensor drawn = view(to.token, DType::kI32, {bounds_.logit_rows()});
+  const Tensor sampled = view(to.token, DType::kI32, {bounds_.logit_rows()});
   const Tensor written = view(at.token_ids, DType::kI32, {tokens});
-  out.take = {.ids = written, .drawn = drawn, .token_of = {}, .y = view(ids_at_, DType::kI32, {tokens})};
-  out.in.token_ids = ids == TakeIds::kFromDrawn ? out.take.y : written;
+  out.take = {.ids = written, .drawn = sampled, .token_of = {}, .y = view(ids_at_, DType::kI32, {tokens})};
+  out.in.token_ids = ids == TakeIds::kFromSampled ? out.take.y : written;
   for (size_t group = 0; group < groups_; ++group)
     out.in.tables.push_back(
         {.positions = view(at.positions, DType::kI32, {tokens}),
@@ -148,12 +149,12 @@ StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds
                 .token = view(to.token, DType::kI32, {rows}),
                 .logprob = view(to.logprob, DType::kF32, {rows})};
   out.top = {.logits = {},
-             .token = drawn,
-             .row = view(at.listed, DType::kI32, {listed}),
-             .logprob = view(to.listed_logprob, DType::kF32, {listed}),
-             .rank = view(to.rank, DType::kI32, {listed}),
-             .top_id = view(to.top_id, DType::kI32, {listed, kTopLogprobsMax}),
-             .top_logprob = view(to.top_logprob, DType::kF32, {listed, kTopLogprobsMax})};
+             .token = sampled,
+             .row = view(at.requested_row, DType::kI32, {requested}),
+             .logprob = view(to.requested_logprob, DType::kF32, {requested}),
+             .rank = view(to.rank, DType::kI32, {requested}),
+             .top_id = view(to.top_id, DType::kI32, {requested, kTopLogprobsMax}),
+             .top_logprob = view(to.top_logprob, DType::kF32, {requested, kTopLogprobsMax})};
   out.scores = score_tensors(at, counts);
   return out;
 }
@@ -182,7 +183,7 @@ std::vector<StepTensors::Scores> StepStaging::score_tensors(const Layout& at, co
 
 void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
   int64_t row = 0, sequence = 0;
-  size_t drawn = 0, listed = 0;
+  size_t sampled = 0, requested = 0;
   auto* const q_begin = at<int32_t>(host, l.q_begin);
   auto* const kv_len = at<int32_t>(host, l.kv_len);
   for (const Chunk& chunk : chunks) {
@@ -195,15 +196,16 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
     }
     ++sequence;
     const SamplingParams& p = s.sampling;
-    for (int64_t i = 0; i < chunk.rows(); ++i, ++drawn) {
-      at<int32_t>(host, l.logit_rows)[drawn] = static_cast<int32_t>(row - chunk.rows() + i);
-      at<float>(host, l.temperature)[drawn] = static_cast<float>(p.temperature);
-      at<int32_t>(host, l.top_k)[drawn] = static_cast<int32_t>(p.top_k);
-      at<float>(host, l.top_p)[drawn] = static_cast<float>(p.top_p);
-      at<float>(host, l.min_p)[drawn] = static_cast<float>(p.min_p);
-      at<int64_t>(host, l.seed)[drawn] = static_cast<int64_t>(p.seed);
-      at<int64_t>(host, l.step)[drawn] = chunk.number + i;
-      if (chunk.lists()) at<int32_t>(host, l.listed)[listed++] = static_cast<int32_t>(drawn);
+    for (int64_t i = 0; i < chunk.rows(); ++i, ++sampled) {
+      at<int32_t>(host, l.logit_rows)[sampled] = static_cast<int32_t>(row - chunk.rows() + i);
+      at<float>(host, l.temperature)[sampled] = static_cast<float>(*p.temperature);
+      at<int32_t>(host, l.top_k)[sampled] = static_cast<int32_t>(*p.top_k);
+      at<float>(host, l.top_p)[sampled] = static_cast<float>(*p.top_p);
+      at<float>(host, l.min_p)[sampled] = static_cast<float>(*p.min_p);
+      at<int64_t>(host, l.seed)[sampled] = static_cast<int64_t>(*p.seed);
+      at<int64_t>(host, l.step)[sampled] = chunk.number + i;
+      if (chunk.needs_logprobs())
+        at<int32_t>(host, l.requested_row)[requested++] = static_cast<int32_t>(sampled);
     }
   }
   // Absent sequences own no rows.
@@ -268,31 +270,32 @@ Status StepStaging::fetch(size_t block, const std::vector<Chunk>& chunks) {
   const Counts n = counts(chunks);
   const Answers from = answers(n);
   // One copy includes the gaps between tensors, which are small.
-  const size_t end =
-      n.listed + n.scores > 0 ? from.end : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));
+  const size_t end = n.requested + n.scores > 0
+                         ? from.end
+                         : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));
   if (n.rows + n.scores > 0) SLUICE_TRY(device_.copy(to.host, block_, end, stream));
   return device_.place(*to.done, stream);
 }
 
-Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, const std::vector<Chunk>& chunks) {
+Result<std::vector<GeneratedToken>> StepStaging::sampled(size_t block, const std::vector<Chunk>& chunks) {
   SLUICE_TRY(device_.wait_for(*blocks_[block].done));
   std::byte* const host = blocks_[block].host;
   const Answers from = answers(counts(chunks));
   std::vector<GeneratedToken> out;
-  size_t listed = 0;
+  size_t requested = 0;
   for (const Chunk& chunk : chunks)
     for (int64_t i = 0; i < chunk.rows(); ++i) {
       const size_t row = out.size();
       GeneratedToken& token = out.emplace_back();
       token.id = at<int32_t>(host, from.token)[row];
       token.logprob = at<float>(host, from.logprob)[row];
-      if (!chunk.lists()) continue;
-      token.logprob = at<float>(host, from.listed_logprob)[listed];
-      const int64_t wanted = chunk.sequence->sampling.logprobs;
-      if (wanted >= 0) token.rank = at<int32_t>(host, from.rank)[listed];
-      token.top_logprobs = likeliest(at<int32_t>(host, from.top_id) + listed * kTopLogprobsMax,
-                                     at<float>(host, from.top_logprob) + listed * kTopLogprobsMax, wanted);
-      ++listed;
+      if (!chunk.needs_logprobs()) continue;
+      token.logprob = at<float>(host, from.requested_logprob)[requested];
+      const std::optional<int64_t> wanted = chunk.sequence->sampling.logprobs;
+      if (wanted) token.rank = at<int32_t>(host, from.rank)[requested];
+      token.top_logprobs = likeliest(at<int32_t>(host, from.top_id) + requested * kTopLogprobsMax,
+                                     at<float>(host, from.top_logprob) + requested * kTopLogprobsMax, wanted);
+      ++requested;
     }
   return out;
 }

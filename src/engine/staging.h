@@ -14,7 +14,7 @@ struct StepTensors {
   StepIn in;              // tables.rope is set by the caller; token_ids: written by `take` or by the host
   TakeTokens::Args take;  // if the step takes tokens of the previous step
   Sample::Args sample;    // logits are set by the caller
-  TopLogprobs::Args top;  // for the rows that list logprobs; logits are set by the caller
+  TopLogprobs::Args top;  // for the rows that request log probabilities; logits are set by the caller
   // A slice of the tokens whose logits score the next token (Chunk::scores): at most as many tokens as there are
   // rows of logits. Holds their rows in the step, and the arguments of TopLogprobs, whose logits the caller sets.
   struct Scores {
@@ -26,8 +26,8 @@ struct StepTensors {
 
 // Where a step's token ids come from.
 enum class TakeIds : uint8_t {
-  kFromHost,   // all are known
-  kFromDrawn,  // some are sampled by the previous step: TakeTokens inserts them
+  kFromHost,     // all are known
+  kFromSampled,  // some are sampled by the previous step: TakeTokens inserts them
 };
 
 class StepStaging {
@@ -45,26 +45,26 @@ class StepStaging {
   // Enqueues the copy of the step's results to the host.
   Status fetch(size_t block, const std::vector<Chunk>& chunks);
   // Waits for the step, and for nothing behind it. Chunk::rows() tokens of each chunk, in order.
-  Result<std::vector<GeneratedToken>> drawn(size_t block, const std::vector<Chunk>& chunks);
-  // For a step whose tokens drawn() has returned: Chunk::scores scores of each chunk, in order.
+  Result<std::vector<GeneratedToken>> sampled(size_t block, const std::vector<Chunk>& chunks);
+  // For a step whose tokens sampled() has returned: Chunk::scores scores of each chunk, in order.
   std::vector<TokenScore> scores(size_t block, const std::vector<Chunk>& chunks) const;
 
  private:
   // Offsets in a block: as dense as this step's counts allow, which keeps the copy short.
   struct Layout {
     size_t token_ids, positions, q_begin, kv_len, logit_rows;
-    size_t temperature, top_k, top_p, min_p, seed, step, listed;
+    size_t temperature, top_k, top_p, min_p, seed, step, requested_row;
     size_t score_row, scored_token, scored_row, end;
     std::vector<size_t> slot_of, page_table;  // of each group
   };
   // Offsets of the results at the front of the block, equally dense.
   struct Answers {
-    size_t token, logprob, listed_logprob, rank, top_id, top_logprob;
+    size_t token, logprob, requested_logprob, rank, top_id, top_logprob;
     size_t score, score_rank, score_top_id, score_top_logprob, end;
   };
   struct Counts {
     int64_t tokens, sequences;  // of a step
-    int64_t rows, listed;       // sampled rows, and sampled rows that list logprobs
+    int64_t rows, requested;    // sampled rows, and those that request log probabilities
     int64_t scores;
   };
   struct Block {

@@ -305,17 +305,17 @@ std::optional<QkNormRopeKvWrite::Problem> RunOf<QkNormRopeKvWrite>::of(const Rms
                                                                        const KvWrite::Problem& write) {
   if (rope.heads <= write.kv_heads) return {};
   return QkNormRopeKvWrite::Problem{
-      .turn = rotation_of(rope, write), .eps = queries.eps, .norm_w = queries.w};
+      .rotation = rotation_of(rope, write), .eps = queries.eps, .norm_w = queries.w};
 }
 
 void RunOf<QkNormRopeKvWrite>::stages(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g) {
   using N = RmsNorm::Args;
-  const Bind queries(add_rows_of_heads(g, p.turn)), keys = (*g)(&A::k);
+  const Bind queries(add_rows_of_heads(g, p.rotation)), keys = (*g)(&A::k);
   g->graph.add<RmsNorm>("q_norm", QkNormRopeKvWrite::queries(p),
                         {{&N::x, queries}, {&N::weight, (*g)(&A::q_norm)}, {&N::y, queries}});
   g->graph.add<RmsNorm>("k_norm", QkNormRopeKvWrite::keys(p),
                         {{&N::x, keys}, {&N::weight, (*g)(&A::k_norm)}, {&N::y, keys}});
-  add_rotation(g, p.turn, queries);
+  add_rotation(g, p.rotation, queries);
 }
 
 std::optional<LatentNormRopeKvWrite::Problem> RunOf<LatentNormRopeKvWrite>::of(
@@ -353,7 +353,7 @@ void RunOf<QkNormRopeKvWrite>::alone(const QkNormRopeKvWrite::Problem& p, RunGra
   using N = RmsNorm::Args;
   using R = Rope::Args;
   using W = KvWrite::Args;
-  const Rope::Problem queries = p.turn.rope, keys = RopeKvWrite::keys(p.turn);
+  const Rope::Problem queries = p.rotation.rope, keys = RopeKvWrite::keys(p.rotation);
   const Bind q = g->in_rows(&A::q, queries.heads * queries.head_dim),
              k = g->in_rows(&A::k, keys.heads * keys.head_dim);
   const auto rotate = [&](const char* name, const Rope::Problem& rope, const Bind& x) {
@@ -366,7 +366,7 @@ void RunOf<QkNormRopeKvWrite>::alone(const QkNormRopeKvWrite::Problem& p, RunGra
                         {{&N::x, k}, {&N::weight, (*g)(&A::k_norm)}, {&N::y, k}});
   rotate("q_rope", queries, q);
   rotate("k_rope", keys, k);
-  g->graph.add<KvWrite>("kv_write", RopeKvWrite::write(p.turn),
+  g->graph.add<KvWrite>("kv_write", RopeKvWrite::write(p.rotation),
                         {{&W::k, k},
                          {&W::v, (*g)(&A::v)},
                          {&W::slot_of, (*g)(&A::slot_of)},

@@ -126,7 +126,7 @@ struct RunOf<QkNormRopeKvWrite> {
   static void stages(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
   static constexpr SlotOf<QkNormRopeKvWrite> kUnaligned[] = {&A::q, &A::k, &A::v};
   static constexpr SlotOf<QkNormRopeKvWrite> kSettled[] = {&A::positions, &A::table, &A::slot_of};
-  static bool& settled(QkNormRopeKvWrite::Problem& p) { return p.turn.settled; }
+  static bool& settled(QkNormRopeKvWrite::Problem& p) { return p.rotation.settled; }
   static void alone(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
 };
 

@@ -57,7 +57,7 @@ Status read_attention(const JsonAt& config, int64_t hidden, AttentionConfig* a) 
   r.integer("qk_rope_head_dim", 2, 1022, &rotary);
   r.integer("v_head_dim", 1, 1024, &shape.v_dim);
   SLUICE_TRY(r.status);
-  if (rotary % 2) return refused(config, "qk_rope_head_dim", "an even number (pairs turn together)");
+  if (rotary % 2) return refused(config, "qk_rope_head_dim", "an even number (elements rotate in pairs)");
   if (shape.rank + rotary > 1024)
     return refused(
         config, "kv_lora_rank",

@@ -19,9 +19,9 @@ Status DraftWeights::load(TensorSource* source, const std::vector<TensorSpec>& s
 }
 
 Status DraftWeights::check(const TensorSource& source, const std::vector<TensorSpec>& specs) const {
-  int64_t here = 0, apart = 0;
+  int64_t here = 0, offloaded = 0;
   for (const TensorSpec& spec : specs) {
-    (spec.of_mlp && parts_.experts ? apart : here) += *stored_bytes(spec.type, spec.shape);
+    (spec.of_mlp && parts_.experts ? offloaded : here) += *stored_bytes(spec.type, spec.shape);
     // Loading experts knows which types are interchangeable.
     if (!spec.of_mlp || parts_.config.mlp.dense || source.is_fp8(spec)) SLUICE_TRY(source.check(spec));
   }
@@ -32,7 +32,7 @@ Status DraftWeights::check(const TensorSource& source, const std::vector<TensorS
                          " bytes of memory for the draft layer, found " + std::to_string(free) + " free");
   };
   SLUICE_TRY(ask(device_, here));
-  return parts_.experts ? ask(*parts_.experts, apart) : Status{};
+  return parts_.experts ? ask(*parts_.experts, offloaded) : Status{};
 }
 
 SlotSpec DraftWeights::slot_of(std::string_view name) const {

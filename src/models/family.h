@@ -1,6 +1,7 @@
 // Model families: how a checkpoint's config.json becomes a decoder, and which tensors the checkpoint
 // contains. Each family is one file and one line in families.def.
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,14 +18,15 @@ constexpr double kTemperatureMax = 100;
 // Bounds of penalties and biases: OpenAI's API limits, and repetition penalties that neither erase a logit nor let it dominate.
 constexpr double kPenaltyMax = 2, kLogitBiasMax = 100, kRepetitionMin = 0.01, kRepetitionMax = 100;
 
-// Recommended defaults of the model's authors, from generation_config.json. ops/adjust_logits.h and
-// ops/sample.h explain each parameter.
+// Recommended defaults of the model's authors, from generation_config.json. Unlike SamplingParams, which names the same values, they are
+// complete: transformers' default stands where the file has none. The initial values change nothing.
 struct GenerationDefaults {
   double temperature = 1;  // 0 if do_sample is false
   double top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
-  int64_t max_new_tokens = 0, max_length = 0;  // of the answer; with its prompt; 0: not given
+  std::optional<int64_t> max_new_tokens = {};  // of the answer
+  std::optional<int64_t> max_length = {};      // of the prompt and the answer
 };
 
 struct ModelConfig {

@@ -135,9 +135,10 @@ Status read_sampling(const JsonAt& config, GenerationDefaults* out) {
   out->top_k = top_k.value();
   for (const auto& [key, to] :
        {std::pair{"max_new_tokens", &out->max_new_tokens}, std::pair{"max_length", &out->max_length}}) {
+    to->reset();
     const auto most = config.integer(key, 1, INT64_MAX, 0);
     if (!most.ok()) return most.status();
-    *to = most.value();
+    if (most.value() > 0) *to = most.value();
   }
   ConfigReader r{config};
   r.number("temperature", 0, kTemperatureMax, out->temperature, &out->temperature);

@@ -146,9 +146,9 @@ class ModelLoader {
       largest = std::max(largest, sum), *to += sum, total_ += sum;
     };
     for (const auto& [place, specs] : dense_) add(specs, &dense);
-    int64_t apart = 0;
+    int64_t offloaded = 0;
     for (size_t layer = 0; layer < experts_.size(); ++layer)
-      add(experts_[layer], parts_.config.decoder.layers[layer].mlp.dense ? &dense : &apart);
+      add(experts_[layer], parts_.config.decoder.layers[layer].mlp.dense ? &dense : &offloaded);
     const int64_t beside = !source_->files() && device_.shares_host_memory() ? largest : 0;
     const auto ask = [&](const Device& device, int64_t wanted) -> Status {
       const int64_t free = device.free_bytes();
@@ -158,7 +158,7 @@ class ModelLoader {
     };
     if (!options_.experts) return ask(device_, total_ + beside);
     SLUICE_TRY(ask(device_, dense + beside));
-    return ask(*options_.experts, apart);
+    return ask(*options_.experts, offloaded);
   }
 
   void progress(int64_t bytes) {

@@ -21,7 +21,7 @@ struct LoadNotes {
   std::vector<std::string> unused;     // tensors that the model does not use
 };
 
-// Where weights come from. The names follow vLLM's --load-format.
+// Where weights come from. The names follow vLLM's load formats.
 enum class LoadFormat : uint8_t {
   kSafetensors,
   kDummy,  // random weights from a seed, equal to those of `sluice make-checkpoint`; reads only config.json

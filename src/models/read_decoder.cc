@@ -160,7 +160,7 @@ Status read_heads(const JsonAt& config, HeadDim head_dim, AttentionConfig* a) {
                    "a multiple of num_key_value_heads = " + std::to_string(a->kv_heads));
   if (a->head_dim < 2 || a->head_dim > 512)
     return refused(config, "head_dim", "a number, as hidden_size / num_attention_heads is not 2 to 512");
-  if (a->head_dim % 2) return refused(config, "head_dim", "an even number (pairs turn together)");
+  if (a->head_dim % 2) return refused(config, "head_dim", "an even number (elements rotate in pairs)");
   a->rotary = a->head_dim;
   a->scale = 1 / std::sqrt(static_cast<double>(a->head_dim));
   return {};

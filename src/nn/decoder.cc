@@ -111,16 +111,17 @@ std::vector<AttentionConfig> DecoderConfig::attention() const {
 
 Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog, const DecoderConfig& c,
                                   const StepBounds& bounds, const Policy& policy, const MoeBackend& backend,
-                                  bool experts_apart, Gaps gaps) {
+                                  bool experts_offloaded, Gaps gaps) {
   if (Status status = check_config(c); !status.ok()) return status;
   if (bounds.tokens < 1)
     return invalid("decoder: tokens: wanted at least 1, found " + std::to_string(bounds.tokens));
   if (Status status = check_words(c, bounds, policy); !status.ok()) return status;
   DecoderSteps out;
   const auto layers = [&](std::optional<Step>* to, int64_t tokens, int64_t rows_max) -> Status {
-    const auto phases = phases_of(experts_apart ? MoeBackend{} : backend, device, catalog, tokens, policy);
+    const auto phases =
+        phases_of(experts_offloaded ? MoeBackend{} : backend, device, catalog, tokens, policy);
     if (!phases.ok()) return phases.status();
-    Graph graph = layers_graph(c, bounds, rows_max, experts_apart).graph;
+    Graph graph = layers_graph(c, bounds, rows_max, experts_offloaded).graph;
     const StepPolicy own{.policy = policy_of(policy, graph), .phases = phases.value()};
     return keep_in(to, Step::plan("decoder", device, catalog, std::move(graph), tokens, own, gaps));
   };
@@ -166,7 +167,7 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
     if (!rows.ok()) return rows.status();
     d->rows_ = std::move(rows).value();
   }
-  if (experts.device) SLUICE_TRY(d->plan_apart());
+  if (experts.device) SLUICE_TRY(d->plan_offloaded());
   SLUICE_TRY(d->plan_steps());
   return d;
 }
@@ -177,7 +178,7 @@ double Decoder::cost_us(int64_t tokens, bool verifies) const {
 
 Status Decoder::plan_steps() {
   auto steps = plan_decoder(device_.info(), device_.catalog(), config_, bounds_, policy_, experts_.backend,
-                            apart_ != nullptr);
+                            offloaded_ != nullptr);
   if (!steps.ok()) return steps.status();
   steps_ = std::move(steps).value();
   size_t head = 0;
@@ -194,22 +195,25 @@ Status Decoder::set_pages(int64_t pages) {
   return plan_steps();
 }
 
-Status Decoder::plan_apart() {
+Status Decoder::plan_offloaded() {
   if (!device_.shares_host_memory())
-    return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
-                       text(device_.info()));
+    return unsupported(
+        "decoder: offloaded experts: wanted the rest of the model on a device whose memory the host can "
+        "read, found " +
+        text(device_.info()));
   const std::vector<int32_t> with_experts = config_.moe_layers();
   for (const int32_t layer : with_experts)
     if (config_.layers[static_cast<size_t>(layer)].mlp != config_.moe())
-      return unsupported("decoder: experts apart: wanted layers that are alike, found layers " +
-                         std::to_string(with_experts.front()) + " and " + std::to_string(layer));
+      return unsupported("decoder: offloaded experts: wanted equal MoE layers, found layers " +
+                         std::to_string(with_experts.front()) + " and " + std::to_string(layer) +
+                         ", which differ");
   MoeConfig moe = mlp_with_norm(config_, with_experts.front());
   moe.norm_y = true;
-  auto apart = MoeApart::plan(*experts_.device, moe, bounds_.tokens, policy_, experts_.backend);
-  if (!apart.ok()) return apart.status();
+  auto offloaded = OffloadedMoe::plan(*experts_.device, moe, bounds_.tokens, policy_, experts_.backend);
+  if (!offloaded.ok()) return offloaded.status();
   const LayersGraph values = layers_graph(config_, bounds_, 0, true);
-  apart_stream_ = values.stream, apart_normed_ = values.normed;
-  return apart_ = std::move(apart).value(), Status{};
+  offloaded_stream_ = values.stream, offloaded_normed_ = values.normed;
+  return offloaded_ = std::move(offloaded).value(), Status{};
 }
 
 int64_t Decoder::cache_bytes() const { return bounds_.pages * layout_.page_bytes_of_all(); }
@@ -251,10 +255,10 @@ Result<DecoderHeld> Decoder::bind(const NamedWeights& weights, const std::vector
   DecoderHeld out;
   SLUICE_TRY(bind_held("decoder", steps_.layers.any->graph(), all, device_.info().backend, &out.layers));
   SLUICE_TRY(bind_held("decoder", steps_.logits->graph(), all, device_.info().backend, &out.head));
-  if (!apart_) return out;
+  if (!offloaded_) return out;
   for (const int32_t layer : config_.moe_layers()) {
     const bool last = layer + 1 == static_cast<int32_t>(config_.layers.size());
-    out.apart.push_back(
+    out.offloaded.push_back(
         {.weights = weights.moe(layer, config_.moe()),
          .norm = weights(layer, "mlp.norm"),
          .next_norm = last ? weights(-1, "final_norm") : weights(layer + 1, "attention.norm")});
@@ -298,8 +302,8 @@ Status Decoder::forward(const StepIn& in, const DecoderHeld& held, const Tensor&
   const Given given{.call = std::span(call).first(count), .held = held.layers};
   const int64_t n = in.token_ids.shape[0];
   const Step& step = steps_.layers.of(n, in.tables.front().rows_max);
-  SLUICE_TRY(apart_ ? run_apart(step, in, given, held, workspace, stream, runs)
-                    : step.run(n, given, workspace, stream, runs));
+  SLUICE_TRY(offloaded_ ? run_offloaded(step, in, given, held, workspace, stream, runs)
+                        : step.run(n, given, workspace, stream, runs));
   return logits_of(in.logit_rows, held, logits, workspace, stream, in.every_row, runs);
 }
 
@@ -325,9 +329,9 @@ size_t Decoder::greedy_workspace_bytes() const {
   return std::max(steps_.greedy->workspace_bytes(), steps_.all_greedy->workspace_bytes());
 }
 
-Status Decoder::draw_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token,
-                            const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream,
-                            KernelRuns* runs) const {
+Status Decoder::sample_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token,
+                              const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream,
+                              KernelRuns* runs) const {
   const int64_t rows = in.logit_rows.shape[0];
   if (in.every_row) {
     const std::array call = {last_normed(workspace, rows), token, logprob};
@@ -338,24 +342,26 @@ Status Decoder::draw_greedy(const StepIn& in, const DecoderHeld& held, const Ten
 }
 
 // Runs layer by layer: attention and dense layers on this device, experts with the norms around them on the other.
-Status Decoder::run_apart(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
-                          Workspace workspace, Stream stream, KernelRuns* runs) const {
+Status Decoder::run_offloaded(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
+                              Workspace workspace, Stream stream, KernelRuns* runs) const {
   const int64_t n = in.token_ids.shape[0];
   const auto view = [&](ValueId value) {
     return step.between(value, config_.x, {n, config_.hidden}, workspace);
   };
   int32_t part = 0;
-  for (const DecoderHeld::Apart& layer : held.apart) {
+  for (const DecoderHeld::Offloaded& layer : held.offloaded) {
     SLUICE_TRY(step.run_part(part, n, given, workspace, stream, runs));
-    MoeIo io{
-        .x = view(apart_stream_), .residual = view(apart_stream_), .token_ids = {}, .y = view(apart_stream_)};
+    MoeIo io{.x = view(offloaded_stream_),
+             .residual = view(offloaded_stream_),
+             .token_ids = {},
+             .y = view(offloaded_stream_)};
     io.x_norm_weight = layer.norm;
     io.norm_weight = layer.next_norm;
-    io.normed = view(apart_normed_);
+    io.normed = view(offloaded_normed_);
     if (config_.moe().capture)
       io.captured =
           make_tensor(in.captured.row<int32_t>(part), DType::kI32, {n, config_.moe().top_k}, stream.where);
-    SLUICE_TRY(apart_->forward(io, layer.weights, runs));
+    SLUICE_TRY(offloaded_->forward(io, layer.weights, runs));
     ++part;
   }
   return step.run_part(part, n, given, workspace, stream, runs);
@@ -369,8 +375,8 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
   };
   for (StageKernel& s : steps_.layers.of(tokens, 1).kernels(tokens))
     add(std::move(s.stage), std::move(s.kernel));
-  if (apart_)
-    for (auto& [stage, kernel] : apart_->moe().kernels(tokens)) add(std::move(stage), std::move(kernel));
+  if (offloaded_)
+    for (auto& [stage, kernel] : offloaded_->moe().kernels(tokens)) add(std::move(stage), std::move(kernel));
   for (StageKernel& s : steps_.all_logits->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
   // If the host reads the logits, the engine samples from them and never runs the greedy head.
   if (!device_.shares_host_memory())

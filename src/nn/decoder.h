@@ -75,11 +75,11 @@ struct KvCache {
 struct DecoderHeld {
   std::vector<Tensor> layers, head;
   // With offloaded experts, of each layer with experts: its MoE weights, the norm before it, and the norm after it.
-  struct Apart {
+  struct Offloaded {
     MoeWeights weights;
     Tensor norm, next_norm;
   };
-  std::vector<Apart> apart = {};
+  std::vector<Offloaded> offloaded = {};
 };
 
 // The steps of a Decoder: host data only, so the device may be absent.
@@ -88,11 +88,11 @@ struct DecoderSteps {
   // From the last norm to logits, or to the token of the largest logit; for rows by number, or for all tokens in order.
   std::optional<Step> logits, all_logits, greedy, all_greedy;
 };
-// experts_apart: MoE layers run on another device, at the cuts of the graph.
+// experts_offloaded: MoE layers run on another device, at the cuts of the graph.
 Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog,
                                   const DecoderConfig& config, const StepBounds& bounds,
                                   const Policy& policy = {}, const MoeBackend& backend = {},
-                                  bool experts_apart = false, Gaps gaps = Gaps::kRefused);
+                                  bool experts_offloaded = false, Gaps gaps = Gaps::kRefused);
 
 class Decoder {
  public:
@@ -126,15 +126,16 @@ class Decoder {
   // Replaces the logits of a step: forward() received `in` with zero logit_rows, and this writes token
   // i32[rows] and logprob f32[rows] of the largest logits, which are never stored (ops/linear_argmax.h).
   // `scratch`: greedy_workspace_bytes(), separate from the workspace.
-  Status draw_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token, const Tensor& logprob,
-                     Workspace scratch, Workspace workspace, Stream stream, KernelRuns* runs = nullptr) const;
+  Status sample_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token, const Tensor& logprob,
+                       Workspace scratch, Workspace workspace, Stream stream,
+                       KernelRuns* runs = nullptr) const;
   size_t greedy_workspace_bytes() const;
   // Returns (stage, kernel) of one layer of each kind and of the stages around the layers, for a decode
   // step of `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   const DecoderSteps& steps() const { return steps_; }
   // Microseconds of a step by the cost models of its kernels, without its attention's context: `tokens` tokens, 1 to
-  // bounds.logit_rows(), and logits of all of them. verifies: more than one token of some sequence. Experts apart are not among them.
+  // bounds.logit_rows(), and logits of all of them. verifies: more than one token of some sequence. Offloaded experts are not counted.
   double cost_us(int64_t tokens, bool verifies) const;
 
  private:
@@ -147,9 +148,9 @@ class Decoder {
         layout_(sluice::cache_layout(config_.attention(), bounds.page_size)),
         captured_layers_(std::ssize(config_.moe_layers())) {}
   Status plan_steps();
-  Status plan_apart();
-  Status run_apart(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
-                   Workspace workspace, Stream stream, KernelRuns* runs) const;
+  Status plan_offloaded();
+  Status run_offloaded(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
+                       Workspace workspace, Stream stream, KernelRuns* runs) const;
   Tensor last_normed(Workspace workspace, int64_t rows) const;
   Status check_call(const StepIn& in, const DecoderHeld& held, Workspace workspace) const;
 
@@ -160,8 +161,8 @@ class Decoder {
   MoeSite experts_;
   CacheLayout layout_;
   DecoderSteps steps_;
-  std::unique_ptr<MoeApart> apart_;  // set with offloaded experts
-  ValueId apart_stream_ = kNoValue, apart_normed_ = kNoValue;
+  std::unique_ptr<OffloadedMoe> offloaded_;  // set with offloaded experts
+  ValueId offloaded_stream_ = kNoValue, offloaded_normed_ = kNoValue;
   OwnedTensor zeros_;  // i32[bounds.tokens, 1], expert ids of products of all tokens
   OwnedTensor rows_;   // i32[bounds.tokens]: 0, 1, 2, ...; with taps
   int64_t captured_layers_ = 0;

@@ -45,7 +45,7 @@ void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zero
 }  // namespace
 
 LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64_t rows_max,
-                         bool experts_apart) {
+                         bool experts_offloaded) {
   LayersGraph out;
   Graph& g = out.graph;
   const ValueId token_ids = g.call("token_ids");
@@ -65,13 +65,13 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
 
   // These two values are created first, so their place in the workspace does not depend on a step's other
   // values. With offloaded experts, every layer's following norm writes to the same `normed`.
-  ValueId normed = experts_apart ? g.between("normed") : kNoValue;
+  ValueId normed = experts_offloaded ? g.between("normed") : kNoValue;
   out.stream = g.between("stream", c.hidden);
   using E = Embedding::Args;
   g.add<Embedding>("embed", {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x},
                    {{&E::ids, token_ids}, {&E::table, g.held("embedding")}, {&E::y, out.stream}});
   const auto norm = [&](const char* name, const char* weight) {
-    if (!experts_apart) normed = g.between("normed");
+    if (!experts_offloaded) normed = g.between("normed");
     add_norm(&g, name, c, out.stream, g.held(weight), normed);
   };
   bool is_normed = false;  // whether the previous layer's offloaded experts normed the stream
@@ -86,7 +86,7 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
     values.set("x", normed);
     values.set("stream", out.stream);
     append_attention(&g, c.layers[at].attention, bounds, values, rows_max);
-    is_normed = experts_apart && !mlp.dense;
+    is_normed = experts_offloaded && !mlp.dense;
     if (is_normed) {
       g.cut();
     } else {
@@ -100,7 +100,7 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
   tap(static_cast<int32_t>(c.layers.size()) + 1, normed);
   out.normed = normed;
   g.keep(normed);
-  if (experts_apart) g.keep(out.stream);
+  if (experts_offloaded) g.keep(out.stream);
   return out;
 }
 

@@ -14,7 +14,7 @@ struct LayersGraph {
 };
 // rows_max: upper bound of one sequence's rows; 0: unknown.
 LayersGraph layers_graph(const DecoderConfig& config, const StepBounds& bounds, int64_t rows_max,
-                         bool experts_apart);
+                         bool experts_offloaded);
 
 // Call values: logit_rows, unless `every_row`; the rows that the layers produced; then logits, or token and
 // logprob. Held: lm_head.

@@ -91,7 +91,7 @@ void add_input(Graph* g, const DraftLayerConfig& c, ValueId hidden, ValueId pair
 struct LayerGraph {
   bool of_features = true;  // else of a draft's hidden state
   int64_t rows_max = 0;     // upper bound of one sequence's rows; 0: unknown
-  bool experts_apart = false;
+  bool experts_offloaded = false;
 };
 
 // Call values: token_ids; the model's features or the hidden states of drafts; positions, slot_of, q_begin, kv_len, page_table, rope;
@@ -112,7 +112,7 @@ Graph layer_graph(const DraftLayerConfig& c, const StepBounds& bounds, const Lay
                    {{&E::ids, token_ids}, {&E::table, g.held("embedding")}, {&E::y, pair}});
   add_input(&g, c, hidden, pair, stream, &v);
   append_attention(&g, c.attention, bounds, v, wanted.rows_max);
-  if (wanted.experts_apart) return g;
+  if (wanted.experts_offloaded) return g;
   const MoeConfig mlp = mlp_with_norm(c);
   NamedValues of_mlp;
   of_mlp.set("x", stream), of_mlp.set("residual", stream), of_mlp.set("y", stream),
@@ -126,7 +126,7 @@ Graph layer_graph(const DraftLayerConfig& c, const StepBounds& bounds, const Lay
 // Call values: the numbers of the rows, the stream, -1, -2, ..., then hidden, token and logprob.
 Graph head_graph(const DraftLayerConfig& c, const StepBounds& bounds) {
   Graph g;
-  const ValueId rows = g.call("rows"), stream = g.call("stream"), drawn_rows = g.call("drawn_rows");
+  const ValueId rows = g.call("rows"), stream = g.call("stream"), sampled_rows = g.call("sampled_rows");
   const ValueId hidden = g.call("hidden", c.hidden), token = g.call("token"), logprob = g.call("logprob");
   const ValueId gathered = c.norm_output ? g.between("gathered", c.hidden) : hidden;
   const ValueId normed = c.norm_output ? hidden : g.between("normed", c.hidden);
@@ -135,16 +135,16 @@ Graph head_graph(const DraftLayerConfig& c, const StepBounds& bounds) {
                    {.tokens = 0, .vocab = bounds.tokens, .hidden = c.hidden, .table = c.x, .y = c.x},
                    {{&E::ids, rows}, {&E::table, stream}, {&E::y, gathered}});
   add_norm(&g, "final_norm", c, c.hidden, gathered, normed);
-  const ValueId logits = g.between("logits"), drawn = c.maps_tokens ? g.between("drawn") : token;
+  const ValueId logits = g.between("logits"), sampled = c.maps_tokens ? g.between("sampled") : token;
   add_linear(&g, "lm_head", c, c.draft_vocab, c.hidden, DType::kF32, normed, logits);
   using S = Sample::Args;
   g.add<Sample>("greedy", {.rows = 0, .vocab = c.draft_vocab, .greedy = true},
-                {{&S::logits, logits}, {&S::token, drawn}, {&S::logprob, logprob}});
+                {{&S::logits, logits}, {&S::token, sampled}, {&S::logprob, logprob}});
   if (!c.maps_tokens) return g;
   using T = TakeTokens::Args;
   g.add<TakeTokens>(
       "token_of", {.tokens = 0, .rows = bounds.sequences, .map = c.draft_vocab},
-      {{&T::ids, drawn_rows}, {&T::drawn, drawn}, {&T::token_of, g.held("token_of")}, {&T::y, token}});
+      {{&T::ids, sampled_rows}, {&T::drawn, sampled}, {&T::token_of, g.held("token_of")}, {&T::y, token}});
   return g;
 }
 
@@ -174,20 +174,21 @@ std::vector<HeldSlot> draft_layer_weights(const DraftLayerConfig& config) {
 Result<DraftLayerSteps> plan_draft_layer(const DeviceInfo& device, const Catalog& catalog,
                                          const DraftLayerConfig& c, const StepBounds& bounds,
                                          const Policy& policy, const MoeBackend& backend,
-                                         bool experts_apart) {
+                                         bool experts_offloaded) {
   SLUICE_TRY(check_config(c));
   Policy own = policy;
   own.batch_invariant = false;
   DraftLayerSteps out;
   const auto plan = [&](std::optional<Step>* to, Graph graph, int64_t tokens) -> Status {
-    const auto phases = phases_of(experts_apart ? MoeBackend{} : backend, device, catalog, tokens, own);
+    const auto phases = phases_of(experts_offloaded ? MoeBackend{} : backend, device, catalog, tokens, own);
     if (!phases.ok()) return phases.status();
     const StepPolicy of_graph{.policy = policy_of(own, graph), .phases = phases.value()};
     return keep_in(
         to, Step::plan(std::string(text(c.kind)), device, catalog, std::move(graph), tokens, of_graph));
   };
   const auto plan_extend = [&](std::optional<Step>* to, int64_t rows_max, int64_t tokens) {
-    return plan(to, layer_graph(c, bounds, {.rows_max = rows_max, .experts_apart = experts_apart}), tokens);
+    return plan(to, layer_graph(c, bounds, {.rows_max = rows_max, .experts_offloaded = experts_offloaded}),
+                tokens);
   };
   const int64_t sequences = std::min(bounds.tokens, bounds.sequences);
   out.extend.verify_rows = bounds.verify_rows;
@@ -195,7 +196,8 @@ Result<DraftLayerSteps> plan_draft_layer(const DeviceInfo& device, const Catalog
   SLUICE_TRY(plan_extend(&out.extend.decode, 1, sequences));
   if (bounds.verify_rows > 1)
     SLUICE_TRY(plan_extend(&out.extend.verify, bounds.verify_rows, bounds.logit_rows()));
-  Graph next = layer_graph(c, bounds, {.of_features = false, .rows_max = 1, .experts_apart = experts_apart});
+  Graph next =
+      layer_graph(c, bounds, {.of_features = false, .rows_max = 1, .experts_offloaded = experts_offloaded});
   SLUICE_TRY(plan(&out.next, std::move(next), sequences));
   SLUICE_TRY(plan(&out.head, head_graph(c, bounds), sequences));
   return out;
@@ -208,12 +210,13 @@ Result<std::unique_ptr<DraftLayer>> DraftLayer::plan(Device& device, const Draft
   if (experts.device) {
     if (!device.shares_host_memory())
       return unsupported(std::string(text(config.kind)) +
-                         ": experts apart: wanted the other parts where the host can read them, found " +
+                         ": offloaded experts: wanted the rest of the model on a device whose memory the "
+                         "host can read, found " +
                          text(device.info()));
-    auto apart =
-        MoeApart::plan(*experts.device, mlp_with_norm(config), bounds.tokens, policy, experts.backend);
-    if (!apart.ok()) return apart.status();
-    out->apart_ = std::move(apart).value();
+    auto offloaded =
+        OffloadedMoe::plan(*experts.device, mlp_with_norm(config), bounds.tokens, policy, experts.backend);
+    if (!offloaded.ok()) return offloaded.status();
+    out->offloaded_ = std::move(offloaded).value();
   }
   auto steps = plan_draft_layer(device.info(), device.catalog(), config, bounds, policy, experts.backend,
                                 experts.device != nullptr);
@@ -229,7 +232,7 @@ Result<std::unique_ptr<DraftLayer>> DraftLayer::plan(Device& device, const Draft
   };
   SLUICE_TRY(keep(make_zeros(device, bounds.tokens), &out->zeros_));
   SLUICE_TRY(keep(make_row_numbers(device, bounds.sequences), &out->row_numbers_));
-  SLUICE_TRY(keep(make_row_numbers(device, bounds.sequences, -1, -1), &out->drawn_rows_));
+  SLUICE_TRY(keep(make_row_numbers(device, bounds.sequences, -1, -1), &out->sampled_rows_));
   SLUICE_TRY(keep(OwnedTensor::make(device, slot("logprob", Role::kOut, DType::kF32, {bounds.sequences}),
                                     "log probabilities of drafts"),
                   &out->logprob_));
@@ -246,7 +249,8 @@ Result<DraftLayerHeld> DraftLayer::bind(const NamedWeights& weights, const KvCac
   SLUICE_TRY(bind_held(who, steps_.extend.any->graph(), all, where, &out.extend));
   SLUICE_TRY(bind_held(who, steps_.next->graph(), all, where, &out.next));
   SLUICE_TRY(bind_held(who, steps_.head->graph(), all, where, &out.head));
-  if (apart_) out.apart = weights.moe(-1, mlp_with_norm(config_)), out.apart_norm = weights(-1, "mlp.norm");
+  if (offloaded_)
+    out.offloaded = weights.moe(-1, mlp_with_norm(config_)), out.offloaded_norm = weights(-1, "mlp.norm");
   return out;
 }
 
@@ -258,11 +262,11 @@ Status DraftLayer::run_layer(const Step& step, const std::vector<Tensor>& tensor
   const std::array call = {in.token_ids, in.source,    t.positions, t.slot_of, t.q_begin,
                            t.kv_len,     t.page_table, t.rope,      stream,    first_rows(zeros_.view(), n)};
   SLUICE_TRY(step.run(n, {.call = call, .held = tensors}, workspace, queue, runs));
-  if (!apart_) return {};
+  if (!offloaded_) return {};
   const Tensor x = first_rows(stream, n);
   MoeIo io{.x = x, .residual = x, .token_ids = {}, .y = x};
-  io.x_norm_weight = held.apart_norm;
-  return apart_->forward(io, held.apart, runs);
+  io.x_norm_weight = held.offloaded_norm;
+  return offloaded_->forward(io, held.offloaded, runs);
 }
 
 Status DraftLayer::extend(const DraftLayerIn& in, const DraftLayerHeld& held, const Tensor& stream,
@@ -280,7 +284,7 @@ Status DraftLayer::draft(const Tensor& rows, const Tensor& stream, const DraftLa
                          const Tensor& token, const Tensor& hidden, Workspace workspace, Stream queue,
                          KernelRuns* runs) const {
   const int64_t n = rows.shape[0];
-  const std::array call = {rows,   stream, first_rows(drawn_rows_.view(), n),
+  const std::array call = {rows,   stream, first_rows(sampled_rows_.view(), n),
                            hidden, token,  first_rows(logprob_.view(), n)};
   return steps_.head->run(n, {.call = call, .held = held.head}, workspace, queue, runs);
 }

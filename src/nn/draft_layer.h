@@ -70,8 +70,8 @@ std::vector<HeldSlot> draft_layer_weights(const DraftLayerConfig& config);
 struct DraftLayerHeld {
   std::vector<Tensor> extend, next, head;
   // With offloaded experts: the MoE weights and the norm before them.
-  MoeWeights apart = {};
-  Tensor apart_norm = {};
+  MoeWeights offloaded = {};
+  Tensor offloaded_norm = {};
 };
 
 // Rows of one pass, in device memory.
@@ -90,7 +90,7 @@ struct DraftLayerSteps {
 Result<DraftLayerSteps> plan_draft_layer(const DeviceInfo& device, const Catalog& catalog,
                                          const DraftLayerConfig& config, const StepBounds& bounds,
                                          const Policy& policy = {}, const MoeBackend& backend = {},
-                                         bool experts_apart = false);
+                                         bool experts_offloaded = false);
 
 class DraftLayer {
  public:
@@ -134,8 +134,8 @@ class DraftLayer {
   DraftLayerConfig config_;
   StepBounds bounds_;
   DraftLayerSteps steps_;
-  std::unique_ptr<MoeApart> apart_;  // set with offloaded experts
-  OwnedTensor zeros_, row_numbers_, drawn_rows_, logprob_;
+  std::unique_ptr<OffloadedMoe> offloaded_;  // set with offloaded experts
+  OwnedTensor zeros_, row_numbers_, sampled_rows_, logprob_;
   size_t workspace_bytes_ = 0;
 };
 

@@ -52,7 +52,7 @@ void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepB
                    {{&N::x, x}, {&N::weight, g.held(name)}, {&N::y, x}});
   };
   // Rotates the part of a head that carries the position.
-  const auto turn = [&](const char* name, int64_t count, int64_t head_dim, const Bind& x) {
+  const auto rotate = [&](const char* name, int64_t count, int64_t head_dim, const Bind& x) {
     using R = Rope::Args;
     g.add<Rope>(name,
                 {.tokens = 0,
@@ -70,10 +70,10 @@ void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepB
     norm("attention.q_norm", latent.q_rank, projected);
     project("attention.q_b", queries, latent.q_rank, projected, q);
   }
-  turn("attention.q_rope", c.heads, head, q);
+  rotate("attention.q_rope", c.heads, head, q);
   // The norm applies to the latent, the rotation to the key behind it.
   norm("attention.kv_norm", latent.rank, of_keys);
-  turn("attention.k_rope", 1, row, of_keys);
+  rotate("attention.k_rope", 1, row, of_keys);
   const ValueId cache = g.held("k_cache");
   using W = KvWrite::Args;
   g.add<KvWrite>("attention.kv_write",

@@ -17,23 +17,23 @@ RmsNorm::Args QkNormRopeKvWrite::in_place(const Tensor& heads, const Tensor& wei
 }
 
 Refusal QkNormRopeKvWrite::validate(const Problem& p) {
-  Refusal r = RopeKvWrite::validate(p.turn);
+  Refusal r = RopeKvWrite::validate(p.rotation);
   r.append(RmsNorm::validate(queries(p)));
   // The other fields of the keys' norm were checked above.
-  need_between(r, "kv_heads", p.turn.kv_heads, 1,
-               kWidthMax / std::clamp<int64_t>(p.turn.rope.head_dim, 1, kWidthMax));
+  need_between(r, "kv_heads", p.rotation.kv_heads, 1,
+               kWidthMax / std::clamp<int64_t>(p.rotation.rope.head_dim, 1, kWidthMax));
   return r;
 }
 
 Expectations reference(const QkNormRopeKvWrite::Problem& p, const QkNormRopeKvWrite::Args& a) {
-  const Rope::Problem& rope = p.turn.rope;
+  const Rope::Problem& rope = p.rotation.rope;
   const Rope::Args tables{.positions = a.positions, .table = a.table, .x = {}};
   Expected q = reference(QkNormRopeKvWrite::queries(p), QkNormRopeKvWrite::queries(a)).front(),
            keys = reference(QkNormRopeKvWrite::keys(p), QkNormRopeKvWrite::keys(a)).front();
-  turn(rope, tables, &q);
-  turn(RopeKvWrite::keys(p.turn), tables, &keys);
+  rotate(rope, tables, &q);
+  rotate(RopeKvWrite::keys(p.rotation), tables, &keys);
   q.slot = "q";
-  const KvWrite::Problem write = RopeKvWrite::write(p.turn);
+  const KvWrite::Problem write = RopeKvWrite::write(p.rotation);
   Expected values =
       reference(
           write,

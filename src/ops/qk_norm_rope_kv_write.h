@@ -28,14 +28,14 @@ struct QkNormRopeKvWrite {
   static constexpr std::string_view kSummary =
       "norms and rotates queries and keys, and stores new keys and values in the paged cache";
   struct Problem {
-    RopeKvWrite::Problem turn;
+    RopeKvWrite::Problem rotation;
     double eps = 1e-6;
     DType norm_w = DType::kBF16;
     bool x_unaligned = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
-      RopeKvWrite::Problem::fields(v, p.turn);
+      RopeKvWrite::Problem::fields(v, p.rotation);
       v("eps", p.eps, "added to the mean square of a head");
       v("norm_w", p.norm_w, "type of the norms' weights");
       v("x_unaligned", p.x_unaligned,
@@ -47,18 +47,18 @@ struct QkNormRopeKvWrite {
   };
   template <class V>
   static void slots(const Problem& p, V v) {
-    RopeKvWrite::slots(p.turn, [&](SlotSpec spec, Tensor RopeKvWrite::Args::*member) {
+    RopeKvWrite::slots(p.rotation, [&](SlotSpec spec, Tensor RopeKvWrite::Args::*member) {
       if (spec.rows == Rows::kMayBeStrided)
-        spec.row_align = row_align(spec.dtype, p.turn.rope.head_dim, p.x_unaligned);
+        spec.row_align = row_align(spec.dtype, p.rotation.rope.head_dim, p.x_unaligned);
       if (member == &RopeKvWrite::Args::k) spec.role = Role::kInOut;
       v(spec, static_cast<Tensor Args::*>(member));
     });
-    v(slot("q_norm", Role::kIn, p.norm_w, {p.turn.rope.head_dim}), &Args::q_norm);
-    v(slot("k_norm", Role::kIn, p.norm_w, {p.turn.rope.head_dim}), &Args::k_norm);
+    v(slot("q_norm", Role::kIn, p.norm_w, {p.rotation.rope.head_dim}), &Args::q_norm);
+    v(slot("k_norm", Role::kIn, p.norm_w, {p.rotation.rope.head_dim}), &Args::k_norm);
   }
-  // The parts: both norms, in place, and Problem::turn, whose Args this Args extends.
+  // The parts: both norms, in place, and Problem::rotation, whose Args this Args extends.
   static RmsNorm::Problem norm(const Problem& p, int64_t heads) {
-    const Rope::Problem& rope = p.turn.rope;
+    const Rope::Problem& rope = p.rotation.rope;
     return {.tokens = rope.tokens,
             .hidden = rope.head_dim,
             .eps = p.eps,
@@ -67,19 +67,19 @@ struct QkNormRopeKvWrite {
             .y = rope.x,
             .heads = heads};
   }
-  static RmsNorm::Problem queries(const Problem& p) { return norm(p, p.turn.rope.heads); }
-  static RmsNorm::Problem keys(const Problem& p) { return norm(p, p.turn.kv_heads); }
+  static RmsNorm::Problem queries(const Problem& p) { return norm(p, p.rotation.rope.heads); }
+  static RmsNorm::Problem keys(const Problem& p) { return norm(p, p.rotation.kv_heads); }
   static RmsNorm::Args queries(const Args& a) { return in_place(a.q, a.q_norm); }
   static RmsNorm::Args keys(const Args& a) { return in_place(a.k, a.k_norm); }
   // Heads as RmsNorm reads them: adjacent in their row.
   static RmsNorm::Args in_place(const Tensor& heads, const Tensor& weight);
   static Refusal validate(const Problem& p);
-  static double bytes(const Problem& p) { return RopeKvWrite::bytes(p.turn); }
+  static double bytes(const Problem& p) { return RopeKvWrite::bytes(p.rotation); }
   static double flops(const Problem& p) {
-    return RmsNorm::flops(queries(p)) + RmsNorm::flops(keys(p)) + RopeKvWrite::flops(p.turn);
+    return RmsNorm::flops(queries(p)) + RmsNorm::flops(keys(p)) + RopeKvWrite::flops(p.rotation);
   }
-  static Problem at_tokens(Problem p, int64_t n) { return p.turn.rope.tokens = n, p; }
-  static int64_t tokens_of(const Problem& p) { return p.turn.rope.tokens; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.rotation.rope.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.rotation.rope.tokens; }
 };
 
 Expectations reference(const QkNormRopeKvWrite::Problem& problem, const QkNormRopeKvWrite::Args& args);

@@ -46,20 +46,20 @@ double QkvRopeKvWrite::bytes(const Problem& p) {
 }
 
 Expectations reference(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a) {
-  return turned_and_written(p, a, reference(QkvRopeKvWrite::project(p), QkvRopeKvWrite::project(a)).front());
+  return rotated_and_written(p, a, reference(QkvRopeKvWrite::project(p), QkvRopeKvWrite::project(a)).front());
 }
 
-Expectations turned_and_written(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a,
-                                const Expected& rows) {
+Expectations rotated_and_written(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a,
+                                 const Expected& rows) {
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
-  const Rope::Problem& turned = p.rope.rope;
-  const int64_t tokens = linear.tokens, width = linear.features, of_queries = turned.heads * turned.head_dim,
-                of_keys = p.rope.kv_heads * turned.head_dim;
+  const Rope::Problem& rotated = p.rope.rope;
+  const int64_t tokens = linear.tokens, width = linear.features,
+                of_queries = rotated.heads * rotated.head_dim, of_keys = p.rope.kv_heads * rotated.head_dim;
   const auto part = [&](int64_t first, int64_t count) { return columns(rows, tokens, width, first, count); };
   const Rope::Args tables{.positions = a.positions, .table = a.table, .x = {}};
   Expected queries = part(0, of_queries), keys = part(of_queries, of_keys);
-  turn(turned, tables, &queries);
-  turn(RopeKvWrite::keys(p.rope), tables, &keys);
+  rotate(rotated, tables, &queries);
+  rotate(RopeKvWrite::keys(p.rope), tables, &keys);
 
   Expected qkv = rows;
   qkv.slot = "qkv";

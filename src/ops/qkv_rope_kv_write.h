@@ -86,7 +86,7 @@ struct QkvRopeKvWrite {
   static Linear::Args project(const Args& a) {
     return {.x = a.x, .w = a.w, .bias = a.bias, .residual = {}, .y = a.qkv};
   }
-  static RopeKvWrite::Args turn(const Problem& p, const Args& a) {
+  static RopeKvWrite::Args rotate(const Problem& p, const Args& a) {
     const int64_t heads = p.rope.rope.heads, kv_heads = p.rope.kv_heads, head_dim = p.rope.rope.head_dim;
     return {.positions = a.positions,
             .table = a.table,

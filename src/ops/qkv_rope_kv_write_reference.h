@@ -5,7 +5,7 @@
 namespace sluice {
 
 // The outputs of QkvRopeKvWrite for y, [tokens, features] with bounds.
-Expectations turned_and_written(const QkvRopeKvWrite::Problem& problem, const QkvRopeKvWrite::Args& args,
-                                const Expected& y);
+Expectations rotated_and_written(const QkvRopeKvWrite::Problem& problem, const QkvRopeKvWrite::Args& args,
+                                 const Expected& y);
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ Refusal Rope::validate(const Problem& p) {
   need_between(r, "rotary", p.rotary, 2, p.head_dim);
   if (r.accepted()) need_between(r, "first", p.first, 0, p.head_dim - p.rotary);
   need_between(r, "table_rows", p.table_rows, 1, kRowsMax);
-  r.need(p.rotary % 2 == 0, "rotary % 2 == 0 (elements turn in pairs)", "rotary", p.rotary);
+  r.need(p.rotary % 2 == 0, "rotary % 2 == 0 (elements rotate in pairs)", "rotary", p.rotary);
   need_float(r, "x", p.x);
   return r;
 }

@@ -43,10 +43,10 @@ struct Rope {
       v("tokens", p.tokens, "rows of x");
       v("heads", p.heads, "heads of each row");
       v("head_dim", p.head_dim, "elements of a head");
-      v("rotary", p.rotary, "elements of a head that turn");
-      v("first", p.first, "elements of a head before those that turn");
+      v("rotary", p.rotary, "elements of a head that rotate");
+      v("first", p.first, "elements of a head before those that rotate");
       v("table_rows", p.table_rows, "positions that the table knows");
-      v("pairs", p.pairs, "which elements turn together");
+      v("pairs", p.pairs, "which elements rotate together");
       v("x", p.x, "type of x");
     }
   };

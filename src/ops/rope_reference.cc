@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-void turn(const Rope::Problem& p, const Rope::Args& a, Expected* x) {
+void rotate(const Rope::Problem& p, const Rope::Args& a, Expected* x) {
   const int64_t half = p.rotary / 2;
   for (int64_t t = 0; t < p.tokens; ++t) {
     const int64_t position = a.positions.as<int32_t>()[t];
@@ -38,7 +38,7 @@ Expectations reference(const Rope::Problem& p, const Rope::Args& a) {
   for (int64_t t = 0; t < p.tokens; ++t)
     for (int64_t i = 0; i < p.heads * p.head_dim; ++i) x.value.push_back(load2(a.x, t, i));
   x.bound.assign(x.value.size(), 0);
-  turn(p, a, &x);
+  rotate(p, a, &x);
   return {x};
 }
 

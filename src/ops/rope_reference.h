@@ -5,6 +5,6 @@
 namespace sluice {
 
 // Rotates x, [tokens, heads, head_dim] with bounds, by args.positions and args.table, and updates the bounds.
-void turn(const Rope::Problem& problem, const Rope::Args& args, Expected* x);
+void rotate(const Rope::Problem& problem, const Rope::Args& args, Expected* x);
 
 }  // namespace sluice

@@ -36,7 +36,7 @@ struct Sample {
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
-      v("rows", p.rows, "sequences to draw for");
+      v("rows", p.rows, "sequences to sample for");
       v("vocab", p.vocab, "columns of logits");
       v("logits", p.logits, "type of the logits");
       v("greedy", p.greedy, "every row is greedy");
@@ -47,14 +47,14 @@ struct Sample {
   };
   template <class V>
   static void slots(const Problem& p, V v) {
-    const bool draws = !p.greedy;
+    const bool samples = !p.greedy;
     v(slot("logits", Role::kIn, p.logits, {p.rows, p.vocab}, true, Rows::kMayBeStrided), &Args::logits);
-    v(slot("temperature", Role::kIn, DType::kF32, {p.rows}, draws), &Args::temperature);
-    v(slot("top_k", Role::kIn, DType::kI32, {p.rows}, draws), &Args::top_k);
-    v(slot("top_p", Role::kIn, DType::kF32, {p.rows}, draws), &Args::top_p);
-    v(slot("min_p", Role::kIn, DType::kF32, {p.rows}, draws), &Args::min_p);
-    v(slot("seed", Role::kIn, DType::kI64, {p.rows}, draws), &Args::seed);
-    v(slot("step", Role::kIn, DType::kI64, {p.rows}, draws), &Args::step);
+    v(slot("temperature", Role::kIn, DType::kF32, {p.rows}, samples), &Args::temperature);
+    v(slot("top_k", Role::kIn, DType::kI32, {p.rows}, samples), &Args::top_k);
+    v(slot("top_p", Role::kIn, DType::kF32, {p.rows}, samples), &Args::top_p);
+    v(slot("min_p", Role::kIn, DType::kF32, {p.rows}, samples), &Args::min_p);
+    v(slot("seed", Role::kIn, DType::kI64, {p.rows}, samples), &Args::seed);
+    v(slot("step", Role::kIn, DType::kI64, {p.rows}, samples), &Args::step);
     v(slot("token", Role::kOut, DType::kI32, {p.rows}), &Args::token);
     v(slot("logprob", Role::kOut, DType::kF32, {p.rows}), &Args::logprob);
   }

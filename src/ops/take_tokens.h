@@ -28,8 +28,8 @@ struct TakeTokens {
     template <class V, class P>
     static void fields(V& v, P& p) {
       v("tokens", p.tokens, "ids of this step");
-      v("rows", p.rows, "tokens that the step before may have drawn");
-      v("map", p.map, "tokens of the draft head's vocabulary; 0: drawn tokens are the model's");
+      v("rows", p.rows, "tokens that the previous step may have sampled");
+      v("map", p.map, "tokens of the draft head's vocabulary; 0: sampled tokens are the model's");
     }
   };
   struct Args {

@@ -134,7 +134,8 @@ Result<std::vector<std::string>> read_origins(std::string_view text) {
   return names;
 }
 
-Access::Access(AccessOptions options) : options_(std::move(options)) {
+Access::Access(AccessOptions options, const SettingNames& names)
+    : options_(std::move(options)), names_(names) {
   for (std::string& host : options_.allowed_hosts) host = host_name(host);
   for (std::string& origin : options_.allowed_origins) {
     origin = lower(std::move(origin));
@@ -160,12 +161,12 @@ std::optional<ApiError> Access::check_host(const HttpRequest& request) const {
   const bool local = host.find('.') == host.npos || host.ends_with(".localhost");
   if (local || is_address(host) || host == host_name(options_.host) || has(options_.allowed_hosts, host))
     return {};
-  return ApiError{
-      .status = 403,
-      .message = "Host: wanted an address, a name without a dot or one of --allowed-hosts, found '" +
-                 host.substr(0, kNameShown) + "'; or set --api-key, which lifts this restriction",
-      .type = "permission_error",
-      .code = "host_not_allowed"};
+  return ApiError{.status = 403,
+                  .message = std::string("Host: wanted an address, a name without a dot or one of ") +
+                             names_.allowed_hosts + ", found '" + host.substr(0, kNameShown) + "'; or set " +
+                             names_.api_keys + ", which lifts this restriction",
+                  .type = "permission_error",
+                  .code = "host_not_allowed"};
 }
 
 bool Access::allows_origin(const std::string& origin) const {

@@ -7,6 +7,7 @@
 
 #include "server/http/http.h"
 #include "server/requests/request.h"
+#include "server/setting_names.h"
 
 namespace sluice {
 
@@ -18,14 +19,14 @@ struct AccessOptions {
   std::vector<std::string> allowed_origins = {};
 };
 
-// Reads the value of a flag that takes a list: names separated by commas, or JSON such as ["a", "b"], as in vLLM. kInvalidArgument: the
+// Reads a list: names separated by commas, or JSON such as ["a", "b"], as in vLLM. kInvalidArgument: the
 // text is no list, or contains a name that no "Host" or "Origin" header can have.
 Result<std::vector<std::string>> read_hosts(std::string_view text);
 Result<std::vector<std::string>> read_origins(std::string_view text);
 
 class Access {
  public:
-  explicit Access(AccessOptions options);
+  Access(AccessOptions options, const SettingNames& names);
   bool authorized(const HttpRequest& request) const;
   // The owner of any page can point the page's host name at this server; browsers then treat both as one origin (DNS rebinding). So a
   // server without API keys accepts only known host names and addresses.
@@ -38,6 +39,7 @@ class Access {
  private:
   bool allows_origin(const std::string& origin) const;
   AccessOptions options_;
+  SettingNames names_;
 };
 
 }  // namespace sluice

@@ -27,10 +27,10 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 }
 
 // Retrying cannot help.
-ApiError too_many(int64_t found, int64_t most) {
+ApiError too_many(int64_t found, int64_t most, const SettingNames& names) {
   return {.message = "n: wanted at most " + std::to_string(most) +
-                     " choices of all prompts, the capacity of the engine and its queue (--max-num-seqs, " +
-                     "--max-queue), found " + std::to_string(found),
+                     " choices of all prompts, the capacity of the engine and its queue (" +
+                     names.max_num_seqs + ", " + names.max_queue + "), found " + std::to_string(found),
           .param = "n"};
 }
 
@@ -89,19 +89,20 @@ void ApiServer::note_ignored(const std::string& id, const ApiRequest& request) {
 }
 
 void ApiServer::begin(const Exchange& exchange, Clock::time_point arrived, ServedModel::Prepared prepared) {
-  if (is_ending()) return respond(exchange, ending());
+  if (is_shutting_down()) return respond(exchange, shutting_down());
   const ApiRequest& request = prepared.request;
   if (!model_.serves(request.model)) return respond(exchange, unknown_model(request.model));
   note_ignored(exchange->id(), request);
   const int64_t count = std::ssize(prepared.prompts) * request.choices;
-  if (count > engine_.capacity()) return respond(exchange, too_many(count, engine_.capacity()));
+  if (count > engine_.capacity())
+    return respond(exchange, too_many(count, engine_.capacity(), options_.names));
   std::vector<QueuedSequence> sequences;
   const Ticket first = next_ticket_;
   for (const auto& prompt : prepared.prompts)
     for (int64_t i = 0; i < request.choices; ++i) {
       sequences.push_back({next_ticket_++, {.prompt = prompt, .sampling = prepared.sampling}});
       if (prepared.make_filter) sequences.back().request.filter = prepared.make_filter();
-      sequences.back().request.sampling.seed += static_cast<uint64_t>(i);
+      *sequences.back().request.sampling.seed += static_cast<uint64_t>(i);
     }
   const auto active = std::make_shared<Active>(
       model_.format(), std::move(prepared), exchange,
@@ -122,7 +123,7 @@ void ApiServer::enter(const std::shared_ptr<Active>& active, std::vector<QueuedS
   for (const QueuedSequence& s : sequences) by_ticket_[s.ticket] = active;
   if (!engine_.submit(std::move(sequences))) {
     forget(active);
-    return respond(active->exchange, overloaded(options_.max_queue));
+    return respond(active->exchange, overloaded(options_.max_queue, options_.names));
   }
   active->exchange->on_loss = [this, weak = std::weak_ptr<Active>(active)](ClientLoss how) {
     if (const auto lost = weak.lock()) abandon(lost, how);
@@ -328,7 +329,7 @@ void ApiServer::abandon(const std::shared_ptr<Active>& active, ClientLoss how) n
   ++metrics_.clients_lost;
   const bool told = has_memory_for([&] {
     for (const auto& s : active->sequences) metrics_.finished["abort"] += s.ended ? 0 : 1;
-    log_end(*active, text(how));
+    log_end(*active, text(how, options_.names));
     forget(active);
   });
   if (!told) forget_surely(active);
@@ -361,7 +362,7 @@ void ApiServer::bound_answers() {
     const auto less = [&](const auto& a, const auto& b) { return bytes(a) < bytes(b); };
     const std::shared_ptr<Active> largest = *std::max_element(active_.begin(), active_.end(), less);
     all -= bytes(largest);
-    fail(largest, too_much_kept(options_.max_answer_bytes));
+    fail(largest, too_much_kept(options_.max_answer_bytes, options_.names));
   }
 }
 

@@ -4,15 +4,15 @@
 
 namespace sluice {
 
-ApiError overloaded(int64_t max_queue) {
+ApiError overloaded(int64_t max_queue, const SettingNames& names) {
   return {.status = 429,
-          .message = "queue: wanted at most " + std::to_string(max_queue) +
-                     " waiting sequences (--max-queue), found it full; try again later",
+          .message = "queue: wanted at most " + std::to_string(max_queue) + " waiting sequences (" +
+                     names.max_queue + "), found it full; try again later",
           .type = "rate_limit_error",
           .code = "queue_full"};
 }
 
-ApiError ending() {
+ApiError shutting_down() {
   return {.status = 503,
           .message = "the server is shutting down",
           .type = "server_error",
@@ -26,10 +26,11 @@ ApiError no_memory() {
           .code = "out_of_memory"};
 }
 
-ApiError too_much_kept(int64_t most) {
+ApiError too_much_kept(int64_t most, const SettingNames& names) {
   return {.status = 503,
           .message = "logprobs: wanted at most " + std::to_string(most) +
-                     " bytes of log probabilities in all running answers (--max-pending-bytes), found more; "
+                     " bytes of log probabilities in all running answers (" + names.max_answer_bytes +
+                     "), found more; "
                      "this answer had the most",
           .type = "server_error",
           .param = "logprobs",
@@ -43,10 +44,10 @@ ApiError unknown_model(const std::string& name) {
           .code = "model_not_found"};
 }
 
-ApiError timed_out(double seconds) {
+ApiError timed_out(double seconds, const SettingNames& names) {
   return {.status = 504,
-          .message = "request: wanted an answer within " + number_text(seconds) +
-                     " seconds (--request-timeout), found none",
+          .message = "request: wanted an answer within " + number_text(seconds) + " seconds (" +
+                     names.request_timeout + "), found none",
           .type = "server_error",
           .code = "timeout"};
 }

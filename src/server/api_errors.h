@@ -4,14 +4,15 @@
 #include <string>
 
 #include "server/requests/request.h"
+#include "server/setting_names.h"
 
 namespace sluice {
 
-ApiError overloaded(int64_t max_queue);
-ApiError ending();
+ApiError overloaded(int64_t max_queue, const SettingNames& names);
+ApiError shutting_down();
 ApiError no_memory();
-ApiError too_much_kept(int64_t most);
+ApiError too_much_kept(int64_t most, const SettingNames& names);
 ApiError unknown_model(const std::string& name);
-ApiError timed_out(double seconds);
+ApiError timed_out(double seconds, const SettingNames& names);
 
 }  // namespace sluice

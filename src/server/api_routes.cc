@@ -40,8 +40,9 @@ void ApiServer::route(HttpRequest request, const Exchange& exchange) {
   if (const auto error = check(request, &endpoint))
     return respond(exchange, *error, error->status == 405 ? endpoint->methods : "");
   if (request.method != "POST") return answer_now(endpoint->route, request, exchange);
-  if (is_ending()) return respond(exchange, ending());
-  if (std::ssize(jobs_) >= engine_.places()) return respond(exchange, overloaded(options_.max_queue));
+  if (is_shutting_down()) return respond(exchange, shutting_down());
+  if (std::ssize(jobs_) >= engine_.places())
+    return respond(exchange, overloaded(options_.max_queue, options_.names));
   answer_later(endpoint->route, std::move(request), exchange);
 }
 
@@ -61,11 +62,11 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
   const bool open =
       known && std::find(std::begin(kOpen), std::end(kOpen), (*endpoint)->route) != std::end(kOpen);
   if (!open && !access_.authorized(request))
-    return ApiError{
-        .status = 401,
-        .message = "Authorization: wanted 'Bearer' and one of the keys of --api-key, found none of them",
-        .type = "authentication_error",
-        .code = "invalid_api_key"};
+    return ApiError{.status = 401,
+                    .message = std::string("Authorization: wanted 'Bearer' and one of the keys of ") +
+                               options_.names.api_keys + ", found none of them",
+                    .type = "authentication_error",
+                    .code = "invalid_api_key"};
   if (!known)
     return ApiError{.status = 404,
                     .message = "path: wanted an endpoint of the API (/openapi.json lists them), found " +
@@ -122,10 +123,10 @@ void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchan
   if (route == Route::kOpenApi) return respond(exchange, HttpResponse{.shared = openapi_});
   if (route == Route::kMetrics) return answer_metrics(exchange);
   const bool healthy = engine_.load().healthy;
-  if (is_ending() || !healthy)
-    return respond(exchange,
-                   HttpResponse{.status = 503,
-                                .body = status_json(is_ending() ? "shutting down" : "the last step failed")});
+  if (is_shutting_down() || !healthy)
+    return respond(exchange, HttpResponse{.status = 503,
+                                          .body = status_json(is_shutting_down() ? "shutting down"
+                                                                                 : "the last step failed")});
   respond(exchange, HttpResponse{.body = status_json("ok")});
 }
 

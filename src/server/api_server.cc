@@ -78,7 +78,7 @@ ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions&
       options_(options),
       created_(std::time(nullptr)),
       log_(log),
-      access_(options.access),
+      access_(options.access, options.names),
       openapi_(std::make_shared<const std::string>(openapi_json(model.limits()))),
       responses_(options.max_stored, kStoredBytes),
       engine_(engine, options.max_queue,
@@ -177,16 +177,16 @@ void ApiServer::check_time() {
   const auto all = active_;
   for (const auto& active : all)
     if (options_.request_timeout > 0 && seconds_between(active->arrived, now) > options_.request_timeout)
-      fail(active, timed_out(options_.request_timeout));
+      fail(active, timed_out(options_.request_timeout, options_.names));
   const auto jobs = jobs_;
   for (const auto& job : jobs)
     if (options_.request_timeout > 0 && seconds_between(job->request.arrived, now) > options_.request_timeout)
-      end_job(job, timed_out(options_.request_timeout));
+      end_job(job, timed_out(options_.request_timeout, options_.names));
   bound_answers();
   if (!drain_until_) return;
   if (now >= *drain_until_)
     for (const auto& active : all)
-      if (active_.contains(active)) fail(active, ending());
+      if (active_.contains(active)) fail(active, shutting_down());
   if (active_.empty()) http_->stop();
 }
 
@@ -198,10 +198,10 @@ void ApiServer::on_signal() {
   (void)has_memory_for([&] {
     log("", "shutting down: " + std::to_string(active_.size() + jobs_.size()) + " open requests");
     const auto jobs = jobs_;
-    for (const auto& job : jobs) end_job(job, ending());
+    for (const auto& job : jobs) end_job(job, shutting_down());
     const auto all = active_;
     for (const auto& active : all)
-      if (!active->started) fail(active, ending());
+      if (!active->started) fail(active, shutting_down());
   });
 }
 

@@ -19,6 +19,7 @@
 #include "server/prepare.h"
 #include "server/response_store.h"
 #include "server/server_log.h"
+#include "server/setting_names.h"
 #include "server/work_pool.h"
 
 namespace sluice {
@@ -32,6 +33,7 @@ struct ApiOptions {
   double drain_seconds = 30;                    // grace period for running requests at shutdown
   int64_t max_answer_bytes = int64_t{1} << 30;  // limit of all kept log probabilities together
   LogFormat log = LogFormat::kText;
+  SettingNames names = {};
 };
 
 // All functions but the constructor run on the loop's thread.
@@ -91,7 +93,7 @@ class ApiServer final : public HttpService {
   void come_back(const std::shared_ptr<Job>& job) noexcept;                        // on a worker
   void take_back(const std::shared_ptr<Job>& job);
   void end_job(const std::shared_ptr<Job>& job, const ApiError& error);
-  bool is_ending() const { return drain_until_.has_value(); }
+  bool is_shutting_down() const { return drain_until_.has_value(); }
 
   // api_active.cc
   void begin(const Exchange& exchange, Clock::time_point arrived, ServedModel::Prepared prepared);

@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <random>
 
+#include "chat/sampling.h"
 #include "models/family.h"
 #include "server/answers/answer.h"
 
 namespace sluice {
 namespace {
-
-ApiError too_long(int64_t most, const std::string& found, const char* field) {
-  return {.message = std::string(field) + ": wanted fewer than " + std::to_string(most) +
-                     " tokens (the context, --max-model-len), found " + found,
-          .param = field,
-          .code = "context_length_exceeded"};
-}
 
 // The field that holds the request's prompt.
 const char* field_of(const ApiRequest& request) {
@@ -31,11 +25,12 @@ uint64_t random_seed() {
 }  // namespace
 
 ServedModel::ServedModel(const ModelConfig& model, int64_t max_model_len, const ChatFormat& format,
-                         ChatOptions options, std::vector<std::string> names)
+                         ChatOptions options, std::vector<std::string> names, const SettingNames& settings)
     : model_(&model),
       format_(&format),
       options_(std::move(options)),
       names_(std::move(names)),
+      settings_(settings),
       limits_{.vocab = model.decoder.vocab,
               .temperature_max = kTemperatureMax,
               .penalty_max = kPenaltyMax,
@@ -49,23 +44,29 @@ bool ServedModel::serves(const std::string& name) const {
   return name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end();
 }
 
+ApiError ServedModel::too_long(const std::string& found, const char* field) const {
+  return {.message = std::string(field) + ": wanted fewer than " + std::to_string(max_model_len()) +
+                     " tokens (the context, " + settings_.max_model_len + "), found " + found,
+          .param = field,
+          .code = "context_length_exceeded"};
+}
+
 std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* field) const {
   if (limit_.fits(tokens)) return {};
-  return too_long(max_model_len(), std::to_string(tokens), field);
+  return too_long(std::to_string(tokens), field);
 }
 
 // Called before tokenizing. Rejects a text that cannot fit.
 std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
   const int64_t fewest = limit_.fewest_tokens(bytes);
   if (limit_.fits(fewest)) return {};
-  return too_long(max_model_len(), std::to_string(bytes) + " bytes, at least " + std::to_string(fewest),
-                  field);
+  return too_long(std::to_string(bytes) + " bytes, at least " + std::to_string(fewest), field);
 }
 
 // Checks the requested number of log probabilities. Answers without max_tokens pass, because their length is unknown.
 std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) const {
   const ApiRequest& request = prepared.request;
-  const RequestSampling& s = request.sampling;
+  const SamplingParams& s = request.sampling;
   if (!s.logprobs) return {};
   int64_t tokens = 0;
   for (const auto& prompt : prepared.prompts) {
@@ -130,13 +131,13 @@ Result<ServedModel::Prepared, ApiError> ServedModel::finish(Prepared prepared) c
                       .param = field};
   }
   if (auto error = check_scores(prepared)) return *error;
-  const RequestSampling& s = request.sampling;
+  const SamplingParams& s = request.sampling;
   SamplingParams& out = prepared.sampling;
   out = sampling_params(s, *model_, format());
   if (!s.seed) out.seed = random_seed();
   if (s.max_tokens == 0) out.max_tokens = 1;  // the engine always samples one token
-  if (s.logprobs == 0) out.logprobs = -1;     // the sampled token's own log probability is always returned
-  if (request.echo) out.prompt_logprobs = s.logprobs.value_or(-1);
+  if (s.logprobs == 0) out.logprobs.reset();  // the sampled token's own log probability is always returned
+  if (request.echo) out.prompt_logprobs = s.logprobs;
   return prepared;
 }
 

@@ -9,23 +9,26 @@
 #include "chat/prompt_limit.h"
 #include "engine/request.h"
 #include "server/requests/request.h"
+#include "server/setting_names.h"
 #include "server/structured.h"
 #include "text/chat_format.h"
 
 namespace sluice {
+
+struct ModelConfig;
 
 // A model with the names under which clients request it. Thread-safe.
 class ServedModel {
  public:
   // `options` are the defaults of chats. `names` is not empty. `model` and `format` must outlive this object.
   ServedModel(const ModelConfig& model, int64_t max_model_len, const ChatFormat& format, ChatOptions options,
-              std::vector<std::string> names);
+              std::vector<std::string> names, const SettingNames& settings = {});
 
   struct Prepared {
     ApiRequest request;
     std::vector<std::vector<int32_t>> prompts;  // tokens
     std::vector<int32_t> forced;                // the last tokens of every prompt, which belong to the answer
-    SamplingParams sampling;      // for the first choice; every further choice adds one to the seed
+    SamplingParams sampling;      // complete, for the first choice; every further choice adds one to the seed
     MakeFilter make_filter = {};  // none: the output is unconstrained
   };
   // These functions leave `make_filter` empty; constrain() sets it.
@@ -48,6 +51,7 @@ class ServedModel {
  private:
   Result<std::vector<int32_t>, ApiError> tokens_of(const ApiRequest& chat, PromptEnd end) const;
   Result<std::vector<int32_t>, ApiError> tokens_of(const std::string& text, Specials specials) const;
+  ApiError too_long(const std::string& found, const char* field) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_scores(const Prepared& prepared) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
@@ -61,6 +65,7 @@ class ServedModel {
   const ChatFormat* format_;
   ChatOptions options_;
   std::vector<std::string> names_;
+  SettingNames settings_;
   ApiLimits limits_;
   StructuredOutput structured_;
   PromptLimit limit_;

@@ -73,6 +73,7 @@ struct ChatFiles {
   Tokenizer tokenizer;
   std::optional<std::string> chat_template = {};  // Jinja
   std::vector<int32_t> stop_tokens = {};          // the model's own
+  const char* option = "chat_format";             // how users name the choice of a format; for messages
 };
 
 struct ChatFormatEntry {

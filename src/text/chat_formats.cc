@@ -49,8 +49,8 @@ class NoChat final : public ChatFormat {
 // Grammars need a special token that ends a text.
 Result<ChatFormatPointer> no_chat(const ChatFiles& files) {
   const Status why = unsupported("chat template: wanted the template of a known format (" + all_names() +
-                                 "), found " + (files.chat_template ? "another" : "none") +
-                                 "; use --chat-format if the model was trained on one of these formats");
+                                 "), found " + (files.chat_template ? "another" : "none") + "; use " +
+                                 files.option + " if the model was trained on one of these formats");
   for (const int32_t id : files.stop_tokens)
     if (files.tokenizer.is_special(id))
       return ChatFormatPointer(std::make_shared<const NoChat>(files.tokenizer, id, why));

@@ -1,4 +1,4 @@
-// A build that has no CUDA kernels, only their cards. The goldens of tests/golden/ are a part of this program too: cards say
+// A build that has no CUDA kernels, only their descriptors. The goldens of tests/golden/ are a part of this program too: cards say
 // the same with and without their kernels.
 #include <gtest/gtest.h>
 

@@ -11,59 +11,60 @@ struct Suite<QkNormRopeKvWrite> {
     using P = QkNormRopeKvWrite::Problem;
     constexpr DType kF = DType::kF32;
     const auto apart = Spread::kStridedRows;
-    const auto narrow = [](P p) { return p.turn.cache = CacheType::kE4M3, p; };
+    const auto narrow = [](P p) { return p.rotation.cache = CacheType::kE4M3, p; };
     const auto of = [](P p, int64_t tokens) { return QkNormRopeKvWrite::at_tokens(p, tokens); };
     const P qwen{
-        .turn = {.rope = {.tokens = 3, .heads = 32, .head_dim = 128, .rotary = 128, .table_rows = 40},
-                 .kv_heads = 4,
-                 .pages = 5,
-                 .page_size = 16,
-                 .settled = true}};
+        .rotation = {.rope = {.tokens = 3, .heads = 32, .head_dim = 128, .rotary = 128, .table_rows = 40},
+                     .kv_heads = 4,
+                     .pages = 5,
+                     .page_size = 16,
+                     .settled = true}};
     const P f32{
-        .turn = {.rope = {.tokens = 9, .heads = 4, .head_dim = 64, .rotary = 64, .table_rows = 9, .x = kF},
-                 .kv_heads = 2,
-                 .pages = 3,
-                 .page_size = 4},
+        .rotation =
+            {.rope = {.tokens = 9, .heads = 4, .head_dim = 64, .rotary = 64, .table_rows = 9, .x = kF},
+             .kv_heads = 2,
+             .pages = 3,
+             .page_size = 4},
         .eps = 1e-5,
         .norm_w = kF};
     // A quarter of each team is idle, and elements before and after the rotated ones stay unchanged.
     const P partial{
-        .turn =
+        .rotation =
             {.rope = {.tokens = 7, .heads = 5, .head_dim = 96, .rotary = 64, .first = 16, .table_rows = 20},
              .kv_heads = 3,
              .pages = 12,
              .page_size = 1},
         .norm_w = kF};
-    const P woven{.turn = {.rope = {.tokens = 12,
-                                    .heads = 3,
-                                    .head_dim = 64,
-                                    .rotary = 24,
-                                    .first = 8,
-                                    .table_rows = 20,
-                                    .pairs = RopePairs::kInterleaved},
-                           .kv_heads = 2,
-                           .pages = 2,
-                           .page_size = 11}};
-    const P odd{.turn = {.rope = {.tokens = 41,
-                                  .heads = 6,
-                                  .head_dim = 17,
-                                  .rotary = 14,
-                                  .first = 2,
-                                  .table_rows = 50,
-                                  .x = kF},
-                         .kv_heads = 3,
-                         .pages = 7,
-                         .page_size = 13}};
+    const P woven{.rotation = {.rope = {.tokens = 12,
+                                        .heads = 3,
+                                        .head_dim = 64,
+                                        .rotary = 24,
+                                        .first = 8,
+                                        .table_rows = 20,
+                                        .pairs = RopePairs::kInterleaved},
+                               .kv_heads = 2,
+                               .pages = 2,
+                               .page_size = 11}};
+    const P odd{.rotation = {.rope = {.tokens = 41,
+                                      .heads = 6,
+                                      .head_dim = 17,
+                                      .rotary = 14,
+                                      .first = 2,
+                                      .table_rows = 50,
+                                      .x = kF},
+                             .kv_heads = 3,
+                             .pages = 7,
+                             .page_size = 13}};
     const P widest{
-        .turn = {.rope = {.tokens = 5, .heads = 2, .head_dim = 256, .rotary = 256, .table_rows = 9},
-                 .kv_heads = 1,
-                 .pages = 3,
-                 .page_size = 7}};
+        .rotation = {.rope = {.tokens = 5, .heads = 2, .head_dim = 256, .rotary = 256, .table_rows = 9},
+                     .kv_heads = 1,
+                     .pages = 3,
+                     .page_size = 7}};
     P wider = widest, one_lane = woven, two_lanes = f32, half_eights = partial;
-    wider.turn.rope.head_dim = 264;
-    one_lane.turn.rope.head_dim = one_lane.turn.rope.rotary = 8, one_lane.turn.rope.first = 0;
-    two_lanes.turn.rope.head_dim = two_lanes.turn.rope.rotary = 16;
-    half_eights.turn.rope.rotary = 56;
+    wider.rotation.rope.head_dim = 264;
+    one_lane.rotation.rope.head_dim = one_lane.rotation.rope.rotary = 8, one_lane.rotation.rope.first = 0;
+    two_lanes.rotation.rope.head_dim = two_lanes.rotation.rope.rotary = 16;
+    half_eights.rotation.rope.rotary = 56;
     std::vector<Case<QkNormRopeKvWrite>> out = {
         {of(qwen, 1), "Qwen3's heads, one token"},
         {qwen, "Qwen3's heads, beside each other", Fill::kNormal, apart},
@@ -78,10 +79,10 @@ struct Suite<QkNormRopeKvWrite> {
         {one_lane, "a head in one lane"},
         {two_lanes, "a head in two lanes"},
         {half_eights, "halves that end within eight elements"},
-        {{.turn = {.rope = {.tokens = 2, .heads = 1, .head_dim = 2, .rotary = 2, .table_rows = 1},
-                   .kv_heads = 1,
-                   .pages = 1,
-                   .page_size = 2}},
+        {{.rotation = {.rope = {.tokens = 2, .heads = 1, .head_dim = 2, .rotary = 2, .table_rows = 1},
+                       .kv_heads = 1,
+                       .pages = 1,
+                       .page_size = 2}},
          "the smallest of each"},
         {narrow(qwen), "e4m3", Fill::kNormal, apart},
         {narrow(f32), "f32 in e4m3", Fill::kNormal, apart},
@@ -100,8 +101,8 @@ struct Suite<QkNormRopeKvWrite> {
   static void fill(const QkNormRopeKvWrite::Problem& p, Fill fill, HostArgs<QkNormRopeKvWrite>& host,
                    Random& random) {
     const QkNormRopeKvWrite::Args& a = host.args();
-    fill_rope(p.turn.rope, fill, {.positions = a.positions, .table = a.table, .x = a.q}, random);
-    fill_kv_write(RopeKvWrite::write(p.turn), fill,
+    fill_rope(p.rotation.rope, fill, {.positions = a.positions, .table = a.table, .x = a.q}, random);
+    fill_kv_write(RopeKvWrite::write(p.rotation), fill,
                   {.k = a.k, .v = a.v, .slot_of = a.slot_of, .k_cache = a.k_cache, .v_cache = a.v_cache},
                   random);
     for (const Tensor* t : {&a.q, &a.k})
@@ -110,18 +111,18 @@ struct Suite<QkNormRopeKvWrite> {
   }
   // Two thirds of the problems have head sizes that are multiples of eight.
   static QkNormRopeKvWrite::Problem random(Random& r) {
-    QkNormRopeKvWrite::Problem p{.turn = {.rope = Suite<Rope>::random(r)}};
-    Rope::Problem& rope = p.turn.rope;
+    QkNormRopeKvWrite::Problem p{.rotation = {.rope = Suite<Rope>::random(r)}};
+    Rope::Problem& rope = p.rotation.rope;
     if (r.integer(0, 2) > 0) {
       rope.rotary = 16 * r.integer(1, 8);
       rope.first = 8 * r.integer(0, 4);
       rope.head_dim = rope.first + rope.rotary + 8 * r.integer(0, 14);
     }
-    p.turn.kv_heads = r.integer(0, 5);
-    p.turn.pages = r.integer(1, 9);
-    p.turn.page_size = r.integer(1, 20);
-    p.turn.settled = coin(r);
-    if (coin(r)) p.turn.cache = CacheType::kE4M3;
+    p.rotation.kv_heads = r.integer(0, 5);
+    p.rotation.pages = r.integer(1, 9);
+    p.rotation.page_size = r.integer(1, 20);
+    p.rotation.settled = coin(r);
+    if (coin(r)) p.rotation.cache = CacheType::kE4M3;
     p.eps = coin(r) ? 1e-6 : std::ldexp(1.0, static_cast<int>(r.integer(-101, 0)));
     p.norm_w = any_float(r);
     p.x_unaligned = r.integer(0, 3) == 0;

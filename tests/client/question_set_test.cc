@@ -215,8 +215,9 @@ TEST(ServerEval, TwoAreCompared) {
   EXPECT_EQ(compare_evals(a, a).value().p, 1);
   EXPECT_NE(comparison_text(c.value()).find("p           0.1250"), std::string::npos);
   const std::string other = path("c.json", eval_of({"11111"}, "third"));
-  EXPECT_NE(compare_evals(a, other).status().message.find("wanted the questions, --seed and --repeat of"),
-            std::string::npos);
+  EXPECT_NE(
+      compare_evals(a, other).status().message.find("wanted the questions, the seed and the repetitions of"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST(ServingMetrics, GoodputKeepsEveryBound) {
   EXPECT_EQ(good({}), 0);
   for (const char* wrong : {"ttft", "ttft:", "ttft:x", "itl:5", "ttft:-1", "ttft:5ms", ":5"})
     EXPECT_EQ(parse_goodput(std::vector<std::string>{wrong}).status().message,
-              std::string("--goodput: wanted ttft:MS, tpot:MS or e2el:MS, found '") + wrong + "'");
+              std::string("wanted ttft:MS, tpot:MS or e2el:MS, found '") + wrong + "'");
 }
 
 TEST(ServingBlock, Plain) {

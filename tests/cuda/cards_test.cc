@@ -51,14 +51,14 @@ TEST(CudaCards, AreNamedByTheirOperation) {
 TEST(CudaCards, NormsOfHeadsAreOneLaunchWithWhatFollowsThem) {
   using Op = QkNormRopeKvWrite;
   const std::string rows = "cuda.qk_norm_rope_kv_write.rows_sm90";
-  const Op::Problem qwen{.turn = {.rope = {.heads = 32, .head_dim = 128, .rotary = 128}, .kv_heads = 4},
+  const Op::Problem qwen{.rotation = {.rope = {.heads = 32, .head_dim = 128, .rotary = 128}, .kv_heads = 4},
                          .eps = 1e-6};
   for (const int64_t tokens : {1, 64, 1024, 16384}) {
     const Op::Problem p = Op::at_tokens(qwen, tokens);
     EXPECT_EQ(refusal<Op>(rows, p), "");
     const double norms = card<RmsNorm>("cuda.rms_norm.rows_sm90").cost_us(Op::queries(p), h200()) +
                          card<RmsNorm>("cuda.rms_norm.rows_sm90").cost_us(Op::keys(p), h200());
-    const double turn = card<RopeKvWrite>("cuda.rope_kv_write.rows_sm90").cost_us(p.turn, h200());
+    const double turn = card<RopeKvWrite>("cuda.rope_kv_write.rows_sm90").cost_us(p.rotation, h200());
     EXPECT_LT(card<Op>(rows).cost_us(p, h200()), norms + turn) << tokens;
   }
   const auto refuses = [&](auto change, const char* found) {
@@ -66,13 +66,13 @@ TEST(CudaCards, NormsOfHeadsAreOneLaunchWithWhatFollowsThem) {
     change(p);
     EXPECT_NE(refusal<Op>(rows, p).find(found), std::string::npos) << refusal<Op>(rows, p);
   };
-  refuses([](Op::Problem& p) { p.turn.rope.head_dim = 132; }, "head_dim=132");
-  refuses([](Op::Problem& p) { p.turn.rope.head_dim = 264; }, "head_dim=264");
-  refuses([](Op::Problem& p) { p.turn.rope.rotary = 64, p.turn.rope.first = 4; }, "first=4");
-  refuses([](Op::Problem& p) { p.turn.rope.rotary = 72; }, "rotary=72");
+  refuses([](Op::Problem& p) { p.rotation.rope.head_dim = 132; }, "head_dim=132");
+  refuses([](Op::Problem& p) { p.rotation.rope.head_dim = 264; }, "head_dim=264");
+  refuses([](Op::Problem& p) { p.rotation.rope.rotary = 64, p.rotation.rope.first = 4; }, "first=4");
+  refuses([](Op::Problem& p) { p.rotation.rope.rotary = 72; }, "rotary=72");
   refuses([](Op::Problem& p) { p.x_unaligned = true; }, "x_unaligned=1");
   Op::Problem woven = qwen;
-  woven.turn.rope.pairs = RopePairs::kInterleaved, woven.turn.rope.rotary = 72;
+  woven.rotation.rope.pairs = RopePairs::kInterleaved, woven.rotation.rope.rotary = 72;
   EXPECT_EQ(refusal<Op>(rows, woven), "");
 }
 

@@ -33,7 +33,7 @@ std::vector<int64_t> sums(const ExpertCounts& counts) {
 // Tokens of the prompts and of the answers but the last one's of each, which no step computes.
 int64_t computed(const std::vector<Request>& requests) {
   int64_t out = 0;
-  for (const Request& r : requests) out += std::ssize(r.prompt) + r.sampling.max_tokens - 1;
+  for (const Request& r : requests) out += std::ssize(r.prompt) + *r.sampling.max_tokens - 1;
   return out;
 }
 

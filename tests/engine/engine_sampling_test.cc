@@ -55,8 +55,8 @@ std::vector<double> adjusted(std::vector<double> x, const SamplingParams& s,
     const auto count = static_cast<double>(std::count(answer.begin(), answer.end(), id));
     const bool prompted = std::count(prompt.begin(), prompt.end(), id) > 0;
     if (prompted || count > 0)
-      logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
-    logit -= s.frequency_penalty * count + (count > 0 ? s.presence_penalty : 0);
+      logit = logit > 0 ? logit / s.repetition_penalty.value_or(1) : logit * s.repetition_penalty.value_or(1);
+    logit -= s.frequency_penalty.value_or(0) * count + (count > 0 ? s.presence_penalty.value_or(0) : 0);
   }
   return x;
 }
@@ -166,7 +166,7 @@ TEST_F(EngineSampling, AheadRecordedInChunksAndShortOfPagesGivesTheSameAnswers) 
   }
 }
 
-// A recording holds no list: steps with lists are launched, and leave recorded ones as they are.
+// Steps that request log probabilities are launched, not captured, and leave captured steps as they are.
 TEST_F(EngineSampling, StepsWithListsAreNotRecorded) {
   EngineOptions options = invariant();
   options.steps_ahead = 1, options.recorded_sequences = 8;
@@ -174,7 +174,7 @@ TEST_F(EngineSampling, StepsWithListsAreNotRecorded) {
   Request r{.prompt = {1, 2, 3}};
   r.sampling.max_tokens = 5, r.sampling.logprobs = 1;
   (void)run(*engine, {r});
-  r.sampling.logprobs = -1, r.sampling.presence_penalty = 1;
+  r.sampling.logprobs.reset(), r.sampling.presence_penalty = 1;
   (void)run(*engine, {r});
   EXPECT_EQ(engine->recordings(), 0);
   const auto plain = answers(invariant(), some_requests());
@@ -220,14 +220,14 @@ TEST_F(EngineSampling, RefusesWhatIsOutOfRange) {
     return added.ok() ? "" : added.status().message;
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const auto with = [&](double SamplingParams::*member, double value) {
+  const auto with = [&](std::optional<double> SamplingParams::*member, double value) {
     return refused([&](SamplingParams& s) { s.*member = value; });
   };
   EXPECT_EQ(with(&SamplingParams::repetition_penalty, 0), "repetition_penalty: wanted 0.01 to 100, found 0");
   EXPECT_NE(with(&SamplingParams::repetition_penalty, nan), "");
   EXPECT_EQ(with(&SamplingParams::frequency_penalty, 2.5), "frequency_penalty: wanted -2 to 2, found 2.5");
   EXPECT_EQ(with(&SamplingParams::presence_penalty, -3), "presence_penalty: wanted -2 to 2, found -3");
-  EXPECT_EQ(refused([](SamplingParams& s) { s.logprobs = 21; }), "logprobs: wanted -1 to 20, found 21");
+  EXPECT_EQ(refused([](SamplingParams& s) { s.logprobs = 21; }), "logprobs: wanted 0 to 20, found 21");
   const auto biased = [&](std::vector<std::pair<int32_t, float>> bias) {
     return refused([&](SamplingParams& s) { s.logit_bias = std::move(bias); });
   };

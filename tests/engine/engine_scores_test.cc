@@ -169,7 +169,7 @@ TEST_F(EngineScores, RefusesMoreThanThereAre) {
   r.sampling.prompt_logprobs = 21;
   const auto added = engine_of(*device_, model_, roomy())->add(r);
   ASSERT_FALSE(added.ok());
-  EXPECT_EQ(added.status().message, "prompt_logprobs: wanted -1 to 20, found 21");
+  EXPECT_EQ(added.status().message, "prompt_logprobs: wanted 0 to 20, found 21");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::vector<Request> long_requests() {
     r.sampling.temperature = n % 2 ? 0.8 : 0;
     r.sampling.seed = static_cast<uint64_t>(n);
     r.sampling.max_tokens = 40;
-    r.sampling.logprobs = n == 37 ? 5 : -1;
+    if (n == 37) r.sampling.logprobs = 5;
     out.push_back(r);
   }
   return out;

@@ -49,11 +49,11 @@ TEST(KernelRuns, AreAllThatAStepEnqueues) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const DecoderModel model(small_decoder());
   const std::vector<Request> filtered = filtered_requests().requests;
-  Request prompt = some_requests()[2], listed = some_requests()[1];
-  listed.sampling.logprobs = 3;
+  Request prompt = some_requests()[2], with_logprobs = some_requests()[1];
+  with_logprobs.sampling.logprobs = 3;
   const StepCase cases[] = {{some_requests(), 2, "prompts, one in part"},
                             {{prompt}, 2, "one prompt"},
-                            {{listed}, 2, "a list of log probabilities"},
+                            {{with_logprobs}, 2, "a list of log probabilities"},
                             {adjusted_requests(), 3, "penalties and biases"},
                             {filtered, 4, "filters beside them"}};
   for (const StepCase& c : cases) {
@@ -101,9 +101,9 @@ TEST(KernelRuns, OfGreedyStepsHaveNoLogits) {
   greedy.sampling.temperature = 0, greedy.sampling.max_tokens = 5;
   Request other = greedy;
   other.prompt = {2, 7, 1};
-  Request drawn = other, listed = other, biased = other;
-  drawn.sampling.temperature = 1;
-  listed.sampling.logprobs = 2;
+  Request sampled = other, with_logprobs = other, biased = other;
+  sampled.sampling.temperature = 1;
+  with_logprobs.sampling.logprobs = 2;
   biased.sampling.logit_bias = {{3, 1.f}};
   constexpr const char *kGreedy = "cpu.linear_argmax.own", *kSample = "cpu.sample.scan";
   for (const int64_t recorded : {0, 8}) {
@@ -116,7 +116,7 @@ TEST(KernelRuns, OfGreedyStepsHaveNoLogits) {
       return out;
     };
     for (const auto& [beside, alike] : std::vector<std::pair<Request, bool>>{
-             {other, true}, {drawn, false}, {listed, false}, {biased, false}}) {
+             {other, true}, {sampled, false}, {with_logprobs, false}, {biased, false}}) {
       std::map<std::string, int64_t> runs, plain;
       EXPECT_EQ(answers(beside, 1, &runs), answers(beside, 0, &plain));
       EXPECT_EQ(plain[kGreedy], 0);

@@ -48,7 +48,7 @@ void check(const ApiRequest& r) {
   for (const Prompt& prompt : r.prompts)
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt))
       for (const int32_t id : *ids) require(id >= 0 && id < kLimits.vocab);
-  const RequestSampling& s = r.sampling;
+  const SamplingParams& s = r.sampling;
   require(!s.temperature || (*s.temperature >= 0 && *s.temperature <= kLimits.temperature_max));
   require(!s.top_p || (*s.top_p >= 0 && *s.top_p <= 1));
   require(!s.top_k || *s.top_k >= 0);

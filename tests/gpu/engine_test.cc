@@ -198,7 +198,7 @@ TEST_F(EngineGpu, CountsTheTokensOfExpertsWhateverWayTheStepsTake) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const std::vector<Request> requests = some_requests(1000);
   int64_t computed = 0;
-  for (const Request& r : requests) computed += std::ssize(r.prompt) + r.sampling.max_tokens - 1;
+  for (const Request& r : requests) computed += std::ssize(r.prompt) + *r.sampling.max_tokens - 1;
   const auto answers = run(*engine(*random_, invariant(several())), requests);
   std::vector<int64_t> wanted;
   for (const auto& [ahead, recorded, piece] :

@@ -46,13 +46,13 @@ TEST_F(GpuQkNorm, BitsAreThoseOfTheOperationsInTurn) {
     const Op::Problem& p = test.problem;
     const auto plan = make_plan<Op>(gpu(), p, {.force = kKernel});
     // A CTA sums a row with a single head.
-    if (!plan.ok() || p.turn.rope.heads == 1 || p.turn.kv_heads == 1) continue;
+    if (!plan.ok() || p.rotation.rope.heads == 1 || p.rotation.kv_heads == 1) continue;
     ++ran;
     const Bytes at_once = after(p, [&](const Op::Args& a) { return plan.value().run(a, {}, stream()); });
     const Bytes in_turn = after(p, [&](const Op::Args& a) {
       SLUICE_TRY(run_part<RmsNorm>(Op::queries(p), Op::queries(a)));
       SLUICE_TRY(run_part<RmsNorm>(Op::keys(p), Op::keys(a)));
-      return run_part<RopeKvWrite>(p.turn, a);
+      return run_part<RopeKvWrite>(p.rotation, a);
     });
     EXPECT_TRUE(at_once == in_turn) << test.why;
   }

@@ -251,10 +251,11 @@ TEST(GraphRuns, HeadsAreNormedTurnedAndStoredWhereTheModelNormsThem) {
   EXPECT_TRUE(run_of("qwen3-235b-a22b").has_value());
   const auto found = run_of("qwen3-30b-a3b");
   ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(std::pair(found->turn.rope.heads, found->turn.kv_heads), std::pair(int64_t{32}, int64_t{4}));
-  EXPECT_EQ(found->turn.rope.head_dim, 128);
+  EXPECT_EQ(std::pair(found->rotation.rope.heads, found->rotation.kv_heads),
+            std::pair(int64_t{32}, int64_t{4}));
+  EXPECT_EQ(found->rotation.rope.head_dim, 128);
   EXPECT_EQ(found->eps, 1e-6);
-  EXPECT_TRUE(found->turn.settled);
+  EXPECT_TRUE(found->rotation.settled);
   EXPECT_FALSE(found->x_unaligned);
 }
 

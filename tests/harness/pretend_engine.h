@@ -40,15 +40,16 @@ inline uint64_t prefix_of(const std::vector<int32_t>& tokens) {
 }
 
 // The sample of a request after `tokens`: one of a few tokens, so that answers are often equal.
-inline int32_t drawn_behind(const std::vector<int32_t>& tokens, const SamplingParams& p, int64_t number) {
-  return static_cast<int32_t>((prefix_of(tokens) >> 32 ^ p.seed * 31 ^ static_cast<uint64_t>(number)) % 3);
+inline int32_t sample_behind(const std::vector<int32_t>& tokens, const SamplingParams& p, int64_t number) {
+  return static_cast<int32_t>(
+      (prefix_of(tokens) >> 32 ^ p.seed.value_or(0) * 31 ^ static_cast<uint64_t>(number)) % 3);
 }
 
 inline std::vector<int32_t> answer_alone(const Request& request, int64_t positions) {
   std::vector<int32_t> tokens = request.prompt, answer;
   const SamplingParams& p = request.sampling;
   while (static_cast<int64_t>(tokens.size()) < positions) {
-    answer.push_back(drawn_behind(tokens, p, static_cast<int64_t>(answer.size())));
+    answer.push_back(sample_behind(tokens, p, static_cast<int64_t>(answer.size())));
     tokens.push_back(answer.back());
     if (static_cast<int64_t>(answer.size()) == p.max_tokens) break;
     if (std::count(p.stop_token_ids.begin(), p.stop_token_ids.end(), answer.back())) break;
@@ -91,7 +92,7 @@ class PretendEngine {
       for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler.take_back(in_flight_.back().chunks);
       return {};
     }
-    const auto out = scheduler.accept(in_flight_.front().chunks, in_flight_.front().drawn);
+    const auto out = scheduler.accept(in_flight_.front().chunks, in_flight_.front().sampled);
     in_flight_.pop_front();
     return out;
   }
@@ -113,7 +114,7 @@ class PretendEngine {
  private:
   struct Step {
     std::vector<Chunk> chunks;
-    std::vector<GeneratedToken> drawn;
+    std::vector<GeneratedToken> sampled;
   };
   // Groups of layers share the pages, but store different values.
   uint64_t& slot(const Sequence& s, size_t group, int64_t position) {
@@ -138,7 +139,7 @@ class PretendEngine {
     ASSERT_LE(std::ssize(step->chunks), bounds_.sequences);
     for (const Chunk& c : step->chunks) {
       auto& tokens = known.emplace_back(c.sequence->tokens);
-      if (c.taken) tokens.push_back(last_drawn_.at(static_cast<size_t>(*c.taken)).id);
+      if (c.taken) tokens.push_back(last_sampled_.at(static_cast<size_t>(*c.taken)).id);
       tokens.insert(tokens.end(), c.drafts.begin(), c.drafts.end());
       ASSERT_GE(static_cast<int64_t>(tokens.size()), c.first + c.count);
     }
@@ -161,15 +162,15 @@ class PretendEngine {
       const Chunk& c = step->chunks[i];
       const auto& tokens = known[i];
       expect_written(c, tokens, c.first + c.count);
-      if (!c.drawn) continue;
-      ASSERT_EQ(*c.drawn, static_cast<int64_t>(step->drawn.size()));
+      if (!c.sampled) continue;
+      ASSERT_EQ(*c.sampled, static_cast<int64_t>(step->sampled.size()));
       for (int64_t row = 0; row < c.rows(); ++row) {
         const std::vector<int32_t> seen(tokens.begin(),
                                         tokens.begin() + c.first + c.count - c.rows() + 1 + row);
-        step->drawn.push_back({.id = drawn_behind(seen, c.sequence->sampling, c.number + row)});
+        step->sampled.push_back({.id = sample_behind(seen, c.sequence->sampling, c.number + row)});
       }
     }
-    last_drawn_ = step->drawn;
+    last_sampled_ = step->sampled;
   }
   static int64_t rows_of(const std::vector<Chunk>& chunks) {
     int64_t rows = 0;
@@ -181,7 +182,7 @@ class PretendEngine {
   void drop_ended() {
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };
     while (!in_flight_.empty() && std::ranges::all_of(in_flight_.front().chunks, ended)) {
-      (void)scheduler.accept(in_flight_.front().chunks, in_flight_.front().drawn);
+      (void)scheduler.accept(in_flight_.front().chunks, in_flight_.front().sampled);
       in_flight_.pop_front();
     }
   }
@@ -190,7 +191,7 @@ class PretendEngine {
   std::vector<int64_t> windows_;
   size_t ahead_;
   std::vector<uint64_t> slots_;
-  std::vector<GeneratedToken> last_drawn_;
+  std::vector<GeneratedToken> last_sampled_;
   std::vector<Chunk> chunks_;
   std::deque<Step> in_flight_;
 };

@@ -179,7 +179,7 @@ TEST(DeepSeekV3, RefusesByKey) {
   EXPECT_EQ(error_of_v3([](Json& c) { c.erase("q_lora_rank"); }),
             "config.json: q_lora_rank: wanted a value, found no such key");
   EXPECT_EQ(error_of_v3([](Json& c) { c["qk_rope_head_dim"] = 63; }),
-            "config.json: qk_rope_head_dim: wanted an even number (pairs turn together), found 63");
+            "config.json: qk_rope_head_dim: wanted an even number (elements rotate in pairs), found 63");
   EXPECT_EQ(error_of_v3([](Json& c) { c["num_key_value_heads"] = 8; }),
             "config.json: num_key_value_heads: wanted num_attention_heads = 128, found 8");
   EXPECT_EQ(error_of_v3([](Json& c) { c["kv_lora_rank"] = 1000; }),

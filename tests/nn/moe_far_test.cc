@@ -22,9 +22,9 @@ TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
   const auto loaded = model.load(target());
   const auto cpu = cpu::open_device({.threads = 2}).value();
   const auto here = model.load(*cpu);
-  const auto apart = MoeApart::plan(target(), loaded->config(), 9);
+  const auto offloaded = OffloadedMoe::plan(target(), loaded->config(), 9);
   const auto near = Moe::plan(*cpu, here->config(), 9);
-  ASSERT_TRUE(apart.ok() && near.ok()) << apart.status().message << near.status().message;
+  ASSERT_TRUE(offloaded.ok() && near.ok()) << offloaded.status().message << near.status().message;
   const auto scratch = OwnedTensor::make(
       *cpu, slot("", Role::kIn, DType::kU8, {static_cast<int64_t>(near.value()->workspace_bytes())}), "test");
   ASSERT_TRUE(scratch.ok());
@@ -40,7 +40,7 @@ TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
       EXPECT_TRUE(status.ok()) << status.message;
       return numbers_of(y);
     };
-    const auto got = call([&](const MoeIo& io) { return apart.value()->forward(io, loaded->weights()); });
+    const auto got = call([&](const MoeIo& io) { return offloaded.value()->forward(io, loaded->weights()); });
     const auto want = call([&](const MoeIo& io) {
       const Workspace workspace{scratch.value().view().as<std::byte>(), near.value()->workspace_bytes()};
       return near.value()->forward(io, here->weights(), workspace, cpu->stream());
@@ -53,14 +53,14 @@ TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
   }
   auto x = random_rows(10, config.hidden, 3);
   const Tensor many = make_tensor(x.data(), DType::kBF16, {10, config.hidden});
-  const Status status =
-      apart.value()->forward({.x = many, .residual = many, .token_ids = {}, .y = many}, loaded->weights());
+  const Status status = offloaded.value()->forward({.x = many, .residual = many, .token_ids = {}, .y = many},
+                                                   loaded->weights());
   EXPECT_NE(status.message.find("offloaded moe: wanted 0 to 9 tokens (the plan's bound), found 10"),
             std::string::npos)
       << status.message;
   const Tensor few = make_tensor(x.data(), DType::kBF16, {4, config.hidden});
   const Status without =
-      apart.value()->forward({.x = few, .residual = {}, .token_ids = {}, .y = few}, loaded->weights());
+      offloaded.value()->forward({.x = few, .residual = {}, .token_ids = {}, .y = few}, loaded->weights());
   EXPECT_NE(without.message.find("offloaded moe: residual"), std::string::npos) << without.message;
 }
 

@@ -13,16 +13,16 @@ INSTANTIATE_TYPED_TEST_SUITE_P(QkNormRopeKvWrite, Conformance, QkNormRopeKvWrite
 // 3 and 4 in every second element have the mean square 12.5. At position 1 each pair turns by a right angle: (3, 4) becomes (-4, 3).
 // The second token has no position, and the third one no slot.
 TEST(QkNormRopeKvWriteByHand, NormsThenTurnsThenStores) {
-  const QkNormRopeKvWrite::Problem p{.turn = {.rope = {.tokens = 3,
-                                                       .heads = 2,
-                                                       .head_dim = 16,
-                                                       .rotary = 16,
-                                                       .table_rows = 2,
-                                                       .pairs = RopePairs::kInterleaved,
-                                                       .x = DType::kF32},
-                                              .kv_heads = 1,
-                                              .pages = 2,
-                                              .page_size = 2},
+  const QkNormRopeKvWrite::Problem p{.rotation = {.rope = {.tokens = 3,
+                                                           .heads = 2,
+                                                           .head_dim = 16,
+                                                           .rotary = 16,
+                                                           .table_rows = 2,
+                                                           .pairs = RopePairs::kInterleaved,
+                                                           .x = DType::kF32},
+                                                  .kv_heads = 1,
+                                                  .pages = 2,
+                                                  .page_size = 2},
                                      .eps = 0x1p-100};
   HostArgs<QkNormRopeKvWrite> host(p, Spread::kContiguous);
   const QkNormRopeKvWrite::Args& a = host.args();
@@ -57,7 +57,7 @@ TEST(QkNormRopeKvWriteByHand, NormsThenTurnsThenStores) {
 
 // Rows of three dimensions, too, begin at multiples of 16 bytes unless the problem says otherwise.
 TEST(QkNormRopeKvWriteContract, RowsBeginWhereTheProblemSays) {
-  QkNormRopeKvWrite::Problem p{.turn = {.rope = {.tokens = 2, .heads = 2}, .kv_heads = 1}};
+  QkNormRopeKvWrite::Problem p{.rotation = {.rope = {.tokens = 2, .heads = 2}, .kv_heads = 1}};
   HostArgs<QkNormRopeKvWrite> host(p, Spread::kStridedRows);
   QkNormRopeKvWrite::Args a = host.args();
   EXPECT_TRUE(check_args<QkNormRopeKvWrite>(p, a, Backend::kCpu).ok());
@@ -73,9 +73,9 @@ TEST(QkNormRopeKvWriteContract, RowsBeginWhereTheProblemSays) {
 TEST(QkNormRopeKvWriteContract, BoundsAreRefusedByName) {
   QkNormRopeKvWrite::Problem p;
   EXPECT_TRUE(QkNormRopeKvWrite::validate(p).accepted()) << QkNormRopeKvWrite::validate(p).line();
-  p.turn.kv_heads = 2000;
+  p.rotation.kv_heads = 2000;
   EXPECT_EQ(QkNormRopeKvWrite::validate(p).line(), "needs kv_heads from 1 to 1024; kv_heads=2000");
-  p.turn.kv_heads = 1, p.eps = 0;
+  p.rotation.kv_heads = 1, p.eps = 0;
   EXPECT_NE(QkNormRopeKvWrite::validate(p).line().find("eps"), std::string::npos);
   p.eps = 1e-6, p.norm_w = DType::kI32;
   EXPECT_FALSE(QkNormRopeKvWrite::validate(p).accepted());

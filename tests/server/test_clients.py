@@ -211,7 +211,7 @@ class AgainstFake(Files):
             self.assertEqual(asked["body"]["max_tokens"], 1)
         self.fake.log.clear()
         for bad, said in (("[1]", "--extra-body: wanted an object, found "), ("{", "--extra-body: wanted JSON"),
-                          ('{"stream": false}', "--extra-body: wanted only fields that no flag sets, found 'stream'"),
+                          ('{"stream": false}', "--extra-body: wanted only fields that no other option sets, found 'stream'"),
                           ('{"max_tokens": 3}', "found 'max_tokens'"), ('{"prompt": 3}', "found 'prompt'")):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, "--extra-body", bad, status=2)[1])
         self.assertIn("found 'ignore_eos'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--ignore-eos", "--extra-body",

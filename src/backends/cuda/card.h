@@ -19,7 +19,7 @@ Status no_kernel(const typename Op::Problem&, const typename Op::Args&, Workspac
 
 // The error of a build without kernels: what is missing, and what to do.
 inline constexpr std::string_view kNoKernels =
-    "this build has no CUDA kernels, only their cards; \"./dev gpu\" builds them (by hand: cmake "
+    "this build has no CUDA kernels, only their descriptors; \"./dev gpu\" builds them (by hand: cmake "
     "-DSLUICE_CUDA=ON)";
 template <class Op>
 Status not_compiled(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) {

@@ -4,9 +4,10 @@
 
 namespace sluice {
 
-Result<std::unique_ptr<MoeApart>> MoeApart::plan(Device& device, const MoeConfig& config, int64_t tokens_max,
-                                                 const Policy& policy, const MoeBackend& backend) {
-  std::unique_ptr<MoeApart> out(new MoeApart(device));
+Result<std::unique_ptr<OffloadedMoe>> OffloadedMoe::plan(Device& device, const MoeConfig& config,
+                                                         int64_t tokens_max, const Policy& policy,
+                                                         const MoeBackend& backend) {
+  std::unique_ptr<OffloadedMoe> out(new OffloadedMoe(device));
   auto moe = Moe::plan(device, config, tokens_max, policy, backend);
   if (!moe.ok()) return moe.status();
   out->moe_ = std::move(moe).value();
@@ -23,7 +24,7 @@ Result<std::unique_ptr<MoeApart>> MoeApart::plan(Device& device, const MoeConfig
   return out;
 }
 
-Status MoeApart::forward(const MoeIo& io, const MoeWeights& weights, KernelRuns* runs) {
+Status OffloadedMoe::forward(const MoeIo& io, const MoeWeights& weights, KernelRuns* runs) {
   const Stream stream = device_.stream();
   const int64_t tokens = io.x.shape[0];
   if (tokens > moe_->tokens_max())

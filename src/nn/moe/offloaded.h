@@ -15,11 +15,12 @@ struct MoeSite {
   MoeBackend backend = {};
 };
 
-class MoeApart {
+class OffloadedMoe {
  public:
   // Plans like Moe::plan on `device`, and allocates memory there for the inputs and outputs of a call.
-  static Result<std::unique_ptr<MoeApart>> plan(Device& device, const MoeConfig& config, int64_t tokens_max,
-                                                const Policy& policy = {}, const MoeBackend& backend = {});
+  static Result<std::unique_ptr<OffloadedMoe>> plan(Device& device, const MoeConfig& config,
+                                                    int64_t tokens_max, const Policy& policy = {},
+                                                    const MoeBackend& backend = {});
   const Moe& moe() const { return *moe_; }
   // Moe::forward with io in host memory, rows contiguous, and weights on the device: copies io to the
   // device, waits for the result, and copies y (and captured) back. Therefore it cannot be captured, and
@@ -27,7 +28,7 @@ class MoeApart {
   Status forward(const MoeIo& io, const MoeWeights& weights, KernelRuns* runs = nullptr);
 
  private:
-  explicit MoeApart(Device& device) : device_(device) {}
+  explicit OffloadedMoe(Device& device) : device_(device) {}
 
   Device& device_;
   std::unique_ptr<Moe> moe_;

@@ -166,7 +166,7 @@ std::string HttpLoop::url() const {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options, HttpService& service) {
   if (options.host.empty())
-    return invalid("--host: wanted an address or a name, found ''");  // would listen on all addresses
+    return invalid("host: wanted an address or a name, found ''");  // would listen on all addresses
   auto loop = std::make_unique<HttpLoop>(options, service);
   SLUICE_TRY(loop->open());
   return std::unique_ptr<HttpServer>(std::move(loop));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "server/setting_names.h"
 
 namespace sluice {
 
@@ -47,7 +48,7 @@ enum class ClientLoss : uint8_t {
   kNoMemory,  // memory for the answer ran out
 };
 
-const char* text(ClientLoss how);  // for the log
+std::string text(ClientLoss how, const SettingNames& names);  // for the log
 
 class HttpConnection;
 
@@ -103,6 +104,7 @@ struct HttpOptions {
   double read_timeout = 30;   // seconds to receive a whole request
   double write_timeout = 60;  // seconds without any byte sent
   double idle_timeout = 120;  // seconds between requests
+  SettingNames names = {};
 };
 
 class HttpServer {

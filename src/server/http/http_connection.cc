@@ -154,7 +154,8 @@ void HttpConnection::count_body() {
   counted_ += more;
   if (loop_.pending()->add(more) || last_) return;
   refuse(503, "request: wanted at most " + std::to_string(loop_.pending()->most()) +
-                  " bytes of all that are being read (--max-pending-bytes), found more; try again later");
+                  " bytes of all that are being read (" + loop_.options().names.max_pending_bytes +
+                  "), found more; try again later");
 }
 
 void HttpConnection::take_request() {
@@ -285,18 +286,25 @@ void HttpConnection::lose(ClientLoss how) noexcept {
     exchange->on_loss(how);
   } else if (!exchange && was_open && unread() > 0) {
     has_memory_for([&] {
-      loop_.service().log(last_id_, std::string(text(how)) + ": " + std::to_string(unread()) +
+      loop_.service().log(last_id_, text(how, loop_.options().names) + ": " + std::to_string(unread()) +
                                         " bytes of the whole answer were not read");
     });
   }
 }
 
-const char* text(ClientLoss how) {
-  constexpr const char* kWords[] = {
-      "client gone", "client too slow",
-      "unsent answers exceeded --max-pending-bytes, and this one was the largest",
-      "no memory for the answer"};
-  return kWords[static_cast<size_t>(how)];
+std::string text(ClientLoss how, const SettingNames& names) {
+  switch (how) {
+    case ClientLoss::kClosed:
+      return "client gone";
+    case ClientLoss::kTooSlow:
+      return "client too slow";
+    case ClientLoss::kTooLarge:
+      return std::string("unsent answers exceeded ") + names.max_pending_bytes +
+             ", and this one was the largest";
+    case ClientLoss::kNoMemory:
+      break;
+  }
+  return "no memory for the answer";
 }
 
 void HttpConnection::close() {

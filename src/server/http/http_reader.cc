@@ -106,8 +106,8 @@ HttpReader::State HttpReader::read(std::string* input) {
     const size_t used = parser_->put(asio::buffer(*input), error);
     input->erase(0, used);
     if (error == http::error::body_limit)
-      return refuse(413, "body: wanted at most " + std::to_string(options_.max_body_bytes) +
-                             " bytes (--max-body-bytes), found more");
+      return refuse(413, "body: wanted at most " + std::to_string(options_.max_body_bytes) + " bytes (" +
+                             options_.names.max_body_bytes + "), found more");
     if (error == http::error::header_limit)
       return refuse(
           431, "headers: wanted at most " + std::to_string(options_.max_header_bytes) + " bytes, found more");

@@ -120,7 +120,7 @@ void read_stream(ApiFields* fields, ApiRequest* out) {
 }
 
 // {"50256": -100}
-void read_bias(ApiFields* fields, const ApiLimits& limits, RequestSampling* out) {
+void read_bias(ApiFields* fields, const ApiLimits& limits, SamplingParams* out) {
   const auto at = fields->take("logit_bias");
   if (!at) return;
   if (!at->value().is_object()) return fields->fail(*at, "an object of token ids and biases");
@@ -143,7 +143,7 @@ void read_bias(ApiFields* fields, const ApiLimits& limits, RequestSampling* out)
   }
 }
 
-void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_least, RequestSampling* out) {
+void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_least, SamplingParams* out) {
   out->temperature = fields->number("temperature", 0, limits.temperature_max);
   out->top_p = fields->number("top_p", 0, 1);
   out->min_p = fields->number("min_p", 0, 1);
@@ -170,7 +170,7 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_le
 }
 
 // {"logprobs": true, "top_logprobs": 5}
-void read_chat_logprobs(ApiFields* fields, const ApiLimits& limits, RequestSampling* out) {
+void read_chat_logprobs(ApiFields* fields, const ApiLimits& limits, SamplingParams* out) {
   const bool wanted = fields->boolean("logprobs", false);
   const auto top = fields->integer("top_logprobs", 0, limits.logprobs_max);
   if (wanted) out->logprobs = top.value_or(0);

@@ -11,8 +11,8 @@
 #include <variant>
 #include <vector>
 
-#include "chat/sampling.h"
 #include "chat/stop_matcher.h"
+#include "engine/request.h"
 #include "grammar/grammar.h"
 #include "text/chat_message.h"
 #include "text/tokenizer/tokenizer.h"
@@ -88,7 +88,7 @@ struct ApiRequest {
   bool echo = false;
   Specials specials = Specials::kAsText;  // how prompts treat the text of special tokens
 
-  RequestSampling sampling = {};                // max_tokens 0: the answer is only the echoed prompt
+  SamplingParams sampling = {};                 // max_tokens 0: the answer is only the echoed prompt
   std::optional<GrammarSource> structure = {};  // what the answer must match; of a chat: its final message
   std::string structure_field = {};             // the field that requests it
   std::optional<ResponseFormat> response_format = {};  // shown to the model in a chat's prompt

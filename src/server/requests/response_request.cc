@@ -142,7 +142,7 @@ void read_metadata(ApiFields* fields) {
 }
 
 void read_include(ApiFields* fields, const ApiLimits& limits, ApiRequest* request) {
-  RequestSampling* out = &request->sampling;
+  SamplingParams* out = &request->sampling;
   const auto top = fields->integer("top_logprobs", 0, limits.logprobs_max);
   if (const auto at = fields->take("include")) {
     if (!at->value().is_array()) return fields->fail(*at, "an array of strings");

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kEach = 8, kWarp = 32;  // elements per lane
 
 Refusal supports(const QkNormRopeKvWrite::Problem& p, const DeviceInfo& d) {
-  const Rope::Problem& rope = p.turn.rope;
+  const Rope::Problem& rope = p.rotation.rope;
   Refusal r;
   need_sm90(r, d);
   need_multiple(r, "head_dim", rope.head_dim, kEach, "eight elements of a lane");
@@ -178,8 +178,8 @@ Kernel kernel_for(RopePairs pairs) {
 }
 template <class X, class W>
 Kernel kernel_for(const QkNormRopeKvWrite::Problem& p) {
-  return p.turn.cache == CacheType::kE4M3 ? kernel_for<X, W, E4M3>(p.turn.rope.pairs)
-                                          : kernel_for<X, W, X>(p.turn.rope.pairs);
+  return p.rotation.cache == CacheType::kE4M3 ? kernel_for<X, W, E4M3>(p.rotation.rope.pairs)
+                                              : kernel_for<X, W, X>(p.rotation.rope.pairs);
 }
 template <class X>
 Kernel kernel_for(const QkNormRopeKvWrite::Problem& p) {
@@ -188,7 +188,7 @@ Kernel kernel_for(const QkNormRopeKvWrite::Problem& p) {
 
 Status Launcher::enqueue(const QkNormRopeKvWrite::Problem& p, const QkNormRopeKvWrite::Args& a, Workspace,
                          Stream stream) {
-  const Rope::Problem& rope = p.turn.rope;
+  const Rope::Problem& rope = p.rotation.rope;
   if (rope.tokens == 0) return {};
   const auto lanes = std::bit_ceil(static_cast<uint64_t>(rope.head_dim / kEach));
   const Parameters parameters{.positions = a.positions.as<const int32_t>(),
@@ -205,17 +205,17 @@ Status Launcher::enqueue(const QkNormRopeKvWrite::Problem& p, const QkNormRopeKv
                               .k_stride = a.k.stride[0],
                               .v_stride = a.v.stride[0],
                               .table_rows = rope.table_rows,
-                              .slots = p.turn.pages * p.turn.page_size,
+                              .slots = p.rotation.pages * p.rotation.page_size,
                               .heads = static_cast<int>(rope.heads),
-                              .kv_heads = static_cast<int>(p.turn.kv_heads),
+                              .kv_heads = static_cast<int>(p.rotation.kv_heads),
                               .head_dim = static_cast<int>(rope.head_dim),
-                              .page_size = static_cast<int>(p.turn.page_size),
+                              .page_size = static_cast<int>(p.rotation.page_size),
                               .half = static_cast<int>(rope.rotary / 2),
                               .first = static_cast<int>(rope.first),
                               .team_bits = std::countr_zero(lanes),
                               .eps = static_cast<float>(p.eps),
-                              .settled = p.turn.settled};
-  const int64_t threads = (rope.heads + 2 * p.turn.kv_heads) * static_cast<int64_t>(lanes);
+                              .settled = p.rotation.settled};
+  const int64_t threads = (rope.heads + 2 * p.rotation.kv_heads) * static_cast<int64_t>(lanes);
   const int64_t ctas = (threads + kThreads - 1) / kThreads;
   const Launch how{.grid = {static_cast<unsigned>(rope.tokens), static_cast<unsigned>(ctas), 1},
                    .block = {kThreads, 1, 1},

@@ -12,7 +12,7 @@ namespace sluice::cuda {
 
 // C: element type of the caches. Whole heads are rotated, with pairs half a head apart.
 template <class C>
-struct TurnedOut {
+struct RotatedOut {
   using B16 = __nv_bfloat16;
 
   const B16* bias;  // may be null
@@ -29,7 +29,7 @@ struct TurnedOut {
     int position, slot;  // -1: absent
 
     // Waits for the previous launch, unless positions and slots are settled.
-    __device__ __forceinline__ Token(const TurnedOut& out, int token) : position(-1), slot(-1) {
+    __device__ __forceinline__ Token(const RotatedOut& out, int token) : position(-1), slot(-1) {
       if (!out.settled) tile::wait_for_previous();
       if (token >= out.tokens) return;
       const int at = out.positions[token], to = out.slot_of[token];
@@ -66,7 +66,7 @@ struct TurnedOut {
 };
 
 template <class C>
-TurnedOut<C> turned_out(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a) {
+RotatedOut<C> rotated_out(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a) {
   const Rope::Problem& rope = p.rope.rope;
   using B16 = __nv_bfloat16;
   return {.bias = p.bias ? a.bias.as<const B16>() : nullptr,

@@ -80,7 +80,7 @@ struct TurnedEnd {
     CUtensorMap fours, ones;
     tile::Divisor quads;  // quads in half a head
   };
-  struct Out : TurnedOut<C> {
+  struct Out : RotatedOut<C> {
     tile::Divisor quads;
   };
 
@@ -114,8 +114,8 @@ struct TurnedEnd {
     uint4 angles[2][N / 2];
 
     __device__ __forceinline__ Turn() = default;
-    __device__ __forceinline__ Turn(const Out& out, const typename TurnedOut<C>::Token (&tokens)[2], int quad,
-                                    int pairs_on) {
+    __device__ __forceinline__ Turn(const Out& out, const typename RotatedOut<C>::Token (&tokens)[2],
+                                    int quad, int pairs_on) {
       head = quad / out.quads, pair = (quad - head * out.quads) * kQuad + pairs_on;
 #pragma unroll
       for (int i = 0; i < N; ++i)
@@ -133,7 +133,7 @@ struct TurnedEnd {
       return head < out.heads + 2 * out.kv_heads;
     }
     // sums: the sums of one row.
-    __device__ __forceinline__ void store(const Out& out, const typename TurnedOut<C>::Token& token, int row,
+    __device__ __forceinline__ void store(const Out& out, const typename RotatedOut<C>::Token& token, int row,
                                           int half, const float (&sums)[N]) const {
       float value[N];
 #pragma unroll
@@ -185,7 +185,7 @@ struct TurnedEnd {
 
    private:
     int row_;
-    typename TurnedOut<C>::Token tokens_[2];
+    typename RotatedOut<C>::Token tokens_[2];
     Turn<8> fours_[std::max(Of::kFours, 1)];
     Turn<2> ones_[std::max(Of::kOnes, 1)];
   };
@@ -204,7 +204,7 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
       .fours = {}, .ones = {}, .quads = tile::Divisor(static_cast<int>(head_dim / 2) / kQuad)};
   SLUICE_TRY(tile::map_pairs(w.fours, a.w, head_dim));
   SLUICE_TRY(tile::map_halves(w.ones, a.w, head_dim, kQuad));
-  const typename End::Out out{turned_out<C>(p, a), w.quads};
+  const typename End::Out out{rotated_out<C>(p, a), w.quads};
   return shares::launch_shares<End>(qkv_rope_kv_write_shares_sm90.name, QkvRopeKvWrite::project(p), of, a.x,
                                     w, out, to);
 }

@@ -70,7 +70,7 @@ struct TurnedEnd {
     tile::Divisor eights;  // groups of eight features in half a head
   };
   static constexpr bool kEights = false;
-  struct Out : TurnedOut<C> {
+  struct Out : RotatedOut<C> {
     tile::Divisor eights;
   };
 
@@ -81,9 +81,9 @@ struct TurnedEnd {
     tile::copy_box_by(policy, to, w.halves, k, unit - head * w.eights, head, full);
   }
 
-  struct Token : TurnedOut<C>::Token {
+  struct Token : RotatedOut<C>::Token {
     __device__ __forceinline__ explicit Token(const Out& out)
-        : TurnedOut<C>::Token(out, stream::token_of_thread()) {}
+        : RotatedOut<C>::Token(out, stream::token_of_thread()) {}
   };
 
   // The element of this thread. Lanes r and r + 8 of a half-warp hold the two features of a pair.
@@ -134,7 +134,7 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
                        .eights = tile::Divisor(static_cast<int>(head_dim / 2) / stream::kEight)};
   SLUICE_TRY(tile::map_halves(w.halves, a.w, head_dim, stream::kEight));
   typename End::Out out{};
-  static_cast<TurnedOut<C>&>(out) = turned_out<C>(p, a);
+  static_cast<RotatedOut<C>&>(out) = rotated_out<C>(p, a);
   out.eights = w.eights;
   return stream::launch_stream<End>(qkv_rope_kv_write_stream_sm90.name, QkvRopeKvWrite::project(p), of, a.x,
                                     w, out, to);
