@@ -64,7 +64,8 @@ class ChatFormat {
   virtual bool is_frame(int32_t id) const { return tokenizer().is_special(id); }
 
   virtual std::vector<int32_t> stop_tokens() const = 0;  // end an answer, in addition to the model's own
-  virtual int32_t end_token() const = 0;                 // ends a complete text
+  // Ends a complete text; none: the model has no special token for that, so no grammar can end.
+  virtual std::optional<int32_t> end_token() const = 0;
 };
 using ChatFormatPointer = std::shared_ptr<const ChatFormat>;
 
@@ -85,7 +86,7 @@ struct ChatFormatEntry {
 // In the order in which they are tried.
 std::vector<std::string> chat_format_names();
 // `name`: one of these, or "auto" for the first format that fits. If none fits, the result is not usable(). kInvalidArgument: an unknown
-// name. kUnsupported: the tokenizer lacks tokens of the format; or no format fits and the tokenizer has no token to end a text.
+// name. kUnsupported: the tokenizer lacks tokens of the format.
 Result<ChatFormatPointer> open_chat_format(const std::string& name, const ChatFiles& files);
 
 }  // namespace sluice
