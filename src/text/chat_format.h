@@ -77,14 +77,21 @@ struct ChatFiles {
   const char* option = "chat_format";             // how users name the choice of a format; for messages
 };
 
+// What vLLM and SGLang call the parsers of a format, separated by blanks.
+struct ParserNames {
+  std::string_view reasoning = {}, tools = {};
+};
+
 struct ChatFormatEntry {
   std::string_view name;
   bool (*fits)(const ChatFiles& files);  // whether the files use this format
   Result<ChatFormatPointer> (*open)(const ChatFiles& files);
+  ParserNames parsers = {};
 };
 
 // In the order in which they are tried.
 std::vector<std::string> chat_format_names();
+ParserNames parser_names(std::string_view format);  // of an unknown format: none
 // `name`: one of these, or "auto" for the first format that fits. If none fits, the result is not usable(). kInvalidArgument: an unknown
 // name. kUnsupported: the tokenizer lacks tokens of the format.
 Result<ChatFormatPointer> open_chat_format(const std::string& name, const ChatFiles& files);

@@ -64,6 +64,12 @@ std::vector<std::string> chat_format_names() {
   return out;
 }
 
+ParserNames parser_names(std::string_view format) {
+  for (const ChatFormatEntry* f : kFormats)
+    if (format == f->name) return f->parsers;
+  return {};
+}
+
 Result<ChatFormatPointer> open_chat_format(const std::string& name, const ChatFiles& files) {
   for (const ChatFormatEntry* f : kFormats)
     if (name == f->name || (name == "auto" && f->fits(files))) return f->open(files);

@@ -224,6 +224,52 @@ class Unknown(OwnServerTest):
             if answer["choices"][0]["finish_reason"] == "stop":
                 self.assertEqual(list(json.loads(answer["choices"][0]["text"])), ["x", "kind"])
 
+    def without_special_end(self, ids):
+        for name in ("config.json", "generation_config.json"):
+            path = pathlib.Path(self.model) / name
+            if path.exists():
+                config = json.loads(path.read_text())
+                config.pop("eos_token_id", None)
+                path.write_text(json.dumps({**config, **({"eos_token_id": ids} if ids else {})}))
+
+    def test_completions_need_no_special_end(self):
+        for ids in (None, 5, [5, 7]):
+            self.without_special_end(ids)
+            server = self.start("--model", self.model)
+            self.assertIn("chats are disabled", server.logged())
+            status, _, answer = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 4, "logit_bias": {"9": 100}})
+            self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "length"))
+            if ids:
+                answer = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 4, "logit_bias": {"5": 100}})[2]
+                self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+            status, _, answer = server.ask("/v1/completions", {"prompt": "a", "guided_json": POINT})
+            self.assertEqual((status, answer["error"]["param"]), (400, "guided_json"))
+            self.assertIn("guided_json: wanted null, since the model's eos_token_id has no special token to end a text", answer["error"]["message"])
+            self.assertEqual(server.stop(), 0)
+
+    def test_names_of_parsers(self):
+        harmony = ("openai_gptoss", "openai")
+        for template, parsers in (
+                ("qwen3", ("qwen3 deepseek_r1 deepseek-r1", "hermes qwen25 qwen")),
+                ("qwen3-thinking", ("qwen3 qwen3-thinking deepseek_r1 deepseek-r1", "hermes qwen25 qwen")),
+                ("qwen3-instruct", ("qwen3", "hermes qwen25 qwen")),
+                (None, ("", ""))):
+            if template:
+                shutil.copy(DATA / "chat_templates" / f"{template}.jinja", pathlib.Path(self.model) / "chat_template.jinja")
+            elif (pathlib.Path(self.model) / "chat_template.jinja").exists():
+                (pathlib.Path(self.model) / "chat_template.jinja").unlink()
+            known = f"names of the model's chat format, {template}" if template else "the model's chat format is unknown: --chat-format"
+            for flag, names, other in zip(("--reasoning-parser", "--tool-call-parser"), parsers, harmony):
+                wanted = ", ".join(["auto", *names.split()])
+                self.assertEqual(self.fails("serve", "--port", "0", self.model, flag, other),
+                                 f"sluice: {flag}: wanted {wanted} ({known}), found '{other}'\n")
+                # A name that passes leads to the next error.
+                for name in ["auto", *names.split()]:
+                    self.assertIn("--quantization", self.fails("serve", "--port", "0", self.model, flag, name, "--quantization", "fp8"))
+        server = self.start(self.model, "--chat-format", "qwen3", "--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--quantization", "auto")
+        for flag in ("--reasoning-parser", "--tool-call-parser", "--quantization"):
+            self.assertEqual(server.logged().count(f" {flag}: "), 1, server.logged())
+
     def fails(self, *words):
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG)
         self.assertEqual(done.returncode, 2)

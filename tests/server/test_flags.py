@@ -47,12 +47,19 @@ class Flags(OwnServerTest):
                 self.assertEqual(len(said.strip().splitlines()), 1, said)
 
     def test_what_would_mean_something_else_is_refused(self):
-        for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-parser", "deepseek_r1"), ("--reasoning-format", "none"),
+        for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-format", "none"),
                             ("--kv-cache-dtype", "fp8_e5m2"), ("--log-format", "xml"), ("--n-gpu-layers", "20")):
             status, said = refusal(flag, value)
             self.assertEqual(status, 2)
             self.assertIn(flag, said)
             self.assertIn(value, said)
+
+    def test_parsers_and_quantization_are_those_of_the_model(self):
+        for flag, value, allowed in (
+                ("--reasoning-parser", "deepseek_r1", "auto, openai_gptoss, openai, gpt-oss, gpt_oss (names of the model's chat format, harmony)"),
+                ("--tool-call-parser", "hermes", "auto, openai, openai_gptoss, gpt-oss, gpt_oss (names of the model's chat format, harmony)"),
+                ("--quantization", "fp8", "auto, mxfp4 (the checkpoint has MXFP4 experts)")):
+            self.assertEqual(refusal(flag, value), (2, f"sluice: {flag}: wanted {allowed}, found '{value}'\n"))
 
     def test_an_empty_key_in_the_environment_is_refused(self):
         for value, said in (("", "SLUICE_API_KEY: wanted a key, found none"), (" ", "wanted printable ASCII")):
