@@ -228,6 +228,31 @@ TEST(ApiRequest, EffortByEveryName) {
   }
 }
 
+TEST(ApiRequest, StructureUnderOtherNamesIsNotIgnored) {
+  const std::string prompt = R"({"prompt": "a", )",
+                    question = R"({"messages": [{"role": "user", "content": ""}], )";
+  for (const char* fields :
+       {R"("text": {"format": {"type": "json_schema", "schema": {}}})",
+        R"("extra_body": {"guided_json": {}})", R"("guided_decoding": {"json": {}})",
+        R"("output_config": {"format": {}})", R"("nvext": {"guided_json": {}})", R"("format": "json")",
+        R"("output_format": {"type": "json_schema"})", R"("response_schema": {})",
+        R"("lora": [{"id": 0, "scale": 1}])", R"("thinking_budget": 9)"}) {
+    for (const auto& read :
+         {read_chat(question + fields + "}", kLimits), read_completion(prompt + fields + "}", kLimits)}) {
+      const ApiError e = refusal(read);
+      EXPECT_TRUE(std::string(fields).starts_with("\"" + e.param + "\"")) << e.message;
+      EXPECT_NE(e.message.find("not supported"), std::string::npos) << e.message;
+    }
+  }
+  for (const char* fields : {R"("tools": [{"type": "function"}])", R"("tool_choice": "required")",
+                             R"("top_logprobs": 3)", R"("enable_thinking": false)"})
+    EXPECT_TRUE(std::string(fields).starts_with(
+        "\"" + refusal(read_completion(prompt + fields + "}", kLimits)).param + "\""));
+  const std::string off =
+      R"("extra_body": {}, "format": "", "lora": [], "nvext": {}, "output_config": {}, "text": {"format": {"type": "text"}}, "tools": [], "tool_choice": "none"})";
+  EXPECT_TRUE(read_chat(question + off, kLimits).ok() && read_completion(prompt + off, kLimits).ok());
+}
+
 TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   const auto end = [](const std::string& fields) {
     const auto read =

@@ -35,11 +35,15 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"documents", "[[]]"},
                                         {"dry_multiplier", "[0]"},
                                         {"dynatemp_range", "[0]"},
+                                        {"extra_body", "[{}]"},
+                                        {"format", R"([""])"},
                                         {"function_call", R"(["none", "auto"])"},
                                         {"functions", "[[]]"},
+                                        {"guided_decoding", "[]"},
                                         {"include_stop_str_in_output", "[false]"},
                                         {"length_penalty", "[1]"},
                                         {"logits_processors", "[[]]"},
+                                        {"lora", "[[]]"},
                                         {"lora_path", "[]"},
                                         {"max_new_tokens", "[]"},
                                         {"min_tokens", "[0]"},
@@ -49,11 +53,15 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"n_indent", "[0]"},
                                         {"n_probs", "[0]"},
                                         {"no_stop_trim", "[false]"},
+                                        {"nvext", "[{}]"},
+                                        {"output_config", "[{}]"},
+                                        {"output_format", R"(["text"])"},
                                         {"prediction", "[]"},
                                         {"prompt_embeds", "[]"},
                                         {"prompt_logprobs", "[]"},
                                         {"reasoning_format", R"(["auto", "deepseek"])"},
                                         {"repeat_penalty", "[1]"},
+                                        {"response_schema", "[]"},
                                         {"return_hidden_states", "[false]"},
                                         {"return_token_ids", "[false]"},
                                         {"return_tokens_as_token_ids", "[false]"},
@@ -67,6 +75,7 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"t_max_predict_ms", "[0, -1]"},
                                         {"tfs_z", "[1]"},
                                         {"thinking", "[]"},
+                                        {"thinking_budget", "[-1]"},
                                         {"thinking_budget_tokens", "[-1]"},
                                         {"thinking_token_budget", "[-1]"},
                                         {"top_n_sigma", "[-1, 0]"},
@@ -76,11 +85,15 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"verbosity", R"(["medium"])"},
                                         {"web_search_options", "[]"},
                                         {"xtc_probability", "[0]"}};
-// Token limits under the names of other APIs, with the values that mean "no limit".
+// Fields of other endpoints, and token limits under the names of other APIs, with the values that mean "no limit".
+constexpr const char* kPlainText = R"([{}, {"format": {"type": "text"}}])";
 constexpr Unsupported kUnsupportedOfChat[] = {
-    {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}};
+    {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}, {"text", kPlainText}};
 constexpr Unsupported kUnsupportedOfCompletion[] = {
-    {"max_completion_tokens", "[]"}, {"max_output_tokens", "[]"}, {"n_predict", "[]"}};
+    {"enable_thinking", "[]"},   {"max_completion_tokens", "[]"},
+    {"max_output_tokens", "[]"}, {"n_predict", "[]"},
+    {"text", kPlainText},        {"tool_choice", R"(["none", "auto"])"},
+    {"tools", "[[]]"},           {"top_logprobs", "[0]"}};
 // Fields without effect on the answer.
 constexpr const char* kHarmless[] = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
