@@ -94,8 +94,9 @@ Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& 
   const char* field = field_of(chat);
   if (const auto error = check_bytes(bytes, field)) return *error;
   Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
-  // An empty system message keeps the server's own instructions. If the server has none either, the prompt gets an empty system message.
-  if (!instructions.empty()) conversation.options.developer_instructions = instructions;
+  // Even an empty system message replaces the server's own instructions.
+  if (!instructions.empty() || chat.conversation.has_instructions)
+    conversation.options.developer_instructions = instructions;
   conversation.options.has_instructions = chat.conversation.has_instructions;
   conversation.options.thinking = chat.thinking;
   if (chat.tools.offered()) {

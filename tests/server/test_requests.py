@@ -40,6 +40,17 @@ class AsSent(ServerTest):
         self.refused(TOKENIZE, {"messages": QUESTION, "chat_template_kwargs": {"reasoning_effort": 1}},
                      "chat_template_kwargs.reasoning_effort")
 
+    def test_a_system_message_replaces_the_prompt_of_the_server(self):
+        server = OwnServerTest.start(self, "--system-prompt", "Say nothing of zebras.")
+
+        def text(*messages):
+            tokens = server.ask(TOKENIZE, {"messages": [*messages, *QUESTION]})[2]["tokens"]
+            return server.ask("/detokenize", {"tokens": tokens})[2]["prompt"]
+        self.assertIn("zebras", text())
+        for role in ("system", "developer"):
+            self.assertNotIn("zebras", text({"role": role, "content": ""}))
+        self.assertEqual(text({"role": "system", "content": ""}), self.text(messages=[{"role": "system", "content": ""}, *QUESTION]))
+
     def test_tokenize_is_the_prompt_of_the_chat(self):
         tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
         named = {"type": "function", "function": {"name": "add"}}
