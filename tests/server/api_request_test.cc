@@ -253,6 +253,25 @@ TEST(ApiRequest, StructureUnderOtherNamesIsNotIgnored) {
   EXPECT_TRUE(read_chat(question + off, kLimits).ok() && read_completion(prompt + off, kLimits).ok());
 }
 
+TEST(ApiRequest, WhetherItReasonsByEveryName) {
+  const std::string yes = R"("enable_thinking": true)", no = R"("enable_thinking": false)";
+  EXPECT_FALSE(chat(R"("enable_thinking": null)").thinking);
+  EXPECT_EQ(chat(yes).thinking, true);
+  EXPECT_EQ(chat(no).thinking, false);
+  EXPECT_TRUE(chat(no).needs_thinking_switch && chat(no).ignored.empty());
+  EXPECT_FALSE(chat(R"("chat_template_kwargs": {"thinking": true})").needs_thinking_switch);
+  EXPECT_EQ(chat(no + R"(, "chat_template_kwargs": {"enable_thinking": false, "thinking": false})").thinking,
+            false);
+  const ApiError twice =
+      chat_refusal(R"("chat_template_kwargs": {"enable_thinking": false, "thinking": true})");
+  EXPECT_EQ(twice.param, "chat_template_kwargs.thinking");
+  EXPECT_EQ(twice.message,
+            "chat_template_kwargs.thinking: wanted false, which another field asks for, found true");
+  EXPECT_EQ(chat_refusal(yes + R"(, "chat_template_kwargs": {"enable_thinking": false})").param,
+            "chat_template_kwargs.enable_thinking");
+  EXPECT_EQ(chat_refusal(R"("enable_thinking": "no")").param, "enable_thinking");
+}
+
 TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   const auto end = [](const std::string& fields) {
     const auto read =

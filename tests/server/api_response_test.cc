@@ -172,6 +172,16 @@ TEST(ApiResponse, WhatNobodyReadsIsNotRepeated) {
   EXPECT_EQ(r.ignored, (std::vector<std::string>{"reasoning.z", "text.y", "junk"}));
 }
 
+TEST(ApiResponse, EffortByEveryName) {
+  for (const char* fields : {R"("reasoning_effort": "high")", R"("reasoning": {"effort": "high"})",
+                             R"("reasoning_effort": "high", "reasoning": {"effort": "high"})"})
+    EXPECT_EQ(request(R"("input": "q", )" + std::string(fields)).effort, ReasoningEffort::kHigh);
+  EXPECT_EQ(request(R"("input": "q", "reasoning_effort": "low")").effort_field, "reasoning_effort");
+  EXPECT_EQ(refusal(R"("input": "q", "reasoning_effort": "low", "reasoning": {"effort": "high"})").param,
+            "reasoning_effort");
+  EXPECT_EQ(request(R"("input": "q", "enable_thinking": false)").thinking, false);
+}
+
 TEST(ApiResponse, AWholeAnswer) {
   const auto answer = answer_to(request(R"("input": "q", "temperature": 0.5, "metadata": {"k": "v"})"));
   EXPECT_EQ(push_all(answer.get(), kSaid), "");

@@ -155,6 +155,15 @@ class Switch(ChatMlTest):
         status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "chat_template_kwargs": {"enable_thinking": "no"}})
         self.assertEqual((status, answer["error"]["param"]), (400, "chat_template_kwargs.enable_thinking"))
 
+    def test_the_switch_outside_the_template(self):
+        def tokens(**fields):
+            return self.server.ask("/tokenize", {"messages": QUESTION, **fields})[2]["tokens"]
+        for thinking in (True, False):
+            self.assertEqual(tokens(enable_thinking=thinking), tokens(chat_template_kwargs={"enable_thinking": thinking}))
+            count = self.server.ask("/v1/responses", {"input": QUESTION[0]["content"], "max_output_tokens": 1, "enable_thinking": thinking})[2]["usage"]["input_tokens"]
+            self.assertEqual(count, len(tokens(enable_thinking=thinking)))
+        self.assertNotEqual(tokens(enable_thinking=True), tokens(enable_thinking=False))
+
     def test_run_answers_alike(self):
         schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": POINT}}
         for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
@@ -188,6 +197,9 @@ class Always(ChatMlTest):
     def test_a_switch_that_it_has_not_is_ignored(self):
         self.server.chat(max_tokens=1, chat_template_kwargs={"enable_thinking": False})
         self.assertIn("chat_template_kwargs.enable_thinking", self.server.logged())
+        status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "enable_thinking": False})
+        self.assertEqual((status, answer["error"]["param"]), (400, "enable_thinking"))
+        self.assertEqual(answer["error"]["message"], "enable_thinking: wanted null, since the chat format qwen3-thinking has no place for it, found false")
 
 
 class Never(ChatMlTest):

@@ -40,6 +40,14 @@ class AsSent(ServerTest):
         self.refused(TOKENIZE, {"messages": QUESTION, "chat_template_kwargs": {"reasoning_effort": 1}},
                      "chat_template_kwargs.reasoning_effort")
 
+    def test_an_effort_of_a_response(self):
+        said = [self.server.ask(RESPONSE, {"input": QUESTION[0]["content"], "temperature": 0, "max_output_tokens": 200, **fields})[2]["output"]
+                for fields in ({"reasoning_effort": "high"}, {"reasoning": {"effort": "high"}})]
+        texts = [[part["text"] for item in output for part in item["content"]] for output in said]
+        self.assertEqual(*texts)
+        self.refused(RESPONSE, {"input": "q", "reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning_effort", '"high", which another field asks for')
+        self.refused(CHAT, {"messages": QUESTION, "enable_thinking": True}, "enable_thinking", "harmony")
+
     def test_a_system_message_replaces_the_prompt_of_the_server(self):
         server = OwnServerTest.start(self, "--system-prompt", "Say nothing of zebras.")
 

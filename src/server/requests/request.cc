@@ -237,10 +237,9 @@ void read_effort(const char* name, ApiFields* fields, ApiRequest* out) {
   const auto effort = static_cast<ReasoningEffort>(*word);
   if (out->effort && *out->effort != effort)
     return fields->fail(*at, "\"" + std::string(text(*out->effort)) + "\", which another field asks for");
+  if (!out->effort) out->effort_field = at->where().substr(at->where().find(": ") + 2);
   out->effort = effort;
 }
-
-namespace {}  // namespace
 
 void note_summary(ApiFields* reasoning, ApiRequest* out) {
   for (const char* key : {"summary", "generate_summary"})
@@ -284,7 +283,23 @@ bool is_thinking_field(std::string_view field) {
   });
 }
 
+namespace {
+
+void read_thinking(const char* name, ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take(name);
+  if (!at) return;
+  const bool thinking = fields->boolean(name, true);
+  if (out->thinking && *out->thinking != thinking)
+    return fields->fail(*at,
+                        std::string(*out->thinking ? "true" : "false") + ", which another field asks for");
+  out->thinking = thinking;
+}
+
+}  // namespace
+
 void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
+  read_thinking(kThinkingNames[0], fields, out);
+  out->needs_thinking_switch = out->thinking.has_value();
   const auto at = fields->take("chat_template_kwargs");
   if (!at) return;
   fields->inside(*at, [&](ApiFields* inside) {
@@ -292,7 +307,7 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
     // Only some formats support this field; the reader does not know which one is served.
     for (const char* name : kThinkingNames) {
       if (!inside->take(name)) continue;
-      out->thinking = inside->boolean(name, true);
+      read_thinking(name, inside, out);
       out->ignored.push_back(std::string(kTemplateKwargs) + name);
     }
     inside->refuse("builtin_tools", "[[]]");

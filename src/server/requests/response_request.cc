@@ -231,6 +231,7 @@ Result<ApiRequest, ApiError> read_response(std::string_view body, const ApiLimit
     out->response.instructions = fields->string("instructions");
     out->response.store = fields->boolean("store", true);
     read_reasoning_options(fields, out);
+    read_effort("reasoning_effort", fields, out);
     read_template_kwargs(fields, out);
     read_text_options(fields, body, out);
     read_tools(fields, body, ToolStyle::kResponse, &out->tools);
