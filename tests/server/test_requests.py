@@ -48,6 +48,12 @@ class AsSent(ServerTest):
         self.refused(RESPONSE, {"input": "q", "reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning_effort", '"high", which another field asks for')
         self.refused(CHAT, {"messages": QUESTION, "enable_thinking": True}, "enable_thinking", "harmony")
 
+    def test_unknown_fields_of_messages_are_logged(self):
+        for _ in range(2):
+            self.server.chat(max_tokens=1, messages=[{"role": "user", "content": [{"type": "text", "text": "a", "flux": 1}], "flux": 2}] * 2)
+        for path in ("messages.flux", "messages.content.flux"):
+            self.assertEqual(self.server.logged().count(f"ignoring the unknown field '{path}' of requests"), 1)
+
     def test_a_system_message_replaces_the_prompt_of_the_server(self):
         server = OwnServerTest.start(self, "--system-prompt", "Say nothing of zebras.")
 
@@ -73,6 +79,7 @@ class AsSent(ServerTest):
         self.assertTrue(self.text(add_generation_prompt=False).endswith(QUESTION[0]["content"] + "<|end|>"))
         turns = [*QUESTION, {"role": "assistant", "content": "It is"}]
         self.assertTrue(self.text(messages=turns, continue_final_message=True).endswith("<|channel|>final<|message|>It is"))
+        self.assertEqual(self.text(messages=[*QUESTION, {**turns[-1], "prefix": True}]), self.text(messages=turns, continue_final_message=True))
         self.assertLess(self.count(add_generation_prompt=False), self.count())
         self.refused(TOKENIZE, {"messages": turns, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt")
         self.refused(TOKENIZE, {"messages": QUESTION, "prompt": "x"}, "messages", "null beside prompt")

@@ -129,6 +129,7 @@ void read_stream(ApiFields* fields, ApiRequest* out) {
   fields->inside(*options, [&](ApiFields* inside) {
     out->include_usage = inside->boolean("include_usage", false);
     out->usage_in_each_event = inside->boolean("continuous_usage_stats", false);
+    note_unread(*inside, "stream_options.", out);
   });
 }
 
@@ -324,20 +325,20 @@ void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* o
   read_effort("reasoning_effort", fields, out);
   read_reasoning(fields, out);
   read_template_kwargs(fields, out);
-  read_tools(fields, body, ToolStyle::kChat, &out->tools);
+  read_tools(fields, body, ToolStyle::kChat, out);
 }
 
 }  // namespace
-
-void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out) {
-  for (std::string& name : fields.unread(prefix)) out->ignored.push_back(std::move(name));
-}
 
 Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& limits) {
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
     read_prompt_of_chat(fields, body, out);
     read_common(fields, limits, out);
     read_chat_logprobs(fields, limits, &out->sampling);
+    if (!out->prefix_field.empty())
+      fields->fail({Code::kInvalidArgument,
+                    "body: " + out->prefix_field +
+                        ": wanted false or null, because only /tokenize continues a message, found true"});
     for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
@@ -371,11 +372,16 @@ Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLim
 
 namespace {
 
-void read_prompt_end(ApiFields* fields, PromptEnd* out) {
+// `prefix_field`: as in ApiRequest.
+void read_prompt_end(ApiFields* fields, const std::string& prefix_field, PromptEnd* out) {
   const auto next_at = fields->take("add_generation_prompt");
-  const bool open = fields->boolean("continue_final_message", false);
+  const auto open_at = fields->take("continue_final_message");
+  const bool prefix = !prefix_field.empty();
+  const bool open = fields->boolean("continue_final_message", prefix);
   const bool next = fields->boolean("add_generation_prompt", !open);
-  if (open && next) return fields->fail(*next_at, "false or null where continue_final_message is true");
+  const std::string field = prefix ? prefix_field : "continue_final_message";
+  if (prefix && !open) return fields->fail(*open_at, "true or null where " + field + " is true");
+  if (open && next) return fields->fail(*next_at, "false or null where " + field + " is true");
   *out = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
 }
 
@@ -395,7 +401,7 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
       out->text = std::move(text).value();
     } else {
       read_prompt_of_chat(fields, body, &out->chat);
-      read_prompt_end(fields, &out->end);
+      read_prompt_end(fields, out->chat.prefix_field, &out->end);
     }
   });
 }

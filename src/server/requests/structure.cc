@@ -82,6 +82,7 @@ class StructureReader {
   void response_format(const JsonAt& at, Style style = Style::kChat) {
     const auto type = at.string("type");
     if (!type.ok()) return fields_->fail(type.status());
+    note_unread(at, {"type", "json_schema", "schema", "name", "description", "strict"}, &out_->ignored);
     if (type.value() == "text") return no_schema(at, {"schema", "json_schema"});
     if (type.value() == "json_object") {
       no_schema(at, {"json_schema"});
@@ -124,7 +125,10 @@ class StructureReader {
     if (!schema.ok()) return fields_->fail(schema.status());
     if (!schema.value().value().is_object()) return fields_->fail(schema.value(), "an object");
     Path path = style == Style::kResponse ? Path{"text", "format"} : Path{"response_format"};
-    if (at.where() != format.where()) path.emplace_back("json_schema");
+    if (at.where() != format.where()) {
+      path.emplace_back("json_schema");
+      note_unread(at, {"name", "description", "schema", "strict"}, &out_->ignored);
+    }
     path.emplace_back("schema");
     GrammarSource source{
         .kind = GrammarKind::kJsonSchema, .text = text_of(path), .object = values == Values::kObjects};
