@@ -138,6 +138,7 @@ class StructureReader {
 
   void group(const JsonAt& at, const std::string& field) {
     const bool had = out_->structure.has_value();
+    std::vector<std::string> unknown;
     fields_->inside(at, [&](ApiFields* inside) {
       StructureReader reader(inside, body_, out_);
       for (const auto& [name, kind] : kOfGroup)
@@ -147,9 +148,13 @@ class StructureReader {
       for (const auto& [name, neutral] : kUnsupportedOfGroup) inside->refuse(name, neutral);
       inside->skip("disable_fallback");
       note_unread(*inside, field + ".", out_);
+      unknown = inside->unread();
     });
-    if (!had && !out_->structure && !fields_->failed())
-      fields_->fail(at, "one of json, regex, choice, grammar and json_object");
+    if (had || out_->structure || fields_->failed()) return;
+    const std::string wanted = "one of json, regex, choice, grammar and json_object";
+    if (unknown.empty()) return fields_->fail(at, wanted);
+    fields_->fail({Code::kInvalidArgument,
+                   at.where() + ": wanted " + wanted + ", found the unknown key '" + unknown.front() + "'"});
   }
 
   void one(Kind kind, const JsonAt& at, const Path& path) {
