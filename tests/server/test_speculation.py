@@ -1,10 +1,12 @@
 """Speculative decoding: a server answers as one without it, to the bit under --batch-invariant."""
 import json
+import pathlib
 import unittest
 
 from server import QUESTION, Server, joined
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "models" / "sluice-16e-tiny")
 # Every draft is verified, so that many are wrong.
 CONFIG = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3, "enable_adaptive_verification": False}
 # The shipped model's draft head.
@@ -99,6 +101,16 @@ class Speculation(unittest.TestCase):
             self.assertGreater(accepted / drafts, 2)
         finally:
             server.close()
+
+    def test_the_shipped_model_by_its_path(self):
+        for config in ("none", json.dumps(HEAD)):
+            server = Server("-t", "2", MODEL, "--speculative-config", config)
+            try:
+                self.assertEqual(server.ask(CHAT, {"messages": QUESTION, "temperature": 0})[2]["choices"][0]["message"]["content"], "685")
+                if config != "none":
+                    self.assertGreater(counter(server.ask("/metrics")[2], "vllm:spec_decode_num_drafts_total"), 0)
+            finally:
+                server.close()
 
     def test_a_short_cache_and_many_requests(self):
         """Preemptions, prefix cache hits and clients that leave, with drafts in flight."""
