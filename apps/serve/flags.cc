@@ -41,6 +41,12 @@ CLI::Validator usable_key() {
   return CLI::Validator(check, "");
 }
 
+// URLs write an IPv6 address in brackets.
+void drop_brackets(std::string* host) {
+  if (host->starts_with('[') && host->ends_with(']') && host->find(':') != std::string::npos)
+    *host = host->substr(1, host->size() - 2);
+}
+
 using ReadNames = Result<std::vector<std::string>> (*)(std::string_view text);
 
 void add_name_list(CLI::App* app, const char* flag, ReadNames read_names, std::vector<std::string>* names,
@@ -277,6 +283,7 @@ Command add_serve(CLI::App& root) {
             if (options->api.access.api_keys.empty() && key != nullptr && *key == '\0')
               return wrong_use("SLUICE_API_KEY: wanted a key, found none; unset it to serve without a key");
             if (options->model.quiet) options->api.log = LogFormat::kNone;
+            drop_brackets(&options->http.host);
             options->api.access.host = options->http.host;
             return serve_model(*options);
           }};

@@ -298,7 +298,7 @@ class InScripts(unittest.TestCase):
             self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", "sluice: standard input: " + most))
 
     def test_bytes_that_are_no_text(self):
-        for flags, given in ((["-p", b"a\xffb"], b""), (["-p", "-"], b"a\xffb"), ([], b"a\xffb\n")):
+        for flags, given in ((["-p", b"a\xffb"], b""), (["-p", "-"], b"a\xffb"), ([], b"a\xffb\n"), (["-p", "a", "--system-prompt", b"a\xffb"], b"")):
             ran = subprocess.run([COMMAND, "run", "-q", *flags], input=given, capture_output=True, timeout=60)
             self.assertEqual((ran.returncode, ran.stdout), (2, b""), ran)
             self.assertIn(b"wanted text in UTF-8, found other bytes", ran.stderr)

@@ -91,6 +91,19 @@ class Flags(OwnServerTest):
             self.assertEqual(status, 2)
             self.assertIn(said, err)
 
+    def test_an_address_in_brackets(self):
+        def first_line(host):
+            with subprocess.Popen([COMMAND, "serve", "-q", "--port", "0", "--host", host], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+                line = process.stdout.readline()
+                process.kill()
+            return re.sub(r":\d+$", "", line.strip())
+        self.assertEqual(first_line("[::1]"), first_line("::1"))
+        self.assertIn("[localhost]", first_line("[localhost]"))
+
+    def test_a_system_prompt_of_other_bytes_is_refused(self):
+        done = subprocess.run([COMMAND, "serve", "--port", "0", "--system-prompt", b"a\xffb"], capture_output=True, timeout=WATCHDOG)
+        self.assertEqual((done.returncode, done.stderr), (2, b"sluice: --system-prompt: wanted text in UTF-8, found other bytes\n"))
+
     def test_an_unknown_flag_names_the_nearest(self):
         for wrong, near in (("--max-model-length", "--max-model-len"), ("--ctx-sise", "--ctx-size"), ("--tool-parser", "--tool-call-parser"),
                             ("--mem-fraction", "--mem-fraction-static")):
