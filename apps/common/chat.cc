@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "apps/common/stand_in_tokenizer.h"
+#include "base/utf8.h"
 #include "chat/stop_matcher.h"
 
 namespace sluice::apps {
@@ -45,6 +46,8 @@ Result<ChatOptions> chat_options(const ChatFlags& flags) {
   out.effort = static_cast<ReasoningEffort>(at);
   if (!flags.current_date.empty() && !is_date(flags.current_date))
     return invalid("--current-date: wanted a date such as 2025-06-28, found '" + flags.current_date + "'");
+  if (!is_utf8(flags.system_prompt))
+    return invalid("--system-prompt: wanted text in UTF-8, found other bytes");
   out.current_date = flags.current_date.empty() ? today() : flags.current_date;
   out.developer_instructions = flags.system_prompt;
   out.thinking = flags.thinking;

@@ -154,6 +154,13 @@ Result<std::string> shipped(const char* name, const char* what) {
 Result<std::string> shipped_model() { return shipped(kShipped, "model"); }
 Result<std::string> shipped_draft_head() { return shipped(kShippedHead, "draft head"); }
 
+bool is_shipped_model(const std::string& named) {
+  if (named.empty()) return true;
+  const auto at = shipped_model();
+  std::error_code error;
+  return at.ok() && fs::equivalent(named, at.value(), error);
+}
+
 Result<std::string> model_directory(const std::string& named) {
   if (named.empty()) return shipped_model();
   if (is_folder(named)) return directory_behind(named);

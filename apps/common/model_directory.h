@@ -9,6 +9,7 @@ namespace sluice::apps {
 // The directory of the shipped model, or of its draft head: beside the running program, or where it was built.
 Result<std::string> shipped_model();
 Result<std::string> shipped_draft_head();
+bool is_shipped_model(const std::string& named);  // by no name or by its path
 
 // `named` may be empty (the shipped model), a directory with config.json, a model's folder in a Hugging Face cache, or the name of a
 // cached model such as openai/gpt-oss-20b. Cached models resolve to their snapshot; HF_HUB_CACHE and HF_HOME locate the cache.

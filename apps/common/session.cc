@@ -50,7 +50,7 @@ Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
 // Before the model is read, which may take minutes.
 Status find_draft_head(const ModelFlags& flags, Session* s) {
   if (flags.speculation.method != DraftMethod::kEagle3) return {};
-  if (flags.draft_model.empty() && !flags.model.empty())
+  if (flags.draft_model.empty() && !is_shipped_model(flags.model))
     return invalid("--speculative-config: model: wanted the directory of a draft head for " + flags.model +
                    ", found none");
   const Result<std::string> directory =

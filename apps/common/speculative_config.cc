@@ -85,6 +85,7 @@ Status read_mtp(const JsonAt& at, SpeculativeConfig* out) {
 }  // namespace
 
 Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
+  if (json == "none") return SpeculativeConfig();
   const auto document = parse_json(json, kFlag);
   if (!document.ok()) return invalid(document.status().message);
   const JsonAt at(document.value(), kFlag);

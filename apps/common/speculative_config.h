@@ -18,7 +18,7 @@ struct SpeculativeConfig {
   std::string moe_backend, router_dtype = "float32";
 };
 
-// A JSON object: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}. A key or a method that Sluice does not have is
+// "none", or a JSON object: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}. A key or a method that Sluice does not have is
 // an error that names it; a key whose value is null counts as absent.
 Result<SpeculativeConfig> read_speculative_config(const std::string& json);
 

@@ -390,6 +390,14 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
                    "), found --like " + o.like);
   if (o.weights == MakeOptions::Weights::kLeaveOut && !o.only.empty())
     return invalid("--only: wanted no --config-only with it, found both");
+  if (o.weights == MakeOptions::Weights::kLeaveOut && o.seed != 0)
+    return invalid(
+        "--seed: wanted 0 with --config-only, because --load-format dummy generates the weights of seed 0, "
+        "found " +
+        std::to_string(o.seed));
+  if (o.weights == MakeOptions::Weights::kLeaveOut && o.routing != Routing::kUniform)
+    return invalid(
+        "--routing: wanted no --config-only with it, found both; --load-format dummy has its own --routing");
   if (o.routing != Routing::kUniform && !has_router_bias(*like))
     return invalid("--routing zipf: wanted a model whose routers have biases (" + names_of(has_router_bias) +
                    "), found --like " + o.like);

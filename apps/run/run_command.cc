@@ -120,17 +120,20 @@ constexpr const char* kHelp =
     "Ctrl-C stops an answer. The arrow keys move in the line and recall earlier ones; Ctrl-R searches "
     "them.\n";
 
-// Takes one turn of a chat. Returns none to continue, else the exit status.
+// Takes one turn of a chat. Returns none to continue, else the exit status. `status`: the exit status at the end of the input.
 std::optional<int> take_turn(Chat& chat, const RunOptions& o, const AnswerForm& form, bool terminal,
-                             Conversation* conversation) {
+                             Conversation* conversation, int* status) {
   Printer printer(o.reasoning);
   const Interruptible interruptible(EndOn::kCtrlC);
   auto reply = chat.ask(*conversation, o.sampling, o.stop, std::ref(printer), should_stop, form.filter());
   if (!reply.ok()) {
-    // A user can continue after an error such as a full context. A script cannot, so it ends.
-    wrong_use(reply.status().message);
+    // A full context ends no conversation: the next line may be /new. A script learns from the exit status that an answer is missing.
+    const bool full = reply.status().code == Code::kInvalidArgument;
+    const bool can_begin_anew = full && conversation->messages.size() > 1;
+    wrong_use(reply.status().message + (can_begin_anew ? "; /new begins a new conversation" : ""));
     conversation->messages.pop_back();
-    if (terminal) return {};
+    *status = kExitWrongUse;
+    if (terminal || full) return {};
     return kExitWrongUse;
   }
   printer.end();
@@ -147,6 +150,7 @@ Status not_utf8(const std::string& place) {
 
 int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversation conversation) {
   LineInput input;
+  int status = kExitOk;
   if (input.terminal())
     std::fputs("Type a message; /help lists the commands, /exit or Ctrl-D quits.\n", stderr);
   while (true) {
@@ -171,9 +175,9 @@ int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversati
     if (word.value() == Word::kNew) conversation.messages.clear();
     if (word.value() != Word::kNone) continue;
     conversation.messages.push_back(user_message(*line));
-    if (const auto status = take_turn(chat, o, form, input.terminal(), &conversation)) return *status;
+    if (const auto end = take_turn(chat, o, form, input.terminal(), &conversation, &status)) return *end;
   }
-  return kExitOk;
+  return input.terminal() ? kExitOk : status;
 }
 
 // The prompt from the flags; none: chat.

@@ -41,6 +41,12 @@ CLI::Validator usable_key() {
   return CLI::Validator(check, "");
 }
 
+// URLs write an IPv6 address in brackets.
+void drop_brackets(std::string* host) {
+  if (host->starts_with('[') && host->ends_with(']') && host->find(':') != std::string::npos)
+    *host = host->substr(1, host->size() - 2);
+}
+
 using ReadNames = Result<std::vector<std::string>> (*)(std::string_view text);
 
 void add_name_list(CLI::App* app, const char* flag, ReadNames read_names, std::vector<std::string>* names,
@@ -188,13 +194,10 @@ struct ForeignFlag {
 };
 
 const std::vector<ForeignFlag>& foreign_flags() {
-  static const std::vector<std::string> parsers{"openai_gptoss", "openai", "gpt-oss", "gpt_oss", "auto"};
   static const char* const one_device = "Sluice runs a model on one device";
   static const char* const calls = "the chat format defines tool calls";
   static const std::vector<ForeignFlag> flags{
-      {"--reasoning-parser", parsers, "the chat format defines reasoning"},
       {"--reasoning-format", {"auto", "deepseek"}, "reasoning is always reported separately"},
-      {"--tool-call-parser", parsers, calls},
       {"--enable-auto-tool-choice", {}, calls},
       {"--jinja", {}, "prompts use the built-in chat format, not a template"},
       {"--trust-remote-code", {}, "Sluice never runs code of a model"},
@@ -206,7 +209,6 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {"--n-gpu-layers,--gpu-layers,--ngl",
        {"all", "auto", "99", "999"},
        "a whole model runs on one device: --device"},
-      {"--quantization", {"mxfp4"}, "the checkpoint determines how its experts are stored"},
       {"--enable-chunked-prefill", {}, "prefill is always chunked: --max-num-batched-tokens"},
       {"--async-scheduling", {}, "use --steps-ahead instead"},
       {"--disable-log-requests,--no-enable-log-requests", {}, "every request is logged; use -q for no log"},
@@ -223,6 +225,25 @@ CLI::Validator what_it_is_here(const ForeignFlag& flag) {
   return CLI::Validator(check, "{" + CLI::detail::join(flag.values) + "}");
 }
 
+constexpr const char* kForeignGroup = "Known from other servers";
+
+// Their values are checked once the model is known.
+void add_flags_of_the_model(CLI::App* app, OtherServersFlags* o) {
+  struct Flag {
+    const char* name;
+    std::string* value;
+    const char* meaning;
+  };
+  for (const Flag& f :
+       {Flag{"--reasoning-parser", &o->reasoning_parser,
+             "auto, or a name of the chat format in vLLM or SGLang; the chat format defines reasoning"},
+        Flag{"--tool-call-parser", &o->tool_call_parser,
+             "auto, or a name of the chat format in vLLM or SGLang; the chat format defines tool calls"},
+        Flag{"--quantization", &o->quantization,
+             "auto, or how the checkpoint is stored: mxfp4 or fp8; the checkpoint determines it"}})
+    app->add_option(f.name, *f.value, f.meaning)->group(kForeignGroup)->check(some_text());
+}
+
 void add_foreign_flags(CLI::App* app, ServeOptions* o) {
   for (const ForeignFlag& f : foreign_flags()) {
     const std::string names = f.names;
@@ -234,7 +255,7 @@ void add_foreign_flags(CLI::App* app, ServeOptions* o) {
             : app->add_option_function<std::string>(
                      names, [o, note](const std::string&) { o->notes.push_back(note); }, f.meaning)
                   ->check(what_it_is_here(f));
-    option->group("Known from other servers");
+    option->group(kForeignGroup);
   }
 }
 
@@ -250,6 +271,7 @@ Command add_serve(CLI::App& root) {
   const auto names = std::make_shared<ServedNames>();
   add_served_names(app, options.get(), names.get());
   add_limit_flags(app, options.get());
+  add_flags_of_the_model(app, &options->other_servers);
   add_foreign_flags(app, options.get());
   app->allow_extras();
   return {app, [app, options, names] {
@@ -261,6 +283,7 @@ Command add_serve(CLI::App& root) {
             if (options->api.access.api_keys.empty() && key != nullptr && *key == '\0')
               return wrong_use("SLUICE_API_KEY: wanted a key, found none; unset it to serve without a key");
             if (options->model.quiet) options->api.log = LogFormat::kNone;
+            drop_brackets(&options->http.host);
             options->api.access.host = options->http.host;
             return serve_model(*options);
           }};

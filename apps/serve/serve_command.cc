@@ -30,6 +30,8 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   if (chats.ok())
     if (const Status said = check_chat_flags(*format.value(), options.chat); !said.ok())
       return wrong_use(said.message);
+  const auto notes = check_other_servers(options.other_servers, options.model, *format.value());
+  if (!notes.ok()) return wrong_use(notes.status().message);
   ModelFlags flags = options.model;
   flags.count_experts = true;                         // for /metrics
   flags.quiet = options.api.log != LogFormat::kText;  // its lines are plain text
@@ -55,7 +57,8 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   if (!listening.ok()) return wrong_use(listening.status().message);
   http = std::move(listening).value();
   server.attach(*http);
-  for (const std::string& note : options.notes) server.log("", note);
+  for (const auto& some : {options.notes, notes.value()})
+    for (const std::string& note : some) server.log("", note);
   if (!chats.ok()) server.log("", "chats are disabled, only completions are served: " + chats.message);
   server.log("", "serving " + model.names().front() + " at " + http->url());
   log.flush();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/common/chat.h"
+#include "apps/serve/other_servers.h"
 #include "server/api_server.h"
 #include "server/http/http.h"
 
@@ -14,6 +15,7 @@ struct ServeOptions {
   ChatFlags chat;
   HttpOptions http;
   ApiOptions api;
+  OtherServersFlags other_servers;
   std::vector<std::string> notes;         // logged at the start
   std::vector<std::string> served_names;  // empty: the directory's name and the name as typed
 };

@@ -85,7 +85,8 @@ OrderedJson structure_fields() {
 
 // The prompt fields that chats and responses share.
 OrderedJson prompt_fields() {
-  return {{"reasoning", object(optional({{"effort", effort()}}))},
+  return {{"reasoning_effort", effort()},
+          {"reasoning", object(optional({{"effort", effort()}}))},
           {"chat_template_kwargs", object(optional({{"reasoning_effort", effort()},
                                                     {"enable_thinking", type("boolean")},
                                                     {"thinking", type("boolean")}}))},
@@ -159,7 +160,6 @@ OrderedJson chat_request(const ApiLimits& limits) {
       with(with(with(sampling_fields(limits), structure_fields()), prompt_fields()),
            {{"max_tokens", integer(1, INT32_MAX)},
             {"max_completion_tokens", integer(1, INT32_MAX)},
-            {"reasoning_effort", effort()},
             {"include_reasoning", type("boolean")},
             {"add_special_tokens", type("boolean")},
             {"tools", list(tool)},

@@ -99,8 +99,9 @@ Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& 
   const char* field = field_of(chat);
   if (const auto error = check_bytes(bytes, field)) return *error;
   Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
-  // An empty system message keeps the server's own instructions. If the server has none either, the prompt gets an empty system message.
-  if (!instructions.empty()) conversation.options.developer_instructions = instructions;
+  // Even an empty system message replaces the server's own instructions.
+  if (!instructions.empty() || chat.conversation.has_instructions)
+    conversation.options.developer_instructions = instructions;
   conversation.options.has_instructions = chat.conversation.has_instructions;
   conversation.options.thinking = chat.thinking;
   if (chat.tools.offered()) {
@@ -153,12 +154,17 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
   if (const Status usable = format().usable(); !usable.ok())
     return ApiError{.message = std::string(field) + ": " + usable.message, .param = field};
   const ChatAbilities can = format().abilities();
-  const std::string effort = chat->kind == ApiKind::kResponse ? "reasoning.effort" : "reasoning_effort";
+  const std::string& effort = chat->effort_field;
   if (!can.efforts && chat->effort && *chat->effort != ReasoningEffort::kMedium)
     return ApiError{.message = effort + ": wanted none, since the chat format " +
                                std::string(format().name()) + " has no place for it, found \"" +
                                std::string(text(*chat->effort)) + "\"",
                     .param = effort};
+  if (!can.thinking_switch && chat->needs_thinking_switch)
+    return ApiError{.message = "enable_thinking: wanted null, since the chat format " +
+                               std::string(format().name()) + " has no place for it, found " +
+                               (*chat->thinking ? "true" : "false"),
+                    .param = "enable_thinking"};
   if (!can.thinking_switch) chat->thinking.reset();
   if (can.thinking_switch)
     std::erase_if(chat->ignored, [](const std::string& field) { return is_thinking_field(field); });

@@ -37,7 +37,7 @@ struct ChatPlan {
   std::vector<std::optional<Grammar>> arguments;  // by function; none: unconstrained
   std::shared_ptr<const Bits> words;              // tokens of free text
   std::shared_ptr<const Bits> frame;              // tokens that never occur in content
-  int32_t end;                                    // the token that ends a text for grammars
+  int32_t end;                                    // the token that ends a text; only grammars use it
   bool is_frame(int32_t id) const { return ((*frame)[static_cast<size_t>(id) / 32] >> (id % 32) & 1u) != 0; }
 };
 
@@ -127,7 +127,8 @@ class ChatFilter final : public TokenFilter {
 
 StructuredOutput::StructuredOutput(const ChatFormat& format, int64_t vocab) : format_(format) {
   const Tokenizer& tokenizer = format.tokenizer();
-  compiler_ = std::make_unique<GrammarCompiler>(tokenizer, vocab, format.end_token());
+  if (const auto end = format.end_token())
+    compiler_ = std::make_unique<GrammarCompiler>(tokenizer, vocab, *end);
   Bits words(static_cast<size_t>((vocab + 31) / 32)), frame(words.size());
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     if (format.is_frame(id))
@@ -141,6 +142,10 @@ StructuredOutput::StructuredOutput(const ChatFormat& format, int64_t vocab) : fo
 
 Result<Grammar, ApiError> StructuredOutput::compile(const GrammarSource& source, const std::string& field,
                                                     const std::stop_token& stop) const {
+  if (!compiler_)
+    return ApiError{
+        .message = field + ": wanted null, since the model's eos_token_id has no special token to end a text",
+        .param = field};
   auto grammar = compiler_->compile(source, stop);
   if (!grammar.ok()) return ApiError{.message = field + ": " + grammar.status().message, .param = field};
   return std::move(grammar).value();
@@ -188,7 +193,7 @@ Result<MakeFilter, ApiError> StructuredOutput::of_chat(const ApiRequest& request
                                                               .arguments = std::move(arguments),
                                                               .words = words_,
                                                               .frame = frame_,
-                                                              .end = format_.end_token()});
+                                                              .end = format_.end_token().value_or(-1)});
   return MakeFilter([plan] { return std::make_shared<ChatFilter>(plan); });
 }
 

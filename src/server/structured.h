@@ -38,7 +38,7 @@ class StructuredOutput {
                                                         const std::stop_token& stop) const;
 
   const ChatFormat& format_;
-  std::unique_ptr<GrammarCompiler> compiler_;
+  std::unique_ptr<GrammarCompiler> compiler_;           // null: the format has no end_token()
   std::shared_ptr<const std::vector<uint32_t>> words_;  // tokens of free text
   std::shared_ptr<const std::vector<uint32_t>> frame_;  // tokens that never occur in text
 };

@@ -64,7 +64,8 @@ class ChatFormat {
   virtual bool is_frame(int32_t id) const { return tokenizer().is_special(id); }
 
   virtual std::vector<int32_t> stop_tokens() const = 0;  // end an answer, in addition to the model's own
-  virtual int32_t end_token() const = 0;                 // ends a complete text
+  // Ends a complete text; none: the model has no special token for that, so no grammar can end.
+  virtual std::optional<int32_t> end_token() const = 0;
 };
 using ChatFormatPointer = std::shared_ptr<const ChatFormat>;
 
@@ -76,16 +77,23 @@ struct ChatFiles {
   const char* option = "chat_format";             // how users name the choice of a format; for messages
 };
 
+// What vLLM and SGLang call the parsers of a format, separated by blanks.
+struct ParserNames {
+  std::string_view reasoning = {}, tools = {};
+};
+
 struct ChatFormatEntry {
   std::string_view name;
   bool (*fits)(const ChatFiles& files);  // whether the files use this format
   Result<ChatFormatPointer> (*open)(const ChatFiles& files);
+  ParserNames parsers = {};
 };
 
 // In the order in which they are tried.
 std::vector<std::string> chat_format_names();
+ParserNames parser_names(std::string_view format);  // of an unknown format: none
 // `name`: one of these, or "auto" for the first format that fits. If none fits, the result is not usable(). kInvalidArgument: an unknown
-// name. kUnsupported: the tokenizer lacks tokens of the format; or no format fits and the tokenizer has no token to end a text.
+// name. kUnsupported: the tokenizer lacks tokens of the format.
 Result<ChatFormatPointer> open_chat_format(const std::string& name, const ChatFiles& files);
 
 }  // namespace sluice

@@ -21,7 +21,7 @@ std::string all_names() {
 // The format of models with an unknown chat format: supports only completions.
 class NoChat final : public ChatFormat {
  public:
-  NoChat(Tokenizer tokenizer, int32_t end, Status why)
+  NoChat(Tokenizer tokenizer, std::optional<int32_t> end, Status why)
       : tokenizer_(std::move(tokenizer)), end_(end), why_(std::move(why)) {}
   std::string_view name() const override { return "none"; }
   const Tokenizer& tokenizer() const override { return tokenizer_; }
@@ -38,23 +38,22 @@ class NoChat final : public ChatFormat {
     return why_;
   }
   std::vector<int32_t> stop_tokens() const override { return {}; }
-  int32_t end_token() const override { return end_; }
+  std::optional<int32_t> end_token() const override { return end_; }
 
  private:
   Tokenizer tokenizer_;
-  int32_t end_;
+  std::optional<int32_t> end_;
   Status why_;
 };
 
-// Grammars need a special token that ends a text.
-Result<ChatFormatPointer> no_chat(const ChatFiles& files) {
+ChatFormatPointer no_chat(const ChatFiles& files) {
   const Status why = unsupported("chat template: wanted the template of a known format (" + all_names() +
                                  "), found " + (files.chat_template ? "another" : "none") + "; use " +
                                  files.option + " if the model was trained on one of these formats");
-  for (const int32_t id : files.stop_tokens)
-    if (files.tokenizer.is_special(id))
-      return ChatFormatPointer(std::make_shared<const NoChat>(files.tokenizer, id, why));
-  return why;
+  const auto is_special = [&](int32_t id) { return files.tokenizer.is_special(id); };
+  const auto end = std::find_if(files.stop_tokens.begin(), files.stop_tokens.end(), is_special);
+  return std::make_shared<const NoChat>(
+      files.tokenizer, end == files.stop_tokens.end() ? std::nullopt : std::optional(*end), why);
 }
 
 }  // namespace
@@ -63,6 +62,12 @@ std::vector<std::string> chat_format_names() {
   std::vector<std::string> out;
   for (const ChatFormatEntry* f : kFormats) out.emplace_back(f->name);
   return out;
+}
+
+ParserNames parser_names(std::string_view format) {
+  for (const ChatFormatEntry* f : kFormats)
+    if (format == f->name) return f->parsers;
+  return {};
 }
 
 Result<ChatFormatPointer> open_chat_format(const std::string& name, const ChatFiles& files) {

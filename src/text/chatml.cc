@@ -160,14 +160,18 @@ Result<ChatFormatPointer> open_chatml(const ChatFiles& files) {
 }
 
 template <ChatMlThinking thinking>
-constexpr ChatFormatEntry entry(std::string_view name) {
-  return {.name = name, .fits = is_chatml<thinking>, .open = open_chatml<thinking>};
+constexpr ChatFormatEntry entry(std::string_view name, std::string_view reasoning_parsers) {
+  return {.name = name,
+          .fits = is_chatml<thinking>,
+          .open = open_chatml<thinking>,
+          .parsers = {.reasoning = reasoning_parsers, .tools = "hermes qwen25 qwen"}};
 }
 
 }  // namespace
 
-const ChatFormatEntry kQwen3Format = entry<ChatMlThinking::kSwitch>("qwen3");
-const ChatFormatEntry kQwen3ThinkingFormat = entry<ChatMlThinking::kAlways>("qwen3-thinking");
-const ChatFormatEntry kQwen3InstructFormat = entry<ChatMlThinking::kNever>("qwen3-instruct");
+const ChatFormatEntry kQwen3Format = entry<ChatMlThinking::kSwitch>("qwen3", "qwen3 deepseek_r1 deepseek-r1");
+const ChatFormatEntry kQwen3ThinkingFormat =
+    entry<ChatMlThinking::kAlways>("qwen3-thinking", "qwen3 qwen3-thinking deepseek_r1 deepseek-r1");
+const ChatFormatEntry kQwen3InstructFormat = entry<ChatMlThinking::kNever>("qwen3-instruct", "qwen3");
 
 }  // namespace sluice

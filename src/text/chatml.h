@@ -45,7 +45,7 @@ class ChatMl final : public ChatFormat {
   Result<std::unique_ptr<ChatGate>> gate(const AnswerEnds& ends, std::optional<bool> thinking) const override;
   bool is_frame(int32_t id) const override;
   std::vector<int32_t> stop_tokens() const override { return {tokens_.end}; }
-  int32_t end_token() const override { return tokens_.end; }
+  std::optional<int32_t> end_token() const override { return tokens_.end; }
 
   struct Tokens {
     int32_t start = 0, end = 0, think = 0, end_think = 0, call = 0, end_call = 0;

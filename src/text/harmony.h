@@ -51,7 +51,7 @@ class Harmony final : public ChatFormat {
   std::unique_ptr<AnswerParser> parser(const AnswerContext& context) const override;
   Result<std::unique_ptr<ChatGate>> gate(const AnswerEnds& ends, std::optional<bool> thinking) const override;
   std::vector<int32_t> stop_tokens() const override { return {return_, call_}; }
-  int32_t end_token() const override { return return_; }
+  std::optional<int32_t> end_token() const override { return return_; }
 
  private:
   friend class HarmonyParser;

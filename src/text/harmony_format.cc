@@ -89,6 +89,10 @@ Result<ChatFormatPointer> open_harmony(const ChatFiles& files) {
 }  // namespace
 
 // Only harmony's models have tokenizers with all of harmony's special tokens.
-const ChatFormatEntry kHarmonyFormat = {.name = "harmony", .fits = is_harmony, .open = open_harmony};
+const ChatFormatEntry kHarmonyFormat = {.name = "harmony",
+                                        .fits = is_harmony,
+                                        .open = open_harmony,
+                                        .parsers = {.reasoning = "openai_gptoss openai gpt-oss gpt_oss",
+                                                    .tools = "openai openai_gptoss gpt-oss gpt_oss"}};
 
 }  // namespace sluice

@@ -278,6 +278,14 @@ class InScripts(unittest.TestCase):
             self.assertEqual(wrong.returncode, 2)
             self.assertEqual(wrong.stderr, f"sluice: {path}: wanted a file with the prompt, found none that can be read ({why})\n")
 
+    def test_a_full_context_ends_no_pipe(self):
+        long = "What is 1? " * 60
+        lines = "\n".join((QUESTION, long, "/new", QUESTION))
+        ran = run("--max-model-len", "256", "--temperature", "0", "--hide-reasoning", text=lines + "\n")
+        self.assertEqual((ran.stdout, ran.returncode), ("685\n685\n", 2), ran.stderr)
+        self.assertIn("prompt: wanted fewer than 256 tokens", ran.stderr)
+        self.assertTrue(ran.stderr.endswith("; /new begins a new conversation\n"), ran.stderr)
+
     def test_what_has_no_end_is_refused(self):
         most = "wanted at most 16777216 bytes, found more\n"
         for words in (("-f", "/dev/zero"), ("-j", "/dev/zero", "-p", "x")):
@@ -290,7 +298,7 @@ class InScripts(unittest.TestCase):
             self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", "sluice: standard input: " + most))
 
     def test_bytes_that_are_no_text(self):
-        for flags, given in ((["-p", b"a\xffb"], b""), (["-p", "-"], b"a\xffb"), ([], b"a\xffb\n")):
+        for flags, given in ((["-p", b"a\xffb"], b""), (["-p", "-"], b"a\xffb"), ([], b"a\xffb\n"), (["-p", "a", "--system-prompt", b"a\xffb"], b"")):
             ran = subprocess.run([COMMAND, "run", "-q", *flags], input=given, capture_output=True, timeout=60)
             self.assertEqual((ran.returncode, ran.stdout), (2, b""), ran)
             self.assertIn(b"wanted text in UTF-8, found other bytes", ran.stderr)

@@ -228,6 +228,72 @@ TEST(ApiRequest, EffortByEveryName) {
   }
 }
 
+TEST(ApiRequest, WhetherItReasonsByEveryName) {
+  const std::string yes = R"("enable_thinking": true)", no = R"("enable_thinking": false)";
+  EXPECT_FALSE(chat(R"("enable_thinking": null)").thinking);
+  EXPECT_EQ(chat(yes).thinking, true);
+  EXPECT_EQ(chat(no).thinking, false);
+  EXPECT_TRUE(chat(no).needs_thinking_switch && chat(no).ignored.empty());
+  EXPECT_FALSE(chat(R"("chat_template_kwargs": {"thinking": true})").needs_thinking_switch);
+  EXPECT_EQ(chat(no + R"(, "chat_template_kwargs": {"enable_thinking": false, "thinking": false})").thinking,
+            false);
+  const ApiError twice =
+      chat_refusal(R"("chat_template_kwargs": {"enable_thinking": false, "thinking": true})");
+  EXPECT_EQ(twice.param, "chat_template_kwargs.thinking");
+  EXPECT_EQ(twice.message,
+            "chat_template_kwargs.thinking: wanted false, which another field asks for, found true");
+  EXPECT_EQ(chat_refusal(yes + R"(, "chat_template_kwargs": {"enable_thinking": false})").param,
+            "chat_template_kwargs.enable_thinking");
+  EXPECT_EQ(chat_refusal(R"("enable_thinking": "no")").param, "enable_thinking");
+}
+
+TEST(ApiRequest, UnknownFieldsOfNestedObjects) {
+  const ApiRequest r = messages(
+      R"([{"role": "user", "name": "ann", "content": [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b", "cache_control": {}}]},
+      {"role": "assistant", "refusal": null, "tool_calls": [{"id": "1", "index": 0, "function": {"name": "f", "arguments": "", "parsed": 1}}]},
+      {"role": "tool", "tool_call_id": "1", "name": "f", "content": "c"}])");
+  EXPECT_EQ(r.ignored,
+            (std::vector<std::string>{"messages.content.cache_control", "messages.name",
+                                      "messages.tool_calls.index", "messages.tool_calls.function.parsed"}));
+  const ApiRequest more = chat(
+      R"("tools": [{"type": "function", "cache_control": 1, "function": {"name": "f", "returns": {}}}], "stream": true,
+      "tool_choice": {"type": "function", "function": {"name": "f", "x": 1}, "y": 2}, "stream_options": {"include_obfuscation": false},
+      "response_format": {"type": "json_schema", "z": 1, "json_schema": {"name": "n", "schema": {}, "examples": []}})");
+  EXPECT_EQ(more.ignored,
+            (std::vector<std::string>{"response_format.z", "response_format.json_schema.examples",
+                                      "tools.cache_control", "tools.function.returns", "tool_choice.y",
+                                      "tool_choice.function.x", "stream_options.include_obfuscation"}));
+  std::string many;
+  for (int i = 0; i < 1000; ++i)
+    many += R"({"role": "user", "content": "", "x)" + std::to_string(i) + R"(": 1},)";
+  EXPECT_EQ(messages("[" + many + R"({"role": "user", "content": ""}])").ignored.size(), 64u);
+}
+
+TEST(ApiRequest, StructureUnderOtherNamesIsNotIgnored) {
+  const std::string prompt = R"({"prompt": "a", )",
+                    question = R"({"messages": [{"role": "user", "content": ""}], )";
+  for (const char* fields :
+       {R"("text": {"format": {"type": "json_schema", "schema": {}}})",
+        R"("extra_body": {"guided_json": {}})", R"("guided_decoding": {"json": {}})",
+        R"("output_config": {"format": {}})", R"("nvext": {"guided_json": {}})", R"("format": "json")",
+        R"("output_format": {"type": "json_schema"})", R"("response_schema": {})",
+        R"("lora": [{"id": 0, "scale": 1}])", R"("thinking_budget": 9)"}) {
+    for (const auto& read :
+         {read_chat(question + fields + "}", kLimits), read_completion(prompt + fields + "}", kLimits)}) {
+      const ApiError e = refusal(read);
+      EXPECT_TRUE(std::string(fields).starts_with("\"" + e.param + "\"")) << e.message;
+      EXPECT_NE(e.message.find("not supported"), std::string::npos) << e.message;
+    }
+  }
+  for (const char* fields : {R"("tools": [{"type": "function"}])", R"("tool_choice": "required")",
+                             R"("top_logprobs": 3)", R"("enable_thinking": false)"})
+    EXPECT_TRUE(std::string(fields).starts_with(
+        "\"" + refusal(read_completion(prompt + fields + "}", kLimits)).param + "\""));
+  const std::string off =
+      R"("extra_body": {}, "format": "", "lora": [], "nvext": {}, "output_config": {}, "text": {"format": {"type": "text"}}, "tools": [], "tool_choice": "none"})";
+  EXPECT_TRUE(read_chat(question + off, kLimits).ok() && read_completion(prompt + off, kLimits).ok());
+}
+
 TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   const auto end = [](const std::string& fields) {
     const auto read =
@@ -268,6 +334,32 @@ TEST(ApiRequest, WhetherSpecialTokensAreAdded) {
   EXPECT_FALSE(counted(messages).chat.add_special_tokens);
   EXPECT_TRUE(counted(messages + yes).chat.add_special_tokens);
   EXPECT_EQ(chat_refusal(R"("add_special_tokens": 1)").param, "add_special_tokens");
+}
+
+TEST(ApiRequest, APrefixToContinue) {
+  const auto read = [](const std::string& first, const std::string& last, const std::string& fields = "") {
+    return read_tokenize(R"({"messages": [{"content": "q", )" + first + R"(}, {"content": "It is", )" + last +
+                             "}]" + fields + "}",
+                         kLimits);
+  };
+  const std::string user = R"("role": "user")", assistant = R"("role": "assistant")",
+                    prefix = R"(, "prefix": true)";
+  EXPECT_EQ(read(user, assistant + prefix).value().end, PromptEnd::kOpenMessage);
+  EXPECT_EQ(read(user, assistant + prefix, R"(, "continue_final_message": true)").value().end,
+            PromptEnd::kOpenMessage);
+  EXPECT_EQ(read(user, assistant + R"(, "prefix": false)").value().end, PromptEnd::kNextMessage);
+  EXPECT_EQ(read(user, assistant + prefix, R"(, "continue_final_message": false)").error().param,
+            "continue_final_message");
+  EXPECT_EQ(read(user, assistant + prefix, R"(, "add_generation_prompt": true)").error().param,
+            "add_generation_prompt");
+  EXPECT_EQ(read(user, user + prefix).error().message,
+            "messages[1].prefix: wanted false or null outside an assistant's last message, found true");
+  EXPECT_EQ(read(assistant + prefix, user).error().param, "messages[0].prefix");
+  EXPECT_EQ(read(user, assistant + R"(, "prefix": 1)").error().param, "messages[1].prefix");
+  EXPECT_EQ(
+      refusal(read_chat(R"({"messages": [{"role": "assistant", "content": "a", "prefix": true}]})", kLimits))
+          .message,
+      "messages[0].prefix: wanted false or null, because only /tokenize continues a message, found true");
 }
 
 TEST(ApiRequest, ABodyThatIsNotAnObject) {

@@ -169,7 +169,29 @@ TEST(ApiResponse, IgnoredFieldsAreNotRepeated) {
       R"("input": "q", "text": {"format": {"type": "text", "x": 1}, "y": 2}, "reasoning": {"effort": "low", "z": 3}, "junk": 4)");
   EXPECT_NE(r.response.given_back.find(R"("text":{"format":{"type":"text"}})"), std::string::npos);
   EXPECT_NE(r.response.given_back.find(R"("reasoning":{"effort":"low"})"), std::string::npos);
-  EXPECT_EQ(r.ignored, (std::vector<std::string>{"reasoning.z", "text.y", "junk"}));
+  EXPECT_EQ(r.ignored, (std::vector<std::string>{"reasoning.z", "text.format.x", "text.y", "junk"}));
+}
+
+TEST(ApiResponse, UnknownFieldsOfItems) {
+  // Items of an earlier answer have members that the next prompt does not need.
+  const ApiRequest r = request(
+      R"("input": [{"role": "user", "content": [{"type": "input_text", "text": "a", "x": 1}], "y": 2},
+      {"type": "reasoning", "id": "rs", "status": null, "summary": [], "encrypted_content": "e"},
+      {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": "b", "annotations": [], "logprobs": []}]},
+      {"type": "function_call", "id": "fc", "status": "completed", "call_id": "1", "name": "f", "arguments": "{}", "z": 3},
+      {"type": "function_call_output", "call_id": "1", "output": "c"}], "tools": [{"type": "function", "name": "f", "w": 4}])");
+  EXPECT_EQ(r.ignored, (std::vector<std::string>{"input.y", "input.content.x", "input.encrypted_content",
+                                                 "input.z", "tools.w"}));
+}
+
+TEST(ApiResponse, EffortByEveryName) {
+  for (const char* fields : {R"("reasoning_effort": "high")", R"("reasoning": {"effort": "high"})",
+                             R"("reasoning_effort": "high", "reasoning": {"effort": "high"})"})
+    EXPECT_EQ(request(R"("input": "q", )" + std::string(fields)).effort, ReasoningEffort::kHigh);
+  EXPECT_EQ(request(R"("input": "q", "reasoning_effort": "low")").effort_field, "reasoning_effort");
+  EXPECT_EQ(refusal(R"("input": "q", "reasoning_effort": "low", "reasoning": {"effort": "high"})").param,
+            "reasoning_effort");
+  EXPECT_EQ(request(R"("input": "q", "enable_thinking": false)").thinking, false);
 }
 
 TEST(ApiResponse, AWholeAnswer) {

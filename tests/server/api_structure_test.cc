@@ -64,6 +64,8 @@ TEST(ApiStructure, ReadsTheFieldsOfOtherServers) {
     EXPECT_TRUE(refused("\"" + std::string(empty) + "\": \"\"").starts_with(std::string(empty) + ", "));
   const ApiRequest unknown = taken(R"("structured_outputs": {"regex": "a", "flux": 1}, "grammar": null)");
   EXPECT_EQ(unknown.ignored, std::vector<std::string>{"structured_outputs.flux"});
+  EXPECT_NE(refused(R"("structured_outputs": {"jsn": {}})").find("found the unknown key 'jsn'"),
+            std::string::npos);
 }
 
 TEST(ApiStructure, OneFieldSaysWhatAnAnswerMatches) {

@@ -155,6 +155,15 @@ class Switch(ChatMlTest):
         status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "chat_template_kwargs": {"enable_thinking": "no"}})
         self.assertEqual((status, answer["error"]["param"]), (400, "chat_template_kwargs.enable_thinking"))
 
+    def test_the_switch_outside_the_template(self):
+        def tokens(**fields):
+            return self.server.ask("/tokenize", {"messages": QUESTION, **fields})[2]["tokens"]
+        for thinking in (True, False):
+            self.assertEqual(tokens(enable_thinking=thinking), tokens(chat_template_kwargs={"enable_thinking": thinking}))
+            count = self.server.ask("/v1/responses", {"input": QUESTION[0]["content"], "max_output_tokens": 1, "enable_thinking": thinking})[2]["usage"]["input_tokens"]
+            self.assertEqual(count, len(tokens(enable_thinking=thinking)))
+        self.assertNotEqual(tokens(enable_thinking=True), tokens(enable_thinking=False))
+
     def test_run_answers_alike(self):
         schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": POINT}}
         for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
@@ -188,6 +197,9 @@ class Always(ChatMlTest):
     def test_a_switch_that_it_has_not_is_ignored(self):
         self.server.chat(max_tokens=1, chat_template_kwargs={"enable_thinking": False})
         self.assertIn("chat_template_kwargs.enable_thinking", self.server.logged())
+        status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "enable_thinking": False})
+        self.assertEqual((status, answer["error"]["param"]), (400, "enable_thinking"))
+        self.assertEqual(answer["error"]["message"], "enable_thinking: wanted null, since the chat format qwen3-thinking has no place for it, found false")
 
 
 class Never(ChatMlTest):
@@ -223,6 +235,52 @@ class Unknown(OwnServerTest):
             self.assertEqual(status, 200)
             if answer["choices"][0]["finish_reason"] == "stop":
                 self.assertEqual(list(json.loads(answer["choices"][0]["text"])), ["x", "kind"])
+
+    def without_special_end(self, ids):
+        for name in ("config.json", "generation_config.json"):
+            path = pathlib.Path(self.model) / name
+            if path.exists():
+                config = json.loads(path.read_text())
+                config.pop("eos_token_id", None)
+                path.write_text(json.dumps({**config, **({"eos_token_id": ids} if ids else {})}))
+
+    def test_completions_need_no_special_end(self):
+        for ids in (None, 5, [5, 7]):
+            self.without_special_end(ids)
+            server = self.start("--model", self.model)
+            self.assertIn("chats are disabled", server.logged())
+            status, _, answer = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 4, "logit_bias": {"9": 100}})
+            self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "length"))
+            if ids:
+                answer = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 4, "logit_bias": {"5": 100}})[2]
+                self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+            status, _, answer = server.ask("/v1/completions", {"prompt": "a", "guided_json": POINT})
+            self.assertEqual((status, answer["error"]["param"]), (400, "guided_json"))
+            self.assertIn("guided_json: wanted null, since the model's eos_token_id has no special token to end a text", answer["error"]["message"])
+            self.assertEqual(server.stop(), 0)
+
+    def test_names_of_parsers(self):
+        harmony = ("openai_gptoss", "openai")
+        for template, parsers in (
+                ("qwen3", ("qwen3 deepseek_r1 deepseek-r1", "hermes qwen25 qwen")),
+                ("qwen3-thinking", ("qwen3 qwen3-thinking deepseek_r1 deepseek-r1", "hermes qwen25 qwen")),
+                ("qwen3-instruct", ("qwen3", "hermes qwen25 qwen")),
+                (None, ("", ""))):
+            if template:
+                shutil.copy(DATA / "chat_templates" / f"{template}.jinja", pathlib.Path(self.model) / "chat_template.jinja")
+            elif (pathlib.Path(self.model) / "chat_template.jinja").exists():
+                (pathlib.Path(self.model) / "chat_template.jinja").unlink()
+            known = f"names of the model's chat format, {template}" if template else "the model's chat format is unknown: --chat-format"
+            for flag, names, other in zip(("--reasoning-parser", "--tool-call-parser"), parsers, harmony):
+                wanted = ", ".join(["auto", *names.split()])
+                self.assertEqual(self.fails("serve", "--port", "0", self.model, flag, other),
+                                 f"sluice: {flag}: wanted {wanted} ({known}), found '{other}'\n")
+                # A name that passes leads to the next error.
+                for name in ["auto", *names.split()]:
+                    self.assertIn("--quantization", self.fails("serve", "--port", "0", self.model, flag, name, "--quantization", "fp8"))
+        server = self.start(self.model, "--chat-format", "qwen3", "--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--quantization", "auto")
+        for flag in ("--reasoning-parser", "--tool-call-parser", "--quantization"):
+            self.assertEqual(server.logged().count(f" {flag}: "), 1, server.logged())
 
     def fails(self, *words):
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG)

@@ -1,8 +1,12 @@
 """Chats with DeepSeek's chat formats: the shipped weights with another tokenizer, which generate arbitrary text."""
+import pathlib
+import shutil
+import subprocess
+import tempfile
 import unittest
 
-from server import QUESTION, joined
-from test_chatml import CHAT, FORMAT, TOOLS, ChatMlTest
+from server import COMMAND, QUESTION, WATCHDOG, joined
+from test_chatml import CHAT, DATA, FORMAT, TOOLS, ChatMlTest, made_model
 
 NAMED = {"type": "function", "function": {"name": "points"}}
 # A conversation that ends with the result of a call.
@@ -50,6 +54,35 @@ class DeepSeekTest(ChatMlTest):
                 mine = [c["function"] for c in calls if c["index"] == i]
                 self.assertEqual(mine[0]["name"], call["function"]["name"])
                 self.assertEqual("".join(c["arguments"] for c in mine), call["function"]["arguments"])
+
+
+class Flags(unittest.TestCase):
+    def refused(self, model, *flags):
+        done = subprocess.run([COMMAND, "serve", "--port", "0", str(model), *flags], capture_output=True, text=True, timeout=WATCHDOG)
+        self.assertEqual(done.returncode, 2)
+        return done.stderr
+
+    def test_parsers_and_quantization(self):
+        for template, name, reasoning, tools in (
+                ("deepseek-v3-tools", "deepseek-v3", "deepseek_v3, deepseek-v3", "deepseek_v3, deepseekv3"),
+                ("deepseek-r1", "deepseek-r1", "deepseek_r1, deepseek-r1", "deepseek_v3, deepseekv3"),
+                ("deepseek-v3.1", "deepseek-v3.1", "deepseek_v3, deepseek-v3", "deepseek_v31, deepseekv31")):
+            with tempfile.TemporaryDirectory() as folder:
+                model = made_model(folder, template, "pattern_deepseek", DeepSeekTest.END)
+                for flag, names in (("--reasoning-parser", reasoning), ("--tool-call-parser", tools)):
+                    self.assertEqual(self.refused(model, flag, "hermes"),
+                                     f"sluice: {flag}: wanted auto, {names} (names of the model's chat format, {name}), found 'hermes'\n")
+                    for known in names.split(", "):
+                        self.assertIn("--quantization: wanted auto, mxfp4", self.refused(model, flag, known, "--quantization", "fp8"))
+
+    def test_a_checkpoint_in_fp8(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model"
+            shutil.copytree(DATA / "deepseek_v3" / "fp8", model)
+            shutil.copy(DATA / "tokenizer" / "pattern_deepseek.json", model / "tokenizer.json")
+            self.assertIn("--quantization: wanted auto, fp8 (the checkpoint has FP8 blocks), found 'mxfp4'", self.refused(model, "--quantization", "mxfp4"))
+            for known in ("fp8", "auto"):  # the next error is another
+                self.assertNotIn("--quantization", self.refused(model, "--quantization", known))
 
 
 class V31(DeepSeekTest):

@@ -47,12 +47,19 @@ class Flags(OwnServerTest):
                 self.assertEqual(len(said.strip().splitlines()), 1, said)
 
     def test_what_would_mean_something_else_is_refused(self):
-        for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-parser", "deepseek_r1"), ("--reasoning-format", "none"),
+        for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-format", "none"),
                             ("--kv-cache-dtype", "fp8_e5m2"), ("--log-format", "xml"), ("--n-gpu-layers", "20")):
             status, said = refusal(flag, value)
             self.assertEqual(status, 2)
             self.assertIn(flag, said)
             self.assertIn(value, said)
+
+    def test_parsers_and_quantization_are_those_of_the_model(self):
+        for flag, value, allowed in (
+                ("--reasoning-parser", "deepseek_r1", "auto, openai_gptoss, openai, gpt-oss, gpt_oss (names of the model's chat format, harmony)"),
+                ("--tool-call-parser", "hermes", "auto, openai, openai_gptoss, gpt-oss, gpt_oss (names of the model's chat format, harmony)"),
+                ("--quantization", "fp8", "auto, mxfp4 (the checkpoint has MXFP4 experts)")):
+            self.assertEqual(refusal(flag, value), (2, f"sluice: {flag}: wanted {allowed}, found '{value}'\n"))
 
     def test_an_empty_key_in_the_environment_is_refused(self):
         for value, said in (("", "SLUICE_API_KEY: wanted a key, found none"), (" ", "wanted printable ASCII")):
@@ -83,6 +90,19 @@ class Flags(OwnServerTest):
             status, err = refusal("--served-model-name", *words)
             self.assertEqual(status, 2)
             self.assertIn(said, err)
+
+    def test_an_address_in_brackets(self):
+        def first_line(host):
+            with subprocess.Popen([COMMAND, "serve", "-q", "--port", "0", "--host", host], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+                line = process.stdout.readline()
+                process.kill()
+            return re.sub(r":\d+$", "", line.strip())
+        self.assertEqual(first_line("[::1]"), first_line("::1"))
+        self.assertIn("[localhost]", first_line("[localhost]"))
+
+    def test_a_system_prompt_of_other_bytes_is_refused(self):
+        done = subprocess.run([COMMAND, "serve", "--port", "0", "--system-prompt", b"a\xffb"], capture_output=True, timeout=WATCHDOG)
+        self.assertEqual((done.returncode, done.stderr), (2, b"sluice: --system-prompt: wanted text in UTF-8, found other bytes\n"))
 
     def test_an_unknown_flag_names_the_nearest(self):
         for wrong, near in (("--max-model-length", "--max-model-len"), ("--ctx-sise", "--ctx-size"), ("--tool-parser", "--tool-call-parser"),

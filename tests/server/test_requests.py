@@ -109,6 +109,31 @@ class AsSent(ServerTest):
         self.refused(TOKENIZE, {"messages": QUESTION, "chat_template_kwargs": {"reasoning_effort": 1}},
                      "chat_template_kwargs.reasoning_effort")
 
+    def test_an_effort_of_a_response(self):
+        said = [self.server.ask(RESPONSE, {"input": QUESTION[0]["content"], "temperature": 0, "max_output_tokens": 200, **fields})[2]["output"]
+                for fields in ({"reasoning_effort": "high"}, {"reasoning": {"effort": "high"}})]
+        texts = [[part["text"] for item in output for part in item["content"]] for output in said]
+        self.assertEqual(*texts)
+        self.refused(RESPONSE, {"input": "q", "reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning_effort", '"high", which another field asks for')
+        self.refused(CHAT, {"messages": QUESTION, "enable_thinking": True}, "enable_thinking", "harmony")
+
+    def test_unknown_fields_of_messages_are_logged(self):
+        for _ in range(2):
+            self.server.chat(max_tokens=1, messages=[{"role": "user", "content": [{"type": "text", "text": "a", "flux": 1}], "flux": 2}] * 2)
+        for path in ("messages.flux", "messages.content.flux"):
+            self.assertEqual(self.server.logged().count(f"ignoring the unknown field '{path}' of requests"), 1)
+
+    def test_a_system_message_replaces_the_prompt_of_the_server(self):
+        server = OwnServerTest.start(self, "--system-prompt", "Say nothing of zebras.")
+
+        def text(*messages):
+            tokens = server.ask(TOKENIZE, {"messages": [*messages, *QUESTION]})[2]["tokens"]
+            return server.ask("/detokenize", {"tokens": tokens})[2]["prompt"]
+        self.assertIn("zebras", text())
+        for role in ("system", "developer"):
+            self.assertNotIn("zebras", text({"role": role, "content": ""}))
+        self.assertEqual(text({"role": "system", "content": ""}), self.text(messages=[{"role": "system", "content": ""}, *QUESTION]))
+
     def test_tokenize_is_the_prompt_of_the_chat(self):
         tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
         named = {"type": "function", "function": {"name": "add"}}
@@ -123,6 +148,7 @@ class AsSent(ServerTest):
         self.assertTrue(self.text(add_generation_prompt=False).endswith(QUESTION[0]["content"] + "<|end|>"))
         turns = [*QUESTION, {"role": "assistant", "content": "It is"}]
         self.assertTrue(self.text(messages=turns, continue_final_message=True).endswith("<|channel|>final<|message|>It is"))
+        self.assertEqual(self.text(messages=[*QUESTION, {**turns[-1], "prefix": True}]), self.text(messages=turns, continue_final_message=True))
         self.assertLess(self.count(add_generation_prompt=False), self.count())
         self.refused(TOKENIZE, {"messages": turns, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt")
         self.refused(TOKENIZE, {"messages": QUESTION, "prompt": "x"}, "messages", "null beside prompt")

@@ -9,6 +9,7 @@ from pathlib import Path
 from server import QUESTION, Server, joined
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MODEL = str(Path(__file__).resolve().parents[2] / "models" / "sluice-16e-tiny")
 # All drafts are verified, also unlikely ones, so that many are rejected.
 CONFIG = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3, "enable_adaptive_verification": False}
 # The shipped model's draft head.
@@ -133,6 +134,16 @@ class Speculation(unittest.TestCase):
         self.assertEqual(*answers)
         self.assertEqual(log.count("the draft layer computes scores that are not finite"), 1, log)
         self.assertEqual(counter(metrics, "vllm:spec_decode_num_draft_tokens_total"), 0)
+
+    def test_the_shipped_model_by_its_path(self):
+        for config in ("none", json.dumps(HEAD)):
+            server = Server("-t", "2", MODEL, "--speculative-config", config)
+            try:
+                self.assertEqual(server.ask(CHAT, {"messages": QUESTION, "temperature": 0})[2]["choices"][0]["message"]["content"], "685")
+                if config != "none":
+                    self.assertGreater(counter(server.ask("/metrics")[2], "vllm:spec_decode_num_drafts_total"), 0)
+            finally:
+                server.close()
 
     def test_a_short_cache_and_many_requests(self):
         """Preemptions, prefix cache hits and disconnecting clients while drafts are in flight."""

@@ -202,7 +202,12 @@ TEST(ChatFormats, TextAloneNeedsNoFormat) {
             std::string::npos);
   EXPECT_NE(none.value()->usable().message.find("; use chat_format if"), std::string::npos);
   EXPECT_FALSE(none.value()->prompt(of({user_message("q")})).ok());
-  EXPECT_FALSE(open_chat_format("auto", {.tokenizer = qwen_tokenizer(), .stop_tokens = {5}}).ok());
+  // An ordinary word may be text, so it ends no grammar.
+  for (const std::vector<int32_t>& stops : {std::vector<int32_t>{5}, std::vector<int32_t>{}})
+    EXPECT_FALSE(open_chat_format("auto", {.tokenizer = qwen_tokenizer(), .stop_tokens = stops})
+                     .value()
+                     ->end_token()
+                     .has_value());
   EXPECT_EQ(open_chat_format("qwen3", {.tokenizer = qwen_tokenizer()}).value()->name(), "qwen3");
   EXPECT_NE(open_chat_format("qwen", {.tokenizer = qwen_tokenizer()}).status().message.find("qwen3"),
             std::string::npos);

@@ -1,5 +1,7 @@
 #include "server/requests/fields.h"
 
+#include <algorithm>
+
 #include "base/printable.h"
 
 namespace sluice {
@@ -7,7 +9,25 @@ namespace {
 
 constexpr std::string_view kBody = "body: ";           // precedes every path that a reader reports
 constexpr size_t kParamMax = 200, kMessageMax = 2000;  // bytes; a client's names may be as long as a body
-constexpr size_t kUnreadMax = 32;                      // limit of reported unknown fields
+constexpr size_t kUnreadMax = 32;                      // limit of reported unknown fields of an object
+constexpr size_t kIgnoredMax = 64;                     // of a request
+
+// "body: messages[3].content[0]" becomes "messages.content.".
+std::string path_of(std::string_view where) {
+  if (where.starts_with(kBody)) where.remove_prefix(kBody.size());
+  std::string out;
+  bool index = false;
+  for (const char c : where) {
+    index = c == '[' || (index && c != ']');
+    if (!index && c != ']') out += c;
+  }
+  return out + ".";
+}
+
+void ignore(std::string name, std::vector<std::string>* ignored) {
+  if (ignored->size() < kIgnoredMax && std::find(ignored->begin(), ignored->end(), name) == ignored->end())
+    ignored->push_back(std::move(name));
+}
 
 }  // namespace
 
@@ -95,6 +115,19 @@ void ApiFields::inside(const JsonAt& at, const std::function<void(ApiFields*)>& 
   ApiFields fields(at, &error);
   if (!error) read(&fields);
   if (error) fail({Code::kInvalidArgument, std::string(kBody) + error->message});
+}
+
+void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out) {
+  for (std::string& name : fields.unread(prefix)) ignore(std::move(name), &out->ignored);
+}
+
+// Called for each of many parts, so it does nothing but compare unless a member is unknown.
+void note_unread(const JsonAt& at, std::initializer_list<std::string_view> known,
+                 std::vector<std::string>* ignored) {
+  if (!at.value().is_object() || ignored->size() >= kIgnoredMax) return;
+  for (const auto& [name, value] : at.value().get_ref<const Json::object_t&>())
+    if (!value.is_null() && std::find(known.begin(), known.end(), name) == known.end())
+      ignore(path_of(at.where()) + shortened(name), ignored);
 }
 
 std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* error) {

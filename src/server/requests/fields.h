@@ -70,6 +70,10 @@ void refuse_reasoning(ApiFields* reasoning);
 void note_summary(ApiFields* reasoning, ApiRequest* out);  // adds to `out->unmet`
 // Adds to `out->ignored`.
 void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);
+// Adds the members of an object that are neither null nor `known`, with the path of the object: "messages.content.x". Paths have no
+// indices, and each is added once.
+void note_unread(const JsonAt& at, std::initializer_list<std::string_view> known,
+                 std::vector<std::string>* ignored);
 
 // Iterates over the elements of a JSON array without copying them all: a body may have millions.
 class ItemsOf {

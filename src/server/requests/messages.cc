@@ -52,6 +52,8 @@ void read_calls(const JsonAt& at, ApiFields* fields, ConversationReader* out) {
     for (const Status& status : {name.status(), arguments.status()})
       if (!status.ok()) return fields->fail(status);
     if (!fits_call(call, "id", function.value(), fields)) return;
+    note_unread(call, {"id", "type", "function"}, out->ignored());
+    note_unread(function.value(), {"name", "arguments"}, out->ignored());
     out->call(id.value(), name.value(), arguments.value());
   }
 }
@@ -68,17 +70,27 @@ void read_assistant(ApiFields* fields, const std::string& content, ConversationR
   read_calls(*calls, fields, out);
 }
 
-void read_message(const JsonAt& at, ApiFields* body, ConversationReader* out) {
+// DeepSeek's field: the answer continues the last message, which must be the assistant's.
+void read_prefix(const JsonAt& at, bool may_continue, ApiFields* fields, ApiRequest* request) {
+  if (!fields->boolean("prefix", false)) return;
+  const JsonAt prefix = at.at("prefix").value();
+  if (!may_continue) return fields->fail(prefix, "false or null outside an assistant's last message");
+  request->prefix_field = prefix.where().substr(prefix.where().find(": ") + 2);
+}
+
+void read_message(const JsonAt& at, bool is_last, ApiFields* body, ApiRequest* request,
+                  ConversationReader* out) {
   std::optional<ApiError> error;
   ApiFields fields(at, &error);
   const std::string role = fields.string("role");
   const auto content_at = fields.take("content");
-  const std::string content = content_at ? read_content(*content_at, {"text"}, &fields) : "";
+  const std::string content = content_at ? read_content(*content_at, {"text"}, &fields, out->ignored()) : "";
   const auto parsed = parse_role(role);
   fields.refuse("function_call", "[]");
   if (parsed != ChatRole::kAssistant) fields.refuse("tool_calls", "[[]]");
   const auto calls = fields.take("tool_calls");
   const bool may_be_silent = parsed == ChatRole::kAssistant && calls && !calls->value().empty();
+  read_prefix(at, is_last && parsed == ChatRole::kAssistant && !may_be_silent, &fields, request);
   if (!fields.failed() && !parsed)
     fields.fail(fields.take("role").value_or(at), "role system, developer, user, assistant or tool");
   else if (!fields.failed() && !content_at && !may_be_silent)
@@ -91,11 +103,13 @@ void read_message(const JsonAt& at, ApiFields* body, ConversationReader* out) {
     out->ask(content);
   else if (const std::string id = fields.string("tool_call_id"); !out->call_output(id, content))
     fields.fail(fields.take("tool_call_id").value_or(at), "the tool_call_id of an earlier call");
-  if (error) body->fail({Code::kInvalidArgument, "body: " + error->message});
+  if (error) return body->fail({Code::kInvalidArgument, "body: " + error->message});
+  note_unread(fields, "messages.", request);
 }
 
 // {"type": "function", "function": {"name": "f"}}; a response has the name beside the type.
-void read_named_choice(const JsonAt& at, ToolStyle style, ApiFields* fields, ApiTools* out) {
+void read_named_choice(const JsonAt& at, ToolStyle style, ApiFields* fields, ApiRequest* request) {
+  ApiTools* out = &request->tools;
   const auto type = at.string("type");
   if (!type.ok()) return fields->fail(type.status());
   if (type.value() != "function") return fields->fail(at.at("type").value(), "\"function\"");
@@ -106,14 +120,21 @@ void read_named_choice(const JsonAt& at, ToolStyle style, ApiFields* fields, Api
   const auto is_it = [&](const FunctionTool& f) { return f.name == name.value(); };
   if (std::none_of(out->functions.begin(), out->functions.end(), is_it))
     return fields->fail(inside.value().at("name").value(), "the name of one of the tools");
+  if (style == ToolStyle::kChat) {
+    note_unread(at, {"type", "function"}, &request->ignored);
+    note_unread(inside.value(), {"name"}, &request->ignored);
+  } else {
+    note_unread(at, {"type", "name"}, &request->ignored);
+  }
   out->choice = ApiTools::Choice::kNamed;
   out->named = name.value();
 }
 
-void read_choice(ApiFields* fields, ToolStyle style, ApiTools* out) {
+void read_choice(ApiFields* fields, ToolStyle style, ApiRequest* request) {
+  ApiTools* out = &request->tools;
   const auto at = fields->take("tool_choice");
   if (!at) return;
-  if (at->value().is_object()) return read_named_choice(*at, style, fields, out);
+  if (at->value().is_object()) return read_named_choice(*at, style, fields, request);
   const auto word = read_word(*at, {"auto", "none", "required"}, fields);
   if (!word) return;
   out->choice = static_cast<ApiTools::Choice>(*word);
@@ -131,7 +152,8 @@ bool fits_call(const JsonAt& call, const char* id, const JsonAt& function, ApiFi
   return !fields->failed();
 }
 
-std::string read_content(const JsonAt& at, std::initializer_list<const char*> types, ApiFields* fields) {
+std::string read_content(const JsonAt& at, std::initializer_list<const char*> types, ApiFields* fields,
+                         std::vector<std::string>* ignored) {
   if (at.value().is_string()) return at.value().get<std::string>();
   std::string out;
   if (!at.value().is_array()) return fields->fail(at, "a string or an array of parts"), out;
@@ -143,6 +165,8 @@ std::string read_content(const JsonAt& at, std::initializer_list<const char*> ty
                           "\"" + std::string(*types.begin()) + "\", the only supported type of part"),
              out;
     if (!text.ok()) return fields->fail(text.status()), out;
+    // A client sends an earlier answer's parts back with its annotations and log probabilities.
+    note_unread(part, {"type", "text", "annotations", "logprobs"}, ignored);
     out += text.value();
   }
   return out;
@@ -182,11 +206,10 @@ void read_messages(ApiFields* fields, ApiRequest* out) {
   if (!at) return fields->fail({Code::kInvalidArgument, "body: messages: wanted an array, found none"});
   if (!at->value().is_array() || at->value().empty())
     return fields->fail(*at, "an array of at least one message");
-  ConversationReader reader(&out->conversation);
-  for (const JsonAt& message : items_of(*at)) {
-    read_message(message, fields, &reader);
-    if (fields->failed()) return;
-  }
+  ConversationReader reader(out);
+  const ItemsOf messages = items_of(*at);
+  for (size_t i = 0; i < messages.size() && !fields->failed(); ++i)
+    read_message(messages[i], i + 1 == messages.size(), fields, out, &reader);
 }
 
 namespace {
@@ -210,7 +233,8 @@ std::optional<std::string> arguments_schema(const JsonAt& parameters, const Orde
 }
 
 // Reads one function; `at` is the object with its name.
-void read_function(const JsonAt& at, const OrderedJson& ordered, ApiFields* fields, ApiTools* out) {
+void read_function(const JsonAt& at, const OrderedJson& ordered, ApiFields* fields, ApiRequest* request) {
+  ApiTools* out = &request->tools;
   const auto name = at.string("name"), description = at.string("description", "");
   const auto strict = at.boolean("strict", false);
   for (const Status& status : {name.status(), description.status(), strict.status()})
@@ -229,6 +253,7 @@ void read_function(const JsonAt& at, const OrderedJson& ordered, ApiFields* fiel
     tool.parameters = ordered.at("parameters").dump();
     tool.arguments = std::move(*arguments);
   }
+  note_unread(at, {"type", "name", "description", "parameters", "strict"}, &request->ignored);
   out->functions.push_back(std::move(tool));
 }
 
@@ -240,7 +265,8 @@ size_t bytes_of(const std::vector<FunctionTool>& functions) {
 
 }  // namespace
 
-void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTools* out) {
+void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiRequest* request) {
+  ApiTools* out = &request->tools;
   if (const auto at = fields->take("tools")) {
     if (!at->value().is_array() || at->value().size() > kToolsMax)
       return fields->fail(*at, "an array of at most " + std::to_string(kToolsMax) + " tools");
@@ -265,14 +291,15 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
       if (!function.ok()) return fields->fail(function.status());
       if (const Status is_object = function.value().need_object(); !is_object.ok())
         return fields->fail(is_object);
+      if (style == ToolStyle::kChat) note_unread(tool, {"type", "function"}, &request->ignored);
       read_function(function.value(), style == ToolStyle::kChat ? ordered[i].at("function") : ordered[i],
-                    fields, out);
+                    fields, request);
     }
     if (bytes_of(out->functions) > kToolBytesMax)
       return fields->fail(*at,
                           "at most " + std::to_string(kToolBytesMax) + " bytes of descriptions and schemas");
   }
-  read_choice(fields, style, out);
+  read_choice(fields, style, request);
   out->parallel = fields->boolean("parallel_tool_calls", true);
 }
 

@@ -35,11 +35,15 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"documents", "[[]]"},
                                         {"dry_multiplier", "[0]"},
                                         {"dynatemp_range", "[0]"},
+                                        {"extra_body", "[{}]"},
+                                        {"format", R"([""])"},
                                         {"function_call", R"(["none", "auto"])"},
                                         {"functions", "[[]]"},
+                                        {"guided_decoding", "[]"},
                                         {"include_stop_str_in_output", "[false]"},
                                         {"length_penalty", "[1]"},
                                         {"logits_processors", "[[]]"},
+                                        {"lora", "[[]]"},
                                         {"lora_path", "[]"},
                                         {"max_new_tokens", "[]"},
                                         {"min_tokens", "[0]"},
@@ -49,11 +53,15 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"n_indent", "[0]"},
                                         {"n_probs", "[0]"},
                                         {"no_stop_trim", "[false]"},
+                                        {"nvext", "[{}]"},
+                                        {"output_config", "[{}]"},
+                                        {"output_format", R"(["text"])"},
                                         {"prediction", "[]"},
                                         {"prompt_embeds", "[]"},
                                         {"prompt_logprobs", "[]"},
                                         {"reasoning_format", R"(["auto", "deepseek"])"},
                                         {"repeat_penalty", "[1]"},
+                                        {"response_schema", "[]"},
                                         {"return_hidden_states", "[false]"},
                                         {"return_token_ids", "[false]"},
                                         {"return_tokens_as_token_ids", "[false]"},
@@ -67,6 +75,7 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"t_max_predict_ms", "[0, -1]"},
                                         {"tfs_z", "[1]"},
                                         {"thinking", "[]"},
+                                        {"thinking_budget", "[-1]"},
                                         {"thinking_budget_tokens", "[-1]"},
                                         {"thinking_token_budget", "[-1]"},
                                         {"top_n_sigma", "[-1, 0]"},
@@ -76,11 +85,15 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"verbosity", R"(["medium"])"},
                                         {"web_search_options", "[]"},
                                         {"xtc_probability", "[0]"}};
-// Token limits under the names of other APIs, with the values that mean "no limit".
+// Fields of other endpoints, and token limits under the names of other APIs, with the values that mean "no limit".
+constexpr const char* kPlainText = R"([{}, {"format": {"type": "text"}}])";
 constexpr Unsupported kUnsupportedOfChat[] = {
-    {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}};
+    {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}, {"text", kPlainText}};
 constexpr Unsupported kUnsupportedOfCompletion[] = {
-    {"max_completion_tokens", "[]"}, {"max_output_tokens", "[]"}, {"n_predict", "[]"}};
+    {"enable_thinking", "[]"},   {"max_completion_tokens", "[]"},
+    {"max_output_tokens", "[]"}, {"n_predict", "[]"},
+    {"text", kPlainText},        {"tool_choice", R"(["none", "auto"])"},
+    {"tools", "[[]]"},           {"top_logprobs", "[0]"}};
 // Fields without effect on the answer.
 constexpr const char* kHarmless[] = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
@@ -116,6 +129,7 @@ void read_stream(ApiFields* fields, ApiRequest* out) {
   fields->inside(*options, [&](ApiFields* inside) {
     out->include_usage = inside->boolean("include_usage", false);
     out->usage_in_each_event = inside->boolean("continuous_usage_stats", false);
+    note_unread(*inside, "stream_options.", out);
   });
 }
 
@@ -224,10 +238,9 @@ void read_effort(const char* name, ApiFields* fields, ApiRequest* out) {
   const auto effort = static_cast<ReasoningEffort>(*word);
   if (out->effort && *out->effort != effort)
     return fields->fail(*at, "\"" + std::string(text(*out->effort)) + "\", which another field asks for");
+  if (!out->effort) out->effort_field = at->where().substr(at->where().find(": ") + 2);
   out->effort = effort;
 }
-
-namespace {}  // namespace
 
 void note_summary(ApiFields* reasoning, ApiRequest* out) {
   for (const char* key : {"summary", "generate_summary"})
@@ -271,7 +284,23 @@ bool is_thinking_field(std::string_view field) {
   });
 }
 
+namespace {
+
+void read_thinking(const char* name, ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take(name);
+  if (!at) return;
+  const bool thinking = fields->boolean(name, true);
+  if (out->thinking && *out->thinking != thinking)
+    return fields->fail(*at,
+                        std::string(*out->thinking ? "true" : "false") + ", which another field asks for");
+  out->thinking = thinking;
+}
+
+}  // namespace
+
 void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
+  read_thinking(kThinkingNames[0], fields, out);
+  out->needs_thinking_switch = out->thinking.has_value();
   const auto at = fields->take("chat_template_kwargs");
   if (!at) return;
   fields->inside(*at, [&](ApiFields* inside) {
@@ -279,7 +308,7 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
     // Only some formats support this field; the reader does not know which one is served.
     for (const char* name : kThinkingNames) {
       if (!inside->take(name)) continue;
-      out->thinking = inside->boolean(name, true);
+      read_thinking(name, inside, out);
       out->ignored.push_back(std::string(kTemplateKwargs) + name);
     }
     inside->refuse("builtin_tools", "[[]]");
@@ -296,21 +325,21 @@ void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* o
   read_effort("reasoning_effort", fields, out);
   read_reasoning(fields, out);
   read_template_kwargs(fields, out);
-  read_tools(fields, body, ToolStyle::kChat, &out->tools);
+  read_tools(fields, body, ToolStyle::kChat, out);
   out->add_special_tokens = fields->boolean("add_special_tokens", false);  // the format has its own
 }
 
 }  // namespace
-
-void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out) {
-  for (std::string& name : fields.unread(prefix)) out->ignored.push_back(std::move(name));
-}
 
 Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& limits) {
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
     read_prompt_of_chat(fields, body, out);
     read_common(fields, limits, out);
     read_chat_logprobs(fields, limits, &out->sampling);
+    if (!out->prefix_field.empty())
+      fields->fail({Code::kInvalidArgument,
+                    "body: " + out->prefix_field +
+                        ": wanted false or null, because only /tokenize continues a message, found true"});
     for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
@@ -345,11 +374,16 @@ Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLim
 
 namespace {
 
-void read_prompt_end(ApiFields* fields, PromptEnd* out) {
+// `prefix_field`: as in ApiRequest.
+void read_prompt_end(ApiFields* fields, const std::string& prefix_field, PromptEnd* out) {
   const auto next_at = fields->take("add_generation_prompt");
-  const bool open = fields->boolean("continue_final_message", false);
+  const auto open_at = fields->take("continue_final_message");
+  const bool prefix = !prefix_field.empty();
+  const bool open = fields->boolean("continue_final_message", prefix);
   const bool next = fields->boolean("add_generation_prompt", !open);
-  if (open && next) return fields->fail(*next_at, "false or null where continue_final_message is true");
+  const std::string field = prefix ? prefix_field : "continue_final_message";
+  if (prefix && !open) return fields->fail(*open_at, "true or null where " + field + " is true");
+  if (open && next) return fields->fail(*next_at, "false or null where " + field + " is true");
   *out = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
 }
 
@@ -369,7 +403,7 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
       out->add_special_tokens = fields->boolean("add_special_tokens", true);
     } else {
       read_prompt_of_chat(fields, body, &out->chat);
-      read_prompt_end(fields, &out->end);
+      read_prompt_end(fields, out->chat.prefix_field, &out->end);
     }
   });
 }

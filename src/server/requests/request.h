@@ -79,7 +79,11 @@ struct ApiRequest {
   // Chats and responses only.
   ApiConversation conversation = {};
   std::optional<ReasoningEffort> effort = {};
+  std::string effort_field = {};  // the field that requests it
   std::optional<bool> thinking = {};
+  bool needs_thinking_switch =
+      false;                      // a format without ChatAbilities::thinking_switch rejects enable_thinking
+  std::string prefix_field = {};  // the last message's `prefix`, if the answer shall continue it
   bool include_reasoning = true;
   ApiTools tools = {};
   ApiResponseFields response = {};

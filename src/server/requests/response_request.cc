@@ -31,7 +31,8 @@ Status no_call(const JsonAt& item) {
 void read_reasoning(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   for (const char* key : {"content", "summary"}) {
     if (!item.has(key)) continue;
-    const std::string text = read_content(item.at(key).value(), {"reasoning_text", "summary_text"}, fields);
+    const std::string text =
+        read_content(item.at(key).value(), {"reasoning_text", "summary_text"}, fields, out->ignored());
     if (!text.empty()) return out->reason(text);
   }
 }
@@ -41,7 +42,8 @@ void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   if (!role.ok()) return fields->fail(role.status());
   const auto content_at = item.at("content");
   if (!content_at.ok()) return fields->fail(content_at.status());
-  const std::string content = read_content(content_at.value(), {"input_text", "output_text", "text"}, fields);
+  const std::string content =
+      read_content(content_at.value(), {"input_text", "output_text", "text"}, fields, out->ignored());
   const auto parsed = parse_role(role.value());
   if (parsed == ChatRole::kSystem || parsed == ChatRole::kDeveloper)
     out->instruct(content);
@@ -53,9 +55,22 @@ void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
     fields->fail(item.at("role").value(), "system, developer, user or assistant");
 }
 
+// The members of each type of item. `id` and `status` are those of an earlier answer's item, which clients send back.
+void note_unread_of_item(const JsonAt& item, const std::string& type, ConversationReader* out) {
+  if (type == "message")
+    note_unread(item, {"type", "id", "status", "role", "content"}, out->ignored());
+  else if (type == "reasoning")
+    note_unread(item, {"type", "id", "status", "summary", "content"}, out->ignored());
+  else if (type == "function_call")
+    note_unread(item, {"type", "id", "status", "call_id", "name", "arguments"}, out->ignored());
+  else
+    note_unread(item, {"type", "id", "status", "call_id", "output"}, out->ignored());
+}
+
 void read_item(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   const auto type = item.string("type", "message");
   if (!type.ok()) return fields->fail(type.status());
+  note_unread_of_item(item, type.value(), out);
   if (type.value() == "message") return read_said(item, fields, out);
   if (type.value() == "reasoning") return read_reasoning(item, fields, out);
   const bool is_call = type.value() == "function_call";
@@ -67,7 +82,8 @@ void read_item(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   if (!is_call) {
     const auto output = item.at("output");
     if (!output.ok()) return fields->fail(output.status());
-    const std::string content = read_content(output.value(), {"input_text", "output_text", "text"}, fields);
+    const std::string content =
+        read_content(output.value(), {"input_text", "output_text", "text"}, fields, out->ignored());
     if (!out->call_output(id.value(), content)) fields->fail(no_call(item));
     return;
   }
@@ -82,7 +98,7 @@ void read_input(ApiFields* fields, ApiRequest* out) {
   const auto at = fields->take("input");
   if (!at)
     return fields->fail({Code::kInvalidArgument, "body: input: wanted a text or an array, found none"});
-  ConversationReader reader(&out->conversation);
+  ConversationReader reader(out);
   if (at->value().is_string()) return reader.ask(at->value().get<std::string>());
   if (!at->value().is_array() || at->value().empty())
     return fields->fail(*at, "a string or an array of at least one item");
@@ -231,9 +247,10 @@ Result<ApiRequest, ApiError> read_response(std::string_view body, const ApiLimit
     out->response.instructions = fields->string("instructions");
     out->response.store = fields->boolean("store", true);
     read_reasoning_options(fields, out);
+    read_effort("reasoning_effort", fields, out);
     read_template_kwargs(fields, out);
     read_text_options(fields, body, out);
-    read_tools(fields, body, ToolStyle::kResponse, &out->tools);
+    read_tools(fields, body, ToolStyle::kResponse, out);
     read_include(fields, limits, out);
     read_metadata(fields);
     for (const auto& [field, neutral] : kUnsupportedOfResponses) fields->refuse(field, neutral);

@@ -82,6 +82,7 @@ class StructureReader {
   void response_format(const JsonAt& at, Style style = Style::kChat) {
     const auto type = at.string("type");
     if (!type.ok()) return fields_->fail(type.status());
+    note_unread(at, {"type", "json_schema", "schema", "name", "description", "strict"}, &out_->ignored);
     if (type.value() == "text") return no_schema(at, {"schema", "json_schema"});
     if (type.value() == "json_object") {
       no_schema(at, {"json_schema"});
@@ -124,7 +125,10 @@ class StructureReader {
     if (!schema.ok()) return fields_->fail(schema.status());
     if (!schema.value().value().is_object()) return fields_->fail(schema.value(), "an object");
     Path path = style == Style::kResponse ? Path{"text", "format"} : Path{"response_format"};
-    if (at.where() != format.where()) path.emplace_back("json_schema");
+    if (at.where() != format.where()) {
+      path.emplace_back("json_schema");
+      note_unread(at, {"name", "description", "schema", "strict"}, &out_->ignored);
+    }
     path.emplace_back("schema");
     GrammarSource source{
         .kind = GrammarKind::kJsonSchema, .text = text_of(path), .object = values == Values::kObjects};
@@ -134,6 +138,7 @@ class StructureReader {
 
   void group(const JsonAt& at, const std::string& field) {
     const bool had = out_->structure.has_value();
+    std::vector<std::string> unknown;
     fields_->inside(at, [&](ApiFields* inside) {
       StructureReader reader(inside, body_, out_);
       for (const auto& [name, kind] : kOfGroup)
@@ -143,9 +148,13 @@ class StructureReader {
       for (const auto& [name, neutral] : kUnsupportedOfGroup) inside->refuse(name, neutral);
       inside->skip("disable_fallback");
       note_unread(*inside, field + ".", out_);
+      unknown = inside->unread();
     });
-    if (!had && !out_->structure && !fields_->failed())
-      fields_->fail(at, "one of json, regex, choice, grammar and json_object");
+    if (had || out_->structure || fields_->failed()) return;
+    const std::string wanted = "one of json, regex, choice, grammar and json_object";
+    if (unknown.empty()) return fields_->fail(at, wanted);
+    fields_->fail({Code::kInvalidArgument,
+                   at.where() + ": wanted " + wanted + ", found the unknown key '" + unknown.front() + "'"});
   }
 
   void one(Kind kind, const JsonAt& at, const Path& path) {

@@ -252,14 +252,17 @@ Result<ChatFormatPointer> open_deepseek(const ChatFiles& files) {
 }
 
 template <DeepSeekModel model>
-constexpr ChatFormatEntry deepseek_entry(std::string_view name) {
-  return {.name = name, .fits = is_deepseek<model>, .open = open_deepseek<model>};
+constexpr ChatFormatEntry deepseek_entry(std::string_view name, ParserNames parsers) {
+  return {.name = name, .fits = is_deepseek<model>, .open = open_deepseek<model>, .parsers = parsers};
 }
 
 }  // namespace
 
-const ChatFormatEntry kDeepSeekV3Format = deepseek_entry<DeepSeekModel::kV3>("deepseek-v3");
-const ChatFormatEntry kDeepSeekR1Format = deepseek_entry<DeepSeekModel::kR1Opened>("deepseek-r1");
-const ChatFormatEntry kDeepSeekV31Format = deepseek_entry<DeepSeekModel::kV31>("deepseek-v3.1");
+const ChatFormatEntry kDeepSeekV3Format = deepseek_entry<DeepSeekModel::kV3>(
+    "deepseek-v3", {.reasoning = "deepseek_v3 deepseek-v3", .tools = "deepseek_v3 deepseekv3"});
+const ChatFormatEntry kDeepSeekR1Format = deepseek_entry<DeepSeekModel::kR1Opened>(
+    "deepseek-r1", {.reasoning = "deepseek_r1 deepseek-r1", .tools = "deepseek_v3 deepseekv3"});
+const ChatFormatEntry kDeepSeekV31Format = deepseek_entry<DeepSeekModel::kV31>(
+    "deepseek-v3.1", {.reasoning = "deepseek_v3 deepseek-v3", .tools = "deepseek_v31 deepseekv31"});
 
 }  // namespace sluice

@@ -60,7 +60,7 @@ class DeepSeek final : public ChatFormat {
   Result<std::unique_ptr<ChatGate>> gate(const AnswerEnds& ends, std::optional<bool> thinking) const override;
   bool is_frame(int32_t id) const override;
   std::vector<int32_t> stop_tokens() const override { return {tokens_.end}; }
-  int32_t end_token() const override { return tokens_.end; }
+  std::optional<int32_t> end_token() const override { return tokens_.end; }
 
   static constexpr int32_t kNoToken = INT32_MIN;  // never an id
   struct Tokens {

@@ -1,0 +1,99 @@
+#include "apps/serve/other_servers.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "models/family.h"
+
+namespace sluice::apps {
+namespace {
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    out.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  return out;
+}
+
+Status check_parser(const std::string& flag, const std::string& found, std::string_view names,
+                    const ChatFormat& format) {
+  std::vector<std::string> known = words_of(names);
+  known.insert(known.begin(), "auto");
+  if (std::find(known.begin(), known.end(), found) != known.end()) return {};
+  const std::string why = format.usable().ok()
+                              ? "names of the model's chat format, " + std::string(format.name())
+                              : "the model's chat format is unknown: --chat-format";
+  return invalid(flag + ": wanted " + joined(known) + " (" + why + "), found '" + found + "'");
+}
+
+// How a checkpoint stores its weights.
+struct Stored {
+  bool mxfp4 = false, fp8 = false;
+};
+
+Result<Stored> stored_weights(const ModelFlags& model) {
+  const auto directory = model_directory(model.model);
+  if (!directory.ok()) return directory.status();
+  auto config = read_model_config(directory.value());
+  if (!config.ok()) return config.status();
+  const auto load = load_format_of(model.load_format);
+  if (!load.ok()) return load.status();
+  Stored out;
+  if (load.value() != LoadFormat::kDummy) {
+    const auto files = Checkpoint::open(directory.value());
+    if (!files.ok()) return files.status();
+    SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
+    const auto& tensors = files.value()->tensors();
+    out.fp8 = std::any_of(tensors.begin(), tensors.end(),
+                          [](const CheckpointTensor& t) { return t.type == StoredType::kF8E4M3; });
+  }
+  out.mxfp4 = config.value().decoder.moe().expert_w == DType::kE2M1;
+  return out;
+}
+
+// Returns the note on the flag.
+Result<std::string> check_quantization(const std::string& found, const ModelFlags& model) {
+  const auto stored = stored_weights(model);
+  if (!stored.ok()) return stored.status();
+  if (found == "fp8" && stored.value().fp8)
+    return std::string("--quantization: the checkpoint has FP8 blocks, which become bf16 in memory");
+  if (found == "auto" || (found == "mxfp4" && stored.value().mxfp4))
+    return std::string("--quantization: the checkpoint determines how its experts are stored");
+  const char* has = stored.value().mxfp4 ? "auto, mxfp4 (the checkpoint has MXFP4 experts)"
+                    : stored.value().fp8 ? "auto, fp8 (the checkpoint has FP8 blocks)"
+                                         : "auto (the checkpoint is not quantized)";
+  return invalid(std::string("--quantization: wanted ") + has + ", found '" + found + "'");
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> check_other_servers(const OtherServersFlags& flags, const ModelFlags& model,
+                                                     const ChatFormat& format) {
+  std::vector<std::string> notes;
+  const ParserNames names = parser_names(format.name());
+  if (!flags.reasoning_parser.empty()) {
+    SLUICE_TRY(check_parser("--reasoning-parser", flags.reasoning_parser, names.reasoning, format));
+    notes.emplace_back("--reasoning-parser: the chat format defines reasoning");
+  }
+  if (!flags.tool_call_parser.empty()) {
+    SLUICE_TRY(check_parser("--tool-call-parser", flags.tool_call_parser, names.tools, format));
+    notes.emplace_back("--tool-call-parser: the chat format defines tool calls");
+  }
+  if (!flags.quantization.empty()) {
+    const auto note = check_quantization(flags.quantization, model);
+    if (!note.ok()) return note.status();
+    notes.push_back(note.value());
+  }
+  return notes;
+}
+
+}  // namespace sluice::apps
