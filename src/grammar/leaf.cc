@@ -195,9 +195,8 @@ Leaf any_json_string(int64_t least, int64_t most) {
 }
 
 Leaf texts_leaf(const std::vector<std::string>& texts) {
-  constexpr size_t kKeptMax = 256;
   Leaf out{.dfa = Dfa::of_texts(texts)};
-  if (texts.size() <= kKeptMax) out.texts = texts;
+  if (std::ssize(texts) <= Leaf::kTextsMax) out.texts = texts;
   return out;
 }
 
@@ -209,13 +208,17 @@ Leaf mark_and_blanks(const std::string& mark) {
     builder.set(from, static_cast<uint8_t>(c), static_cast<uint8_t>(c), to);
     from = to;
   }
-  return with_blanks(&builder, from, true);
+  Leaf out = with_blanks(&builder, from, true);
+  out.spaced = mark + " ", out.compact = mark;
+  return out;
 }
 
 Leaf blanks() {
   DfaBuilder builder;
   const int32_t from = builder.add_state(false);
-  return with_blanks(&builder, from, false);
+  Leaf out = with_blanks(&builder, from, false);
+  out.is_blanks = true;
+  return out;
 }
 
 Leaf blanks_and_mark(const std::string& mark) {
@@ -234,7 +237,7 @@ Leaf blanks_and_mark(const std::string& mark) {
     to = next;
   }
   Work plenty(int64_t{1} << 24);
-  return {.dfa = builder.done(&plenty)};
+  return {.dfa = builder.done(&plenty), .spaced = mark, .compact = mark};
 }
 
 }  // namespace sluice

@@ -23,8 +23,11 @@ struct Leaf {
   int64_t least = 0, most = kNoBound;
   bool counted() const { return !counts.empty(); }
   // All texts of the leaf, if there are at most kTextsMax. Needed for arrays with unique elements.
-  static constexpr int32_t kTextsMax = 64;
+  static constexpr int32_t kTextsMax = 256;
   std::vector<std::string> texts = {};
+  // Of blanks, and of a mark with blanks beside it: the usual text in a line with and without blanks.
+  std::string spaced = {}, compact = {};
+  bool is_blanks = false;
 
   // The state and count after `byte`; kDead if no text of the leaf continues with it.
   struct Place {

@@ -68,15 +68,8 @@ void Parse::pop_to(size_t sets) {
   text_.resize(sets_.back().text);
 }
 
-// Whether the rule can still reach its minimum of counted calls without exceeding its maximum.
-bool Parse::fits(int32_t to, int64_t count) const {
-  const Program::State& s = state(to);
-  const Program::Rule& rule = grammar_.program.rules[static_cast<size_t>(s.rule)];
-  return !rule.counted() || (count + s.needs <= rule.most && count + s.offers >= rule.least);
-}
-
 void Parse::add_rule(int32_t to, int32_t origin, TraceId trace) {
-  if (!fits(to, count_of(trace))) return;
+  if (!can_end(to, trace, 0)) return;
   const RuleItem item{to, origin, trace};
   const uint64_t hash =
       mix(mix(static_cast<uint32_t>(to), static_cast<uint32_t>(origin)), static_cast<uint32_t>(trace));
@@ -119,16 +112,17 @@ void Parse::complete(Callee callee, int32_t origin) {
 
 void Parse::complete_leaf(const LeafItem& item) {
   const auto own = static_cast<int32_t>(grammar_.program.leaves.size());
-  const int32_t index = item.leaf < own ? item.leaf : extra_of_[static_cast<size_t>(item.leaf - own)].first;
+  const int32_t index = item.leaf < own ? item.leaf : extra_of_[static_cast<size_t>(item.leaf - own)].leaf;
   complete(-1 - index, item.origin);
 }
 
 void Parse::predict(const RuleItem& item, const Program::Call& call) {
-  if (!fits(call.to, count_of(item.trace) + (call.counted ? 1 : 0))) return;
+  if (!can_end(call.to, item.trace, call.counted ? 1 : 0)) return;
   const auto here = static_cast<int32_t>(sets_.size()) - 1;
   if (is_leaf(call.callee)) {
     auto index = std::optional(leaf_index(call.callee));
-    if (call.distinct) index = leaf_without(*index, item.trace);
+    if (call.distinct()) index = leaf_without(call, item.trace);
+    if (call.among == Among::kRepeated) index = leaf_of_repeated(*index, item.trace);
     if (index) add_leaf({*index, here, {0, 0}});
     return;
   }
@@ -229,6 +223,7 @@ bool Parse::allowed(std::span<uint32_t> bits, Work* work) {
       for (size_t w = 0; w < own.size(); ++w) bits[w] |= own[w];
     }
     if (!exits(*mask, item, bits)) return false;
+    if (traces_.size() > traces) ends_.clear();  // the numbers of these traces are used again
     traces_.resize(traces);
     extra_.resize(extra);
     extra_of_.resize(extra);

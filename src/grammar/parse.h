@@ -3,11 +3,14 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -17,12 +20,6 @@
 #include "grammar/work.h"
 
 namespace sluice {
-
-// Adds a number to a hash.
-inline uint64_t mix(uint64_t h, uint64_t x) {
-  h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
-  return h * 0xff51afd7ed558ccd;
-}
 
 struct CompiledGrammar {
   Program program;
@@ -51,8 +48,8 @@ class Parse {
   struct Trace {
     int32_t count;
     TraceId before;
-    bool distinct;
-    uint64_t value;     // hash of the JSON value of a call whose value must be unique
+    bool noted;         // later calls must differ from its value, or repeat it
+    uint64_t value;     // hash of that JSON value
     size_t begin, end;  // its text
   };
   // A rule in one of its states, begun in the set `origin`.
@@ -106,7 +103,7 @@ class Parse {
     return leaves_end(sets_.size() - 1) == sets_.back().leaves && !sets_.back().complete;
   }
   bool has_leaves() const { return leaves_.size() > sets_.back().leaves; }
-  bool fits(int32_t to, int64_t count) const;
+  bool can_end(int32_t to, TraceId trace, int32_t more);
   void add_rule(int32_t to, int32_t origin, TraceId trace);
   void add_leaf(const LeafItem& item);
   void advance(const RuleItem& item, const Program::Call& call, size_t since);
@@ -118,8 +115,11 @@ class Parse {
     return trace <= 0 ? -trace : traces_[static_cast<size_t>(trace)].count;
   }
   bool has_value(TraceId trace, uint64_t value) const;
+  std::unordered_set<uint64_t> values_of(TraceId trace) const;
   TraceId counted(TraceId trace, const Program::Call& call, size_t since);
-  std::optional<int32_t> leaf_without(int32_t leaf, TraceId trace);
+  std::optional<int32_t> leaf_without(const Program::Call& call, TraceId trace);
+  std::optional<int32_t> leaf_of_repeated(int32_t leaf, TraceId trace);
+  int32_t add_extra(int32_t leaf, TraceId trace, int32_t to, const std::vector<std::string>& texts);
   TraceId trace_of(const LeafItem& item) const;
   bool has_other(const Leaf& l, Leaf::Place at, TraceId trace, std::string* text, int64_t* looks);
   bool take_out_repeated(const LeafItem& item, TraceId trace, std::span<uint32_t> bits);
@@ -137,9 +137,16 @@ class Parse {
   std::string text_;
   bool dead_ = false;
   bool looked_at_text_ = false;  // while closing the last set
-  // Leaves without the texts that earlier elements used, each with its original leaf and its trace.
+  // A leaf with the texts that may follow earlier elements: its original leaf, their trace, and the state after it.
+  struct ExtraOf {
+    int32_t leaf;
+    TraceId trace;
+    int32_t to;
+    bool operator==(const ExtraOf&) const = default;
+  };
   std::vector<LeafPointer> extra_;
-  std::vector<std::pair<int32_t, TraceId>> extra_of_;
+  std::vector<ExtraOf> extra_of_;
+  std::map<std::tuple<int32_t, TraceId, int32_t>, bool> ends_;  // answers of can_end()
   Slots rule_slots_, leaf_slots_;
 };
 

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <unordered_map>
 
 #include "base/json.h"
+#include "grammar/distinct.h"
 #include "grammar/parse.h"
 
 namespace sluice {
@@ -24,6 +26,8 @@ Json canonical(Json value) {
   return value;
 }
 
+}  // namespace
+
 uint64_t hash_of_value(std::string_view text) {
   const Json value = Json::parse(text, nullptr, false);
   const std::string plain = value.is_discarded()
@@ -34,60 +38,110 @@ uint64_t hash_of_value(std::string_view text) {
   return h;
 }
 
-}  // namespace
-
 bool Parse::has_value(TraceId trace, uint64_t value) const {
   for (; trace > 0; trace = traces_[static_cast<size_t>(trace)].before) {
     const Trace& t = traces_[static_cast<size_t>(trace)];
-    if (t.distinct && t.value == value) return true;
+    if (t.noted && t.value == value) return true;
   }
   return false;
 }
 
-// The trace after a call; kNoTrace: its value repeats an earlier one.
+std::unordered_set<uint64_t> Parse::values_of(TraceId trace) const {
+  std::unordered_set<uint64_t> out;
+  for (; trace > 0; trace = traces_[static_cast<size_t>(trace)].before)
+    if (const Trace& t = traces_[static_cast<size_t>(trace)]; t.noted) out.insert(t.value);
+  (void)work_->spend(8 * std::ssize(out));
+  return out;
+}
+
+// Whether a rule whose calls need new values can still end from this state on, `more` counted calls beyond the trace's.
+bool Parse::can_end(int32_t to, TraceId trace, int32_t more) {
+  const Program& program = grammar_.program;
+  const int64_t count = int64_t{count_of(trace)} + more;
+  if (!program.fits(to, count)) return false;
+  if (!program.rules[static_cast<size_t>(state(to).rule)].distinct) return true;
+  const auto [known, is_new] = ends_.try_emplace({to, trace, more}, true);
+  if (is_new) known->second = DistinctSearch(program, work_, values_of(trace)).can_end(to, count);
+  return known->second;
+}
+
+// The trace after a call; kNoTrace: its value repeats an earlier one, or repeats none.
 Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t since) {
-  if (!call.counted && !call.distinct) return trace;
+  const bool noted = call.among != Among::kAny;
+  if (!call.counted && !noted) return trace;
   Trace next{.count = count_of(trace) + (call.counted ? 1 : 0),
              .before = trace,
-             .distinct = call.distinct,
+             .noted = noted,
              .value = 0,
              .begin = since,
              .end = text_.size()};
-  if (!call.distinct && trace <= 0) return -next.count;
-  if (call.distinct) {
+  if (!noted && trace <= 0) return -next.count;
+  if (noted) {
     looked_at_text_ = true;
     (void)work_->spend(static_cast<int64_t>(text_.size() - since) / 4 + 16);
     next.value = hash_of_value(std::string_view(text_).substr(since));
-    if (has_value(trace, next.value)) return kNoTrace;
+    if (call.among != Among::kNoted && has_value(trace, next.value) == call.distinct()) return kNoTrace;
   }
   for (size_t i = traces_.size(), tries = 0; i-- > 1 && tries < 16; ++tries)
     if (traces_[i].before == trace && traces_[i].value == next.value && traces_[i].count == next.count &&
-        traces_[i].distinct == next.distinct)
+        traces_[i].noted == next.noted)
       return static_cast<TraceId>(i);
   traces_.push_back(next);
   return static_cast<TraceId>(traces_.size()) - 1;
 }
 
-std::optional<int32_t> Parse::leaf_without(int32_t index, TraceId trace) {
+// A leaf that takes the place of `leaf` after these earlier elements; the same again until the traces change.
+int32_t Parse::add_extra(int32_t leaf, TraceId trace, int32_t to, const std::vector<std::string>& texts) {
+  (void)work_->spend(static_cast<int64_t>(256 * texts.size()));
+  extra_.push_back(std::make_shared<const Leaf>(texts_leaf(texts)));
+  extra_of_.push_back({leaf, trace, to});
+  return static_cast<int32_t>(grammar_.program.leaves.size() + extra_.size()) - 1;
+}
+
+// The leaf of a call that needs a new value after which the rule can end; none: there is no such value.
+std::optional<int32_t> Parse::leaf_without(const Program::Call& call, TraceId trace) {
+  const int32_t index = leaf_index(call.callee);
   const Leaf& whole = *grammar_.program.leaves[static_cast<size_t>(index)];
-  if (trace <= 0) return index;
   if (whole.texts.empty()) {
-    if (count_of(trace) < Leaf::kTextsMax) return index;
+    if (trace <= 0 || count_of(trace) < Leaf::kTextsMax) return index;
     std::string text;
     int64_t looks = kLooksMax;
     return has_other(whole, {0, 0}, trace, &text, &looks) ? std::optional(index) : std::nullopt;
   }
   const auto own = static_cast<int32_t>(grammar_.program.leaves.size());
   for (size_t i = extra_of_.size(); i-- > 0;)
-    if (extra_of_[i] == std::pair{index, trace}) return own + static_cast<int32_t>(i);
+    if (extra_of_[i] == ExtraOf{index, trace, call.to}) return own + static_cast<int32_t>(i);
   std::vector<std::string> left;
-  for (const std::string& text : whole.texts)
-    if (!has_value(trace, hash_of_value(text))) left.push_back(text);
+  const Program& program = grammar_.program;
+  const auto& values = program.values[static_cast<size_t>(index)];
+  auto used = values_of(trace);
+  std::unordered_map<uint64_t, bool> leads_on;  // by kind of value
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!used.insert(values[i]).second) continue;
+    const auto [known, is_new] = leads_on.try_emplace(program.kinds.at(values[i]), true);
+    if (is_new)
+      known->second = DistinctSearch(program, work_, used).can_end(call.to, int64_t{count_of(trace)} + 1);
+    if (known->second) left.push_back(whole.texts[i]);
+    used.erase(values[i]);
+  }
   if (left.empty()) return {};
-  (void)work_->spend(static_cast<int64_t>(256 * left.size()));
-  extra_.push_back(std::make_shared<const Leaf>(texts_leaf(left)));
-  extra_of_.emplace_back(index, trace);
-  return own + static_cast<int32_t>(extra_.size()) - 1;
+  if (left.size() == whole.texts.size()) return index;
+  return add_extra(index, trace, call.to, left);
+}
+
+// The leaf of a call that repeats an earlier value; none: there is no such value in `leaf`.
+std::optional<int32_t> Parse::leaf_of_repeated(int32_t index, TraceId trace) {
+  const auto own = static_cast<int32_t>(grammar_.program.leaves.size());
+  for (size_t i = extra_of_.size(); i-- > 0;)
+    if (extra_of_[i] == ExtraOf{index, trace, -1}) return own + static_cast<int32_t>(i);
+  std::vector<std::string> texts;
+  for (TraceId t = trace; t > 0 && texts.size() < Leaf::kTextsMax; t = traces_[static_cast<size_t>(t)].before)
+    if (const Trace& one = traces_[static_cast<size_t>(t)]; one.noted)
+      texts.push_back(text_.substr(one.begin, one.end - one.begin));
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  if (texts.empty()) return {};
+  return add_extra(index, trace, -1, texts);
 }
 
 // The trace of the only rule that waits for this leaf, if its values must be unique. kNoTrace: no such rule, or no earlier values.
@@ -99,7 +153,7 @@ Parse::TraceId Parse::trace_of(const LeafItem& item) const {
   for (size_t i = sets_[set].rules, end = rules_end(set); i < end; ++i)
     for (const Program::Call& call : state(rules_[i].state).calls) {
       if (call.callee != -1 - item.leaf) continue;
-      if (!call.distinct || (found != kNoTrace && found != rules_[i].trace)) return kNoTrace;
+      if (!call.distinct() || (found != kNoTrace && found != rules_[i].trace)) return kNoTrace;
       found = rules_[i].trace;
     }
   return found > 0 ? found : kNoTrace;
@@ -138,7 +192,7 @@ bool Parse::take_out_repeated(const LeafItem& item, TraceId trace, std::span<uin
   int64_t left = kLooksOfStepMax;
   for (TraceId t = trace; t > 0; t = traces_[static_cast<size_t>(t)].before) {
     const Trace& one = traces_[static_cast<size_t>(t)];
-    if (!one.distinct) continue;
+    if (!one.noted) continue;
     const auto before = std::string_view(text_).substr(one.begin, one.end - one.begin);
     if (!work_->spend(8)) return false;
     if (!before.starts_with(text)) continue;

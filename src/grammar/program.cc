@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "grammar/distances.h"
+#include "grammar/distinct.h"
+#include "grammar/few_values.h"
 
 namespace sluice {
 
@@ -23,8 +25,8 @@ Callee Program::add_leaf(LeafPointer leaf) {
   leaves.push_back(std::move(leaf));
   return -static_cast<Callee>(leaves.size());
 }
-void Program::add_call(int32_t from, Callee callee, int32_t to, bool counted, bool distinct) {
-  states[static_cast<size_t>(from)].calls.push_back({callee, to, counted, distinct});
+void Program::add_call(int32_t from, Callee callee, int32_t to, bool counted, Among among) {
+  states[static_cast<size_t>(from)].calls.push_back({callee, to, counted, among});
 }
 void Program::add_empty(int32_t from, int32_t to) { states[static_cast<size_t>(from)].empties.push_back(to); }
 
@@ -169,7 +171,42 @@ void Program::set_counts(Work* work) {
   }
 }
 
+// Arrays and objects of few values that must be new become leaves, so that used values can be left out.
+void Program::list_few(Work* work) {
+  std::unordered_map<Callee, Callee> listed;
+  for (size_t s = 0; s < states.size(); ++s)
+    for (size_t c = 0; c < states[s].calls.size(); ++c) {
+      const Callee callee = states[s].calls[c].callee;
+      if (!states[s].calls[c].distinct() || is_leaf(callee)) continue;
+      const auto [known, is_new] = listed.try_emplace(callee, callee);
+      if (is_new)
+        if (const auto texts = FewValues(*this, work).texts_of(callee))
+          known->second = add_leaf(std::make_shared<const Leaf>(texts_leaf(*texts)));
+      states[s].calls[c].callee = known->second;
+    }
+}
+
+void Program::set_values(Work* work) {
+  values.assign(leaves.size(), {});
+  for (const State& s : states)
+    for (const Call& call : s.calls) {
+      if (!call.distinct() || !is_leaf(call.callee)) continue;
+      const auto index = static_cast<size_t>(leaf_index(call.callee));
+      if (leaves[index]->texts.empty()) continue;
+      rules[static_cast<size_t>(s.rule)].distinct = true;
+      if (!values[index].empty()) continue;
+      for (const std::string& text : leaves[index]->texts) {
+        (void)work->spend(16 + std::ssize(text) / 4);
+        values[index].push_back(hash_of_value(text));
+        uint64_t& kind = kinds[values[index].back()];
+        kind = mix(kind, index);
+      }
+    }
+}
+
 bool Program::finish(Work* work) {
+  list_few(work);
+  set_values(work);
   while (true) {
     if (!work->spend(4 * std::ssize(states))) return false;
     const auto productive = productive_rules(work);
@@ -187,10 +224,12 @@ bool Program::finish(Work* work) {
       changed |= std::erase_if(s.empties, dead) > 0;
     }
     set_counts(work);
-    // A rule whose minimum exceeds its maximum matches nothing. Its final states are removed, and the analysis repeats.
+    // A rule whose minimum exceeds its maximum or its supply of new values matches nothing. Its final states are removed, and the analysis
+    // repeats.
     for (const Rule& rule : rules)
-      if (rule.counted() &&
-          (rule.most < rule.least || states[static_cast<size_t>(rule.start)].offers < rule.least)) {
+      if ((rule.counted() &&
+           (rule.most < rule.least || states[static_cast<size_t>(rule.start)].offers < rule.least)) ||
+          (rule.distinct && !DistinctSearch(*this, work, {}).can_end(rule.start, 0))) {
         const auto r = static_cast<int32_t>(&rule - rules.data());
         for (State& s : states)
           if (s.rule == r && s.final) s.final = false, changed = true;

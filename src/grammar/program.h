@@ -4,6 +4,8 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -24,13 +26,30 @@ using Callee = int32_t;
 inline bool is_leaf(Callee callee) { return callee < 0; }
 inline int32_t leaf_index(Callee callee) { return -1 - callee; }
 
+// What the JSON value of a call must be beside the values of the rule's earlier calls.
+enum class Among : uint8_t {
+  kAny,
+  kNoted,     // any value; later calls may have to repeat it
+  kNew,       // a value that differs from all earlier ones
+  kRepeated,  // an earlier value
+};
+
+// Adds a number to a hash.
+inline uint64_t mix(uint64_t h, uint64_t x) {
+  h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
+  return h * 0xff51afd7ed558ccd;
+}
+// The hash of a JSON value's text, the same for all spellings of the value.
+uint64_t hash_of_value(std::string_view text);
+
 struct Program {
   static constexpr int32_t kNoBound = std::numeric_limits<int32_t>::max();
   struct Call {
     Callee callee;
     int32_t to;
-    bool counted;   // counts as one more element or member
-    bool distinct;  // its JSON value must differ from the earlier ones of the same rule
+    bool counted;  // counts as one more element or member
+    Among among = Among::kAny;
+    bool distinct() const { return among == Among::kNew; }
   };
   struct State {
     int32_t rule;
@@ -44,29 +63,42 @@ struct Program {
     int32_t start;
     bool nullable = false;
     int32_t least = 0, most = kNoBound;  // limits of the number of counted calls
+    bool distinct = false;               // some call needs a new value, of which there are few
     std::shared_ptr<const ValueCheck> check = {};
     bool counted() const { return least > 0 || most != kNoBound; }
   };
   std::vector<State> states;
   std::vector<Rule> rules;
   std::vector<LeafPointer> leaves;
+  // By leaf: hashes of all its values. Empty: no call that needs a new value has this leaf, or it has too many values.
+  std::vector<std::vector<uint64_t>> values;
+  // By such a value: values of the same kind are values of the same leaves.
+  std::unordered_map<uint64_t, uint64_t> kinds;
   Callee root = 0;  // a rule
 
   int32_t add_rule();  // with a start state
   int32_t add_state(int32_t rule);
   Callee add_leaf(LeafPointer leaf);
-  void add_call(int32_t from, Callee callee, int32_t to, bool counted = false, bool distinct = false);
+  void add_call(int32_t from, Callee callee, int32_t to, bool counted = false, Among among = Among::kAny);
   void add_empty(int32_t from, int32_t to);
   int32_t start(int32_t rule) const { return rules[static_cast<size_t>(rule)].start; }
 
   // Removes parts that match nothing and derives nullable, needs and offers. False: the root matches nothing, or the budget is spent.
   bool finish(Work* work);
   size_t bytes() const;
+  // Whether the rule can still reach its minimum of counted calls without exceeding its maximum.
+  bool fits(int32_t state, int64_t count) const {
+    const State& s = states[static_cast<size_t>(state)];
+    const Rule& rule = rules[static_cast<size_t>(s.rule)];
+    return !rule.counted() || (count + s.needs <= rule.most && count + s.offers >= rule.least);
+  }
 
  private:
   std::vector<uint8_t> productive_rules(Work* work) const;
   void set_nullable(Work* work);
   void set_counts(Work* work);
+  void set_values(Work* work);
+  void list_few(Work* work);
 };
 
 }  // namespace sluice

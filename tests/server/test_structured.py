@@ -129,6 +129,29 @@ class Structured(ServerTest):
         for message in self.choices(n=4, seed=5, guided_json=json.dumps(PERSON)):
             self.check_person(message["content"])
 
+    def ended(self, **fields):
+        """The texts of finished completions, as many as end."""
+        status, _, answer = self.server.ask("/v1/completions", {"prompt": "a", "temperature": 1.5, "max_tokens": 300, "n": 8, "seed": 3, **fields})
+        self.assertEqual(status, 200, answer)
+        return [c["text"] for c in answer["choices"] if c["finish_reason"] == "stop"]
+
+    def test_choices_keep_their_accents(self):
+        words = ["café", "cafe", "naïve"]
+        texts = self.ended(guided_choice=words)
+        self.assertEqual(len(texts), 8)
+        self.assertLessEqual(set(texts), set(words))
+        self.assertEqual(self.ended(guided_choice=["é"]), ["é"] * 8)
+
+    def test_integer_or_null_by_one_of(self):
+        schema = {"type": "object", "properties": {"n": {"oneOf": [{"type": "integer"}, {"type": "null"}]}}, "required": ["n"],
+                  "additionalProperties": False}
+        texts = self.ended(guided_json=schema)
+        self.assertTrue(texts)
+        for text in texts:
+            value = json.loads(text)
+            self.assertEqual(list(value), ["n"])
+            self.assertIn(type(value["n"]), (int, type(None)))
+
     def test_fields_of_other_servers(self):
         schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
         for fields in ({"response_format": {"type": "json_object", "schema": schema}}, {"response_format": {"type": "json_schema", "schema": schema}},

@@ -5,7 +5,8 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kPrefixMax = 2000;
+constexpr size_t kPrefixMax = 2000, kStatesMax = 2000, kContainedMax = 5;
+constexpr size_t kValuesMax = 2000;  // of a leaf, to be counted
 
 // The schemas of a list's leading elements, and the schema of all others; null: none.
 struct Elements {
@@ -59,9 +60,9 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
   return c_.document_->keep(std::move(either));
 }
 
-// Handles "contains": the first schema's is counted by the automaton, further ones become checks.
-Result<ArrayRules::Contained> ArrayRules::contained(const Merged& m, size_t prefix, Schemas* checks) {
-  Contained out;
+// How many matches of each "contains" are counted. The state of the automaton has all counts.
+Status ArrayRules::list_contained(const Merged& m, size_t prefix) {
+  size_t states = prefix + 1;
   for (const Json* schema : m.arrays) {
     const Json* contains = member(*schema, "contains");
     if (contains == nullptr) continue;
@@ -72,17 +73,25 @@ Result<ArrayRules::Contained> ArrayRules::contained(const Merged& m, size_t pref
     };
     const Contained one{contains, c_.document_->keep({{"not", *contains}}), bound("minContains", 1),
                         bound("maxContains", -1)};
-    const auto layers = static_cast<size_t>(std::max(one.least, one.most) + 1);
-    const bool fits = layers * (prefix + 1) <= kPrefixMax;
-    if (out.schema == nullptr && fits) {
-      out = one;
-      continue;
-    }
-    const Json* check = c_.document_->only(*schema, {"contains", "minContains", "maxContains"});
-    SLUICE_TRY(prepare_validation(*c_.document_, *check, c_.work_));
-    checks->push_back(check);
+    if (one.least == 0 && one.most < 0) continue;
+    contained_.push_back(one);
+    states *= static_cast<size_t>(one.last() + 1);
+    if (states > kStatesMax || contained_.size() > kContainedMax)
+      return invalid("JSON schema: contains: wanted at most " + std::to_string(kContainedMax) +
+                     " at one place, and at most " + std::to_string(kStatesMax) +
+                     " combinations of their counts, found more");
   }
-  return out;
+  return {};
+}
+
+// Whether the array may end at this layer: all counts have reached their minimum.
+bool ArrayRules::is_enough(size_t layer) const {
+  for (const Contained& one : contained_) {
+    const auto counts = static_cast<size_t>(one.last() + 1);
+    if (static_cast<int64_t>(layer % counts) < one.least) return false;
+    layer /= counts;
+  }
+  return true;
 }
 
 Result<Callee> ArrayRules::rule(const Merged& m) {
@@ -96,26 +105,20 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   if (prefix > kPrefixMax)
     return invalid("JSON schema: wanted at most " + std::to_string(kPrefixMax) +
                    " elements in prefixItems, found more");
-  Schemas checks;
-  const auto contained = this->contained(m, prefix, &checks);
-  if (!contained.ok()) return contained.status();
-  const Contained& contains = contained.value();
-  if (m.distinct && contains.least > 1) {
-    const auto one = c_.callee({contains.schema});
-    if (!one.ok()) return one.status();
-    if (is_leaf(one.value())) {
-      const auto& texts = program_.leaves[static_cast<size_t>(leaf_index(one.value()))]->texts;
-      if (!texts.empty() && std::ssize(texts) < contains.least) return c_.never();
-    }
-  }
-  alike_ = prefix == 0 && contains.schema == nullptr;
+  SLUICE_TRY(list_contained(m, prefix));
+  alike_ = prefix == 0 && contained_.empty();
+  if (m.repeated && !alike_)
+    return invalid(
+        "JSON schema: not of uniqueItems: wanted no prefixItems and no contains beside it, found one of "
+        "them, "
+        "which is not supported");
   // After prefix elements, others follow only if the schema requires them.
   const bool loops =
-      prefix == 0 || open || m.least_items > static_cast<int64_t>(prefix) || contains.schema != nullptr;
+      prefix == 0 || open || m.least_items > static_cast<int64_t>(prefix) || !contained_.empty();
   const int32_t rule = program_.add_rule();
   {
     Program::Rule& r = program_.rules[static_cast<size_t>(rule)];
-    r.least = static_cast<int32_t>(m.least_items);
+    r.least = static_cast<int32_t>(m.repeated ? std::max<int64_t>(m.least_items, 2) : m.least_items);
     if (m.most_items >= 0) r.most = static_cast<int32_t>(std::min<int64_t>(m.most_items, Program::kNoBound));
   }
   const CommonLeaves& leaves = CommonLeaves::get();
@@ -123,29 +126,56 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   end_ = program_.add_state(rule);
   program_.states[static_cast<size_t>(end_)].final = true;
   program_.add_call(program_.start(rule), c_.common(leaves.open_array), opened);
-  // at[i][c]: before element i, with `c` earlier elements contained. The last i stands for all elements after the prefix.
+  // at[i][layer]: before element i, with the layer's counts of earlier elements contained. The last i stands for all elements after the
+  // prefix. Where two elements must be equal, layer 1 is behind the second.
+  size_t layers = m.repeated ? 2 : 1;
+  for (const Contained& one : contained_) layers *= static_cast<size_t>(one.last() + 1);
   std::vector<std::vector<int32_t>> at(prefix + 1);
   for (auto& of_element : at)
-    for (int64_t c = 0; c <= contains.last(); ++c) of_element.push_back(program_.add_state(rule));
+    for (size_t layer = 0; layer < layers; ++layer) of_element.push_back(program_.add_state(rule));
   program_.add_call(opened, c_.common(leaves.blanks), at[0][0]);
   program_.add_empty(opened, at[0][0]);
-  if (contains.least == 0) program_.add_call(opened, c_.common(leaves.close_array), end_);
+  if (is_enough(0) && !m.repeated) program_.add_call(opened, c_.common(leaves.close_array), end_);
+  if (m.repeated) {
+    const Schemas wanted = element(m, 0);
+    SLUICE_TRY(add_element(m, wanted, at[0][0], at[0][0], false));
+    SLUICE_TRY(add_element(m, wanted, at[0][1], at[0][1], true));
+    const auto again = program_.add_leaf(std::make_shared<const Leaf>(texts_leaf({"an earlier element"})));
+    add_value(m, {again}, Among::kRepeated, at[0][0], at[0][1], true);
+    return rule;
+  }
   for (size_t i = 0; i < prefix + (loops ? 1 : 0); ++i)
-    for (int64_t c = 0; c <= contains.last(); ++c) {
-      const auto here = static_cast<size_t>(c);
-      const auto& next = at[std::min(i + 1, prefix)];
-      const Schemas any = element(m, i);
-      const auto add = [&](const Json* also, int64_t count) -> Status {
-        Schemas wanted = any;
-        if (also != nullptr) wanted.push_back(also);
-        return add_element(m, wanted, at[i][here], next[static_cast<size_t>(count)], count >= contains.least);
-      };
-      // After the prefix, the required contained elements come first, so that the array can end.
-      const bool may_stay = i < prefix || c >= contains.least;
-      if (may_stay) SLUICE_TRY(add(contains.most >= 0 ? contains.negated : nullptr, c));
-      if (c < contains.last()) SLUICE_TRY(add(contains.schema, c + 1));
+    for (size_t layer = 0; layer < layers; ++layer)
+      for (Choice& choice : choices(layer, element(m, i))) {
+        // After the prefix, the required contained elements come first, so that the array can end.
+        if (i == prefix && !choice.progress && !is_enough(layer)) continue;
+        SLUICE_TRY(add_element(m, choice.wanted, at[i][layer], at[std::min(i + 1, prefix)][choice.layer],
+                               is_enough(choice.layer)));
+      }
+  return rule;
+}
+
+// What an element may be at this layer. Where matches have a limit, it matches or it does not; elsewhere further matches do not count.
+std::vector<ArrayRules::Choice> ArrayRules::choices(size_t layer, const Schemas& any) const {
+  std::vector<Choice> out{{any, layer, false}};
+  size_t stride = 1;
+  for (const Contained& one : contained_) {
+    const auto counts = static_cast<size_t>(one.last() + 1);
+    const auto count = static_cast<int64_t>(layer / stride % counts);
+    std::vector<Choice> next;
+    for (const Choice& before : out) {
+      next.push_back(before);
+      if (one.most >= 0) next.back().wanted.push_back(one.negated);
+      if (count == one.last()) continue;
+      next.push_back(before);
+      next.back().wanted.push_back(one.schema);
+      next.back().layer += stride;
+      next.back().progress |= count < one.least;
     }
-  return checks.empty() ? Result<Callee>(rule) : c_.checked(rule, checks);
+    stride *= counts;
+    out = std::move(next);
+  }
+  return out;
 }
 
 // Adds an element between two states. After it the array ends, or a comma leads to `to`.
@@ -154,18 +184,27 @@ Status ArrayRules::add_element(const Merged& m, const Schemas& wanted, int32_t f
   const auto values = m.distinct ? c_.callees(wanted) : one_of(c_.callee(wanted));
   if (!values.ok()) return values.status();
   const auto& callees = values.value();
-  const int32_t rule = program_.states[static_cast<size_t>(from)].rule;
   if (m.distinct && alike_ && callees.size() == 1 && is_leaf(callees[0])) {
-    const auto& texts = program_.leaves[static_cast<size_t>(leaf_index(callees[0]))]->texts;
-    auto& most = program_.rules[static_cast<size_t>(rule)].most;
-    if (!texts.empty()) most = std::min(most, static_cast<int32_t>(texts.size()));
+    const Leaf& leaf = *program_.leaves[static_cast<size_t>(leaf_index(callees[0]))];
+    auto& most = program_.rules[static_cast<size_t>(program_.states[static_cast<size_t>(from)].rule)].most;
+    if (!leaf.counted() && c_.work_->spend(kValuesMax))
+      if (const auto texts = leaf.dfa.texts(kValuesMax))
+        most = std::min(most, static_cast<int32_t>(texts->size()));
   }
-  const CommonLeaves& leaves = CommonLeaves::get();
-  const int32_t behind = program_.add_state(rule);
-  for (const Callee value : callees) program_.add_call(from, value, behind, true, m.distinct);
-  if (may_end) program_.add_call(behind, c_.common(leaves.close_array), end_);
-  program_.add_call(behind, c_.common(leaves.comma), to);
+  const Among among = m.distinct ? Among::kNew : m.repeated ? Among::kNoted : Among::kAny;
+  add_value(m, callees, among, from, to, may_end);
   return {};
+}
+
+void ArrayRules::add_value(const Merged& m, const std::vector<Callee>& callees, Among among, int32_t from,
+                           int32_t to, bool may_end) {
+  const CommonLeaves& leaves = CommonLeaves::get();
+  const int32_t behind = program_.add_state(program_.states[static_cast<size_t>(from)].rule);
+  for (const Callee value : callees) program_.add_call(from, value, behind, true, among);
+  if (may_end) program_.add_call(behind, c_.common(leaves.close_array), end_);
+  // Where a check may refuse the end, blanks behind an element must not decide for it.
+  const bool checked = !m.checks.empty();
+  program_.add_call(behind, c_.common(checked ? leaves.comma_in_blanks : leaves.comma), to);
 }
 
 }  // namespace sluice

@@ -64,7 +64,9 @@ const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
   if (is_new) {
     Negation all = negated(schema, 0);
     found->second.complete = all.complete;
-    for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep(std::move(one)));
+    found->second.first = all.schemas.size();
+    for (auto* list : {&all.schemas, &all.last})
+      for (Json& one : *list) found->second.schemas.push_back(document_->keep(std::move(one)));
   }
   return found->second;
 }
@@ -72,11 +74,15 @@ const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
 std::optional<Schemas> SchemaMerger::ways_not(const Json& schema, const Schemas& beside) {
   const Nots& all = nots_of(schema);
   Schemas out;
-  for (const Json* one : all.schemas) {
-    Schemas with = beside;
-    with.push_back(one);
-    if (!impossible(with, 1)) out.push_back(one);
-  }
+  const auto add = [&](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) {
+      Schemas with = beside;
+      with.push_back(all.schemas[i]);
+      if (!impossible(with, 1)) out.push_back(all.schemas[i]);
+    }
+  };
+  add(0, all.first);
+  if (out.empty()) add(all.first, all.schemas.size());
   if (out.empty() && !all.complete) return {};
   return out;
 }
@@ -148,6 +154,12 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
   }
   if (never == Json{{"type", "integer"}}) {
     m->number.fraction = true;
+    m->effective.push_back(&s);
+    return {};
+  }
+  if (never == Json{{"uniqueItems", true}}) {
+    m->typed = m->repeated = true;
+    m->types &= kArray;  // other types always satisfy it
     m->effective.push_back(&s);
     return {};
   }

@@ -47,6 +47,14 @@ Leaf either(const Leaf& a, const Leaf& b) {
   return {.dfa = *combine(a.dfa, b.dfa, SetOp::kEither, &plenty)};
 }
 
+Leaf between_blanks(const std::string& mark) {
+  Work plenty(int64_t{1} << 26);
+  const Leaf before = blanks_and_mark(mark);
+  Leaf out = either(before, {.dfa = *concatenate(before.dfa, blanks().dfa, &plenty)});
+  out.spaced = mark + " ", out.compact = mark;
+  return out;
+}
+
 }  // namespace
 
 const CommonLeaves& CommonLeaves::get() {
@@ -68,6 +76,7 @@ const CommonLeaves& CommonLeaves::get() {
         .open_array = shared(texts_leaf({"["})),
         .close_array = shared(blanks_and_mark("]")),
         .comma = shared(mark_and_blanks(",")),
+        .comma_in_blanks = shared(between_blanks(",")),
         .colon = shared(mark_and_blanks(":"))};
   }();
   return all;
@@ -93,7 +102,7 @@ Result<Program> SchemaCompiler::whole(bool object) {
   program_.add_call(program_.start(root), value.value(), end);
   program_.root = root;
   const bool matches = !work_->over() && program_.finish(work_);
-  if (work_->over()) return too_long();
+  if (work_->over()) return schema_too_long();
   if (!matches)
     return invalid("JSON schema: wanted one under which some " + std::string(object ? "object" : "value") +
                    " is valid, found one that nothing matches");
@@ -120,7 +129,7 @@ Callee SchemaCompiler::never() { return program_.add_leaf(std::make_shared<const
 
 // The conjunction of `schemas` as a rule or a leaf. Each combination is compiled once.
 Result<Callee> SchemaCompiler::callee(Schemas schemas) {
-  if (!work_->spend(64)) return too_long();
+  if (!work_->spend(64)) return schema_too_long();
   std::erase_if(schemas, [](const Json* s) { return *s == Json(true) || *s == Json::object(); });
   std::sort(schemas.begin(), schemas.end());
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
@@ -153,12 +162,22 @@ Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
   if (const auto found = kinds_.find(schemas); found != kinds_.end()) return found->second;
   std::vector<Merged> ways;
   SLUICE_TRY(merger_.ways(schemas, &ways));
-  const bool simple = std::all_of(ways.begin(), ways.end(),
-                                  [](const Merged& m) { return m.checks.empty() && m.excluded.empty(); });
-  if (!simple) return kinds_[schemas] = {whole.value()};
   std::vector<Callee> out;
   for (Merged& m : ways) {
     infer_types(&m);
+    const auto checks = checks_of(m);
+    if (!checks.ok()) return checks.status();
+    if (!checks.value().empty() && m.values.empty()) {
+      if ((m.types & (kArray | kObject)) != 0) return kinds_[schemas] = {whole.value()};
+      const auto leaves = scalars(m, schemas);
+      if (!leaves.ok()) return leaves.status();
+      for (const LeafPointer& leaf : leaves.value()) {
+        const auto few = texts_that_hold(*leaf, checks.value());
+        if (!few) return kinds_[schemas] = {whole.value()};
+        out.push_back(common(std::make_shared<const Leaf>(texts_leaf(*few))));
+      }
+      continue;
+    }
     if (!m.values.empty()) m.types = kNull;  // all of them share one leaf
     for (const uint8_t type : {kNull, kBoolean, kNumber, kString, kArray, kObject}) {
       if ((m.types & type) == 0) continue;
@@ -190,7 +209,7 @@ Status SchemaCompiler::rule_of(const Schemas& schemas, int32_t rule) {
   const int32_t end = program_.add_state(rule);
   program_.states[static_cast<size_t>(end)].final = true;
   for (Merged m : ways) {
-    if (!work_->spend(64)) return too_long();
+    if (!work_->spend(64)) return schema_too_long();
     infer_types(&m);
     SLUICE_TRY(way(m, schemas, program_.start(rule), end));
   }
@@ -209,8 +228,8 @@ std::optional<std::vector<std::string>> SchemaCompiler::texts_that_hold(const Le
   return texts;
 }
 
-// Adds a call for each type of value that `m` allows.
-Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to) {
+// What must be checked on the whole value.
+Result<Schemas> SchemaCompiler::checks_of(const Merged& m) {
   Schemas checks = m.checks;
   // Automata of numbers, arrays and objects do not exclude values; a check does.
   for (const Json* excluded : m.excluded) {
@@ -222,6 +241,14 @@ Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from
     checks.push_back(document_->keep(Json{{"not", *excluded}}));
     SLUICE_TRY(prepare_validation(*document_, *checks.back(), work_));
   }
+  return checks;
+}
+
+// Adds a call for each type of value that `m` allows.
+Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to) {
+  const auto checks_or = checks_of(m);
+  if (!checks_or.ok()) return checks_or.status();
+  const Schemas& checks = checks_or.value();
   const auto leaves = scalars(m, schemas);
   if (!leaves.ok()) return leaves.status();
   const bool checked = !checks.empty() && m.values.empty();
@@ -273,7 +300,8 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
                                                  : kObject;
       const bool as_written = document_->draft() <= 4;  // to which 1.0 is no integer
       if ((m.types & type) != 0) texts.push_back(json_text(as_written ? *value : with_integers(*value)));
-      if (!texts.empty() && !work_->spend(kTextByteSteps * std::ssize(texts.back()))) return too_long();
+      if (!texts.empty() && !work_->spend(kTextByteSteps * std::ssize(texts.back())))
+        return schema_too_long();
     }
     return std::vector<LeafPointer>{std::make_shared<const Leaf>(texts_leaf(texts))};
   }
@@ -311,8 +339,13 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
       joined = part;
     } else {
       auto both = combine(joined->dfa, part->dfa, SetOp::kEither, work_);
-      if (!both) return too_long();
-      joined = std::make_shared<const Leaf>(Leaf{.dfa = std::move(*both)});
+      if (!both) return schema_too_long();
+      Leaf leaf{.dfa = std::move(*both)};
+      if (!joined->texts.empty() && !part->texts.empty()) {
+        leaf.texts = joined->texts;
+        leaf.texts.insert(leaf.texts.end(), part->texts.begin(), part->texts.end());
+      }
+      joined = std::make_shared<const Leaf>(std::move(leaf));
     }
   }
   if (joined != nullptr) out.push_back(joined);
@@ -323,7 +356,7 @@ Result<LeafPointer> SchemaCompiler::string(const Merged& m) {
   Json key = {m.patterns, m.formats, m.least_length, m.most_length};
   for (const Json* excluded : m.excluded) key.push_back(*excluded);
   const std::string text = json_text(key);
-  if (!work_->spend(std::ssize(text))) return too_long();
+  if (!work_->spend(std::ssize(text))) return schema_too_long();
   if (const auto found = strings_.find(text); found != strings_.end()) return found->second;
   auto leaf = string_leaf(m, document_.get(), work_);
   if (leaf.ok()) strings_[text] = leaf.value();

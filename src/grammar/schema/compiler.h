@@ -16,7 +16,7 @@ Result<Program> compile_schema(const std::string& text, bool object, Work* work)
 // Leaves that most grammars share, so that their masks are computed once.
 struct CommonLeaves {
   LeafPointer any_string, any_scalar, number, integer, boolean, null;
-  LeafPointer blanks, open_object, close_object, open_array, close_array, comma, colon;
+  LeafPointer blanks, open_object, close_object, open_array, close_array, comma, comma_in_blanks, colon;
   static const CommonLeaves& get();
 };
 

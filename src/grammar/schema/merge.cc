@@ -14,8 +14,6 @@ namespace {
 constexpr int64_t kWaysMax = 512;  // for one place of a schema
 constexpr int kImpossibleDepthMax = 3;
 
-Status too_long() { return invalid("JSON schema: takes too long to compile"); }
-
 }  // namespace
 
 uint8_t json_type(const std::string& name) {
@@ -64,7 +62,7 @@ Status SchemaMerger::ways(const Schemas& schemas, std::vector<Merged>* out) {
 
 Status SchemaMerger::ways(const Schemas& schemas, const Decisions& decisions, int depth,
                           std::vector<Merged>* out) {
-  if (!work_->spend(64)) return too_long();
+  if (!work_->spend(64)) return schema_too_long();
   auto merged = merge(schemas, decisions, depth);
   if (!merged.ok()) return merged.status();
   Merged& m = merged.value();
@@ -92,7 +90,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
   while (!todo.empty() && !m.never) {
     const Json* schema = todo.back();
     todo.pop_back();
-    if (!work_->spend(8)) return too_long();
+    if (!work_->spend(8)) return schema_too_long();
     if (!seen.insert(schema).second) continue;
     if (schema->is_boolean()) {
       m.never |= !schema->get<bool>();
@@ -106,7 +104,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
     for (size_t i = known; i < todo.size(); ++i) {
       // A chain that returns to one of its schemas without a step into the value never ends.
       for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr) {
-        if (!work_->spend(4)) return too_long();
+        if (!work_->spend(4)) return schema_too_long();
         m.never |= at == todo[i];
       }
       parent.try_emplace(todo[i], schema);
@@ -247,7 +245,7 @@ Status SchemaMerger::add_objects(Keywords* keys) {
   }
   if (const Json* required = keys->about("required", kObject)) {
     if (!required->is_array()) return wrong_keyword("required", "an array of names", *required);
-    if (!work_->spend(std::ssize(*required))) return too_long();
+    if (!work_->spend(std::ssize(*required))) return schema_too_long();
     for (const Json& name : *required) {
       if (!name.is_string()) return wrong_keyword("required", "an array of names", name);
       m->required.push_back(name.get<std::string>());
@@ -320,6 +318,7 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
   }
   if (m.types == kString && m.most_length >= 0 && m.least_length > m.most_length) return true;
   if (m.types == kArray && m.most_items >= 0 && m.least_items > m.most_items) return true;
+  if (m.types == kArray && m.distinct && m.repeated) return true;
   if (m.types != kObject) return false;
   if (m.most_members >= 0 && std::ssize(m.required) > m.most_members) return true;
   if (depth > kImpossibleDepthMax) return false;

@@ -54,7 +54,7 @@ struct Merged {
   int64_t least_length = 0, most_length = -1;
   std::vector<std::string> patterns = {}, formats = {};
   int64_t least_items = 0, most_items = -1, least_members = 0, most_members = -1;
-  bool distinct = false;
+  bool distinct = false, repeated = false;  // no two elements are equal; some two are
   std::vector<std::string> required = {};
   // Schemas that constrain elements, members and strings; and those that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
@@ -64,6 +64,7 @@ struct Merged {
   std::optional<std::pair<ChoiceKey, std::vector<Alternative>>> pending = {};
 };
 
+inline Status schema_too_long() { return invalid("JSON schema: takes too long to compile"); }
 // kInvalidArgument: a keyword has a value that the keyword does not allow.
 Status wrong_keyword(const char* key, const char* wanted, const Json& found);
 
@@ -104,9 +105,11 @@ class SchemaMerger {
   // Schemas each of which implies that a given schema fails. `complete`: whenever that schema fails, one of them holds.
   struct Negation {
     List schemas = {};
+    List last = {};  // used where none of the others is possible: they need counts of elements
     bool complete = true;
     void add(Negation other) {
       std::move(other.schemas.begin(), other.schemas.end(), std::back_inserter(schemas));
+      std::move(other.last.begin(), other.last.end(), std::back_inserter(last));
       complete &= other.complete;
     }
   };
@@ -115,8 +118,10 @@ class SchemaMerger {
                       Negation* out);
   void negate_any(const Json& any, int depth, Negation* out);
   static void negate_type(const Json& value, Negation* out);
+  static void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
   struct Nots {
     Schemas schemas = {};
+    size_t first = 0;  // as many come first; the others are used where none of these is possible
     bool complete = true;
   };
   const Nots& nots_of(const Json& schema);

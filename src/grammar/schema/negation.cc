@@ -13,13 +13,6 @@ constexpr size_t kNegationsMax = 24;
 // Keywords that can fail without a schema to express it.
 const std::set<std::string>& untold() {
   static const std::set<std::string> kAll = {"multipleOf",
-                                             "items",
-                                             "prefixItems",
-                                             "additionalItems",
-                                             "contains",
-                                             "minContains",
-                                             "maxContains",
-                                             "uniqueItems",
                                              "unevaluatedItems",
                                              "additionalProperties",
                                              "patternProperties",
@@ -45,7 +38,8 @@ SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
   if (!schema.is_object() || depth > 8 || !work_->spend(32)) return {.complete = false};
   Negation out;
   for (const auto& [key, value] : schema.items()) negate_keyword(schema, key, value, depth, &out);
-  if (out.schemas.size() > kNegationsMax) out.schemas.resize(kNegationsMax), out.complete = false;
+  for (List* list : {&out.schemas, &out.last})
+    if (list->size() > kNegationsMax) list->resize(kNegationsMax), out.complete = false;
   return out;
 }
 
@@ -77,10 +71,12 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     for (const auto& [name, inside] : value.items()) {
       Negation nots = negated(inside, depth + 1);
       out->complete &= nots.complete;
-      for (Json& one : nots.schemas)
-        out->schemas.push_back({{"type", "object"},
-                                {"required", Json::array({name})},
-                                {"properties", {{name, std::move(one)}}}});
+      const auto with = [&](Json& one) {
+        return Json{
+            {"type", "object"}, {"required", Json::array({name})}, {"properties", {{name, std::move(one)}}}};
+      };
+      for (Json& one : nots.schemas) out->schemas.push_back(with(one));
+      for (Json& one : nots.last) out->last.push_back(with(one));
     }
   } else if (key == "minimum" || key == "maximum") {
     const std::string strict = key == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum";
@@ -102,6 +98,9 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     negate_any(value, depth, out);
   } else if (key == "allOf" && value.is_array()) {
     for (const Json& one : value) out->add(negated(one, depth + 1));
+  } else if (key == "items" || key == "prefixItems" || key == "additionalItems" || key == "contains" ||
+             key == "uniqueItems") {
+    negate_elements(schema, key, value, out);
   } else if (key == "not") {
     out->schemas.push_back(value);
   } else if (key == "$ref" && value.is_string()) {
@@ -128,24 +127,68 @@ void SchemaMerger::negate_type(const Json& value, Negation* out) {
   if (integer && (types & kNumber) == 0) out->schemas.back()["not"] = {{"type", "integer"}};
 }
 
+// Some element is not what it must be; or too few or too many are what some must be; or two are equal.
+void SchemaMerger::negate_elements(const Json& schema, const std::string& key, const Json& value,
+                                   Negation* out) {
+  const auto array = [&](Json with) {
+    with["type"] = "array";
+    out->last.push_back(std::move(with));
+  };
+  // The element at `index` fails `inside`.
+  const auto negate_at = [&](size_t index, const Json& inside) {
+    Json prefix = Json::array();
+    while (prefix.size() < index) prefix.push_back(true);
+    prefix.push_back({{"not", inside}});
+    array({{"minItems", index + 1}, {"prefixItems", std::move(prefix)}});
+  };
+  const auto bound = [&](const char* name, int64_t otherwise) {
+    const Json* count = member(schema, name);
+    out->complete &= count == nullptr || count->is_number_unsigned();
+    return count != nullptr && count->is_number_unsigned() ? count->get<int64_t>() : otherwise;
+  };
+  const Json* items = member(schema, "items");
+  const bool list = items != nullptr && items->is_array();  // as up to 2019
+  if (key == "uniqueItems") {
+    if (value == Json(true)) array({{"not", {{"uniqueItems", true}}}});
+  } else if (key == "contains") {
+    const int64_t least = bound("minContains", 1), most = bound("maxContains", -1);
+    if (least > 0) array({{"contains", value}, {"minContains", 0}, {"maxContains", least - 1}});
+    if (most >= 0) array({{"contains", value}, {"minContains", most + 1}});
+  } else if (value.is_array()) {
+    out->complete &= value.size() <= kNegationsMax;
+    for (size_t i = 0; i < std::min(value.size(), kNegationsMax); ++i) negate_at(i, value[i]);
+  } else if (value != Json(true) && value != Json::object() && (key == "items" || list)) {
+    const Json* prefix = list ? items : member(schema, "prefixItems");
+    const size_t before = prefix != nullptr && prefix->is_array() ? prefix->size() : 0;
+    if (before == 0) return array({{"contains", {{"not", value}}}});
+    // The first element of many; that others alone fail is left out.
+    out->complete = false;
+    if (before <= kNegationsMax) negate_at(before, value);
+  }
+}
+
 // All schemas of `any` fail: combines one reason for each.
 void SchemaMerger::negate_any(const Json& any, int depth, Negation* out) {
-  List all{Json::object()};
+  struct Reason {
+    Json schema;
+    bool last;
+  };
+  std::vector<Reason> all{{Json::object(), false}};
   for (const Json& one : any) {
     const Negation nots = negated(one, depth + 1);
     out->complete &= nots.complete;
-    List next;
-    for (const Json& before : all)
-      for (const Json& also : nots.schemas) {
-        if (next.size() > kNegationsMax) break;
-        Json both = before;
-        both["allOf"].push_back(also);
-        next.push_back(std::move(both));
-      }
+    std::vector<Reason> next;
+    for (const bool last : {false, true})
+      for (const Reason& before : all)
+        for (const Json& also : last ? nots.last : nots.schemas) {
+          if (next.size() > kNegationsMax) break;
+          next.push_back({before.schema, before.last || last});
+          next.back().schema["allOf"].push_back(also);
+        }
     out->complete &= next.size() <= kNegationsMax;
     all = std::move(next);
   }
-  out->schemas.insert(out->schemas.end(), all.begin(), all.end());
+  for (Reason& one : all) (one.last ? out->last : out->schemas).push_back(std::move(one.schema));
 }
 
 }  // namespace sluice

@@ -32,7 +32,7 @@ Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>
 
 // All schemas that apply to the member `name`.
 Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
-  if (!c_.work_->spend(8 * std::ssize(m.objects))) return SchemaCompiler::too_long();
+  if (!c_.work_->spend(8 * std::ssize(m.objects))) return schema_too_long();
   Schemas out;
   std::set<const Json*> evaluated;  // the schemas that evaluate the member
   for (const Json* schema : m.objects) {
@@ -117,7 +117,7 @@ Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
       for (const Json* value : listed_values(way, {&names}, *c_.document_, c_.work_)) {
         if (!value->is_string()) continue;
         texts.push_back(value->get<std::string>());
-        if (!c_.work_->spend(kTextByteSteps * std::ssize(texts.back()))) return SchemaCompiler::too_long();
+        if (!c_.work_->spend(kTextByteSteps * std::ssize(texts.back()))) return schema_too_long();
       }
       one = Dfa::of_texts(texts);
     } else {
@@ -128,10 +128,10 @@ Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
         one = with_length(*one, way.least_length, way.most_length, c_.work_);
     }
     allowed = one && allowed ? combine(*allowed, *one, SetOp::kEither, c_.work_) : std::nullopt;
-    if (!allowed) return SchemaCompiler::too_long();
+    if (!allowed) return schema_too_long();
   }
   allowed = combine(*all, *allowed, SetOp::kBoth, c_.work_);
-  if (!allowed) return SchemaCompiler::too_long();
+  if (!allowed) return schema_too_long();
   *all = std::move(*allowed);
   return {};
 }
@@ -147,7 +147,7 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
   OtherNames out;
   const std::vector<std::string> texts(listed.begin(), listed.end());
   auto free = combine(Dfa::any_text(), Dfa::of_texts(texts), SetOp::kFirstOnly, c_.work_);
-  if (!free) return SchemaCompiler::too_long();
+  if (!free) return schema_too_long();
   for (const Json* schema : about_names)
     if (const Json* names = member(*schema, "propertyNames"))
       SLUICE_TRY(add_names(*names, &*free, &out.checks));
@@ -169,7 +169,7 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
       for (Split& split : splits) {
         auto in = combine(split.names, *low.value(), SetOp::kBoth, c_.work_);
         auto out_of = combine(split.names, *high.value(), SetOp::kFirstOnly, c_.work_);
-        if (!in || !out_of) return SchemaCompiler::too_long();
+        if (!in || !out_of) return schema_too_long();
         if (!in->empty()) {
           next.push_back({std::move(*in), split.kind});
           next.back().kind.schemas.push_back(&inside);
@@ -188,7 +188,7 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
       split.kind.few = std::move(*few);
     } else {
       auto leaf = json_strings(split.names, 0, -1, c_.work_);
-      if (!leaf) return SchemaCompiler::too_long();
+      if (!leaf) return schema_too_long();
       split.kind.leaf = std::make_shared<const Leaf>(std::move(*leaf));
       c_.kept_leaves_.push_back(split.kind.leaf);
     }
@@ -311,7 +311,7 @@ Result<Callee> ObjectRules::build(const Merged& m) {
     Callee name = c_.common(others.name);
     if (!name_checks_.empty()) name = c_.checked(name, name_checks_);
     // Names must be unique.
-    program_.add_call(names.back(), name, colon, false, true);
+    program_.add_call(names.back(), name, colon, false, Among::kNew);
     program_.add_call(colon, c_.common(leaves.colon), value);
     program_.add_call(value, others.value, after.back(), true);
   }

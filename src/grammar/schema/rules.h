@@ -33,7 +33,6 @@ class SchemaCompiler {
  private:
   friend class ArrayRules;
   friend class ObjectRules;
-  static Status too_long() { return invalid("JSON schema: takes too long to compile"); }
   Callee common(const LeafPointer& leaf);
   Callee never();
   // A rule or leaf whose value is checked at its end.
@@ -44,6 +43,7 @@ class SchemaCompiler {
   static void infer_types(Merged* m);
   Status rule_of(const Schemas& schemas, int32_t rule);
   std::optional<std::vector<std::string>> texts_that_hold(const Leaf& leaf, const Schemas& checks);
+  Result<Schemas> checks_of(const Merged& m);
   Status way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to);
   Result<std::vector<LeafPointer>> scalars(const Merged& m, const Schemas& schemas);
 
@@ -82,13 +82,24 @@ class ArrayRules {
     // Beyond this number matches are not counted, or not allowed.
     int64_t last() const { return most >= 0 ? most : least; }
   };
-  Result<Contained> contained(const Merged& m, size_t prefix, Schemas* checks);
+  // One way to continue from a layer, which stands for a count of each "contains".
+  struct Choice {
+    Schemas wanted;
+    size_t layer;
+    bool progress;  // some count comes nearer to its minimum
+  };
+  Status list_contained(const Merged& m, size_t prefix);
+  bool is_enough(size_t layer) const;
+  std::vector<Choice> choices(size_t layer, const Schemas& any) const;
   // The schemas of the element at `index`. An index beyond all prefixes stands for all remaining elements.
   Schemas element(const Merged& m, size_t index);
   const Json* unevaluated_by(const Merged& m, const Json& schema, size_t index);
   Status add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to, bool may_end);
+  void add_value(const Merged& m, const std::vector<Callee>& callees, Among among, int32_t from, int32_t to,
+                 bool may_end);
   SchemaCompiler& c_;
   Program& program_;
+  std::vector<Contained> contained_;
   int32_t end_ = -1;    // the final state of the array
   bool alike_ = false;  // all elements have the same schemas
 };

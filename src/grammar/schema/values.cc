@@ -12,8 +12,6 @@ namespace {
 constexpr int64_t kStatesWithLengthMax = 8000;
 constexpr int32_t kStatesOfAnyMax = 16;
 
-Status too_long() { return invalid("JSON schema: takes too long to compile"); }
-
 bool is_free(const Merged& m) {
   return m.patterns.empty() && m.formats.empty() &&
          std::none_of(m.excluded.begin(), m.excluded.end(), [](const Json* e) {
@@ -64,7 +62,7 @@ Result<Dfa> string_values(const Merged& m, SchemaDocument* document, Work* work)
     for (const std::string& text : texts) (void)work->spend(kTextByteSteps * std::ssize(text));
     if (!texts.empty() && all) all = combine(*all, Dfa::of_texts(texts), SetOp::kFirstOnly, work);
   }
-  if (!all || work->over()) return too_long();
+  if (!all || work->over()) return schema_too_long();
   return std::move(*all);
 }
 
@@ -72,6 +70,7 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
   int64_t least = m.least_length, most = m.most_length;
   if (is_free(m)) {
     if (least == 0 && most < 0) return CommonLeaves::get().any_string;
+    if (least == 0 && most == 0) return std::make_shared<const Leaf>(texts_leaf({"\"\""}));
     return std::make_shared<const Leaf>(most >= 0 && least > most ? Leaf{} : any_json_string(least, most));
   }
   std::optional<Dfa> values;
@@ -98,12 +97,12 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
     const int64_t lengths = most >= 0 ? most + 1 : least;
     if ((least > 0 || most >= 0) && values->states() * lengths <= kStatesWithLengthMax) {
       values = with_length(*values, least, most, work);
-      if (!values) return too_long();
+      if (!values) return schema_too_long();
       least = 0, most = -1;
     }
   }
   auto leaf = json_strings(*values, least, most, work);
-  if (!leaf) return too_long();
+  if (!leaf) return schema_too_long();
   if (least == 0 && most < 0)
     if (const auto texts = values->texts(Leaf::kTextsMax)) {
       std::vector<std::string> listed;
@@ -120,7 +119,7 @@ Result<LeafPointer> number_leaf(const Merged& m, Work* work) {
   auto dfa = json_numbers(b, work);
   if (!dfa.ok()) return Status{dfa.status().code, "JSON schema: " + dfa.status().message};
   Leaf leaf{.dfa = std::move(dfa).value()};
-  if (auto texts = leaf.dfa.texts(Leaf::kTextsMax); texts && b.integer) leaf.texts = std::move(*texts);
+  if (auto texts = leaf.dfa.texts(Leaf::kTextsMax)) leaf.texts = std::move(*texts);
   return std::make_shared<const Leaf>(std::move(leaf));
 }
 

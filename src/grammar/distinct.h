@@ -1,0 +1,42 @@
+// Whether a rule whose calls need new values can still end: some way has a value of its own for each call.
+#pragma once
+#include <cstdint>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "grammar/program.h"
+#include "grammar/work.h"
+
+namespace sluice {
+
+// Tries the ways through the rule, and matches calls to values by augmenting paths.
+class DistinctSearch {
+ public:
+  // `used`: hashes of the values that earlier calls had.
+  DistinctSearch(const Program& program, Work* work, std::unordered_set<uint64_t> used)
+      : program_(program), work_(work), used_(std::move(used)) {}
+  // From `state` on, after `count` counted calls. Also true if the search takes too long.
+  bool can_end(int32_t state, int64_t count);
+
+ private:
+  // The values of the calls from one state to another. Without a limit: there are too many to matter, or they are unknown.
+  struct Step {
+    int32_t to;
+    bool counted, limited = true;
+    std::vector<uint64_t> values = {};
+  };
+  static std::vector<Step> steps_from(const Program& program, const Program::State& state);
+  bool assign(size_t position, std::unordered_set<uint64_t>* seen);
+
+  static constexpr int32_t kLooksMax = 2048;  // states on all ways
+  const Program& program_;
+  Work* work_;
+  const std::unordered_set<uint64_t> used_;
+  int32_t looks_ = kLooksMax;
+  std::vector<std::vector<uint64_t>> positions_;  // values of each limited call on the way
+  std::unordered_map<uint64_t, size_t> owner_;    // by value: its position
+};
+
+}  // namespace sluice

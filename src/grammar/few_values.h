@@ -1,0 +1,40 @@
+// The values of a rule, if there are few.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "grammar/program.h"
+#include "grammar/work.h"
+
+namespace sluice {
+
+class FewValues {
+ public:
+  FewValues(const Program& program, Work* work) : program_(program), work_(work) {}
+  // Each value as JSON text in a line, with and without blanks; none: there are too many, or the search takes too long.
+  std::optional<std::vector<std::string>> texts_of(Callee callee);
+
+ private:
+  using Texts = std::vector<std::string>;
+  // One way through a rule so far.
+  struct Way {
+    int32_t state;
+    int64_t count = 0;
+    std::string text = {};
+    std::unordered_set<uint64_t> noted = {};
+  };
+  std::optional<Texts> spelled(Callee callee, int depth);
+  std::optional<Texts> of_leaf(const Leaf& leaf);
+  std::optional<Texts> of_rule(int32_t rule, int depth);
+
+  static constexpr int64_t kValuesMax = 64, kDepthMax = 8;
+  const Program& program_;
+  Work* work_;
+  int64_t steps_ = 4096;
+  bool spaced_ = false;
+};
+
+}  // namespace sluice
