@@ -1,6 +1,8 @@
 #include "engine/draft_runner.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "engine/places.h"
@@ -18,7 +20,7 @@ Result<std::unique_ptr<DraftRunner>> DraftRunner::plan(Device& device, const Dra
   const std::vector<int64_t> most(kDraftsMax, bounds.sequences);
   Places places{out->layout(bounds.tokens, most).end};
   out->written_bytes_ = places.used;
-  out->drafted_at_ = places.take(DType::kI32, kDraftsMax * out->pitch());
+  out->drafted_at_ = places.take(DType::kI32, 2 * kDraftsMax * out->pitch());
   out->taps_at_ = places.take(c.x, bounds.tokens * c.features());
   out->stream_at_ = places.take(c.x, bounds.tokens * c.hidden);
   out->hidden_at_ = places.take(c.x, bounds.sequences * c.hidden);
@@ -68,8 +70,14 @@ Tensor DraftRunner::taps(int64_t tokens) const {
 // Tensors of one place begin at multiples of 16 bytes, as kernels want them.
 int64_t DraftRunner::pitch() const { return (bounds_.sequences + 3) / 4 * 4; }
 
-Tensor DraftRunner::drafted(int64_t place, int64_t rows) const {
-  return view(drafted_at_ + static_cast<size_t>(bytes_of(DType::kI32, place * pitch())), DType::kI32, {rows});
+// Of each place: a token for each row, and behind them a log probability for each row.
+DraftLayerOut DraftRunner::drafted(int64_t place, int64_t rows) const {
+  const auto at = [&](int64_t half) {
+    return drafted_at_ + static_cast<size_t>(bytes_of(DType::kI32, (2 * place + half) * pitch()));
+  };
+  return {.token = view(at(0), DType::kI32, {rows}),
+          .logprob = view(at(1), DType::kF32, {rows}),
+          .hidden = view(hidden_at_, head_->config().x, {rows, head_->config().hidden})};
 }
 
 // `rows`: sequences with a draft at each place.
@@ -145,20 +153,20 @@ Status DraftRunner::enqueue(const Layout& l, int64_t tokens, std::span<const int
   const DraftLayerConfig& c = head_->config();
   const Tensor rope = view(rope_at_, DType::kF32, {bounds_.positions, c.attention.rotary / 2, 2});
   const Tensor stream = view(stream_at_, c.x, {bounds_.tokens, c.hidden});
-  const auto hidden = [&](int64_t n) { return view(hidden_at_, c.x, {n, c.hidden}); };
   SLUICE_TRY(device_.copy(block_, host_, l.end, queue));
   DraftLayerIn in{
       .token_ids = view(l.token_ids, DType::kI32, {tokens}), .source = taps(tokens), .tables = tables};
   in.tables.rope = rope;
   SLUICE_TRY(head_->extend(in, held_, first_rows(stream, tokens), workspace, queue, runs));
   if (rows.empty()) return {};
-  SLUICE_TRY(head_->draft(view(l.rows, DType::kI32, {rows[0]}), stream, held_, drafted(0, rows[0]),
-                          hidden(rows[0]), workspace, queue, runs));
+  SLUICE_TRY(head_->draft(view(l.rows, DType::kI32, {rows[0]}), stream, held_, drafted(0, rows[0]), workspace,
+                          queue, runs));
   for (size_t j = 0; j < l.passes.size(); ++j) {
     const Pass& pass = l.passes[j];
     const int64_t n = pass.rows;
-    in = {.token_ids = drafted(static_cast<int64_t>(j), n),
-          .source = hidden(n),
+    const DraftLayerOut before = drafted(static_cast<int64_t>(j), n);
+    in = {.token_ids = before.token,
+          .source = before.hidden,
           .tables = {
               .positions = view(pass.positions, DType::kI32, {n}),
               .slot_of = view(pass.slot_of, DType::kI32, {n}),
@@ -169,9 +177,9 @@ Status DraftRunner::enqueue(const Layout& l, int64_t tokens, std::span<const int
               .rows_max = 1}};
     SLUICE_TRY(head_->next(in, held_, first_rows(stream, n), workspace, queue, runs));
     SLUICE_TRY(head_->draft(head_->first(n), stream, held_, drafted(static_cast<int64_t>(j) + 1, n),
-                            hidden(n), workspace, queue, runs));
+                            workspace, queue, runs));
   }
-  const auto bytes = static_cast<size_t>(bytes_of(DType::kI32, std::ssize(rows) * pitch()));
+  const auto bytes = static_cast<size_t>(bytes_of(DType::kI32, 2 * std::ssize(rows) * pitch()));
   return device_.copy(host_drafts_, block_ + drafted_at_, bytes, queue);
 }
 
@@ -191,8 +199,9 @@ Status DraftRunner::run(const std::vector<Chunk>& chunks, const StepTables& tabl
     std::vector<int32_t>& drafts = all[i].sequence->drafts;
     size_t valid = 0;
     for (; status.ok() && valid < drafts.size(); ++valid) {
-      drafts[valid] = host_drafts_[valid * static_cast<size_t>(pitch()) + i];
-      if (drafts[valid] < 0 || drafts[valid] >= head_->config().vocab) break;
+      const int32_t* token = host_drafts_ + 2 * valid * static_cast<size_t>(pitch()) + i;
+      drafts[valid] = *token;
+      if (!std::isfinite(std::bit_cast<float>(token[pitch()]))) break;
     }
     if (status.ok()) not_finite_ += std::ssize(drafts) - static_cast<int64_t>(valid);
     drafts.resize(valid);

@@ -73,7 +73,7 @@ class DraftRunner {
                  Workspace workspace, KernelRuns* runs);
   Tensor view(size_t at, DType dtype, std::initializer_list<int64_t> shape) const;
   int64_t pitch() const;
-  Tensor drafted(int64_t place, int64_t rows) const;
+  DraftLayerOut drafted(int64_t place, int64_t rows) const;
 
   Device& device_;
   const NamedWeights& weights_;

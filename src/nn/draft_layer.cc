@@ -233,9 +233,6 @@ Result<std::unique_ptr<DraftLayer>> DraftLayer::plan(Device& device, const Draft
   SLUICE_TRY(keep(make_zeros(device, bounds.tokens), &out->zeros_));
   SLUICE_TRY(keep(make_row_numbers(device, bounds.sequences), &out->row_numbers_));
   SLUICE_TRY(keep(make_row_numbers(device, bounds.sequences, -1, -1), &out->sampled_rows_));
-  SLUICE_TRY(keep(OwnedTensor::make(device, slot("logprob", Role::kOut, DType::kF32, {bounds.sequences}),
-                                    "log probabilities of drafts"),
-                  &out->logprob_));
   return out;
 }
 
@@ -281,11 +278,11 @@ Status DraftLayer::next(const DraftLayerIn& in, const DraftLayerHeld& held, cons
 }
 
 Status DraftLayer::draft(const Tensor& rows, const Tensor& stream, const DraftLayerHeld& held,
-                         const Tensor& token, const Tensor& hidden, Workspace workspace, Stream queue,
+                         const DraftLayerOut& out, Workspace workspace, Stream queue,
                          KernelRuns* runs) const {
   const int64_t n = rows.shape[0];
-  const std::array call = {rows,   stream, first_rows(sampled_rows_.view(), n),
-                           hidden, token,  first_rows(logprob_.view(), n)};
+  const std::array call = {rows,       stream,    first_rows(sampled_rows_.view(), n),
+                           out.hidden, out.token, out.logprob};
   return steps_.head->run(n, {.call = call, .held = held.head}, workspace, queue, runs);
 }
 

@@ -92,6 +92,13 @@ Result<DraftLayerSteps> plan_draft_layer(const DeviceInfo& device, const Catalog
                                          const Policy& policy = {}, const MoeBackend& backend = {},
                                          bool experts_offloaded = false);
 
+// Tensors that DraftLayer::draft() writes.
+struct DraftLayerOut {
+  Tensor token;    // i32[rows], numbered as the model's
+  Tensor logprob;  // f32[rows]; NaN if the row's scores are not finite
+  Tensor hidden;   // [rows, hidden], for next()
+};
+
 class DraftLayer {
  public:
   // Drafts do not change answers, so policy.batch_invariant does not apply. `experts` may place the experts on another device; `device`
@@ -112,10 +119,9 @@ class DraftLayer {
   // The layer over drafts, at most one row of each sequence.
   Status next(const DraftLayerIn& in, const DraftLayerHeld& held, const Tensor& stream, Workspace workspace,
               Stream queue, KernelRuns* runs = nullptr) const;
-  // Drafts a token behind each of `rows` i32[0 to bounds.sequences] of the stream: writes token i32[rows], numbered as the model's, and
-  // hidden [rows, hidden] for next().
-  Status draft(const Tensor& rows, const Tensor& stream, const DraftLayerHeld& held, const Tensor& token,
-               const Tensor& hidden, Workspace workspace, Stream queue, KernelRuns* runs = nullptr) const;
+  // Drafts a token behind each of `rows` i32[0 to bounds.sequences] of the stream.
+  Status draft(const Tensor& rows, const Tensor& stream, const DraftLayerHeld& held, const DraftLayerOut& out,
+               Workspace workspace, Stream queue, KernelRuns* runs = nullptr) const;
   // The first rows of a stream, in order; for draft() after next().
   Tensor first(int64_t rows) const { return first_rows(row_numbers_.view(), rows); }
   // Microseconds of draft() by the cost models of its kernels; unless it is the first one, of next() too.
@@ -135,7 +141,7 @@ class DraftLayer {
   StepBounds bounds_;
   DraftLayerSteps steps_;
   std::unique_ptr<OffloadedMoe> offloaded_;  // set with offloaded experts
-  OwnedTensor zeros_, row_numbers_, sampled_rows_, logprob_;
+  OwnedTensor zeros_, row_numbers_, sampled_rows_;
   size_t workspace_bytes_ = 0;
 };
 

@@ -101,10 +101,13 @@ class Drafter {
   void draft(std::vector<int32_t> rows) {
     const auto n = std::ssize(rows);
     token_.assign(static_cast<size_t>(n), -2);
-    const Status status = layer_->draft(make_tensor(rows.data(), DType::kI32, {n}), stream(), held_,
-                                        make_tensor(token_.data(), DType::kI32, {n}),
-                                        make_tensor(hidden_.data(), config_.x, {n, config_.hidden}),
-                                        workspace(), device_.stream());
+    logprob_.assign(static_cast<size_t>(n), 0);
+    const Status status =
+        layer_->draft(make_tensor(rows.data(), DType::kI32, {n}), stream(), held_,
+                      {.token = make_tensor(token_.data(), DType::kI32, {n}),
+                       .logprob = make_tensor(logprob_.data(), DType::kF32, {n}),
+                       .hidden = make_tensor(hidden_.data(), config_.x, {n, config_.hidden})},
+                      workspace(), device_.stream());
     EXPECT_TRUE(status.ok()) << status.message;
     EXPECT_TRUE(device_.wait(device_.stream()).ok());
   }
@@ -163,6 +166,7 @@ class Drafter {
   std::vector<std::byte> workspace_, k_, v_, stream_, hidden_, source_;
   std::vector<float> rope_;
   std::vector<int32_t> token_;
+  std::vector<float> logprob_;  // of the drafts
 };
 
 // The allowed error, as a multiple of the effect of bf16 rounding in the recorded runs: the bounds of

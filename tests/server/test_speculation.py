@@ -122,7 +122,7 @@ class Speculation(unittest.TestCase):
         body = {"messages": QUESTION, "temperature": 0, "max_tokens": 40}
         with tempfile.TemporaryDirectory() as head:
             shutil.copytree(SHIPPED_HEAD, head, dirs_exist_ok=True)
-            fill(f"{head}/model.safetensors", "norm.weight", b"\x61\x7f")  # 3e38 in bf16
+            fill(f"{head}/model.safetensors", "fc.weight", b"\x61\x7f")  # 3e38 in bf16
             answers = []
             for flags in ((), ("--speculative-config", json.dumps({**HEAD, "model": head}))):
                 server = Server("--batch-invariant", "-t", "2", *flags)
