@@ -71,7 +71,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     for (const auto& [name, inside] : value.items()) {
       Negation nots = negated(inside, depth + 1);
       out->complete &= nots.complete;
-      const auto with = [&](Json& one) {
+      const auto with = [&name = name](Json& one) {
         return Json{
             {"type", "object"}, {"required", Json::array({name})}, {"properties", {{name, std::move(one)}}}};
       };
