@@ -1,4 +1,4 @@
-// --speculative-config: what vLLM's flag of that name says, as far as Sluice has it; and SGLang's flags for the same.
+// Parses --speculative-config (the part of vLLM's flag that Sluice supports) and SGLang's flags for the same.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,11 +10,11 @@ namespace sluice::apps {
 
 struct SpeculativeConfig {
   SpeculationOptions options;
-  std::string
-      model;  // of the draft head, in the form that model_directory() accepts; with eagle3. Empty: the shipped one
-  bool count_from_head = false;  // the head may name another number of drafts
-  // With mtp: the device of the draft layer's experts, cpu or cuda, empty: where the model's are; and the type that router scores are
-  // rounded to, float32 or bfloat16.
+  // eagle3 only: the draft head, in a form that model_directory() accepts; empty: the shipped head.
+  std::string model;
+  bool count_from_head = false;  // the number of drafts was not given, so the head's own number is used
+  // mtp only. moe_backend: device of the draft layer's experts, cpu or cuda; empty: as the model's experts. router_dtype: the type that
+  // router scores are rounded to, float32 or bfloat16.
   std::string moe_backend, router_dtype = "float32";
 };
 
@@ -33,7 +33,7 @@ struct SglangSpeculation {
            num_draft_tokens || eagle_topk;
   }
 };
-// The value of --speculative-config that asks for the same. kInvalidArgument names the flag.
+// Converts SGLang's flags to the equivalent value of --speculative-config. kInvalidArgument names the flag.
 Result<std::string> speculative_config_of(const SglangSpeculation& flags);
 
 }  // namespace sluice::apps

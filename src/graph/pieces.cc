@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Returns the policy with the words of `kernel` added.
+// Returns the policy with `kernel` appended to Policy::force.
 Policy with_kernel(Policy policy, const std::string& kernel) {
   if (!kernel.empty()) policy.force += (policy.force.empty() ? "" : ",") + kernel;
   return policy;

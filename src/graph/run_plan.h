@@ -26,8 +26,8 @@ concept kHasStages = kIsRun<Op> && !requires {
 // "A+B": the kernels of a step's pieces, optionally with their configurations.
 std::string joined_kernels(const Step& step, int64_t tokens, bool with_configs);
 
-// The verdicts of decide() on the fused kernels, followed by the verdict on computing stage by stage, at
-// the least total cost. If Policy::force names a fused kernel, no other way remains; if it names a kernel
+// The verdicts of decide() on the fused kernels, then the verdict on the cheapest way to compute stage by
+// stage. If Policy::force names a fused kernel, no other way remains; if it names a kernel
 // of a stage, only the stages remain.
 struct RunDecision {
   Decision decision;
@@ -37,7 +37,7 @@ struct RunDecision {
     return decision.chosen >= 0 && decision.chosen + 1 == std::ssize(decision.verdicts);
   }
 };
-// `whole` is the decision on the fused kernels, under the words that apply to them.
+// `whole` is the decision on the fused kernels, made with the names in Policy::force that apply to them.
 RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_t tokens,
                         const DeviceInfo& device, const Catalog& catalog, const Policy& policy);
 

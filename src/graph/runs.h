@@ -16,12 +16,12 @@ namespace sluice {
 //
 //   Ops               the operations of its stages, in order
 //   of(problems...)   the problem whose stages have these problems, ignoring x_unaligned and settled; none if the operation cannot
-//                     express them. Fields that of() ignores are found by comparing its own stages with these.
-//   stages(p, g)      adds its stages to `g`, and declares where its kernels leave other contents (RunGraph::leaves). Its kernels
+//                     express them. of() may ignore fields: the stages of its result are compared with these afterwards.
+//   stages(p, g)      adds its stages to `g`, and declares columns in which its kernels may leave other values (RunGraph::leaves). They
 //                     need not write the values between the stages.
 //   kUnaligned        slots whose rows begin at multiples of 16 bytes unless the problem's x_unaligned is set; optional
 //   kSettled          slots that no launch writes if the problem declares them settled (settled(p)); optional
-//   alone(p, g)       the stages for a caller whose tensors are separate, if stages() has them as columns of one; optional
+//   alone(p, g)       the stages for a caller with separate tensors where stages() uses columns of one tensor; optional
 //   kKernelsOnly      true if no stages can compute it for such a caller; optional
 template <class Op>
 struct RunOf;
@@ -130,7 +130,7 @@ struct RunOf<QkNormRopeKvWrite> {
   static void alone(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
 };
 
-// Queries and the rows of the cache are apart: the queries may have a latent of their own.
+// Queries and rows of the cache are separate tensors, because the queries may have their own latent.
 template <>
 struct RunOf<LatentNormRopeKvWrite> {
   using A = LatentNormRopeKvWrite::Args;
@@ -176,8 +176,8 @@ struct FoundRun {
 
 namespace detail {
 
-// If the stages of `graph` from `first` on match the pattern: for each value of `pattern` the value and
-// column that take its place. Otherwise empty.
+// Matches the pattern with the stages from `first` on. Returns the graph's value and column for each value of
+// `pattern`; empty if there is no match.
 std::vector<Bind> match(const Graph& pattern, const Graph& graph, size_t first);
 // Whether only the stages [first, end) read the value.
 bool unseen(const Graph& graph, size_t first, size_t end, ValueId value);

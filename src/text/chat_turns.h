@@ -1,4 +1,4 @@
-// Parts of the prompt writers of formats whose assistant has one turn for reasoning, text and calls.
+// Shared by the prompt writers of formats in which one assistant turn holds reasoning, text and calls.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ namespace sluice {
 struct Turn {
   ChatRole role = ChatRole::kUser;
   std::string reasoning, text;
-  std::vector<const Message*> calls;  // of the conversation
+  std::vector<const Message*> calls;  // they point into the conversation
   enum class Part : uint8_t { kNone, kReasoning, kText, kFinalText, kCalls };
   Part last = Part::kNone;  // of the assistant's turn
 };
@@ -28,7 +28,7 @@ std::vector<Turn> turns_of(const std::vector<Message>& messages);
 // Writes a prompt. Adjacent texts between frame tokens are tokenized together, as in a rendered template.
 class TokenWriter {
  public:
-  // `specials`: how the texts are tokenized.
+  // `specials`: whether special tokens in a text are parsed or stay text.
   TokenWriter(const Tokenizer& tokenizer, Specials specials) : tokenizer_(tokenizer), specials_(specials) {}
   void token(int32_t id) {
     flush();

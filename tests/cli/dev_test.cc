@@ -18,8 +18,8 @@ void write_script(const fs::path& path, const std::string& body) {
   fs::permissions(path, fs::perms::owner_all);
 }
 
-// A copy of the script in its own tree, where building does nothing and the built command prints its
-// directory.
+// A copy of the script in its own tree, where a build does nothing and a stand-in for `sluice` prints its
+// working directory.
 class Dev : public ::testing::Test {
  protected:
   Dev() {

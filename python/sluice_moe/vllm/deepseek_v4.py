@@ -1,4 +1,4 @@
-"""The config of DeepSeek V4's checkpoints: vLLM's own config with other experts."""
+"""The config of DeepSeek V4's checkpoints: vLLM's config, with Sluice computing the experts."""
 from __future__ import annotations
 
 import torch

@@ -80,8 +80,8 @@ inline void need_type(Refusal& r, std::string_view name, DType found, DType want
          std::string(name) + "=" + text(found));
 }
 
-// The fixed time of a kernel: from launch to its first bytes, plus its drain. Measured on an H200: the time of short streams,
-// extrapolated to zero bytes.
+// The fixed time of a kernel: from launch to its first bytes, plus its drain. Measured on an H200: the time of small
+// kernels that only read memory, extrapolated to zero bytes.
 constexpr double kRampUs = 2.2;
 
 // Cost of a memory-bound kernel.

@@ -1,7 +1,7 @@
 // LoRA delta by dot products: A x for a slab of tokens into scratch memory, then B times that onto y.
 //
 // Wins    always: it is the only kernel of LoraDelta on a CPU. For few tokens and small ranks a router's A and B stay in cache.
-// Loses   many tokens of one adapter, to two packed GEMMs; there is no such kernel.
+// Loses   for many tokens of one adapter to two packed GEMMs; there is no such kernel.
 // Limits  none beyond the contract; slabs bound the scratch memory.
 // Source  original; the contract is ops/lora_delta.h.
 #undef HWY_TARGET_INCLUDE

@@ -4,7 +4,7 @@
 // Wins    decode steps, where the bytes of keys and values are the limit and every warp keeps its own pages in flight. Also prompts
 //         with a short window (1024 rows, window 128: 38 us against 42 us of attention_pages_sm90) and steps with few prompt rows
 //         (96 rows beside 32 decodes at context 1024: 24 us against 41 us; attention_candidates.csv).
-// Loses   prompts, to attention_pages_sm90 (1024 rows at context 1024: 103 us against 50 us): keys are read once for every 32 queries,
+// Loses   to attention_pages_sm90 for prompts (1024 rows at context 1024: 103 us against 50 us): keys are read once for every 32 queries,
 //         and mma.sync is half as fast as wgmma.
 // Limits  bf16, caches of bf16 or e4m3, head_dim 64 or 128, pages of a multiple of 16. The number of warps that share the keys
 //         decides a row's bits. attention_rows_sm90 computes the problems that this kernel refuses.

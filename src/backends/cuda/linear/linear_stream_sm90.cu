@@ -2,7 +2,7 @@
 //
 // Wins    one to eight rows of gpt-oss's projections (linear_candidates.csv, 8 rows): 7.0 us against 7.6 us of split_sm90 for 2880 x 4096,
 //         8.4 us against 8.7 us of shares_sm90 for 5120 x 2880.
-// Loses   layers of many features, to tiles. It refuses more than eight rows.
+// Loses   to tile kernels for layers of many features. It refuses more than eight rows.
 // Limits  see supports(). The order of a sum depends on the width alone, so a row's bits do not depend on the batch.
 // Bytes   w once; x once per CTA, or once per unit for widths above 4096 (8192 for a single row).
 // Source  original; the contract is ops/linear.h.

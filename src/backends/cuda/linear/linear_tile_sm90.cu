@@ -2,7 +2,7 @@
 //
 // Wins    from 384 rows on for 2880 x 4096, from 160 rows on for 5120 x 2880, from 16 rows on for the output layer 201088 x 2880
 //         (linear_candidates.csv): 25.8 us against 31.2 us of split_sm90 at 384 rows of 2880 x 4096.
-// Loses   few rows and few features, to split_sm90 and shares_sm90, because most SMs idle: 14.6 us against 9.3 us at 64 rows of
+// Loses   for few rows and features to split_sm90 and shares_sm90, because most SMs idle: 14.6 us against 9.3 us at 64 rows of
 //         2880 x 4096. Up to 8 rows to stream_sm90, which starts faster.
 // Limits  see supports(). A sum runs from the first k to the last, whatever the tile, so a row's bits do not depend on the batch.
 // Bytes   w once for each tile of rows, x once for each tile of features, from L2 except the first time.

@@ -2,7 +2,7 @@
 // head.
 //
 // Wins    always: it is the only kernel of RmsNorm. It moves its bytes once.
-// Loses   one launch to combine_norm if a combine comes before it, and to norm_router_route if a router follows.
+// Loses   to combine_norm after a combine and to norm_router_route before a router; each saves one launch.
 // Limits  none beyond the contract. Rows of more than 32768 columns and rows that are not 16-byte aligned are read twice, the
 //         second time from L2. Heads are read twice, the second time from L1.
 // Source  original; the contract is ops/rms_norm.h.

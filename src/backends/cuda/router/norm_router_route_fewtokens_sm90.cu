@@ -2,7 +2,7 @@
 //
 // Wins    1 to 64 tokens of gpt-oss's and Qwen3's layers: it saves the launch of the norm, 0.5 us a layer of gpt-oss-20b on an H100
 //         (docs/lab/cuda-step-launches.md).
-// Loses   more tokens, to the unfused kernels.
+// Loses   to the unfused kernels for more tokens.
 // Limits  as router_route_fewtokens_sm90, for a softmax before or after the choice. A row's bits do not depend on the batch.
 // Source  original; the contract is ops/norm_router_route.h.
 #include "ops/norm_router_route.h"

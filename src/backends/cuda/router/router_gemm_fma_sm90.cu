@@ -2,7 +2,7 @@
 //
 // Wins    problems that no other kernel accepts: hidden is not a multiple of 8, or too small for tensor cores.
 // Loses   everywhere else, by a factor of 11 and more (router_candidates.csv: 222 us against 5.6 us at 1024 tokens of 2880 x 128).
-//         No tensor cores, loads of single elements, and few tokens leave SMs idle.
+//         It uses no tensor cores and loads single elements; with few tokens SMs are idle.
 // Limits  none beyond the contract. A logit is one sum in the order of k, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
@@ -14,7 +14,7 @@ namespace {
 constexpr int kSide = 16, kThreads = kSide * kSide;  // threads along tokens and along experts
 constexpr int kDepth = 32;                           // elements of a row in shared memory at a time
 
-// Small tiles while large tiles, which load less, would leave SMs idle.
+// Large tiles load less; small tiles are used only if large tiles would leave SMs idle.
 int each_for(const RouterGemm::Problem& p) {
   constexpr int64_t kManyTokens = 512;
   return p.tokens > kManyTokens ? 4 : 1;

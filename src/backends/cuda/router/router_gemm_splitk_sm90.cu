@@ -6,7 +6,7 @@
 //
 // Wins    4 to 192 tokens of 128 experts or fewer, 4 to 96 of 4096 x 256, 4 to 32 of the larger gates (router_candidates.csv, plain
 //         launches): 2.4 us against 4.1 us of tile_sm90 for 8 tokens of 2880 x 128.
-// Loses   one token, to gemv_sm90 (no cluster), by 0.1 to 0.7 us with bf16 weights. More tokens, to kernels whose warps share their
+// Loses   to gemv_sm90 (no cluster) for one token, by 0.1 to 0.7 us with bf16 weights. More tokens, to kernels whose warps share their
 //         loads: here each tile loads its rows again, and an SM reads 40 to 60 bytes per clock.
 // Limits  see supports(). The order of a sum depends on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h. docs/lab/cuda-router.md has what was measured and dropped.

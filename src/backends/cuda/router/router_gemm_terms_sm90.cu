@@ -7,7 +7,7 @@
 //
 // Wins    from 64 tokens on: 6.9 us against 9.4 us of splitk_sm90 at 64 tokens of 3072 x 256, 7.0 us against 18.9 us at 192
 //         (router_candidates.csv).
-// Loses   few tokens, to splitk_sm90, whose warps load rows without a ring: 6.9 us against 4.8 us at 8 tokens.
+// Loses   for few tokens to splitk_sm90, whose warps load rows without a ring: 6.9 us against 4.8 us at 8 tokens.
 // Limits  see supports(). The tiling depends on the number of tokens, so the kernel is not batch-invariant. An infinite x gives NaN
 //         if a term of the weight is zero.
 // Bytes   as the tile kernel, with 4 bytes per value of w.

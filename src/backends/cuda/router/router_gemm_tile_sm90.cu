@@ -12,7 +12,7 @@
 //
 // Wins    from 256 tokens of 128 experts on, from 96 or 128 tokens of 256 or 384, from 64 of 512 (router_candidates.csv, plain
 //         launches): 5.6 us against 10.4 us of wide_sm90 at 1024 tokens of 2880 x 128.
-// Loses   few tokens, to kernels with smaller tiles: 4.1 us against 2.4 us of splitk_sm90 at 8 tokens of 2880 x 128.
+// Loses   for few tokens to kernels with smaller tiles: 4.1 us against 2.4 us of splitk_sm90 at 8 tokens of 2880 x 128.
 // Limits  see supports(). The tiling depends on the number of tokens, so the kernel is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/lab/cuda-router.md.

@@ -7,7 +7,7 @@
 //
 // Wins    64 tokens of 256 experts with hidden 7168 and of 384 experts (router_candidates.csv, plain launches): 6.0 us against 6.3
 //         us of tile_sm90 and 6.4 us of splitk_sm90 for 7168 x 256; 128 tokens of 7168 x 384.
-// Loses   fewer tokens, to splitk_sm90 (operands bypass shared memory); more tokens, to tile_sm90, whose copies are larger.
+// Loses   to splitk_sm90 for fewer tokens (operands bypass shared memory), and to tile_sm90 for more, whose copies are larger.
 // Limits  see supports(). The split of k depends on the number of tokens, so the kernel is not batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include <algorithm>

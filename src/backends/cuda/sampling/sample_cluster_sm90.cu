@@ -5,7 +5,7 @@
 // top_k, top_p, the sample.
 //
 // Wins    always: it is the only kernel of Sample.
-// Loses   steps whose rows are all greedy, to linear_argmax_tile_sm90.
+// Loses   to linear_argmax_tile_sm90 for steps whose rows are all greedy.
 // Limits  rows that exceed the shared memory of eight CTAs (about 420000 logits in f32) are read once per pass.
 // Source  original; the contract is ops/sample.h.
 #include "backends/cuda/card.h"

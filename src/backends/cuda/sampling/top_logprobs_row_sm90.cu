@@ -4,7 +4,7 @@
 //
 // Wins    always: it is the only kernel of TopLogprobs. Rows are still in L2 after the product that wrote the logits, and few threads make
 //         the second pass.
-// Loses   few rows, to a cluster of CTAs per row: one SM reads only about 100 GB/s from L2.
+// Loses   for few rows to a cluster of CTAs per row: one SM reads only about 100 GB/s from L2.
 // Limits  vocab <= 2^19: the list must hold all logits of `top` threads.
 // Source  original; the contract is ops/top_logprobs.h.
 #include "backends/cuda/card.h"

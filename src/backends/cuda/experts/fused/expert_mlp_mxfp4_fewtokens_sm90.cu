@@ -2,7 +2,7 @@
 //
 // Wins    2 to 8 tokens of gpt-oss, up to 4 of DeepSeek V4 Flash (mxfp4_candidates.csv): 34.9 us against 39.7 us of mxfp4_stream_sm90 for
 //         2 tokens of gpt-oss-120b, 96.2 us against 100.3 us for 8. One ramp in place of two, no launch that groups rows.
-// Loses   one token, to expert_mlp_mxfp4_slices_sm90: 23.4 us against 22.0 us. More slots than a warp can group by expert go to the
+// Loses   for one token to expert_mlp_mxfp4_slices_sm90: 23.4 us against 22.0 us. More slots than a warp can group by expert go to the
 //         unfused kernels (expert_gemm_mxfp4_stream_sm90); it refuses those.
 // Limits  32 slots, 64 for small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not
 //         depend on the batch.

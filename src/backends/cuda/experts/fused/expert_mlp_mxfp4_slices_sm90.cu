@@ -3,8 +3,8 @@
 // Wins    one token: 22.0 us against 23.4 us of expert_mlp_mxfp4_fewtokens_sm90 for gpt-oss-120b, and two tokens of DeepSeek V4
 //         Flash, 45.6 us against 47.0 us (mxfp4_candidates.csv). h and the sums fit into shared memory next to the weights, so
 //         there is no combine launch, and all warps have the same share of the second product.
-// Loses   two tokens of gpt-oss-120b, to expert_mlp_mxfp4_fewtokens_sm90: 35.4 us against 34.9 us. It refuses more slots.
-// Limits  16 slots of all tokens; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the
+// Loses   to expert_mlp_mxfp4_fewtokens_sm90 for two tokens of gpt-oss-120b: 35.4 us against 34.9 us.
+// Limits  16 slots, of all tokens together; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the
 //         batch.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"

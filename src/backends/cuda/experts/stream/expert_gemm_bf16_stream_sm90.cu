@@ -9,7 +9,7 @@
 //
 // Wins    up to about 26 rows per expert: weights arrive at the rate of a plain stream. 512 tokens of Nemotron 3 Nano (24 rows per
 //         expert) take 611 us a layer against 616 us of bf16_tile_sm90 (bf16_candidates.csv).
-// Loses   more rows, to bf16_tile_sm90: weights are loaded again for every 32 rows. 512 tokens of Qwen3-30B-A3B (32 rows per expert)
+// Loses   for more rows to bf16_tile_sm90: weights are loaded again for every 32 rows. 512 tokens of Qwen3-30B-A3B (32 rows per expert)
 //         take 323 us against 309 us. One to four tokens, to expert_mlp_bf16_fewtokens_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h. Cost: from the memory rate.

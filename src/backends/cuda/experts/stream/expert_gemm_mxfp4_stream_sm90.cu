@@ -8,7 +8,7 @@
 //
 // Wins    up to 2 rows per expert of gpt-oss-120b (64 tokens: 351 us a layer against 357 us of grouped_mlp_mxfp4_both_sm90), up to 4
 //         of gpt-oss-20b (32 tokens: 111 us against 116 us; mxfp4_candidates.csv). Weights arrive at the rate of a plain stream.
-// Loses   more rows, to mxfp4_tile_sm90 and grouped_mlp_mxfp4_both_sm90, also if only popular experts have them: an SM loads x again for
+// Loses   for more rows to mxfp4_tile_sm90 and grouped_mlp_mxfp4_both_sm90, also if only popular experts have them: an SM loads x again for
 //         every 64 rows of weights. Up to 8 tokens of gpt-oss, to expert_mlp_mxfp4_fewtokens_sm90, by 4 to 5 us: two launches.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
