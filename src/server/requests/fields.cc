@@ -12,12 +12,11 @@ constexpr size_t kParamMax = 200, kMessageMax = 2000;  // bytes; a client's name
 constexpr size_t kUnreadMax = 32;                      // limit of reported unknown fields of an object
 constexpr size_t kIgnoredMax = 64;                     // of a request
 
-// "body: messages[3].content[0]" becomes "messages.content.".
-std::string path_of(std::string_view where) {
-  if (where.starts_with(kBody)) where.remove_prefix(kBody.size());
+// "messages[3].content[0]" becomes "messages.content.".
+std::string without_indices(const std::string& field) {
   std::string out;
   bool index = false;
-  for (const char c : where) {
+  for (const char c : field) {
     index = c == '[' || (index && c != ']');
     if (!index && c != ']') out += c;
   }
@@ -117,6 +116,10 @@ void ApiFields::inside(const JsonAt& at, const std::function<void(ApiFields*)>& 
   if (error) fail({Code::kInvalidArgument, std::string(kBody) + error->message});
 }
 
+std::string field_of(const JsonAt& at) {
+  return at.where().substr(at.where().starts_with(kBody) ? kBody.size() : 0);
+}
+
 void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out) {
   for (std::string& name : fields.unread(prefix)) ignore(std::move(name), &out->ignored);
 }
@@ -127,7 +130,7 @@ void note_unread(const JsonAt& at, std::initializer_list<std::string_view> known
   if (!at.value().is_object() || ignored->size() >= kIgnoredMax) return;
   for (const auto& [name, value] : at.value().get_ref<const Json::object_t&>())
     if (!value.is_null() && std::find(known.begin(), known.end(), name) == known.end())
-      ignore(path_of(at.where()) + shortened(name), ignored);
+      ignore(without_indices(field_of(at)) + shortened(name), ignored);
 }
 
 std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* error) {

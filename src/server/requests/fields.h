@@ -68,6 +68,8 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out);
 // Rejects members of `reasoning` that other servers support and Sluice does not.
 void refuse_reasoning(ApiFields* reasoning);
 void note_summary(ApiFields* reasoning, ApiRequest* out);  // adds to `out->unmet`
+// The place of a field in the body: "messages[3].content".
+std::string field_of(const JsonAt& at);
 // Adds to `out->ignored`.
 void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);
 // Adds the members of an object that are neither null nor `known`, with the path of the object: "messages.content.x". Paths have no

@@ -75,7 +75,7 @@ void read_prefix(const JsonAt& at, bool may_continue, ApiFields* fields, ApiRequ
   if (!fields->boolean("prefix", false)) return;
   const JsonAt prefix = at.at("prefix").value();
   if (!may_continue) return fields->fail(prefix, "false or null outside an assistant's last message");
-  request->prefix_field = prefix.where().substr(prefix.where().find(": ") + 2);
+  request->prefix_field = field_of(prefix);
 }
 
 void read_message(const JsonAt& at, bool is_last, ApiFields* body, ApiRequest* request,

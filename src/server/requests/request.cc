@@ -238,7 +238,7 @@ void read_effort(const char* name, ApiFields* fields, ApiRequest* out) {
   const auto effort = static_cast<ReasoningEffort>(*word);
   if (out->effort && *out->effort != effort)
     return fields->fail(*at, "\"" + std::string(text(*out->effort)) + "\", which another field asks for");
-  if (!out->effort) out->effort_field = at->where().substr(at->where().find(": ") + 2);
+  if (!out->effort) out->effort_field = field_of(*at);
   out->effort = effort;
 }
 

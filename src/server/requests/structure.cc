@@ -54,12 +54,11 @@ class StructureReader {
       {"disable_additional_properties", "[false]"}};
 
   void need(const JsonAt& at, GrammarSource source) {
-    const std::string field = at.where().substr(at.where().find(": ") + 2);
     if (out_->structure)
       return fields_->fail(
           at, "null beside " + out_->structure_field + ", since only one field may constrain the answer");
     out_->structure = std::move(source);
-    out_->structure_field = field;
+    out_->structure_field = field_of(at);
   }
 
   // The value as written in the body, with its keys in order. A string contains the text of the value.
