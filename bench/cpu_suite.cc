@@ -113,9 +113,9 @@ class CpuSuite {
       Layer layer;
       for (bool down : {false, true}) {
         const PanelShape s = ExpertGemm::panels(problem(1, down));
-        Result<Tensor> w = allocate(DType::kU8, {shape_.experts, s.code_bytes(true)});
+        Result<Tensor> w = allocate(DType::kU8, {shape_.experts, s.code_bytes({DType::kE2M1})});
         if (!w.ok()) return w.status();
-        Result<Tensor> scales = allocate(DType::kU8, {shape_.experts, s.scale_bytes()});
+        Result<Tensor> scales = allocate(DType::kU8, {shape_.experts, s.scale_bytes({DType::kE2M1})});
         if (!scales.ok()) return scales.status();
         for (int64_t k = 0; k < elements_of(scales.value()); ++k) {
           uint8_t& scale = scales.value().as<uint8_t>()[k];
@@ -223,7 +223,8 @@ class CpuSuite {
     device_->release(memory.value());
     for (bool d : {false, true}) {
       const PanelShape s = ExpertGemm::panels(problem(1, d));
-      row->bytes += active / runs * static_cast<double>(s.code_bytes(true) + s.scale_bytes());
+      row->bytes +=
+          active / runs * static_cast<double>(s.code_bytes({DType::kE2M1}) + s.scale_bytes({DType::kE2M1}));
       row->flops += ExpertGemm::flops(problem(row->tokens, d));
     }
     return status;

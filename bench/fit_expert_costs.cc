@@ -153,8 +153,8 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   TileConstants& t = c->tile[at];
   StreamConstants& s = c->stream[at];
   std::vector<double*> out;
-  for (size_t k = 1; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.pace[k]);  // the first is 1
-  for (size_t k = 0; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.memory[k]);
+  for (size_t k = 1; k < cuda::tile_kernels({w}).size(); ++k) out.push_back(&t.pace[k]);  // the first is 1
+  for (size_t k = 0; k < cuda::tile_kernels({w}).size(); ++k) out.push_back(&t.memory[k]);
   for (double* one :
        {&t.fragment_ns, &t.fragment_column_ns, &t.column_ns, &t.fill_bytes_per_ns, &t.row_box_ns,
         &t.memory_share, &t.start_us, &t.by_position_us, &t.end_us, &t.end_row_us, &t.short_us, &t.blend,
@@ -223,7 +223,7 @@ Choice choice_of(const Data& data, const Constants& c, const Group& g) {
 // A penalty on constants of single kernels: kernels are much alike, so these stay near 1 unless the rows demand otherwise.
 double apart(const Constants& c, DType w) {
   const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
-  const size_t count = cuda::tile_kernels(w).size();
+  const size_t count = cuda::tile_kernels({w}).size();
   double sum = 0;
   for (size_t k = 0; k < count; ++k)
     sum += std::pow(std::log(t.pace[k]), 2) + std::pow(std::log(t.memory[k]), 2);
@@ -268,7 +268,7 @@ std::vector<double> residuals(const Data& data, const Constants& c, DType w) {
     weights += of_group;
   }
   const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
-  const size_t count = cuda::tile_kernels(w).size();
+  const size_t count = cuda::tile_kernels({w}).size();
   for (size_t k = 0; k < count; ++k)
     for (const double own : {t.pace[k], t.memory[k]})
       out.push_back(std::log(own) * std::sqrt(kApart * weights / static_cast<double>(count)));
@@ -376,7 +376,7 @@ std::string written(const Constants& c) {
     const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
     const StreamConstants& s = c.stream[w == DType::kE2M1 ? 0 : 1];
     const std::string name = w == DType::kE2M1 ? "Mxfp4" : "Bf16";
-    const size_t kernels = cuda::tile_kernels(w).size();
+    const size_t kernels = cuda::tile_kernels({w}).size();
     out += "constexpr TileConstants k" + name + "TileConstants = {\n" + field("fragment_ns", t.fragment_ns) +
            field("fragment_column_ns", t.fragment_column_ns) + field("column_ns", t.column_ns) +
            "    .pace = " + list(t.pace, kernels) + ",\n" + field("fill_bytes_per_ns", t.fill_bytes_per_ns) +
@@ -404,8 +404,8 @@ int main_of(int argc, char** argv) {
   Data data;
   if (const Status status = read_rows(argv[1], &data); !status.ok())
     return std::fprintf(stderr, "sluice_fit_costs: %s\n", status.message.c_str()), 1;
-  Constants c{{cuda::tile_constants(DType::kE2M1), cuda::tile_constants(DType::kBF16)},
-              {cuda::stream_constants(DType::kE2M1), cuda::stream_constants(DType::kBF16)}};
+  Constants c{{cuda::tile_constants({DType::kE2M1}), cuda::tile_constants({})},
+              {cuda::stream_constants({DType::kE2M1}), cuda::stream_constants({})}};
   weigh(&data, c);
   std::printf("%zu rows of %zu problems; with the current constants:\n", data.samples.size(),
               data.groups.size());

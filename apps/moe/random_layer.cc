@@ -57,7 +57,8 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
     // Uniform e2m1 codes have a root mean square of 2.9, about 2^1.5. Fragments store relative scales first, then the largest scale of
     // each row.
     const bool fragments = c.layout == WeightLayout::kFragments;
-    const int64_t each = t.shape[1], top = fragments ? ExpertGemm::fragments(product).top_begin() : 0;
+    const int64_t each = t.shape[1],
+                  top = fragments ? ExpertGemm::fragments(product).top_begin(ExpertGemm::format(product)) : 0;
     for (int64_t i = 0; i < n; ++i)
       t.as<uint8_t>()[i] = static_cast<uint8_t>(!fragments       ? 127 + gain - 2 + random.integer(0, 1)
                                                 : i % each < top ? kFragmentUnscaled - random.integer(0, 1)

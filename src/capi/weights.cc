@@ -70,8 +70,8 @@ sluice_status sluice_panel_bytes(const sluice_panel_matrix* matrix, int64_t* pan
     SLUICE_TRY(need_pointer(panel_bytes, "panel_bytes"));
     SLUICE_TRY(need_pointer(scale_bytes, "scale_bytes"));
     const PanelShape shape = panel_shape(m.features, m.gated, m.width);
-    *panel_bytes = shape.code_bytes(m.w == DType::kE2M1);
-    *scale_bytes = m.w == DType::kE2M1 ? shape.scale_bytes() : 0;
+    *panel_bytes = shape.code_bytes(m.format());
+    *scale_bytes = shape.scale_bytes(m.format());
     return {};
   });
 }

@@ -93,7 +93,7 @@ Status TensorSource::widen(const TensorSpec& spec, std::byte* to) {
                      .scale_tensor = &stored};
   workers_->run(f8_blocks(rows), [&](int64_t block) {
     for (int64_t row = block * kF8Block; row < std::min(rows, (block + 1) * kF8Block); ++row)
-      read_row(span, row, width, to + 2 * row * width);
+      read_row(span, {}, row, width, to + 2 * row * width);
   });
   file_->release(codes);
   return {};

@@ -259,7 +259,7 @@ Result<OwnedTensor> pack_panels(Device& device, const Stacked& stacked, int thre
                            .w = t->data,
                            .stride = number_bytes(t->type, 1) * stacked.width,
                            .tensor = t});
-  const int64_t bytes = panel_shape(matrix.features, false, matrix.width).code_bytes(false);
+  const int64_t bytes = panel_shape(matrix.features, false, matrix.width).code_bytes({});
   const std::string& name = stacked.tensors[0]->name;
   auto out = OwnedTensor::make(device, slot("", Role::kIn, DType::kU8, {bytes}), name);
   if (!out.ok()) return out;

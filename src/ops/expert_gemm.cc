@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/bounds.h"
+#include "ops/weight_bounds.h"
 
 namespace sluice {
 
@@ -20,9 +21,7 @@ Refusal ExpertGemm::validate(const Problem& p) {
   need_float(r, "x", p.x);
   need_float(r, "b", p.b);
   need_float(r, "y", p.y);
-  r.need(p.w == DType::kBF16 || p.w == DType::kE2M1, "w in bf16 or e2m1", std::string("w=") + text(p.w));
-  if (p.w == DType::kE2M1)
-    r.need(p.width % kMxBlock == 0, "width % 32 == 0 (one scale for 32 codes)", "width", p.width);
+  need_weight_format(r, format(p), p.width);
   r.need(!p.weighted || p.slots > 0, "slots > 0 (router weights belong to slots)", "slots", p.slots);
   need_moderate(r, "alpha", p.alpha);
   need_moderate(r, "beta", p.beta);
@@ -44,7 +43,7 @@ double ExpertGemm::expected_rows(const Problem& p) {
 double ExpertGemm::bytes(const Problem& p) {
   const double rows = expected_rows(p);
   const double active = active_experts(rows, p.experts);
-  const double w_bits = p.w == DType::kE2M1 ? 4.25 : bits_of(p.w);  // codes plus their share of a scale
+  const double w_bits = format(p).bits();
   return active * static_cast<double>(weight_rows(p)) * static_cast<double>(p.width) * w_bits / 8 +
          rows * static_cast<double>(bytes_of(p.x, p.width) + bytes_of(p.y, p.features));
 }

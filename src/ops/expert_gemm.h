@@ -19,33 +19,34 @@ namespace sluice {
 // Rows of y that belong to no expert are not written.
 //
 // Shapes     features = columns of y, width = columns of x; the weights have `features` rows, or twice as many if
-//            the activation is gated. w in layout row_major: bf16[experts, rows, width], or e2m1 with
-//            w_scale u8[experts, rows, width / 32] (e8m0); in panels16 and fragments: u8[experts, bytes] and
-//            w_scale u8[experts, bytes], sizes by panel_shape and fragment_shape. bias [experts, rows] in the
+//            the activation is gated. w in layout row_major: bf16, e2m1 or e4m3 [experts, rows, width], the latter two
+//            with w_scale u8[experts, rows, bytes of a row's scales] (ops/weight_format.h); in panels16 and fragments:
+//            u8[experts, bytes] and w_scale u8[experts, bytes], sizes by panel_shape and fragment_shape. bias [experts, rows] in the
 //            checkpoint's order (gate_order).
 //            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's values.
 //            row_begin i32[experts + 1], row_count i32[experts], order i32[rows], weights f32[tokens * slots]
 //            as ops/group_rows.h and ops/route_topk.h write them. y [rows, features]; rows of x and y may be
 //            strided. Rows of x begin at multiples of 16 bytes, unless x_unaligned is set or a row's size is not such a
-//            multiple. rows is an upper bound; row_begin[experts] rows are in use. width % 32 == 0 for e2m1. 0 <= rows
-//            < 2^31, experts <= 2048, features and width <= 65536; all but rows at least 1.
-// Types      x bf16 or f32, w bf16 or e2m1, bias bf16 or f32 (field b), y bf16 or f32. Sums in f32, the
-//            activation in f32, one rounding to y.
-// Weights    decode exactly for every code and every scale from 0 to 254. A scale of 255 makes exactly its 32
-//            weights NaN.
+//            multiple. rows is an upper bound; row_begin[experts] rows are in use. width % 32 == 0 for e2m1 and
+//            for scales mx. 0 <= rows < 2^31, experts <= 2048, features and width <= 65536; all but rows at least 1.
+// Types      x bf16 or f32; w bf16, e2m1 (scales mx or nv) or e4m3 (scales mx, blocks or rows); bias bf16 or f32
+//            (field b), y bf16 or f32. Sums in f32, the activation in f32, one rounding to y.
+// Weights    decode exactly for every code and scale. A NaN code or scale makes its weights NaN. In fragments so does a
+//            negative scale of nv, and a scale of blocks that is not of magnitude 2^-60 to 2^60.
 // NaN        as the formula says; clamps and relu return NaN for NaN.
 // Bytes      each active expert's weights once, x and y once. expected_rows() affects only the cost.
 // Settled    row_begin, row_count, order and weights were written before the previous launch, not by it:
 //            a dependent launch may read them, and load weights, before the previous launch has ended.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by
 //            ops/group_rows.h.
-// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus for each term (|in| + 1) times the loss from
+// Exactness  z: (width + 5 + m) * 2^-24 * (|in| sum |x||w| + |bias|), where m is 2 for nv and 3 for each scale of a row of
+//            blocks, because kernels may apply these to sums; plus for each term (|in| + 1) times the loss from
 //            counting numbers below the smallest normal as zero. That loss is |x||w| if |x| < 2^-126 or
 //            |w| < 2^-126 or |w| <= 6 * 2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a
-//            partial sum; s_row is the row's largest scale, and kernels may sum relative to it. The bound then
-//            passes through the activation by its slope (ops/activation.h), plus half an ulp of y. If the sum of
-//            |x||w|, or of |x||code| before scales (twice that in fragments), exceeds the largest f32, the result
-//            may overflow as well; no single weight does.
+//            partial sum; s_row is the row's largest scale (nv: 128 times the row's f32), and kernels may sum relative to it. The bound
+//            then passes through the activation by its slope (ops/activation.h), plus half an ulp of y. If the sum of
+//            |x||w|, or of |x||code| before scales (up to 128 times that in fragments; for blocks, of |x||w| divided by the
+//            row's smallest scale), exceeds the largest f32, the result may overflow as well; no single weight does.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";
@@ -55,6 +56,7 @@ struct ExpertGemm {
     int64_t rows = 4, rows_expected = 0, experts = 32, experts_routed = 0, features = 2880, width = 2880;
     int64_t tokens = 0, slots = 0;
     DType x = DType::kBF16, w = DType::kE2M1, b = DType::kBF16, y = DType::kBF16;
+    WeightScales scales = WeightScales::kMx;
     WeightLayout layout = WeightLayout::kPanels16;
     GateOrder gate_order = GateOrder::kInterleaved;
     Activation act = Activation::kIdentity;
@@ -77,6 +79,7 @@ struct ExpertGemm {
       v("w", p.w, "type of the weights");
       v("b", p.b, "type of the bias");
       v("y", p.y, "type of the output");
+      v("scales", p.scales, "scales of e2m1 or e4m3 weights");
       v("layout", p.layout, "how the weights lie");
       v("gate_order", p.gate_order, "order of gate and up in bias and row-major weights");
       v("act", p.act, "activation");
@@ -99,17 +102,20 @@ struct ExpertGemm {
   static FragmentShape fragments(const Problem& p) {
     return fragment_shape(p.features, is_gated(p.act), p.width);
   }
-  // Bytes of one expert in a packed layout: weights, and scales (e2m1).
+  static WeightFormat format(const Problem& p) { return {p.w, p.scales}; }
+  // Bytes of one expert in a packed layout: weights, and scales (0 for bf16).
   static int64_t packed_bytes(const Problem& p) {
-    const bool fp4 = p.w == DType::kE2M1;
-    return p.layout == WeightLayout::kFragments ? fragments(p).code_bytes(fp4) : panels(p).code_bytes(fp4);
+    return p.layout == WeightLayout::kFragments ? fragments(p).code_bytes(format(p))
+                                                : panels(p).code_bytes(format(p));
   }
   static int64_t packed_scale_bytes(const Problem& p) {
-    return p.layout == WeightLayout::kFragments ? fragments(p).scale_bytes() : panels(p).scale_bytes();
+    return p.layout == WeightLayout::kFragments ? fragments(p).scale_bytes(format(p))
+                                                : panels(p).scale_bytes(format(p));
   }
   template <class V>
   static void slots(const Problem& p, V v) {
-    const bool packed = p.layout != WeightLayout::kRowMajor, fp4 = p.w == DType::kE2M1, gather = p.slots > 0;
+    const bool packed = p.layout != WeightLayout::kRowMajor, scaled = format(p).scaled(),
+               gather = p.slots > 0;
     const int64_t rows = weight_rows(p);
     SlotSpec x = slot("x", Role::kIn, p.x, {gather ? p.tokens : p.rows, p.width}, true, Rows::kMayBeStrided);
     x.row_align = row_align(p.x, p.width, p.x_unaligned);
@@ -117,8 +123,9 @@ struct ExpertGemm {
     v(packed ? slot("w", Role::kIn, DType::kU8, {p.experts, packed_bytes(p)})
              : slot("w", Role::kIn, p.w, {p.experts, rows, p.width}),
       &Args::w);
-    v(packed ? slot("w_scale", Role::kIn, DType::kU8, {p.experts, packed_scale_bytes(p)}, fp4)
-             : slot("w_scale", Role::kIn, DType::kU8, {p.experts, rows, p.width / kMxBlock}, fp4),
+    v(packed ? slot("w_scale", Role::kIn, DType::kU8, {p.experts, packed_scale_bytes(p)}, scaled)
+             : slot("w_scale", Role::kIn, DType::kU8, {p.experts, rows, format(p).row_scale_bytes(p.width)},
+                    scaled),
       &Args::w_scale);
     v(slot("bias", Role::kIn, p.b, {p.experts, rows}, p.bias), &Args::bias);
     v(slot("act_params", Role::kIn, DType::kF32, {p.experts, 3}, p.per_expert), &Args::act_params);

@@ -12,69 +12,124 @@ constexpr double kLargestF32 = std::numeric_limits<float>::max();
 
 // One row of one expert's weights, decoded once and used for all rows of x.
 struct WeightRow {
-  std::vector<double> w;  // [width]
-  // The values before scaling; doubled for fragments, which sum code * 2^(scale - top + 1).
-  std::vector<double> codes;
-  double largest_scale = 0;  // ignores NaN scales
+  std::vector<double> w;      // [width]
+  std::vector<double> codes;  // set_codes()
+  double largest_scale = 0;   // ignores NaN scales
 };
 
-double weight_scale(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up,
-                    int64_t k) {
-  if (p.w != DType::kE2M1) return 1;
-  const uint8_t* scales = a.w_scale.as<const uint8_t>();
+int64_t source_row(const ExpertGemm::Problem& p, int64_t e, int64_t i, bool up) {
+  const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
+  return e * ExpertGemm::weight_rows(p) + row;
+}
+
+// A scale's factor of a sum of codes, and the scale that a kernel's sums are in units of.
+struct Scale {
+  double value = 1, unit = 1;
+};
+
+// The scale in panels16 or fragments; NaN where the contract says so.
+Scale packed_scale(const ExpertGemm::Problem& p, const uint8_t* scales, int64_t i, bool up, int64_t k) {
+  const WeightFormat f = ExpertGemm::format(p);
   if (p.layout == WeightLayout::kPanels16) {
     const PanelShape s = ExpertGemm::panels(p);
-    return e8m0_value(
-        scales[e * s.scale_bytes() + panel_scale_index(s, panel_row(is_gated(p.act), i, up), k)]);
+    const PanelRow at = panel_row(is_gated(p.act), i, up);
+    const double row = f.has_row_scale() ? load_f32_bytes(scales + panel_row_scale_index(s, f, at)) : 1.0;
+    if (f.columns() == 0) return {row, row};
+    const uint8_t* one = scales + panel_scale_index(s, f, at, k);
+    if (f.scales == WeightScales::kNv) return {to_float(E4M3{*one}) * row, 128 * row};
+    const double scale = f.scales == WeightScales::kMx ? e8m0_value(*one) : load_f32_bytes(one);
+    return {scale, scale};
   }
-  if (p.layout == WeightLayout::kFragments) {
-    const FragmentShape s = ExpertGemm::fragments(p);
-    const FragmentRow at = fragment_row(is_gated(p.act), i, up);
-    scales += e * s.scale_bytes();
+  const FragmentShape s = ExpertGemm::fragments(p);
+  const FragmentRow at = fragment_row(is_gated(p.act), i, up);
+  if (f.scales == WeightScales::kMx) {
     const uint8_t stored = scales[fragment_scale_index(s, at, k)], top = scales[fragment_top_index(s, at)];
-    return stored == kFragmentNan ? e8m0_value(255) : std::ldexp(1.0, fragment_scale(stored, top) - 127);
+    const double scale =
+        stored == kFragmentNan ? e8m0_value(255) : std::ldexp(1.0, fragment_scale(stored, top) - 127);
+    return {scale, scale};
   }
-  const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
-  return e8m0_value(scales[(e * ExpertGemm::weight_rows(p) + row) * (p.width / kMxBlock) + k / kMxBlock]);
+  const double factor = load_f32_bytes(scales + fragment_factor_index(s, f, at));
+  if (f.scales == WeightScales::kRows) return {factor, factor};
+  if (f.scales == WeightScales::kNv) {
+    const double scale = to_float(E4M3{fragment_nv_scale(scales[fragment_nv_index(s, at, k)])});
+    return {scale * factor / 128, factor};
+  }
+  const double scale = load_f32_bytes(scales + 4 * fragment_block_scale_index(s, at, k)) * factor;
+  return {scale, scale};
+}
+
+Scale weight_scale(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up,
+                   int64_t k) {
+  const WeightFormat f = ExpertGemm::format(p);
+  if (!f.scaled()) return {};
+  const uint8_t* scales = a.w_scale.as<const uint8_t>();
+  if (p.layout != WeightLayout::kRowMajor)
+    return packed_scale(p, scales + e * ExpertGemm::packed_scale_bytes(p), i, up, k);
+  scales += source_row(p, e, i, up) * f.row_scale_bytes(p.width);
+  const double scale = weight_scale_at(f, scales, p.width, k);
+  return {scale, f.scales == WeightScales::kNv ? 128.0 * load_f32_bytes(scales + p.width / kNvBlock) : scale};
 }
 
 double weight_code(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up,
                    int64_t k) {
-  if (p.layout == WeightLayout::kRowMajor) {
-    const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
-    return load(a.w, (e * ExpertGemm::weight_rows(p) + row) * p.width + k);
-  }
+  if (p.layout == WeightLayout::kRowMajor) return load(a.w, source_row(p, e, i, up) * p.width + k);
   const uint8_t* bytes = a.w.as<const uint8_t>() + e * ExpertGemm::packed_bytes(p);
   if (p.layout == WeightLayout::kFragments) {
     const FragmentShape s = ExpertGemm::fragments(p);
     const FragmentRow at = fragment_row(is_gated(p.act), i, up);
     if (p.w == DType::kBF16)
       return to_float(reinterpret_cast<const BF16*>(bytes)[fragment_bf16_index(s, at, k)]);
-    const FragmentCode c = fragment_code(s, at, k);
+    const FragmentCode c = p.w == DType::kE4M3 ? fragment_code8(s, at, k) : fragment_code(s, at, k);
     const uint32_t word = reinterpret_cast<const uint32_t*>(bytes)[c.word];
+    if (p.w == DType::kE4M3)
+      return to_float(E4M3{static_cast<uint8_t>(fragment_code8_of(fragment_pair8(word, c.pair), c.half))});
     return kE2M1Values[fragment_code_of(fragment_pair(word, c.pair), c.half)];
   }
   const PanelShape s = ExpertGemm::panels(p);
   const PanelRow at = panel_row(is_gated(p.act), i, up);
   if (p.w == DType::kBF16) return to_float(reinterpret_cast<const BF16*>(bytes)[panel_bf16_index(s, at, k)]);
+  if (p.w == DType::kE4M3) return to_float(E4M3{bytes[panel_e4m3_index(s, at, k)]});
   const NibbleAt n = panel_mxfp4_nibble(s, at, k);
   return kE2M1Values[bytes[n.byte] >> n.shift & 15];
+}
+
+// What a kernel may sum in place of weights, before it applies a scale: the code times the scales inside a row, in the layout's
+// unit; for blocks relative to the row's smallest scale.
+void set_codes(const ExpertGemm::Problem& p, double smallest, WeightRow* row) {
+  const WeightFormat f = ExpertGemm::format(p);
+  const bool fragments = p.layout == WeightLayout::kFragments;
+  for (size_t k = 0; k < row->codes.size(); ++k) {
+    double& code = row->codes[k];
+    if (f.scaled() && f.scales == WeightScales::kBlocks) {
+      code = smallest > 0 ? row->w[k] / smallest : 0;
+    } else if (fragments && f.is(DType::kE4M3, WeightScales::kMx)) {
+      code *= 128;
+    } else if (fragments && f.is(DType::kE2M1, WeightScales::kMx)) {
+      code *= 2;
+    } else if (f.scales == WeightScales::kNv) {
+      code *= 448;
+    }
+  }
 }
 
 WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up) {
   WeightRow row;
   row.w.reserve(static_cast<size_t>(p.width));
   row.codes.reserve(static_cast<size_t>(p.width));
-  double scale = 1;
+  Scale scale;
+  double smallest = 0;
   for (int64_t k = 0; k < p.width; ++k) {
-    if (k % kMxBlock == 0) {
+    if (k % kNvBlock == 0) {  // divides the columns of every scale
       scale = weight_scale(p, a, e, i, up, k);
-      if (scale > row.largest_scale) row.largest_scale = scale;
+      const double unit = std::abs(scale.unit);
+      if (unit > row.largest_scale) row.largest_scale = unit;
+      if (unit > 0 && (smallest == 0 || unit < smallest)) smallest = unit;
     }
     const double code = weight_code(p, a, e, i, up, k);
-    row.codes.push_back(p.layout == WeightLayout::kFragments ? 2 * code : code);
-    row.w.push_back(code * scale);
+    row.codes.push_back(code);
+    row.w.push_back(code * scale.value);
   }
+  set_codes(p, smallest, &row);
   return row;
 }
 
@@ -92,7 +147,8 @@ double flushed_by_term(Bounded x, double w, double largest_scale) {
 
 // z of the contract, with its bound. If the formula in f32 may exceed the largest float, before or after
 // applying the scales, the bound is infinite.
-Bounded pre_activation(const Bounded* x, const WeightRow& row, double in, double bias) {
+Bounded pre_activation(const ExpertGemm::Problem& p, const Bounded* x, const WeightRow& row, double in,
+                       double bias) {
   double sum = 0, magnitude = 0, unscaled = 0, flushed = 0, brought = 0;
   for (size_t k = 0; k < row.w.size(); ++k) {
     const double term = x[k].value * row.w[k];
@@ -104,7 +160,12 @@ Bounded pre_activation(const Bounded* x, const WeightRow& row, double in, double
     brought += x[k].bound * std::abs(row.w[k]);
     flushed += flushed_by_term(x[k], row.w[k], row.largest_scale);
   }
-  const double terms = static_cast<double>(row.w.size());
+  const WeightFormat f = ExpertGemm::format(p);
+  const int64_t of_scales = !f.scaled()                         ? 0
+                            : f.scales == WeightScales::kBlocks ? 3 * f.column_scales(p.width)
+                            : f.scales == WeightScales::kNv     ? 2
+                                                                : 0;
+  const double terms = static_cast<double>(p.width + of_scales);
   const double scaled = std::max(1.0, std::abs(in)) * std::max(magnitude, unscaled);
   Bounded z{in * sum + bias, (terms + 5) * kF32Eps * (std::abs(in) * magnitude + std::abs(bias)) +
                                  (std::abs(in) + 1) * flushed + std::abs(in) * brought};
@@ -156,8 +217,8 @@ Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::A
       for (int64_t r = begin; r < begin + count; ++r) {
         const double in = p.weighted ? a.weights.as<const float>()[a.order.as<const int32_t>()[r]] : 1.0;
         const Bounded* row = x[static_cast<size_t>(r - begin)].data();
-        const Bounded g = pre_activation(row, gate, in, bias(false));
-        const Bounded u = is_gated(p.act) ? pre_activation(row, up, in, bias(true)) : Bounded{};
+        const Bounded g = pre_activation(p, row, gate, in, bias(false));
+        const Bounded u = is_gated(p.act) ? pre_activation(p, row, up, in, bias(true)) : Bounded{};
         const Bounded out = activate(p.act, params, g, u);
         const auto at = static_cast<size_t>(r * p.features + i);
         y.value[at] = out.value;

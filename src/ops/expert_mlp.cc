@@ -1,6 +1,7 @@
 #include "ops/expert_mlp.h"
 
 #include "ops/bounds.h"
+#include "ops/weight_bounds.h"
 
 namespace sluice {
 
@@ -65,14 +66,15 @@ Refusal ExpertMlp::validate(const Problem& p) {
   for (const auto& [name, columns] :
        {std::pair{"hidden", p.hidden}, std::pair{"intermediate", p.intermediate}}) {
     need_between(r, name, columns, 1, kWidthMax);
-    if (p.w == DType::kE2M1 && columns % kMxBlock != 0)
-      r.need(false, std::string(name) + " % 32 == 0 (one scale for 32 codes)", name, columns);
+    const int64_t step = WeightFormat{p.w, p.scales}.width_step();
+    if (columns % step != 0)
+      r.need(false, std::string(name) + " % 32 == 0 (codes come in blocks of 32)", name, columns);
   }
   need_float(r, "x", p.x);
   need_float(r, "b", p.b);
   need_float(r, "g", p.g);
   need_float(r, "y", p.y);
-  r.need(p.w == DType::kBF16 || p.w == DType::kE2M1, "w in bf16 or e2m1", std::string("w=") + text(p.w));
+  need_weight_format(r, {p.w, p.scales}, 0);
   if (p.act == Activation::kSwiGluClamped || p.act == Activation::kSwiGluStep)
     need_real(r, "limit", "above 0 (infinity is no limit)", p.limit > 0, p.limit);
   need_moderate(r, "scale", p.scale);

@@ -21,8 +21,9 @@ namespace sluice {
 //            an expert may appear in several slots of a token. shared, residual, y [tokens, hidden] in y's type.
 //            Rows of x, shared, residual and y may be strided. y may alias residual or shared, but no other tensor.
 //            tokens == 0 is legal and writes nothing. slots <= 64, experts <= 2048, hidden and intermediate <= 65536,
-//            multiples of 32 for e2m1.
-// Types      x bf16 or f32, w (of both) bf16 or e2m1, b bf16 or f32, g bf16 or f32, y bf16 or f32.
+//            multiples of 32 for e2m1
+//            and for scales mx.
+// Types      x bf16 or f32, w (of both) as in ops/expert_gemm.h, b bf16 or f32, g bf16 or f32, y bf16 or f32.
 // Bytes      each active expert's weights once, ids, weights, x and y once. experts_routed affects only the cost.
 // Errors     make_plan: kInvalidArgument if a bound is broken, each one named. run: never fails on data.
 // Exactness  the three bounds, each on top of the error of the previous part: an error of h reaches g by |w|; an
@@ -37,6 +38,7 @@ struct ExpertMlp {
   struct Problem {
     int64_t tokens = 1, slots = 4, experts = 32, experts_routed = 0, hidden = 2880, intermediate = 2880;
     DType x = DType::kBF16, w = DType::kE2M1, b = DType::kBF16, g = DType::kBF16, y = DType::kBF16;
+    WeightScales scales = WeightScales::kMx;
     WeightLayout layout = WeightLayout::kPanels16;
     GateOrder gate_order = GateOrder::kInterleaved;
     Activation act = Activation::kSwiGlu;
@@ -59,6 +61,7 @@ struct ExpertMlp {
       v("b", p.b, "type of the biases");
       v("g", p.g, "type of the experts' answers, between down and their sum");
       v("y", p.y, "type of y, shared and residual");
+      v("scales", p.scales, "scales of e2m1 or e4m3 weights");
       v("layout", p.layout, "how the weights lie");
       v("gate_order", p.gate_order, "order of gate and up in bias and row-major weights");
       v("act", p.act, "activation");
@@ -97,6 +100,7 @@ struct ExpertMlp {
             .w = p.w,
             .b = p.b,
             .y = p.x,
+            .scales = p.scales,
             .layout = p.layout,
             .gate_order = p.gate_order,
             .act = p.act,
@@ -117,6 +121,7 @@ struct ExpertMlp {
             .w = p.w,
             .b = p.b,
             .y = p.g,
+            .scales = p.scales,
             .layout = p.layout,
             .bias = p.down_bias,
             .settled = true};  // `up` ran in between, so the groups are already written

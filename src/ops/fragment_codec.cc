@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/dtype.h"
 
@@ -25,6 +27,7 @@ constexpr PairTable pair_table(int pair) {
 constexpr std::array<PairTable, 4> kPairs = {pair_table(0), pair_table(1), pair_table(2), pair_table(3)};
 
 constexpr std::array<std::byte, kFragmentWidth / 2> kZeros{};
+constexpr float kNanFactor = std::numeric_limits<float>::quiet_NaN();
 
 // 64 columns of one row: 32 bytes of codes, or fewer at the end of the width.
 struct RowPiece {
@@ -79,89 +82,215 @@ constexpr int64_t pair_place(int64_t row) {
   return (row / kSlabRows * 32 + row % 8 * 4) * static_cast<int64_t>(sizeof(uint32_t) * 4);
 }
 
-uint8_t top_of(const std::byte* scales, int64_t blocks) {
-  uint8_t top = 0;
-  for (int64_t b = 0; b < blocks; ++b) {
-    const auto scale = static_cast<uint8_t>(scales[b]);
-    if (scale != 255) top = std::max(top, scale);
+uint8_t byte_at(const std::byte* at, int64_t i) { return static_cast<uint8_t>(at[i]); }
+void put(std::byte* to, float value) { std::memcpy(to, &value, sizeof value); }
+
+// e4m3: words of rows r and r + 8 of one k block. Two planes of two steps.
+void pack_row_pair8(const std::byte* low, const std::byte* high, int64_t count, int64_t row,
+                    std::byte* block) {
+  const FragmentShape one{1, 1};
+  const auto code = [&](const std::byte* from, int64_t k) -> uint32_t {
+    return from && k < count ? byte_at(from, k) : 0;
+  };
+  for (int64_t k = 0; k < kFragmentWidth; k += 2) {
+    const uint32_t word = fragment_word8(fragment_pair8_of(code(low, k), code(low, k + 1)), 0) ^
+                          fragment_word8(fragment_pair8_of(code(high, k), code(high, k + 1)), 1);
+    std::memcpy(block + 4 * fragment_code8(one, {0, row}, k).word, &word, sizeof word);
   }
-  return top;
+}
+void unpack_row_pair8(const std::byte* block, int64_t row, int64_t count, std::byte* low, std::byte* high) {
+  const FragmentShape one{1, 1};
+  for (int64_t k = 0; k < count; ++k) {
+    uint32_t word;
+    std::memcpy(&word, block + 4 * fragment_code8(one, {0, row}, k).word, sizeof word);
+    for (int pair = 0; pair < 2; ++pair)
+      if (std::byte* to = pair ? high : low)
+        to[k] =
+            static_cast<std::byte>(fragment_code8_of(fragment_pair8(word, pair), static_cast<int>(k % 2)));
+  }
 }
 
-// Zeroes the codes that the NaN scale of block b (of 32 columns) of a row covers.
-void clear_codes(FragmentRow at, int64_t k_blocks, int64_t b, std::byte* codes) {
+bool is_nan8(std::byte code) { return (static_cast<uint8_t>(code) & 0x7F) == 0x7F; }
+bool has_nan8(const std::byte* codes, int64_t count) {
+  bool any = false;
+  for (int64_t k = 0; k < count; ++k) any |= is_nan8(codes[k]);
+  return any;
+}
+
+// Zeroes `count` codes of a row from column k on.
+void clear_codes(WeightFormat f, FragmentRow at, int64_t k_blocks, int64_t k, int64_t count,
+                 std::byte* codes) {
   const FragmentShape shape{1, k_blocks};
-  for (int64_t k = b * kMxBlock; k < (b + 1) * kMxBlock; k += 2) {
-    const FragmentCode c = fragment_code(shape, at, k);
+  for (int64_t end = k + count; k < end; k += 2) {
+    const FragmentCode c = f.w == DType::kE4M3 ? fragment_code8(shape, at, k) : fragment_code(shape, at, k);
     uint32_t word;
     std::memcpy(&word, codes + 4 * c.word, sizeof word);
-    word ^= fragment_word(fragment_pair(word, c.pair), c.pair);
+    word ^= f.w == DType::kE4M3 ? fragment_word8(fragment_pair8(word, c.pair), c.pair)
+                                : fragment_word(fragment_pair(word, c.pair), c.pair);
     std::memcpy(codes + 4 * c.word, &word, sizeof word);
   }
 }
 
-void pack_scales(const FragmentRows& rows, int64_t width, const FragmentBlock& to) {
-  const int64_t blocks = width / kMxBlock, k_blocks = round_up(width, kFragmentWidth) / kFragmentWidth;
-  const FragmentShape shape{1, k_blocks};
-  std::memset(to.scales, 0, static_cast<size_t>(k_blocks * kFragmentScaleBytes));
-  for (int64_t r = 0; r < kFragmentRows; ++r) {
-    const std::byte* row = rows[static_cast<size_t>(r)];
-    const uint8_t top = row ? top_of(row, blocks) : 0;
-    to.top[r] = std::byte{top};
-    for (int64_t b = 0; row && b < blocks; ++b) {
-      const uint8_t stored = fragment_stored_scale(static_cast<uint8_t>(row[b]), top);
-      to.scales[fragment_scale_index(shape, {0, r}, b * kMxBlock)] = std::byte{stored};
-      if (stored == kFragmentNan) clear_codes({0, r}, k_blocks, b, to.codes);
+// One row of a block that is being packed.
+struct RowToPack {
+  WeightFormat format;
+  bool gated;
+  FragmentRow at;
+  int64_t width, k_blocks;
+  const std::byte *codes, *scales;
+
+  FragmentShape shape() const { return {1, k_blocks}; }
+  // Whether the codes of a 32-group have a NaN of e4m3.
+  bool nan_in_group(int64_t b) const {
+    return format.w == DType::kE4M3 && has_nan8(codes + b * kMxBlock, kMxBlock);
+  }
+};
+
+void pack_mx(const RowToPack& r, const FragmentBlock& to) {
+  const int64_t blocks = r.width / kMxBlock;
+  const auto scale_of = [&](int64_t b) { return r.nan_in_group(b) ? uint8_t{255} : byte_at(r.scales, b); };
+  uint8_t top = 0;
+  for (int64_t b = 0; b < blocks; ++b)
+    if (scale_of(b) != 255) top = std::max(top, scale_of(b));
+  to.top[r.at.row] = std::byte{top};
+  for (int64_t b = 0; b < blocks; ++b) {
+    const uint8_t stored = fragment_stored_scale(scale_of(b), top);
+    to.scales[fragment_scale_index(r.shape(), r.at, b * kMxBlock)] = std::byte{stored};
+    if (stored == kFragmentNan) clear_codes(r.format, r.at, r.k_blocks, b * kMxBlock, kMxBlock, to.codes);
+  }
+}
+
+void pack_nv(const RowToPack& r, const FragmentBlock& to) {
+  const int64_t blocks = r.width / kNvBlock;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const uint8_t stored = fragment_nv_stored(byte_at(r.scales, b));
+    to.scales[fragment_nv_index(r.shape(), r.at, b * kNvBlock)] = std::byte{stored};
+    if (stored == 0 || stored == kFragmentNvNan)
+      clear_codes(r.format, r.at, r.k_blocks, b * kNvBlock, kNvBlock, to.codes);
+  }
+  const float factor = 128 * load_f32_bytes(r.scales + blocks);
+  put(to.top + 4 * r.at.row, std::isnan(factor) ? kNanFactor : factor);
+}
+
+void pack_blocks(const RowToPack& r, const FragmentBlock& to) {
+  bool nan = has_nan8(r.codes, r.width);
+  float before = 0;
+  for (int64_t k = 0; k < r.width; k += kScaleColumns) {
+    float scale = load_f32_bytes(r.scales + 4 * (k / kScaleColumns));
+    if (!is_block_scale(scale)) nan = true, scale = 1;
+    for (int64_t row : {r.at.row, (r.at.row + 32) % kFragmentRows}) {
+      std::byte* at = to.scales + 4 * fragment_block_scale_index(r.shape(), {0, row}, k);
+      put(at, scale);
+      put(at + 16, k == 0 ? 1 : before / scale);
+      if (!r.gated) break;
+    }
+    before = scale;
+  }
+  put(to.top + 4 * r.at.row, nan ? kNanFactor : 1);
+}
+
+void pack_row_scale(const RowToPack& r, const FragmentBlock& to) {
+  put(to.top + 4 * r.at.row, has_nan8(r.codes, r.width) ? kNanFactor : load_f32_bytes(r.scales));
+}
+
+void pack_scales(WeightFormat f, bool gated, const FragmentRows& codes, const FragmentRows& scales,
+                 int64_t width, const FragmentBlock& to) {
+  const int64_t k_blocks = round_up(width, kFragmentWidth) / kFragmentWidth;
+  std::memset(to.scales, 0, static_cast<size_t>(k_blocks * fragment_scale_bytes(f)));
+  std::memset(to.top, 0, static_cast<size_t>(fragment_top_bytes(f)));
+  for (int64_t i = 0; i < kFragmentRows; ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (!codes[at]) continue;
+    const RowToPack row{f, gated, {0, i}, width, k_blocks, codes[at], scales[at]};
+    switch (f.scales) {
+      case WeightScales::kMx:
+        pack_mx(row, to);
+        break;
+      case WeightScales::kNv:
+        pack_nv(row, to);
+        break;
+      case WeightScales::kBlocks:
+        pack_blocks(row, to);
+        break;
+      case WeightScales::kRows:
+        pack_row_scale(row, to);
+        break;
     }
   }
+}
+
+void unpack_scales(WeightFormat f, const FragmentBlock& from, int64_t width, int64_t i, std::byte* row) {
+  const FragmentShape shape{1, round_up(width, kFragmentWidth) / kFragmentWidth};
+  const FragmentRow at{0, i};
+  for (int64_t k = 0; f.columns() > 0 && k < width; k += f.columns()) {
+    const int64_t group = k / f.columns();
+    if (f.scales == WeightScales::kMx) {
+      const uint8_t stored = byte_at(from.scales, fragment_scale_index(shape, at, k));
+      const int scale = fragment_scale(stored, byte_at(from.top, i));
+      row[group] = static_cast<std::byte>(stored == kFragmentNan ? 255 : scale);
+    } else if (f.scales == WeightScales::kNv) {
+      row[group] =
+          static_cast<std::byte>(fragment_nv_scale(byte_at(from.scales, fragment_nv_index(shape, at, k))));
+    } else {
+      std::memcpy(row + 4 * group, from.scales + 4 * fragment_block_scale_index(shape, at, k), 4);
+    }
+  }
+  if (!f.has_row_scale()) return;
+  const float factor = load_f32_bytes(from.top + 4 * i);
+  const bool nv = f.scales == WeightScales::kNv;
+  put(row + f.column_scales(width), !nv ? factor : std::isnan(factor) ? kNanFactor : factor / 128);
 }
 
 }  // namespace
 
-FragmentBlock fragment_block(const FragmentShape& s, std::byte* w, std::byte* scales, int64_t block) {
-  const bool mxfp4 = scales != nullptr;
-  return {w + block * (s.code_bytes(mxfp4) / s.row_blocks),
-          mxfp4 ? scales + block * s.k_blocks * kFragmentScaleBytes : nullptr,
-          mxfp4 ? scales + s.top_begin() + block * kFragmentRows : nullptr};
+FragmentBlock fragment_block(const FragmentShape& s, WeightFormat f, std::byte* w, std::byte* scales,
+                             int64_t block) {
+  return {w + block * s.k_blocks * fragment_code_bytes(f.w),
+          scales ? scales + block * s.k_blocks * fragment_scale_bytes(f) : nullptr,
+          scales ? scales + s.top_begin(f) + block * fragment_top_bytes(f) : nullptr};
 }
 
-void pack_fragment_rows(const FragmentRows& codes, const FragmentRows& scales, int64_t width,
-                        const FragmentBlock& to) {
+void pack_fragment_rows(WeightFormat f, bool gated, const FragmentRows& codes, const FragmentRows& scales,
+                        int64_t width, const FragmentBlock& to) {
   for (int64_t slab = 0; slab < kFragmentRows; slab += kSlabRows) {
     for (int64_t k = 0; k < width; k += kFragmentWidth) {
-      std::byte* block = to.codes + k / kFragmentWidth * kFragmentCodeBytes;
-      for (int64_t r = slab; r < slab + 8; ++r)
-        pack_row_pair(load_piece(codes[static_cast<size_t>(r)], k, width),
-                      load_piece(codes[static_cast<size_t>(r + 8)], k, width), block + pair_place(r));
-    }
-  }
-  pack_scales(scales, width, to);
-}
-
-void unpack_fragment_rows(const FragmentBlock& from, int64_t width, const FragmentRowsOut& codes,
-                          const FragmentRowsOut& scales) {
-  for (int64_t slab = 0; slab < kFragmentRows; slab += kSlabRows) {
-    for (int64_t k = 0; k < width; k += kFragmentWidth) {
-      const std::byte* block = from.codes + k / kFragmentWidth * kFragmentCodeBytes;
-      const auto bytes = static_cast<size_t>(std::min(kFragmentWidth, width - k) / 2);
+      std::byte* block = to.codes + k / kFragmentWidth * fragment_code_bytes(f.w);
       for (int64_t r = slab; r < slab + 8; ++r) {
-        RowPiece low, high;
-        unpack_row_pair(block + pair_place(r), &low, &high);
-        if (std::byte* row = codes[static_cast<size_t>(r)]) std::memcpy(row + k / 2, low.bytes.data(), bytes);
-        if (std::byte* row = codes[static_cast<size_t>(r + 8)])
-          std::memcpy(row + k / 2, high.bytes.data(), bytes);
+        const std::byte *low = codes[static_cast<size_t>(r)], *high = codes[static_cast<size_t>(r + 8)];
+        if (f.w == DType::kE4M3) {
+          pack_row_pair8(low ? low + k : nullptr, high ? high + k : nullptr, width - k, r, block);
+        } else {
+          pack_row_pair(load_piece(low, k, width), load_piece(high, k, width), block + pair_place(r));
+        }
       }
     }
   }
-  const FragmentShape shape{1, round_up(width, kFragmentWidth) / kFragmentWidth};
-  for (int64_t r = 0; r < kFragmentRows; ++r) {
-    std::byte* row = scales[static_cast<size_t>(r)];
-    for (int64_t k = 0; row && k < width; k += kMxBlock) {
-      const auto stored = static_cast<uint8_t>(from.scales[fragment_scale_index(shape, {0, r}, k)]);
-      const int scale = fragment_scale(stored, static_cast<uint8_t>(from.top[r]));
-      row[k / kMxBlock] = static_cast<std::byte>(stored == kFragmentNan ? 255 : scale);
+  pack_scales(f, gated, codes, scales, width, to);
+}
+
+void unpack_fragment_rows(WeightFormat f, const FragmentBlock& from, int64_t width,
+                          const FragmentRowsOut& codes, const FragmentRowsOut& scales) {
+  for (int64_t slab = 0; slab < kFragmentRows; slab += kSlabRows) {
+    for (int64_t k = 0; k < width; k += kFragmentWidth) {
+      const std::byte* block = from.codes + k / kFragmentWidth * fragment_code_bytes(f.w);
+      const int64_t count = std::min(kFragmentWidth, width - k);
+      for (int64_t r = slab; r < slab + 8; ++r) {
+        std::byte *low_row = codes[static_cast<size_t>(r)], *high_row = codes[static_cast<size_t>(r + 8)];
+        if (f.w == DType::kE4M3) {
+          unpack_row_pair8(block, r, count, low_row ? low_row + k : nullptr,
+                           high_row ? high_row + k : nullptr);
+          continue;
+        }
+        RowPiece low, high;
+        unpack_row_pair(block + pair_place(r), &low, &high);
+        const auto bytes = static_cast<size_t>(count / 2);
+        if (low_row) std::memcpy(low_row + k / 2, low.bytes.data(), bytes);
+        if (high_row) std::memcpy(high_row + k / 2, high.bytes.data(), bytes);
+      }
     }
   }
+  for (int64_t r = 0; r < kFragmentRows; ++r)
+    if (std::byte* row = scales[static_cast<size_t>(r)]) unpack_scales(f, from, width, r, row);
 }
 
 namespace {

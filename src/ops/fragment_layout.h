@@ -10,12 +10,25 @@
 // e2m1       A block is 2048 bytes: 16 for each of 128 threads, which are the thread's A operands of four
 //            wgmma m64nNk16 (word j: step j). A word holds four pairs of codes, one for each 32-bit register;
 //            its bits are placed so that two or three instructions turn a pair into bf16: fragment_pair().
-// Scales     [row blocks][k blocks][128] bytes, one 32-bit word for each row pair (r, r + 8) of a block, and then
+// e4m3       A block is 4096 bytes: 16 for each thread, with two words for step 0 and two for step 1, and then the same for
+//            steps 2 and 3. A word holds two pairs of codes, for registers 0 and 1 or 2 and 3: fragment_pair8().
+// Scales     of mx: [row blocks][k blocks][128] bytes, one 32-bit word for each row pair (r, r + 8) of a block, and then
 //            [row blocks][64] bytes `top`: the row's largest scale that is not NaN (0 if all are NaN). A scale
 //            is stored relative to `top`, as the exponent field of a bf16: 254 + scale - top, 0 to 254; 255 for NaN,
 //            whose 32 codes are stored as 0 (0 * infinity is NaN, so kernels need no check). Padding is 0.
 //            So a pair times its scales' exponent fields is code * 2^(scale - top + 1), and a row's sum
-//            is correct after * 2^(top - 128): every legal scale decodes with one multiplication per weight.
+//            is correct after * 2^(top - 128): every legal scale decodes with one multiplication per weight. For e4m3 these
+//            are code * 2^(scale - top + 7) and 2^(top - 134). The NaN of e4m3 counts as a NaN scale.
+//            of nv: [row blocks][k blocks][256] bytes, one 64-bit word for each row pair, with a byte for each step: the
+//            e4m3 scale as 5 bits of exponent, biased by 22, and its 3 bits of mantissa, so that subnormal scales are
+//            normal. 0 for zero and 248 for NaN or a negative scale, whose codes are stored as 0. A pair times the bf16 of
+//            fragment_nv_multiplier() is code * scale * 2^-7.
+//            of blocks: [row blocks][k blocks] of eight f32: the scales of features 0..31 or rows 0..31 of the block, gate
+//            (rows r) and up (rows r + 8); the same of the others (again those of a gated block); and four factors, by which
+//            a sum of the k blocks before must be multiplied: their scale divided by this one, 1 in the first k block.
+//            A scale must be a number of magnitude 2^-60 to 2^60. Any other makes its rows NaN, and is stored as 1.
+//            nv, blocks and rows end with f32[row blocks][64], the factor of a row's sum: the row's f32 times 2^7 (nv), 1
+//            (blocks), the row's f32 (rows). It is NaN if the row has a NaN code or such a scale.
 // bf16       A block is 8192 bytes, [64 rows][64 k], with the 16-byte chunk c of row rho at chunk c ^ (rho % 8): the
 //            128-byte swizzle of shared memory, so that one bulk copy loads what wgmma's descriptor expects.
 #pragma once
@@ -28,22 +41,41 @@ namespace sluice {
 constexpr int64_t kFragmentRows = 64, kFragmentWidth = 64;  // per block
 constexpr int64_t kFragmentThreads = 128;                   // threads that share a block: a warpgroup
 constexpr int64_t kFragmentCodeBytes = 2048;                // per block in e2m1
-constexpr int64_t kFragmentScaleBytes = 128;                // per block in e2m1
+constexpr int64_t kFragmentCode8Bytes = 4096;               // per block in e4m3
+constexpr int64_t kFragmentScaleBytes = 128;                // per block, scales mx
 constexpr int64_t kFragmentBf16Elements = 64 * 64;          // per block in bf16
 constexpr int64_t kFragmentAlignment = 128;  // an expert's scales are padded to a multiple of this
 constexpr uint8_t kFragmentUnscaled = 254, kFragmentNan = 255;  // stored bytes: a scale equal to `top`; NaN
+
+// Bytes of a block's codes and scales, and of the ends of a row block: `top`, or the factors of its rows.
+SLUICE_HOST_DEVICE constexpr int64_t fragment_code_bytes(DType w) {
+  return w == DType::kE2M1   ? kFragmentCodeBytes
+         : w == DType::kE4M3 ? kFragmentCode8Bytes
+                             : 2 * kFragmentBf16Elements;
+}
+SLUICE_HOST_DEVICE constexpr int64_t fragment_scale_bytes(WeightFormat f) {
+  if (!f.scaled() || f.scales == WeightScales::kRows) return 0;
+  return f.scales == WeightScales::kMx   ? kFragmentScaleBytes
+         : f.scales == WeightScales::kNv ? 2 * kFragmentScaleBytes
+                                         : 32;
+}
+SLUICE_HOST_DEVICE constexpr int64_t fragment_top_bytes(WeightFormat f) {
+  return !f.scaled() ? 0 : f.scales == WeightScales::kMx ? kFragmentRows : 4 * kFragmentRows;
+}
 
 // Sizes of one expert's matrix.
 struct FragmentShape {
   int64_t row_blocks, k_blocks;
   SLUICE_HOST_DEVICE constexpr int64_t blocks() const { return row_blocks * k_blocks; }
-  SLUICE_HOST_DEVICE constexpr int64_t code_bytes(bool mxfp4) const {
-    return blocks() * (mxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
+  SLUICE_HOST_DEVICE constexpr int64_t code_bytes(WeightFormat f) const {
+    return blocks() * fragment_code_bytes(f.w);
   }
-  // mxfp4: the offset of `top` in the scales, and the size of all scales.
-  SLUICE_HOST_DEVICE constexpr int64_t top_begin() const { return blocks() * kFragmentScaleBytes; }
-  SLUICE_HOST_DEVICE constexpr int64_t scale_bytes() const {
-    return round_up(top_begin() + row_blocks * kFragmentRows, kFragmentAlignment);
+  // The offset of the ends of row blocks in the scales, and the size of all scales.
+  SLUICE_HOST_DEVICE constexpr int64_t top_begin(WeightFormat f) const {
+    return blocks() * fragment_scale_bytes(f);
+  }
+  SLUICE_HOST_DEVICE constexpr int64_t scale_bytes(WeightFormat f) const {
+    return round_up(top_begin(f) + row_blocks * fragment_top_bytes(f), kFragmentAlignment);
   }
 };
 SLUICE_HOST_DEVICE constexpr FragmentShape fragment_shape(int64_t features, bool gated, int64_t width) {
@@ -127,14 +159,88 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_word(uint32_t bits, int pair) {
   }
 }
 
-// The offset of the scale byte of row r at k; the offset of the row's top; the scale that a stored byte and
+// e4m3: as fragment_code(); the word is that of a block of 4096 bytes, and holds two pairs.
+SLUICE_HOST_DEVICE constexpr FragmentCode fragment_code8(const FragmentShape& s, FragmentRow r, int64_t k) {
+  const int64_t block = r.block * s.k_blocks + k / kFragmentWidth, step = k % kFragmentWidth / 16;
+  const int64_t thread = r.row / 16 * 32 + r.row % 8 * 4 + k % 8 / 2, upper = k % 16 / 8;
+  return {block * (kFragmentCode8Bytes / 4) + step / 2 * (kFragmentThreads * 4) + thread * 4 + step % 2 * 2 +
+              upper,
+          static_cast<int>(r.row % 16 / 8), static_cast<int>(k % 2)};
+}
+// The bits of a decoded pair of e4m3 codes: each half of 32 bits has a code s e3..e0 m2..m0 at bits 15 and 10 to 4. Read as
+// bf16, this is the code's value times 2^-120, for subnormal codes too.
+constexpr uint32_t kFragmentMask8 = 0x87F087F0;
+SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8_of(uint32_t low_code, uint32_t high_code) {
+  const uint32_t both = low_code | high_code << 16;
+  return (both & 0x00800080) << 8 | (both & 0x007F007F) << 4;
+}
+SLUICE_HOST_DEVICE constexpr uint32_t fragment_code8_of(uint32_t pair, int half) {
+  const uint32_t bits = pair >> (16 * half);
+  return (bits >> 8 & 0x80) | (bits >> 4 & 0x7F);
+}
+// Extracts pair `pair` of a word, as kernels do: the first needs no shift, the second is the exclusive or of two.
+SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8(uint32_t word, int pair) {
+  return (pair == 0 ? word : word << 4 ^ word >> 4) & kFragmentMask8;
+}
+// The word whose second pair is `bits` and whose first pair is 0.
+SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8_second(uint32_t bits) {
+  // The bits that one shift extracts alone; then the chain of those that the other shift mixes with another free bit.
+  uint32_t word = (bits & 0x07000700) << 4 | (bits & 0x00700070) >> 4;
+  const uint32_t b27 = bits >> 31, b19 = (bits >> 23 & 1) ^ b27, b11 = (bits >> 15 & 1) ^ b19,
+                 b3 = (bits >> 7 & 1) ^ b11;
+  return word | b27 << 27 | b19 << 19 | b11 << 11 | b3 << 3;
+}
+// The inverse of fragment_pair8(): the word whose pair `pair` is `bits` and whose other pair is 0. Linear, like fragment_word().
+SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8(uint32_t bits, int pair) {
+  return pair == 0 ? bits ^ fragment_word8_second(fragment_pair8(bits, 1)) : fragment_word8_second(bits);
+}
+
+// nv: the offset of the scale byte of row r at k, the stored byte of an e4m3 scale and its inverse, and the multiplier of a
+// stored byte as bf16: scale * 2^119, infinity for NaN, and some number for zero.
+constexpr uint8_t kFragmentNvNan = 248;
+SLUICE_HOST_DEVICE constexpr int64_t fragment_nv_index(const FragmentShape& s, FragmentRow r, int64_t k) {
+  return (r.block * s.k_blocks + k / kFragmentWidth) * (2 * kFragmentScaleBytes) +
+         (r.row / 16 * 8 + r.row % 8) * 8 + k % kFragmentWidth / kNvBlock * 2 + r.row % 16 / 8;
+}
+SLUICE_HOST_DEVICE constexpr uint8_t fragment_nv_stored(uint8_t scale) {
+  if (scale >= 0x7F) return kFragmentNvNan;  // NaN, or a negative number
+  if (scale >= 8 || scale == 0) return static_cast<uint8_t>(scale == 0 ? 0 : scale + 120);
+  const int place = scale >= 4 ? 2 : scale >= 2 ? 1 : 0;
+  return static_cast<uint8_t>((place + 13) << 3 | ((scale << (3 - place)) & 7));
+}
+SLUICE_HOST_DEVICE constexpr uint8_t fragment_nv_scale(uint8_t stored) {
+  if (stored == 0) return 0;
+  if (stored == kFragmentNvNan) return 0x7F;
+  if (stored >= 128) return static_cast<uint8_t>(stored - 120);
+  return static_cast<uint8_t>((8 | (stored & 7)) >> (3 - ((stored >> 3) - 13)));
+}
+SLUICE_HOST_DEVICE constexpr uint16_t fragment_nv_multiplier(uint8_t stored) {
+  return static_cast<uint16_t>(stored << 4 | 0x7000);
+}
+// blocks: the index of the f32 of row r at k among all f32; the factor is four further.
+SLUICE_HOST_DEVICE constexpr int64_t fragment_block_scale_index(const FragmentShape& s, FragmentRow r,
+                                                                int64_t k) {
+  return (r.block * s.k_blocks + k / kFragmentWidth) * 8 + r.row / 32 * 2 + r.row % 16 / 8;
+}
+constexpr float kBlockScaleLeast = 0x1p-60f, kBlockScaleMost = 0x1p60f;
+SLUICE_HOST_DEVICE constexpr bool is_block_scale(float scale) {
+  const float size = scale < 0 ? -scale : scale;
+  return size >= kBlockScaleLeast && size <= kBlockScaleMost;  // false for NaN
+}
+// The f32 factor of a row, as an offset in bytes.
+SLUICE_HOST_DEVICE constexpr int64_t fragment_factor_index(const FragmentShape& s, WeightFormat f,
+                                                           FragmentRow r) {
+  return s.top_begin(f) + (r.block * kFragmentRows + r.row) * 4;
+}
+
+// mx: the offset of the scale byte of row r at k; the offset of the row's top; the scale that a stored byte and
 // its top represent (unless the byte is kFragmentNan); and the stored byte of a scale.
 SLUICE_HOST_DEVICE constexpr int64_t fragment_scale_index(const FragmentShape& s, FragmentRow r, int64_t k) {
   return (r.block * s.k_blocks + k / kFragmentWidth) * kFragmentScaleBytes +
          (r.row / 16 * 8 + r.row % 8) * 4 + k % kFragmentWidth / 32 * 2 + r.row % 16 / 8;
 }
 SLUICE_HOST_DEVICE constexpr int64_t fragment_top_index(const FragmentShape& s, FragmentRow r) {
-  return s.top_begin() + r.block * kFragmentRows + r.row;
+  return s.blocks() * kFragmentScaleBytes + r.block * kFragmentRows + r.row;
 }
 SLUICE_HOST_DEVICE constexpr int fragment_scale(uint8_t stored, uint8_t top) {
   return stored + top - kFragmentUnscaled;

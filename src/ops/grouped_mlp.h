@@ -37,6 +37,7 @@ struct GroupedMlp {
       v("w", p.mlp.w, "type of the weights");
       v("b", p.mlp.b, "type of the biases");
       v("g", p.mlp.g, "type of the experts' answers");
+      v("scales", p.mlp.scales, "scales of e2m1 or e4m3 weights");
       v("layout", p.mlp.layout, "how the weights lie");
       v("gate_order", p.mlp.gate_order, "order of gate and up in bias and row-major weights");
       v("act", p.mlp.act, "activation");

@@ -55,7 +55,7 @@ struct Linear {
     x.row_align = row_align(p.x, p.width, p.x_unaligned);
     v(x, &Args::x);
     v(p.layout == WeightLayout::kPanels16
-          ? slot("w", Role::kIn, DType::kU8, {panel_shape(p.features, false, p.width).code_bytes(false)})
+          ? slot("w", Role::kIn, DType::kU8, {panel_shape(p.features, false, p.width).code_bytes({})})
           : slot("w", Role::kIn, p.w, {p.features, p.width}),
       &Args::w);
     v(slot("bias", Role::kIn, p.w, {p.features}, p.bias), &Args::bias);

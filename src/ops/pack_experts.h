@@ -10,13 +10,15 @@ namespace sluice {
 //   rows[e], row_scales[e] = the inverse                                              unpack = true
 //
 // Shapes     A matrix has `features` rows, or twice as many if it is gated, in the order gate_order. All tensors are bytes:
-//            rows u8[experts, rows, bytes of width weights], little-endian bf16 or e2m1 with the even code in the low
-//            nibble; row_scales u8[experts, rows, width / 32] (e2m1: e8m0). packed u8[experts, bytes] and packed_scales
-//            u8[experts, bytes], sizes by fragment_shape. experts from 0 to 2048, features and width from 1 to 65536,
-//            width % 32 == 0 for e2m1.
+//            rows u8[experts, rows, bytes of width weights], little-endian bf16, e4m3, or e2m1 with the even code in the
+//            low nibble; row_scales u8[experts, rows, bytes of a row's scales] (ops/weight_format.h). packed
+//            u8[experts, bytes] and packed_scales u8[experts, bytes], sizes by fragment_shape. experts from 0 to 2048,
+//            features and width from 1 to 65536, width % 32 == 0 for e2m1 and for scales mx. Scales of blocks are those of
+//            the first row of each 32 features: equal in all of them.
 // Bytes      reads one form and writes the other; padding is written as zeros and never read.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal, byte by byte. Codes under a NaN scale (255) are packed as zeros: only these are not restored by unpacking.
+// Exactness  equal, byte by byte. What makes weights NaN is packed as ops/fragment_layout.h says: codes under a NaN scale,
+//            and under a scale of 0 of nv, are zeros, and scales and row factors that are no such numbers are not restored.
 // Source     ops/fragment_layout.h.
 struct PackExperts {
   static constexpr std::string_view kName = "pack_experts";
@@ -27,6 +29,7 @@ struct PackExperts {
     bool gated = true;
     GateOrder gate_order = GateOrder::kInterleaved;
     DType w = DType::kE2M1;
+    WeightScales scales = WeightScales::kMx;
     bool unpack = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
@@ -37,6 +40,7 @@ struct PackExperts {
       v("gated", p.gated, "a matrix has a gate and an up row for each feature");
       v("gate_order", p.gate_order, "order of gate and up in the checkpoint");
       v("w", p.w, "type of the weights");
+      v("scales", p.scales, "scales of e2m1 or e4m3 weights");
       v("unpack", p.unpack, "from fragments to the checkpoint's order");
     }
   };
@@ -47,7 +51,8 @@ struct PackExperts {
   static FragmentShape shape(const Problem& p) { return fragment_shape(p.features, p.gated, p.width); }
   // Bytes of a row and of its scales.
   static int64_t row_bytes(const Problem& p) { return bytes_of(p.w, p.width); }
-  static int64_t row_scale_bytes(const Problem& p) { return p.w == DType::kE2M1 ? p.width / kMxBlock : 0; }
+  SLUICE_HOST_DEVICE static constexpr WeightFormat format(const Problem& p) { return {p.w, p.scales}; }
+  static int64_t row_scale_bytes(const Problem& p) { return format(p).row_scale_bytes(p.width); }
   // The checkpoint's row stored at `at`, or -1 for padding.
   SLUICE_HOST_DEVICE static int64_t source_row(const Problem& p, FragmentRow at) {
     const FragmentFeature f = fragment_feature(p.gated, at);
@@ -56,13 +61,13 @@ struct PackExperts {
   }
   template <class V>
   static void slots(const Problem& p, V v) {
-    const bool fp4 = p.w == DType::kE2M1;
+    const bool scaled = format(p).scaled();
     const Role rows = p.unpack ? Role::kOut : Role::kIn, packed = p.unpack ? Role::kIn : Role::kOut;
     v(slot("rows", rows, DType::kU8, {p.experts, weight_rows(p), row_bytes(p)}), &Args::rows);
-    v(slot("row_scales", rows, DType::kU8, {p.experts, weight_rows(p), row_scale_bytes(p)}, fp4),
+    v(slot("row_scales", rows, DType::kU8, {p.experts, weight_rows(p), row_scale_bytes(p)}, scaled),
       &Args::row_scales);
-    v(slot("packed", packed, DType::kU8, {p.experts, shape(p).code_bytes(fp4)}), &Args::packed);
-    v(slot("packed_scales", packed, DType::kU8, {p.experts, shape(p).scale_bytes()}, fp4),
+    v(slot("packed", packed, DType::kU8, {p.experts, shape(p).code_bytes(format(p))}), &Args::packed);
+    v(slot("packed_scales", packed, DType::kU8, {p.experts, shape(p).scale_bytes(format(p))}, scaled),
       &Args::packed_scales);
   }
   static Refusal validate(const Problem& p);

@@ -5,15 +5,16 @@
 
 #include "base/fields.h"
 #include "base/host_device.h"
+#include "ops/weight_format.h"
 
 namespace sluice {
 
 enum class WeightLayout : uint8_t {
-  // The layout of checkpoints: w [experts, rows, width]; e2m1 codes two per byte along width, low nibble first;
-  // e8m0 scales [experts, rows, width / 32].
+  // The layout of checkpoints: w [experts, rows, width]; e2m1 codes two per byte along width, low nibble first; scales
+  // u8[experts, rows, bytes of a row's scales] (ops/weight_format.h).
   kRowMajor,
   // For CPUs: panels of 16 rows, so that one vector holds the same k of 16 rows. Width is padded with zeros to a multiple of 32
-  // and rows to a multiple of 16 (scale byte 127 there). A gated layer of n features has 2n rows: panel 2q holds the gates of
+  // and rows to a multiple of 16 (scales are zeros there, e8m0 is 127). A gated layer of n features has 2n rows: panel 2q holds the gates of
   // features 16q .. 16q + 15 and panel 2q + 1 their ups, regardless of the checkpoint's order. The index functions below define
   // the order inside a panel.
   kPanels16,
@@ -52,11 +53,16 @@ SLUICE_HOST_DEVICE constexpr int64_t round_up(int64_t value, int64_t multiple) {
 struct PanelShape {
   int64_t panels;  // of 16 rows
   int64_t width;   // padded to 32
-  SLUICE_HOST_DEVICE constexpr int64_t code_bytes(bool mxfp4) const {
-    return panels * kPanelRows * width * (mxfp4 ? 1 : 4) / 2;
+  SLUICE_HOST_DEVICE constexpr int64_t code_bytes(WeightFormat f) const {
+    return panels * kPanelRows * width * (f.w == DType::kE2M1 ? 1 : f.w == DType::kE4M3 ? 2 : 4) / 2;
   }
-  // mxfp4
-  SLUICE_HOST_DEVICE constexpr int64_t scale_bytes() const { return panels * kPanelRows * width / 32; }
+  // A row's scales of its columns, padded like the width, and its f32 if it has one; for 16 rows.
+  SLUICE_HOST_DEVICE constexpr int64_t panel_scale_bytes(WeightFormat f) const {
+    return kPanelRows * f.row_scale_bytes(width);
+  }
+  SLUICE_HOST_DEVICE constexpr int64_t scale_bytes(WeightFormat f) const {
+    return panels * panel_scale_bytes(f);
+  }
 };
 SLUICE_HOST_DEVICE constexpr PanelShape panel_shape(int64_t features, bool gated, int64_t width) {
   return {(gated ? 2 : 1) * round_up(features, kPanelRows) / kPanelRows, round_up(width, 32)};
@@ -75,7 +81,7 @@ SLUICE_HOST_DEVICE constexpr PanelRow panel_row(bool gated, int64_t i, bool up) 
 SLUICE_HOST_DEVICE constexpr int64_t panel_bf16_index(const PanelShape& s, PanelRow r, int64_t k) {
   return (r.panel * s.width / 2 + k / 2) * kPanelRows * 2 + r.lane * 2 + k % 2;
 }
-// mxfp4: a panel is [width / 32] blocks of 256 bytes; a block is [4][16 lanes] words of 32 bits. Word v of a
+// e2m1: a panel is [width / 32] blocks of 256 bytes; a block is [4][16 lanes] words of 32 bits. Word v of a
 // lane holds k = 8v .. 8v + 7 of the block: even k in the low half, odd k in the high half, the pair j = (k % 8)
 // / 2 at bits 4j and 16 + 4j. So a shift by 4j leaves the pair (k, k + 1) in the low nibbles of the two halves.
 struct NibbleAt {
@@ -86,9 +92,19 @@ SLUICE_HOST_DEVICE constexpr NibbleAt panel_mxfp4_nibble(const PanelShape& s, Pa
   const int64_t block = r.panel * (s.width / 32) + k / 32, v = k % 32 / 8, bit = k % 8 / 2 * 4 + k % 2 * 16;
   return {(block * 4 + v) * 64 + r.lane * 4 + bit / 8, static_cast<int>(bit % 8)};
 }
-// mxfp4 scales: a panel is [width / 32][16 lanes] bytes.
-SLUICE_HOST_DEVICE constexpr int64_t panel_scale_index(const PanelShape& s, PanelRow r, int64_t k) {
-  return (r.panel * (s.width / 32) + k / 32) * kPanelRows + r.lane;
+// e4m3: a panel is [width][16 lanes] bytes.
+SLUICE_HOST_DEVICE constexpr int64_t panel_e4m3_index(const PanelShape& s, PanelRow r, int64_t k) {
+  return (r.panel * s.width + k) * kPanelRows + r.lane;
+}
+// Scales: a panel is [scales of a row][16 lanes] of one or four bytes, and then, if rows have an f32, f32[16 lanes]. The byte
+// offsets of the scale of column k, and of the row's f32.
+SLUICE_HOST_DEVICE constexpr int64_t panel_scale_index(const PanelShape& s, WeightFormat f, PanelRow r,
+                                                       int64_t k) {
+  return r.panel * s.panel_scale_bytes(f) + (k / f.columns() * kPanelRows + r.lane) * f.column_scale_bytes();
+}
+SLUICE_HOST_DEVICE constexpr int64_t panel_row_scale_index(const PanelShape& s, WeightFormat f, PanelRow r) {
+  return r.panel * s.panel_scale_bytes(f) + f.column_scales(s.width) * kPanelRows * f.column_scale_bytes() +
+         r.lane * 4;
 }
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ Status differs(const std::string& what, const std::string& wanted, const std::st
 }
 
 std::string matrix_text(const PackedMatrix& m) {
-  return std::string(text(m.w)) + " " + std::to_string(m.features) + " x " + std::to_string(m.width) +
+  return text(m.format()) + " " + std::to_string(m.features) + " x " + std::to_string(m.width) +
          (m.gated ? " gated" : "");
 }
 
@@ -37,7 +37,7 @@ PackedWeights bytes_of_expert(const PackedExperts& p, int64_t expert) {
 Result<PackedExperts> packed_experts(const PackedMatrix& m, int64_t experts, const Tensor& w,
                                      const Tensor& scales) {
   const PackedSizes sizes = packed_sizes(m);
-  const bool fp4 = m.w == DType::kE2M1;
+  const bool scaled = m.format().scaled();
   PackedExperts out{.header = {.matrix = m,
                                .experts = experts,
                                .code_bytes = sizes.code_bytes,
@@ -46,8 +46,8 @@ Result<PackedExperts> packed_experts(const PackedMatrix& m, int64_t experts, con
                     .scales = scales,
                     .fingerprints = std::vector<uint64_t>(static_cast<size_t>(experts))};
   SLUICE_TRY(check_slot(slot("w", Role::kOut, DType::kU8, {experts, out.header.code_bytes}), w, w.where,
-                        fp4 ? 1 : 2));
-  SLUICE_TRY(check_slot(slot("scales", Role::kOut, DType::kU8, {experts, out.header.scale_bytes}, fp4),
+                        scaled ? 1 : 2));
+  SLUICE_TRY(check_slot(slot("scales", Role::kOut, DType::kU8, {experts, out.header.scale_bytes}, scaled),
                         scales, w.where, 1));
   return out;
 }

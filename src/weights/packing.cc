@@ -11,6 +11,8 @@
 #include "ops/bounds.h"
 #include "ops/fragment_codec.h"
 #include "ops/op.h"
+#include "ops/weight_bounds.h"
+#include "weights/faults.h"
 #include "weights/panel_codec.h"
 #include "weights/row_hash.h"
 
@@ -20,16 +22,17 @@ namespace {
 PanelShape panels_of(const PackedMatrix& m) { return panel_shape(m.features, m.gated, m.width); }
 FragmentShape fragments_of(const PackedMatrix& m) { return fragment_shape(m.features, m.gated, m.width); }
 bool in_fragments(const PackedMatrix& m) { return m.layout == WeightLayout::kFragments; }
-bool is_fp4(const PackedMatrix& m) { return m.w == DType::kE2M1; }
+bool is_scaled(const PackedMatrix& m) { return m.format().scaled(); }
 int64_t row_bytes(const PackedMatrix& m) { return bytes_of(m.w, m.width); }
-int64_t blocks_of(const PackedMatrix& m) { return is_fp4(m) ? m.width / kMxBlock : 0; }
+int64_t scale_bytes(const PackedMatrix& m) { return m.format().row_scale_bytes(m.width); }
+// Bytes of a stage for one row: its weights, then its scales.
+int64_t stage_bytes(const PackedMatrix& m) { return row_stage_bytes(m.format(), m.width); }
 
 Status check_matrix(const PackedMatrix& m) {
   Refusal r;
   need_between(r, "features", m.features, 1, int64_t{1} << 20);
   need_between(r, "width", m.width, 1, int64_t{1} << 20);
-  r.need(is_fp4(m) || m.w == DType::kBF16, "w in bf16 or e2m1", std::string("w=") + text(m.w));
-  r.need(!is_fp4(m) || m.width % kMxBlock == 0, "width % 32 == 0 (one scale for 32 codes)", "width", m.width);
+  need_weight_format(r, m.format(), m.width);
   r.need(m.layout != WeightLayout::kRowMajor, "layout panels16 or fragments",
          "layout=" + std::string(word(m.layout)));
   return r.accepted() ? Status{} : invalid(std::string(word(m.layout)) + ": " + r.line());
@@ -38,15 +41,15 @@ Status check_matrix(const PackedMatrix& m) {
 Status check_packed(const PackedMatrix& m, const PackedWeights& packed) {
   const PackedSizes sizes = packed_sizes(m);
   SLUICE_TRY(check_slot(slot("packed w", Role::kIn, DType::kU8, {sizes.code_bytes}), packed.w, Backend::kCpu,
-                        is_fp4(m) ? 1 : 2));
-  return check_slot(slot("packed scales", Role::kIn, DType::kU8, {sizes.scale_bytes}, is_fp4(m)),
+                        is_scaled(m) ? 1 : 2));
+  return check_slot(slot("packed scales", Role::kIn, DType::kU8, {sizes.scale_bytes}, is_scaled(m)),
                     packed.scales, Backend::kCpu, 1);
 }
 
 Status check_rows(const PackedMatrix& m, const RowMajorWeights& rows) {
   const int64_t weight_rows = m.gated ? 2 * m.features : m.features;
   SLUICE_TRY(check_slot(slot("w", Role::kIn, m.w, {weight_rows, m.width}), rows.w, Backend::kCpu, 1));
-  return check_slot(slot("scales", Role::kIn, DType::kU8, {weight_rows, m.width / kMxBlock}, is_fp4(m)),
+  return check_slot(slot("scales", Role::kIn, DType::kU8, {weight_rows, scale_bytes(m)}, is_scaled(m)),
                     rows.scales, Backend::kCpu, 1);
 }
 
@@ -60,10 +63,8 @@ Status check_spans(const PackedMatrix& m, const std::vector<RowSpan>& spans, con
                    int64_t wanted) {
   int64_t rows = 0;
   for (const RowSpan& s : spans) {
-    const bool fits =
-        is_fp4(m) ? s.form == RowForm::kRows && s.scales : s.form != RowForm::kF8Blocks || s.scales;
-    if (!s.w || !fits || s.rows < 0)
-      return invalid(std::string(word(m.layout)) + ": " + what + ": wanted spans of " + text(m.w) +
+    if (!can_read(s, m.format()))
+      return invalid(std::string(word(m.layout)) + ": " + what + ": wanted spans of " + text(m.format()) +
                      ", found another storage");
     rows += s.rows;
   }
@@ -128,7 +129,7 @@ uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scale
   for (size_t lane = 0; lane < codes.size(); ++lane) {
     if (!codes[lane]) continue;
     pieces[count++] = {codes[lane], static_cast<size_t>(row_bytes(m))};
-    if (is_fp4(m)) pieces[count++] = {scales[lane], static_cast<size_t>(blocks_of(m))};
+    if (is_scaled(m)) pieces[count++] = {scales[lane], static_cast<size_t>(scale_bytes(m))};
   }
   return hash_pieces(pieces.data(), count);
 }
@@ -149,60 +150,22 @@ class FirstFault {
   std::atomic<int64_t> place_{kNone};
 };
 
-// Block of the first scale of 255 in a row, or -1.
-int64_t nan_block(const PackedMatrix& m, const RowSpan& span, int64_t row) {
-  const std::byte* scales = scales_of_row(span, row);
-  const void* at = std::memchr(scales, 255, static_cast<size_t>(blocks_of(m)));
-  return at ? static_cast<const std::byte*>(at) - scales : -1;
-}
-
-constexpr uint16_t kBf16Exponent = 0x7f80;  // all ones: NaN or an infinity
-
-uint16_t bf16_bits(const std::byte* row, int64_t k) {
-  uint16_t bits;
-  std::memcpy(&bits, row + 2 * k, sizeof bits);
-  return bits;
-}
-
-// Whether a bf16 row contains a NaN or an infinity. Has no branches, so that it vectorizes.
-bool has_no_number(const std::byte* row, int64_t width) {
-  uint16_t any = 0;
-  for (int64_t k = 0; k < width; ++k)
-    any |= static_cast<uint16_t>((bf16_bits(row, k) & kBf16Exponent) == kBf16Exponent);
-  return any != 0;
-}
-
-// Whether a row, whose weights are at `codes`, contains anything but finite numbers.
-bool is_faulty(const PackedMatrix& m, const RowRef& at, const std::byte* codes) {
-  return is_fp4(m) ? nan_block(m, *at.span, at.row) >= 0 : has_no_number(codes, m.width);
-}
-
 Status no_number(const PackedMatrix& m, const MatrixSource& from, int64_t place) {
   const RowRef at = row_of(m, from, place / lanes_of(m), place % lanes_of(m));
-  if (is_fp4(m))
-    return {Code::kCorrupt, place_of_row(*at.span, at.span->scale_tensor, at.row) + ", block " +
-                                std::to_string(nan_block(m, *at.span, at.row)) +
-                                ": wanted a scale of 0 to 254, found 255 (NaN)"};
-  std::vector<std::byte> stage(static_cast<size_t>(2 * m.width));
-  const std::byte* row = read_row(*at.span, at.row, m.width, stage.data());
-  int64_t k = 0;
-  while (k + 1 < m.width && (bf16_bits(row, k) & kBf16Exponent) != kBf16Exponent) ++k;
-  return {Code::kCorrupt, place_of_row(*at.span, at.span->tensor, at.row) + ", column " +
-                              std::to_string(at.span->first_column + k) + ": wanted finite numbers, found " +
-                              (bf16_bits(row, k) & ~kBf16Exponent & 0x7fff ? "NaN" : "an infinity")};
+  return {Code::kCorrupt, fault_text(*at.span, m.format(), at.row, m.width)};
 }
 
 // Rows per work item: enough to outweigh the cost of taking one.
 constexpr int64_t kRowsAtOnce = 128;
 
-// Calls f(group, stage) for every group on several threads; `stage` has room for a group's rows in bf16.
+// Calls f(group, stage) for every group on several threads; `stage` has room for a group's rows.
 template <class F>
 void for_each_group(const PackedMatrix& m, const PackOptions& options, F f) {
   const int64_t groups = groups_of(m), at_once = kRowsAtOnce / lanes_of(m);
   const int64_t items = (groups + at_once - 1) / at_once;
   const auto item = [&](int64_t i) {
     const auto stage =
-        std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(lanes_of(m) * 2 * m.width));
+        std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(lanes_of(m) * stage_bytes(m)));
     for (int64_t g = i * at_once; g < std::min(groups, (i + 1) * at_once); ++g) f(g, stage.get());
   };
   parallel_for(options.threads, items, item);
@@ -221,9 +184,9 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
       const auto [span, row] = row_of(m, from, group, lane);
       if (!span) continue;
       const auto at = static_cast<size_t>(lane);
-      codes[at] = read_row(*span, row, m.width, stage + lane * 2 * m.width);
-      if (is_fp4(m)) scales[at] = scales_of_row(*span, row);
-      if (options.no_numbers == NoNumbers::kRefuse && is_faulty(m, {span, row}, codes[at]))
+      const RowBytes bytes = read_row(*span, m.format(), row, m.width, stage + lane * stage_bytes(m));
+      codes[at] = bytes.codes, scales[at] = bytes.scales;
+      if (options.no_numbers == NoNumbers::kRefuse && has_fault(m.format(), bytes, m.width))
         return fault.report(group * lanes_of(m) + lane);
     }
     // Hashing reads the rows first and in order, so packing finds them in the cache.
@@ -237,42 +200,43 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
 // The location of a group's packed bytes.
 FragmentBlock place_of(const PackedMatrix& m, const PackedWeights& packed, int64_t group) {
   auto* w = packed.w.as<std::byte>();
-  auto* scales = is_fp4(m) ? packed.scales.as<std::byte>() : nullptr;
-  if (in_fragments(m)) return fragment_block(fragments_of(m), w, scales, group);
+  auto* scales = is_scaled(m) ? packed.scales.as<std::byte>() : nullptr;
+  if (in_fragments(m)) return fragment_block(fragments_of(m), m.format(), w, scales, group);
   const PanelShape shape = panels_of(m);
-  return {w + group * (shape.code_bytes(is_fp4(m)) / shape.panels),
-          is_fp4(m) ? scales + group * (shape.scale_bytes() / shape.panels) : nullptr, nullptr};
+  return {w + group * (shape.code_bytes(m.format()) / shape.panels),
+          scales ? scales + group * shape.panel_scale_bytes(m.format()) : nullptr, nullptr};
 }
 
 void pack_group(const PackedMatrix& m, const Lanes& codes, const Lanes& scales, const FragmentBlock& to) {
   if (in_fragments(m)) {
-    if (!is_fp4(m)) return pack_fragment_rows_bf16(codes, m.width, to.codes);
-    return pack_fragment_rows(codes, scales, m.width, to);
+    if (!is_scaled(m)) return pack_fragment_rows_bf16(codes, m.width, to.codes);
+    return pack_fragment_rows(m.format(), m.gated, codes, scales, m.width, to);
   }
   const auto rows = first_lanes<PanelLanes>(codes);
-  if (!is_fp4(m)) return pack_panel_bf16(rows, m.width, to.codes);
-  pack_panel_codes(rows, m.width, to.codes);
-  pack_panel_scales(first_lanes<PanelLanes>(scales), blocks_of(m), to.scales);
+  if (!is_scaled(m)) return pack_panel_bf16(rows, m.width, to.codes);
+  m.w == DType::kE4M3 ? pack_panel_e4m3(rows, m.width, to.codes) : pack_panel_codes(rows, m.width, to.codes);
+  pack_panel_scales(m.format(), first_lanes<PanelLanes>(scales), m.width, to.scales);
 }
 
 void unpack_group(const PackedMatrix& m, const FragmentBlock& from, const LanesOut& codes,
                   const LanesOut& scales) {
   if (in_fragments(m)) {
-    if (!is_fp4(m)) return unpack_fragment_rows_bf16(from.codes, m.width, codes);
-    return unpack_fragment_rows(from, m.width, codes, scales);
+    if (!is_scaled(m)) return unpack_fragment_rows_bf16(from.codes, m.width, codes);
+    return unpack_fragment_rows(m.format(), from, m.width, codes, scales);
   }
   const auto rows = first_lanes<PanelLanesOut>(codes);
-  if (!is_fp4(m)) return unpack_panel_bf16(from.codes, m.width, rows);
-  unpack_panel_codes(from.codes, m.width, rows);
-  unpack_panel_scales(from.scales, blocks_of(m), first_lanes<PanelLanesOut>(scales));
+  if (!is_scaled(m)) return unpack_panel_bf16(from.codes, m.width, rows);
+  m.w == DType::kE4M3 ? unpack_panel_e4m3(from.codes, m.width, rows)
+                      : unpack_panel_codes(from.codes, m.width, rows);
+  unpack_panel_scales(m.format(), from.scales, m.width, first_lanes<PanelLanesOut>(scales));
 }
 
-// Clears bytes that belong to no row block: in fragments, padding after the last tops.
+// Clears bytes that belong to no row block: in fragments, padding after the ends of the last one.
 void clear_behind(const PackedMatrix& m, const PackedWeights& to) {
-  if (!in_fragments(m) || !is_fp4(m)) return;
+  if (!in_fragments(m) || !is_scaled(m)) return;
   const FragmentShape s = fragments_of(m);
-  const int64_t used = s.top_begin() + s.row_blocks * kFragmentRows;
-  std::memset(to.scales.as<std::byte>() + used, 0, static_cast<size_t>(s.scale_bytes() - used));
+  const int64_t used = s.top_begin(m.format()) + s.row_blocks * fragment_top_bytes(m.format());
+  std::memset(to.scales.as<std::byte>() + used, 0, static_cast<size_t>(s.scale_bytes(m.format()) - used));
 }
 
 // Describes a tensor in a checkpoint's order as spans.
@@ -281,9 +245,9 @@ MatrixSource spans_of(const PackedMatrix& m, const RowMajorWeights& rows) {
     RowSpan s{.rows = m.features,
               .w = rows.w.as<const std::byte>() + first * row_bytes(m),
               .stride = step * row_bytes(m)};
-    if (is_fp4(m))
-      s.scales = rows.scales.as<const std::byte>() + first * blocks_of(m),
-      s.scale_stride = step * blocks_of(m);
+    if (is_scaled(m))
+      s.scales = rows.scales.as<const std::byte>() + first * scale_bytes(m),
+      s.scale_stride = step * scale_bytes(m);
     return s;
   };
   if (!m.gated) return {{span(0, 1)}, {}};
@@ -295,9 +259,9 @@ MatrixSource spans_of(const PackedMatrix& m, const RowMajorWeights& rows) {
 }  // namespace
 
 PackedSizes packed_sizes(const PackedMatrix& m) {
-  const bool fp4 = is_fp4(m);
-  if (in_fragments(m)) return {fragments_of(m).code_bytes(fp4), fp4 ? fragments_of(m).scale_bytes() : 0};
-  return {panels_of(m).code_bytes(fp4), fp4 ? panels_of(m).scale_bytes() : 0};
+  if (in_fragments(m))
+    return {fragments_of(m).code_bytes(m.format()), fragments_of(m).scale_bytes(m.format())};
+  return {panels_of(m).code_bytes(m.format()), panels_of(m).scale_bytes(m.format())};
 }
 
 Result<uint64_t> pack_rows(const PackedMatrix& m, const MatrixSource& from, const PackedWeights& to,
@@ -351,31 +315,35 @@ Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const 
   if (to.first < 0 || to.blocks < 0 || to.first + to.blocks > row_block_count(m))
     return invalid("row blocks: wanted some of 0 to " + std::to_string(row_block_count(m) - 1) + ", found " +
                    std::to_string(to.first) + " to " + std::to_string(to.first + to.blocks - 1));
-  const bool fp4 = is_fp4(m);
+  const int64_t own = row_bytes(m), own_scales = scale_bytes(m);
+  std::vector<std::byte> stage(static_cast<size_t>(stage_bytes(m)));
   CopyRuns rows, scales;
   for (int64_t block = to.first; block < to.first + to.blocks; ++block) {
-    std::byte* w = to.w + (block - to.first) * kFragmentRows * row_bytes(m);
-    std::byte* s = fp4 ? to.scales + (block - to.first) * kFragmentRows * blocks_of(m) : nullptr;
+    std::byte* w = to.w + (block - to.first) * kFragmentRows * own;
+    std::byte* s = own_scales > 0 ? to.scales + (block - to.first) * kFragmentRows * own_scales : nullptr;
     Lanes codes_of{}, scales_of{};
-    FirstFault fault;
     for (int64_t r = 0; r < rows_in_blocks(m, block, 1); ++r) {
       const int64_t lane = lane_of_row(m, r);
       const auto [span, row] = row_of(m, from, block, lane);
       const auto at = static_cast<size_t>(lane);
-      codes_of[at] = w + r * row_bytes(m);
-      rows.add(w + r * row_bytes(m), read_row(*span, row, m.width, w + r * row_bytes(m)), row_bytes(m));
-      if (!fp4) continue;
-      scales_of[at] = s + r * blocks_of(m);
-      scales.add(s + r * blocks_of(m), scales_of_row(*span, row), blocks_of(m));
-      if (nan_block(m, *span, row) >= 0) fault.report(block * kFragmentRows + lane);
+      codes_of[at] = w + r * own;
+      if (own_scales > 0) scales_of[at] = s + r * own_scales;
+      const RowBytes bytes = read_row(*span, m.format(), row, m.width, stage.data());
+      // What is in the stage is copied at once, because the next row takes its place; the rest in long runs.
+      const auto copy = [&](CopyRuns& runs, std::byte* target, const std::byte* source, int64_t count) {
+        const bool staged = source >= stage.data() && source < stage.data() + stage.size();
+        staged ? static_cast<void>(std::memcpy(target, source, static_cast<size_t>(count)))
+               : runs.add(target, source, count);
+      };
+      copy(rows, w + r * own, bytes.codes, own);
+      if (own_scales > 0) copy(scales, s + r * own_scales, bytes.scales, own_scales);
     }
     // Rows are copied in address order, which the processor prefetches, then checked and hashed from the cache in lane order.
     rows.finish();
     scales.finish();
-    for (size_t lane = 0; !fp4 && lane < codes_of.size(); ++lane)
-      if (codes_of[lane] && has_no_number(codes_of[lane], m.width))
-        fault.report(block * kFragmentRows + static_cast<int64_t>(lane));
-    if (fault.any()) return no_number(m, from, fault.place());
+    for (size_t lane = 0; lane < codes_of.size(); ++lane)
+      if (codes_of[lane] && has_fault(m.format(), {codes_of[lane], scales_of[lane]}, m.width))
+        return no_number(m, from, block * kFragmentRows + static_cast<int64_t>(lane));
     to.hashes[block - to.first] = hash_rows(m, codes_of, scales_of);
   }
   return {};
@@ -393,9 +361,8 @@ Status check_weights(const PackedMatrix& m, const MatrixSource& from, int thread
     for (int64_t lane = 0; lane < lanes_of(m) && !fault.any(); ++lane) {
       const RowRef at = row_of(m, from, group, lane);
       if (!at.span) continue;
-      // All e2m1 codes are finite, so only their scales are checked.
-      const std::byte* codes = is_fp4(m) ? nullptr : read_row(*at.span, at.row, m.width, stage);
-      if (is_faulty(m, at, codes)) fault.report(group * lanes_of(m) + lane);
+      if (has_fault(m.format(), read_row(*at.span, m.format(), at.row, m.width, stage), m.width))
+        fault.report(group * lanes_of(m) + lane);
     }
   });
   return fault.any() ? no_number(m, from, fault.place()) : Status{};
@@ -406,13 +373,12 @@ Result<uint64_t> fingerprint(const PackedMatrix& m, const PackedWeights& packed,
   SLUICE_TRY(check_packed(m, packed));
   std::vector<uint64_t> hashes(static_cast<size_t>(groups_of(m)));
   for_each_group(m, {.threads = threads}, [&](int64_t group, std::byte* stage) {
-    // A stage row holds 2 * width bytes; codes and scales of e2m1 together take less.
     LanesOut codes{}, scales{};
     for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
       if (feature_of(m, group, lane).feature >= m.features) continue;
       const auto at = static_cast<size_t>(lane);
-      codes[at] = stage + lane * 2 * m.width;
-      scales[at] = codes[at] + row_bytes(m);
+      codes[at] = stage + lane * stage_bytes(m);
+      scales[at] = codes[at] + 2 * m.width;
     }
     unpack_group(m, place_of(m, packed, group), codes, scales);
     hashes[static_cast<size_t>(group)] = hash_rows(m, read_only(codes), read_only(scales));
@@ -435,7 +401,7 @@ Status unpack_matrix(const PackedMatrix& m, const PackedWeights& from, const Row
       if (!span) continue;
       const auto at = static_cast<size_t>(lane);
       codes[at] = const_cast<std::byte*>(span->w) + row * span->stride;  // points into `to`, so not const
-      if (is_fp4(m)) scales[at] = const_cast<std::byte*>(span->scales) + row * span->scale_stride;
+      if (is_scaled(m)) scales[at] = const_cast<std::byte*>(span->scales) + row * span->scale_stride;
     }
     unpack_group(m, place_of(m, from, group), codes, scales);
   }

@@ -17,14 +17,17 @@ struct PackedMatrix {
   int64_t features = 0, width = 0;  // columns of y, columns of x
   bool gated = false;               // 2 * features rows, in gate_order
   GateOrder gate_order = GateOrder::kInterleaved;
-  DType w = DType::kBF16;                         // or kE2M1, with scales and width % 32 == 0
+  DType w = DType::kBF16;                         // or kE2M1 or kE4M3, with scales
   WeightLayout layout = WeightLayout::kPanels16;  // or kFragments
+  WeightScales scales = WeightScales::kMx;
+
+  WeightFormat format() const { return {w, scales}; }
 };
 
 // The two forms of one matrix. `scales` is absent for bf16.
 struct RowMajorWeights {
-  Tensor w;       // bf16 or e2m1 [rows, width]
-  Tensor scales;  // u8 [rows, width / 32], e8m0
+  Tensor w;       // [rows, width]
+  Tensor scales;  // u8 [rows, bytes of a row's scales] (ops/weight_format.h)
 };
 struct PackedWeights {
   Tensor w;       // u8 [packed_sizes().code_bytes]
@@ -36,8 +39,8 @@ struct PackedSizes {
 };
 PackedSizes packed_sizes(const PackedMatrix& matrix);
 
-// Packing writes every byte of `to`: padding becomes zeros, and in panels16 its scale becomes 127. Unpacking
-// restores all bits and never reads padding; only codes under a NaN scale come back from fragments as zeros.
+// Packing writes every byte of `to`: padding becomes zeros, and in panels16 an e8m0 scale of padding becomes 127. Unpacking
+// restores all bits and never reads padding; only what is NaN does not come back from fragments (ops/pack_experts.h).
 // kInvalidArgument names the tensor, what was wanted and what was found; nothing is written then.
 Status pack_matrix(const PackedMatrix& matrix, const RowMajorWeights& from, const PackedWeights& to);
 Status unpack_matrix(const PackedMatrix& matrix, const PackedWeights& from, const RowMajorWeights& to);
@@ -47,8 +50,8 @@ struct MatrixSource {
   std::vector<RowSpan> rows;  // every row, or the gates of a gated matrix
   std::vector<RowSpan> ups;   // of a gated matrix
 };
-// How to treat weights that are not finite: e8m0 scales of 255, and NaN and infinities in bf16 (for FP8, of
-// the value times its scale).
+// How to treat weights that are not finite: NaN codes and scales, infinities, and scales that fragments cannot hold
+// (ops/fragment_layout.h), in every layout; in bf16 made from FP8, the value times its scale.
 enum class NoNumbers : uint8_t {
   kKeep,
   kRefuse,  // kCorrupt names tensor, expert, row, and block or column
@@ -58,7 +61,8 @@ struct PackOptions {
   NoNumbers no_numbers = NoNumbers::kRefuse;
 };
 // Packs directly from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are
-// read, in the layout's order. Takes at most 128 * width bytes of temporary memory per thread.
+// read, in the layout's order. A scale of 0 is read so that every layout can hold it: nv, with its codes as zeros; blocks, as 1
+// if its codes are zeros. Takes at most 128 * width bytes of temporary memory per thread.
 // kInvalidArgument as in pack_matrix; after kCorrupt the content of `to` is undefined.
 Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from, const PackedWeights& to,
                            const PackOptions& options);
@@ -69,7 +73,7 @@ Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from,
 struct RowBlocks {
   int64_t first = 0, blocks = 0;
   std::byte* w = nullptr;       // [rows, bytes of width weights]
-  std::byte* scales = nullptr;  // [rows, width / 32] (e2m1)
+  std::byte* scales = nullptr;  // [rows, bytes of a row's scales]
   uint64_t* hashes = nullptr;   // [blocks]
 };
 // The number of row blocks of a matrix, and the number of rows in `blocks` row blocks from `first` on.

@@ -79,18 +79,61 @@ void unpack_panel_codes(const std::byte* panel, int64_t width, const PanelLanesO
   }
 }
 
-void pack_panel_scales(const PanelLanes& rows, int64_t blocks, std::byte* panel) {
+namespace {
+
+// The elements of a panel's scales: those of columns, padded like the width, and then the rows' f32.
+struct PanelScales {
+  WeightFormat format;
+  int64_t width;
+
+  int64_t padded() const { return format.column_scales(round_up(width, kMxBlock)); }
+  // Calls f(offset in the panel, offset in the row or -1 for padding, bytes) for every element of a lane.
+  template <class F>
+  void for_each(int64_t lane, F f) const {
+    const int64_t bytes = format.column_scale_bytes(), own = format.column_scales(width);
+    for (int64_t i = 0; i < padded(); ++i)
+      f((i * kPanelRows + lane) * bytes, i < own ? i * bytes : -1, bytes);
+    if (format.has_row_scale()) f(padded() * kPanelRows * bytes + lane * 4, own * bytes, int64_t{4});
+  }
+};
+
+}  // namespace
+
+void pack_panel_scales(WeightFormat f, const PanelLanes& rows, int64_t width, std::byte* panel) {
+  const int padding = f.scales == WeightScales::kMx ? kPaddingScale : 0;
   for (int64_t lane = 0; lane < kPanelRows; ++lane) {
     const std::byte* row = rows[static_cast<size_t>(lane)];
-    for (int64_t b = 0; b < blocks; ++b)
-      panel[b * kPanelRows + lane] = row ? row[b] : std::byte{kPaddingScale};
+    PanelScales{f, width}.for_each(lane, [&](int64_t to, int64_t from, int64_t bytes) {
+      if (row && from >= 0) {
+        std::memcpy(panel + to, row + from, static_cast<size_t>(bytes));
+      } else {
+        std::memset(panel + to, padding, static_cast<size_t>(bytes));
+      }
+    });
   }
 }
 
-void unpack_panel_scales(const std::byte* panel, int64_t blocks, const PanelLanesOut& rows) {
+void unpack_panel_scales(WeightFormat f, const std::byte* panel, int64_t width, const PanelLanesOut& rows) {
+  for (int64_t lane = 0; lane < kPanelRows; ++lane) {
+    std::byte* row = rows[static_cast<size_t>(lane)];
+    PanelScales{f, width}.for_each(lane, [&](int64_t from, int64_t to, int64_t bytes) {
+      if (row && to >= 0) std::memcpy(row + to, panel + from, static_cast<size_t>(bytes));
+    });
+  }
+}
+
+void pack_panel_e4m3(const PanelLanes& rows, int64_t width, std::byte* panel) {
+  const int64_t padded = round_up(width, kMxBlock);
+  if (!all_there(rows) || padded != width) std::memset(panel, 0, static_cast<size_t>(padded * kPanelRows));
+  for (int64_t lane = 0; lane < kPanelRows; ++lane)
+    if (const std::byte* row = rows[static_cast<size_t>(lane)])
+      for (int64_t k = 0; k < width; ++k) panel[k * kPanelRows + lane] = row[k];
+}
+
+void unpack_panel_e4m3(const std::byte* panel, int64_t width, const PanelLanesOut& rows) {
   for (int64_t lane = 0; lane < kPanelRows; ++lane)
     if (std::byte* row = rows[static_cast<size_t>(lane)])
-      for (int64_t b = 0; b < blocks; ++b) row[b] = panel[b * kPanelRows + lane];
+      for (int64_t k = 0; k < width; ++k) row[k] = panel[k * kPanelRows + lane];
 }
 
 void pack_panel_bf16(const PanelLanes& rows, int64_t width, std::byte* panel) {

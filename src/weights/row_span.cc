@@ -1,5 +1,6 @@
 #include "weights/row_span.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -14,14 +15,19 @@ std::array<float, 256> f8_table() {
   return out;
 }
 
+// An element of F32 or BF16.
+float number_at(StoredType type, const std::byte* from, int64_t i) {
+  if (type == StoredType::kF32) return load_f32_bytes(from + 4 * i);
+  BF16 value;
+  std::memcpy(&value, from + 2 * i, sizeof value);
+  return to_float(value);
+}
+
 float f8_scale(const RowSpan& span, int64_t row, int64_t block) {
   const std::byte* at = span.scales + (span.first_row + row) / kF8Block * span.scale_stride;
-  if (span.scale_type == StoredType::kF32) {
-    float value = 0;
-    std::memcpy(&value, at + 4 * block, sizeof value);
-    return value;
-  }
-  return static_cast<float>(e8m0_value(static_cast<uint8_t>(at[block])));
+  if (span.scale_type == StoredType::kF8E8M0 || span.scale_type == StoredType::kU8)
+    return static_cast<float>(e8m0_value(static_cast<uint8_t>(at[block])));
+  return number_at(span.scale_type, at, block);
 }
 
 void read_f8(const RowSpan& span, int64_t row, int64_t width, std::byte* stage) {
@@ -47,9 +53,26 @@ void read_column(const RowSpan& span, const std::byte* first, int64_t width, std
     convert_numbers(span.type, first + k * span.step, 1, DType::kBF16, stage + 2 * k);
 }
 
-}  // namespace
+const std::byte* read_scales(const RowSpan& span, WeightFormat f, int64_t row, int64_t width,
+                             std::byte* stage) {
+  if (span.form == RowForm::kF8Blocks) {
+    for (int64_t k = 0; k < width; k += kScaleColumns) {
+      const float scale = f8_scale(span, row, (span.first_column + k) / kF8Block);
+      std::memcpy(stage + 4 * (k / kScaleColumns), &scale, sizeof scale);
+    }
+    return stage;
+  }
+  const std::byte* own = span.scales ? span.scales + row * span.scale_stride : nullptr;
+  if (!f.has_row_scale() || !span.row_scales) return own;
+  const auto bytes = static_cast<size_t>(f.column_scales(width));
+  if (bytes > 0) std::memcpy(stage, own, bytes);
+  const float stored = number_at(span.row_scale_type, span.row_scales + row * span.row_scale_stride, 0);
+  const float scale = span.reciprocal ? 1 / stored : stored;
+  std::memcpy(stage + bytes, &scale, sizeof scale);
+  return stage;
+}
 
-const std::byte* read_row(const RowSpan& span, int64_t row, int64_t width, std::byte* stage) {
+const std::byte* read_numbers(const RowSpan& span, int64_t row, int64_t width, std::byte* stage) {
   const std::byte* first = span.w + row * span.stride;
   switch (span.form) {
     case RowForm::kRows:
@@ -64,6 +87,52 @@ const std::byte* read_row(const RowSpan& span, int64_t row, int64_t width, std::
       return stage;
   }
   return first;
+}
+
+// nv: codes under a scale of 0 become zeros, in `stage`.
+void hide_zero_scales(int64_t width, std::byte* stage, RowBytes* row) {
+  const int64_t groups = width / kNvBlock;
+  const std::byte* end = row->scales + groups;
+  if (std::find(row->scales, end, std::byte{0}) == end) return;
+  std::memmove(stage, row->codes, static_cast<size_t>(width / 2));
+  for (int64_t g = 0; g < groups; ++g)
+    if (row->scales[g] == std::byte{0}) std::memset(stage + g * kNvBlock / 2, 0, kNvBlock / 2);
+  row->codes = stage;
+}
+
+// blocks: a scale of 0 becomes 1 if its codes are zeros, in `stage`.
+void replace_zero_scales(WeightFormat f, int64_t width, std::byte* stage, RowBytes* row) {
+  for (int64_t k = 0; k < width; k += kScaleColumns) {
+    const int64_t at = 4 * (k / kScaleColumns), end = std::min(width, k + kScaleColumns);
+    if (load_f32_bytes(row->scales + at) != 0) continue;
+    const bool zeros = std::all_of(row->codes + k, row->codes + end,
+                                   [](std::byte code) { return (code & std::byte{0x7F}) == std::byte{0}; });
+    if (!zeros) continue;
+    if (row->scales != stage)
+      std::memmove(stage, row->scales, static_cast<size_t>(f.row_scale_bytes(width))), row->scales = stage;
+    constexpr float kOne = 1;
+    std::memcpy(stage + at, &kOne, sizeof kOne);
+  }
+}
+
+}  // namespace
+
+bool can_read(const RowSpan& span, WeightFormat f) {
+  if (!span.w || span.rows < 0) return false;
+  if (!f.scaled()) return span.form != RowForm::kF8Blocks || span.scales;
+  if (f.is(DType::kE4M3, WeightScales::kBlocks) && span.form == RowForm::kF8Blocks)
+    return span.scales && span.first_column % kScaleColumns == 0 && span.first_row % kScaleFeatures == 0;
+  if (span.form != RowForm::kRows) return false;
+  if (f.scales == WeightScales::kRows) return span.scales || span.row_scales;
+  return span.scales != nullptr;
+}
+
+RowBytes read_row(const RowSpan& span, WeightFormat f, int64_t row, int64_t width, std::byte* stage) {
+  if (!f.scaled()) return {read_numbers(span, row, width, stage), nullptr};
+  RowBytes out{span.w + row * span.stride, read_scales(span, f, row, width, stage + 2 * width)};
+  if (f.scales == WeightScales::kNv) hide_zero_scales(width, stage, &out);
+  if (f.scales == WeightScales::kBlocks) replace_zero_scales(f, width, stage + 2 * width, &out);
+  return out;
 }
 
 std::string place_of_row(const RowSpan& span, const CheckpointTensor* tensor, int64_t row) {

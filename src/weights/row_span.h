@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "ops/weight_format.h"
 #include "weights/checkpoint.h"
 
 namespace sluice {
 
 enum class RowForm : uint8_t {
-  kRows,      // a row's elements are contiguous: numbers, or e2m1 with e8m0 scales
-  kColumns,   // numbers, transposed: a row's elements are `step` bytes apart
-  kF8Blocks,  // F8_E4M3 rows with one scale per 128 x 128 elements; read as bf16
+  kRows,     // a row's elements are contiguous: numbers, or codes of e2m1 or e4m3
+  kColumns,  // numbers, transposed: a row's elements are `step` bytes apart
+  kF8Blocks,  // F8_E4M3 rows with one scale per 128 x 128 elements; read as bf16 or as e4m3 with scales of blocks
 };
 
 // Rows and columns of F8_E4M3 that share a scale, and the blocks that `n` of them have.
@@ -29,24 +30,35 @@ struct RowSpan {
   const std::byte* w = nullptr;  // element 0 of row 0
   int64_t stride = 0;            // bytes from one row to the next
   int64_t step = 0;              // kColumns: bytes from one element of a row to the next
-  // e2m1: scales of row 0's first block. kF8Blocks: scale of block (0, 0) of the whole matrix
+  // kRows: scales of row 0's first block, in the bytes of ops/weight_format.h (nv: without the row's f32). kF8Blocks: scale of
+  // block (0, 0) of the whole matrix
   const std::byte* scales = nullptr;
   int64_t scale_stride = 0;  // bytes from one row's scales to the next (kF8Blocks: one row of blocks)
-  StoredType scale_type = StoredType::kF8E8M0;  // kF8Blocks: or kF32
-  int64_t first_column = 0;                     // kF8Blocks: the span's first column in the whole matrix
+  StoredType scale_type = StoredType::kF8E8M0;  // kF8Blocks: or kF32, kBF16
+  // nv and rows: the row's f32, of row 0; stored as F32 or BF16. Null if it follows the row's `scales` instead.
+  const std::byte* row_scales = nullptr;
+  int64_t row_scale_stride = 0;  // bytes from one row's to the next; 0: one for all rows
+  StoredType row_scale_type = StoredType::kF32;
+  bool reciprocal = false;   // the row's f32 is 1 / the stored number
+  int64_t first_column = 0;  // kF8Blocks: the span's first column in the whole matrix
   // For messages: row r of the span is row first_row + r * row_step of `tensor`, of this expert (-1: none).
   int64_t first_row = 0, row_step = 1, expert = -1;
   const CheckpointTensor* tensor = nullptr;
   const CheckpointTensor* scale_tensor = nullptr;
 };
 
-// Returns row `row` of a span of `width` elements as contiguous bf16 or e2m1: in place, or gathered into
-// `stage`, which must hold 2 * width bytes.
-const std::byte* read_row(const RowSpan& span, int64_t row, int64_t width, std::byte* stage);
-// The row's e8m0 scales, width / 32 bytes (e2m1).
-inline const std::byte* scales_of_row(const RowSpan& span, int64_t row) {
-  return span.scales + row * span.scale_stride;
-}
+// A row's weights and its scales (null for bf16).
+struct RowBytes {
+  const std::byte *codes = nullptr, *scales = nullptr;
+};
+// Bytes of a stage for one row: its weights, and after 2 * width bytes its scales.
+inline int64_t row_stage_bytes(WeightFormat f, int64_t width) { return 2 * width + f.row_scale_bytes(width); }
+
+// Whether rows of this form can be read as weights of the format.
+bool can_read(const RowSpan& span, WeightFormat format);
+// Returns row `row` of a span of `width` weights of the format: in place, or gathered into `stage` (row_stage_bytes()). A scale of
+// 0 is read so that every layout can hold it: nv, with its codes as zeros; blocks, as 1 if its codes are zeros.
+RowBytes read_row(const RowSpan& span, WeightFormat format, int64_t row, int64_t width, std::byte* stage);
 // "x.safetensors: experts.w1.weight: expert 3, row 17": a row's place for error messages.
 std::string place_of_row(const RowSpan& span, const CheckpointTensor* tensor, int64_t row);
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cases/expert_gemm_scaled.h"
 #include "cases/expert_gemm_tiles.h"
 #include "cases/rare.h"
 #include "ops/expert_gemm.h"
@@ -21,6 +22,8 @@ inline ScaleRange scale_range(Fill fill) {
 }
 
 class ExpertFill {
+  static constexpr WeightFormat kMxfp4{DType::kE2M1};
+
  public:
   ExpertFill(const ExpertGemm::Problem& p, Fill fill, ExpertGemm::Args& a, Random& random)
       : p_(p), fill_(fill), a_(a), random_(random) {}
@@ -36,6 +39,11 @@ class ExpertFill {
       });
     }
     if (p_.layout != WeightLayout::kRowMajor) clear_packed();
+    const WeightFormat f = ExpertGemm::format(p_);
+    if (f.scaled() && f != WeightFormat{DType::kE2M1}) {
+      fill_scaled_experts(p_, fill_, a_, random_);
+      return;
+    }
     for (int64_t e = 0; e < p_.experts; ++e)
       for (int64_t row = 0; row < ExpertGemm::weight_rows(p_); ++row) weight_row(e, row);
   }
@@ -78,10 +86,10 @@ class ExpertFill {
     }
     // Sums reach about twice the clamp, so both sides of the clamp are tested. In MXFP4 only scales can be
     // NaN.
-    const double weight = p_.w == DType::kE2M1 ? 0.12 : 0.05;
+    const double weight = p_.w == DType::kBF16 ? 0.05 : 0.12;
     const double aim = p_.limit > 0 && p_.limit < 100 ? 1.5 * p_.limit : 3;
     const double size = aim / (weight * std::sqrt(static_cast<double>(p_.width)));
-    if (fill_ != Fill::kSomeNan || p_.w != DType::kE2M1) return fill_rarely(a_.x, fill_, random_, size);
+    if (fill_ != Fill::kSomeNan || p_.w == DType::kBF16) return fill_rarely(a_.x, fill_, random_, size);
     // Scales hold the NaN here. NaN throughout x would hide them, so only one element of x is NaN.
     fill_floats(a_.x, Fill::kNormal, random_, size);
     set_first_nan();
@@ -143,11 +151,11 @@ class ExpertFill {
     uint8_t* to = a_.w_scale.as<uint8_t>();
     for (int64_t k = 0; k < p_.width; ++k) {
       const int64_t scale_at =
-          packed ? e * s.scale_bytes() + panel_scale_index(s, at, k) : (flat + k) / kMxBlock;
+          packed ? e * s.scale_bytes(kMxfp4) + panel_scale_index(s, kMxfp4, at, k) : (flat + k) / kMxBlock;
       to[scale_at] = scales[static_cast<size_t>(k / kMxBlock)];
       const NibbleAt n =
           packed ? panel_mxfp4_nibble(s, at, k) : NibbleAt{(flat + k) / 2, static_cast<int>(k % 2 * 4)};
-      uint8_t& byte = a_.w.as<uint8_t>()[(packed ? e * s.code_bytes(true) : 0) + n.byte];
+      uint8_t& byte = a_.w.as<uint8_t>()[(packed ? e * s.code_bytes(kMxfp4) : 0) + n.byte];
       byte = static_cast<uint8_t>((byte & ~(15 << n.shift)) | codes[static_cast<size_t>(k)] << n.shift);
     }
   }
@@ -157,8 +165,8 @@ class ExpertFill {
                         const std::vector<uint8_t>& scales) {
     const FragmentShape s = ExpertGemm::fragments(p_);
     const FragmentRow at = fragment_place(row);
-    uint8_t* to_scales = a_.w_scale.as<uint8_t>() + e * s.scale_bytes();
-    auto* words = reinterpret_cast<uint32_t*>(a_.w.as<uint8_t>() + e * s.code_bytes(true));
+    uint8_t* to_scales = a_.w_scale.as<uint8_t>() + e * s.scale_bytes(kMxfp4);
+    auto* words = reinterpret_cast<uint32_t*>(a_.w.as<uint8_t>() + e * s.code_bytes(kMxfp4));
     uint8_t top = 0;
     for (uint8_t scale : scales) top = scale != 255 ? std::max(top, scale) : top;
     to_scales[fragment_top_index(s, at)] = top;
@@ -183,10 +191,10 @@ class ExpertFill {
         a_.w.as<BF16>()[(e * ExpertGemm::weight_rows(p_) + row) * p_.width + k] = v;
       } else if (p_.layout == WeightLayout::kFragments) {
         const FragmentShape f = ExpertGemm::fragments(p_);
-        BF16* expert = reinterpret_cast<BF16*>(a_.w.as<uint8_t>() + e * f.code_bytes(false));
+        BF16* expert = reinterpret_cast<BF16*>(a_.w.as<uint8_t>() + e * f.code_bytes({}));
         expert[fragment_bf16_index(f, fragment_place(row), k)] = v;
       } else {
-        BF16* expert = reinterpret_cast<BF16*>(a_.w.as<uint8_t>() + e * s.code_bytes(false));
+        BF16* expert = reinterpret_cast<BF16*>(a_.w.as<uint8_t>() + e * s.code_bytes({}));
         expert[panel_bf16_index(s, place(row), k)] = v;
       }
     }
@@ -248,6 +256,7 @@ struct Suite<ExpertGemm> {
     add_models(&out);
     add_activations(&out);
     add_edges({&out});
+    for (const WeightFormat& f : kScaledFormats) add_format({&out}, f);
     ExpertGemmTiles::add(&out);
     // Strided rows are unaligned here; the fuzzer covers aligned strided rows.
     for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
@@ -352,13 +361,64 @@ struct Suite<ExpertGemm> {
          "bf16 in 64 x 64 blocks, the last one a half");
   }
 
+  // A format other than bf16 and MXFP4.
+  static void add_format(const InAllLayouts& each, WeightFormat f) {
+    const auto of = [&](P p) { return p.w = f.w, p.scales = f.scales, p; };
+    each(of(gate_up(1, 2, 360, 2880)), "decode, gate and up");
+    each(of({.rows = 20, .experts = 3, .features = 96, .width = 1440, .bias = true}),
+         "half a block of 64 at both ends");
+    each(of(with(gate_up(9, 3, 96, 192), [](P& p) { p.gate_order = GateOrder::kGateFirst; })),
+         "whole blocks, gates first");
+    each(of(with(gate_up(13, 6, 50, 96), [](P& p) { p.gate_order = GateOrder::kUpFirst, p.b = kF; })),
+         "features that no tile divides, ups first");
+    each(of(with(gate_up(6, 3, 40, 64), [](P& p) { p.x = p.y = kF, p.weighted = true; })),
+         "x in f32, weighted");
+    each(of(with(rows_of(30, Activation::kRelu2), [](P& p) { p.width = 160, p.y = kF; })),
+         "NaN codes and scales", Fill::kSomeNan);
+    each(of(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 320; })),
+         "very different scales in one row", Fill::kAllEqual);
+    each(of(with(rows_of(300, Activation::kSwiGlu),
+                 [](P& p) { p.experts = 1, p.features = 70, p.width = 320; })),
+         "many rows of one expert");
+    each(of(gate_up(3, 4, 20, 64)), "every expert empty", Fill::kEmpty);
+    if (f.scales == WeightScales::kMx) {
+      each(of(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; })), "scales from 0", Fill::kTiny);
+      each(of(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; })), "scales to 254", Fill::kHuge);
+    }
+    if (f.width_step() == 1)
+      each(of({.rows = 7, .experts = 2, .features = 33, .width = 77, .y = kF}), "an odd width");
+    for (const int64_t slots : {0, 2})
+      for (const int64_t rows : {24, 56, 80, 112, 200})
+        each.out->push_back({of({.rows = rows,
+                                 .rows_expected = rows,
+                                 .experts = 2,
+                                 .features = 72,
+                                 .width = 264 / f.width_step() * f.width_step(),
+                                 .tokens = slots > 0 ? rows / slots : 0,
+                                 .slots = slots,
+                                 .layout = WeightLayout::kFragments,
+                                 .gate_order = GateOrder::kGateFirst,
+                                 .act = Activation::kSwiGlu}),
+                             "tiles of many widths, one expert has all rows", Fill::kSkewed});
+    for (const int64_t k_blocks : {1, 3, 4, 5, 8, 9})
+      each.out->push_back({of({.rows = 30,
+                               .experts = 5,
+                               .features = 300,
+                               .width = 64 * k_blocks,
+                               .layout = WeightLayout::kFragments,
+                               .settled = true}),
+                           "short sums"});
+  }
+
   static void fill(const P& p, Fill fill, HostArgs<ExpertGemm>& host, Random& random) {
     ExpertFill(p, fill, host.args(), random).all();
   }
 
   static P random(Random& r) {
-    P p{.experts = r.integer(1, 9), .features = r.integer(1, 40), .w = coin(r) ? kB : DType::kE2M1};
-    p.width = p.w == kB ? r.integer(1, 100) : r.integer(1, 4) * 32 + (r.integer(0, 9) == 0 ? 8 : 0);
+    const WeightFormat format = random_format(r);
+    P p{.experts = r.integer(1, 9), .features = r.integer(1, 40), .w = format.w, .scales = format.scales};
+    p.width =
+        format.width_step() == 1 ? r.integer(1, 100) : r.integer(1, 4) * 32 + (r.integer(0, 9) == 0 ? 8 : 0);
     p.slots = coin(r) ? r.integer(1, 5) : 0;
     p.tokens = p.slots > 0 ? r.integer(0, 12) : 0;
     p.rows = (p.slots > 0 ? p.tokens * p.slots : r.integer(0, 40)) + r.integer(0, 1) * r.integer(0, 20);

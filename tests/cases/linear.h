@@ -13,7 +13,7 @@ inline void fill_linear(const Linear::Problem& p, Fill fill, const Linear::Args&
   std::vector<BF16> rows(static_cast<size_t>(p.features * p.width));
   fill_rarely(make_tensor(rows.data(), DType::kBF16, {p.features, p.width}), w, random, 0.05);
   const PanelShape s = panel_shape(p.features, false, p.width);
-  std::memset(a.w.data, 0, static_cast<size_t>(s.code_bytes(false)));
+  std::memset(a.w.data, 0, static_cast<size_t>(s.code_bytes({})));
   for (int64_t n = 0; n < p.features; ++n)
     for (int64_t k = 0; k < p.width; ++k)
       a.w.as<BF16>()[panel_bf16_index(s, panel_row(false, n, false), k)] =

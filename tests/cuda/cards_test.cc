@@ -393,7 +393,7 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
             }
             EXPECT_EQ(launch.index, turn++) << where;
             served.emplace_back(launch.rows_least, launch.rows_most);
-            const cuda::TileKernel& k = cuda::tile_kernels(w)[static_cast<size_t>(launch.kernel)];
+            const cuda::TileKernel& k = cuda::tile_kernels({w})[static_cast<size_t>(launch.kernel)];
             gathers |= k.x == cuda::XSource::kGathered;
             EXPECT_FALSE(k.x == cuda::XSource::kInOrder && slots > 0 && !orders) << where;
           }
@@ -425,7 +425,7 @@ TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
         }
       }
     reached.erase(cuda::TileLaunch::kOrderRows);
-    EXPECT_EQ(reached.size(), cuda::tile_kernels(w).size()) << text(w);
+    EXPECT_EQ(reached.size(), cuda::tile_kernels({w}).size()) << text(w);
   }
 }
 

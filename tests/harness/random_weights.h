@@ -45,7 +45,7 @@ inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& 
     const ExpertProblems p = expert_problems(c);
     const bool up = spec.name.ends_with("up_scale"), shared = spec.name.starts_with("shared");
     const ExpertGemm::Problem& of = shared ? (up ? p.shared_up : p.shared_down) : up ? p.up : p.down;
-    const int64_t top = ExpertGemm::fragments(of).top_begin();
+    const int64_t top = ExpertGemm::fragments(of).top_begin(ExpertGemm::format(of));
     set_each(t, [&](int64_t, int64_t i) { return i < top ? 254 - random.integer(0, 2) : 127 + gain; });
   } else if (scales) {
     set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });

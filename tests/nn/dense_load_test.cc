@@ -52,7 +52,7 @@ TEST_F(DenseLoad, StackedProjectionsAreOneMatrix) {
   const auto packed = pack_dense(*device, *file.checkpoint, parts, 33, 2);
   ASSERT_TRUE(packed.ok()) << packed.status().message;
   const PanelShape s = panel_shape(54, false, 33);
-  ASSERT_EQ(packed.value().bytes(), s.code_bytes(false));
+  ASSERT_EQ(packed.value().bytes(), s.code_bytes({}));
   for (int64_t i = 0; i < 54; ++i)
     for (int64_t k = 0; k < s.width; ++k) {
       const int64_t want = k >= 33  ? 0

@@ -165,7 +165,7 @@ TEST_F(Damaged, AScaleThatIsOffByOne) {
 
 TEST_F(Damaged, GateAndUpSwapped) {
   const PanelShape s = panel_shape(160, true, 96);
-  const int64_t panel = s.code_bytes(true) / s.panels;
+  const int64_t panel = s.code_bytes({DType::kE2M1}) / s.panels;
   for (int64_t e = 0; e < 8; ++e)
     for (int64_t q = 0; q < s.panels; q += 2) {
       uint8_t* gate = layer->weights().experts.up.row<uint8_t>(e) + q * panel;

@@ -201,9 +201,9 @@ TEST(Fragments, EachByteLiesWhereTheLayoutSays) {
         wrong += stored != (padding ? 0 : scale == 255 ? 255 : 254 + scale - top);
       }
     }
-    for (int64_t i = s.top_begin() + s.row_blocks * 64; i < s.scale_bytes(); ++i)
+    for (int64_t i = s.top_begin(m.format()) + s.row_blocks * 64; i < s.scale_bytes(m.format()); ++i)
       wrong += p.stored[static_cast<size_t>(i)] != 0;
-    EXPECT_EQ(s.scale_bytes() % 128, 0);
+    EXPECT_EQ(s.scale_bytes(m.format()) % 128, 0);
     EXPECT_EQ(wrong, 0) << m.features << " x " << m.width;
   }
 }

@@ -203,7 +203,7 @@ TEST(RowSpan, ColumnsAndF8BlocksReadAsRowsOfBf16) {
                         .w = reinterpret_cast<std::byte*>(transposed.data()),
                         .stride = 2,
                         .step = 6};
-  const auto* row = reinterpret_cast<const uint16_t*>(read_row(columns, 2, kWidth, stage.data()));
+  const auto* row = reinterpret_cast<const uint16_t*>(read_row(columns, {}, 2, kWidth, stage.data()).codes);
   for (int64_t k = 0; k < kWidth; ++k) ASSERT_EQ(row[k], k * 3 + 2);
   // 300 x 400 codes with scales per block of 128 x 128; the span begins at row 100 and column 70.
   std::vector<uint8_t> codes(300 * 400), e8m0(3 * 4);
@@ -224,7 +224,7 @@ TEST(RowSpan, ColumnsAndF8BlocksReadAsRowsOfBf16) {
                        .first_column = 70,
                        .first_row = 100};
     for (int64_t r : {0, 27, 28, 149}) {
-      const auto* values = reinterpret_cast<const BF16*>(read_row(span, r, kWidth, stage.data()));
+      const auto* values = reinterpret_cast<const BF16*>(read_row(span, {}, r, kWidth, stage.data()).codes);
       for (int64_t k = 0; k < kWidth; ++k) {
         const auto block = static_cast<size_t>((100 + r) / 128 * 4 + (70 + k) / 128);
         const double scale = is_f32 ? double{f32[block]} : e8m0_value(e8m0[block]);

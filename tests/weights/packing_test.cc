@@ -87,7 +87,8 @@ TEST(Panels, EachWeightLiesWhereTheLayoutSays) {
             const int want = padding ? 0 : b.w[static_cast<size_t>(flat / 2)] >> (flat % 2 * 4) & 15;
             wrong += (b.panel_w[static_cast<size_t>(n.byte)] >> n.shift & 15) != want;
             const int want_scale = padding ? 127 : b.scales[static_cast<size_t>(flat / kMxBlock)];
-            wrong += b.panel_scales[static_cast<size_t>(panel_scale_index(s, at, k))] != want_scale;
+            wrong +=
+                b.panel_scales[static_cast<size_t>(panel_scale_index(s, m.format(), at, k))] != want_scale;
           } else {
             const int want = padding ? 0 : b.rowwise.w.as<BF16>()[row * m.width + k].bits;
             wrong += b.panels.w.as<BF16>()[panel_bf16_index(s, at, k)].bits != want;

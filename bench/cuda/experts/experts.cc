@@ -138,9 +138,10 @@ Status Experts::pack(PackedExperts* out) {
     }
     args.row_scales = up ? up_scales_ : down_scales_;
     const FragmentShape shape = PackExperts::shape(problem);
-    SLUICE_TRY(memory_.tensor(DType::kU8, {matrices(), shape.code_bytes(shape_.mxfp4())}, &args.packed));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {matrices(), shape.code_bytes({shape_.w})}, &args.packed));
     if (shape_.mxfp4())
-      SLUICE_TRY(memory_.tensor(DType::kU8, {matrices(), shape.scale_bytes()}, &args.packed_scales));
+      SLUICE_TRY(
+          memory_.tensor(DType::kU8, {matrices(), shape.scale_bytes({shape_.w})}, &args.packed_scales));
     const auto ready = make_ready<PackExperts>(memory_, problem);
     if (!ready.ok()) return ready.status();
     SLUICE_TRY(ready.value()->plan.run(args, ready.value()->workspace, memory_.stream()));

@@ -274,7 +274,8 @@ class Canary {
       const int64_t n = ExpertGemm::weight_rows(of);
       *w = make_tensor(rows.w.data(), of.w, {1, n, of.width});
       if (!rows.scales.empty())
-        *scale = make_tensor(rows.scales.data(), DType::kU8, {1, n, of.width / kMxBlock});
+        *scale = make_tensor(rows.scales.data(), DType::kU8,
+                             {1, n, ExpertGemm::format(of).row_scale_bytes(of.width)});
       if (of.bias) *bias = make_tensor(rows.bias.data(), DType::kBF16, {1, n});
     };
     give(first, up, &a.up, &a.up_scale, &a.up_bias);
@@ -368,15 +369,16 @@ class Canary {
 
   SomeRows rows_of(const Stage& s, const Grouping& rows, const std::vector<int64_t>& features) const {
     const ExpertGemm::Problem& p = s.problem;
-    const bool gated = is_gated(p.act), fp4 = p.w == DType::kE2M1;
+    const bool gated = is_gated(p.act);
+    const WeightFormat format = ExpertGemm::format(p);
     const auto count = static_cast<int64_t>(features.size());
-    const int64_t row_bytes = bytes_of(p.w, p.width), blocks = fp4 ? p.width / kMxBlock : 0;
+    const int64_t row_bytes = bytes_of(p.w, p.width), scale_bytes = format.row_scale_bytes(p.width);
     const int64_t weight_rows = (gated ? 2 : 1) * count;
     SomeRows out;
     out.w.resize(rows.experts.size() * static_cast<size_t>(weight_rows * row_bytes));
-    out.scales.resize(rows.experts.size() * static_cast<size_t>(weight_rows * blocks));
+    out.scales.resize(rows.experts.size() * static_cast<size_t>(weight_rows * scale_bytes));
     out.bias.resize(p.bias ? rows.experts.size() * static_cast<size_t>(weight_rows) : 0);
-    std::vector<std::byte> gathered(static_cast<size_t>(2 * p.width));
+    std::vector<std::byte> gathered(static_cast<size_t>(row_stage_bytes(format, p.width)));
     for (size_t e = 0; e < rows.experts.size(); ++e) {
       const MatrixSource& from = *s.sources[static_cast<size_t>(rows.experts[e])];
       for (int64_t i = 0; i < count; ++i) {
@@ -385,11 +387,10 @@ class Canary {
           const RowSpan& span = up ? from.ups[0] : from.rows[0];
           const auto to =
               static_cast<int64_t>(e) * weight_rows + (gated ? gated_row(p.gate_order, count, i, up) : i);
-          std::memcpy(out.w.data() + to * row_bytes, read_row(span, feature, p.width, gathered.data()),
-                      static_cast<size_t>(row_bytes));
-          if (fp4)
-            std::memcpy(out.scales.data() + to * blocks, scales_of_row(span, feature),
-                        static_cast<size_t>(blocks));
+          const RowBytes row = read_row(span, format, feature, p.width, gathered.data());
+          std::memcpy(out.w.data() + to * row_bytes, row.codes, static_cast<size_t>(row_bytes));
+          if (format.scaled())
+            std::memcpy(out.scales.data() + to * scale_bytes, row.scales, static_cast<size_t>(scale_bytes));
           if (p.bias) out.bias[static_cast<size_t>(to)] = bias_at(s, rows.experts[e], feature, up);
         }
       }
@@ -433,7 +434,8 @@ class Canary {
                           .weights = weights,
                           .y = {}};
     if (!few.scales.empty())
-      args.w_scale = make_tensor(few.scales.data(), DType::kU8, {experts, weight_rows, p.width / kMxBlock});
+      args.w_scale = make_tensor(few.scales.data(), DType::kU8,
+                                 {experts, weight_rows, ExpertGemm::format(p).row_scale_bytes(p.width)});
     if (p.bias) args.bias = make_tensor(few.bias.data(), DType::kBF16, {experts, weight_rows});
     const Expectations wanted = reference(p, args);
     const Expected& want = wanted[0];

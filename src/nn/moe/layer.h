@@ -45,6 +45,7 @@ struct MoeConfig {
   bool capture = false;
   // Experts: see ops/expert_gemm.h.
   DType expert_w = DType::kE2M1;
+  WeightScales expert_scales = WeightScales::kMx;
   WeightLayout layout = WeightLayout::kPanels16;
   GateOrder gate_order = GateOrder::kInterleaved;
   Activation act = Activation::kSwiGlu;
@@ -56,6 +57,7 @@ struct MoeConfig {
   // One shared expert for every token, with the same activation; 0: none.
   int64_t shared_intermediate = 0;
   DType shared_w = DType::kBF16;  // type of its weights: bf16 even if the experts are MXFP4
+  WeightScales shared_scales = WeightScales::kMx;
   // Computes the shared expert as one or more extra slots of every token: parts of a routed expert's size,
   // stored after the routed experts in the `experts` weights, with weight 1 regardless of `scale`. Takes
   // fewer launches than a separate path; needs shared_fits_slots().
@@ -103,6 +105,7 @@ struct MoeConfig {
     v("padded", c.padded, "tokens_valid[0] says how many rows are real");
     v("capture", c.capture, "writes the chosen experts to captured");
     v("expert_w", c.expert_w, "type of the experts' weights");
+    v("expert_scales", c.expert_scales, "scales of e2m1 or e4m3 experts");
     v("layout", c.layout, "how the experts' weights lie");
     v("gate_order", c.gate_order, "order of gate and up in the experts' weights and biases");
     v("act", c.act, "activation of the experts");
@@ -115,6 +118,7 @@ struct MoeConfig {
     v("shared_intermediate", c.shared_intermediate,
       "columns inside the shared expert, on this rank; 0: none");
     v("shared_w", c.shared_w, "type of the shared expert's weights");
+    v("shared_scales", c.shared_scales, "scales of an e2m1 or e4m3 shared expert");
     v("shared_as_slots", c.shared_as_slots, "the shared expert is one or several slots of every token");
     v("latent", c.latent, "columns that the experts read and write, between two projections; 0: hidden");
     v("residual", c.residual, "adds the residual stream");

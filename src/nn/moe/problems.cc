@@ -7,7 +7,7 @@ namespace sluice {
 namespace {
 
 ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t width, int64_t intermediate,
-                               DType w) {
+                               WeightFormat w) {
   return {.rows = 0,
           .experts = experts,
           .features = intermediate,
@@ -15,8 +15,9 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t widt
           .tokens = 0,
           .slots = 1,
           .x = c.x,
-          .w = w,
+          .w = w.w,
           .y = c.x,
+          .scales = w.scales,
           .layout = c.layout,
           .gate_order = c.gate_order,
           .act = c.act,
@@ -37,6 +38,7 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
           .x = c.x,
           .w = up.w,
           .y = y,
+          .scales = up.scales,
           .layout = c.layout,
           .bias = c.down_bias,
           .settled = true};  // `up` ran in between, so the groups are already written
@@ -127,7 +129,8 @@ GroupRows::Problem shared_group_problem(const MoeConfig&) { return {.tokens = 0,
 ExpertProblems expert_problems(const MoeConfig& c) {
   ExpertProblems p;
   const int64_t shared = shared_slots(c);
-  p.up = up_problem(c, local_experts(c) + shared, expert_width(c), c.intermediate, c.expert_w);
+  p.up = up_problem(c, local_experts(c) + shared, expert_width(c), c.intermediate,
+                    {c.expert_w, c.expert_scales});
   if (c.latent > 0) p.up.x_unaligned = false;
   p.up.slots = slots_of(c);
   if (c.scope == ExpertScope::kRange) {
@@ -140,7 +143,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   p.up.weighted = c.weight_on_input;
   p.up.per_expert = c.per_expert;
   p.down = down_problem(c, p.up, c.g);
-  p.shared_up = up_problem(c, 1, c.hidden, c.shared_intermediate, c.shared_w);
+  p.shared_up = up_problem(c, 1, c.hidden, c.shared_intermediate, {c.shared_w, c.shared_scales});
   p.shared_down = down_problem(c, p.shared_up, c.x);
   p.latent_in = {.rows = 0,
                  .experts = 1,
@@ -171,7 +174,7 @@ bool shared_fits_slots(const MoeConfig& c) {
   constexpr int64_t kSlotsMost = 8;  // ops/route_topk.h
   return c.latent == 0 && c.intermediate > 0 && c.shared_intermediate % c.intermediate == 0 &&
          c.shared_intermediate >= c.intermediate && c.shared_intermediate / c.intermediate <= kSlotsMost &&
-         c.shared_w == c.expert_w;
+         c.shared_w == c.expert_w && c.shared_scales == c.expert_scales;
 }
 
 int64_t shared_slots(const MoeConfig& c) {
@@ -195,8 +198,10 @@ Status check_shared(const MoeConfig& c) {
                    std::to_string(c.latent) + " is what the others read), found it as slots");
   if (!c.shared_as_slots || c.shared_intermediate == 0 || shared_fits_slots(c)) return {};
   return invalid("shared_as_slots: wanted a shared expert 1 to 8 times as wide as a routed one, " +
-                 std::to_string(c.intermediate) + ", with weights in " + text(c.expert_w) + ", found " +
-                 std::to_string(c.shared_intermediate) + " in " + text(c.shared_w));
+                 std::to_string(c.intermediate) + ", with weights in " +
+                 text(WeightFormat{c.expert_w, c.expert_scales}) + ", found " +
+                 std::to_string(c.shared_intermediate) + " in " +
+                 text(WeightFormat{c.shared_w, c.shared_scales}));
 }
 
 // A dense MLP may set only the fields of its two products.
@@ -205,7 +210,8 @@ Status check_dense(const MoeConfig& c) {
   plain.hidden = c.hidden, plain.intermediate = c.intermediate, plain.experts = plain.top_k = 1;
   plain.dense = true;
   plain.x = c.x, plain.g = c.g;
-  plain.expert_w = c.expert_w, plain.layout = c.layout, plain.gate_order = c.gate_order;
+  plain.expert_w = c.expert_w, plain.expert_scales = c.expert_scales, plain.layout = c.layout,
+  plain.gate_order = c.gate_order;
   plain.act = c.act, plain.alpha = c.alpha, plain.beta = c.beta, plain.limit = c.limit;
   plain.up_bias = c.up_bias, plain.down_bias = c.down_bias;
   plain.residual = c.residual, plain.norm_x = c.norm_x, plain.norm_y = c.norm_y, plain.norm_eps = c.norm_eps;

@@ -458,12 +458,13 @@ PackedMatrix packed_matrix(const ExpertGemm::Problem& p) {
           .gated = is_gated(p.act),
           .gate_order = p.gate_order,
           .w = p.w,
-          .layout = p.layout};
+          .layout = p.layout,
+          .scales = p.scales};
 }
 
 int64_t weight_bytes(const PackedMatrix& m) {
   const int64_t rows = m.gated ? 2 * m.features : m.features;
-  return rows * (bytes_of(m.w, m.width) + (m.w == DType::kE2M1 ? m.width / kMxBlock : 0));
+  return rows * (bytes_of(m.w, m.width) + m.format().row_scale_bytes(m.width));
 }
 
 void for_each_extent(const PackedMatrix& m, const MatrixSource& source, const ExtentVisitor& visit) {

@@ -26,24 +26,44 @@ constexpr int64_t kPlainRows = 8;  // rows of x for which a weight is read once
 class PackedWeights {
  public:
   PackedWeights(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t expert)
-      : shape_(ExpertGemm::fragments(p)), fp4_(p.w == DType::kE2M1) {
-    w_ = a.w.as<const uint8_t>() + expert * shape_.code_bytes(fp4_);
-    if (fp4_) scales_ = a.w_scale.as<const uint8_t>() + expert * shape_.scale_bytes();
+      : shape_(ExpertGemm::fragments(p)), format_(ExpertGemm::format(p)) {
+    w_ = a.w.as<const uint8_t>() + expert * shape_.code_bytes(format_);
+    if (format_.scaled()) scales_ = a.w_scale.as<const uint8_t>() + expert * shape_.scale_bytes(format_);
   }
   // In double, because a weight with the largest scale exceeds f32, and its product may not.
   double at(FragmentRow r, int64_t k) const {
-    if (!fp4_) return to_float(reinterpret_cast<const BF16*>(w_)[fragment_bf16_index(shape_, r, k)]);
-    const FragmentCode c = fragment_code(shape_, r, k);
-    const uint32_t pair = fragment_pair(reinterpret_cast<const uint32_t*>(w_)[c.word], c.pair);
-    const uint8_t stored = scales_[fragment_scale_index(shape_, r, k)];
-    if (stored == kFragmentNan) return e8m0_value(255);
-    const int scale = fragment_scale(stored, scales_[fragment_top_index(shape_, r)]);
-    return std::ldexp(double{kE2M1Values[fragment_code_of(pair, c.half)]}, scale - 127);
+    if (!format_.scaled())
+      return to_float(reinterpret_cast<const BF16*>(w_)[fragment_bf16_index(shape_, r, k)]);
+    return code(r, k) * scale(r, k);
   }
 
  private:
+  double code(FragmentRow r, int64_t k) const {
+    const bool e4m3 = format_.w == DType::kE4M3;
+    const FragmentCode c = e4m3 ? fragment_code8(shape_, r, k) : fragment_code(shape_, r, k);
+    const uint32_t word = reinterpret_cast<const uint32_t*>(w_)[c.word];
+    if (e4m3)
+      return to_float(E4M3{static_cast<uint8_t>(fragment_code8_of(fragment_pair8(word, c.pair), c.half))});
+    return kE2M1Values[fragment_code_of(fragment_pair(word, c.pair), c.half)];
+  }
+  double scale(FragmentRow r, int64_t k) const {
+    if (format_.scales == WeightScales::kMx) {
+      const uint8_t stored = scales_[fragment_scale_index(shape_, r, k)];
+      if (stored == kFragmentNan) return e8m0_value(255);
+      return std::ldexp(1.0, fragment_scale(stored, scales_[fragment_top_index(shape_, r)]) - 127);
+    }
+    const double factor = load_f32_bytes(scales_ + fragment_factor_index(shape_, format_, r));
+    switch (format_.scales) {
+      case WeightScales::kNv:
+        return to_float(E4M3{fragment_nv_scale(scales_[fragment_nv_index(shape_, r, k)])}) * factor / 128;
+      case WeightScales::kBlocks:
+        return load_f32_bytes(scales_ + 4 * fragment_block_scale_index(shape_, r, k)) * factor;
+      default:
+        return factor;
+    }
+  }
   FragmentShape shape_;
-  bool fp4_;
+  WeightFormat format_;
   const uint8_t *w_ = nullptr, *scales_ = nullptr;
 };
 

@@ -21,10 +21,9 @@ namespace {
 
 template <class X, class W, class Y>
 void tiles(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t begin, int64_t end) {
-  constexpr bool kMx = std::is_same_v<W, uint8_t>;
   const PanelShape shape = ExpertGemm::panels(p);
-  const int64_t panel_bytes = shape.code_bytes(kMx) / shape.panels;
-  const int64_t panel_scales = shape.scale_bytes() / shape.panels;
+  const WeightFormat f = ExpertGemm::format(p);
+  const int64_t panel_bytes = shape.code_bytes(f) / shape.panels, panel_scales = shape.panel_scale_bytes(f);
   HWY_ALIGN float sums[2][kTileRows * kPanelRows];
   for_each_tile(p, a, begin, end, kTileRows, [&](const ExpertTile& tile) {
     const int64_t halves = is_gated(p.act) ? 2 : 1;
@@ -32,9 +31,9 @@ void tiles(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t begi
       const int64_t panel =
           tile.expert * shape.panels + panel_row(is_gated(p.act), tile.first_feature, up != 0).panel;
       const uint8_t* codes = a.w.as<const uint8_t>() + panel * panel_bytes;
-      const uint8_t* scales = kMx ? a.w_scale.as<const uint8_t>() + panel * panel_scales : nullptr;
+      const uint8_t* scales = f.scaled() ? a.w_scale.as<const uint8_t>() + panel * panel_scales : nullptr;
       const auto row_of = [&](int64_t t) { return expert_input<X>(p, a, tile.first_row + t); };
-      multiply_panel(reinterpret_cast<const W*>(codes), scales, p.width, tile.rows, row_of, sums[up]);
+      multiply_panel(f, reinterpret_cast<const W*>(codes), scales, p.width, tile.rows, row_of, sums[up]);
     }
     finish_tile<Y>(p, a, tile, sums[0], sums[1]);
   });
@@ -46,7 +45,9 @@ void expert_gemm_panels_tiles(const ExpertGemm::Problem& p, const ExpertGemm::Ar
                               int64_t end) {
   with_float(p.x, [&]<class X>(const X*) {
     with_float(p.y, [&]<class Y>(const Y*) {
-      p.w == DType::kBF16 ? tiles<X, BF16, Y>(p, a, begin, end) : tiles<X, uint8_t, Y>(p, a, begin, end);
+      p.w == DType::kBF16   ? tiles<X, BF16, Y>(p, a, begin, end)
+      : p.w == DType::kE4M3 ? tiles<X, E4M3, Y>(p, a, begin, end)
+                            : tiles<X, uint8_t, Y>(p, a, begin, end);
     });
   });
 }

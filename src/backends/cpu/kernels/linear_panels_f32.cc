@@ -29,7 +29,8 @@ void panels(const Linear::Problem& p, const Linear::Args& a, int64_t begin, int6
     for (int64_t row = 0; row < p.tokens; row += kTileRows) {
       const int64_t rows = std::min(kTileRows, p.tokens - row);
       multiply_panel(
-          w, nullptr, p.width, rows, [&](int64_t t) { return a.x.row<const X>(row + t); }, sums);
+          WeightFormat{}, w, nullptr, p.width, rows, [&](int64_t t) { return a.x.row<const X>(row + t); },
+          sums);
       finish_linear_tile<Y>(p, a, {row, rows, panel * kPanelRows}, sums);
     }
   }

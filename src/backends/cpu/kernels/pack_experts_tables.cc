@@ -25,7 +25,7 @@ Rows rows_of(const PackExperts::Problem& p, const PackExperts::Args& a, int64_t 
     const int64_t flat = expert * PackExperts::weight_rows(p) + row;
     const auto at = static_cast<size_t>(r);
     out.codes_in[at] = out.codes[at] = a.rows.as<std::byte>() + flat * PackExperts::row_bytes(p);
-    if (p.w == DType::kE2M1)
+    if (PackExperts::format(p).scaled())
       out.scales_in[at] = out.scales[at] =
           a.row_scales.as<std::byte>() + flat * PackExperts::row_scale_bytes(p);
   }
@@ -34,19 +34,20 @@ Rows rows_of(const PackExperts::Problem& p, const PackExperts::Args& a, int64_t 
 
 void one_block(const PackExperts::Problem& p, const PackExperts::Args& a, int64_t expert, int64_t block) {
   const FragmentShape s = PackExperts::shape(p);
-  const bool fp4 = p.w == DType::kE2M1;
+  const WeightFormat f = PackExperts::format(p);
   const Rows rows = rows_of(p, a, expert, block);
-  std::byte* scales = fp4 ? a.packed_scales.as<std::byte>() + expert * s.scale_bytes() : nullptr;
+  std::byte* scales = f.scaled() ? a.packed_scales.as<std::byte>() + expert * s.scale_bytes(f) : nullptr;
   const FragmentBlock at =
-      fragment_block(s, a.packed.as<std::byte>() + expert * s.code_bytes(fp4), scales, block);
-  if (!fp4) {
+      fragment_block(s, f, a.packed.as<std::byte>() + expert * s.code_bytes(f), scales, block);
+  if (!f.scaled()) {
     p.unpack ? unpack_fragment_rows_bf16(at.codes, p.width, rows.codes)
              : pack_fragment_rows_bf16(rows.codes_in, p.width, at.codes);
     return;
   }
-  if (p.unpack) return unpack_fragment_rows(at, p.width, rows.codes, rows.scales);
-  pack_fragment_rows(rows.codes_in, rows.scales_in, p.width, at);
-  if (block + 1 == s.row_blocks) std::fill(at.top + kFragmentRows, scales + s.scale_bytes(), std::byte{0});
+  if (p.unpack) return unpack_fragment_rows(f, at, p.width, rows.codes, rows.scales);
+  pack_fragment_rows(f, p.gated, rows.codes_in, rows.scales_in, p.width, at);
+  if (block + 1 == s.row_blocks)
+    std::fill(at.top + fragment_top_bytes(f), scales + s.scale_bytes(f), std::byte{0});
 }
 
 Refusal supports(const PackExperts::Problem&, const DeviceInfo&) { return {}; }

@@ -55,6 +55,7 @@ struct PanelJob {
   std::byte* scratch = nullptr;
   size_t scratch_bytes = 0;
 
+  WeightFormat format() const { return {mxfp4 ? DType::kE2M1 : DType::kBF16}; }
   PanelShape shape() const { return {panels, input.padded}; }
   int64_t blocks() const { return input.padded / 32; }
   int64_t first_row(int64_t e) const { return row_begin ? row_begin[e] : 0; }
@@ -69,8 +70,8 @@ struct PanelPointers {
 inline PanelPointers panel_of(const PanelJob& job, int64_t expert, int64_t panel) {
   const int64_t at = expert * job.panels + panel;
   const PanelShape one{1, job.input.padded};
-  return {job.codes + at * one.code_bytes(job.mxfp4),
-          job.mxfp4 ? job.scales + at * one.scale_bytes() : nullptr};
+  return {job.codes + at * one.code_bytes(job.format()),
+          job.mxfp4 ? job.scales + at * one.scale_bytes(job.format()) : nullptr};
 }
 
 }  // namespace sluice::cpu

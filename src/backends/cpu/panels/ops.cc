@@ -155,7 +155,8 @@ Refusal panels_supports(const ExpertGemm::Problem& p, const DeviceInfo& d, Panel
   Refusal r;
   need_engine(r, d, engine, w);
   need_panels_and_bf16(r, p.layout, p.x);
-  if (p.w != w) r.need(false, std::string("w in ") + text(w), std::string("w=") + text(p.w));
+  if (ExpertGemm::format(p) != WeightFormat{w})
+    r.need(false, "w in " + text(WeightFormat{w}), "w=" + text(ExpertGemm::format(p)));
   return r;
 }
 

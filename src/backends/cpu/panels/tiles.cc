@@ -253,9 +253,9 @@ SLUICE_AMXBF16 void run_items(const PanelJob& job, const TileScratch& scratch, i
     const RowBlock& block = scratch.blocks[item / pairs];
     const int64_t panel = item % pairs * 2, panels = std::min<int64_t>(2, job.panels - panel);
     TilePanels t{};
-    t.panel_codes = one.code_bytes(mxfp4);
+    t.panel_codes = one.code_bytes(job.format());
     t.skip_codes = t.panel_codes;
-    t.skip_scales = 2 * one.scale_bytes();
+    t.skip_scales = 2 * one.scale_bytes(job.format());
     for (int64_t p = 0; p < 2; ++p) {
       t.panel[p] = panel_of(job, block.expert, panel + std::min(p, panels - 1));
       if (mxfp4) t.top[p] = top_scales(t.panel[p].scales, blocks);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backends/cpu/simd/e4m3.h"
 #include "backends/cpu/simd/mxfp4.h"
 #include "ops/weight_layout.h"
 
@@ -57,6 +58,25 @@ HWY_INLINE void decode_block(const uint8_t* HWY_RESTRICT block, float* HWY_RESTR
   }
 }
 
+// e4m3: [32][16 lanes].
+HWY_INLINE void decode_block(const E4M3* HWY_RESTRICT block, float* HWY_RESTRICT out) {
+  for (int64_t i = 0; i < kBlock * kPanelRows; i += kPanelLanes)
+    hn::Store(load_f32(block + i), F32(), out + i);
+}
+
+// The codes of a block of 32 k times the scales of each 16 k. Exact: 2 bits of a code, 4 of a scale.
+HWY_INLINE void scale_nv_block(const uint8_t* HWY_RESTRICT scales, float* HWY_RESTRICT weights) {
+  const F32 d;
+  for (int64_t group = 0; group < kBlock / kNvBlock; ++group)
+    for (int64_t v = 0; v < kPanelRows; v += kPanelLanes) {
+      const auto scale = load_f32(reinterpret_cast<const E4M3*>(scales + group * kPanelRows + v));
+      for (int64_t k = group * kNvBlock; k < (group + 1) * kNvBlock; ++k) {
+        float* w = weights + k * kPanelRows + v;
+        hn::Store(hn::Mul(hn::Load(d, w), scale), d, w);
+      }
+    }
+}
+
 // Columns k .. k + 31 of a row of x; zeros past its end.
 template <class X>
 HWY_INLINE void widen_block(const X* HWY_RESTRICT x, int64_t columns, float* HWY_RESTRICT out) {
@@ -91,7 +111,7 @@ HWY_NOINLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* 
     for (int64_t v = 0; v < kPanelVectors; ++v) {
       float* sum = sums + t * kPanelRows + v * kPanelLanes;
       const auto block = hn::Add(even[t][v], odd[t][v]);
-      const auto s = scale ? hn::Load(d, scale + v * kPanelLanes) : hn::Set(d, 1.f);
+      const auto s = scale ? hn::LoadU(d, scale + v * kPanelLanes) : hn::Set(d, 1.f);
       hn::Store(hn::MulAdd(block, s, hn::Load(d, sum)), d, sum);
     }
   }
@@ -110,27 +130,49 @@ HWY_INLINE void multiply_block(const float* weights, const float* x, const float
     multiply_block<kRows / 2>(weights, x + t * kBlock, scale, rows - t, sums + t * kPanelRows);
 }
 
+// The scales of the 32 columns from k on as one f32 for each lane; null if they are 1, or already in the weights.
+HWY_INLINE const float* block_scales(WeightFormat f, const uint8_t* HWY_RESTRICT scales, int64_t k,
+                                     float* HWY_RESTRICT out) {
+  if (!f.scaled()) return nullptr;
+  if (f.scales == WeightScales::kBlocks)
+    return reinterpret_cast<const float*>(scales) + k / kScaleColumns * kPanelRows;
+  if (f.scales != WeightScales::kMx) return nullptr;
+  const hn::Rebind<uint8_t, F32> bytes;
+  scales += k / kMxBlock * kPanelRows;
+  for (int64_t v = 0; v < kPanelRows; v += kPanelLanes)
+    hn::Store(e8m0_f32(hn::PromoteTo(U32(), hn::LoadU(bytes, scales + v))), F32(), out + v);
+  return out;
+}
+
 // sums[t, lane] = row_of(t) . row `lane` of the panel, for rows <= kTileRows; [rows][16], aligned to a vector. `width` is x's width; W is
-// BF16, or uint8_t for mxfp4 with its scales.
+// BF16, E4M3, or uint8_t for e2m1. scales: of this panel (ops/weight_layout.h).
 template <class W, class RowOf>
-HWY_INLINE void multiply_panel(const W* HWY_RESTRICT panel, const uint8_t* HWY_RESTRICT scales, int64_t width,
-                               int64_t rows, RowOf row_of, float* HWY_RESTRICT sums) {
-  constexpr bool kMx = std::is_same_v<W, uint8_t>;
-  constexpr int64_t kBlockElements = kMx ? kBlock * kPanelRows / 2 : kBlock * kPanelRows;
+HWY_INLINE void multiply_panel(WeightFormat f, const W* HWY_RESTRICT panel,
+                               const uint8_t* HWY_RESTRICT scales, int64_t width, int64_t rows, RowOf row_of,
+                               float* HWY_RESTRICT sums) {
+  constexpr int64_t kBlockElements =
+      std::is_same_v<W, uint8_t> ? kBlock * kPanelRows / 2 : kBlock * kPanelRows;
   HWY_ALIGN float weights[kBlock * kPanelRows];
   HWY_ALIGN float x[kTileRows * kBlock];
   HWY_ALIGN float scale[kPanelRows];
   std::fill_n(sums, rows * kPanelRows, 0.f);
   for (int64_t k = 0; k < width; k += kBlock, panel += kBlockElements) {
     decode_block(panel, weights);
-    for (int64_t t = 0; t < rows; ++t) widen_block(row_of(t) + k, width - k, x + t * kBlock);
-    if constexpr (kMx) {
-      const hn::Rebind<uint8_t, F32> bytes;
-      for (int64_t v = 0; v < kPanelRows; v += kPanelLanes, scales += kPanelLanes)
-        hn::Store(e8m0_f32(hn::PromoteTo(U32(), hn::LoadU(bytes, scales))), F32(), scale + v);
+    if constexpr (std::is_same_v<W, uint8_t>) {
+      if (f.scales == WeightScales::kNv) scale_nv_block(scales + k / kNvBlock * kPanelRows, weights);
     }
-    multiply_block(weights, x, kMx ? scale : nullptr, rows, sums);
+    for (int64_t t = 0; t < rows; ++t) widen_block(row_of(t) + k, width - k, x + t * kBlock);
+    multiply_block(weights, x, block_scales(f, scales, k, scale), rows, sums);
   }
+  if (!f.has_row_scale()) return;
+  const F32 d;
+  const auto* factor =
+      reinterpret_cast<const float*>(scales + f.column_scales(round_up(width, kBlock)) * kPanelRows);
+  for (int64_t t = 0; t < rows; ++t)
+    for (int64_t v = 0; v < kPanelRows; v += kPanelLanes) {
+      float* sum = sums + t * kPanelRows + v;
+      hn::Store(hn::Mul(hn::Load(d, sum), hn::LoadU(d, factor + v)), d, sum);
+    }
 }
 
 }  // namespace sluice::cpu::HWY_NAMESPACE

@@ -44,7 +44,8 @@ inline bool is_cut(const ExpertMlp::Problem& p) {
 
 constexpr int64_t kShortMost = 8;  // the most k blocks of the second product for ShortSecond
 inline bool is_small(const ExpertMlp::Problem& p) {
-  return p.w == DType::kE2M1 && is_cut(p) && ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
+  return WeightFormat{p.w, p.scales} == WeightFormat{DType::kE2M1} && is_cut(p) &&
+         ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
 }
 
 }  // namespace fewtokens

@@ -89,6 +89,7 @@ __device__ __forceinline__ Place place_of(const ExpertParameters& p, bool gated,
 // Weights of one expert.
 template <WeightLayout kLayout, DType kW>
 struct Weights {
+  WeightFormat format;  // w is kW
   const uint8_t *w, *scales;
   FragmentShape fragments;
   PanelShape panels;
@@ -101,35 +102,74 @@ struct Weights {
       const FragmentRow r{at.block, at.row};
       if constexpr (kW == DType::kBF16)
         return __bfloat162float(numbers[fragment_bf16_index(fragments, r, k)]);
-      const FragmentCode c = fragment_code(fragments, r, k);
+      const FragmentCode c =
+          kW == DType::kE4M3 ? fragment_code8(fragments, r, k) : fragment_code(fragments, r, k);
       const uint32_t word = reinterpret_cast<const uint32_t*>(w)[c.word];
+      if constexpr (kW == DType::kE4M3)
+        return value8(fragment_code8_of(fragment_pair8(word, c.pair), c.half));
       return value(fragment_code_of(fragment_pair(word, c.pair), c.half));
     } else if constexpr (kLayout == WeightLayout::kPanels16) {
       const PanelRow r{at.block, at.row};
       if constexpr (kW == DType::kBF16) return __bfloat162float(numbers[panel_bf16_index(panels, r, k)]);
+      if constexpr (kW == DType::kE4M3) return value8(w[panel_e4m3_index(panels, r, k)]);
       const NibbleAt n = panel_mxfp4_nibble(panels, r, k);
       return value(w[n.byte] >> n.shift & 15);
     } else {
       const int64_t i = at.row * width + k;
       if constexpr (kW == DType::kBF16) return __bfloat162float(numbers[i]);
+      if constexpr (kW == DType::kE4M3) return value8(w[i]);
       return value(w[i / 2] >> (4 * (i % 2)) & 15);
     }
   }
-  // The scale of the weight, for mxfp4.
+  // The scale of the weights at column k to k + 15, without the row's factor.
   __device__ __forceinline__ float scale(const Place& at, int64_t k) const {
+    if (format.columns() == 0) return 1;
     if constexpr (kLayout == WeightLayout::kFragments) {
       const FragmentRow r{at.block, at.row};
+      if (format.scales == WeightScales::kNv)
+        return value8(fragment_nv_scale(scales[fragment_nv_index(fragments, r, k)]));
+      if (format.scales == WeightScales::kBlocks)
+        return reinterpret_cast<const float*>(scales)[fragment_block_scale_index(fragments, r, k)];
       const uint8_t stored = scales[fragment_scale_index(fragments, r, k)];
       return stored == kFragmentNan ? e8m0(255)
                                     : e8m0(fragment_scale(stored, scales[fragment_top_index(fragments, r)]));
-    } else if constexpr (kLayout == WeightLayout::kPanels16) {
-      return e8m0(scales[panel_scale_index(panels, {at.block, at.row}, k)]);
     } else {
-      return e8m0(scales[at.row * (width / kMxBlock) + k / kMxBlock]);
+      const int64_t row_scales = at.row * format.row_scale_bytes(width);
+      const uint8_t* one = scales + (kLayout == WeightLayout::kPanels16
+                                         ? panel_scale_index(panels, format, {at.block, at.row}, k)
+                                         : row_scales + k / format.columns() * format.column_scale_bytes());
+      return format.scales == WeightScales::kMx   ? e8m0(*one)
+             : format.scales == WeightScales::kNv ? value8(*one)
+                                                  : f32(one);
+    }
+  }
+  // The factor of a row's sum.
+  __device__ __forceinline__ float row_factor(const Place& at) const {
+    if constexpr (kLayout == WeightLayout::kFragments) {
+      if (format.scales == WeightScales::kMx) return 1;
+      const float factor = f32(scales + fragment_factor_index(fragments, format, {at.block, at.row}));
+      return format.scales == WeightScales::kNv ? factor / 128 : factor;
+    } else {
+      if (!format.has_row_scale()) return 1;
+      return f32(scales + (kLayout == WeightLayout::kPanels16
+                               ? panel_row_scale_index(panels, format, {at.block, at.row})
+                               : at.row * format.row_scale_bytes(width) + format.column_scales(width)));
     }
   }
 
  private:
+  // Four bytes at any address.
+  __device__ __forceinline__ static float f32(const uint8_t* at) {
+    return __uint_as_float(at[0] | at[1] << 8 | at[2] << 16 | static_cast<uint32_t>(at[3]) << 24);
+  }
+  // e4m3: sign, four bits of exponent, three of mantissa; NaN if all seven are ones.
+  __device__ __forceinline__ static float value8(uint32_t code) {
+    const uint32_t size = code & 0x7F;
+    const float value = size == 0x7F ? __uint_as_float(0x7fc00000u)
+                        : size < 8   ? static_cast<float>(size) * 0x1p-9f
+                                     : __uint_as_float((size + (120u << 3)) << 20);
+    return code & 0x80 ? -value : value;
+  }
   // e2m1: sign, two bits of exponent, one of mantissa.
   __device__ __forceinline__ static float value(uint32_t code) {
     const uint32_t exponent = code >> 1 & 3, mantissa = code & 1;
@@ -150,6 +190,7 @@ struct Parameters {
   FragmentShape fragments;
   PanelShape panels;
   int x_f32, gated;
+  WeightFormat format;
 };
 
 __device__ __forceinline__ float load_x(const Parameters& q, int64_t at) {
@@ -167,12 +208,12 @@ __device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
   for (int k = static_cast<int>(threadIdx.x % 32); k < q.p.width; k += kWidthStep) {
     const float code = w.code(at, k);
     [[maybe_unused]] float scale = 1;
-    if constexpr (kW == DType::kE2M1) scale = w.scale(at, k);
+    if constexpr (kW != DType::kBF16) scale = w.scale(at, k);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r >= rows) break;
       const float x = load_x(q, from[r] + k);
-      sum[r] = kW == DType::kE2M1 ? fmaf(x * code, scale, sum[r]) : fmaf(x, code, sum[r]);
+      sum[r] = kW != DType::kBF16 ? fmaf(x * code, scale, sum[r]) : fmaf(x, code, sum[r]);
     }
   }
 }
@@ -230,8 +271,9 @@ __global__ void __launch_bounds__(32 * kWarps) expert_gemm_fma(const __grid_cons
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
     const ExpertTile t = list.at(p, index);
-    const Weights<kLayout, kW> w{p.w + t.expert * p.w_bytes, p.w_scale + t.expert * p.scale_bytes,
-                                 q.fragments, q.panels, p.width};
+    const Weights<kLayout, kW> w{
+        q.format, p.w + t.expert * p.w_bytes, p.w_scale + t.expert * p.scale_bytes, q.fragments, q.panels,
+        p.width};
     const tile::ActivationValues act = activation_of(p, t.expert);
     int64_t from[kRows];
 #pragma unroll
@@ -246,8 +288,11 @@ __global__ void __launch_bounds__(32 * kWarps) expert_gemm_fma(const __grid_cons
       float sum[kRows], gate = 0, up = 0;
 #pragma unroll 1
       for (int half = 0; half < 1 + q.gated; ++half) {
-        add_up(sum, q, w, place_of<kLayout>(p, q.gated, feature, half != 0), from, t.rows);
-        (half == 0 ? gate : up) = total(sum);
+        const Place place = place_of<kLayout>(p, q.gated, feature, half != 0);
+        add_up(sum, q, w, place, from, t.rows);
+        float all = total(sum);
+        if constexpr (kW != DType::kBF16) all *= w.row_factor(place);
+        (half == 0 ? gate : up) = all;
       }
       if (lane < t.rows) write(p, act, q.gated, t, t.row + lane, feature, gate, up);
     }
@@ -256,7 +301,9 @@ __global__ void __launch_bounds__(32 * kWarps) expert_gemm_fma(const __grid_cons
 
 template <WeightLayout kLayout>
 auto kernel_of(DType w) {
-  return w == DType::kE2M1 ? expert_gemm_fma<kLayout, DType::kE2M1> : expert_gemm_fma<kLayout, DType::kBF16>;
+  return w == DType::kE2M1   ? expert_gemm_fma<kLayout, DType::kE2M1>
+         : w == DType::kE4M3 ? expert_gemm_fma<kLayout, DType::kE4M3>
+                             : expert_gemm_fma<kLayout, DType::kBF16>;
 }
 
 Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
@@ -266,10 +313,12 @@ Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a
                .fragments = ExpertGemm::fragments(p),
                .panels = ExpertGemm::panels(p),
                .x_f32 = p.x == DType::kF32,
-               .gated = is_gated(p.act)};
+               .gated = is_gated(p.act),
+               .format = ExpertGemm::format(p)};
   if (p.layout == WeightLayout::kRowMajor) {
-    const int64_t numbers = ExpertGemm::weight_rows(p) * p.width;
-    q.p.w_bytes = bytes_of(p.w, numbers), q.p.scale_bytes = numbers / kMxBlock;
+    const int64_t rows = ExpertGemm::weight_rows(p);
+    q.p.w_bytes = bytes_of(p.w, rows * p.width);
+    q.p.scale_bytes = rows * ExpertGemm::format(p).row_scale_bytes(p.width);
   } else {
     q.p.w_bytes = ExpertGemm::packed_bytes(p), q.p.scale_bytes = ExpertGemm::packed_scale_bytes(p);
   }

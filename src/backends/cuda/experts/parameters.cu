@@ -25,8 +25,9 @@ ExpertParameters expert_parameters(const ExpertGemm::Problem& p, const ExpertGem
   out.order = a.order.as<const int32_t>();
   out.y = a.y.data;
   out.x_stride = a.x.stride[0], out.y_stride = a.y.stride[0];
-  out.w_bytes = shape.code_bytes(p.w == DType::kE2M1), out.scale_bytes = shape.scale_bytes();
-  out.top_begin = shape.top_begin();
+  const WeightFormat format = ExpertGemm::format(p);
+  out.w_bytes = shape.code_bytes(format), out.scale_bytes = shape.scale_bytes(format);
+  out.top_begin = shape.top_begin(format);
   out.experts = static_cast<int>(p.experts), out.features = static_cast<int>(p.features);
   out.width = static_cast<int>(p.width), out.slots = static_cast<int>(p.slots);
   out.row_blocks = static_cast<int>(shape.row_blocks), out.k_blocks = static_cast<int>(shape.k_blocks);

@@ -41,64 +41,14 @@ extern const Candidate<PackExperts> pack_experts_fragments_sm90 = {
 #if defined(__CUDACC__)
 #include <algorithm>
 #include "backends/cuda/launch.h"
+#include "backends/cuda/routing/pack_experts.cuh"
+#include "backends/cuda/routing/pack_scaled.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kGroupThreads = static_cast<int>(kFragmentThreads);  // threads that pack one block of 64 x 64
-constexpr int kThreads = 256, kGroups = kThreads / kGroupThreads;
-constexpr int kRows = static_cast<int>(kFragmentRows);
-// Staged scales: kTileBlocks k blocks at a time, kTileWords words per k block, kTileStride bytes between k blocks. The stride has
-// one word of padding, so that the same byte of adjacent k blocks lies in different banks.
-constexpr int kTileBlocks = 32, kTileWords = kRows / 2, kTileStride = 4 * kTileWords + 4;
-constexpr int kAhead = 4;  // k blocks that a thread reads before it writes the first of them
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-struct Parameters {
-  PackExperts::Problem problem;
-  uint8_t *rows, *row_scales, *packed, *packed_scales;
-  int64_t row_bytes;
-  int blocks;  // scales per row
-};
-
-// Several CTAs (gridDim.z) may share a row block; their threads interleave.
-__device__ __forceinline__ int first_of(int threads) { return blockIdx.z * threads + threadIdx.x; }
-__device__ __forceinline__ int stride_of(int items) { return gridDim.z * items; }
-
-// The row block of one expert that a CTA packs.
-struct RowBlock {
-  FragmentShape shape;
-  int64_t block;
-  uint8_t *rows, *row_scales;     // of the expert, in checkpoint order
-  uint8_t *codes, *scales, *top;  // of the row block, packed
-};
-__device__ __forceinline__ RowBlock row_block(const Parameters& p, bool fp4) {
-  const PackExperts::Problem& q = p.problem;
-  const FragmentShape shape = fragment_shape(q.features, q.gated, q.width);
-  const int64_t expert = blockIdx.y, block = blockIdx.x, rows = q.gated ? 2 * q.features : q.features;
-  uint8_t* scales = p.packed_scales + expert * shape.scale_bytes();
-  return {shape,
-          block,
-          p.rows + expert * rows * p.row_bytes,
-          p.row_scales + expert * rows * p.blocks,
-          p.packed + expert * shape.code_bytes(fp4) + block * (shape.code_bytes(fp4) / shape.row_blocks),
-          scales + block * shape.k_blocks * kFragmentScaleBytes,
-          scales + shape.top_begin() + block * kFragmentRows};
-}
-
-// For each row of the row block: its row in the checkpoint or -1, its largest scale, and whether one of its scales is NaN.
-struct Shared {
-  int row[kRows];
-  uint8_t top[kRows];
-  bool nan[kRows];
-  alignas(4) uint8_t tile[kTileBlocks * kTileStride];
-};
-__device__ __forceinline__ void find_rows(const Parameters& p, int64_t block, Shared* shared) {
-  if (threadIdx.x < kRows)
-    shared->row[threadIdx.x] = static_cast<int>(PackExperts::source_row(p.problem, {block, threadIdx.x}));
-  __syncthreads();
-}
+using namespace pack;  // NOLINT: the shared parts of this kernel
 
 // kShare adjacent threads share a row.
 __device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* shared) {
@@ -122,10 +72,7 @@ __device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* share
     shared->top[row] = static_cast<uint8_t>(top), shared->nan[row] = nan != 0;
     if (blockIdx.z == 0) at.top[row] = static_cast<uint8_t>(top);
   }
-  // Clears the bytes that follow the largest scales of the last row block.
-  const int64_t used = at.shape.top_begin() + at.shape.row_blocks * kFragmentRows;
-  if (blockIdx.z == 0 && at.block + 1 == at.shape.row_blocks && threadIdx.x < at.shape.scale_bytes() - used)
-    at.top[kFragmentRows + threadIdx.x] = 0;
+  clear_behind(p, at);
   __syncthreads();
 }
 
@@ -322,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, 1) pack_fp4(const __grid_constant__ 
   __shared__ Shared shared;
   tile::release_next();
   tile::wait_for_previous();
-  const RowBlock at = row_block(p, true);
+  const RowBlock at = row_block(p);
   find_rows(p, at.block, &shared);
   if constexpr (kUnpack) {
     move_scales<true>(p, at, &shared);
@@ -340,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 1) pack_bf16(const __grid_constant__
   __shared__ Shared shared;
   tile::release_next();
   tile::wait_for_previous();
-  const RowBlock at = row_block(p, false);
+  const RowBlock at = row_block(p);
   find_rows(p, at.block, &shared);
   constexpr int kElements = sizeof(Chunk) / sizeof(uint16_t);
   constexpr int kRowChunks = static_cast<int>(kFragmentWidth) / kElements, kBlockChunks = kRows * kRowChunks;
@@ -369,9 +316,16 @@ Status Launcher::enqueue(const PackExperts::Problem& p, const PackExperts::Args&
                               .row_bytes = PackExperts::row_bytes(p),
                               .blocks = static_cast<int>(PackExperts::row_scale_bytes(p))};
   const bool wide = parameters.row_bytes % 16 == 0;
-  const auto kernel = p.w == DType::kE2M1 ? (p.unpack ? pack_fp4<true> : pack_fp4<false>)
-                      : p.unpack          ? (wide ? pack_bf16<true, uint4> : pack_bf16<true, uint16_t>)
-                                          : (wide ? pack_bf16<false, uint4> : pack_bf16<false, uint16_t>);
+  const WeightFormat format = PackExperts::format(p);
+  if (format.scaled() && format != WeightFormat{DType::kE2M1})
+    return launch(pack_experts_fragments_sm90.name, p.unpack ? unpack_scaled : pack_scaled,
+                  {.grid = {static_cast<unsigned>(PackExperts::shape(p).row_blocks),
+                            static_cast<unsigned>(p.experts), 1},
+                   .block = {kThreads, 1, 1}},
+                  stream, parameters);
+  const auto kernel = format.scaled() ? (p.unpack ? pack_fp4<true> : pack_fp4<false>)
+                      : p.unpack      ? (wide ? pack_bf16<true, uint4> : pack_bf16<true, uint16_t>)
+                                      : (wide ? pack_bf16<false, uint4> : pack_bf16<false, uint16_t>);
   // If there are few row blocks, several CTAs share each, until there are about as many threads as an H200 holds.
   constexpr int64_t kBlocksWanted = 2048 / kThreads * 132;
   const FragmentShape shape = PackExperts::shape(p);

@@ -30,6 +30,11 @@ __device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
+__device__ __forceinline__ uint2 load_shared_pair(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
 // A counter in shared memory without a barrier: one lane of one warp adds, one lane of each other warp polls. Both accesses are
 // atomic, so that racecheck accepts them.
 __device__ __forceinline__ void add_shared_count(uint32_t address, uint32_t n) {

@@ -116,8 +116,8 @@ Status map_slabs(CUtensorMap& codes, CUtensorMap& scales, const Tensor& w, const
                                      std::to_string(box_blocks) + " k blocks of a slab: driver error " +
                                      std::to_string(static_cast<int>(result))};
   };
-  SLUICE_TRY(make(codes, w, kFragmentCodeBytes, shape.code_bytes(true)));
-  return make(scales, w_scale, kFragmentScaleBytes, shape.scale_bytes());
+  SLUICE_TRY(make(codes, w, kFragmentCodeBytes, shape.code_bytes({DType::kE2M1})));
+  return make(scales, w_scale, kFragmentScaleBytes, shape.scale_bytes({DType::kE2M1}));
 }
 
 }  // namespace sluice::cuda::tile

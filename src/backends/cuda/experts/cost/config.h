@@ -80,10 +80,20 @@ inline constexpr TileKernel kBf16Tiles[] = {
     {128, 144, 16, 256, 1, XSource::kInOrder, PairShares::kWeights},
 };
 
-// The kernels for weights in e2m1 or bf16.
-constexpr std::span<const TileKernel> tile_kernels(DType w) {
-  return w == DType::kE2M1 ? std::span<const TileKernel>(kMxfp4Tiles)
-                           : std::span<const TileKernel>(kBf16Tiles);
+// Every other format: three consumer warpgroups with one row block each, because e4m3 takes twice the registers.
+inline constexpr TileKernel kDecodedTiles[] = {
+    {192, 16, 16, 64, 2, XSource::kThreads},
+    {192, 64, 16, 112, 2, XSource::kThreads},
+    {192, 112, 16, 160, 2, XSource::kThreads},
+    {192, 112, 16, 160, 2, XSource::kInOrder, PairShares::kRowsOfX},
+    {192, 112, 16, 160, 2, XSource::kRowBoxes, PairShares::kRowsOfX},
+};
+
+// The kernels for weights of a format.
+constexpr std::span<const TileKernel> tile_kernels(WeightFormat f) {
+  return !f.scaled()                             ? std::span<const TileKernel>(kBf16Tiles)
+         : f.is(DType::kE2M1, WeightScales::kMx) ? std::span<const TileKernel>(kMxfp4Tiles)
+                                                 : std::span<const TileKernel>(kDecodedTiles);
 }
 
 // The order in which a launch takes its experts.

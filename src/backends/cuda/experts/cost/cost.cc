@@ -21,18 +21,18 @@ double larger(double a, double b) {
 constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
 constexpr double kRowBytes = 128;  // per row of x and k block
 
-// Single mxfp4 CTAs may cut the tiles of the last round into parts of one or two warpgroups.
-bool cuts_last_round(DType w, const TileKernel& k) { return w == DType::kE2M1 && k.ctas() == 1; }
+// Single CTAs that decode may cut the tiles of the last round into parts of one or two warpgroups.
+bool cuts_last_round(DType w, const TileKernel& k) { return w != DType::kBF16 && k.ctas() == 1; }
 // Bytes that a gather warp copies at a time (the kernels' kGatherRows x kGatherBlocks).
 double gather_item_bytes(DType w, const TileKernel& k) {
-  return kRowBytes * (w == DType::kE2M1 ? 8 * 5 : k.shares == PairShares::kWeights ? 4 * 8 : 8 * 12);
+  return kRowBytes * (w != DType::kBF16 ? 8 * 5 : k.shares == PairShares::kWeights ? 4 * 8 : 8 * 12);
 }
 constexpr double kGatherWarps = 2;  // per CTA
 
 TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kernel, double rows) {
   const auto index = static_cast<size_t>(kernel);
-  const DType w = p.w;
-  const TileKernel& k = tile_kernels(w)[index];
+  const WeightFormat f = ExpertGemm::format(p);
+  const TileKernel& k = tile_kernels(f)[index];
   const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
   // Step counts of tiles differ by at most one. The mean width of a tile, per CTA.
   const double columns =
@@ -42,14 +42,14 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const auto k_blocks = static_cast<double>(shape.k_blocks),
              row_blocks = static_cast<double>(shape.row_blocks);
   // Counts row blocks in warpgroups with work: the last tile of an expert may have fewer.
-  const double groups = w == DType::kE2M1 ? 3 : 2, blocks = k.tile_m / kBlockRows;
+  const double groups = f.scaled() ? 3 : 2, blocks = k.tile_m / kBlockRows;
   const double of_group = blocks / groups * (k.shares == PairShares::kRowsOfX ? 2 : 1);
   const double group_tiles = std::ceil(row_blocks / of_group) / groups, whole = std::floor(group_tiles),
                rest = group_tiles - whole;
   const double products = blocks * kFragmentsOfBlock * c.pace[index] *
                           larger(c.fragment_ns + c.fragment_column_ns * columns, c.column_ns * columns);
   // Each CTA of a pair loads half of the shared operand.
-  const double weights = blocks * kBlockRows * kBlockRows * (w == DType::kE2M1 ? 17.0 / 32 : 2) *
+  const double weights = blocks * static_cast<double>(fragment_code_bytes(f.w) + fragment_scale_bytes(f)) *
                          (k.shares == PairShares::kWeights ? 0.5 : 1);
   const double rows_of_x = columns * (k.shares == PairShares::kRowsOfX ? 0.5 : 1);
   const double fill = weights / c.fill_bytes_per_ns + rows_of_x * (k.x == XSource::kThreads ? 0
@@ -82,8 +82,7 @@ double moved_bytes(const ExpertGemm::Problem& p) {
 double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows, bool orders) {
   double experts = 0;
   for (const RowKind& kind : rows) experts += kind.experts;
-  const double each = static_cast<double>(ExpertGemm::packed_bytes(p) +
-                                          (p.w == DType::kE2M1 ? ExpertGemm::packed_scale_bytes(p) : 0));
+  const double each = static_cast<double>(ExpertGemm::packed_bytes(p) + ExpertGemm::packed_scale_bytes(p));
   const double all = ExpertGemm::expected_rows(p),
                of_x = p.slots > 0 ? std::min(all, static_cast<double>(p.tokens)) : all;
   return experts * each + of_x * static_cast<double>(sluice::bytes_of(p.x, p.width)) +
@@ -103,6 +102,13 @@ double slow_memory(const DeviceInfo& d, double rows_each) {
                  std::max(0.0, kSlow - kSlowRow * (std::max(1.0, rows_each) - 1));
 }
 
+// The other formats decode as fast as MXFP4. Their kernels have one row block for each warpgroup, as the wide ones of MXFP4.
+TileConstants decoded_tile_constants() {
+  TileConstants c = kMxfp4TileConstants;
+  c.pace.fill(1), c.memory.fill(1);
+  return c;
+}
+
 bool orders_rows(std::span<const TileLaunch> launches) {
   return !launches.empty() && launches[0].kernel == TileLaunch::kOrderRows;
 }
@@ -117,17 +123,25 @@ void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceIn
   need_multiple(r, "width", p.width, 8, "copies of 16 bytes");
 }
 
+void need_format(Refusal& r, WeightFormat found, WeightFormat wanted, std::string_view cause) {
+  if (found == wanted) return;
+  r.need(false, "w in " + text(wanted) + " (" + std::string(cause) + ")", "w=" + text(found));
+}
+
 ExpertLoad expert_load(const ExpertGemm::Problem& p) {
   const double rows = ExpertGemm::expected_rows(p);
   const double active = active_experts(rows, p.experts);
   return {active, active > 0 ? rows / active : 0};
 }
 
-const TileConstants& tile_constants(DType w) {
-  return w == DType::kE2M1 ? kMxfp4TileConstants : kBf16TileConstants;
+const TileConstants& tile_constants(WeightFormat f) {
+  if (!f.scaled()) return kBf16TileConstants;
+  if (f == WeightFormat{DType::kE2M1}) return kMxfp4TileConstants;
+  static const TileConstants kDecoded = decoded_tile_constants();
+  return kDecoded;
 }
-const StreamConstants& stream_constants(DType w) {
-  return w == DType::kE2M1 ? kMxfp4StreamConstants : kBf16StreamConstants;
+const StreamConstants& stream_constants(WeightFormat f) {
+  return f.scaled() ? kMxfp4StreamConstants : kBf16StreamConstants;
 }
 
 const TileWork& TileWorks::of(int kernel, int kind) {
@@ -142,7 +156,7 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
   const TileConstants& c = works->constants();
   const ExpertGemm::Problem& p = works->problem();
   const RowProfile& rows = works->rows();
-  const auto kernels = tile_kernels(p.w);
+  const auto kernels = tile_kernels(ExpertGemm::format(p));
   const double moved = moved_bytes(p);
   double us = start_us(c, p) + c.in_layer_us[p.slots > 0 ? 0 : 1];
   bool orders = orders_rows(launches);
@@ -187,7 +201,7 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
   }
   const double memory = bytes_of(p, rows, orders) * (drawn / experts) / (c.memory_share * d.mem_bytes_per_us);
   return us + larger(products, memory, c.blend) *
-                  (p.w == DType::kE2M1 ? slow_memory(d, expert_load(p).rows_each) : 1);
+                  (p.w != DType::kBF16 ? slow_memory(d, expert_load(p).rows_each) : 1);
 }
 
 double tile_cost_us(TileWorks* uniform, TileWorks* zipf, const DeviceInfo& d,
@@ -197,7 +211,7 @@ double tile_cost_us(TileWorks* uniform, TileWorks* zipf, const DeviceInfo& d,
 }
 
 double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, int kernel) {
-  const TileConstants& c = tile_constants(DType::kE2M1);
+  const TileConstants& c = tile_constants({DType::kE2M1});
   const TileLaunch launch{.kernel = kernel};
   const auto part = [&](const ExpertGemm::Problem& of) {
     TileWorks uniform(c, of, uniform_profile(of)), zipf(c, of, zipf_profile(of));
@@ -214,12 +228,12 @@ double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, 
 }
 
 double routed_bytes(const ExpertGemm::Problem& p) {
-  const double skew = tile_constants(p.w).skew;
+  const double skew = tile_constants(ExpertGemm::format(p)).skew;
   return (1 - skew) * bytes_of(p, uniform_profile(p), false) + skew * bytes_of(p, zipf_profile(p), false);
 }
 
 double tile_in_layer_us(const ExpertGemm::Problem& p) {
-  return tile_constants(p.w).in_layer_us[p.slots > 0 ? 0 : 1];
+  return tile_constants(ExpertGemm::format(p)).in_layer_us[p.slots > 0 ? 0 : 1];
 }
 
 double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,

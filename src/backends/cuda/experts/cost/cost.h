@@ -14,6 +14,9 @@ namespace sluice::cuda {
 // Conditions of every expert kernel here, for any weight type.
 void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceInfo& d);
 
+// Condition of kernels for the weights of one format.
+void need_format(Refusal& r, WeightFormat found, WeightFormat wanted, std::string_view cause);
+
 // Under uniform routing: the number of experts with rows, and their mean number of rows.
 struct ExpertLoad {
   double active = 0, rows_each = 0;
@@ -69,8 +72,8 @@ struct StreamConstants {
 };
 
 // Constants of an H200, as sluice_fit_costs last wrote them.
-const TileConstants& tile_constants(DType w);
-const StreamConstants& stream_constants(DType w);
+const TileConstants& tile_constants(WeightFormat format);
+const StreamConstants& stream_constants(WeightFormat format);
 
 // The time to add to a measured row of the GEMM alone.
 double tile_in_layer_us(const ExpertGemm::Problem& p);

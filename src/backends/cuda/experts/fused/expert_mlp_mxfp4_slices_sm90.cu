@@ -16,7 +16,7 @@ namespace {
 Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_fewtokens(r, p, d);
-  need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
+  need_format(r, {p.w, p.scales}, {DType::kE2M1}, "dequantised in registers");
   if (!r.accepted()) return r;
   const slices::Plan plan(p, d.cores);
   r.need(plan.cut.box > 0, "intermediate that fits into a cluster's shared memory", "intermediate",

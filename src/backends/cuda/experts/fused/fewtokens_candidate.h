@@ -20,7 +20,7 @@ struct FewTokensCandidate {
   static Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
     Refusal r;
     need_fewtokens(r, p, d);
-    need_type(r, "w", p.w, kData.weights, kData.why);
+    need_format(r, {p.w, p.scales}, {kData.weights}, kData.why);
     return r;
   }
   static double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {

@@ -28,7 +28,7 @@ Refusal supports(const GroupedMlp::Problem& p, const DeviceInfo& d) {
   Refusal r;
   const ExpertMlp::Problem& m = p.mlp;
   need_expert_blocks(r, GroupedMlp::up(p), d);
-  need_type(r, "w", m.w, DType::kE2M1, "decoded in registers");
+  need_format(r, {m.w, m.scales}, {DType::kE2M1}, "decoded in registers");
   need_type(r, "g", m.g, DType::kBF16, "stored 16 bytes at a time");
   need_multiple(r, "intermediate", m.intermediate, 8, "copies of 16 bytes");
   r.need(m.act == Activation::kSwiGlu || m.act == Activation::kSwiGluClamped, "act swiglu or swiglu_clamped",

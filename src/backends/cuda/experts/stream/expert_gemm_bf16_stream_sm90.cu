@@ -27,7 +27,7 @@ constexpr int64_t kShortBlocks = 4;  // the most k blocks of short sums
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_expert_blocks(r, p, d);
-  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  need_format(r, ExpertGemm::format(p), {}, "wgmma operand");
   return r;
 }
 
@@ -46,7 +46,7 @@ std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
     if (p.experts > threads || p.rows / kRowsMost + p.experts > UINT16_MAX)
       launch.order = ExpertOrder::kLong;  // more than a CTA can count at once
     out.push_back({.name = launch.name(p.w),
-                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
+                   .cost_us = stream_cost_us(stream_constants(ExpertGemm::format(p)), p, d, launch),
                    .launches = {launch.launch()}});
   };
   if (has_short_sums(p)) {

@@ -24,7 +24,7 @@ constexpr int64_t kShortOf8 = 8, kShortOf16 = 6;  // the most k blocks of short 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_expert_blocks(r, p, d);
-  need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
+  need_format(r, ExpertGemm::format(p), {DType::kE2M1}, "dequantised in registers");
   r.need(p.experts <= kListExpertsMost,
          "experts <= " + std::to_string(kListExpertsMost) + " (32 for each lane that counts)", "experts",
          p.experts);
@@ -46,7 +46,7 @@ std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   for (const int columns : kColumns) {
     const StreamLaunch launch{.columns = columns, .short_sums = has_short_sums(p, columns)};
     out.push_back({.name = launch.name(p.w),
-                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
+                   .cost_us = stream_cost_us(stream_constants(ExpertGemm::format(p)), p, d, launch),
                    .launches = {launch.launch()}});
   }
   return out;
@@ -74,6 +74,7 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
+#include "backends/cuda/experts/stream/stream_long.cuh"
 #include "backends/cuda/experts/stream/stream_short.cuh"
 
 namespace sluice::cuda {
@@ -82,66 +83,14 @@ namespace {
 static_assert(is_short<8, Mxfp4Weights>(kShortOf8) && !is_short<8, Mxfp4Weights>(kShortOf8 + 1));
 static_assert(is_short<16, Mxfp4Weights>(kShortOf16) && !is_short<16, Mxfp4Weights>(kShortOf16 + 1));
 
-constexpr int kSharedRounds = 1;  // units per CTA, at most, that its teams share at the end
-
-// In each round every team of the grid takes one unit. If few units are left over, the teams of a CTA share each of them.
-template <int N, class W>
-__device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTeams>& m, int team) {
-  const ExpertParameters& p = work.p;
-  StreamFetch<N, kListTeams, W> fetch(work, m, team);
-  if (!p.settled) tile::wait_for_previous();
-  const UnitList<N> list(p);
-  const int blocks = static_cast<int>(gridDim.x), over = list.all % (kListTeams * blocks);
-  const int alone = over <= kSharedRounds * blocks && may_share(p) ? list.all - over : list.all;
-  int index = static_cast<int>(blockIdx.x) + team * blocks;
-  bool shared = false, early = p.settled;
-#pragma unroll 1
-  while (true) {
-    if (!shared && index >= alone) shared = true, index = alone + static_cast<int>(blockIdx.x);
-    if (index >= list.all) break;
-    const auto found = list.find(index);
-    fetch.unit(found.expert, found.rows, __ldg(p.row_begin + found.expert), found.within, shared, early);
-    early = false;
-    index += shared ? blocks : kListTeams * blocks;
-  }
-  if (early) tile::wait_for_previous();
-  fetch.no_more();
-}
-
-template <int N, bool kGated>
-__global__ void __launch_bounds__(kListThreads, kListBlocksEach)
-    expert_gemm_stream(const __grid_constant__ ExpertParameters p) {
-  extern __shared__ uint8_t dynamic[];
-  auto& m = *reinterpret_cast<StreamMemory<N, kListTeams>*>(
-      dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
-  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
-  if (warp < kListTeams) m.init(warp);
-  __syncthreads();
-  const ListWork<kGated> work{p};
-  if (warp < kListTeams) {
-    fetch_all<N>(work, m, warp);
-  } else {
-    tile::wait_for_previous();
-    tile::release_next();
-    stream_multiply<N, kListTeams>(work, m, (warp - kListTeams) / 4, (warp - kListTeams) % 4);
-  }
-}
-
-template <int N, bool kGated>
-Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
-  constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
-  static_assert(kBytes <= kListSharedMost);
-  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_gemm_stream<N, kGated>, kBytes, parameters,
-                     stream);
-}
 template <int N>
 Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, bool short_sums,
                       Stream stream) {
   const ExpertParameters parameters = expert_parameters(p, a);
   if (short_sums)
     return launch_short<N, Mxfp4Weights>(expert_gemm_mxfp4_stream_sm90.name, parameters, stream);
-  return is_gated(p.act) ? enqueue_long<N, true>(parameters, stream)
-                         : enqueue_long<N, false>(parameters, stream);
+  return launch_long<N, Mxfp4Weights>(expert_gemm_mxfp4_stream_sm90.name, is_gated(p.act), parameters,
+                                      stream);
 }
 
 Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,

@@ -41,9 +41,9 @@ struct Stage {
   static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * Weights::kCodeBytes;
   // Offset of the published unit, in the first stage of a unit.
   static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;
-  static constexpr int kBytes = kUnit + 128;
+  static constexpr int kBytes = (kUnit + 128 + 127) / 128 * 128;
   static constexpr int kStages = Weights::ring_bytes(N) / kBytes;
-  static_assert(kSplitSteps % kSteps == 0 && kBytes % 128 == 0);
+  static_assert(kSplitSteps % kSteps == 0 && kUnit % 16 == 0);
 };
 
 template <int N, int kTeams, class Weights = Mxfp4Weights>
@@ -143,7 +143,7 @@ struct StreamFetch {
     const uint32_t at = ring + stage * S::kBytes, full = m.ring(team).full_of(stage);
     tile::copy_bulk_by(tile::read_once(), at + S::kCodes, codes,
                        static_cast<uint32_t>(steps * Weights::kCodeBytes), full);
-    if constexpr (Weights::kScaled)
+    if constexpr (Weights::kScaleBytes > 0)
       tile::copy_bulk_by(tile::read_once(), at + S::kScales, scales,
                          static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
@@ -175,8 +175,9 @@ struct StreamFetch {
     int k = range.begin;
     const int64_t block = static_cast<int64_t>(first_block) * p.k_blocks + k;
     const uint8_t* codes = p.w + expert * p.w_bytes + block * Weights::kCodeBytes;
-    const uint8_t* scales =
-        Weights::kScaled ? p.w_scale + expert * p.scale_bytes + block * Weights::kScaleBytes : nullptr;
+    const uint8_t* scales = Weights::kScaleBytes > 0
+                                ? p.w_scale + expert * p.scale_bytes + block * Weights::kScaleBytes
+                                : nullptr;
     if (early) {
       tile::RingPlace next = place;
 #pragma unroll 1
@@ -228,8 +229,8 @@ struct OperandsAt {
 };
 // kCount k blocks of the stage at byte offset `stage`. The operands of the next k block are loaded during the products of this one.
 template <int N, class Weights, int kCount>
-__device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const OperandsAt& at,
-                                               uint32_t stage) {
+__device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], typename Weights::Unit& unit,
+                                               const OperandsAt& at, uint32_t stage) {
   using S = Stage<N, Weights>;
   typename Weights::template Operands<N> of[2];
   const auto load = [&](int i) {
@@ -241,7 +242,7 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const Op
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (i + 1 < kCount) load(i + 1);
-    of[i % 2].multiply(d);
+    of[i % 2].multiply(d, unit);
   }
 }
 
@@ -272,12 +273,18 @@ struct LaneRows {
   __device__ __forceinline__ void load(const ExpertParameters& p, bool gated, const StreamUnit& unit,
                                        int slab) {
     const int row = slab * 16 + static_cast<int>(threadIdx.x % 32) / 4;
-    const uint8_t* tops = p.w_scale + unit.expert * p.scale_bytes + p.top_begin + unit.block * kFragmentRows;
+    const uint8_t* tops = p.w_scale + unit.expert * p.scale_bytes + p.top_begin +
+                          unit.block * kFragmentRows * (Weights::kHasFactors ? 4 : 1);
     const int64_t rows = static_cast<int64_t>(unit.expert) * (gated ? 2 * p.features : p.features);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       feature[i] = static_cast<int>(fragment_feature(gated, {unit.block, row + 8 * i}).feature);
-      top[i] = Weights::kScaled ? __ldg(tops + row + 8 * i) : 0;
+      top[i] = 0;
+      if constexpr (Weights::kHasFactors) {
+        top[i] = __ldg(reinterpret_cast<const uint32_t*>(tops) + row + 8 * i);
+      } else if constexpr (Weights::kScaled) {
+        top[i] = __ldg(tops + row + 8 * i);
+      }
       bias[i] = 0;
       if (!p.bias || feature[i] >= p.features) continue;
       const int64_t at =
@@ -288,7 +295,7 @@ struct LaneRows {
   }
   template <class Weights>
   __device__ __forceinline__ float result(const ExpertParameters& p, int i, float sum, float in) const {
-    if constexpr (Weights::kScaled) sum *= tile::row_factor(top[i]);
+    if constexpr (Weights::kScaled) sum *= Weights::factor(top[i], 0);
     return fmaf(sum, in, __uint_as_float(p.bias_f32 ? bias[i] : bias[i] << 16));
   }
   template <int N, class Weights, class Work>
@@ -332,14 +339,14 @@ struct LaneRows {
 
 // Adds the products of k blocks `k` to `k_end` to d, and releases their stages.
 template <int N, int kTeams, class Weights>
-__device__ __forceinline__ void multiply_stages(float (&d)[2][N / 8][4], const OperandsAt& at,
-                                                StreamMemory<N, kTeams, Weights>& m, int team,
-                                                tile::RingPlace& place, int& k, int k_end) {
+__device__ __forceinline__ void multiply_stages(float (&d)[2][N / 8][4], typename Weights::Unit& unit,
+                                                const OperandsAt& at, StreamMemory<N, kTeams, Weights>& m,
+                                                int team, tile::RingPlace& place, int& k, int k_end) {
   using S = Stage<N, Weights>;
 #pragma unroll 1
   for (; k + S::kSteps <= k_end; k += S::kSteps) {
     tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
-    multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
+    multiply_steps<N, Weights, S::kSteps>(d, unit, at, place.stage * S::kBytes);
     tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
     place.step(S::kStages);
   }
@@ -350,7 +357,7 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][N / 8][4], const O
       const OperandsAt step = {at.codes + i * Weights::kCodeBytes,
                                at.scales + i * Weights::kScaleBytes,
                                {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
-      multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
+      multiply_steps<N, Weights, 1>(d, unit, step, place.stage * S::kBytes);
     }
     tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
     place.step(S::kStages);
@@ -399,9 +406,11 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       if constexpr (Work::kLoadsEarly) {
         if (has_partials && k_end == range.end) partials = work.load_partials(unit, slab);
       }
-      multiply_stages(d, at, m, team, place, k, k_end);
+      [[maybe_unused]] typename Weights::Unit in_unit;
+      multiply_stages(d, in_unit, at, m, team, place, k, k_end);
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i], last[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
+      in_unit.apply(last);
       k = k_end;
       if constexpr (Work::kCuts) {
         if (partial && !has_epilogue) work.publish_partial(unit, slab, split++, last);

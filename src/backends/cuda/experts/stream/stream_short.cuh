@@ -264,7 +264,8 @@ struct ShortRows {
 template <int N, int kCount>
 __device__ __forceinline__ void multiply_split(float (&sum)[N / 2], OperandsAt& at) {
   float d[2][N / 8][4] = {};
-  multiply_steps<N, Mxfp4Weights, kCount>(d, at, 0);
+  Mxfp4Weights::Unit unit;
+  multiply_steps<N, Mxfp4Weights, kCount>(d, unit, at, 0);
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) sum[i] += d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
   at.codes += kCount * Mxfp4Weights::kCodeBytes, at.scales += kCount * Mxfp4Weights::kScaleBytes;
@@ -360,7 +361,8 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
 #pragma unroll 1
         for (uint32_t k = 0; k < x_bytes; k += k_bytes) {
           at.wait();
-          multiply_steps<N, Weights, 1>(d, {at.stage + codes_at, 0, {x_at[0] + k, x_at[1] + k}}, 0);
+          typename Weights::Unit unit;
+          multiply_steps<N, Weights, 1>(d, unit, {at.stage + codes_at, 0, {x_at[0] + k, x_at[1] + k}}, 0);
           at.release(have_loaded<Weights>(d));
         }
 #pragma unroll

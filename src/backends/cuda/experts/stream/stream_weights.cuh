@@ -1,8 +1,8 @@
 // The weight formats of stream.cuh: how a stage stores k blocks of 64 weight rows in the layout `fragments`, and how a consumer warp loads
 // one slab (16 rows) of one k block and multiplies it by N rows of x.
 #pragma once
+#include "backends/cuda/experts/codes.cuh"
 #include "backends/cuda/tile/mma.cuh"
-#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/shared.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
@@ -29,48 +29,59 @@ struct ColumnsOfX {
   }
 };
 
-struct Mxfp4Weights {
+// Codes that are decoded in registers (codes.cuh).
+template <class Codes>
+struct DecodedWeights : Codes {
   static constexpr bool kScaled = true;  // a sum is multiplied by its row's factor
-  static constexpr int kCodeBytes = static_cast<int>(kFragmentCodeBytes),
-                       kScaleBytes = static_cast<int>(kFragmentScaleBytes);  // per k block
   // k blocks per stage, and bytes of a team's ring: two CTAs of two teams, with their other shared memory, fill an SM.
-  static constexpr int steps(int n) { return n == 8 ? 4 : 2; }
+  static constexpr int steps(int n) { return (n == 8 ? 4 : 2) / (Codes::kFormat.w == DType::kE4M3 ? 2 : 1); }
   static constexpr int ring_bytes(int n) { return (n == 8 ? 105 : 88) << 9; }
 
-  // Offsets of a lane's codes and scales in a k block.
-  __device__ static __forceinline__ uint32_t codes_at(uint32_t slab, uint32_t lane) {
-    return (slab * 32 + lane) * 16;
-  }
-  __device__ static __forceinline__ uint32_t scales_at(uint32_t slab, uint32_t lane) {
-    return (slab * 8 + lane / 4) * 4;
-  }
-
-  template <int N>
-  struct Operands {
-    uint4 code;
-    uint32_t scale;
-    ColumnsOfX<N> x;
-
-    __device__ __forceinline__ void load(uint32_t codes, uint32_t scales, const uint32_t (&x_at)[2]) {
-      code = tile::load_shared(codes);
-      scale = tile::load_shared_word(scales);
-      x.load(x_at);
-    }
-    __device__ __forceinline__ void multiply(float (&d)[2][N / 8][4]) const {
-      const __nv_bfloat162 scales[2] = {tile::scale_pair<0>(scale), tile::scale_pair<1>(scale)};
-      const uint32_t words[4] = {code.x, code.y, code.z, code.w};
+  // With Codes::kRescales: the scales of a lane's two rows in the k block that was multiplied last.
+  struct Unit {
+    float scale[2] = {1, 1};
+    // Converts the sum of k blocks from that unit.
+    template <int N>
+    __device__ __forceinline__ void apply(float (&sum)[N]) const {
+      if constexpr (Codes::kRescales) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        uint32_t a[4];
-        tile::decode_fragment(a, words[j], scales[j / 2]);
-        x.multiply(d, a, j);
+        for (int i = 0; i < N; ++i) sum[i] *= scale[i % 4 / 2];
       }
     }
   };
+
+  template <int N>
+  struct Operands {
+    typename Codes::Block block;
+    ColumnsOfX<N> x;
+
+    __device__ __forceinline__ void load(uint32_t codes, uint32_t scales, const uint32_t (&x_at)[2]) {
+      block.load(codes, scales);
+      x.load(x_at);
+    }
+    __device__ __forceinline__ void multiply(float (&d)[2][N / 8][4], Unit& unit) const {
+      if constexpr (Codes::kRescales) {
+        const float factor[2] = {__uint_as_float(block.factor.x), __uint_as_float(block.factor.y)};
+        unit.scale[0] = __uint_as_float(block.scale.x), unit.scale[1] = __uint_as_float(block.scale.y);
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) d[0][n][i] *= factor[i / 2], d[1][n][i] *= factor[i / 2];
+      }
+      step<0>(d), step<1>(d), step<2>(d), step<3>(d);
+    }
+    template <int kStep>
+    __device__ __forceinline__ void step(float (&d)[2][N / 8][4]) const {
+      uint32_t a[4];
+      block.template decode<kStep>(a);
+      x.multiply(d, a, kStep);
+    }
+  };
 };
+using Mxfp4Weights = DecodedWeights<Mxfp4Codes>;
 
 struct Bf16Weights {
-  static constexpr bool kScaled = false;
+  static constexpr bool kScaled = false, kRescales = false, kHasFactors = false;
   static constexpr int kCodeBytes = static_cast<int>(2 * kFragmentBf16Elements), kScaleBytes = 0;
   static constexpr int steps(int) { return 1; }
   static constexpr int ring_bytes(int) { return 98 << 9; }
@@ -80,6 +91,13 @@ struct Bf16Weights {
     return slab * 16 * tile::kSwizzledRowBytes + tile::swizzled(lane % 16, lane / 16 * 16);
   }
   __device__ static __forceinline__ uint32_t scales_at(uint32_t, uint32_t) { return 0; }
+
+  struct Unit {
+    template <int N>
+    __device__ __forceinline__ void apply(float (&)[N]) const {}
+  };
+  // No row has a factor.
+  static __device__ __forceinline__ float factor(uint32_t, int) { return 1; }
 
   template <int N>
   struct Operands {
@@ -91,7 +109,7 @@ struct Bf16Weights {
       for (uint32_t j = 0; j < 4; ++j) tile::load_matrices(a[j], codes ^ j * 32);
       x.load(x_at);
     }
-    __device__ __forceinline__ void multiply(float (&d)[2][N / 8][4]) const {
+    __device__ __forceinline__ void multiply(float (&d)[2][N / 8][4], Unit&) const {
 #pragma unroll
       for (int j = 0; j < 4; ++j) x.multiply(d, a[j], j);
     }

@@ -2,30 +2,41 @@
 #pragma once
 #include <cstdint>
 
+#include "backends/cuda/experts/codes.cuh"
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/tile/ring.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/wgmma_registers.cuh"
 
 namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Mainloop of one tile, mxfp4: threads decode codes in registers while the tensor cores multiply the codes decoded before. Returns the
+// Mainloop of one tile, codes of a format of codes.cuh: threads decode codes in registers while the tensor cores multiply the codes decoded before. Returns the
 // last stage; the caller releases it when its products are done. A branch between k blocks would keep the compiler from moving loads and
 // decodes of one k block between the products of another. So only the last stage may have fewer k blocks.
-struct Mxfp4Blocks {
+template <class Codes_>
+struct DecodedBlocks {
+  using Codes = Codes_;
+  static constexpr bool kDecodes = true;
+  static constexpr int kCodeBytes = Codes::kCodeBytes, kScaleBytes = Codes::kScaleBytes;  // per k block
+  // What the epilogue applies to sums: with Codes::kRescales the scales of the last k block, of a thread's row and the row 8 below.
+  template <class C>
+  struct Scales {
+    float of[C::kBlocks][2];
+  };
+
   template <int N, class C>
   static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2], int k_blocks,
-                                                      TileRing<C>& ring) {
+                                                      TileRing<C>& ring, Scales<C>& scales_of) {
     const int tid = static_cast<int>(threadIdx.x % 128),
               group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const int warp = tid / 32, lane = tid % 32;
     const auto stages = static_cast<uint32_t>(ring.at.stages);
-    uint32_t words = C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + tid * 16;
+    uint32_t words =
+        C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + Codes::codes_at(warp, lane);
     uint32_t scales =
-        C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + (warp * 8 + lane / 4) * 4;
+        C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + Codes::scales_at(warp, lane);
     asm volatile("" : "+r"(words), "+r"(scales));  // otherwise recomputed in each stage
     uint32_t previous = 0;                         // the previous stage
     int left = k_blocks;
@@ -33,7 +44,7 @@ struct Mxfp4Blocks {
     for (; left >= C::kSteps; left -= C::kSteps) {
       const uint32_t stage = wait_full(ring);
       multiply_steps<C::kSteps, N>(d, ring, {stage + words, stage + scales, tile::describe_tile(stage)},
-                                   previous, left < k_blocks);
+                                   previous, left < k_blocks, scales_of);
       previous = ring.place.stage;
       ring.place.step(stages);
     }
@@ -43,7 +54,7 @@ struct Mxfp4Blocks {
     bool releases = left < k_blocks;
 #pragma unroll 1
     for (; left > 0; --left, releases = false) {
-      multiply_steps<1, N>(d, ring, step, previous, releases);
+      multiply_steps<1, N>(d, ring, step, previous, releases, scales_of);
       step.words += C::kBlockBytes, step.scales += C::kScaleBytes, step.x += C::kXBytes / tile::kDescribed;
     }
     previous = ring.place.stage;
@@ -70,7 +81,8 @@ struct Mxfp4Blocks {
   template <int kSteps, int N, class C>
   static __device__ __forceinline__ void multiply_steps(float (&d)[C::kBlocks][N / 2],
                                                         const TileRing<C>& ring, const Step& first,
-                                                        uint32_t previous, bool releases) {
+                                                        uint32_t previous, bool releases,
+                                                        Scales<C>& scales_of) {
     // With two row blocks, a wgmma group is two of the four k16 steps, decoded while the previous group is in flight: the
     // fewest waits that leave ptxas enough registers. With one row block, a group is one step, and two groups are in flight.
     constexpr bool kTwoInFlight = C::kBlocks == 1;
@@ -78,33 +90,35 @@ struct Mxfp4Blocks {
     uint32_t a[2][kEach][C::kBlocks][4];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint4 code[C::kBlocks];
-      uint32_t scale[C::kBlocks];
+      typename Codes::Block block[C::kBlocks];
 #pragma unroll
-      for (int b = 0; b < C::kBlocks; ++b) {
-        code[b] = tile::load_shared(first.words + (b * C::kSteps + step) * C::kBlockBytes);
-        scale[b] = tile::load_shared_word(first.scales + (b * C::kSteps + step) * C::kScaleBytes);
-      }
+      for (int b = 0; b < C::kBlocks; ++b)
+        block[b].load(first.words + (b * C::kSteps + step) * C::kBlockBytes,
+                      first.scales + (b * C::kSteps + step) * C::kScaleBytes);
       const uint64_t x = first.x + step * (C::kXBytes / tile::kDescribed);
 #pragma unroll
       for (int batch = step * kGroupsOfStep; batch < (step + 1) * kGroupsOfStep; ++batch) {
         const int begin = batch % kGroupsOfStep * kEach;
+        const bool rescales = Codes::kRescales && begin == 0;
         const auto wait = [&] {
-          if (batch == 0 || !kTwoInFlight) {
+          if (batch == 0 || rescales || !kTwoInFlight) {
             tile::wait_groups<0>();
           } else {
             tile::wait_groups<1>();
           }
           if (batch == 0) ring.release(previous, releases);
+          if (rescales) rescale<N, C>(d, block, scales_of);
         };
         if (kTwoInFlight) wait();
 #pragma unroll
         for (int j = begin; j < begin + kEach; ++j)
 #pragma unroll
           for (int b = 0; b < C::kBlocks; ++b) {
-            const uint32_t word = j == 0 ? code[b].x : j == 1 ? code[b].y : j == 2 ? code[b].z : code[b].w;
-            tile::decode_fragment(a[batch % 2][j - begin][b], word,
-                                  j < 2 ? tile::scale_pair<0>(scale[b]) : tile::scale_pair<1>(scale[b]));
+            uint32_t(&to)[4] = a[batch % 2][j - begin][b];
+            if (j == 0) block[b].template decode<0>(to);
+            if (j == 1) block[b].template decode<1>(to);
+            if (j == 2) block[b].template decode<2>(to);
+            if (j == 3) block[b].template decode<3>(to);
           }
         if (!kTwoInFlight) wait();
         tile::fence_operands();
@@ -117,10 +131,33 @@ struct Mxfp4Blocks {
       }
     }
   }
+
+  // Brings the sums of all k blocks before this one into its unit. No product is in flight.
+  template <int N, class C>
+  static __device__ __forceinline__ void rescale(float (&d)[C::kBlocks][N / 2],
+                                                 const typename Codes::Block (&block)[C::kBlocks],
+                                                 Scales<C>& scales_of) {
+    if constexpr (Codes::kRescales) {
+#pragma unroll
+      for (int b = 0; b < C::kBlocks; ++b) {
+        tile::hold(d[b]);
+        const float factor[2] = {__uint_as_float(block[b].factor.x), __uint_as_float(block[b].factor.y)};
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) d[b][i] *= factor[i % 4 / 2];
+        scales_of.of[b][0] = __uint_as_float(block[b].scale.x),
+        scales_of.of[b][1] = __uint_as_float(block[b].scale.y);
+      }
+    }
+  }
 };
+
+using Mxfp4Blocks = DecodedBlocks<Mxfp4Codes>;
 
 // Mainloop of one tile, bf16: the products of a k block wait only for the previous products. d: sums of at least N rows.
 struct Bf16Blocks {
+  static constexpr bool kDecodes = false;
+  static constexpr int kCodeBytes = static_cast<int>(fragment_code_bytes(DType::kBF16)), kScaleBytes = 0;
+
   template <int N, class C, int kSums>
   static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][kSums], int k_blocks,
                                                       TileRing<C>& ring) {

@@ -4,9 +4,9 @@
 // are applied in registers. Then the bf16 results are transposed in squares of 8 features x 8 columns. In the common case they pass
 // through shared memory, from where the warpgroup writes row segments of y; otherwise the transpose is within the warp.
 #pragma once
+#include "backends/cuda/experts/codes.cuh"
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/tile/activation.cuh"
-#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/vector.cuh"
 
 namespace sluice::cuda {
@@ -178,7 +178,7 @@ __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int exp
 // Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. Registers do not work: ptxas moves
 // some of them before the mainloop and waits for memory there, which costs 1500 to 3000 clocks per tile. Four lanes share two rows, and
 // each copies 4 of the 16 bytes that both rows need. A row block that does not exist reads the values of the last one.
-template <int kBlocks, bool kGated>
+template <int kBlocks, bool kGated, class Codes = Mxfp4Codes>
 struct EpilogueRowsAhead {
   static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // per warpgroup
 
@@ -186,7 +186,7 @@ struct EpilogueRowsAhead {
 
   // shared: kBytes of this warpgroup, aligned to 16.
   __device__ __forceinline__ explicit EpilogueRowsAhead(uint32_t shared) : to(shared) {}
-  // Issues the copies. tops: the largest scales of the expert's rows.
+  // Issues the copies. tops: the largest scales or the factors of the expert's rows.
   __device__ __forceinline__ void ask(const ExpertParameters& p, int expert, int first_block,
                                       const uint8_t* tops) const {
     const int row = row_of_lane();
@@ -194,7 +194,7 @@ struct EpilogueRowsAhead {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const int block = min(first_block + b, p.row_blocks - 1);
-      const uint8_t* from = tops + block * kFragmentRows + row + 8 * below;
+      const uint8_t* from = tops + (block * kFragmentRows + row + 8 * below) * (Codes::kHasFactors ? 4 : 1);
       int bytes = 4;
       if (word >= 2) {
         const int64_t at = bias_index<kGated>(p, expert, feature_of(block, row, below), below);
@@ -224,7 +224,7 @@ struct EpilogueRowsAhead {
             static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p.bias) / 2) +
             static_cast<uint32_t>(bias_index<kGated>(p, expert, feature_of(first_block + b, row, i), i == 1));
         const uint32_t half = at % 2 ? biases[i] & 0xffff0000u : biases[i] << 16;
-        rows[b].factor[i] = tile::row_factor(tops[i] >> (row % 4 * 8) & 0xff);
+        rows[b].factor[i] = Codes::factor(tops[i], row % 4);
         rows[b].bias[i] = __uint_as_float(p.bias_f32 ? biases[i] : half);
       }
     }

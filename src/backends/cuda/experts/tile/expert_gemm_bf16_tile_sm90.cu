@@ -13,7 +13,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr TileKernelData kData = {
-    .name = "cuda.expert_gemm.bf16_tile_sm90", .weights = DType::kBF16, .why = "wgmma operand"};
+    .name = "cuda.expert_gemm.bf16_tile_sm90", .weights = {}, .why = "wgmma operand"};
 
 }  // namespace
 

@@ -18,7 +18,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr TileKernelData kData = {
-    .name = "cuda.expert_gemm.mxfp4_tile_sm90", .weights = DType::kE2M1, .why = "decoded in registers"};
+    .name = "cuda.expert_gemm.mxfp4_tile_sm90", .weights = {DType::kE2M1}, .why = "decoded in registers"};
 
 }  // namespace
 

@@ -6,13 +6,24 @@ namespace sluice::cuda {
 namespace {
 
 using Launcher = Status (*)(const TileCall&);
-template <DType kWeights, int... kRow>
+template <WeightFormat kFormat, int... kRow>
 constexpr auto launchers(std::integer_sequence<int, kRow...>) {
-  return std::array<Launcher, sizeof...(kRow)>{launch_tile<kWeights, kRow>...};
+  return std::array<Launcher, sizeof...(kRow)>{launch_tile<kFormat, kRow>...};
 }
-template <DType kWeights>
+template <WeightFormat kFormat>
 constexpr auto kLaunchers =
-    launchers<kWeights>(std::make_integer_sequence<int, static_cast<int>(tile_kernels(kWeights).size())>());
+    launchers<kFormat>(std::make_integer_sequence<int, static_cast<int>(tile_kernels(kFormat).size())>());
+
+Launcher launcher_of(WeightFormat f, size_t row) {
+  using S = WeightScales;
+  if (!f.scaled()) return kLaunchers<WeightFormat{}>[row];
+  if (f.w == DType::kE2M1)
+    return f.scales == S::kMx ? kLaunchers<WeightFormat{DType::kE2M1}>[row]
+                              : kLaunchers<WeightFormat{DType::kE2M1, S::kNv}>[row];
+  return f.scales == S::kMx       ? kLaunchers<WeightFormat{DType::kE4M3}>[row]
+         : f.scales == S::kBlocks ? kLaunchers<WeightFormat{DType::kE4M3, S::kBlocks}>[row]
+                                  : kLaunchers<WeightFormat{DType::kE4M3, S::kRows}>[row];
+}
 
 }  // namespace
 
@@ -30,8 +41,7 @@ Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
       continue;
     }
     const auto row = static_cast<size_t>(launch.kernel);
-    const Launcher run = p.w == DType::kE2M1 ? kLaunchers<DType::kE2M1>[row] : kLaunchers<DType::kBF16>[row];
-    SLUICE_TRY(run({name, p, args, stream, launch, w.data}));
+    SLUICE_TRY(launcher_of(ExpertGemm::format(p), row)({name, p, args, stream, launch, w.data}));
   }
   return {};
 }

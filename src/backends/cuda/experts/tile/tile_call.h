@@ -17,8 +17,8 @@ struct TileCall {
   void* ordered;  // workspace for ordered rows of tokens, ordered_bytes()
 };
 
-// Launches kernel kRow of tile_kernels(kWeights). Each is compiled in one of experts/tile/tiles_*.cu.
-template <DType kWeights, int kRow>
+// Launches kernel kRow of tile_kernels(kFormat). Each is compiled in one of experts/tile/tiles_*.cu.
+template <WeightFormat kFormat, int kRow>
 Status launch_tile(const TileCall& call);
 
 // Enqueues the launches of a configuration from tile_configs().

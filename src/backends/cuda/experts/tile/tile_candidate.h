@@ -7,7 +7,7 @@ namespace sluice::cuda {
 
 struct TileKernelData {
   std::string_view name;
-  DType weights;
+  WeightFormat weights;
   std::string_view why;  // why no other type of weights: the end of the refusal
 };
 
@@ -16,7 +16,7 @@ struct TileCandidate {
   static Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
     Refusal r;
     need_expert_blocks(r, p, d);
-    need_type(r, "w", p.w, kData.weights, kData.why);
+    need_format(r, ExpertGemm::format(p), kData.weights, kData.why);
     return r;
   }
   static Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,

@@ -58,14 +58,19 @@ constexpr Ladder kPairsInOrder[] = {{{-160}}, {{80, -160}, 1}, {{80, -192, -160}
 constexpr Ladder kPairsOfTokens[] = {
     {{-160}}, {{-112, -160}, 1}, {{48, -112, -160}, 2}, {{48, -112, -192, -160}, 3, kAll}};
 
+// Of the formats that have the kernels of kDecodedTiles.
+constexpr Ladder kDecodedSingles[] = {
+    {{64}}, {{112}}, {{160}}, {{64, 112}, 1}, {{64, 160}, 1}, {{64, 112, 160}, 1}, {{112, 160}, 1}};
+constexpr Ladder kDecodedPairs[] = {{{-160}}, {{64, -160}, 1}, {{112, -160}, 1}, {{64, 112, -160}, 2}};
+
 // The row of tile_kernels() for tile_n `n` and this source of rows, or -1 if none was compiled.
-int kernel_of(DType w, int n, Rows rows, bool first) {
+int kernel_of(WeightFormat f, int n, Rows rows, bool first) {
   const bool pair = n < 0;
   const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
                     : rows == Rows::kThreads || !pair                  ? XSource::kThreads
                     : rows == Rows::kGathered && first                 ? XSource::kGathered
                                                                        : XSource::kRowBoxes;
-  const auto kernels = tile_kernels(w);
+  const auto kernels = tile_kernels(f);
   for (size_t i = 0; i < kernels.size(); ++i)
     if (kernels[i].n_most == std::abs(n) && (kernels[i].ctas() == 2) == pair && kernels[i].x == x)
       return static_cast<int>(i);
@@ -84,7 +89,7 @@ double mean_rows(const ExpertGemm::Problem& p) {
 
 // kByWidth needs one thread of a CTA per expert, and tiles that a CTA can count in 16 bits.
 ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
-  const int64_t threads = p.w == DType::kE2M1 ? 512 : 384;
+  const int64_t threads = p.w != DType::kBF16 ? 512 : 384;
   if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
   // With few tiles per SM their order matters. With many mxfp4 tiles, memory traffic and products mix better in the given order.
   constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
@@ -108,9 +113,10 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   std::vector<TileLaunch> steps(static_cast<size_t>(count));
   int next = 1;  // the fewest rows that no kernel serves yet
   for (int i = 0; i < count; ++i) {
-    const int kernel = kernel_of(p.w, ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
+    const int kernel =
+        kernel_of(ExpertGemm::format(p), ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
     if (kernel < 0) return {};
-    const TileKernel& k = tile_kernels(p.w)[static_cast<size_t>(kernel)];
+    const TileKernel& k = tile_kernels(ExpertGemm::format(p))[static_cast<size_t>(kernel)];
     double most = k.n_most;
     if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
@@ -130,8 +136,8 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   }
   std::vector<TileLaunch> out;
   if (rows == Rows::kOrdered) out.push_back({.kernel = TileLaunch::kOrderRows});
-  const TileKernel& first =
-      tile_kernels(p.w)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
+  const TileKernel& first = tile_kernels(
+      ExpertGemm::format(p))[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
   const ExpertOrder order = order_of(p, first, mean, tiles_of(p, first, mean));
   int index = 0;
   const auto add = [&](int i) {
@@ -149,8 +155,8 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
 // The conditions under which CTA pairs can gather: shared memory has room for the lists of experts, one warp covers all of k at
 // once, and a published tile has room for its list position beside its rows.
 void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
-  const bool fp4 = p.w == DType::kE2M1;
-  const int64_t experts = fp4 ? 512 : 256, width = fp4 ? 10240 : 16384;
+  const bool decodes = p.w != DType::kBF16;
+  const int64_t experts = decodes ? 512 : 256, width = decodes ? 10240 : 16384;
   constexpr int64_t kTilesMost = 1 << 22;
   // Measured: relative to the tiles after it, a gather takes about 375 / weight rows of the time.
   constexpr int64_t kWeightRows = 1024;
@@ -184,8 +190,8 @@ class Lister {
   Lister(const ExpertGemm::Problem& problem, const DeviceInfo& device)
       : p_(problem),
         d_(device),
-        uniform_(tile_constants(problem.w), problem, uniform_profile(problem)),
-        zipf_(tile_constants(problem.w), problem, zipf_profile(problem)) {}
+        uniform_(tile_constants(ExpertGemm::format(problem)), problem, uniform_profile(problem)),
+        zipf_(tile_constants(ExpertGemm::format(problem)), problem, zipf_profile(problem)) {}
 
   void add(const Ladder& ladder, Rows rows) {
     if (applies(p_, rows)) add(launches_of(p_, d_, ladder, rows), rows, {});
@@ -195,7 +201,7 @@ class Lister {
     if (!applies(p_, rows)) return;
     std::vector<TileLaunch> launches;
     if (rows == Rows::kOrdered) launches.push_back({.kernel = TileLaunch::kOrderRows});
-    const TileKernel& k = tile_kernels(p_.w)[static_cast<size_t>(kernel)];
+    const TileKernel& k = tile_kernels(ExpertGemm::format(p_))[static_cast<size_t>(kernel)];
     const ExpertOrder order = order_of(p_, k, 0, 0);
     launches.push_back({.kernel = kernel, .order = order});
     add(std::move(launches), rows, more);
@@ -210,7 +216,7 @@ class Lister {
     for (const TileLaunch& launch : launches) {
       one.launches.push_back(launch.launch());
       if (launch.kernel < 0) continue;
-      const TileKernel& k = tile_kernels(p_.w)[static_cast<size_t>(launch.kernel)];
+      const TileKernel& k = tile_kernels(ExpertGemm::format(p_))[static_cast<size_t>(launch.kernel)];
       gathers |= k.x == XSource::kGathered;
       one.name += (one.name.empty() ? "" : "+") + tile_name(k);
     }
@@ -236,7 +242,15 @@ class Lister {
 
 std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Lister list(p, d);
-  if (p.w == DType::kE2M1) {
+  const WeightFormat f = ExpertGemm::format(p);
+  if (f.scaled() && f != WeightFormat{DType::kE2M1}) {
+    for (const Ladder& ladder : kDecodedSingles) list.add(ladder, Rows::kThreads);
+    for (const Ladder& ladder : kDecodedPairs) list.add(ladder, Rows::kBoxes);
+    // Rows in order have pairs alone: every single kernel copies rows by threads.
+    for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered}) list.add(kDecodedPairs[0], rows);
+    return list.take();
+  }
+  if (f.scaled()) {
     for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered, Rows::kThreads})
       for (const Ladder& ladder : kSingles) list.add(ladder, rows);
     for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered})
@@ -277,7 +291,7 @@ ExpertOrder expert_order(const ExpertGemm::Problem& p, const TileKernel& k) {
 std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& of) {
   const TileLaunch launch = TileLaunch::of(of);
   if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens brought into order";
-  const TileKernel& k = tile_kernels(p.w)[static_cast<size_t>(launch.kernel)];
+  const TileKernel& k = tile_kernels(ExpertGemm::format(p))[static_cast<size_t>(launch.kernel)];
   constexpr std::string_view kRows[] = {"rows of x in order",
                                         "rows of tokens brought into order by the CTA pairs",
                                         "a TMA box for each row of x", "rows of x by producer threads"};

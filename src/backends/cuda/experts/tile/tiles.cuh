@@ -39,9 +39,6 @@
 
 namespace sluice::cuda {
 
-struct Mxfp4Blocks;
-struct Bf16Blocks;
-
 // A bf16 block in the layout `fragments` is already a tile as wgmma's descriptor reads it.
 constexpr bool bf16_blocks_are_swizzled() {
   for (int64_t row = 0; row < kFragmentRows; ++row)
@@ -57,12 +54,12 @@ static_assert(bf16_blocks_are_swizzled());
 template <class Weights_, TileKernel kOf, int kResident_ = 1>
 struct ExpertTiles {
   using Weights = Weights_;
-  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>;
+  static constexpr bool kDecodes = Weights::kDecodes;  // codes in registers
   static constexpr XSource kRows = kOf.x;
   static constexpr bool kSharesX = kOf.shares == PairShares::kRowsOfX,
                         kSharesWeights = kOf.shares == PairShares::kWeights, kPair = kOf.ctas() == 2;
-  static constexpr int kCtas = kOf.ctas();                              // per tile
-  static constexpr int kGroups = kMxfp4 ? 3 : kOf.tile_m > 64 ? 2 : 1;  // consumer warpgroups
+  static constexpr int kCtas = kOf.ctas();                                // per tile
+  static constexpr int kGroups = kDecodes ? 3 : kOf.tile_m > 64 ? 2 : 1;  // consumer warpgroups
   static constexpr int kBlocks =
       kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks per warpgroup
   // tile_n, which wgmma calls N: there is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas serialises wgmma in a kernel
@@ -84,23 +81,21 @@ struct ExpertTiles {
                 "a TMA box a row is too slow for all rows of a CTA");
   // Row blocks of a CTA and of a tile; then the layout of a stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = (kSharesX ? 2 : 1) * kRowBlocks;
-  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // the most parts of a cut tail tile
-  static constexpr int kBlockBytes =
-      static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
-  static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
+  static constexpr int kCuts = kDecodes ? kGroups : 1;  // the most parts of a cut tail tile
+  static constexpr int kBlockBytes = Weights::kCodeBytes, kScaleBytes = Weights::kScaleBytes;
   static_assert(!kSharesWeights || kScaleBytes == 0, "scales are copied to one CTA");
   static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // per k block
   static constexpr int kWeights = kSteps * kXBytes;                 // offset in the stage
   static constexpr int kScales = kWeights + kRowBlocks * kSteps * kBlockBytes;
   static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
   // wgmma reads tiles with the swizzle of swizzle.cuh, so they start at multiples of 1024.
-  static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
+  static_assert(kXBytes % 1024 == 0 && (kDecodes || kBlockBytes % 1024 == 0));
   // Staging of a warpgroup's rows of y. bf16 pairs have enough shared memory for it, so one epilogue serves all tile_n, and
   // only wgmma reads a stage. The other kernels stage y in their last stage.
-  static constexpr int kStagedBytes = kMxfp4 || !kPair ? 0 : kBlocks == 1 && !kGathers ? 8192 : 4096;
+  static constexpr int kStagedBytes = kDecodes || !kPair ? 0 : kBlocks == 1 && !kGathers ? 8192 : 4096;
   static constexpr bool kReleasedByLanes = kStagedBytes == 0;
   // Shared memory of epilogues: that staging, or the row scales and biases of a tile (EpilogueRowsAhead), for all warpgroups.
-  static constexpr int kEpilogueBytes = kMxfp4 ? kRowBlocks * 512 : kGroups * kStagedBytes;
+  static constexpr int kEpilogueBytes = kDecodes ? kRowBlocks * 512 : kGroups * kStagedBytes;
   // Heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
   static constexpr int kHeights = (kTileN - kLeastN) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
   static_assert((kTileN - kLeastN) % kStepN == 0 && kLeastN % 8 == 0 && kStepN % 8 == 0);
@@ -112,20 +107,20 @@ struct ExpertTiles {
   static constexpr int kEmptyArrivals = kGroups * (kReleasedByLanes ? 128 + (kPair ? 4 : 0) : 8);
   // Per gather warp: rows in flight, the most k blocks of each row, and items that it publishes together.
   static constexpr int kGatherRows = kSharesWeights ? 4 : 8,
-                       kGatherBlocks = kMxfp4           ? 5
+                       kGatherBlocks = kDecodes         ? 5
                                        : kSharesWeights ? 8
                                                         : 12,
-                       kGatherBatch = kMxfp4 ? 2 : 4;
+                       kGatherBatch = kDecodes ? 2 : 4;
   static constexpr int kGatherRowBytes = kGatherBlocks * tile::kSwizzledRowBytes;
   static constexpr int kGatherBytes = kGathers ? kGatherRows * kGatherRowBytes : 0;
   // setmaxnreg redistributes the CTA's registers between producer and consumer warps.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = kGathers || (kPair && !kBoxes)     ? 56
-                                            : kPair && !kMxfp4 && !kWholeBoxes ? 40
-                                            : kPair                            ? 32
-                                            : kWholeBoxes                      ? 24
-                                            : kTileN > 128                     ? 48
-                                                                               : 40;
+  static constexpr int kProducerRegisters = kGathers || (kPair && !kBoxes)       ? 56
+                                            : kPair && !kDecodes && !kWholeBoxes ? 40
+                                            : kPair                              ? 32
+                                            : kWholeBoxes                        ? 24
+                                            : kTileN > 128                       ? 48
+                                                                                 : 40;
   static constexpr int kConsumerRegisters =
       std::min(240, (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8);
 };
@@ -177,25 +172,56 @@ __device__ __forceinline__ uint32_t staging_in_stage(const TileRing<C>& ring, ui
          group * C::kBlocks * C::kSteps * C::kBlockBytes;
 }
 
+// The scales that multiply() leaves for the epilogue, and the codes of a tile kernel; of bf16 weights neither exists.
+template <class C>
+struct NoScales {};
+template <class C, bool = C::kDecodes>
+struct OfWeights {
+  using Scales = NoScales<C>;
+  using Codes = Mxfp4Codes;
+};
+template <class C>
+struct OfWeights<C, true> {
+  using Scales = typename C::Weights::template Scales<C>;
+  using Codes = typename C::Weights::Codes;
+};
+template <class C>
+using ScalesOf = typename OfWeights<C>::Scales;
+template <class C>
+using CodesOfTiles = typename OfWeights<C>::Codes;
+
 // Multiplies one tile (N >= its rows) and writes its rows of y.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
                                               TileRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
   const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
-  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // largest scales, for e2m1
+  const uint8_t* tops =
+      p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // largest scales or factors of the rows
   // The loads start here, so that the epilogue does not wait for them.
-  using Ahead = EpilogueRowsAhead<C::kBlocks, kGated>;
-  static_assert(!C::kMxfp4 || C::kGroups * Ahead::kBytes == C::kEpilogueBytes);
+  using Ahead = EpilogueRowsAhead<C::kBlocks, kGated, CodesOfTiles<C>>;
+  static_assert(!C::kDecodes || C::kGroups * Ahead::kBytes == C::kEpilogueBytes);
   const Ahead ahead(ring.base + ring.at.epilogue + group * Ahead::kBytes);
-  if constexpr (C::kMxfp4) ahead.ask(p, t.expert, first_block, tops);
+  if constexpr (C::kDecodes) ahead.ask(p, t.expert, first_block, tops);
   float d[C::kBlocks][N / 2];
   set_zero(d);
-  const uint32_t last = C::Weights::template multiply<N>(d, p.k_blocks, ring);
+  uint32_t last;
+  [[maybe_unused]] ScalesOf<C> scales;
+  if constexpr (C::kDecodes) {
+    last = C::Weights::template multiply<N>(d, p.k_blocks, ring, scales);
+  } else {
+    last = C::Weights::template multiply<N>(d, p.k_blocks, ring);
+  }
   wait_for_sums(d);
   EpilogueRows<kGated> epilogue[C::kBlocks];
-  if constexpr (C::kMxfp4) {
+  if constexpr (C::kDecodes) {
     ahead.get(epilogue, p, t.expert, first_block);
+    if constexpr (C::Weights::Codes::kRescales) {
+#pragma unroll
+      for (int b = 0; b < C::kBlocks; ++b)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) epilogue[b].factor[i] *= scales.of[b][i];
+    }
   } else {
     read_rows(epilogue, p, t.expert, first_block, warp);
   }
@@ -409,10 +435,34 @@ Status launch_tiles(const TileCall& call) {
   return launch(call.name, kernel, how, call.stream, parameters, at, x, gather);
 }
 
-template <DType kWeights, int kRow>
+template <WeightFormat kFormat>
+struct BlocksOf {
+  using Type = Bf16Blocks;
+};
+template <>
+struct BlocksOf<Mxfp4Codes::kFormat> {
+  using Type = Mxfp4Blocks;
+};
+template <>
+struct BlocksOf<Nvfp4Codes::kFormat> {
+  using Type = DecodedBlocks<Nvfp4Codes>;
+};
+template <>
+struct BlocksOf<Mxfp8Codes::kFormat> {
+  using Type = DecodedBlocks<Mxfp8Codes>;
+};
+template <>
+struct BlocksOf<Fp8RowCodes::kFormat> {
+  using Type = DecodedBlocks<Fp8RowCodes>;
+};
+template <>
+struct BlocksOf<Fp8BlockCodes::kFormat> {
+  using Type = DecodedBlocks<Fp8BlockCodes>;
+};
+
+template <WeightFormat kFormat, int kRow>
 Status launch_tile(const TileCall& call) {
-  using Weights = std::conditional_t<kWeights == DType::kE2M1, Mxfp4Blocks, Bf16Blocks>;
-  return launch_tiles<ExpertTiles<Weights, tile_kernels(kWeights)[kRow]>>(call);
+  return launch_tiles<ExpertTiles<typename BlocksOf<kFormat>::Type, tile_kernels(kFormat)[kRow]>>(call);
 }
 
 #endif

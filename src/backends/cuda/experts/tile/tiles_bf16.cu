@@ -4,10 +4,10 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kBF16, 0>(const TileCall&);
-template Status launch_tile<DType::kBF16, 1>(const TileCall&);
-template Status launch_tile<DType::kBF16, 2>(const TileCall&);
-template Status launch_tile<DType::kBF16, 3>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 0>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 1>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 2>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 3>(const TileCall&);
 
 }  // namespace sluice::cuda
 

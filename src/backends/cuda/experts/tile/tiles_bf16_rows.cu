@@ -4,9 +4,9 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kBF16, 4>(const TileCall&);
-template Status launch_tile<DType::kBF16, 5>(const TileCall&);
-template Status launch_tile<DType::kBF16, 6>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 4>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 5>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 6>(const TileCall&);
 
 }  // namespace sluice::cuda
 

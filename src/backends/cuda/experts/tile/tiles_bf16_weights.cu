@@ -4,10 +4,10 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kBF16, 7>(const TileCall&);
-template Status launch_tile<DType::kBF16, 8>(const TileCall&);
-template Status launch_tile<DType::kBF16, 9>(const TileCall&);
-template Status launch_tile<DType::kBF16, 10>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 7>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 8>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 9>(const TileCall&);
+template Status launch_tile<WeightFormat{}, 10>(const TileCall&);
 
 }  // namespace sluice::cuda
 

@@ -4,11 +4,11 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kE2M1, 4>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 5>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 6>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 7>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 8>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 4>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 5>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 6>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 7>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 8>(const TileCall&);
 
 }  // namespace sluice::cuda
 

@@ -4,10 +4,10 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kE2M1, 0>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 1>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 2>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 3>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 0>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 1>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 2>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 3>(const TileCall&);
 
 }  // namespace sluice::cuda
 

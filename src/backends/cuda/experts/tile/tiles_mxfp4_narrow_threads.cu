@@ -4,10 +4,10 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kE2M1, 11>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 12>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 13>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 14>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 11>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 12>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 13>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 14>(const TileCall&);
 
 }  // namespace sluice::cuda
 

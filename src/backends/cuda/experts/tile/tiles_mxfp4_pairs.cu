@@ -4,12 +4,12 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kE2M1, 9>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 10>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 19>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 20>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 21>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 22>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 9>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 10>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 19>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 20>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 21>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 22>(const TileCall&);
 
 }  // namespace sluice::cuda
 

@@ -4,10 +4,10 @@
 
 namespace sluice::cuda {
 
-template Status launch_tile<DType::kE2M1, 15>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 16>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 17>(const TileCall&);
-template Status launch_tile<DType::kE2M1, 18>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 15>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 16>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 17>(const TileCall&);
+template Status launch_tile<WeightFormat{DType::kE2M1}, 18>(const TileCall&);
 
 }  // namespace sluice::cuda
 

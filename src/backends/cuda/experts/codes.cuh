@@ -1,0 +1,129 @@
+// The weight formats that kernels decode in registers: what a thread of a warpgroup loads for one k block of 64 weight rows in the layout
+// `fragments`, and how it makes tensor core operands of it. A type for each format; both the tile and the stream kernels use them.
+#pragma once
+#include "backends/cuda/tile/e4m3_fragments.cuh"
+#include "backends/cuda/tile/mxfp4.cuh"
+#include "backends/cuda/tile/shared.cuh"
+#include "ops/fragment_layout.h"
+
+namespace sluice::cuda {
+
+// The sizes that a format's types share.
+template <DType kW, WeightScales kS>
+struct CodesOf {
+  static constexpr WeightFormat kFormat{kW, kS};
+  static constexpr int kCodeBytes = static_cast<int>(fragment_code_bytes(kW)),
+                       kScaleBytes = static_cast<int>(fragment_scale_bytes(kFormat));  // per k block
+  // Whether a row's sum is multiplied by an f32 from memory; otherwise by a power of two, from its largest scale.
+  static constexpr bool kHasFactors = kS != WeightScales::kMx;
+  // Whether the sums are multiplied by a factor before the products of each k block, and by a scale in the end.
+  static constexpr bool kRescales = kS == WeightScales::kBlocks;
+
+  // Offsets of a thread's codes and scales in a k block: slab s of 16 rows, and the thread's lane.
+  static __device__ __forceinline__ uint32_t codes_at(uint32_t slab, uint32_t lane) {
+    return (slab * 32 + lane) * 16;
+  }
+  static __device__ __forceinline__ uint32_t scales_at(uint32_t slab, uint32_t lane) {
+    if constexpr (kRescales) return slab / 2 * 8;
+    return (slab * 8 + lane / 4) * (kScaleBytes / 32);
+  }
+  // The factor of a row's sum: `word` holds an f32, or four largest scales, of which this is the `byte`th.
+  static __device__ __forceinline__ float factor(uint32_t word, int byte) {
+    if constexpr (kHasFactors) return __uint_as_float(word);
+    const uint32_t top = word >> (byte * 8) & 0xff;
+    return kW == DType::kE4M3 ? tile::row_factor8(top) : tile::row_factor(top);
+  }
+};
+
+// Sixteen bytes of codes are four steps of e2m1.
+struct CodeWords4 {
+  uint4 words;
+  __device__ __forceinline__ void load(uint32_t at) { words = tile::load_shared(at); }
+  template <int kStep>
+  __device__ __forceinline__ uint32_t word() const {
+    return kStep == 0 ? words.x : kStep == 1 ? words.y : kStep == 2 ? words.z : words.w;
+  }
+};
+// Twice sixteen bytes are four steps of e4m3, two words each.
+struct CodeWords8 {
+  uint4 words[2];
+  __device__ __forceinline__ void load(uint32_t at) {
+    words[0] = tile::load_shared(at);
+    words[1] = tile::load_shared(at + kFragmentThreads * 16);
+  }
+  template <int kStep>
+  __device__ __forceinline__ void decode(uint32_t (&a)[4], __nv_bfloat162 scale) const {
+    const uint4& two = words[kStep / 2];
+    tile::decode_fragment8(a, kStep % 2 == 0 ? two.x : two.z, kStep % 2 == 0 ? two.y : two.w, scale);
+  }
+};
+
+struct Mxfp4Codes : CodesOf<DType::kE2M1, WeightScales::kMx> {
+  struct Block {
+    CodeWords4 codes;
+    uint32_t scale;
+    __device__ __forceinline__ void load(uint32_t codes_at, uint32_t scales_at) {
+      codes.load(codes_at), scale = tile::load_shared_word(scales_at);
+    }
+    template <int kStep>
+    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
+      tile::decode_fragment(a, codes.word<kStep>(), tile::scale_pair<kStep / 2>(scale));
+    }
+  };
+};
+
+struct Nvfp4Codes : CodesOf<DType::kE2M1, WeightScales::kNv> {
+  struct Block {
+    CodeWords4 codes;
+    uint2 scale;
+    __device__ __forceinline__ void load(uint32_t codes_at, uint32_t scales_at) {
+      codes.load(codes_at), scale = tile::load_shared_pair(scales_at);
+    }
+    template <int kStep>
+    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
+      tile::decode_fragment(a, codes.word<kStep>(), tile::nv_pair<kStep>(kStep < 2 ? scale.x : scale.y));
+    }
+  };
+};
+
+struct Mxfp8Codes : CodesOf<DType::kE4M3, WeightScales::kMx> {
+  struct Block {
+    CodeWords8 codes;
+    uint32_t scale;
+    __device__ __forceinline__ void load(uint32_t codes_at, uint32_t scales_at) {
+      codes.load(codes_at), scale = tile::load_shared_word(scales_at);
+    }
+    template <int kStep>
+    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
+      codes.decode<kStep>(a, tile::scale_pair<kStep / 2>(scale));
+    }
+  };
+};
+
+struct Fp8RowCodes : CodesOf<DType::kE4M3, WeightScales::kRows> {
+  struct Block {
+    CodeWords8 codes;
+    __device__ __forceinline__ void load(uint32_t codes_at, uint32_t) { codes.load(codes_at); }
+    template <int kStep>
+    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
+      codes.decode<kStep>(a, tile::value_pair());
+    }
+  };
+};
+
+struct Fp8BlockCodes : CodesOf<DType::kE4M3, WeightScales::kBlocks> {
+  struct Block {
+    CodeWords8 codes;
+    uint2 scale, factor;  // f32 of the thread's row and of the row 8 below it
+    __device__ __forceinline__ void load(uint32_t codes_at, uint32_t scales_at) {
+      codes.load(codes_at);
+      scale = tile::load_shared_pair(scales_at), factor = tile::load_shared_pair(scales_at + 16);
+    }
+    template <int kStep>
+    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
+      codes.decode<kStep>(a, tile::value_pair());
+    }
+  };
+};
+
+}  // namespace sluice::cuda

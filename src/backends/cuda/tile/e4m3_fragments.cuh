@@ -1,0 +1,40 @@
+// Converts e4m3 codes in the layout `fragments` (ops/fragment_layout.h) to wgmma registers: 12 instructions for 8 weights. And the
+// multipliers of the formats that scale each 16 columns, or sums.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "backends/cuda/tile/mxfp4.cuh"
+#include "ops/fragment_layout.h"
+
+namespace sluice::cuda::tile {
+
+// Decodes 8 codes, of two rows and four k, to the A operand of one k16 step. `scale`: the multipliers of both rows.
+__device__ __forceinline__ void decode_fragment8(uint32_t (&a)[4], uint32_t lower_k, uint32_t upper_k,
+                                                 __nv_bfloat162 scale) {
+  const __nv_bfloat162 upper = __low2bfloat162(scale), lower = __high2bfloat162(scale);
+  a[0] = scaled(fragment_pair8(lower_k, 0), upper);
+  a[1] = scaled(fragment_pair8(lower_k, 1), lower);
+  a[2] = scaled(fragment_pair8(upper_k, 0), upper);
+  a[3] = scaled(fragment_pair8(upper_k, 1), lower);
+}
+
+__device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t bits) {
+  return *reinterpret_cast<const __nv_bfloat162*>(&bits);
+}
+// The multiplier 2^120 for both rows, which makes a pair the value of its codes.
+__device__ __forceinline__ __nv_bfloat162 value_pair() { return as_pair(0x7B807B80u); }
+
+// nv: the multipliers of a step, of this thread's row (low half) and of the row 8 below it, from the word of two steps.
+template <int kStep>
+__device__ __forceinline__ __nv_bfloat162 nv_pair(uint32_t word) {
+  return as_pair(__byte_perm(word, 0, kStep % 2 == 0 ? 0x4140 : 0x4342) << 4 | 0x70007000u);
+}
+
+// 2^(top - 134): the factor of a row's sum of e4m3 codes with scales of mx.
+__device__ __forceinline__ float row_factor8(uint32_t top) {
+  return __uint_as_float(top >= 8 ? (top - 7) << 23 : 0x00008000u << top);
+}
+
+}  // namespace sluice::cuda::tile
