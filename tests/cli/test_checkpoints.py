@@ -229,9 +229,9 @@ class Config(Checkpoints):
 
     def test_what_stands_in_a_file_s_place(self):
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-        for file, text, wanted in (("model.safetensors", pointer, "wanted a safetensors file, found a pointer of git-lfs"),
-                                   ("tokenizer.json", pointer, "wanted JSON, found a pointer of git-lfs"),
-                                   ("config.json", "<!DOCTYPE html>\n<html></html>", "wanted JSON, found a page of HTML"),
+        for file, text, wanted in (("model.safetensors", pointer, "wanted a safetensors file, found a git-lfs pointer"),
+                                   ("tokenizer.json", pointer, "wanted JSON, found a git-lfs pointer"),
+                                   ("config.json", "<!DOCTYPE html>\n<html></html>", "wanted JSON, found an HTML or XML page"),
                                    ("model.safetensors", "PK\x03\x04" + "x" * 99, "found a zip archive, as torch.save() writes it"),
                                    ("model.safetensors", None, "exactly one *.safetensors, found none, but pytorch_model.bin")):
             directory = variants.save(self.path())
@@ -328,7 +328,7 @@ class Tokenizer(Checkpoints):
         cut = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
         pad = {"strategy": {"Fixed": 512}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 1004, "pad_type_id": 0, "pad_token": "<|endoftext|>"}
         self.same(tokenizer=setting(truncation=cut, padding=pad))
-        self.refused("tokenizer.json: truncation: wanted known keys only, found 'max_words'", tokenizer=setting(truncation=dict(cut, max_words=1)))
+        self.refused("tokenizer.json: truncation: unknown key 'max_words'", tokenizer=setting(truncation=dict(cut, max_words=1)))
         self.refused("tokenizer.json: padding: wanted an object", tokenizer=setting(padding=[pad]))
 
     def test_added_tokens(self):

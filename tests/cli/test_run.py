@@ -425,7 +425,7 @@ class ToASchema(unittest.TestCase):
     def test_what_cannot_be_kept_is_refused(self):
         for source, said in (("/nonexistent", "/nonexistent: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
                              ("-", "-: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
-                             ("{", "JSON schema: wanted JSON, found that it ends too early, after 1 byte"),
+                             ("{", "JSON schema: wanted JSON, found text that ends too early, after 1 byte"),
                              ('{"not": {}}', "JSON schema: wanted one under which some value is valid, found one that nothing matches")):
             wrong = run("-p", "x", "--json-schema", source)
             self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", f"sluice: --json-schema: {said}\n"))
