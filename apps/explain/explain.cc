@@ -76,11 +76,11 @@ Status check_force(const AnyProblem& problem, const std::string& force) {
   if (force.empty()) return {};
   std::vector<std::string> known;
   for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) known.emplace_back(v.candidate);
-  for (const ForceWord& word : force_words(force)) {
-    if (word.op() != problem.op() && make_problem(word.op()).ok())
-      continue;  // a field of a part, which decide() checks
-    if (std::find(known.begin(), known.end(), word.name) == known.end())
-      return unknown_name("kernel", word.name, known);
+  for (const ForcedKernel& kernel : forced_kernels(force)) {
+    if (kernel.op() != problem.op() && make_problem(kernel.op()).ok())
+      continue;  // a stage of a fused operation, which decide() checks
+    if (std::find(known.begin(), known.end(), kernel.name) == known.end())
+      return unknown_name("kernel", kernel.name, known);
   }
   return {};
 }

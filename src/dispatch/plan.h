@@ -157,7 +157,7 @@ Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t fir
   return {};
 }
 
-// The largest bound of a table, because the workspace is evaluated for every single count.
+// Upper bound of tokens_max. It is limited because the workspace is evaluated for every single count.
 constexpr int64_t kTableTokensMax = int64_t{1} << 24;
 
 inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t tokens_max) {
@@ -195,9 +195,9 @@ class PlanTable {
                                 const Policy& policy = {}) {
     return make(device.info(), device.catalog().table<Op>(), problem, tokens_max, policy);
   }
-  // Makes the table from data alone, for a device that may be absent. choice_tokens: with Policy::batch_invariant, the one kernel is
-  // chosen for up to so many tokens, so that tables with other bounds have the same one; 0: tokens_max. unit: only its multiples are
-  // used, such as rows of experts with several rows per token; both bounds are multiples.
+  // Makes the table from data alone, for a device that may be absent. choice_tokens: with Policy::batch_invariant, the kernel is
+  // chosen for up to this many tokens, so that tables with other bounds choose the same kernel; 0: tokens_max. unit: every token count is a
+  // multiple of it, as for rows of experts with several rows per token; so are both bounds.
   static Result<PlanTable> make(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
                                 const Policy& policy = {}, int64_t tokens_min = 0, int64_t choice_tokens = 0,
@@ -248,7 +248,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           const Policy& policy, int64_t tokens_min, int64_t choice_tokens,
                                           int64_t unit) {
   SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
-  // Refuses a bound beyond the contract before evaluating the counts up to it.
+  // Refuses a bound beyond the contract's before evaluating the counts up to it.
   const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
   if (const Refusal contract = Op::validate(most); !contract.accepted())
     return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());

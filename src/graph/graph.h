@@ -86,7 +86,7 @@ class StageOf final : public StageOp {
 struct Stage {
   std::string name;
   int32_t layer = -1;    // -1: outside the layers
-  bool experts = false;  // a backend may name its kernel, separately for decode and prefill
+  bool experts = false;  // the experts' kernels may be forced separately for decode and prefill
   int32_t part = 0;      // one kernel never computes stages of two parts (Graph::cut)
   std::unique_ptr<const StageOp> op;
   std::vector<Bind> slots;  // in the order of the operation's slots
@@ -158,7 +158,7 @@ class Graph {
   }
   // The stages added after this belong to this layer.
   void begin_layer(int32_t layer) { layer_ = layer; }
-  // Other work belongs at this point: a step runs up to it and continues after it (Step::run_part).
+  // Marks a point where other work is enqueued: a step runs up to it and continues after it (Step::run_part).
   void cut() { ++part_; }
 
   const std::vector<Value>& values() const { return values_; }
@@ -178,7 +178,7 @@ class Graph {
   int32_t calls_ = 0, held_ = 0, layer_ = -1, part_ = 0;
 };
 
-// A held value, in the caller's order, with the spec of the first stage that reads it.
+// A held value, in the caller's order, with the spec of its first reader.
 struct HeldSlot {
   std::string name;
   int32_t layer = -1;

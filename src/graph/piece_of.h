@@ -115,7 +115,7 @@ class PieceOf final : public PieceKind {
   typename Op::Problem problem_;
   int64_t rows_;
   DeviceInfo device_;
-  std::span<const Candidate<Op>* const> candidates_;  // of a catalog that outlives the step
+  std::span<const Candidate<Op>* const> candidates_;  // they point into a catalog that outlives the step
   Policy policy_;
   std::vector<StageSlot> sources_;
   std::optional<PlanTable<Op>> table_;

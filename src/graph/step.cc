@@ -74,7 +74,7 @@ std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
 }
 
 std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
-  std::map<const PieceKind*, std::optional<double>> known;  // layers of a model ask for the same kinds
+  std::map<const PieceKind*, std::optional<double>> known;  // the layers of a model ask for the same kinds
   return cheapest(phase_of(tokens), [&](const PieceKind& kind) {
     const auto [at, added] = known.try_emplace(&kind);
     if (added && kind.serves(tokens)) at->second = kind.cost_us(tokens);

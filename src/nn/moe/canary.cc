@@ -116,7 +116,7 @@ class Canary {
     if (!named.empty()) policy_.force += (policy_.force.empty() ? "" : ",") + named;
     std::vector<const ExpertSource*> experts;
     for (const ExpertSource& e : source_.of_expert) experts.push_back(&e);
-    if (named.empty() || force_words(named)[0].op() != ExpertMlp::kName)
+    if (named.empty() || forced_kernels(named)[0].op() != ExpertMlp::kName)
       SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
     for (const PieceProblem& piece : step.value().problems(options_.tokens)) {
       if (!piece.experts) continue;
@@ -306,7 +306,7 @@ class Canary {
                                 " from " + kernel + " on the packed weights; do not serve"};
   }
 
-  // The words of the policy that apply to this operation.
+  // The policy, reduced to the kernels that it forces for this operation.
   template <class Op>
   Policy policy_of() const {
     return policy_for(policy_, Op::kName);
