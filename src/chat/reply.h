@@ -15,7 +15,7 @@ struct Reply {
   std::string reasoning;                      // the reasoning before it
   std::string recovered;                      // describes the repaired format error, for a log; empty: none
   std::vector<Message> messages;              // for the next turn
-  FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
+  FinishReason finish = FinishReason::kNone;  // kAbort: the callback `stop` ended it
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   int64_t verifications = 0,

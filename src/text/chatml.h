@@ -1,4 +1,4 @@
-// ChatML with reasoning in <think> and calls as Hermes has them: the chat format of Qwen3.
+// ChatML with reasoning in <think> and calls in Hermes's form: the chat format of Qwen3.
 //
 //   turn        <|im_start|>ROLE\nCONTENT<|im_end|>\n
 //   assistant   [<think>\nREASONING\n</think>\n\n]TEXT, then calls

@@ -19,7 +19,7 @@ class HermesCall {
   const std::optional<std::string>& name() const { return name_; }
   bool complete() const { return place_ == Place::kDone; }  // the object is closed
   const std::string& all() const { return all_; }           // the text so far
-  // Other members, and text that follows the object or is no JSON.
+  // Other members, and text that follows the object or is not JSON.
   const std::string& stray() const { return stray_; }
 
  private:
