@@ -40,7 +40,7 @@ std::span<const Family* const> families() { return kFamilies; }
 
 Result<const Family*> family_of(const JsonAt& config) {
   SLUICE_TRY(config.need_object());
-  // Tools that identify a model by its type alone leave the architecture out.
+  // Tools that identify a model by its type alone omit the architecture.
   if (!config.has("architectures") && config.has("model_type")) {
     const auto type = config.string("model_type");
     if (!type.ok()) return type.status();

@@ -178,9 +178,8 @@ TEST(ModelCommand, RefusesKernelsOfTheExperts) {
                                                    "found 'dots'; did you mean 'dot'?"});
   expect_refusal(with({"--moe-backend-decode", "dot"}),
                  {"moe experts.up", "cpu.expert_gemm.dot: needs layout row_major"});
-  expect_refusal(
-      with({"--moe-backend-decode", "panels_f32", "--batch-invariant"}),
-      {"moe backend: wanted one kernel for decode and prefill, as batch_invariant keeps a row's bits"});
+  expect_refusal(with({"--moe-backend-decode", "panels_f32", "--batch-invariant"}),
+                 {"moe backend: wanted one kernel for decode and prefill, because batch_invariant is set"});
   expect_refusal(with({"--moe-decode-tokens", "-1"}),
                  {"--moe-decode-tokens: wanted an integer from 0 to 16384"});
   expect_refusal(with({"--moe-backend-decod", "dot"}), {"did you mean '--moe-backend-decode'?"});
@@ -422,7 +421,7 @@ TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
     expect_refusal(one_question(defaults.path()), {"generation_config.json: " + message});
   };
   generation(R"({"no_repeat_ngram_size": 3})",
-             "no_repeat_ngram_size: wanted 0, because Sluice samples without it");
+             "no_repeat_ngram_size: wanted 0, because Sluice does not support it");
   generation(R"({"repetition_penalty": 0})", "repetition_penalty: wanted a number from 0.01 to 100, found 0");
   generation(R"({"temperature": 1000})", "temperature: wanted a number from 0 to 100, found 1000");
   generation("[]", "wanted an object");

@@ -201,7 +201,7 @@ class Config(Checkpoints):
         self.same(config=setting(rope_parameters={"rope_type": "default"}))  # overrides rope_scaling
 
     def test_rope_parameters_that_are_not_known(self):
-        for nest, said in ((lambda r: {"full_attention": r, "sliding_attention": dict(r, factor=8)}, "rope_parameters.sliding_attention: wanted what full_attention has"),
+        for nest, said in ((lambda r: {"full_attention": r, "sliding_attention": dict(r, factor=8)}, "rope_parameters.sliding_attention: wanted the value of full_attention"),
                            (lambda r: {"full_attention": r}, "rope_parameters: wanted full_attention and sliding_attention, found no sliding_attention"),
                            (lambda r: {"full_attention": r, "sliding_attention": r, "linear_attention": r}, "rope_parameters.linear_attention"),
                            (lambda r: {"full_attention": [], "sliding_attention": r}, "rope_parameters.full_attention: wanted an object"),
@@ -273,7 +273,7 @@ class Config(Checkpoints):
             self.assertEqual(self.reply(directory)["text"], "")  # without a value here, config.json's applies
         os.remove(os.path.join(directory, "generation_config.json"))
         self.assertEqual(self.reply(directory)["text"], "")
-        self.refused("generation_config.json: eos_token_id: wanted a token's id or at least one", generation_config=setting(eos_token_id=[]))
+        self.refused("generation_config.json: eos_token_id: wanted a token id or a non-empty array", generation_config=setting(eos_token_id=[]))
         self.refused("generation_config.json: eos_token_id[0]: wanted an integer", generation_config=setting(eos_token_id=[[1007]]))
         self.refused("generation_config.json: eos_token_id: wanted an integer", generation_config=setting(eos_token_id={"id": 1007}))
 
@@ -299,7 +299,7 @@ class Generation(Checkpoints):
 
     def test_keys_that_nobody_knows(self):
         for value in (3, [1], {"a": 1}, "x", True):
-            self.refused("generation_config.json: skip_words: wanted no such key, because Sluice does not know what it asks for",
+            self.refused("generation_config.json: skip_words: wanted no such key, because Sluice does not know its meaning",
                          generation_config=setting(skip_words=value))
         self.same(generation_config=setting(skip_words=None))
 
