@@ -47,7 +47,7 @@ Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const Device
     return std::vector<StepPhase>{{0, tokens_max, decode.value()}};
   if (policy.batch_invariant)
     return invalid(
-        "moe backend: wanted one kernel for decode and prefill, as batch_invariant keeps a row's bits, found "
+        "moe backend: wanted one kernel for decode and prefill, because batch_invariant is set, found "
         "'" +
         decode.value() + "' and '" + prefill.value() + "'");
   return std::vector<StepPhase>{{0, backend.decode_tokens, decode.value()},
