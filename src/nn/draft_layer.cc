@@ -144,7 +144,7 @@ Graph head_graph(const DraftLayerConfig& c, const StepBounds& bounds) {
   using T = TakeTokens::Args;
   g.add<TakeTokens>(
       "token_of", {.tokens = 0, .rows = bounds.sequences, .map = c.draft_vocab},
-      {{&T::ids, sampled_rows}, {&T::drawn, sampled}, {&T::token_of, g.held("token_of")}, {&T::y, token}});
+      {{&T::ids, sampled_rows}, {&T::sampled, sampled}, {&T::token_of, g.held("token_of")}, {&T::y, token}});
   return g;
 }
 

@@ -23,7 +23,7 @@ struct DrawRow {
   double u = 0;
 };
 
-// How many tokens may be kept: the fewest, the exact number, and the most.
+// The number of tokens that may be kept: the least, the exact and the largest number.
 struct Kept {
   int64_t fewest, exact, most;
 };
