@@ -33,7 +33,7 @@ Status call(sluice_enqueue enqueue, void* context) {
   } catch (const std::exception& other) {
     return {Code::kDevice, std::string("record: the callback threw '") + other.what() + "'"};
   } catch (...) {
-    return {Code::kDevice, "record: the callback threw something of an unknown type"};
+    return {Code::kDevice, "record: the callback threw an exception of an unknown type"};
   }
 }
 

@@ -133,7 +133,7 @@ TEST_F(CapiErrors, StructsOfOtherVersions) {
   sluice_close(device);
   device = nullptr;
   options.later = 1;
-  expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "a later one at byte");
+  expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "a later version at byte");
   for (const size_t size : {size_t{0}, sizeof options.known - 1, SIZE_MAX}) {
     options.known.size = size;
     expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "options.size: wanted");
@@ -278,7 +278,7 @@ TEST_F(CapiErrors, CallbacksThatReturnAnInvalidStatusFail) {
     expect(sluice_record(device_.device, device_.stream(), reinterpret_cast<sluice_enqueue>(enqueue), nullptr,
                          &recording, error_),
            SLUICE_INVALID_ARGUMENT,
-           "record: the callback returned " + std::to_string(number) + ", which is no sluice_status");
+           "record: the callback returned " + std::to_string(number) + ", which is not a sluice_status");
     EXPECT_EQ(recording, nullptr);
   }
 }
