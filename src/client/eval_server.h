@@ -1,4 +1,4 @@
-// Measures the accuracy of the model behind any OpenAI server, in a form that can be compared statistically.
+// Measures the accuracy of the model behind any OpenAI-compatible server, with confidence intervals.
 #pragma once
 #include <functional>
 #include <optional>
@@ -37,7 +37,7 @@ struct ServerAnswer {
 struct Score {
   int64_t questions = 0;
   double right = 0;                  // sum over the questions of the mean over their repeats
-  Interval interval = {};            // 95%, over questions: repeats do not count as further questions
+  Interval interval = {};            // 95%, over questions: repeats do not count as additional questions
   std::vector<double> repeats = {};  // accuracy of each repeat
   double accuracy() const { return questions ? right / static_cast<double>(questions) : 0; }
 };
@@ -67,7 +67,7 @@ struct EvalComparison {
   Interval difference = {};               // 95% interval of b - a, from the differences per question
   double p = 1;                           // p-value of equal quality, by McNemar's exact test
 };
-// kCorrupt: a file is no such result, or the results differ in questions, shuffles or repeats.
+// kCorrupt: a file is not such a result, or the results differ in questions, shuffles or repeats.
 Result<EvalComparison> compare_evals(const std::string& path_a, const std::string& path_b);
 std::string comparison_text(const EvalComparison& comparison);
 

@@ -19,7 +19,7 @@ struct Distribution {
 // Percentiles are interpolated linearly (numpy's default); std is the population's.
 Distribution distribution_of(std::vector<double> seconds, std::span<const double> percents);
 
-// Limits in milliseconds. A request is good if it keeps every limit that is set.
+// Limits in milliseconds. A request is good if it meets every limit that is set.
 struct Goodput {
   std::optional<double> ttft, tpot, e2el;
   bool asked() const { return ttft || tpot || e2el; }
@@ -37,8 +37,8 @@ struct ServingMetrics {
   int64_t peak_concurrent = 0;    // maximum number of requests that ran in one second
   // The names are those of vLLM's option percentile-metrics.
   Distribution ttft = {};
-  Distribution tpot = {};  // of answers with at least two tokens: (latency - ttft) / (tokens - 1)
-  Distribution itl = {};   // between successive pieces, of all answers
+  Distribution tpot = {};  // for answers with at least two tokens: (latency - ttft) / (tokens - 1)
+  Distribution itl = {};   // between successive pieces of all answers
   Distribution e2el = {};  // latency
   Distribution queue_time = {}, e2el_with_queue = {};
 };
