@@ -13,7 +13,7 @@
 
 #include "backends/cpu/cache_rows.h"
 #include "backends/cpu/simd/dispatch.h"
-#include "backends/cpu/simd/turn.h"
+#include "backends/cpu/simd/rotate.h"
 #include "ops/rope_kv_write.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,7 +30,7 @@ void rows(const RopeKvWrite::Problem& p, const RopeKvWrite::Args& a, int64_t beg
     const bool turns = position >= 0 && position < rope.table_rows;
     const float* table = a.table.as<const float>() + (turns ? position * rope.rotary : 0);
     for (int64_t head = 0; turns && head < rope.heads; ++head)
-      turn_head<kPairs>(a.q.row<X>(t) + head * head_dim + rope.first, table, half);
+      rotate_head<kPairs>(a.q.row<X>(t) + head * head_dim + rope.first, table, half);
     if (slot < 0 || slot >= p.pages * p.page_size) continue;
     for (int64_t head = 0; head < p.kv_heads; ++head) {
       const int64_t to =
@@ -39,7 +39,7 @@ void rows(const RopeKvWrite::Problem& p, const RopeKvWrite::Args& a, int64_t beg
       X* key = apart;
       if constexpr (std::is_same_v<X, C>) key = stored;
       write_cache(a.k.row<X>(t) + head * head_dim, head_dim, key);
-      if (turns) turn_head<kPairs>(key + rope.first, table, half);
+      if (turns) rotate_head<kPairs>(key + rope.first, table, half);
       if constexpr (!std::is_same_v<X, C>) write_cache(key, head_dim, stored);
       write_cache(a.v.row<X>(t) + head * head_dim, head_dim, a.v_cache.as<C>() + to);
     }

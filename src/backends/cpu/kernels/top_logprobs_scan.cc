@@ -1,5 +1,5 @@
 // Log probabilities by scans. Threads compute the largest logit, the sum of e^x and the number of tokens before the sampled one
-// over chunks of a row in parallel. Then one thread per row adds them up and gathers the likeliest tokens.
+// over chunks of a row in parallel. Then one thread per row combines them and gathers the most likely tokens.
 //
 // Wins    always: it is the only kernel of TopLogprobs on a CPU. The rows are in cache after sampling,
 //         and a scan for logits above a threshold runs at the cache's bandwidth.
@@ -35,7 +35,7 @@ HWY_INLINE int64_t count_above(const float* x, int64_t n, float threshold) {
   for (; i < n; ++i) count += x[i] > threshold ? 1 : 0;
   return count;
 }
-// The number of x[0 .. n) not below it.
+// The number of x[0 .. n) that are not below it.
 HWY_INLINE int64_t count_from(const float* x, int64_t n, float threshold) {
   if (threshold == kNothing) return n;
   return count_above(x, n, std::nextafter(threshold, kNothing));
@@ -70,11 +70,11 @@ int64_t chunks_of(const TopLogprobs::Problem& p) { return (p.vocab + kLogitChunk
 int64_t room_of(const TopLogprobs::Problem& p) { return gather_room(p.vocab, p.top); }
 int64_t rooms_of(const TopLogprobs::Problem& p, int64_t threads) { return std::min(p.rows, threads); }
 
-// One question: a row of logits and its token.
+// One request: a row of logits and its token.
 struct Question {
   const float* x;   // null: there is no such row
   int64_t sampled;  // -1: there is no such token
-  float logit;      // of the token; NaN becomes -inf
+  float logit;      // logit of the token; NaN becomes -inf
 };
 Question question(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, int64_t q) {
   const int64_t row = a.row.as<const int32_t>()[q];
@@ -96,7 +96,7 @@ double log_sum_of(const LogprobChunk* chunks, int64_t count) {
   return most + std::log(sum);
 }
 
-// Appends entries from `count` on: tokens that cannot be sampled, by id. Returns the number of entries.
+// Appends entries from `count` on for tokens that cannot be sampled, by id. Returns the number of entries.
 int64_t add_impossible(const float* x, int64_t vocab, int64_t top, int64_t count, Entry* out) {
   for (int64_t id = 0; id < vocab && count < top; ++id)
     if (!(x[id] > kNothing)) out[count++] = {kNothing, static_cast<int32_t>(id)};
