@@ -103,7 +103,7 @@ __device__ __forceinline__ void halve(float (&sum)[kCount], int lane) {
   if constexpr (kStep > 1) halve<kStep / 2>(sum, lane);
 }
 
-// Scores of the tile: a warp takes kEach keys and all heads, a lane takes pairs of columns.
+// Computes the scores of the tile: a warp takes kEach keys and all heads, a lane takes pairs of columns.
 template <class X>
 __device__ __forceinline__ void score(const Parameters& p, Desk& desk, const float* queries, const X* tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, key = static_cast<int>(threadIdx.x) / kWarp * kEach;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void score(const Parameters& p, Desk& desk, const flo
   }
 }
 
-// Turns scores into weights; a warp takes two heads, a lane takes a key. NaN stays NaN.
+// Converts scores to weights; a warp takes two heads, a lane takes a key. NaN stays NaN.
 __device__ __forceinline__ void weigh(Desk& desk, int* count) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const bool present = desk.row[lane] >= 0;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void weigh(Desk& desk, int* count) {
   }
 }
 
-// One split of the keys of one row, for kHeads heads. kPairs: pairs of columns per thread.
+// Computes one split of the keys of one row, for kHeads heads. kPairs: pairs of columns per thread.
 template <int kPairs, class X>
 __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
     attend(const __grid_constant__ Parameters p) {

@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   } else {
     rows.sequence = sequence_of(p, p.first + rows.first, &desk.sequence);
   }
-  // With several rows all of their heads, one row after the other.
+  // With several rows: all heads of each row, row after row.
   const int heads = kRows ? rows.count * p.heads : min(p.heads - first_head, kHeads);
   const int64_t query = static_cast<int64_t>(rows.first) * p.heads + first_head,
                 part = query * p.splits + split;

@@ -102,7 +102,7 @@ struct ProjectDesk {
   int owned[kProjectRows];                           // the row belongs to a sequence
 };
 
-// Weighs the splits of one row of one head. A warp calls it; each lane takes a split.
+// Computes the factors of the splits of one row of one head. A warp calls it; each lane takes a split.
 template <int kRank>
 __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, int head, int slot,
                                              ProjectDesk<kRank>& desk) {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, 
   }
 }
 
-// Loads weights. Not by ld.global.nc, which ptxas moves after the wait for the previous launch.
+// Loads weights. Avoids ld.global.nc, which ptxas moves after the wait for the previous launch.
 __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -174,7 +174,7 @@ __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   return v;
 }
 
-// V_h times the latents of 8 rows. A CTA takes one head and loops over V_h by 128 rows; a warp takes 16 of them and half of the rank.
+// Multiplies V_h by the latents of 8 rows. A CTA takes one head and loops over V_h by 128 rows; a warp takes 16 of them and half of the rank.
 // Grid: heads along x, rows along y.
 template <int kPanels>
 __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_constant__ Parameters p) {

@@ -28,7 +28,7 @@ using Problem = LatentAttention::Problem;
 // What the descriptor knows of the kernels; static_asserts below check it.
 constexpr int64_t kSplitsMost = 32, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
                   kPartBytes = 16;
-// Configurations: the fewest tiles of keys per split.
+// Configurations: the least number of key tiles per split.
 constexpr int kFewestTiles[] = {1, 2, 4, 16, 64};
 
 struct Layout {
@@ -111,7 +111,7 @@ std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
 }
 
 std::string launch_text(const Problem& p, const KernelLaunch& l) {
-  return std::to_string(layout_of(p, l.value[0]).splits) + " splits at most, of " +
+  return std::to_string(layout_of(p, l.value[0]).splits) + " splits at most, each of " +
          std::to_string(l.value[0] * kTile) + " keys or more";
 }
 

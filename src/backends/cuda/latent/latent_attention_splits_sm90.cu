@@ -179,7 +179,7 @@ __device__ __forceinline__ void join(const Parameters& p, int64_t first, int hea
   }
 }
 
-// V_h times the latents of kRows rows. A CTA takes one head, a warp takes one row of V_h. N: adjacent columns.
+// Multiplies V_h by the latents of kRows rows. A CTA takes one head, a warp takes one row of V_h. N: adjacent columns.
 template <int N, class X, class W>
 __global__ void __launch_bounds__(kThreads, 2) finish(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];

@@ -21,7 +21,7 @@ struct Lanes {
   const void* logits;
   int64_t logits_stride;
   const float* bias;
-  int bf16, whole;  // whole: rows are 16-byte aligned
+  int bf16, whole;  // whole: rows are 16-byte aligned and copied in whole chunks
   uint32_t tokens, tokens_per_block, words;
   uint32_t tile_shift, tile_less_one;  // without tiles: a shift that gives every expert 0 tiles, and 0
   uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
@@ -351,7 +351,7 @@ struct Cta {
   }
 
  private:
-  // Where a pass of this warp has its logits.
+  // The logits of this warp's tokens of a pass, in shared memory.
   __device__ __forceinline__ std::byte* rows_of(uint32_t pass) const {
     return rows + (pass % 2 * a_pass + warp * Shape::kTokens) * kRowBytes;
   }
