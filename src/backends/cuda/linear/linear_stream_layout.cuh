@@ -59,6 +59,6 @@ struct Rows {
   __device__ __forceinline__ int share(int cta) const { return shares * cta / ctas * each; }
 };
 
-constexpr int kRowWidthMost = kStageBytes / 2;  // of a single row
+constexpr int kRowWidthMost = kStageBytes / 2;  // for a single row
 
 }  // namespace sluice::cuda::stream

@@ -91,7 +91,7 @@ namespace {
 // A measured problem: the model's time for its fastest plan, and the logarithms of its sizes.
 struct Near {
   double model_us, hidden, experts, tokens;
-  double octaves_to(const Near& o) const {
+  double doublings_to(const Near& o) const {
     return std::abs(hidden - o.hidden) + std::abs(experts - o.experts) + std::abs(tokens - o.tokens);
   }
 };
@@ -119,14 +119,14 @@ std::array<Near, kMeasured> measured() {
 // there. A penalty grows with the distance of the measured problem. If the token counts differ, tiles of other widths are candidates
 // too. Leave-one-out over the measured problems: the choice is 1.4% slower than the fastest plan on average.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
-  constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
+  constexpr double kDoubtPerDoubling = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
   // Fewest tokens measured; smaller problems use the plans of 192 tokens.
   constexpr int64_t kFewestTokens = 192;
   const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
   const Near here = near(p, 0);
-  double nearest = problems[0].octaves_to(here);
-  for (const Near& n : problems) nearest = std::min(nearest, n.octaves_to(here));
+  double nearest = problems[0].doublings_to(here);
+  for (const Near& n : problems) nearest = std::min(nearest, n.doublings_to(here));
   struct Offer {
     RouterTilePlan plan;
     double us;  // expected time, with the penalty
@@ -141,9 +141,9 @@ std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, doubl
   };
   for (size_t i = 0; i < kMeasured; ++i) {
     const RouterTileMeasured& m = kRouterTilesMeasured[i];
-    const double away = problems[i].octaves_to(here), ratio = m.us / problems[i].model_us;
+    const double away = problems[i].doublings_to(here), ratio = m.us / problems[i].model_us;
     if (away > nearest + kFurther) continue;
-    const double doubt = kDoubtPerOctave * away;
+    const double doubt = kDoubtPerDoubling * away;
     consider(m.plan, ratio * plan_us(p, m.plan), doubt);
     if (std::abs(problems[i].tokens - here.tokens) <= kSameTokens) continue;
     for (const RouterTile& tile : kRouterTiles) {
