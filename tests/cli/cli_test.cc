@@ -33,7 +33,7 @@ TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
   EXPECT_TRUE(contains(text,
                        "           -    cuda.router_gemm.splitk_sm90             refused\n"
                        "                needs hidden % 8 == 0 (16-byte chunks of a row); hidden=2884\n"
-                       "                needs tokens <= 512 (every tile loads its rows anew); tokens=600\n"))
+                       "                needs tokens <= 512 (every tile loads its rows again); tokens=600\n"))
       << text;
   EXPECT_TRUE(
       contains(text,

@@ -18,7 +18,7 @@ struct Constants {
   double clocks_per_us = 1400;    // of an SM under load
   double split_clocks = 115;      // issue slots of a warpgroup to split its weights, per 16 values of k
   double alone_clocks = 170;      // from load to product; a single warpgroup does not hide this
-  double exchange_us = 0.59;      // of partial sums: fixed time; bytes between one CTA and its peer CTAs
+  double exchange_us = 0.59;  // exchange of partial sums: fixed time; bytes between one CTA and its peer CTAs
   double exchange_per_us = 15.9e3;
 };
 constexpr Constants kCost;

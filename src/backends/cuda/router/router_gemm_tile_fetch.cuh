@@ -48,7 +48,7 @@ struct RouterTileParameters {
     return part + splits * (across + beside * along);
   }
   __device__ bool shared() const { return beside * behind > 1; }  // some CTAs multicast
-  // The number of CTAs that read what one CTA loads.
+  // The number of CTAs that read the data that one CTA loads.
   __device__ int readers() const { return beside + behind - 1; }
 };
 
@@ -101,8 +101,8 @@ struct RouterFetch {
   using Parameters = RouterTileParameters;
   using Place = RouterTilePlace;
 
-  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage, whichever CTA copies
-  // them. There is one instance for each way to share operands. Without branches a step is about 30 warp-uniform instructions; with
+  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage, including the bytes that other
+  // CTAs copy. There is one instance for each way to share operands. Without branches a step is about 30 warp-uniform instructions; with
   // tiles of 64 x 64 a step has 200 clocks.
   template <bool kShareW, bool kShareX>
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
