@@ -66,7 +66,7 @@ TEST(KvCacheDtype, RefusesWhatItCannotBe) {
                  {"--kv-cache-dtype bfloat16: wanted --dtype bfloat16"});
   expect_refusal({"explain", "--model", "gpt-oss-20b", "--kv-cache-dtype", "fp8"},
                  {"the MoE layer 'gpt-oss-20b' alone, which has no caches"});
-  expect_refusal({"explain", "--kv-cache-dtype", "fp8"}, {"--kv-cache-dtype: wanted --model with it"});
+  expect_refusal({"explain", "--kv-cache-dtype", "fp8"}, {"--kv-cache-dtype: needs --model"});
 }
 
 }  // namespace sluice::test

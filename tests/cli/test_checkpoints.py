@@ -162,7 +162,7 @@ class Weights(Checkpoints):
         directory = variants.save(self.path(), {**TENSORS, "model.rotary_emb.inv_freq": ("F32", [16], bytes(64))})
         done = self.run_command("run", directory, "-p", QUESTION, "--temperature", "0")
         self.assertEqual(done.stdout, ANSWER + "\n")
-        self.assertIn("tensors that the model has no place for, not used: 1 (model.rotary_emb.inv_freq)", done.stderr)
+        self.assertIn("tensors that the model does not use: 1 (model.rotary_emb.inv_freq)", done.stderr)
 
 
 class OneCheckpoint(Checkpoints):

@@ -361,10 +361,10 @@ class AgainstFake(Files):
         self.assertIn("p           1.0000", sluice("eval", "--compare", self.path("a.json"), self.path("a.json"))[0])
 
     def test_wrong_flags(self):
-        for words, said in (((), "--data: wanted --server with it"), (("--server", "x"), "--server: wanted a URL"),
-                            (("--server", self.fake.url, "--threads", 2), "--threads: wanted no such flag with --server"),
-                            (("--server", self.fake.url, "--questions", "x"), "--questions: wanted --data alone"),
-                            (("--server", self.fake.url, "--num-fewshot", 3), "--num-fewshot: wanted --task gsm8k"),
+        for words, said in (((), "--data: needs --server"), (("--server", "x"), "--server: wanted a URL"),
+                            (("--server", self.fake.url, "--threads", 2), "--threads: cannot be combined with --server"),
+                            (("--server", self.fake.url, "--questions", "x"), "--questions: cannot be combined with --data"),
+                            (("--server", self.fake.url, "--num-fewshot", 3), "--num-fewshot: need --task gsm8k"),
                             (("--server", self.fake.url, "--backend", "openai", "--reasoning-effort", "low"), "wanted --backend openai-chat"),
                             (("--server", self.fake.url, "--task", "gpqa", "--data", "/nowhere"), "/nowhere")):
             words = words if "--data" in words else (*words, "--data", "x")
