@@ -158,7 +158,7 @@ class Decoding {
   BenchRow row_;
   double experts_ = 0;  // averaged over the counted steps
   int64_t counted_ = 0;
-  int64_t tokens_ = 0, steps_ = 0;  // of steps of all sequences
+  int64_t tokens_ = 0, steps_ = 0;  // of timed steps of all sequences
   std::vector<int64_t> ids_;
 };
 

@@ -29,7 +29,7 @@ struct BenchRow {
   double first_token_ms = 0;  // decode: from the first step to the last sequence's first token
   double prompt_tokens_per_s = 0;
   double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // prefill: the whole prompt
-  double tokens_per_s = 0;                               // from the median
+  double tokens_per_s = 0;                               // computed from the median
   double tokens_per_sequence = 1;  // tokens of a sequence per step; above 1 with speculative decoding
   // Distinct experts that a layer's tokens choose, averaged over all layers of some steps.
   double experts = 0;

@@ -61,7 +61,7 @@ fs::path cache_directory() {
   return variable("HOME").value_or("/") / ".cache" / "huggingface" / "hub";
 }
 
-// The snapshot in a cached model's folder: the one that `main` names, or the only one.
+// The snapshot in a cached model's folder: the snapshot that `main` names, or the only snapshot.
 Result<std::string> snapshot_of(const fs::path& folder) {
   const std::vector<fs::path> all = sorted_directories(folder / "snapshots");
   if (auto main = read_file((folder / "refs" / "main").string(), kSmallFile); main.ok()) {

@@ -25,7 +25,7 @@ struct ModelFlags {
   std::string kv_cache_dtype = "auto";  // KV cache: auto (as activations), bfloat16, fp8, fp8_e4m3
   int64_t max_model_len = 0;            // maximum tokens per sequence; 0: the model's context, at most 8192
   std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // none: 256 and 8192 on a GPU; on the CPU
-  int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // these two
+  int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // and these two, respectively
   int64_t mixed_prefill_tokens = 0;                             // see engine/engine.h
   // 0: enough for max_num_seqs sequences of max_model_len; on a GPU only if that fits
   double kv_cache_gib = 0;

@@ -15,7 +15,7 @@ constexpr int64_t kSuffixDepth = 24, kNgramLookup = 5;  // vLLM's defaults
 constexpr std::array<std::string_view, 5> kNgramKeys = {"method", "num_speculative_tokens",
                                                         "prompt_lookup_min", "prompt_lookup_max",
                                                         "enable_adaptive_verification"};
-constexpr int64_t kLayerDrafts = 3;  // of a draft layer
+constexpr int64_t kLayerDrafts = 3;  // default for a draft layer
 constexpr std::array<std::string_view, 4> kEagle3Keys = {"method", "model", "num_speculative_tokens",
                                                          "enable_adaptive_verification"};
 constexpr std::array<std::string_view, 5> kMtpKeys = {"method", "num_speculative_tokens", "moe_backend",

@@ -112,7 +112,7 @@ class Costs {
 // The number of drafts that the engine would choose for sequences with this acceptance at every place.
 DraftChoice choice_of(int64_t sequences, double acceptance, const std::vector<double>& cost_by_drafts) {
   const double plain_us = cost_by_drafts.front();
-  std::vector<double> tokens;  // by the number of drafts
+  std::vector<double> tokens;  // index: the number of drafts
   std::vector<DraftRate> rates;
   double sum = 0, accepted = 1;
   for (size_t k = 0; k < cost_by_drafts.size(); ++k) {

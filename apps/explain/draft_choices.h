@@ -13,7 +13,7 @@ struct DraftChoice {
   int64_t sequences = 0;
   // The probability that a draft is accepted if all drafts before it are accepted; equal for all drafts.
   double acceptance = 0;
-  int64_t drafts = 0;  // of each sequence
+  int64_t drafts = 0;  // number of drafts per sequence
   double tokens = 0;   // expected tokens of all sequences
   double cost_us = 0;  // cost of the step and its drafts
   double plain_us =
@@ -26,7 +26,7 @@ struct DraftChoices {
   std::string model;
   DraftMethod method = DraftMethod::kNone;
   int64_t drafts_max = 0;            // num_speculative_tokens
-  std::vector<DraftChoice> choices;  // by sequences, then by acceptance
+  std::vector<DraftChoice> choices;  // ordered by sequences, then by acceptance
 };
 
 // The number of drafts that the engine chooses (worthwhile_count), within kVerifiedRows. Drafts of n-grams and suffixes cost nothing except,

@@ -215,7 +215,7 @@ Json config_of(const Like& like, int64_t layers) {
   if (like.naming == MoeNaming::kDeepSeekV3) return deepseek_v3_config(like, layers);
   return like.naming == MoeNaming::kQwen3Moe ? qwen3_moe_config(like, layers) : gpt_oss_config(like, layers);
 }
-// The tensors of a complete model; those of its draft layer are the last.
+// The tensors of a complete model; the tensors of its draft layer are the last.
 std::vector<TensorSpec> tensors_of(const Family& family, const ModelConfig& config, MoeNaming naming) {
   std::vector<TensorSpec> out = family.tensors(config, naming);
   if (config.mtp_layers == 0) return out;

@@ -61,7 +61,7 @@ struct Side {
   std::string model, server, task;
   int64_t repeat = 1;
   std::map<int64_t, double> right;                            // share of correct repeats, by question
-  std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // by question and repeat
+  std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // indexed by question and repeat
 };
 
 Result<Side> read_side(const std::string& path) {

@@ -46,7 +46,7 @@ struct ServerEval {
   std::string server, model, task;
   uint64_t seed = 0;
   int64_t repeat = 1;
-  std::vector<ServerAnswer> answers = {};  // by repeat and question
+  std::vector<ServerAnswer> answers = {};  // ordered by repeat and question
   int64_t failed = 0, prompt_tokens = 0, completion_tokens = 0;
   double seconds = 0;
 };
@@ -62,7 +62,7 @@ std::string server_eval_json(const ServerEval& eval);
 struct EvalComparison {
   std::string name_a, name_b, task;
   int64_t questions = 0, repeat = 1;
-  double accuracy_a = 0, accuracy_b = 0;  // by the flexible match
+  double accuracy_a = 0, accuracy_b = 0;  // accuracies by the flexible match
   int64_t better_a = 0, better_b = 0;     // questions that one model answers correctly more often
   Interval difference = {};               // 95% interval of b - a, from the differences per question
   double p = 1;                           // p-value of equal quality, by McNemar's exact test

@@ -29,13 +29,13 @@ Result<Goodput> parse_goodput(std::span<const std::string> bounds);
 
 struct ServingMetrics {
   int64_t completed = 0, failed = 0;
-  int64_t input_tokens = 0, output_tokens = 0;  // of completed requests
+  int64_t input_tokens = 0, output_tokens = 0;  // tokens of completed requests
   double seconds = 0;                           // from the start of the run to the last answer
   // Per second.
   double request_throughput = 0, request_goodput = 0, output_throughput = 0, total_throughput = 0;
   double peak_output_tokens = 0;  // maximum number of pieces that arrived in one second
   int64_t peak_concurrent = 0;    // maximum number of requests that ran in one second
-  // The names are those of vLLM's option percentile-metrics.
+  // Named as in vLLM's option percentile-metrics.
   Distribution ttft = {};
   Distribution tpot = {};  // for answers with at least two tokens: (latency - ttft) / (tokens - 1)
   Distribution itl = {};   // between successive pieces of all answers

@@ -26,21 +26,21 @@ struct Value {
   std::string name;
   Place place = Place::kBetween;
   int32_t given = -1;  // its index in the caller's list of call or held values
-  int32_t layer = -1;  // of a held value: the layer that it belongs to; -1: outside the layers
+  int32_t layer = -1;  // layer of a held value; -1: outside the layers
   // Distance between rows in elements, if stages see only some columns of the value; a tensor of the caller
   // overrides it with its own stride. 0: rows are packed, as the slots describe them.
   int64_t row = 0;
   bool kept = false;       // the caller reads it after the step
-  bool unaligned = false;  // of a caller's value: rows need not begin at multiples of 16 bytes
-  bool fresh = false;      // of a caller's value: the launch before the step may still write it
-  bool scratch = false;    // of a caller's value: a fused kernel may leave columns of it unfinished
+  bool unaligned = false;  // rows of a caller's value need not begin at multiples of 16 bytes
+  bool fresh = false;      // the launch before the step may still write this caller's value
+  bool scratch = false;    // a fused kernel may leave columns of this caller's value unfinished
 };
 
 // The tensor of a slot: a value, or columns of its rows from `column` on. The slot's spec gives the shape.
 struct Bind {
   ValueId value = kNoValue;
   int64_t column = 0;
-  int32_t slice = -1;  // of a caller's tensor: index along its first dimension; -1: the whole tensor
+  int32_t slice = -1;  // index along the first dimension of a caller's tensor; -1: the whole tensor
   Bind() = default;
   Bind(ValueId v, int64_t first_column = 0)
       : value(v), column(first_column) {}  // NOLINT: a value is its own binding

@@ -57,7 +57,7 @@ class LoadedDraft {
 
   const DraftLayerConfig& config() const;
   const NamedWeights& weights() const;  // by the names of draft_layer_weights()
-  int64_t weight_bytes() const;         // in memory, without tensors shared with the model
+  int64_t weight_bytes() const;         // bytes in memory, without tensors shared with the model
   std::optional<int64_t> speculative_tokens() const;
   Device* experts() const;  // device of the experts, if it is not the layer's own
 

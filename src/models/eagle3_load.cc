@@ -45,7 +45,7 @@ std::string feature_norm_in(const Checkpoint* file, size_t tap, size_t taps) {
   return name_in(file, "fc_norm." + std::to_string(tap) + ".weight");
 }
 
-// Which tensors a head has of its own.
+// Tensors that a head has itself instead of sharing the model's.
 struct Own {
   bool embedding = false, lm_head = false;
 };

@@ -25,8 +25,8 @@ struct GenerationDefaults {
   double top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
-  std::optional<int64_t> max_new_tokens = {};  // of the answer
-  std::optional<int64_t> max_length = {};      // of the prompt and the answer
+  std::optional<int64_t> max_new_tokens = {};  // limit of the answer
+  std::optional<int64_t> max_length = {};      // limit of the prompt and the answer
 };
 
 struct ModelConfig {
@@ -46,7 +46,7 @@ struct TensorSpec {
   std::vector<int64_t> shape;
   std::string weight;     // name in decoder_weights(): "attention.qkv"
   int64_t layer = -1;     // -1: outside the layers
-  int64_t first_row = 0;  // its first row, if several tensors form one weight
+  int64_t first_row = 0;  // first row in that weight, if several tensors form it
   bool of_mlp = false;    // listed by moe_tensors() and read by load_moe()
   bool operator==(const TensorSpec&) const = default;
 };

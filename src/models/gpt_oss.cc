@@ -72,7 +72,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   return must_be(quantization.value(), "quant_method", "mxfp4", "gpt-oss");
 }
 
-// Defaults for missing keys are those of the published model, as in transformers.
+// Missing keys have the published model's values, as in transformers.
 RopeFamily rope_family() {
   return {.models = "gpt-oss",
           .unsaid = {.theta = 150000, .factor = 32, .original_context = 4096},

@@ -24,7 +24,7 @@ struct LoadNotes {
 // Where weights come from. The names follow vLLM's load formats.
 enum class LoadFormat : uint8_t {
   kSafetensors,
-  kDummy,  // random weights from a seed, equal to those of `sluice make-checkpoint`; reads only config.json
+  kDummy,  // random weights from a seed, equal to the weights of `sluice make-checkpoint`; reads only config.json
 };
 
 struct LoadOptions {
@@ -57,7 +57,7 @@ class LoadedModel {
 
   const ModelConfig& config() const;
   const NamedWeights& weights() const;  // by the names of decoder_weights()
-  int64_t weight_bytes() const;         // in memory
+  int64_t weight_bytes() const;         // bytes in memory
   // Minimum bytes that one token reads: all weights, but one row of the embedding and only the chosen experts.
   int64_t active_bytes() const;
 

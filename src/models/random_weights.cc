@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // of each tensor in memory
+constexpr int64_t kAlignment = 64;  // alignment of tensors in memory
 
 // Finds the argument in [low, high] at which the increasing function `rising` equals `wanted`.
 template <class F>

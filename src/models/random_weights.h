@@ -56,7 +56,7 @@ class RandomWeights {
   std::string place_;
   RandomFill random_;
   Workers workers_;
-  std::unordered_map<std::string, uint64_t> first_word_;  // of each tensor
+  std::unordered_map<std::string, uint64_t> first_word_;  // position of each tensor in the random stream
   int64_t bytes_ = 0, layers_ = 0;
   std::unique_ptr<std::byte[]> memory_;
   int64_t capacity_ = 0;

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kTensorAlignment = 64;  // of each tensor in memory
+constexpr int64_t kTensorAlignment = 64;  // alignment of tensors in memory
 constexpr std::string_view kWeight = ".weight";
 
 // Memory for a tensor in BF16.

@@ -16,7 +16,7 @@ struct CacheLayout {
   std::vector<int64_t>
       windows;                // window of each group, ascending; a group that sees all positions (0) is first
   std::vector<size_t> group;  // group of each layer
-  std::vector<size_t> tensor;  // of each layer: index of its tensor of keys and of its tensor of values
+  std::vector<size_t> tensor;  // for each layer: index of its tensor of keys and of its tensor of values
   std::vector<int64_t>
       page_bytes;  // bytes of a page of each tensor of keys, and of the matching tensor of values, if there is one
   std::vector<bool> has_values;  // for each tensor; layers with latent attention have no values

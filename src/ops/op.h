@@ -1,7 +1,7 @@
 // The parts of an operation. An operation is a struct with
 //
 //   kName                      one name everywhere
-//   kSummary                   what it does, in one line, for lists of operations
+//   kSummary                   its purpose in one line, for lists of operations
 //   Problem                    everything that selects a kernel, without pointers; lists its fields once (base/fields.h)
 //   Args                       tensors; `slots` says which of them a Problem uses, and how
 //   validate(problem)          checks the contract's bounds, on any backend; returns every reason

@@ -31,7 +31,7 @@ class ChatGate {
   };
   struct Step {
     Content content = Content::kNone;
-    size_t function = 0;              // of kArguments
+    size_t function = 0;              // index of the function; set for kArguments
     std::vector<int32_t> frame = {};  // frame tokens that are always allowed
     std::vector<int32_t> ends = {};   // tokens that are allowed once the content is complete
   };

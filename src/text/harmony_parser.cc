@@ -231,7 +231,7 @@ void HarmonyParser::read_author(Header how, std::string* stray) {
     std::string_view behind = after;
     take_recipient(&behind);
     if (!is_blank(behind)) {
-      current_.message.recipient.clear();  // it was a word of a sentence
+      current_.message.recipient.clear();  // the recipient was a word of a sentence
     } else {
       current_.message.role = ChatRole::kTool;
       current_.message.name = valid_utf8(word);

@@ -48,7 +48,7 @@ class HermesCall {
   std::string all_, stray_;
   std::string key_, value_;  // a key with its quotation marks; a value that is not streamed
   std::string arguments_;    // text not returned yet
-  int64_t depth_ = 0;        // of brackets inside the value
+  int64_t depth_ = 0;        // depth of brackets inside the value
   bool in_string_ = false, escaped_ = false, streams_ = false;
 };
 

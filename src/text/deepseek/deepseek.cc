@@ -149,7 +149,7 @@ Result<std::unique_ptr<ChatGate>> DeepSeek::gate(const AnswerEnds& ends, std::op
 
 namespace {
 
-// All strings that DeepSeek's templates, or those of vLLM for tools, write or compare with. A template with another string belongs to
+// All strings that DeepSeek's templates, or vLLM's templates for tools, write or compare with. A template with another string belongs to
 // another format.
 constexpr std::string_view kDeepSeekStrings[] = {
     "",

@@ -396,7 +396,8 @@ class TokenizerReader {
   std::shared_ptr<Data> data_ = std::make_shared<Data>();
   ByteLetters letters_;
   bool ignore_merges_ = false;
-  std::unordered_map<std::string_view, int32_t> ids_;  // of model.vocab; views into the document
+  std::unordered_map<std::string_view, int32_t>
+      ids_;  // ids of model.vocab; the keys are views into the document
   std::unordered_set<int32_t>
       normalized_;                // added tokens that match normalized text, which here is the text itself
   std::vector<int32_t> spelled_;  // words whose letters all represent bytes; used for ignore_merges

@@ -30,7 +30,7 @@ struct SpecialEnds {
 };
 
 // Gives the ids of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText; kAllAsText
-// gives those of a file without added tokens), with these intended differences:
+// gives the ids of a file without added tokens), with these intended differences:
 //   - Invalid UTF-8 is encoded byte by byte, so decode(encode(x)) == x for every x (with a normalizer: the normalized x).
 //   - With kAsText and kAllAsText no special token is returned, even if ignore_merges would find it as a whole word.
 //   - An added token decodes to its own text, even if its letters could represent bytes.

@@ -264,7 +264,7 @@ struct Run {
   int64_t row, rows;
   float* queries;                   // [kAttentionQueries, padded_dim]
   T* wide;                          // [2, kBlock, head_dim], for e4m3 caches
-  Online state[kAttentionQueries];  // of the current part
+  Online state[kAttentionQueries];  // state of the current part
   RowSpan span[kAttentionQueries];  // span of each query
   int64_t first = 0, end = 0;       // positions that any query sees
   int64_t count() const { return rows * heads; }

@@ -19,7 +19,7 @@ struct Chunk {
 struct RowSums {
   float largest;
   int64_t largest_chunk;   // the first chunk that contains the largest logit
-  double plain, tempered;  // over all chunks; meaningless unless `largest` is finite
+  double plain, tempered;  // totals over all chunks; meaningless unless `largest` is finite
 };
 
 inline RowSums row_sums(const Chunk* chunks, int64_t count) {

@@ -33,7 +33,8 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
-  const double units = std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // with separate keys
+  const double units =
+      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // tiles with separate keys
   const double tiles = std::ceil(rows * group / queries) * units;
   const double keys = std::min(static_cast<double>(attention_context(p)), kLongContext) +
                       (p.window > 0 ? std::min(rows, queries / group) - 1 : 0);

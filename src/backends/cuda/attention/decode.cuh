@@ -6,7 +6,7 @@
 // the size of the team.
 //
 // Each warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for another. The warp that
-// refills a stage is the one that has read it, so stages have no empty barriers and the ring is no tile::Ring. Queries are the
+// refills a stage is the warp that has read it, so stages have no empty barriers and the ring is not a tile::Ring. Queries are the
 // rows of the products (mma.cuh), so a thread holds the weights of two queries, g and g + 8 of 16. With eight queries per tile half
 // of a product is idle. That costs nothing, because bytes are the limit. The type of the caches decides the operands of the
 // products: decode_tile.cuh.
@@ -40,7 +40,7 @@ struct DecodeShape {
   // The rows of a group that a lane has; the other rows of the 16 are zeros.
   static constexpr int kRows = kNarrow ? 1 : 2;
   static constexpr int kQueries = 8 * kRows * kGroups,
-                       kPartialRow = kDim + 8;        // in floats; padded against bank conflicts
+                       kPartialRow = kDim + 8;        // floats; padded against bank conflicts
   static constexpr int kFours = kQueries * kDim / 4;  // groups of 4 values per tile
   static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
   // The rings, and the data that the CTAs of a cluster send each other; aligned by hand.
@@ -281,7 +281,7 @@ class DecodeWarp {
   const int kv_head_, lane_;
   Span seen_by_some_, seen_by_all_;
   int first_ = 0, step_ = 1;          // tiles of keys of this warp
-  int pages_ = -1, next_pages_ = -1;  // for tile 32 n + lane
+  int pages_ = -1, next_pages_ = -1;  // page numbers for tile 32 n + lane
   uint32_t query_[kGroups][kDim / 16][4];
   Span span_[kGroups][2];
   float value_[kGroups][kDim / 8][4];

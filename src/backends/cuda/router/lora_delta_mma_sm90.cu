@@ -72,7 +72,7 @@ double tile_us(const LoraDelta::Problem& p, const DeviceInfo& d, const Tile& t) 
       2.0 * static_cast<double>(p.rank * p.features) / t.blocks;
   const double sums = kCost.rank_us * static_cast<double>(p.rank) / 8 * t.tokens / 16;
   const double alone = bytes / kCost.block_per_us + sums;
-  const double of_an_sm = blocks / d.cores;  // on average
+  const double of_an_sm = blocks / d.cores;  // average CTAs per SM
   const double waves = std::max(1.0, blocks / (kCost.resident * d.cores));
   const double together = of_an_sm * (bytes / kCost.sm_per_us + sums);
   const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / d.mem_bytes_per_us;

@@ -77,7 +77,7 @@ struct SliceParameters {
   const B16 *w, *x;
   int hidden, experts, tokens;
   uint32_t zero;     // always 0, but unknown to the compiler
-  int64_t x_stride;  // in elements, like y_stride
+  int64_t x_stride;  // elements, as y_stride
   const B16* bias;
   void* y;
   int64_t y_stride;

@@ -1,5 +1,5 @@
 // Device code of the router GEMM's tile kernels: the place of a CTA in the problem, and the producer warps that fill its ring. W is
-// the type of the weights. A step of f32 weights is two boxes, one after the other.
+// the type of the weights. A step of f32 weights is two boxes, loaded in sequence.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -34,7 +34,7 @@ struct RouterTileParameters {
   const __nv_bfloat16* x;
   const void* bias;  // has the type of w
   void* y;
-  int64_t x_stride, y_stride;  // in elements
+  int64_t x_stride, y_stride;  // elements between rows
   int tokens, experts, hidden, splits, beside, behind, stages;
   int ahead;  // number of stages whose weights are loaded before the previous launch has ended
   // Steps of k per split, and tokens of the tile that each split finishes. The first `more` splits take one step or token more.

@@ -71,7 +71,7 @@ constexpr int kGroupThreads = 128, kGroupTokens = 64;  // per warpgroup
 constexpr int kStep = 64;                              // values of k in a stage
 constexpr int kChunk = 8, kChunks = kStep / kChunk;    // elements per chunk; chunks of a row in a stage
 constexpr int kRowBytes = tile::kSwizzledRowBytes;
-constexpr int kAlignment = 1024;  // of a stage, required by swizzle.cuh
+constexpr int kAlignment = 1024;  // alignment of a stage, required by swizzle.cuh
 
 template <int kGroups, int kExperts>
 constexpr int kStageBytes = (kGroups * kGroupTokens + kExperts) * kRowBytes;

@@ -267,7 +267,7 @@ struct Cta {
     return mine;
   }
 
-  // Sets the first row and tile of each expert, and the rows of the CTAs before this one. CTA 0 writes what all CTAs know. Returns the
+  // Sets the first row and tile of each expert, and the rows of the CTAs before this one. CTA 0 writes the results that all CTAs have. Returns the
   // number of tiles of chosen experts.
   __device__ __forceinline__ uint32_t place_experts(uint32_t mine) const {
     // Prefix sums of two numbers, or of one word with 16 bits for each.

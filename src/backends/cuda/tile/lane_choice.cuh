@@ -288,7 +288,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   float last = v[kList - 1];
 #pragma unroll
   for (int i = 0; i + 1 < kList; ++i) last = rule.top_k == i + 1 ? v[i] : last;
-  float sum = 0;  // of the softmax over all experts
+  float sum = 0;  // sum of the softmax over all experts
   if constexpr (kRule.score == RoutingRule::Score::kSoftmaxAll) {
 #pragma unroll
     for (uint32_t i = 0; i < n; ++i) sum += expf(c[i] - v[0]);
