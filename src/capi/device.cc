@@ -17,7 +17,8 @@ Status read_stream_of(const sluice_device& device, sluice_stream from, Stream* t
   SLUICE_TRY(read_stream(from, to));
   const Backend wanted = device.device->info().backend;
   if (to->where == wanted) return {};
-  return invalid(std::string("stream: wanted one of ") + text(wanted) + ", found one of " + text(to->where));
+  return invalid(std::string("stream: wanted a stream of ") + text(wanted) + ", found a stream of " +
+                 text(to->where));
 }
 
 sluice_stream to_c(Stream stream) {

@@ -57,7 +57,7 @@ inline void write_text(std::string_view from, sluice_text* to) {
 inline Status write_whole(std::string_view from, sluice_text* to) {
   write_text(from, to);
   if (to->data && to->needed <= to->capacity) return {};
-  return invalid("out: wanted a buffer of " + std::to_string(to->needed) + " bytes, found one of " +
+  return invalid("out: wanted a buffer of " + std::to_string(to->needed) + " bytes, found a buffer of " +
                  std::to_string(to->data ? to->capacity : 0));
 }
 

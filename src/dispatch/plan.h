@@ -38,11 +38,12 @@ class Plan {
                 Stream stream) const {
     SLUICE_TRY(check_args<Op>(problem, args, kernel_->backend, kernel_->alignment_bytes));
     if (stream.where != kernel_->backend || stream.native == nullptr)
-      return invalid(std::string(Op::kName) + ": stream: wanted one of " + text(kernel_->backend) +
+      return invalid(std::string(Op::kName) + ": stream: wanted a stream of " + text(kernel_->backend) +
                      ", found " + (stream.native ? text(stream.where) : "null"));
     if (stream.native->device != device_)
-      return invalid(std::string(Op::kName) + ": stream: wanted one of " + text(kernel_->backend) +
-                     " device " + std::to_string(device_) + " (the plan's), found one of device " +
+      return invalid(std::string(Op::kName) + ": stream: wanted a stream of " + text(kernel_->backend) +
+                     " device " + std::to_string(device_) +
+                     " (the plan's device), found a stream of device " +
                      std::to_string(stream.native->device));
     const size_t need = config_.workspace_bytes;
     if (workspace.bytes < need || (need > 0 && workspace.data == nullptr))

@@ -185,7 +185,7 @@ TEST_F(CapiErrors, BuffersThatAreTooShort) {
   char small[10];
   std::memset(small, 'x', sizeof small);
   sluice_text out{small, sizeof small, 0};
-  expect(sluice_explain(&q, &out, error_), SLUICE_INVALID_ARGUMENT, "found one of 10");
+  expect(sluice_explain(&q, &out, error_), SLUICE_INVALID_ARGUMENT, "found a buffer of 10");
   EXPECT_EQ(small[9], '\0');
   EXPECT_EQ(std::string(small), "problem  ");
   EXPECT_GT(out.needed, sizeof small);
@@ -243,7 +243,7 @@ TEST_F(CapiErrors, NullPointersAreNamed) {
   expect(sluice_copy(device_.device, nullptr, &memory, 1, launch.stream, error_), bad, "to");
   expect(sluice_copy(device_.device, &memory, nullptr, 1, launch.stream, error_), bad, "from");
   expect(sluice_wait(device_.device, {SLUICE_CPU, nullptr}, error_), bad, "stream");
-  expect(sluice_wait(device_.device, {SLUICE_CUDA, &memory}, error_), bad, "stream: wanted one of cpu");
+  expect(sluice_wait(device_.device, {SLUICE_CUDA, &memory}, error_), bad, "stream: wanted a stream of cpu");
   expect(sluice_record(device_.device, launch.stream, nullptr, nullptr, &recording, error_), bad, "enqueue");
   expect(sluice_replay(device_.device, nullptr, launch.stream, error_), bad, "recording");
   expect(sluice_explain(nullptr, nullptr, error_), bad, "question");

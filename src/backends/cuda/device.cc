@@ -105,7 +105,7 @@ struct CudaRecording final : Recording {
 struct CudaMark final : Mark {
   cudaEvent_t event = nullptr;
   int device = 0;
-  uint64_t enqueued = 0;  // kernels enqueued on its queue before it
+  uint64_t enqueued = 0;  // number of kernels enqueued on the queue before the mark
   ~CudaMark() override {
     const OnGpuScope on(device);
     if (event) cudaEventDestroy(event);
@@ -349,7 +349,7 @@ class CudaDevice final : public Device {
     Queue& queue = queue_of(stream);
     if (mine->device != queue.device)
       return invalid("cuda: wanted a recording of GPU " + std::to_string(queue.device) +
-                     ", found one of GPU " + std::to_string(mine->device));
+                     ", found a recording of GPU " + std::to_string(mine->device));
     const OnGpuScope on(queue.device);
     SLUICE_TRY(check(on.error(), "replay"));
     for (const std::string_view name : mine->kernels) queue.note(name);
@@ -394,7 +394,7 @@ class CudaDevice final : public Device {
     }
     if (device == queue_.device) return {};
     return invalid("cuda: " + doing + ": wanted a stream of GPU " + std::to_string(queue_.device) +
-                   ", found one of GPU " + std::to_string(device));
+                   ", found a stream of GPU " + std::to_string(device));
   }
 
   static Status fault(cudaError_t error, const std::string& doing, const Queue& queue) {

@@ -57,7 +57,7 @@ void DeepSeekWriter::token(int32_t Tokens::*member) {
     if (named.id == member) said(named.text);
 }
 
-// Text that the program wrote, with the text of tokens.
+// Writes text of the program; the texts of tokens in it become the tokens.
 void DeepSeekWriter::frame(std::string_view text) {
   while (!text.empty()) {
     const DeepSeek::NamedToken* next = nullptr;

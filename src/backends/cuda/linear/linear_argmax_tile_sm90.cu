@@ -99,7 +99,7 @@ struct alignas(16) Peak {
 };
 static_assert(sizeof(Peak) == kPeakBytes);
 
-// e^(logit - largest), for a largest that may be -inf.
+// e^(logit - largest); `largest` may be -inf.
 __device__ __forceinline__ float beside(float logit, float largest) {
   return power_of_two((logit - fmaxf(largest, -FLT_MAX)) * kLog2E);
 }
