@@ -109,7 +109,7 @@ class Costs {
   double waiting_us_ = 0;
 };
 
-// The number of drafts that the engine would choose for sequences with this acceptance at every place.
+// The number of drafts that the engine would choose for sequences each of whose drafts has this probability of acceptance.
 DraftChoice choice_of(int64_t sequences, double acceptance, const std::vector<double>& cost_by_drafts) {
   const double plain_us = cost_by_drafts.front();
   std::vector<double> tokens;  // index: the number of drafts

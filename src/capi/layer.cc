@@ -30,7 +30,7 @@ Result<CheckpointTensor> tensor_of(const sluice_weight& from, size_t index) {
   const std::string place = "weights: tensors[" + std::to_string(index) + "]";
   if (!from.name) return invalid(place + ".name: wanted a name, found null");
   const std::string named = "weights: " + std::string(from.name) + ": ";
-  if (!from.type) return invalid(named + "type: wanted a word, found null");
+  if (!from.type) return invalid(named + "type: wanted a name, found null");
   const auto type = stored_type(from.type);
   if (!type)
     return invalid(named + "type: wanted a type of safetensors (BF16, F32, U8, ...), found '" + from.type +

@@ -16,7 +16,7 @@ struct Distribution {
   // Percent and value, in the requested order.
   std::vector<std::pair<double, double>> percentiles = {};
 };
-// Percentiles are interpolated linearly (numpy's default); std is the population's.
+// Percentiles are interpolated linearly (numpy's default); std is the standard deviation of the population.
 Distribution distribution_of(std::vector<double> seconds, std::span<const double> percents);
 
 // Limits in milliseconds. A request is good if it meets every limit that is set.

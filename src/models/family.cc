@@ -19,7 +19,7 @@ const Family* const kFamilies[] = {
 #undef SLUICE_FAMILY
 };
 
-// Matrices are packed, except those read one row at a time or in checkpoint form.
+// Matrices are packed, except matrices that are read one row at a time or in checkpoint form.
 bool is_packed(const TensorSpec& spec) {
   if (spec.shape.size() < 2 || spec.weight.ends_with("_bias")) return false;
   for (const char* copied : {"embedding", "router", "hash_table", "attention.kv_b"})

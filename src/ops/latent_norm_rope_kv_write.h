@@ -11,7 +11,7 @@ namespace sluice {
 //
 //   q        = rotated as in ops/rope.h
 //   k_cache  = KvWrite (ops/kv_write.h) of rows of `rank` + `rotary` elements: the first `rank` of k after RmsNorm with norm_weight and eps
-//              (ops/rms_norm.h), and the others rotated
+//               (ops/rms_norm.h), and the other elements, rotated
 //   k        is scratch: its content is unspecified afterwards
 //
 // A token without a position is normalized and stored nevertheless. settled is a guarantee: no launch writes positions, table and slot_of,

@@ -69,8 +69,8 @@ void ThreadPool::run_erased(int64_t count, int64_t grain, Call call, void* conte
   grain_.store(grain, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-  // If this loop has more chunks, the ticket of the previous loop would look open. So the new ticket comes first, closed, and
-  // the number of chunks then opens it.
+  // If this loop has more chunks than the previous one, the old ticket would look open. So the new ticket is stored first, still
+  // closed; storing the number of chunks then opens it.
   chunks_.store(0, std::memory_order_relaxed);
   ticket_.store(number << 32, std::memory_order_release);
   chunks_.store(chunks, std::memory_order_release);

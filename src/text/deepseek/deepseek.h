@@ -1,6 +1,6 @@
 // The chat formats of DeepSeek V3, R1 and V3.1.
 //
-//   prompt      <｜begin▁of▁sentence｜>SYSTEM, then turns; all system messages stand at the front
+//   prompt      <｜begin▁of▁sentence｜>SYSTEM, then turns; all system messages are at the front
 //   user        <｜User｜>TEXT
 //   assistant   <｜Assistant｜>TEXT, then calls, <｜end▁of▁sentence｜>
 //   calls       <｜tool▁calls▁begin｜>CALL...<｜tool▁calls▁end｜>; V3 and R1 separate calls by a line break
@@ -49,7 +49,7 @@ class DeepSeek final : public ChatFormat {
     return {.thinking_switch = model_ == DeepSeekModel::kV31, .many_calls = true};
   }
   Result<std::string> functions_text(const std::vector<FunctionTool>& functions) const override;
-  // A system message cannot be continued: it does not stand at the end.
+  // A system message cannot be continued, because it is never the last.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const override;
   std::optional<bool> thinking_after(const std::vector<Message>& messages,
                                      std::optional<bool> thinking) const override;

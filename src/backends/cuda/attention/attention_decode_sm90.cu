@@ -27,8 +27,8 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kIterationUs = 0.605, kIterationE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
-  // Narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, less the cost of
-  // fewer stages where memory is the limit.
+  // The gain of narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, minus the
+  // cost of fewer stages where memory is the limit.
   constexpr double kNarrowIteration = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();

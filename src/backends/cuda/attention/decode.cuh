@@ -53,7 +53,7 @@ struct DecodeCall {
   Tiling tiling;
   int tiles, cluster, heads;  // the most tiles of queries; cluster and heads as in AttentionDecode
   int cluster_log;            // log2 of cluster
-  int beside;  // the previous launch is prefill.cuh's of the same step, so this kernel does not wait for it
+  int beside;  // the previous launch is prefill.cuh of the same step, so this kernel does not wait for it
 };
 
 template <class Shape>

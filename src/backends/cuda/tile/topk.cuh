@@ -329,7 +329,7 @@ struct Taken {
   float c;
   RowSoftmax row;
 };
-// All lanes call it. c: of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
+// All lanes call it. c: the values of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
 template <int N, bool kFull = false>
 __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&c)[N], uint32_t* scratch) {
   const int lane = static_cast<int>(threadIdx.x % 32);
