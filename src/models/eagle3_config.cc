@@ -16,7 +16,7 @@ const std::string kModels = "EAGLE3 draft";
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 constexpr int64_t kLayerIdsMost = 64;
 
-// The error for a key whose value no head has, or does not fit this model.
+// The error for a key whose value no head has, or which does not fit this model.
 Status unfit(const JsonAt& config, const std::string& key, const std::string& wanted) {
   return unsupported(refused(config, key, wanted).message);
 }

@@ -161,7 +161,7 @@ TEST_F(CapiLayerErrors, WeightsThatDoNotFit) {
   no_load(kBad, "weights.tensors", [](CallersTensors& t) { t.all.tensors = nullptr; });
   no_load(SLUICE_UNSUPPORTED, "found none among 0 tensors", [](CallersTensors& t) { t.all.count = 0; });
   no_load(kBad, "].name: wanted a name, found null", [](CallersTensors& t) { t.list[2].name = nullptr; });
-  no_load(kBad, "type: wanted a word, found null", [](CallersTensors& t) { t.list[2].type = nullptr; });
+  no_load(kBad, "type: wanted a name, found null", [](CallersTensors& t) { t.list[2].type = nullptr; });
   no_load(kBad, "router.weight: type: wanted a type of safetensors",
           [](CallersTensors& t) { t.at("router.weight").type = "bf16"; });
   no_load(kBad, "where: wanted a sluice_backend, found 5",

@@ -3,7 +3,7 @@
 //
 // Wins    8 to 64 tokens, and one token of rank 16 with hidden 2880 (lora.csv, four adapters): 4.1 us against 12.1 us of mma_sm90 at
 //         8 tokens of rank 16, 4.5 us against 6.5 us at 64. One launch, and A x stays in shared memory.
-// Loses   to mma_sm90 beyond 64 tokens if that accepts the problem (128 tokens of rank 16: 9.7 us against 6.5 us), from 64 tokens on
+// Loses   to mma_sm90 beyond 64 tokens if mma_sm90 accepts the problem (128 tokens of rank 16: 9.7 us against 6.5 us), from 64 tokens on
 //         at rank 64 (9.8 us against 8.9 us), and at one token of rank 64 (7.9 us against 6.7 us).
 // Limits  none beyond the contract; 16-byte loads if hidden, row strides and addresses allow them. The split depends only on hidden,
 //         so a row's bits do not depend on the batch.

@@ -1,8 +1,8 @@
 // Weights of a row's tokens, relative to the largest: e^((logit - largest) / temperature) = 2^-depth.
 //
 // Relative error of a weight: a depth is a sum of two floats with an error below 2^-40 of the depth; ex2 adds up to 2^-22,
-// rounding to units 2^-22. A running sum's share of the mass has at most half of that error, because errors above and below the
-// target would have to differ. That is well within the 2^-20 of ops/sample.h.
+// rounding to units 2^-22. A running sum's share of the mass has at most half of that error, because it changes only if the errors
+// above and below the target differ. That is well within the 2^-20 of ops/sample.h.
 #pragma once
 #include <cstdint>
 
