@@ -1,4 +1,4 @@
-// RMS norm, one head of a row at a time: one pass for the mean square, one that scales.
+// RMS norm, one head of a row at a time: one pass sums the squares, a second pass scales.
 //
 // Wins    always: it is the only kernel of RmsNorm on a CPU. The second pass finds its row in the L1 cache.
 // Loses   time with one very long row: one thread computes it.

@@ -61,7 +61,7 @@ class PrefillConsumer {
 
   __device__ __forceinline__ void take(uint32_t slot, uint32_t& iteration) {
     slot = static_cast<uint32_t>(tile::uniform(static_cast<int>(slot)));
-    // Tiles of keys: the number for the CTA, and the ranges that some and every query of the warpgroup sees.
+    // tiles: number of tiles of keys that the CTA processes. some, all: tiles that some query and that every query of the warpgroup sees.
     int tiles;
     Span some, all;
     {

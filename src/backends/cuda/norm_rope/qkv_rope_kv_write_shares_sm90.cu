@@ -68,7 +68,7 @@ struct Parts {
   static constexpr int kFours = kEights / 4, kOnes = kEights % 4;
 
   static __device__ __forceinline__ int four(int cta, int i) { return cta * kFours + i; }
-  // The index of a single group; single groups follow the fours of all CTAs.
+  // The index of a single group; single groups follow the groups of four of all CTAs.
   static __device__ __forceinline__ int one(int cta, int ctas, int i) {
     return 4 * kFours * ctas + cta * kOnes + i;
   }
