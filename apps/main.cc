@@ -1,4 +1,4 @@
-// The command sluice.
+// The sluice command.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -37,7 +37,7 @@ constexpr const char* kExamples = R"(Examples:
 More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use or a
 fault: an answer that could not be written too.)";
 
-// Reports a first word that looks like a subcommand and is none.
+// Reports a first word that looks like a subcommand but is not one.
 Status unknown_command(const CLI::App& root, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return {};
   std::vector<std::string> known;

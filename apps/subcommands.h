@@ -7,7 +7,7 @@
 
 namespace sluice::apps {
 
-// `words` are the arguments after the subcommand. An operation among them adds its fields as options.
+// `words` are the arguments after the subcommand. If one of them is an operation, its fields become options.
 Command add_explain(CLI::App& root, const std::vector<std::string>& words);
 Command add_run(CLI::App& root);
 Command add_serve(CLI::App& root);

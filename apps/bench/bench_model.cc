@@ -20,13 +20,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A burst ends before the power limit lowers the GPU's clock. Sustained steps are timed after it has.
+// A burst ends before the power limit lowers the GPU's clock. Sustained steps are timed after the power limit has lowered it.
 constexpr int kBursts = 6;
 // Of sustained work, only the second half is timed.
 constexpr double kBurstMs = 20, kPauseMs = 100, kSustainedMs = 600;
 constexpr int64_t kBurstStepsMin = 3;
 constexpr int kPrompts = 5;  // per length
-// On a GPU: after this many incomplete steps the cache counts as too small.
+// On a GPU, the cache counts as too small after this many incomplete steps.
 constexpr int64_t kStepsWithoutAll = 200;
 constexpr int kCountedSteps = 8;  // extra steps that count the chosen experts
 
@@ -150,15 +150,15 @@ class Decoding {
     const std::string sequences = std::to_string(row_.sequences), context = std::to_string(row_.context);
     return {Code::kOutOfMemory,
             "bench: wanted a cache that holds " + sequences + " sequences of " + context +
-                " tokens and their answers, found one of " + std::to_string(s_.engine->memory().tokens) +
-                " tokens; lower --max-concurrency or --input-len, or take --kv-cache-dtype fp8"};
+                " tokens and their answers, found a cache of " + std::to_string(s_.engine->memory().tokens) +
+                " tokens; lower --max-concurrency or --input-len, or use --kv-cache-dtype fp8"};
   }
 
   Session& s_;
   BenchRow row_;
   double experts_ = 0;  // averaged over the counted steps
   int64_t counted_ = 0;
-  int64_t tokens_ = 0, steps_ = 0;  // of steps of all sequences
+  int64_t tokens_ = 0, steps_ = 0;  // of timed steps of all sequences
   std::vector<int64_t> ids_;
 };
 
@@ -245,11 +245,11 @@ Status check_options(const BenchOptions& o) {
   for (const int64_t n : o.concurrency) SLUICE_TRY(at_least("--max-concurrency", n, 1));
   const SpeculationOptions& drafts = o.model.speculation;
   if (!drafts.synthetic_acceptance.empty() && drafts.method == DraftMethod::kNone)
-    return invalid("--speculative-synthetic-acceptance: wanted --speculative-config with it, found none");
+    return invalid("--speculative-synthetic-acceptance: needs --speculative-config, found none");
   if (!std::ranges::is_sorted(drafts.synthetic_acceptance, std::greater<>()))
     return invalid(
-        "--speculative-synthetic-acceptance: wanted shares that are each at most the one before, found "
-        "larger ones");
+        "--speculative-synthetic-acceptance: wanted shares that never increase, found "
+        "a larger share after a smaller one");
   return {};
 }
 
@@ -261,7 +261,7 @@ void use_defaults(const Device& device, BenchOptions* o) {
   if (o->prefill_len.empty() && gpu) o->prefill_len = {4096, 8192};
 }
 
-// Sizes the engine for everything that will be measured.
+// Sizes the engine for all measurements.
 void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f) {
   const int64_t most = std::ranges::max(o.concurrency);
   f->keep_chosen_experts = true;
@@ -278,14 +278,14 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
   for (const int64_t n : o.prefill_len) f->max_model_len = std::max(f->max_model_len, n + 2);
 }
 
-// Goes after "; " in the note, so that it belongs to this row only.
+// Appended to the note after "; ", so that it belongs to this row only.
 std::string experts_remark(double experts, int64_t of) {
   char text[64];
   std::snprintf(text, sizeof text, "; %.1f of %lld experts", experts, static_cast<long long>(of));
   return text;
 }
 
-// Of rows with speculative decoding.
+// The note on rows with speculative decoding.
 std::string speculation_note(const BenchOptions& o, const BenchRow& row) {
   const SpeculationOptions& s = o.model.speculation;
   if (s.method == DraftMethod::kNone || row.op == "prefill") return {};

@@ -14,7 +14,7 @@ struct BenchOptions {
   // Prompt lengths; prompts are random tokens, because speed does not depend on their values. On a GPU: the mean context of the timed
   // steps. Empty: 128 on the CPU, 1024 on a GPU.
   std::vector<int64_t> input_len;
-  // Per sequence, on the CPU; a GPU run generates as many tokens as its timing needs.
+  // Tokens per sequence, on the CPU; a GPU run generates as many tokens as its timing needs.
   int64_t output_len = 64;
   // Concurrent sequences; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU.
   std::vector<int64_t> concurrency;
@@ -29,7 +29,7 @@ struct BenchRow {
   double first_token_ms = 0;  // decode: from the first step to the last sequence's first token
   double prompt_tokens_per_s = 0;
   double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // prefill: the whole prompt
-  double tokens_per_s = 0;                               // from the median
+  double tokens_per_s = 0;                               // computed from the median
   double tokens_per_sequence = 1;  // tokens of a sequence per step; above 1 with speculative decoding
   // Distinct experts that a layer's tokens choose, averaged over all layers of some steps.
   double experts = 0;
@@ -42,7 +42,7 @@ struct BenchReport {
   int64_t weight_bytes = 0, active_bytes = 0;
   int64_t experts = 0;  // per layer
   double load_seconds = 0, read_bytes_per_us = 0;
-  // Goes into the rows' notes: " e4m3 cache"; empty: the cache has the activations' type.
+  // Added to the rows' notes: " e4m3 cache"; empty: the cache has the activations' type.
   std::string cache_note = {};
   std::string routing_note = {};  // " zipf"; empty: --routing uniform, or the checkpoint's own routers
   std::vector<BenchRow> rows;

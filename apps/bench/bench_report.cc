@@ -82,7 +82,7 @@ Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
       const std::string name = bench::figure_name(suite, figure);
       if (!names.insert(name).second)
         return Status{Code::kCorrupt,
-                      csv.string() + ": wanted operations of no other file, found '" + figure.op + "'"};
+                      csv.string() + ": wanted operations that no other file has, found '" + figure.op + "'"};
       SLUICE_TRY(add_figure(figure, name, options.to, &files));
     }
     files.push_back({options.to / (std::string(suite.name) + ".md"), bench::page_of(suite, figures)});

@@ -33,7 +33,7 @@ Status check_files(const ServeBenchOptions& options, const ServeBenchFiles& file
   if (files.svg.empty()) return {};
   const auto bounded = [](int64_t most) { return most > 0; };
   if (std::none_of(options.max_concurrency.begin(), options.max_concurrency.end(), bounded))
-    return invalid("--svg: wanted --max-concurrency with it, found none");
+    return invalid("--svg: needs --max-concurrency, found none");
   return can_write("--svg", files.svg);
 }
 
@@ -75,7 +75,7 @@ Status write_files(const std::vector<ServingRun>& runs, const ServeBenchFiles& f
 
 int bench_serve_command(const ServeBenchOptions& options, const ServeBenchFiles& files) {
   if (files.save_result && !files.result_filename.empty() && options.max_concurrency.size() > 1)
-    return wrong_use("--result-filename: wanted one --max-concurrency with it, found " +
+    return wrong_use("--result-filename: needs one --max-concurrency, found " +
                      std::to_string(options.max_concurrency.size()));
   if (const Status status = check_files(options, files); !status.ok()) return wrong_use(status.message);
   allow_many_descriptors();
@@ -89,7 +89,7 @@ int bench_serve_command(const ServeBenchOptions& options, const ServeBenchFiles&
   }
   if (const Status status = write_files(runs.value(), files); !status.ok()) return wrong_use(status.message);
   return measured ? kExitOk
-                  : wrong_use("requests: wanted at least one success per run, found a run without any");
+                  : wrong_use("requests: wanted at least one success per run, found a run without one");
 }
 
 }  // namespace sluice::apps

@@ -36,10 +36,10 @@ Command add_bench(CLI::App& root) {
       ->check(integer_between(2, INT32_MAX));
   add_counts(app, "--max-concurrency", &flags->options.concurrency, 1, kStepTokensMax,
              "concurrent sequences, separated by commas; default: 1,8,32,64,128,256 on a GPU, else 1,4");
-  app->add_option("--speculative-synthetic-acceptance", flags->options.model.speculation.synthetic_acceptance,
-                  "with --speculative-config: drafts are random tokens; the shares of steps in which the "
-                  "first, second, ... "
-                  "of them counts as accepted, separated by commas, each at most the one before")
+  app->add_option(
+         "--speculative-synthetic-acceptance", flags->options.model.speculation.synthetic_acceptance,
+         "with --speculative-config: use random drafts; shares of steps in which the first, second, ... "
+         "draft counts as accepted, separated by commas, never increasing")
       ->delimiter(',')
       ->check(number_between(0, 1));
   app->add_flag("--json", flags->json, "print JSON");

@@ -35,7 +35,7 @@ CLI::Option* add_word(CLI::App* app, const std::string& flag, const std::map<std
 Status write_text(const std::string& path, const std::string& text);
 // Checks, as far as possible without writing, that write_text() could write to `path`.
 Status can_write(const std::string& flag, const std::string& path);
-// Returns a function that redraws a progress line: how many of all answers have arrived.
+// Returns a function that redraws a progress line with the number of finished answers.
 std::function<void(int64_t, int64_t)> counter(const char* of, bool quiet);
 
 }  // namespace sluice::apps

@@ -6,8 +6,8 @@ namespace {
 struct Example {
   std::string_view command, arguments, does;
 };
-// The examples of "bench report" belong to "bench". An example names a directory only if neither the shipped model nor a known one would
-// do.
+// The examples of "bench report" belong to "bench". An example names a directory only if no shipped or known model serves the
+// purpose.
 constexpr Example kExamples[] = {
     {"run", R"(-p "What is 417 + 268?")", "ask the model that ships with Sluice"},
     {"run", R"(-p "Name three colours." --temperature 0 --show-reasoning)",
@@ -33,10 +33,10 @@ constexpr Example kExamples[] = {
     {"explain", "router_gemm --tokens 1 --experts 128 --hidden 2880 --bias --device h200",
      "show which kernel an H200 would run, and why the others would not; needs no GPU"},
     {"explain", "expert_gemm --rows 256 --experts 128 --sweep tokens --tokens-max 4096 --device h200",
-     "show the choice for each count of tokens"},
+     "show the kernel for each token count"},
     {"explain", "--model gpt-oss-120b --tokens 64 --device h200", "show all kernels of a layer"},
     {"explain", "--model gpt-oss-120b --moe-backend-decode mxfp4_tile_sm90 --device h200",
-     "the same with a forced kernel for the experts"},
+     "force a kernel for the experts"},
     {"explain", "router_gemm --contract", "print an operation's fields and tensors"},
     {"bench", "", "benchmark the shipped model with one sequence and with four"},
     {"bench", "--input-len 64 --output-len 32 --max-concurrency 1,2,8", "use other lengths and batch sizes"},
@@ -48,7 +48,7 @@ constexpr Example kExamples[] = {
     {"bench serve", "--num-prompts 100 --random-input-len 64 --random-output-len 32 --max-concurrency 8",
      "benchmark the server at http://127.0.0.1:8000 with random prompts, eight at once"},
     {"bench serve", "--request-rate 4 --goodput ttft:200 tpot:50 --num-prompts 200",
-     "Poisson arrivals, and the rate of requests that keep both limits"},
+     "use Poisson arrivals, and report the rate of requests that meet both limits"},
     {"bench serve", "--max-concurrency 1,4,16,64 --ignore-eos --svg load.svg --output-json load.json",
      "measure several loads; write a chart and JSON"},
     {"bench serve", "--backend openai-chat --dataset-name sharegpt --dataset-path ShareGPT.json",
@@ -62,7 +62,7 @@ constexpr Example kExamples[] = {
     {"make-checkpoint", "build/random-qwen --like qwen3-30b-a3b --layers 1",
      "write one layer of another model: 2 GB"},
     {"moe", "", "check and time a layer of gpt-oss-20b with random weights"},
-    {"moe", "qwen3-30b-a3b --tokens 1,8,64", "the same for another model, at these counts of tokens"},
+    {"moe", "qwen3-30b-a3b --tokens 1,8,64", "the same for another model, at these token counts"},
     {"moe", "qwen3-30b-a3b --tokens 16 --json", "the same as JSON"},
     {"moe", "gpt-oss-120b --device cuda", "the same on this machine's GPU"},
     {"devices", "", "show this machine and the devices that explain knows"},

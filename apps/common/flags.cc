@@ -22,7 +22,7 @@ Status unknown_flag(const CLI::App& app) {
 Status set_apart_values(const CLI::App& root, std::vector<std::string>* words) {
   const CLI::App* app = &root;
   std::vector<std::string> out;
-  int values = 0;  // words that the flag before them takes whatever they are
+  int values = 0;  // words that the preceding flag takes as its values
   bool flags_end = false;
   for (const std::string& word : *words) {
     const size_t equals = word.find('=');

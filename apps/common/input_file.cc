@@ -45,8 +45,7 @@ Result<std::string> file_text(const std::string& path, const std::string& what) 
     auto text = text_of(file.get(), path);
     if (text.ok() || text.status().code != Code::kIo) return text;
   }
-  return Status{Code::kIo, path + ": wanted a file with " + what + ", found none that can be read (" +
-                               std::strerror(errno) + ")"};
+  return Status{Code::kIo, path + ": cannot read " + what + ": " + std::strerror(errno)};
 }
 
 Result<std::optional<std::string>> next_line(std::FILE* in, const std::string& place) {

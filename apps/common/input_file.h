@@ -14,7 +14,7 @@ constexpr int64_t kInputBytesMax = 16 << 20;  // per text or line; more than any
 
 // Reads the rest of `in` without the final newline. kIo: reading failed; kCorrupt: longer than kInputBytesMax. Both name `place`.
 Result<std::string> text_of(std::FILE* in, const std::string& place);
-// Reads a whole file like text_of(). kIo also if the file is missing; the error names `what` was expected in it.
+// Reads a whole file like text_of(). kIo also if the file is missing; the error says with `what` what the file should contain.
 Result<std::string> file_text(const std::string& path, const std::string& what);
 // Reads the next line without its end ("
 // " or "\r

@@ -44,7 +44,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
   return text;
 }
 
-// Turns models--openai--gpt-oss-20b into "openai/gpt-oss-20b".
+// Converts models--openai--gpt-oss-20b to "openai/gpt-oss-20b".
 std::optional<std::string> name_of_folder(const std::string& folder) {
   if (!folder.starts_with(kFolder)) return {};
   return replaced(folder.substr(kFolder.size()), "--", "/");
@@ -61,7 +61,7 @@ fs::path cache_directory() {
   return variable("HOME").value_or("/") / ".cache" / "huggingface" / "hub";
 }
 
-// The snapshot in a cached model's folder that `main` names, or the only one.
+// The snapshot in a cached model's folder: the snapshot that `main` names, or the only snapshot.
 Result<std::string> snapshot_of(const fs::path& folder) {
   const std::vector<fs::path> all = sorted_directories(folder / "snapshots");
   if (auto main = read_file((folder / "refs" / "main").string(), kSmallFile); main.ok()) {
@@ -115,7 +115,7 @@ Result<std::string> directory_behind(const std::string& named) {
   return named;  // the caller reports what is missing
 }
 
-// Whether `named` has the form "openai/gpt-oss-20b" and is no path.
+// Whether `named` has the form "openai/gpt-oss-20b" and is not a path.
 bool is_name(const std::string& named) {
   const bool plain = std::all_of(named.begin(), named.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/';
@@ -145,7 +145,7 @@ Result<std::string> shipped(const char* name, const char* what) {
     const fs::path at = root / name;
     if (fs::is_directory(at, error)) return fs::weakly_canonical(at, error).string();
   }
-  return invalid(std::string("no ") + what + " named, and the one that ships with Sluice (" + name +
+  return invalid(std::string("no ") + what + " was named, and the one that ships with Sluice (" + name +
                  ") is not beside this program");
 }
 
@@ -176,7 +176,7 @@ Result<std::string> model_directory(const std::string& named) {
                                   : "; name the directory around it: " + (around.empty() ? "." : around)));
   }
   if (is_name(named)) return snapshot_named(named);
-  return invalid(named + ": wanted a model's directory, found nothing there");
+  return invalid(named + ": wanted a model's directory, found no such file or directory");
 }
 
 std::string model_name(const std::string& directory) {

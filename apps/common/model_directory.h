@@ -9,11 +9,11 @@ namespace sluice::apps {
 // The directory of the shipped model, or of its draft head: beside the running program, or where it was built.
 Result<std::string> shipped_model();
 Result<std::string> shipped_draft_head();
-bool is_shipped_model(const std::string& named);  // by no name or by its path
+bool is_shipped_model(const std::string& named);  // named by its path, or by an empty name
 
 // `named` may be empty (the shipped model), a directory with config.json, a model's folder in a Hugging Face cache, or the name of a
 // cached model such as openai/gpt-oss-20b. Cached models resolve to their snapshot; HF_HUB_CACHE and HF_HOME locate the cache.
-// kInvalidArgument explains what was found and which directory to name: a whole cache, several snapshots, an adapter, a single file of a
+// kInvalidArgument says what was found and which directory to name: for a whole cache, several snapshots, an adapter, a single file of a
 // model, or nothing.
 Result<std::string> model_directory(const std::string& named);
 

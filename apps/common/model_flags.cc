@@ -13,11 +13,12 @@ void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& grou
       app->add_option_function<std::string>(
           "--moe-backend,--moe-runner-backend",
           [backend](const std::string& kernel) { backend->prefill = backend->decode = kernel; },
-          "force the experts' kernel, such as cuda.expert_gemm.mxfp4_tile_sm90 or its last part; "
+          "kernel of the experts, such as cuda.expert_gemm.mxfp4_tile_sm90 or its last part; "
           "auto: the fastest"),
       app->add_option("--moe-backend-prefill", backend->prefill,
-                      "the same for prefill; default: --moe-backend"),
-      app->add_option("--moe-backend-decode", backend->decode, "the same for decode; default: --moe-backend"),
+                      "kernel of the experts in prefill; default: --moe-backend"),
+      app->add_option("--moe-backend-decode", backend->decode,
+                      "kernel of the experts in decode; default: --moe-backend"),
       app->add_option("--moe-decode-tokens", backend->decode_tokens,
                       "steps of at most this many tokens count as decode")
           ->capture_default_str()
@@ -32,7 +33,7 @@ CLI::Option* add_routing(CLI::App* app, const std::function<void(Routing)>& take
       ->add_option_function<std::string>(
           "--routing",
           [take](const std::string& word) { take(word == "zipf" ? Routing::kZipf : Routing::kUniform); },
-          "routing of random weights: uniform: all experts are equally likely; zipf: an expert's probability "
+          "routing of random weights; uniform: all experts are equally likely; zipf: an expert's probability "
           "is proportional "
           "to 1/rank; default: uniform")
       ->check(CLI::IsMember({"uniform", "zipf"}));
@@ -73,28 +74,28 @@ void take_speculative_config(SpeculativeConfig from, ModelFlags* flags) {
   flags->draft_router_dtype = std::move(from.router_dtype);
 }
 
-// SGLang says in several flags what one value of --speculative-config says.
+// SGLang uses several flags for the contents of --speculative-config.
 void add_sglang_speculation(CLI::App* app, ModelFlags* flags, const char* group) {
   const auto f = std::make_shared<SglangSpeculation>();
   app->add_option("--speculative-algorithm", f->algorithm,
-                  "SGLang's name of the drafts' method: EAGLE3, NEXTN, EAGLE or NGRAM")
+                  "draft method, by SGLang's name: EAGLE3, NEXTN, EAGLE or NGRAM")
       ->group(group);
-  app->add_option("--speculative-draft-model-path", f->draft_model_path, "the draft head of EAGLE3")
+  app->add_option("--speculative-draft-model-path", f->draft_model_path, "directory of the EAGLE3 draft head")
       ->group(group);
   app->add_option("--speculative-num-steps", f->num_steps, "draft tokens that each step verifies")
       ->group(group)
       ->check(integer_between(1, kDraftsMax));
-  app->add_option("--speculative-num-draft-tokens", f->num_draft_tokens, "one more than these")
+  app->add_option("--speculative-num-draft-tokens", f->num_draft_tokens, "--speculative-num-steps + 1")
       ->group(group)
       ->check(integer_between(2, kDraftsMax + 1));
-  app->add_option("--speculative-eagle-topk", f->eagle_topk, "1: drafts are a chain")->group(group);
+  app->add_option("--speculative-eagle-topk", f->eagle_topk, "must be 1: drafts are a chain")->group(group);
   app->add_option("--speculative-moe-runner-backend", f->moe_runner_backend,
                   "device of a draft layer's experts: cpu or cuda; default: the model's")
       ->group(group);
   app->parse_complete_callback([app, f, flags] {
     if (!f->any()) return;
     if (app->get_option("--speculative-config")->count() > 0)
-      throw CLI::ValidationError("--speculative-config: wanted it or --speculative-algorithm, found both");
+      throw CLI::ValidationError("--speculative-config: cannot be combined with --speculative-algorithm");
     const auto config = speculative_config_of(*f);
     if (!config.ok()) throw CLI::ValidationError(config.status().message);
     auto read = read_speculative_config(config.value());
@@ -120,7 +121,7 @@ void add_batch_flags(CLI::App* app, ModelFlags* flags, const char* group) {
       ->group(group)
       ->check(integer_between(1, kStepTokensMax));
   app->add_option("--max-mixed-prefill-tokens,--long-prefill-token-threshold", flags->mixed_prefill_tokens,
-                  "maximum prefill tokens in a step with decoding sequences; 0: no limit besides the step's")
+                  "maximum prefill tokens in a step with decoding sequences; 0: only the limit of the step")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, kStepTokensMax));
@@ -204,9 +205,9 @@ void add_chat_flags(CLI::App* app, ChatFlags* flags) {
       ->group(group);
   app->add_flag_function(
          "--thinking,!--no-thinking", [flags](int64_t count) { flags->thinking = count > 0; },
-         "turn reasoning on or off, for models that support both; default: the chat format's")
+         "turn reasoning on or off, if the model supports both; default: the chat format's default")
       ->group(group);
-  app->add_option("--reasoning-effort", flags->reasoning_effort, "effort of reasoning: low, medium, high")
+  app->add_option("--reasoning-effort", flags->reasoning_effort, "reasoning effort: low, medium, high")
       ->capture_default_str()
       ->group(group);
   app->add_option("--system-prompt", flags->system_prompt, "instructions for the model")->group(group);
@@ -230,7 +231,7 @@ void add_sampling_flags(CLI::App* app, SamplingParams* sampling) {
       ->group(group)
       ->check(number_between(0, 1));
   app->add_option("--repetition-penalty,--repeat-penalty", sampling->repetition_penalty,
-                  "penalize tokens of the prompt and the answer by this factor on their logits; 1: off")
+                  "penalty factor on the logits of tokens in the prompt and the answer; 1: off")
       ->group(group)
       ->check(number_between(kRepetitionMin, kRepetitionMax));
   app->add_option("--frequency-penalty", sampling->frequency_penalty,

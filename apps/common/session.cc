@@ -43,11 +43,11 @@ Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device&
 Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
   if (f.experts.empty()) return open_main_device(f.device, f.threads);
   if (f.device == "cuda")
-    return invalid("--experts cuda: wanted --device cpu with it (the rest of the model), found cuda");
+    return invalid("--experts cuda: needs --device cpu (for the rest of the model), found cuda");
   return open_device({.threads = f.threads});
 }
 
-// Before the model is read, which may take minutes.
+// Runs before the model is read, which may take minutes.
 Status find_draft_head(const ModelFlags& flags, Session* s) {
   if (flags.speculation.method != DraftMethod::kEagle3) return {};
   if (flags.draft_model.empty() && !is_shipped_model(flags.model))
@@ -128,8 +128,7 @@ Result<CacheType> cache_type_of(const std::string& name, DType x) {
   if (name == "fp8" || name == "fp8_e4m3") return CacheType::kE4M3;
   if (name == "bfloat16") {
     if (x == DType::kBF16) return CacheType::kSame;
-    return invalid(std::string("--kv-cache-dtype bfloat16: wanted --dtype bfloat16 with it, found ") +
-                   text(x));
+    return invalid(std::string("--kv-cache-dtype bfloat16: needs --dtype bfloat16, found ") + text(x));
   }
   const std::string known[] = {"auto", "bfloat16", "fp8", "fp8_e4m3"};
   return unknown_name("--kv-cache-dtype", name, known);
@@ -153,7 +152,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   const Result<LoadFormat> format = load_format_of(flags.load_format);
   if (!format.ok()) return format.status();
   if (flags.routing && format.value() != LoadFormat::kDummy)
-    return invalid("--routing: wanted --load-format dummy with it, found " + flags.load_format);
+    return invalid("--routing: needs --load-format dummy, found " + flags.load_format);
   SLUICE_TRY(find_draft_head(flags, &s));
   const Result<std::string> directory = model_directory(flags.model);
   if (!directory.ok()) return directory.status();

@@ -12,7 +12,7 @@
 
 namespace sluice::apps {
 
-// Names and meanings follow vLLM where it has the flag.
+// Names and meanings follow vLLM if it has the flag.
 struct ModelFlags {
   std::string model;            // in the form that model_directory() accepts
   std::string device = "auto";  // device of the model: auto (a Hopper GPU if present), cpu, cuda
@@ -20,12 +20,12 @@ struct ModelFlags {
   std::string experts;          // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
   MoeBackend moe_backend = {};  // kernels of the experts
   std::string load_format = "auto";     // auto, safetensors, dummy
-  std::optional<Routing> routing;       // of dummy weights; none: uniform
+  std::optional<Routing> routing;       // routing of dummy weights; none: uniform
   std::string dtype = "auto";           // activations: auto, bfloat16, float32
   std::string kv_cache_dtype = "auto";  // KV cache: auto (as activations), bfloat16, fp8, fp8_e4m3
   int64_t max_model_len = 0;            // maximum tokens per sequence; 0: the model's context, at most 8192
-  std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // none: 256 and 8192 on a GPU, on the CPU
-  int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // these
+  std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // none: 256 and 8192 on a GPU; on the CPU
+  int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // and these two, respectively
   int64_t mixed_prefill_tokens = 0;                             // see engine/engine.h
   // 0: enough for max_num_seqs sequences of max_model_len; on a GPU only if that fits
   double kv_cache_gib = 0;
@@ -34,12 +34,12 @@ struct ModelFlags {
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: see engine/engine.h
   bool batch_invariant = false;
   SpeculationOptions speculation = {};
-  std::string draft_model = {};  // of the draft head; with DraftMethod::kEagle3
-  // With DraftMethod::kMtp, of the draft layer's experts: cpu or cuda, which must be the device of some part of the model; empty: where the
-  // model's experts are. The type that router scores are rounded to: float32 or bfloat16.
+  std::string draft_model = {};  // the draft head; used with DraftMethod::kEagle3
+  // Used with DraftMethod::kMtp. Device of the draft layer's experts: cpu or cuda, which must be a device of the model; empty: the device of
+  // the model's experts. Type that router scores are rounded to: float32 or bfloat16.
   std::string draft_moe_backend = {}, draft_router_dtype = "float32";
-  bool drafts_from_head = false;                            // the head may name another number of drafts
-  bool prefix_caching = true;                               // see engine/engine.h
+  bool drafts_from_head = false;  // the number of drafts was not given, so the head's own number is used
+  bool prefix_caching = true;     // see engine/engine.h
   bool count_experts = false, keep_chosen_experts = false;  // see engine/engine.h
   bool quiet = false;                                       // no progress bar and no lines about the model
 };

@@ -127,7 +127,7 @@ std::vector<SessionLine> lines_about(const Session& session) {
   };
   note(notes.converted, "tensors of F32 or F16, rounded to bf16");
   note(notes.fp8, "tensors in FP8, converted to bf16");
-  note(notes.unused, "tensors that the model has no place for, not used");
+  note(notes.unused, "tensors that the model does not use");
   return out;
 }
 

@@ -15,7 +15,7 @@ class SignalNotes {
   bool works() const { return wake_[0] >= 0; }  // false: the process has no descriptors left
   int descriptor() const { return wake_[0]; }   // readable once a signal is recorded
   std::optional<int> take();                    // the next recorded signal
-  // Has the effect that the signal would have had without recording. Returns if the process continues.
+  // Has the effect that the signal would have without this class. Returns if the process continues.
   void deliver(int signal);
 
   // Records signals during its lifetime: changes of the window's size, stop and continue, and termination. Only one instance may exist.

@@ -15,7 +15,7 @@ constexpr int64_t kSuffixDepth = 24, kNgramLookup = 5;  // vLLM's defaults
 constexpr std::array<std::string_view, 5> kNgramKeys = {"method", "num_speculative_tokens",
                                                         "prompt_lookup_min", "prompt_lookup_max",
                                                         "enable_adaptive_verification"};
-constexpr int64_t kLayerDrafts = 3;  // of a draft layer
+constexpr int64_t kLayerDrafts = 3;  // default for a draft layer
 constexpr std::array<std::string_view, 4> kEagle3Keys = {"method", "model", "num_speculative_tokens",
                                                          "enable_adaptive_verification"};
 constexpr std::array<std::string_view, 5> kMtpKeys = {"method", "num_speculative_tokens", "moe_backend",
@@ -44,7 +44,7 @@ Status take(Result<T> read, T* to) {
 
 Status read_ngram(const JsonAt& at, SpeculationOptions* o) {
   SLUICE_TRY(take(at.integer("num_speculative_tokens", 1, kDraftsMax), &o->num_speculative_tokens));
-  // One of the two stands for both.
+  // If only one of the two is given, it also sets the other.
   const bool has_least = at.has("prompt_lookup_min"), has_most = at.has("prompt_lookup_max");
   int64_t least = kNgramLookup, most = kNgramLookup;
   if (has_most) SLUICE_TRY(take(at.integer("prompt_lookup_max", 1, kLookupMax), &most));
@@ -109,7 +109,7 @@ Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
     config.count_from_head = !at.has("num_speculative_tokens");
     SLUICE_TRY(
         take(at.integer("num_speculative_tokens", 1, kDraftsMax, kLayerDrafts), &out.num_speculative_tokens));
-  } else if (method == "mtp" || method == "deepseek_mtp") {  // the second is vLLM's older word
+  } else if (method == "mtp" || method == "deepseek_mtp") {  // the second is vLLM's older name
     out.method = DraftMethod::kMtp;
     SLUICE_TRY(check_keys(document.value(), kMtpKeys, method));
     SLUICE_TRY(read_mtp(at, &config));
@@ -146,15 +146,14 @@ Result<std::string> speculative_config_of(const SglangSpeculation& f) {
     out["num_speculative_tokens"] = kSglangNgramTokens - 1;
   if (!f.draft_model_path.empty()) {
     if (method != "eagle3")
-      return invalid("--speculative-draft-model-path: wanted --speculative-algorithm EAGLE3 with it, found " +
+      return invalid("--speculative-draft-model-path: needs --speculative-algorithm EAGLE3, found " +
                      *f.algorithm);
     out["model"] = f.draft_model_path;
   }
   if (!f.moe_runner_backend.empty()) {
     if (method != "mtp")
-      return invalid(
-          "--speculative-moe-runner-backend: wanted --speculative-algorithm NEXTN with it, found " +
-          *f.algorithm);
+      return invalid("--speculative-moe-runner-backend: needs --speculative-algorithm NEXTN, found " +
+                     *f.algorithm);
     out["moe_backend"] = f.moe_runner_backend;
   }
   return out.dump();

@@ -18,8 +18,8 @@ struct SpeculativeConfig {
   std::string moe_backend, router_dtype = "float32";
 };
 
-// "none", or a JSON object: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}. A key or a method that Sluice does not have is
-// an error that names it; a key whose value is null counts as absent.
+// "none", or a JSON object: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}. The error for an unsupported key or
+// method names it; a key whose value is null counts as absent.
 Result<SpeculativeConfig> read_speculative_config(const std::string& json);
 
 // SGLang's flags: --speculative-algorithm, --speculative-draft-model-path, --speculative-num-steps, --speculative-num-draft-tokens,

@@ -17,7 +17,7 @@ constexpr int64_t kBytes = 256;
 
 struct Special {
   const char* content;
-  int64_t id;  // in gpt-oss
+  int64_t id;  // gpt-oss's id
 };
 constexpr Special kSpecials[] = {{"<|startoftext|>", 199998}, {"<|endoftext|>", 199999},
                                  {"<|return|>", 200002},      {"<|constrain|>", 200003},
@@ -98,11 +98,12 @@ Result<Json> stand_in_tokenizer(int64_t vocab) {
   std::vector<std::string> firsts = letters;
   firsts.insert(firsts.begin(), kSpace);
   const std::vector<std::string> starts = made.join(firsts, letters);
-  std::vector<std::string> pairs;  // that continue a word
+  std::vector<std::string> pairs;  // pairs that continue a word
   for (const std::string& pair : starts)
     if (!pair.starts_with(kSpace)) pairs.push_back(pair);
   const std::vector<std::string> fours = made.join(starts, pairs);
-  if (!made.full()) made.join(fours, pairs);  // six letters: only vocabularies with room after four letters
+  if (!made.full())
+    made.join(fours, pairs);  // six letters: only vocabularies with room after pieces of four letters
   Json level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   return Json{{"version", "1.0"},
               {"truncation", nullptr},

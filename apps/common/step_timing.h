@@ -1,4 +1,4 @@
-// The duration of a captured or repeated step, as `sluice moe` prints it.
+// The duration of a captured or repeated step, in the form that `sluice moe` prints.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -21,7 +21,7 @@ struct StepTiming {
   bool same_bits = true;  // every timed run gave the same bits as the untimed first run
   std::vector<std::pair<std::string, std::string>> kernels = {};  // stage and kernel
 
-  // Sets the times from those of the runs, at least one.
+  // Sets the times from the times of the runs, at least one.
   void take(std::vector<double> ms) {
     std::sort(ms.begin(), ms.end());
     median_ms = ms[ms.size() / 2], fastest_ms = ms.front(), slowest_ms = ms.back();

@@ -28,7 +28,7 @@ struct EvalMistake {
 };
 struct EvalReport {
   std::string model, device;
-  std::vector<EvalTask> tasks;  // in the order of the file
+  std::vector<EvalTask> tasks;  // in the file's order
   std::vector<EvalMistake> mistakes;
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache

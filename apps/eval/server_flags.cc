@@ -20,7 +20,7 @@ struct EvalFlags {
 
 constexpr const char* kServerGroup = "A server instead of a model";
 
-// Rejects flags about running a model here: a server's model runs elsewhere.
+// Rejects flags that configure a model in this process: a server's model runs elsewhere.
 Status only_for_servers(const CLI::App& app) {
   constexpr std::string_view kBoth[] = {
       "--model",     "--quiet", "--temperature",      "--top-p", "--seed", "--max-tokens",
@@ -29,7 +29,7 @@ Status only_for_servers(const CLI::App& app) {
     const std::string name = option->get_lnames().empty() ? "" : "--" + option->get_lnames().front();
     const bool both = std::find(std::begin(kBoth), std::end(kBoth), name) != std::end(kBoth);
     if (option->count() > 0 && option->get_group() != kServerGroup && !both)
-      return invalid(name + ": wanted no such flag with --server, whose model runs elsewhere");
+      return invalid(name + ": cannot be combined with --server, whose model runs elsewhere");
   }
   return {};
 }
@@ -37,7 +37,7 @@ Status only_for_servers(const CLI::App& app) {
 Status needs_server(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0 && option->get_group() == kServerGroup)
-      return invalid("--" + option->get_lnames().front() + ": wanted --server with it, found none");
+      return invalid("--" + option->get_lnames().front() + ": needs --server, found none");
   return {};
 }
 
@@ -54,11 +54,11 @@ Status fill_options(const CLI::App& app, const EvalOptions& shared, EvalFlags* f
   o.file.seed = shared.sampling.seed.value_or(0);
   f->files.quiet = shared.model.quiet;
   if (o.task != "gsm8k" && (app.count("--train") > 0 || app.count("--num-fewshot") > 0))
-    return invalid("--train, --num-fewshot: wanted --task gsm8k with them, found " + o.task);
+    return invalid("--train, --num-fewshot: need --task gsm8k, found " + o.task);
   if (!o.reasoning_effort.empty() && o.backend == ApiBackend::kOpenai)
-    return invalid("--reasoning-effort: wanted --backend openai-chat with it, found openai");
+    return invalid("--reasoning-effort: needs --backend openai-chat, found openai");
   if (!shared.questions.empty() && (o.task != "questions" || !o.file.path.empty()))
-    return invalid("--questions: wanted --data alone, found both or another --task");
+    return invalid("--questions: cannot be combined with --data or another --task");
   if (o.task != "questions")
     return o.file.path.empty() ? invalid("--data: wanted the questions of " + o.task + ", found none")
                                : Status{};
@@ -90,7 +90,7 @@ EvalByServer add_eval_server(CLI::App* app) {
   add("--data", &o.file.path, "file of questions: lines of JSON, or a table whose name ends in .csv")
       ->check(some_text());
   add("--train", &o.file.shots_path,
-      "file of gsm8k's worked examples; default: the first lines of --data, which are then not asked")
+      "file of gsm8k's worked examples; default: the first lines of --data, which are not asked then")
       ->check(some_text());
   add("--num-fewshot", &o.file.shots, "number of worked examples")
       ->capture_default_str()

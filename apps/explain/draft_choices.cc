@@ -34,7 +34,7 @@ Result<DraftPlan> eagle3_plan(const SpeculativeConfig& speculation, const ModelC
   const JsonAt at(json.value(), path);
   auto layer = read_eagle3_config(at, model);
   if (!layer.ok()) return layer.status();
-  // Only the files tell, and heads with a vocabulary of their own have the table.
+  // Only the weight files tell whether the head maps tokens; heads with their own vocabulary have the table.
   layer.value().maps_tokens = layer.value().draft_vocab != layer.value().vocab;
   DraftPlan out{std::move(layer).value(), speculation.options.num_speculative_tokens};
   if (!speculation.count_from_head) return out;
@@ -48,7 +48,7 @@ Result<DraftPlan> draft_plan(const SpeculativeConfig& speculation, const ModelCo
   const int64_t most = speculation.options.num_speculative_tokens;
   if (!speculation.moe_backend.empty())
     return invalid(
-        "--speculative-config: moe_backend: wanted none here (explain counts all layers on one device), "
+        "--speculative-config: moe_backend: wanted none in explain, which places all layers on one device, "
         "found " +
         speculation.moe_backend);
   if (speculation.options.method == DraftMethod::kEagle3) return eagle3_plan(speculation, model);
@@ -88,11 +88,11 @@ class Costs {
   }
 
   double of(int64_t sequences, int64_t drafts) const {
-    // As the engine counts: a step that verifies never costs less than one that does not (Speculation::best_count).
+    // Counts as the engine does: a step that verifies drafts never costs less than a step that does not (Speculation::best_count).
     const double step = std::max(of_step(sequences, false), of_step(sequences * (1 + drafts), drafts > 0));
     if (drafts == 0) return step;
     if (!layer_) return step + waiting_us_;
-    // The first draft needs no further pass.
+    // The first draft needs no additional pass.
     return step + static_cast<double>(drafts) * layer_->head->cost_us(sequences) +
            static_cast<double>(drafts - 1) * layer_->next->cost_us(sequences);
   }
@@ -109,10 +109,10 @@ class Costs {
   double waiting_us_ = 0;
 };
 
-// The number of drafts that the engine would choose for sequences with this acceptance at every place.
+// The number of drafts that the engine would choose for sequences each of whose drafts has this probability of acceptance.
 DraftChoice choice_of(int64_t sequences, double acceptance, const std::vector<double>& cost_by_drafts) {
   const double plain_us = cost_by_drafts.front();
-  std::vector<double> tokens;  // by the number of drafts
+  std::vector<double> tokens;  // index: the number of drafts
   std::vector<DraftRate> rates;
   double sum = 0, accepted = 1;
   for (size_t k = 0; k < cost_by_drafts.size(); ++k) {
@@ -136,7 +136,7 @@ Result<DraftChoices> draft_choices(const ModelQuestion& q, const SpeculativeConf
   std::error_code unknown;
   if (known_moe(q.model).ok() && !std::filesystem::is_directory(q.model, unknown))
     return invalid("--speculative-config: wanted --model with a directory, found the MoE layer '" + q.model +
-                   "' alone, which makes no tokens");
+                   "' alone, which generates no tokens");
   const auto directory = model_directory(q.model);
   if (!directory.ok()) return directory.status();
   Result<ModelConfig> model = read_model_config(directory.value());

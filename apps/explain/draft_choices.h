@@ -1,4 +1,4 @@
-// How many drafts of speculative decoding pay, by the cost models of the plans.
+// The number of speculative drafts that pays off, by the cost models of the plans.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,13 +11,14 @@ namespace sluice::apps {
 // The best number of drafts for `sequences` sequences that decode together.
 struct DraftChoice {
   int64_t sequences = 0;
-  // The probability that a draft is accepted if all drafts before it are; the same at each place.
+  // The probability that a draft is accepted if all drafts before it are accepted; equal for all drafts.
   double acceptance = 0;
-  int64_t drafts = 0;   // of each sequence
-  double tokens = 0;    // expected, of all sequences
-  double cost_us = 0;   // of the step and its drafts
-  double plain_us = 0;  // of a step without drafts, over whose rows a draft layer runs, too
-  // Tokens per microsecond over those of steps without drafts.
+  int64_t drafts = 0;  // number of drafts per sequence
+  double tokens = 0;   // expected tokens of all sequences
+  double cost_us = 0;  // cost of the step and its drafts
+  double plain_us =
+      0;  // cost of a step without drafts, including the draft layer, which runs over its rows, too
+  // Tokens per microsecond, divided by the tokens per microsecond of steps without drafts.
   double speedup() const { return tokens / cost_us * plain_us / static_cast<double>(sequences); }
 };
 
@@ -25,13 +26,13 @@ struct DraftChoices {
   std::string model;
   DraftMethod method = DraftMethod::kNone;
   int64_t drafts_max = 0;            // num_speculative_tokens
-  std::vector<DraftChoice> choices;  // by sequences, then by acceptance
+  std::vector<DraftChoice> choices;  // ordered by sequences, then by acceptance
 };
 
-// The number of drafts that the engine chooses (worthwhile_count), within kVerifiedRows. Drafts of n-grams and suffixes cost nothing but,
-// on a GPU, the host's wait for the tokens before; those of a draft layer cost its passes. Uses `question.model`, which must be a directory,
-// and its length, policy and caches. Needs config.json of the model, and of the draft head with eagle3, but no weights. Errors name the
-// flag or the file.
+// The number of drafts that the engine chooses (worthwhile_count), within kVerifiedRows. Drafts of n-grams and suffixes cost nothing except,
+// on a GPU, the host's wait for the previous tokens; drafts of a draft layer cost its passes. Uses `question.model`, which must be a
+// directory, and its length, policy and caches. Needs config.json of the model, and of the draft head with eagle3, but no weights. Errors
+// name the flag or the file.
 Result<DraftChoices> draft_choices(const ModelQuestion& question, const SpeculativeConfig& speculation,
                                    const DeviceInfo& device);
 

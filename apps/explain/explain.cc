@@ -58,7 +58,7 @@ void print_sweep(const AnyProblem& problem, const DeviceInfo& device, const std:
                 s.planned ? "  (planned: no kernel in this build)" : "");
 }
 
-// This machine's device by name, a known device, or the default: for a whole model the GPU if present, else the CPU.
+// This machine's device by name, a known device, or the default: for a whole model the GPU if present, otherwise the CPU.
 Result<DeviceInfo> device_of(const ExplainOptions& options) {
   const std::string name = options.device.value_or(options.model ? "auto" : "cpu");
   if (name == "cuda" || name == "auto") {
@@ -76,11 +76,11 @@ Status check_force(const AnyProblem& problem, const std::string& force) {
   if (force.empty()) return {};
   std::vector<std::string> known;
   for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) known.emplace_back(v.candidate);
-  for (const ForceWord& word : force_words(force)) {
-    if (word.op() != problem.op() && make_problem(word.op()).ok())
-      continue;  // a field of a part, which decide() checks
-    if (std::find(known.begin(), known.end(), word.name) == known.end())
-      return unknown_name("kernel", word.name, known);
+  for (const ForcedKernel& kernel : forced_kernels(force)) {
+    if (kernel.op() != problem.op() && make_problem(kernel.op()).ok())
+      continue;  // a stage of a fused operation, which decide() checks
+    if (std::find(known.begin(), known.end(), kernel.name) == known.end())
+      return unknown_name("kernel", kernel.name, known);
   }
   return {};
 }
@@ -154,15 +154,14 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
     std::printf("%lld stages have no kernel for this device\n", static_cast<long long>(choices.refused()));
 }
 
-// A row of numbers of sequences, a column of acceptances.
+// Prints a row for each number of sequences and a column for each acceptance.
 void print_draft_choices(const DraftChoices& choices, const DeviceInfo& device) {
   std::printf("model    %s\ndrafts   %s, at most %lld of each sequence\ndevice   %s\n", choices.model.c_str(),
               std::string(text(choices.method)).c_str(), static_cast<long long>(choices.drafts_max),
               text(device).c_str());
   std::printf(
-      "The number of drafts that the engine chooses, and the speedup over no drafts, by the share of "
-      "accepted drafts "
-      "at each place:\n");
+      "The number of drafts that the engine chooses, and the speedup over no drafts, by the acceptance "
+      "rate of each draft:\n");
   int64_t sequences = 0;
   std::string head = "sequences", rows;
   for (const DraftChoice& c : choices.choices) {
@@ -223,7 +222,7 @@ void suit_device(AnyProblem& problem, const ExplainOptions& options) {
   const Result<DeviceInfo> device = device_of(options);
   if (!device.ok()) return;  // reported when the device is used
   const Status status = problem.set("layout", std::string(word(layout_for(device.value().backend))));
-  if (!status.ok()) std::abort();  // cannot fail: the word is one of the field's own
+  if (!status.ok()) std::abort();  // cannot fail: the value is one of the field's own
 }
 
 }  // namespace

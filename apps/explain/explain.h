@@ -15,23 +15,23 @@ namespace sluice::apps {
 
 enum class Show : uint8_t {
   kDecision,  // the chosen kernel, and the reason
-  kSweep,     // the chosen kernel for each count of tokens
+  kSweep,     // the chosen kernel for each token count
   kContract,  // fields and tensors
 };
 
 struct ExplainOptions {
   std::string op;                                           // empty: lists the operations
   std::vector<std::pair<std::string, std::string>> fields;  // name and value as typed
-  // Instead of one operation: everything that a model runs in a step of `tokens`. A directory, or a name of known_moe().
+  // Instead of one operation, all operations of a step of `tokens` tokens of a model. A directory, or a name of known_moe().
   std::optional<std::string> model;
   int64_t tokens = 1, max_model_len = 0;
   std::optional<std::string> device;  // a known device; none: this machine
   Policy policy;
-  MoeBackend moe_backend = {};          // of the model's experts
-  std::string kv_cache_dtype = "auto";  // of the model's KV cache; see ModelFlags
+  MoeBackend moe_backend = {};          // kernels of the model's experts
+  std::string kv_cache_dtype = "auto";  // type of the model's KV cache; see ModelFlags
   // With a model: the best numbers of drafts instead of the kernels.
   std::optional<SpeculativeConfig> speculation;
-  int64_t tokens_max = 1024;  // of a sweep
+  int64_t tokens_max = 1024;  // last token count of a sweep
   Show show = Show::kDecision;
   Format format = Format::kText;
 };

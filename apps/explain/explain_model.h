@@ -16,22 +16,22 @@ struct StageChoice {
   std::string config;  // the kernel's configuration; empty: it has only one
   std::string kernel;  // empty: no kernel accepts the stage
   bool planned = false;
-  double cost_us = 0;  // of one run
-  // Roofline of one run on this device, from its contract's bytes and flops (floor_us). None for a CPU, whose memory bandwidth is only
-  // measured by `sluice bench`, and for stages that no kernel accepts.
+  double cost_us = 0;  // cost of one run
+  // Roofline of one run on this device, from its contract's bytes and flops (floor_us). None for a CPU, whose memory bandwidth only
+  // `sluice bench` measures, and for stages that no kernel accepts.
   std::optional<double> floor_us;
   std::string reasons;           // if no kernel accepts the stage
-  std::vector<TableStep> steps;  // of a sweep
+  std::vector<TableStep> steps;  // only for a sweep
 };
 
 struct ModelChoices {
   std::string model;
   int64_t tokens = 0, layers = 0;
   std::vector<StageChoice> stages;  // in the order of their first run
-  // "NAME: reasons" of each forced fused kernel that serves other token counts, but not this one.
+  // "NAME: reasons" for each forced fused kernel that serves other token counts, but not this one.
   std::vector<std::string> not_run = {};
   double total_us() const;
-  std::optional<double> total_floor_us() const;  // of the same stages
+  std::optional<double> total_floor_us() const;  // sum over the same stages
   int64_t refused() const;
 };
 
@@ -42,7 +42,7 @@ struct ModelQuestion {
   std::optional<int64_t> sweep_tokens_max;  // also lists every change of kernel up to this count
   Policy policy = {};
   MoeBackend moe_backend = {};
-  CacheType cache = CacheType::kSame;  // of the KV cache; MoE layers alone have none
+  CacheType cache = CacheType::kSame;  // type of the KV cache; MoE layers alone have no cache
 };
 
 Result<ModelChoices> model_choices(const ModelQuestion& question, const DeviceInfo& device);

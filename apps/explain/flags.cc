@@ -71,12 +71,12 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (!flags.model.empty()) o.model = flags.model;
   if (o.model && !o.op.empty()) return wrong_use("explain: wanted an operation or --model, found both");
   if (!o.model && !(o.moe_backend.prefill + o.moe_backend.decode).empty())
-    return wrong_use("--moe-backend: wanted --model with it, found none (use --force for an operation)");
+    return wrong_use("--moe-backend: needs --model, found none (use --force for an operation)");
   if (!o.model && o.kv_cache_dtype != "auto")
-    return wrong_use("--kv-cache-dtype: wanted --model with it, found none (use --cache for an operation)");
+    return wrong_use("--kv-cache-dtype: needs --model, found none (use --cache for an operation)");
   if (!flags.speculative_config.empty()) {
-    if (!o.model) return wrong_use("--speculative-config: wanted --model with it, found none");
-    if (o.show == Show::kSweep) return wrong_use("--speculative-config: wanted no --sweep with it, found it");
+    if (!o.model) return wrong_use("--speculative-config: needs --model, found none");
+    if (o.show == Show::kSweep) return wrong_use("--speculative-config: cannot be combined with --sweep");
     auto speculation = read_speculative_config(flags.speculative_config);
     if (!speculation.ok()) return wrong_use(speculation.status().message);
     o.speculation = std::move(speculation).value();
@@ -90,7 +90,7 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
   CLI::App* app = root.add_subcommand("explain", "show which kernel would run, and why the others would not");
   const auto flags = std::make_shared<ExplainFlags>();
   app->allow_extras();
-  app->add_option("op", flags->options.op, "the operation; default: list all operations");
+  app->add_option("op", flags->options.op, "an operation; default: list all operations");
   app->add_option("--device", flags->options.device,
                   "a device of `sluice devices`, or cpu or cuda of this machine; default: the CPU, or with "
                   "--model a Hopper GPU if present");
@@ -99,9 +99,9 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
       "allow only this kernel: NAME or NAME:CONFIG; at most one per operation, separated by commas");
   app->add_flag("--batch-invariant", flags->options.policy.batch_invariant,
                 "allow only batch-invariant kernels");
-  app->add_option("--sweep", flags->sweep, "print the choice for each count of tokens")
+  app->add_option("--sweep", flags->sweep, "print the kernel for each token count")
       ->check(CLI::IsMember({"tokens"}));
-  app->add_option("--tokens-max", flags->options.tokens_max, "last count of the sweep")
+  app->add_option("--tokens-max", flags->options.tokens_max, "last token count of the sweep")
       ->capture_default_str()
       ->check(integer_between(0, kSweepTokensMax));
   app->add_flag("--json", flags->json, "print JSON");
@@ -119,9 +119,10 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
     app->add_option("--kv-cache-dtype", flags->options.kv_cache_dtype,
                     "with --model: type of the KV cache: auto, bfloat16, fp8, fp8_e4m3")
         ->capture_default_str();
-    app->add_option("--speculative-config", flags->speculative_config,
-                    "with --model: how many drafts pay, for several numbers of sequences and acceptances; "
-                    "JSON as of `sluice serve`")
+    app->add_option(
+           "--speculative-config", flags->speculative_config,
+           "with --model: the best number of drafts, for several numbers of sequences and acceptance rates; "
+           "JSON as for `sluice serve`")
         ->check(some_text());
     app->add_option("--max-model-len", flags->options.max_model_len,
                     "with --model: maximum tokens per sequence; 0: the model's context, at most 4096")

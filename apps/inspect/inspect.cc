@@ -13,7 +13,7 @@
 namespace sluice::apps {
 namespace {
 
-// The tensor names that the checkpoint uses: of the family's namings, the one with the most tensors in the files.
+// The tensor names that the checkpoint uses: the naming of the family with the most tensors in the files.
 std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
                                   const Checkpoint& checkpoint) {
   std::vector<TensorSpec> best;
@@ -25,7 +25,7 @@ std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& confi
     });
     if (found > most) best = std::move(specs), most = found;
   }
-  // Some tools leave the draft layer out of the files, but not out of the config.
+  // Some tools leave the draft layer out of the files but not out of the config.
   if (!has_mtp_layer(checkpoint, config)) return best;
   const std::vector<TensorSpec> draft =
       mtp_tensors(mtp_config(config).value(), std::ssize(config.decoder.layers));

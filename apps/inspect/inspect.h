@@ -15,7 +15,7 @@ struct InspectedTensor {
   std::string wrong;  // why the tensor is unusable; empty: it is usable
 };
 struct Inspection {
-  std::string path, architecture;  // empty: Sluice supports no config.json here
+  std::string path, architecture;  // empty: Sluice does not support the config.json, or there is none
   std::string note;                // why there is no architecture
   std::vector<InspectedTensor> tensors;
   std::vector<std::string> missing;  // tensors that the architecture needs and the files lack

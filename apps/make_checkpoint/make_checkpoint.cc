@@ -23,14 +23,14 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = 8 << 20;  // bytes per write; a multiple of 8
 
-// A model to imitate. Models of families that Sluice runs are complete. Other models have only their MoE layers, in bf16 if they are
+// A model to imitate. Models of families that Sluice runs are complete. For other models only the MoE layers are written, in bf16 if they are
 // published in FP8.
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
   int64_t layers,
-      first_moe_layer;  // number of layers, of MoE layers if it has only these; and the index of the first one with experts
-  int64_t step = 1;  // between the indices
+      first_moe_layer;  // number of layers, or of MoE layers if only these are written; and the index of the first layer with experts
+  int64_t step = 1;  // distance between the indices of MoE layers
 };
 constexpr Like kLike[] = {
     {"gpt-oss-20b", "GptOssForCausalLM", MoeNaming::kGptOss, 24, 0},
@@ -55,7 +55,7 @@ constexpr Like kLike[] = {
     {"llama-4-scout", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 48, 0},
     {"llama-4-maverick", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 24, 1, 2},
 };
-// Of DeepSeek V4: its first layers choose experts by a hash of the token.
+// DeepSeek V4 only: its first layers choose experts by a hash of the token.
 constexpr int64_t kHashLayers = 3;
 
 bool has_router_bias(const Like& like) { return like.naming == MoeNaming::kGptOss; }
@@ -113,38 +113,39 @@ Json gpt_oss_config(const Like& like, int64_t layers) {
 
 Json qwen3_moe_config(const Like& like, int64_t layers) {
   const MoeConfig moe = known_moe(like.name).value();
-  return {{"architectures", {"Qwen3MoeForCausalLM"}},
-          {"attention_bias", false},
-          {"attention_dropout", 0.0},
-          {"bos_token_id", 151643},
-          {"decoder_sparse_step", 1},
-          {"eos_token_id", 151645},
-          {"head_dim", 128},
-          {"hidden_act", "silu"},
-          {"hidden_size", moe.hidden},
-          {"intermediate_size", 3 * moe.hidden},
-          {"max_position_embeddings", 40960},
-          {"max_window_layers", layers},
-          {"mlp_only_layers", Json::array()},
-          {"model_type", "qwen3_moe"},
-          {"moe_intermediate_size", moe.intermediate},
-          {"norm_topk_prob", true},
-          {"num_attention_heads", moe.hidden / 64},  // twice as wide together as the hidden state
-          {"num_experts", moe.experts},
-          {"num_experts_per_tok", moe.top_k},
-          {"num_hidden_layers", layers},
-          {"num_key_value_heads", 4},
-          {"rms_norm_eps", 1e-6},
-          {"rope_scaling", nullptr},
-          {"rope_theta", 1e6},
-          {"sliding_window", nullptr},
-          {"tie_word_embeddings", false},
-          {"torch_dtype", "bfloat16"},
-          {"use_sliding_window", false},
-          {"vocab_size", 151936}};
+  return {
+      {"architectures", {"Qwen3MoeForCausalLM"}},
+      {"attention_bias", false},
+      {"attention_dropout", 0.0},
+      {"bos_token_id", 151643},
+      {"decoder_sparse_step", 1},
+      {"eos_token_id", 151645},
+      {"head_dim", 128},
+      {"hidden_act", "silu"},
+      {"hidden_size", moe.hidden},
+      {"intermediate_size", 3 * moe.hidden},
+      {"max_position_embeddings", 40960},
+      {"max_window_layers", layers},
+      {"mlp_only_layers", Json::array()},
+      {"model_type", "qwen3_moe"},
+      {"moe_intermediate_size", moe.intermediate},
+      {"norm_topk_prob", true},
+      {"num_attention_heads", moe.hidden / 64},  // the heads together are twice as wide as the hidden state
+      {"num_experts", moe.experts},
+      {"num_experts_per_tok", moe.top_k},
+      {"num_hidden_layers", layers},
+      {"num_key_value_heads", 4},
+      {"rms_norm_eps", 1e-6},
+      {"rope_scaling", nullptr},
+      {"rope_theta", 1e6},
+      {"sliding_window", nullptr},
+      {"tie_word_embeddings", false},
+      {"torch_dtype", "bfloat16"},
+      {"use_sliding_window", false},
+      {"vocab_size", 151936}};
 }
 
-// What DeepSeek V3 and the models of its architecture have besides their experts.
+// The parts of DeepSeek V3 and models of its architecture besides their experts.
 struct DeepSeekShape {
   std::string_view name;
   int64_t heads, q_lora_rank, intermediate, vocab, context, mtp_layers;  // q_lora_rank 0: null
@@ -214,7 +215,7 @@ Json config_of(const Like& like, int64_t layers) {
   if (like.naming == MoeNaming::kDeepSeekV3) return deepseek_v3_config(like, layers);
   return like.naming == MoeNaming::kQwen3Moe ? qwen3_moe_config(like, layers) : gpt_oss_config(like, layers);
 }
-// The tensors of a complete model; those of its draft layer are the last.
+// The tensors of a complete model; the tensors of its draft layer are the last.
 std::vector<TensorSpec> tensors_of(const Family& family, const ModelConfig& config, MoeNaming naming) {
   std::vector<TensorSpec> out = family.tensors(config, naming);
   if (config.mtp_layers == 0) return out;
@@ -306,7 +307,7 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   SLUICE_TRY(write_text(directory / "tokenizer_config.json",
                         stand_in_tokenizer_config(made["max_position_embeddings"].get<int64_t>())));
   if (o.weights == MakeOptions::Weights::kLeaveOut) return {};
-  // Reads the config just written, so that the tensors are those that the loader expects.
+  // Reads the config just written, so that the tensors are exactly the tensors that the loader expects.
   const auto config = read_model_config(directory.string());
   if (!config.ok()) return config.status();
   for (const Family* family : families())
@@ -389,7 +390,7 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
     return invalid("--config-only: wanted a model that Sluice runs (" + names_of(is_whole) +
                    "), found --like " + o.like);
   if (o.weights == MakeOptions::Weights::kLeaveOut && !o.only.empty())
-    return invalid("--only: wanted no --config-only with it, found both");
+    return invalid("--only: cannot be combined with --config-only");
   if (o.weights == MakeOptions::Weights::kLeaveOut && o.seed != 0)
     return invalid(
         "--seed: wanted 0 with --config-only, because --load-format dummy generates the weights of seed 0, "
@@ -397,7 +398,7 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
         std::to_string(o.seed));
   if (o.weights == MakeOptions::Weights::kLeaveOut && o.routing != Routing::kUniform)
     return invalid(
-        "--routing: wanted no --config-only with it, found both; --load-format dummy has its own --routing");
+        "--routing: cannot be combined with --config-only; --load-format dummy has its own --routing");
   if (o.routing != Routing::kUniform && !has_router_bias(*like))
     return invalid("--routing zipf: wanted a model whose routers have biases (" + names_of(has_router_bias) +
                    "), found --like " + o.like);

@@ -1,4 +1,4 @@
-// Writes checkpoints with random weights in a model's real layout, to test speed, memory and every code path of real ones.
+// Writes checkpoints with random weights in a model's real layout, to test speed, memory and every code path of real checkpoints.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,11 +24,11 @@ using MakeProgress = std::function<Status(int64_t done, int64_t all)>;
 // Writes config.json and model.safetensors: complete and with a stand-in tokenizer for models that Sluice runs, else only the MoE layers.
 // With kLeaveOut, only configs and tokenizer are written; `--load-format dummy` then generates the same weights. kLeaveOut requires a
 // model that Sluice runs. Tensors are written in chunks, so no model is too large for memory. Files are written to a folder .partial-PID
-// of the directory and moved when complete. A failure leaves no files behind; the next call removes what a killed process left.
+// of the directory and moved when complete. A failure leaves no files behind; the next call removes what a killed process left behind.
 // kInvalidArgument names the option; kIo names the file and, on a full disk, the bytes needed.
 Status make_checkpoint(const MakeOptions& options, const MakeProgress& progress);
 
-// Describes the checkpoint: "gpt-oss-20b", or the MoE layers of a model that Sluice does not run, and how the experts are stored.
+// Describes the checkpoint: "gpt-oss-20b", or the MoE layers of a model that Sluice does not run, and the type of the experts.
 std::string made_text(const MakeOptions& options);
 
 // The command.

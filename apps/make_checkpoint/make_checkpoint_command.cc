@@ -20,7 +20,8 @@ int make_checkpoint_command(const MakeOptions& options) {
   });
   if (asked_to_end() && !status.ok()) {
     (void)wrong_use(status.message);
-    if (ending_signal() != SIGINT) (void)std::raise(ending_signal());  // it has its usual effect again
+    if (ending_signal() != SIGINT)
+      (void)std::raise(ending_signal());  // the signal has its usual effect again
     return kExitInterrupted;
   }
   if (!status.ok()) return wrong_use(status.message);

@@ -15,7 +15,7 @@ struct MoeDigestOptions {
   std::string model = "gpt-oss-20b";
   std::vector<int64_t> tokens = {1};
   Backend backend = Backend::kCpu;
-  int index = 0;    // of the GPU
+  int index = 0;    // index of the GPU
   int threads = 0;  // CPU threads; 0: one per processor
   Slice slice = {};
 };

@@ -37,7 +37,7 @@ bool is_scale(const SlotSpec& spec) {
   return spec.name.ends_with("up_scale") || spec.name.ends_with("down_scale");
 }
 
-// The matrix product that reads this expert tensor.
+// The problem of the matrix product that reads this expert tensor.
 const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& spec) {
   const bool down = spec.name.find(".down") != std::string_view::npos;
   if (spec.name.starts_with("shared")) return down ? p.shared_down : p.shared_up;
@@ -45,7 +45,7 @@ const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& s
   return down ? p.down : p.up;
 }
 
-// Fills weights such that the layer has unit gain: their root mean square is about 1 / sqrt(width). A permutation of random bytes is
+// Fills weights so that the layer has unit gain: their root mean square is about 1 / sqrt(width). A permutation of random bytes is
 // equally random, so packed weights are filled in place.
 void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
   const ExpertProblems problems = expert_problems(c);

@@ -14,7 +14,7 @@ double bytes_of_slots(const std::vector<std::pair<SlotSpec, Tensor*>>& slots);
 
 class RandomLayer {
  public:
-  // kUnsupported: a matrix is stored as fragments with padding, which would become random, too. kOutOfMemory names the tensor.
+  // kUnsupported: a matrix is stored as fragments with padding, which would also become random. kOutOfMemory names the tensor.
   static Result<std::unique_ptr<RandomLayer>> make(Device& device, const MoeConfig& config, uint64_t seed);
   const MoeWeights& weights() const { return weights_; }
   double bytes() const { return bytes_; }
@@ -25,7 +25,7 @@ class RandomLayer {
   double bytes_ = 0;
 };
 
-// All tensors of one call besides the weights.
+// All tensors of a call except the weights.
 struct RandomCall {
   MoeIo io;
   Workspace workspace;

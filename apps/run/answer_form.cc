@@ -30,7 +30,7 @@ Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& form
   request.thinking = thinking;
   auto filters = StructuredOutput(format, vocab).filters(request);
   if (!filters.ok()) return invalid(filters.error().message);
-  // Like the server's response_format, the schema shown to the model is rewritten without the file's formatting.
+  // As in the server's response_format, the model sees the schema without the file's formatting.
   const auto schema = parse_ordered_json(text.value(), kFlag);
   if (!schema.ok()) return invalid(schema.status().message);
   return AnswerForm{

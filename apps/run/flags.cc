@@ -38,23 +38,23 @@ Command add_run(CLI::App& root) {
                   "with --json: log probabilities of the answer's tokens and of this many top tokens")
       ->check(integer_between(0, kTopLogprobsMax));
   app->allow_extras();
-  return {app, [app, flags] {
-            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
-            RunOptions& o = flags->options;
-            if (flags->json && !o.prompt && !o.prompt_file)
-              return wrong_use("--json: wanted a prompt (-p or -f) with it, found none");
-            if (o.sampling.logprobs && !flags->json)
-              return wrong_use("--logprobs: wanted --json with it, found none");
-            if (o.sampling.ignore_eos && o.json_schema)
-              return wrong_use(
-                  "--ignore-eos: wanted no --json-schema with it, which determines where an answer ends");
-            if (flags->show && flags->hide)
-              return wrong_use("--show-reasoning: wanted no --hide-reasoning with it, found both");
-            if (flags->json) o.format = Format::kJson;
-            if (flags->show) o.reasoning = Reasoning::kShow;
-            if (flags->hide) o.reasoning = Reasoning::kHide;
-            return run_model(o);
-          }};
+  return {
+      app, [app, flags] {
+        if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+        RunOptions& o = flags->options;
+        if (flags->json && !o.prompt && !o.prompt_file)
+          return wrong_use("--json: needs a prompt (-p or -f), found none");
+        if (o.sampling.logprobs && !flags->json) return wrong_use("--logprobs: needs --json, found none");
+        if (o.sampling.ignore_eos && o.json_schema)
+          return wrong_use(
+              "--ignore-eos: cannot be combined with --json-schema, which determines where an answer ends");
+        if (flags->show && flags->hide)
+          return wrong_use("--show-reasoning: cannot be combined with --hide-reasoning");
+        if (flags->json) o.format = Format::kJson;
+        if (flags->show) o.reasoning = Reasoning::kShow;
+        if (flags->hide) o.reasoning = Reasoning::kHide;
+        return run_model(o);
+      }};
 }
 
 }  // namespace sluice::apps

@@ -38,7 +38,7 @@ constexpr const char* kKeys[][2] = {{"\\e[3~", "ed-delete-next-char"}, {"\\e[H",
                                     {"\\e[4~", "ed-move-to-end"},      {"\\e[1;5C", "em-next-word"},
                                     {"\\e[1;5D", "ed-prev-word"},      {"^R", "em-inc-search-prev"}};
 
-// This libedit command reads further commands from the terminal and follows wild pointers if a quote in them stays open.
+// This libedit command reads further commands from the terminal; if a quote in them stays open, it follows wild pointers.
 constexpr const char* kUnsafeCommand = "ed-command";
 
 // libedit decodes characters by the locale, which is ASCII on a minimal system.
@@ -149,7 +149,7 @@ void LibeditEditor::redraw() {
   el_set(line_, EL_REFRESH);
 }
 
-// Finds and reads the file as el_source() does. But a line that libedit cannot parse is an error here, not undefined behaviour.
+// Finds and reads the file as el_source() does, except that a line that libedit cannot parse is an error, not undefined behaviour.
 void LibeditEditor::read_editrc() {
   const char *named = std::getenv("EDITRC"), *home = std::getenv("HOME");
   if (!named && !home) return;
@@ -174,13 +174,12 @@ void LibeditEditor::take_editrc_line(const std::string& line, const std::string&
   int count = 0;
   const char** all = nullptr;
   if (tok_str(words, line.c_str() + first, &count, &all) != 0) {
-    wrong_use(place + ": wanted every quote closed, found one that is open");
+    wrong_use(place + ": unclosed quote");
   } else if (std::any_of(all, all + count,
                          [](const char* word) { return std::strcmp(word, kUnsafeCommand) == 0; })) {
-    wrong_use(place + ": wanted another command, found " + kUnsafeCommand +
-              ", which Sluice does not support");
+    wrong_use(place + ": the command " + kUnsafeCommand + " is not supported");
   } else if (count > 0 && el_parse(line_, count, all) == -1) {
-    wrong_use(place + ": wanted a command of libedit, found '" + all[0] + "'");
+    wrong_use(place + ": '" + all[0] + "' is not a command of libedit");
   }
   tok_end(words);
 }

@@ -6,7 +6,7 @@
 
 namespace sluice::apps {
 
-// The tokenizer gives the text of tokens in lists of log probabilities.
+// The tokenizer provides the texts of the tokens in lists of log probabilities.
 std::string reply_json(const Reply& reply, const Tokenizer& tokenizer);
 
 }  // namespace sluice::apps

@@ -101,7 +101,7 @@ int ask_once(Chat& chat, const RunOptions& o, const AnswerForm& form, const Conv
 
 enum class Word : uint8_t { kNone, kNew, kHelp, kExit };
 
-// Recognizes commands of a chat, such as /new. kInvalidArgument: an unknown word that looks like a command.
+// Recognizes commands of a chat, such as /new. kInvalidArgument: an unknown word in the form of a command.
 Result<Word> word_of(const std::string& line) {
   const std::vector<std::string> known{"/new", "/help", "/exit"};
   const auto in_word = [](unsigned char c) { return std::isalpha(c) != 0; };
@@ -127,7 +127,7 @@ std::optional<int> take_turn(Chat& chat, const RunOptions& o, const AnswerForm& 
   const Interruptible interruptible(EndOn::kCtrlC);
   auto reply = chat.ask(*conversation, o.sampling, o.stop, std::ref(printer), should_stop, form.filter());
   if (!reply.ok()) {
-    // A full context ends no conversation: the next line may be /new. A script learns from the exit status that an answer is missing.
+    // A full context does not end the conversation: the next line may be /new. The exit status tells a script that an answer is missing.
     const bool full = reply.status().code == Code::kInvalidArgument;
     const bool can_begin_anew = full && conversation->messages.size() > 1;
     wrong_use(reply.status().message + (can_begin_anew ? "; /new begins a new conversation" : ""));

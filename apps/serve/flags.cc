@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kSecondsMax = 1e6;
 
-// Messages of the server name these flags.
+// Messages of the server use these names of the flags.
 constexpr SettingNames kFlags{.allowed_hosts = "--allowed-hosts",
                               .api_keys = "--api-key",
                               .max_queue = "--max-queue",
@@ -149,14 +149,15 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
       ->check(integer_between(1, int64_t{1} << 32));
   app->add_option(
          "--max-pending-bytes", o->http.max_pending_bytes,
-         "maximum total bytes of request bodies (beyond it requests get 503); the same limit holds for "
+         "maximum total bytes of request bodies (further requests get 503); the same limit holds for "
          "kept log probabilities and for unsent answers")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1024, int64_t{1} << 40));
-  app->add_option("--max-output-bytes", o->http.max_output_bytes,
-                  "maximum bytes of a stream that stay unread for a second, besides one step's; beyond it "
-                  "the connection is closed")
+  app->add_option(
+         "--max-output-bytes", o->http.max_output_bytes,
+         "maximum bytes of a stream that stay unread for a second, besides the bytes of one step; beyond it "
+         "the connection is closed")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1024, int64_t{1} << 32));
@@ -186,7 +187,7 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
       ->check(number_between(0, kSecondsMax));
 }
 
-// Flags of other servers that Sluice accepts and ignores, because they can only ask for what it does anyway.
+// Flags of other servers that Sluice accepts and ignores, because they can only ask for its normal behaviour.
 struct ForeignFlag {
   const char* names;
   std::vector<std::string> values;  // the accepted values; empty: the flag takes no value
@@ -236,11 +237,10 @@ void add_flags_of_the_model(CLI::App* app, OtherServersFlags* o) {
   };
   for (const Flag& f :
        {Flag{"--reasoning-parser", &o->reasoning_parser,
-             "auto, or a name of the chat format in vLLM or SGLang; the chat format defines reasoning"},
+             "auto, or vLLM's or SGLang's name of the chat format, which defines reasoning"},
         Flag{"--tool-call-parser", &o->tool_call_parser,
-             "auto, or a name of the chat format in vLLM or SGLang; the chat format defines tool calls"},
-        Flag{"--quantization", &o->quantization,
-             "auto, or how the checkpoint is stored: mxfp4 or fp8; the checkpoint determines it"}})
+             "auto, or vLLM's or SGLang's name of the chat format, which defines tool calls"},
+        Flag{"--quantization", &o->quantization, "auto, mxfp4 or fp8; must match the checkpoint"}})
     app->add_option(f.name, *f.value, f.meaning)->group(kForeignGroup)->check(some_text());
 }
 
@@ -278,7 +278,7 @@ Command add_serve(CLI::App& root) {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
             if (const Status status = take_model(*names, options.get()); !status.ok())
               return wrong_use(status.message);
-            // CLI11 takes an empty variable for one that is not set.
+            // CLI11 treats an empty variable like one that is not set.
             const char* key = std::getenv("SLUICE_API_KEY");
             if (options->api.access.api_keys.empty() && key != nullptr && *key == '\0')
               return wrong_use("SLUICE_API_KEY: wanted a key, found none; unset it to serve without a key");

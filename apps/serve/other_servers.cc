@@ -35,7 +35,7 @@ Status check_parser(const std::string& flag, const std::string& found, std::stri
   return invalid(flag + ": wanted " + joined(known) + " (" + why + "), found '" + found + "'");
 }
 
-// How a checkpoint stores its weights.
+// The types in which a checkpoint stores its weights.
 struct Stored {
   bool mxfp4 = false, fp8 = false;
 };

@@ -39,7 +39,7 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   if (!session.ok()) return wrong_use(session.status().message);
   if (options.api.log == LogFormat::kJson)
     for (const SessionLine& line : lines_about(session.value())) log.write("", line.text, line.fields);
-  log.flush();  // the log must precede the errors below
+  log.flush();  // the log must be written before the errors below
   const ModelConfig& config = session.value().model->config();
   if (const Status fits =
           check_vocabulary(session.value().directory, format.value()->tokenizer(), config.decoder.vocab);

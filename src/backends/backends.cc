@@ -26,7 +26,7 @@ Result<std::unique_ptr<Device>> open_device(const OpenOptions& options) {
         {.index = options.gpu, .dependent = options.dependent_launch, .log = options.log});
 #else
   if (options.backend == Backend::kCuda)
-    return unsupported("cuda: wanted the CUDA backend, found a build without it (SLUICE_CUDA=OFF)");
+    return unsupported("cuda: this build has no CUDA backend (SLUICE_CUDA=OFF)");
 #endif
   return cpu::open_device({.threads = options.threads, .log = options.log});
 }

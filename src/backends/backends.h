@@ -9,14 +9,14 @@
 
 namespace sluice {
 
-// Candidates of every backend, whether or not this machine can run them: cuda first, as it is faster where it
+// Candidates of every backend, whether or not this machine can run them: CUDA first, because it is faster where it
 // runs.
 const Catalog& all_candidates();
 
 struct OpenOptions {
   Backend backend = Backend::kCpu;
   int threads = 0;               // CPU: 0 is one for each processor
-  int gpu = 0;                   // CUDA: which of those that this process may see
+  int gpu = 0;                   // CUDA: index among the GPUs that this process may see
   bool dependent_launch = true;  // CUDA: kernels may start before the previous one has ended
   Log log = {};
 };

@@ -74,7 +74,7 @@ Status Field::set(std::string_view value) const {
 
 std::string nearest(std::string_view word, std::span<const std::string> names) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // larger distances are no help
+  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // larger distances do not help
   for (const std::string& name : names) {
     const size_t distance = edit_distance(word, name, best_distance);
     if (distance < best_distance) best = name, best_distance = distance;
@@ -118,7 +118,7 @@ Status named_once(std::string_view line) {
   std::string_view name, value;
   while (next_assignment(&line, &name, &value)) {
     if (std::find(seen.begin(), seen.end(), name) != seen.end())
-      return invalid(std::string(name) + ": wanted it once, found it twice");
+      return invalid(std::string(name) + ": given twice");
     seen.push_back(name);
   }
   return {};

@@ -23,7 +23,7 @@ constexpr size_t kDepthMax = 64;
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 
-constexpr size_t kShownMax = 60;  // bytes of a value in an error
+constexpr size_t kShownMax = 60;  // bytes of a value in an error message
 
 // Formats a value for an error message; always short.
 std::string shown(const Json& value) {
@@ -36,20 +36,20 @@ std::string shown(const Json& value) {
   return text;
 }
 
-constexpr int kNumberTooLarge = 406;  // the library's number of that error
+constexpr int kNumberTooLarge = 406;  // the library's number for this error
 
 std::string syntax_error(size_t byte, std::string_view text) {
   const size_t text_bytes = text.size();
   if (text_bytes == 0) return "wanted JSON, found an empty text";
-  // The library counts the end as a byte.
+  // The library counts the end of the text as a byte.
   if (byte > text_bytes)
-    return "wanted JSON, found that it ends too early, after " + std::to_string(text_bytes) +
+    return "wanted JSON, found text that ends too early, after " + std::to_string(text_bytes) +
            (text_bytes == 1 ? " byte" : " bytes");
-  // Python reads and writes these words.
+  // Python reads and writes these words, which JSON does not have.
   for (const std::string_view word : {"Infinity", "NaN"})
     if (byte > 0 && text.substr(byte - 1).starts_with(word))
       return "wanted JSON, found " + std::string(word) + " at byte " + std::to_string(byte) +
-             ", which is no number of JSON";
+             ", which is not a JSON number";
   if (const std::string_view kind = file_kind(text); !kind.empty())
     return "wanted JSON, found " + std::string(kind);
   std::string why =
@@ -98,7 +98,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
     return skips_ || add_key(std::move(name));
   }
   bool parse_error(size_t byte, const std::string&, const Json::exception& e) override {
-    trouble = e.id == kNumberTooLarge ? "wanted JSON, found a number that no double can hold"
+    trouble = e.id == kNumberTooLarge ? "wanted JSON, found a number that is too large for a double"
                                       : syntax_error(byte, text_);
     return false;
   }
@@ -119,7 +119,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
     }
   }
   bool says_twice(const std::string& name) {
-    trouble = "wanted each key once, found " + shown(Json(name)) + " twice in one object";
+    trouble = "wanted unique keys, found " + shown(Json(name)) + " twice in one object";
     return false;
   }
   // An open container is the last member of its parent, so its address does not change.

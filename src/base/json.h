@@ -28,7 +28,7 @@ Result<Json> read_json(const std::string& path, int64_t bytes_max);
 // Returns the whole file, at most bytes_max bytes; errors as above.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
 
-// An integer that does not fit into 64 bits. As a Json it would silently become the nearest double.
+// An integer that does not fit into 64 bits. A Json would silently hold the nearest double.
 struct WideInteger {
   std::string place;  // "a.b[2].c"
   std::string text;

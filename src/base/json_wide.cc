@@ -1,4 +1,4 @@
-// Finds integers of a JSON text that parsing would round.
+// Finds integers in a JSON text that parsing would round.
 #include <algorithm>
 
 #include "base/json.h"
@@ -24,7 +24,7 @@ bool is_bound(const std::string& name) {
   return std::find(std::begin(kBounds), std::end(kBounds), name) != std::end(kBounds);
 }
 
-// Whether the text is how a double is printed: true for 18446744073709552000, but not for 18446744073709551616.
+// Whether the text is a double in its shortest form: true for 18446744073709552000, but not for 18446744073709551616.
 bool is_written_double(double value, const std::string& text) {
   const auto digits = [](std::string number) {
     number.resize(std::min(number.find('e'), number.size()));

@@ -1,4 +1,4 @@
-// A line of fields from a user: see fields.h.
+// Checks a line of fields from a user; see fields.h.
 #pragma once
 #include <string_view>
 
@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// kInvalidArgument: a name in "name=value name=value" stands there twice.
+// kInvalidArgument: "name=value name=value" gives a name twice.
 Status named_once(std::string_view line);
 
 }  // namespace sluice

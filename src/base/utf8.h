@@ -9,7 +9,7 @@ namespace sluice {
 // The code point at the front of `text`, or the number of invalid bytes there.
 struct Utf8Step {
   char32_t code_point = 0;
-  int64_t bytes = 0;  // of the code point; if invalid, the bytes that one U+FFFD replaces
+  int64_t bytes = 0;  // bytes of the code point; if invalid, the bytes that one U+FFFD replaces
   bool valid = false;
   bool truncated = false;  // not valid yet: the text ends inside a code point
 };

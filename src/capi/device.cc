@@ -17,7 +17,8 @@ Status read_stream_of(const sluice_device& device, sluice_stream from, Stream* t
   SLUICE_TRY(read_stream(from, to));
   const Backend wanted = device.device->info().backend;
   if (to->where == wanted) return {};
-  return invalid(std::string("stream: wanted one of ") + text(wanted) + ", found one of " + text(to->where));
+  return invalid(std::string("stream: wanted a stream of ") + text(wanted) + ", found a stream of " +
+                 text(to->where));
 }
 
 sluice_stream to_c(Stream stream) {
@@ -33,7 +34,7 @@ Status call(sluice_enqueue enqueue, void* context) {
   } catch (const std::exception& other) {
     return {Code::kDevice, std::string("record: the callback threw '") + other.what() + "'"};
   } catch (...) {
-    return {Code::kDevice, "record: the callback threw something of an unknown type"};
+    return {Code::kDevice, "record: the callback threw an exception of an unknown type"};
   }
 }
 

@@ -27,7 +27,7 @@ struct sluice_plan {
 };
 struct sluice_table {
   std::unique_ptr<sluice::AnyTable> table;
-  std::vector<std::string> kernels;  // of each step
+  std::vector<std::string> kernels;  // kernel of each step
 };
 struct sluice_layer {
   std::shared_ptr<const sluice::Moe> moe;
@@ -57,7 +57,7 @@ inline void write_text(std::string_view from, sluice_text* to) {
 inline Status write_whole(std::string_view from, sluice_text* to) {
   write_text(from, to);
   if (to->data && to->needed <= to->capacity) return {};
-  return invalid("out: wanted a buffer of " + std::to_string(to->needed) + " bytes, found one of " +
+  return invalid("out: wanted a buffer of " + std::to_string(to->needed) + " bytes, found a buffer of " +
                  std::to_string(to->data ? to->capacity : 0));
 }
 
@@ -72,13 +72,13 @@ sluice_status guarded(sluice_text* error, Body body) {
   try {
     return report(body(), error);
   } catch (const std::bad_alloc&) {
-    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // not even memory for a message
+    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // no memory even for a message
     return SLUICE_OUT_OF_MEMORY;
   } catch (const std::exception& other) {  // for example if a thread could not start
     write_text(other.what(), error);
     return SLUICE_DEVICE;
   } catch (...) {
-    write_text("a callback threw something of an unknown type", error);
+    write_text("a callback threw an exception of an unknown type", error);
     return SLUICE_DEVICE;
   }
 }
@@ -87,7 +87,7 @@ inline Status need_pointer(const void* pointer, const char* name) {
   return pointer ? Status{} : invalid(std::string(name) + ": wanted a pointer, found null");
 }
 
-// Reads a struct that grows (sluice.h: Growth), in the size of the caller's header. `least`: its size in its first version.
+// Reads a struct that may grow (sluice.h: Growth), in the size of the caller's header. `least`: the size of its first version.
 template <class T>
 Status read_growing(const char* name, const T* from, size_t least, T* to) {
   constexpr size_t kMost = 4096;  // far above any version; a larger value is not a size
@@ -102,8 +102,8 @@ Status read_growing(const char* name, const T* from, size_t least, T* to) {
   for (size_t i = sizeof(T); i < from->size; ++i)
     if (bytes[i] != 0)
       return invalid(std::string(name) +
-                     ": wanted zero in what this version (" SLUICE_VERSION
-                     ") does not know, found a field of a later one at byte " +
+                     ": wanted zeros after the fields of this version (" SLUICE_VERSION
+                     "), found a field of a later version at byte " +
                      std::to_string(i));
   return {};
 }
@@ -129,11 +129,11 @@ Status read_tensor(const char* name, const sluice_tensor& from, Tensor* to);
 void visit_field(const Field& field, sluice_field_visitor visit, void* context);
 void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context);
 
-// Converts the value that a caller's callback returned, all bits of it: a number that is not a
+// Converts the value that a caller's callback returned. All bits count: a number that is not a
 // sluice_status is a failure.
 Status callback_status(const char* what, int32_t returned);
 
-// The device of a question: an open device, or a device known by name.
+// The device that a question is about: an open device, or a device known by name.
 Result<DeviceInfo> asked_device(const sluice_device* device, const char* device_name);
 
 // Parses a problem; the operation is given by name.

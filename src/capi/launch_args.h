@@ -20,7 +20,7 @@ class LaunchArgs {
     const auto beyond = reinterpret_cast<uintptr_t>(launch->workspace) % kWorkspaceAlignment;
     if (launch->workspace_bytes > 0 && beyond != 0)
       return invalid("workspace: wanted memory aligned to " + std::to_string(kWorkspaceAlignment) +
-                     " bytes, found a pointer " + std::to_string(beyond) + " beyond that");
+                     " bytes, found a pointer " + std::to_string(beyond) + " bytes past such an address");
     workspace_ = {static_cast<std::byte*>(launch->workspace), launch->workspace_bytes};
     return read_stream(launch->stream, &stream_);
   }

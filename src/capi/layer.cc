@@ -30,10 +30,11 @@ Result<CheckpointTensor> tensor_of(const sluice_weight& from, size_t index) {
   const std::string place = "weights: tensors[" + std::to_string(index) + "]";
   if (!from.name) return invalid(place + ".name: wanted a name, found null");
   const std::string named = "weights: " + std::string(from.name) + ": ";
-  if (!from.type) return invalid(named + "type: wanted a word, found null");
+  if (!from.type) return invalid(named + "type: wanted a name, found null");
   const auto type = stored_type(from.type);
   if (!type)
-    return invalid(named + "type: wanted one of safetensors (BF16, F32, U8, ...), found '" + from.type + "'");
+    return invalid(named + "type: wanted a type of safetensors (BF16, F32, U8, ...), found '" + from.type +
+                   "'");
   if (from.where != SLUICE_CPU && from.where != SLUICE_CUDA)
     return invalid(named + "where: wanted a sluice_backend, found " + std::to_string(from.where));
   if (from.rank < 0 || from.rank > kStoredRankMax)
@@ -70,13 +71,13 @@ Result<MoeNaming> naming_of(const char* wanted, const Checkpoint& tensors) {
 Result<int64_t> layer_of(int64_t wanted, const Checkpoint& tensors, MoeNaming naming) {
   if (wanted >= 0) return wanted;
   if (wanted != -1)
-    return invalid("weights.layer: wanted -1 (the only one) or more, found " + std::to_string(wanted));
+    return invalid("weights.layer: wanted -1 (the only layer) or more, found " + std::to_string(wanted));
   const std::vector<int64_t> layers = moe_layers(tensors, naming);
   if (layers.size() == 1) return layers[0];
   std::string found;
   for (size_t i = 0; i < layers.size() && i < 8; ++i) found += (i ? ", " : "") + std::to_string(layers[i]);
-  return invalid("weights.layer: wanted a number, as names of one layer as " + std::string(word(naming)) +
-                 " are not among the tensors alone: found " +
+  return invalid("weights.layer: wanted a number, because the tensors named as in " +
+                 std::string(word(naming)) + " do not belong to exactly one layer, found " +
                  (layers.empty() ? "none" : "layers " + found + (layers.size() > 8 ? ", ..." : "")));
 }
 
@@ -218,7 +219,7 @@ sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weigh
     SLUICE_TRY(need_pointer(layer, "layer"));
     const auto from = weights_of(weights);
     if (!from.ok()) return from.status();
-    // Checks before writing if there are weights that a late error would destroy.
+    // With existing weights, checks before writing, because a late error would destroy them.
     const CheckFirst check = layer->has_weights ? CheckFirst::kYes : CheckFirst::kNo;
     return loaded(layer, layer->weights->replace(*from.value().tensors, from.value().naming,
                                                  from.value().layer, check));

@@ -5,7 +5,7 @@
 namespace sluice::capi {
 
 struct LayerOptions {
-  MoeConfig whole, local;  // of the whole layer, and of this rank
+  MoeConfig whole, local;  // config of the whole layer, and of this rank
   int64_t tokens_max = 1;
   Policy policy;
   MoeBackend backend = {};

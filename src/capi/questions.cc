@@ -53,7 +53,7 @@ Status callback_status(const char* what, int32_t returned) {
   if (returned == SLUICE_OK) return {};
   const std::string said = std::string(what) + ": the callback returned ";
   if (returned < SLUICE_OK || returned > SLUICE_DEVICE)
-    return invalid(said + std::to_string(returned) + ", which is no sluice_status");
+    return invalid(said + std::to_string(returned) + ", which is not a sluice_status");
   return {static_cast<Code>(returned), said + "'" + sluice_status_text(returned) + "'"};
 }
 

@@ -1,5 +1,5 @@
-// The planned layers of a device. The layers of a model are alike, and planning one for thousands of tokens
-// takes tenths of a second. So layers with equal options share one Moe, which running never changes.
+// The planned layers of a device. The layers of a model are alike, and planning a layer for thousands of tokens
+// takes tenths of a second. So layers with equal options share one Moe, which runs never change.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -43,7 +43,7 @@ class SharedMoes {
   }
   std::mutex mutex_;
   std::vector<Made> made_;
-  std::shared_ptr<const Moe> latest_;  // lets a caller measure, then create, with one planning
+  std::shared_ptr<const Moe> latest_;  // lets a caller measure and then create with a single planning
 };
 
 }  // namespace sluice::capi

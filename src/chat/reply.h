@@ -15,11 +15,11 @@ struct Reply {
   std::string reasoning;                      // the reasoning before it
   std::string recovered;                      // describes the repaired format error, for a log; empty: none
   std::vector<Message> messages;              // for the next turn
-  FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
+  FinishReason finish = FinishReason::kNone;  // kAbort: the callback `stop` ended it
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   int64_t verifications = 0,
-          accepted_drafts = 0;  // with speculative decoding: steps that verified drafts, drafts accepted
+          accepted_drafts = 0;  // with speculative decoding: steps that verified drafts, and accepted drafts
   double first_token_seconds = 0, seconds = 0;
   std::vector<GeneratedToken> tokens;  // all tokens of the answer
 };
@@ -30,7 +30,7 @@ using TextSink = std::function<void(Channel, const std::string&)>;
 // Turns the tokens of one answer into a Reply and streams its text.
 class ReplyReader {
  public:
-  // `options` are those of the prompt, which must offer no tools.
+  // `options` are the options of the prompt, which must offer no tools.
   ReplyReader(const ChatFormat& format, const ChatOptions& options, TextSink sink)
       : parser_(format.parser({.thinking = options.thinking})), sink_(std::move(sink)) {}
   void push(const GeneratedToken& token);

@@ -7,7 +7,7 @@ namespace sluice {
 class ChatFormat;
 struct ModelConfig;
 
-// `request` with the model's defaults (generation_config.json) for absent values, and with the model's and the format's stop tokens.
+// Fills absent values of `request` with the model's defaults (generation_config.json), and adds the stop tokens of the model and the format.
 SamplingParams sampling_params(const SamplingParams& request, const ModelConfig& model,
                                const ChatFormat& format);
 

@@ -19,8 +19,8 @@ class StopStrings {
   bool empty() const { return !shared_; }
   size_t size() const { return shared_ ? shared_->strings.size() : 0; }
   const std::string& operator[](size_t i) const { return shared_->strings[i]; }
-  // The text so far ends with the first `matched` bytes of string i, its longest such prefix. Returns the length of that prefix after
-  // `byte` is appended. Amortized constant time per byte.
+  // `matched` is the length of the longest prefix of string i that ends the text so far. Returns that length after `byte` is appended.
+  // Amortized constant time per byte.
   uint32_t next(size_t i, uint32_t matched, char byte) const;
 
  private:
@@ -48,7 +48,7 @@ class StopMatcher {
   std::string end_at_first();
 
   StopStrings stops_;
-  std::vector<uint32_t> matched_;  // of each string: length of the prefix at the end of the text so far
+  std::vector<uint32_t> matched_;  // for each string: length of its longest prefix that ends the text so far
   uint64_t bytes_ = 0;             // length of the text so far
   uint64_t held_from_ = 0;         // position of `held_` in the text
   std::string held_;

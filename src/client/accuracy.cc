@@ -7,7 +7,7 @@ namespace sluice {
 
 Interval wilson(double right, int64_t questions) {
   if (questions == 0) return {};
-  constexpr double z = 1.959963984540054;  // of a 95% interval
+  constexpr double z = 1.959963984540054;  // for a 95% interval
   const auto n = static_cast<double>(questions);
   const double share = right / n, spread = z * z / n;
   const double centre = (share + spread / 2) / (1 + spread);

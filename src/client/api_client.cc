@@ -3,7 +3,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kErrorBytesMax = 300;  // of an error text from the server
+constexpr size_t kErrorBytesMax = 300;  // kept bytes of an error text from the server
 
 // The text in {"error": {"message"}} or {"message"}; any other body unchanged.
 std::string words_of(const std::string& body) {

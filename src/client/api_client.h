@@ -1,4 +1,4 @@
-// The client of an OpenAI server: streamed answers with the arrival times of their pieces, and whole answers.
+// A client of OpenAI-compatible servers: streamed answers with the arrival times of their pieces, and whole answers.
 #pragma once
 #include <functional>
 #include <string>
@@ -24,7 +24,7 @@ constexpr const char* endpoint_of(ApiBackend backend) {
 
 constexpr size_t kRefusalBytesMax = 64 << 10;  // kept bytes of an answer with a status other than 200
 
-// Reads the server's token counts. kCorrupt: a count is no integer, negative, or larger than any context.
+// Reads the server's token counts. kCorrupt: a count is not an integer, is negative, or is larger than any context.
 struct TokenUsage {
   int64_t prompt_tokens = 0, output_tokens = 0;
 };
@@ -34,10 +34,10 @@ Result<TokenUsage> usage_of(const JsonAt& usage);
 struct RequestOutcome {
   std::string error = "no answer";  // empty: a complete answer with at least one piece
   double start = 0;                 // sending time, since the start of the run
-  double queued = 0;                // wait of the arrived request, because of the concurrency limit
-  double ttft = 0;                  // from sending to the first piece with a choice
-  double latency = 0;               // from sending to the last piece
-  std::vector<double> itl = {};     // times between pieces, one fewer than pieces
+  double queued = 0;   // time that the request waited after its arrival, because of the concurrency limit
+  double ttft = 0;     // from sending to the first piece with a choice
+  double latency = 0;  // from sending to the last piece
+  std::vector<double> itl = {};                  // times between pieces, one fewer than pieces
   int64_t prompt_tokens = 0, output_tokens = 0;  // from the server's usage; without usage, pieces are counted
   bool usage = false;                            // the server reported its token counts
   std::string text = {};

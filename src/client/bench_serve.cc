@@ -8,7 +8,7 @@ namespace sluice {
 namespace {
 
 constexpr double kArrivalMost = 1e8;       // in seconds; later requests are clamped to this
-constexpr double kMetricsTimeoutS = 10.0;  // the report does without metrics that take longer
+constexpr double kMetricsTimeoutS = 10.0;  // the report omits metrics that take longer
 
 std::string date_now() {
   const std::time_t now = std::time(nullptr);
@@ -232,7 +232,7 @@ class ServeBench {
   LoadTarget target_;
 };
 
-// The status, with the name of the option that it is about.
+// Returns the status with the name of the option that it is about.
 Status about(const char* option, const Status& status) {
   return status.ok() ? status : Status{status.code, std::string(option) + ": " + status.message};
 }

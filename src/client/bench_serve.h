@@ -11,12 +11,12 @@
 
 namespace sluice {
 
-// How users name the options that messages mention, besides ServeBenchOptions::dataset.names.
+// The users' names of options that messages mention, besides ServeBenchOptions::dataset.names.
 struct ServeBenchNames {
   const char *extra_body = "extra_body", *metadata = "metadata", *metrics = "metrics";
 };
 
-// Names follow vLLM's client.
+// Field names follow vLLM's client.
 struct ServeBenchOptions {
   ServerUrl server = {"127.0.0.1", "8000", ""};
   std::string endpoint;  // empty: endpoint_of(backend)
@@ -25,8 +25,8 @@ struct ServeBenchOptions {
   std::string api_key;
   // Directory of the model's tokenizer.json; empty: use the server's tokenize endpoint.
   std::string tokenizer;
-  Json extra_body = Json::object();  // further fields of each request
-  std::vector<Metadata> metadata;    // of the results
+  Json extra_body = Json::object();  // additional fields of each request
+  std::vector<Metadata> metadata;    // metadata of the results
   double timeout = 6 * 60 * 60;      // seconds per request
   DatasetOptions dataset;            // its seed also determines the arrivals
   int64_t num_prompts = 1000, num_warmups = 0;

@@ -8,7 +8,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kFileBytesMax = int64_t{2} << 30;
-// Like vLLM's and SGLang's clients, leaves out conversations outside these limits.
+// Conversations outside these limits are omitted, as vLLM's and SGLang's clients do.
 constexpr int64_t kShareGptLeast = 4, kShareGptPromptMost = 1024, kShareGptMost = 2048;
 
 // Plain text with every pair of letters and many numbers. None of its tokens is special.
@@ -31,7 +31,7 @@ Result<Json> tokens_of(const std::string& text, const LoadTarget& target) {
     const auto ids = local_tokens(text, target);
     return ids.ok() ? Result<Json>(Json(ids.value())) : Result<Json>(ids.status());
   }
-  // A beginning of sequence is no word of the text.
+  // A beginning-of-sequence token is not part of the text.
   const Json body = {{"model", target.model}, {"prompt", text}, {"add_special_tokens", false}};
   const auto answer =
       ask(target.client, {.path = "/tokenize", .body = body.dump(), .api_key = target.api_key});

@@ -1,4 +1,4 @@
-// The prompts of a load: random tokens, ShareGPT conversations, or a file of prompts.
+// The prompts of a benchmark: random tokens, ShareGPT conversations, or a file of prompts.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@ namespace sluice {
 
 enum class DatasetKind : uint8_t { kRandom, kShareGpt, kCustom };
 
-// How users name the options that messages mention; by default, the fields' names.
+// The users' names of options that messages mention; by default, the fields' names.
 struct DatasetNames {
   const char *path = "path", *vocab_size = "vocab_size", *custom_output_len = "custom_output_len";
   const char* tokenizer = "tokenizer";  // LoadTarget::tokenizer
@@ -24,7 +24,7 @@ struct DatasetOptions {
   // kShareGpt: JSON, [{"conversations": [{"value"}, {"value"}]}]; kCustom: lines {"prompt", "output_tokens"}.
   std::string path = {};
   int64_t random_input_len = 1024, random_output_len = 128;
-  // Random tokens at the start of all prompts, followed by random_input_len tokens of their own.
+  // Random tokens at the start of all prompts; random_input_len further tokens follow in each prompt.
   int64_t random_prefix_len = 0;
   double random_range_ratio = 0;    // lengths are sampled from (1 - ratio) to (1 + ratio) times these
   int64_t vocab_size = 0;           // random ids are less than this; 0: ids of plain words

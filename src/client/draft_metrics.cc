@@ -8,11 +8,11 @@
 namespace sluice {
 namespace {
 
-constexpr double kCountMost = 1e15;  // doubles count exactly up to it
-// The server chooses the position, and a vector is allocated up to it.
+constexpr double kCountMost = 1e15;  // doubles count exactly up to this number
+// The server sends the position, and a vector is allocated up to it.
 constexpr size_t kPositionsMax = 1024;
 
-// The number of a label such as position="3"; none if it is no position.
+// The number of a label such as position="3"; none if it is not a position.
 std::optional<size_t> position_of(const MetricSample& sample) {
   const std::string* text = sample.label("position");
   if (!text) return {};

@@ -61,7 +61,7 @@ struct Side {
   std::string model, server, task;
   int64_t repeat = 1;
   std::map<int64_t, double> right;                            // share of correct repeats, by question
-  std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // by question and repeat
+  std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // indexed by question and repeat
 };
 
 Result<Side> read_side(const std::string& path) {
@@ -152,8 +152,8 @@ Result<EvalComparison> compare_evals(const std::string& path_a, const std::strin
   if (!a.ok()) return a.status();
   if (!b.ok()) return b.status();
   if (a.value().task != b.value().task || a.value().wanted != b.value().wanted || a.value().wanted.empty())
-    return Status{Code::kCorrupt, path_b + ": wanted the questions, the seed and the repetitions of " +
-                                      path_a + ", found others"};
+    return Status{Code::kCorrupt, path_b + ": wanted the questions, the seed and the repeats of " + path_a +
+                                      ", found different ones"};
   EvalComparison out{.name_a = a.value().model + " at " + a.value().server,
                      .name_b = b.value().model + " at " + b.value().server,
                      .task = a.value().task,

@@ -1,4 +1,4 @@
-// Measures the accuracy of the model behind any OpenAI server, in a form that can be compared statistically.
+// Measures the accuracy of the model behind any OpenAI-compatible server, with confidence intervals.
 #pragma once
 #include <functional>
 #include <optional>
@@ -37,7 +37,7 @@ struct ServerAnswer {
 struct Score {
   int64_t questions = 0;
   double right = 0;                  // sum over the questions of the mean over their repeats
-  Interval interval = {};            // 95%, over questions: repeats do not count as further questions
+  Interval interval = {};            // 95%, over questions: repeats do not count as additional questions
   std::vector<double> repeats = {};  // accuracy of each repeat
   double accuracy() const { return questions ? right / static_cast<double>(questions) : 0; }
 };
@@ -46,7 +46,7 @@ struct ServerEval {
   std::string server, model, task;
   uint64_t seed = 0;
   int64_t repeat = 1;
-  std::vector<ServerAnswer> answers = {};  // by repeat and question
+  std::vector<ServerAnswer> answers = {};  // ordered by repeat and question
   int64_t failed = 0, prompt_tokens = 0, completion_tokens = 0;
   double seconds = 0;
 };
@@ -62,12 +62,12 @@ std::string server_eval_json(const ServerEval& eval);
 struct EvalComparison {
   std::string name_a, name_b, task;
   int64_t questions = 0, repeat = 1;
-  double accuracy_a = 0, accuracy_b = 0;  // by the flexible match
+  double accuracy_a = 0, accuracy_b = 0;  // accuracies by the flexible match
   int64_t better_a = 0, better_b = 0;     // questions that one model answers correctly more often
   Interval difference = {};               // 95% interval of b - a, from the differences per question
   double p = 1;                           // p-value of equal quality, by McNemar's exact test
 };
-// kCorrupt: a file is no such result, or the results differ in questions, shuffles or repeats.
+// kCorrupt: a file is not such a result, or the results differ in questions, shuffles or repeats.
 Result<EvalComparison> compare_evals(const std::string& path_a, const std::string& path_b);
 std::string comparison_text(const EvalComparison& comparison);
 

@@ -13,7 +13,7 @@ constexpr std::string_view kMark = "#### ";
 
 std::string question_text(const std::string& question) { return "Question: " + question + "\nAnswer:"; }
 
-// The number of characters of `set` in `text` from `at` on.
+// The number of characters from `at` on that belong to `set`.
 size_t run_of(std::string_view text, size_t at, std::string_view set) {
   return std::min(text.find_first_not_of(set, at), text.size()) - at;
 }
@@ -88,7 +88,7 @@ Result<std::unique_ptr<QuestionSet>> open_gsm8k(const QuestionFile& file) {
   auto shots = file.shots_path.empty() ? rows : read_table(file.shots_path, kColumns);
   if (!shots.ok()) return shots.status();
   const std::string& shots_path = file.shots_path.empty() ? file.path : file.shots_path;
-  // Questions used as worked examples, which are not asked.
+  // Questions that serve as worked examples and are not asked.
   const int64_t own = file.shots_path.empty() ? file.shots : 0;
   if (std::ssize(shots.value()) < file.shots || std::ssize(rows.value()) <= own)
     return Status{Code::kCorrupt, shots_path + ": wanted " + std::to_string(file.shots) +

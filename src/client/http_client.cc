@@ -1,4 +1,4 @@
-// The transport, one of two files that include Boost. Each request is a coroutine on the thread that calls run().
+// The transport; one of two files that include Boost. Each request is a coroutine on the thread that calls run().
 #include "client/http_client.h"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ class Connection {
 
  private:
   using Parser = http::response_parser<PieceBody>;
-  // 101 (Switching Protocols) is no interim answer, because this client never asks to switch.
+  // 101 (Switching Protocols) is not an interim answer here, because this client never asks to switch.
   static bool is_interim(const Parser& parser) {
     return parser.is_header_done() && parser.get().result_int() / 100 == 1 &&
            parser.get().result() != http::status::switching_protocols;
@@ -108,7 +108,7 @@ asio::awaitable<Status> Connection::exchange(const std::string& request, AnswerR
   head_ = answered_ = again_ = false;
   body_bytes_ = 0;
   input_.clear();
-  // The server determines the size of its answer. If it exhausts memory, only this request fails.
+  // The server determines the size of its answer. If the answer exhausts memory, only this request fails.
   try {
     error_code error;
     co_await asio::async_write(socket_, asio::buffer(request),
@@ -201,7 +201,7 @@ class ClientLoop final : public HttpClient {
   asio::awaitable<void> answer(std::string request, double timeout, std::shared_ptr<AnswerReader> reader);
   asio::awaitable<Status> answer_by_new(const std::string& request, AnswerReader& reader,
                                         Clock::time_point deadline, double timeout);
-  std::unique_ptr<Connection> take_idle();  // null: none
+  std::unique_ptr<Connection> take_idle();  // null: no idle connection
   void keep(std::unique_ptr<Connection> connection);
   std::string text_of(const ClientRequest& request) const;
   ClientOptions options_;

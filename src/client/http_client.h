@@ -20,7 +20,7 @@ struct ServerUrl {
   std::string place() const;  // "host:8000", "[::1]:8000"
   std::string text() const;
 };
-// Parses "http://host:8000/path"; the default port is 80. kInvalidArgument: not such a URL; the error for https says that TLS is not
+// Parses "http://host:8000/path"; the default port is 80. kInvalidArgument: another form of URL; the error for https says that TLS is not
 // supported.
 Result<ServerUrl> parse_url(std::string_view text);
 
@@ -37,9 +37,9 @@ class AnswerReader {
  public:
   virtual ~AnswerReader() = default;
   virtual void on_head(int status) = 0;
-  // A decoded piece of the body. `arrived`: when its bytes had been read.
+  // A decoded piece of the body. `arrived`: the time at which its bytes had been read.
   virtual void on_body(std::string_view bytes, Clock::time_point arrived) = 0;
-  // Called once, last. Ok if the answer is complete, else kIo with the reason.
+  // Called once, after all other calls. Ok if the answer is complete, otherwise kIo with the reason.
   virtual void on_end(const Status& status) = 0;
 };
 

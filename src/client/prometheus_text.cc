@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Reads one line from its start. Every function returns whether it found what it reads.
+// Parses one line from its start. Every function returns whether it found its part.
 class SampleLine {
  public:
   explicit SampleLine(std::string_view line) : rest_(line) {}
@@ -32,7 +32,7 @@ class SampleLine {
     rest_.remove_prefix(1);
     return true;
   }
-  // The part of the rest whose characters all satisfy `belongs`.
+  // The longest prefix of the rest whose characters all satisfy `belongs`.
   template <class Belongs>
   std::string_view take(Belongs belongs) {
     const auto stop = std::find_if_not(rest_.begin(), rest_.end(), belongs);
@@ -71,7 +71,7 @@ class SampleLine {
       if (rest_.empty()) return false;
       const char c = rest_.front();
       rest_.remove_prefix(1);
-      if (escaped && c != '\\' && c != '"' && c != 'n') *out += '\\';  // no escape sequence of the format
+      if (escaped && c != '\\' && c != '"' && c != 'n') *out += '\\';  // not an escape sequence of the format
       *out += escaped && c == 'n' ? '\n' : c;
     }
     return true;
@@ -79,12 +79,12 @@ class SampleLine {
 
   bool number(double* out) {
     std::string_view word = take([](char c) { return !is_blank(c); });
-    // from_chars takes no plus sign.
+    // from_chars does not accept a plus sign.
     if (word.starts_with('+') && !word.starts_with("+-")) word.remove_prefix(1);
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), *out);
     return error == std::errc() && stop == word.data() + word.size();
   }
-  // A timestamp and an exemplar, or nothing.
+  // Parses an optional timestamp and exemplar.
   bool end() {
     blanks();
     double timestamp = 0;

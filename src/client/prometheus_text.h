@@ -12,7 +12,7 @@ struct MetricSample {
   std::string name;
   std::vector<std::pair<std::string, std::string>> labels;  // in the order of the line, unescaped
   double value = 0;                                         // may be NaN or infinite
-  // Null: no such label.
+  // Null: there is no such label.
   const std::string* label(std::string_view label_name) const;
 };
 

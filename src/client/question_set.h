@@ -1,4 +1,4 @@
-// Questions whose answers a program can grade.
+// Question sets whose answers a program can grade.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,14 +35,14 @@ struct QuestionFile {
   std::string shots_path = {};
   int64_t shots = 5;  // number of worked examples
   int64_t limit = 0;  // questions per task; 0: all
-  uint64_t seed = 0;  // of shuffles
+  uint64_t seed = 0;  // seed of the shuffles
 };
 
 // Grade-school mathematics in the form of lm-evaluation-harness's task gsm8k. Lines of {"question", "answer"}; an answer ends in "####
 // N". Strict: the number after "#### ". Flexible: the last number.
 Result<std::unique_ptr<QuestionSet>> open_gsm8k(const QuestionFile& file);
 
-// GPQA in the form of simple-evals. Seed, question and repeat determine the order of the four options. A table (CSV, or lines of JSON)
+// GPQA in the form of simple-evals. Seed, question and repeat determine the order of the four options. The file is CSV or lines of JSON
 // with "Question", "Correct Answer", "Incorrect Answer 1" to 3. Strict: the last "Answer: X". Flexible: without one, the last "(X)".
 Result<std::unique_ptr<QuestionSet>> open_gpqa(const QuestionFile& file);
 
@@ -58,7 +58,7 @@ Result<std::unique_ptr<QuestionSet>> open_questions(const QuestionFile& file);
 // Whether the texts are equal, ignoring surrounding white space and a final full stop.
 bool same_answer(const std::string& wanted, const std::string& found);
 
-// The extracted answer if there is none; the text is lm-evaluation-harness's.
+// The text to report if no answer was extracted, as in lm-evaluation-harness.
 inline constexpr const char* kNoAnswer = "[invalid]";
 std::string strict_number(const std::string& answer);
 std::string flexible_number(const std::string& answer);

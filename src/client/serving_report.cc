@@ -152,7 +152,7 @@ Result<std::vector<Metadata>> parse_metadata(std::span<const std::string> words)
 }
 
 Status check_metadata(const ServingRun& run) {
-  ServingRun full = run;  // with every key that the result may have
+  ServingRun full = run;  // has every key that a result may have
   full.drafts.emplace();
   OrderedJson keys = run_json(full, Detail::kEachRequest);
   for (const Metadata& m : run.metadata) {
@@ -218,7 +218,7 @@ Result<std::string> serving_svg(const std::vector<ServingRun>& runs) {
     if (run.max_concurrency > 0 && run.measured.completed > 0)
       loads[run.max_concurrency] = metrics_of(run.outcomes, run.measured.seconds, kBand, {});
   if (loads.empty())
-    return invalid("wanted a run with a limit of concurrency and completed requests, found none");
+    return invalid("wanted a run with a concurrency limit and completed requests, found none");
   bench::Figure figure{.op = std::string(bench::kServingOp), .panels = {}, .axes = bench::kServingAxes};
   for (const Metric& metric : kMetrics) {
     if (metric.key != "ttft" && metric.key != "tpot" && metric.key != "itl") continue;

@@ -1,5 +1,5 @@
-// Reports of a serving benchmark: vLLM's text block, vLLM's JSON, and a chart over the load. Messages of these functions do not name the
-// option that they check; the caller does.
+// Reports of a serving benchmark: vLLM's text block, vLLM's JSON, and a chart over the concurrency. Messages of these functions do not
+// name the option that they check; the caller adds it.
 #pragma once
 #include <optional>
 #include <span>
@@ -11,14 +11,14 @@
 
 namespace sluice {
 
-// A user-defined entry of the result.
+// A user-defined field of the result.
 struct Metadata {
   std::string key, value;
 };
-// kInvalidArgument: a word is not KEY=VALUE.
+// kInvalidArgument: an entry is not KEY=VALUE.
 Result<std::vector<Metadata>> parse_metadata(std::span<const std::string> words);
 
-// One load with its results.
+// One benchmark run with its results.
 struct ServingRun {
   std::string date;  // "20260102-030405"
   ApiBackend backend = ApiBackend::kOpenai;
@@ -47,7 +47,7 @@ enum class Detail : uint8_t { kTotals, kEachRequest };
 // One run gives an object with vLLM's keys, several runs an array of objects.
 std::string serving_json(const std::vector<ServingRun>& runs, Detail detail);
 
-// A chart of TTFT, TPOT and ITL over the concurrency limit: the median, and a band from p10 to p90. Runs without one are left out.
+// A chart of TTFT, TPOT and ITL over the concurrency limit: the median, and a band from p10 to p90. Runs without a limit are left out.
 Result<std::string> serving_svg(const std::vector<ServingRun>& runs);
 
 }  // namespace sluice

@@ -43,9 +43,9 @@ struct DeviceInfo {
 std::string text(const DeviceInfo& device);
 
 struct Policy {
-  // The only kernels allowed: NAME or NAME:CONFIG, separated by commas, at most one per operation. The
-  // middle part of a name is its operation (cuda.expert_gemm.mxfp4_tile_sm90). If a forced kernel is
-  // refused, planning fails. In a step, a fused one runs at the counts that it accepts (Pieces::allowed).
+  // The only kernels allowed: NAME or NAME:CONFIG, separated by commas, at most one per operation. The middle
+  // part of a name is its operation (cuda.expert_gemm.mxfp4_tile_sm90). If a forced kernel refuses the problem,
+  // planning fails. In a step, a forced fused kernel runs at the token counts that it accepts (Pieces::allowed).
   std::string force = {};
   bool batch_invariant = false;  // only kernels whose rows do not depend on each other
 };
@@ -90,10 +90,10 @@ struct Candidate {
   std::string (*launch_text)(const typename Op::Problem&, const KernelLaunch&) = nullptr;
 
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
-  // Only runs of the same configuration agree bit for bit. Otherwise all configurations give the same bits.
+  // True: only runs of the same configuration agree bit for bit. False: all configurations give the same bits.
   bool config_decides_bits = false;
-  int alignment_bytes = 1;  // of every tensor's first element, if stricter than its type's
-  bool planned = false;     // a descriptor without a kernel: explain shows it as planned, and it cannot run
+  int alignment_bytes = 1;  // required of every tensor's first element, if stricter than its type's alignment
+  bool planned = false;     // a descriptor without a kernel: explain lists it as planned, and it cannot run
 };
 
 // The variant in "cuda.router_gemm.splitk_sm90" is splitk_sm90.
@@ -101,7 +101,7 @@ inline std::string_view variant_of(std::string_view candidate) {
   return candidate.substr(candidate.rfind('.') + 1);
 }
 
-// All configurations of any candidate; at least one.
+// All configurations of a candidate: of a candidate without configs(), its only one.
 template <class Op>
 std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Problem& problem,
                                const DeviceInfo& device) {

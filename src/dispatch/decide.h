@@ -12,7 +12,7 @@ namespace sluice {
 struct Verdict {
   std::string_view candidate;
   Refusal refusal = {};
-  double cost_us = 0;  // of the cheapest configuration, like workspace_bytes
+  double cost_us = 0;  // cost and workspace_bytes: of the cheapest configuration
   size_t workspace_bytes = 0;
   bool planned = false;                 // Candidate::planned
   std::vector<Config> configs = {};     // if accepted: at least one
@@ -21,7 +21,7 @@ struct Verdict {
 };
 
 struct Decision {
-  Refusal contract;               // the operation's own refusal, before any kernel is asked
+  Refusal contract;  // the contract's reasons against the problem, found before any kernel is asked
   std::vector<Verdict> verdicts;  // in table order
   int chosen = -1;                // index into verdicts; -1: all refuse
   Status status() const;          // ok, or every reason of every candidate
@@ -33,7 +33,7 @@ struct Decision {
 // The reasons shared by all refused configurations, or else each configuration's reasons under its name.
 Refusal refusal_of(const std::vector<Config>& configs);
 
-// Pure: depends only on its arguments. The least cost wins; among ties the first in the table.
+// Depends only on its arguments. The least cost wins; among equal costs the first in the table.
 template <class Op>
 Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
                 std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {
@@ -57,7 +57,9 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
       v.configs = configs_of(*c, problem, device);
       if (force.own && !force.own->config.empty()) {
         std::erase_if(v.configs, [&](const Config& one) { return one.name != force.own->config; });
-        v.refusal.need(!v.configs.empty(), "policy.force to name a configuration of it here", policy.force);
+        v.refusal.need(!v.configs.empty(),
+                       "policy.force to name a configuration that this kernel has for this problem",
+                       policy.force);
       }
       v.config = cheapest(v.configs);
       if (v.config < 0) v.refusal.append(refusal_of(v.configs));

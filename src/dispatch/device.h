@@ -23,7 +23,7 @@ class Recording {
 class Mark {
  public:
   virtual ~Mark() = default;
-  Stream stream = {};  // the stream it was placed on
+  Stream stream = {};  // the stream on which it was placed
 };
 
 class Device {
@@ -42,7 +42,7 @@ class Device {
   // released memory may be kept for later requests of the same size.
   virtual Result<void*> allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) = 0;
-  // Approximate bytes that allocate() could still provide. Lets callers refuse large requests in time,
+  // Approximate bytes that allocate() could still provide. Callers use it to refuse large requests early,
   // because the operating system overcommits memory and kills the process later.
   virtual int64_t free_bytes() const = 0;
   // Bytes that allocate() could provide if nothing else used the device.
@@ -59,7 +59,7 @@ class Device {
   virtual Result<Stream> wrap(void* native) {
     if (!native) return stream();
     return invalid(std::string(text(info().backend)) +
-                   ": wrap: wanted null, as this device has no streams but its own, found a pointer");
+                   ": wrap: wanted null (this device has no other streams), found a pointer");
   }
   // Points a stream from wrap() at another stream of the caller, from now on; the counters stay with the
   // wrapped stream. Takes no memory, and either stream may be under capture. kInvalidArgument as in wrap(),
@@ -68,17 +68,17 @@ class Device {
     if (!native && wrapped.native == stream().native) return {};
     return invalid(
         std::string(text(info().backend)) +
-        ": retarget: wanted null and the device's own stream, as this device has no others, found " +
+        ": retarget: wanted null and the device's own stream (this device has no other streams), found " +
         (native ? "a pointer" : "another stream"));
   }
-  // Releases a stream from wrap() after its work has run; the caller's stream is not affected. Ignores any other stream.
+  // Releases a stream from wrap() after its work has run. The caller's stream is not affected; any other stream is ignored.
   virtual void unwrap(Stream) {}
   // Enqueues a copy to, from or inside device memory. `from` must not change until the stream has done the copy.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   // Blocks until the stream is idle, and reports asynchronous device errors.
   virtual Status wait(Stream stream) = 0;
 
-  // For callers that wait for a part of a stream's work. For start-up only, because it takes memory.
+  // For callers that wait for part of a stream's work. For start-up only, because it takes memory.
   virtual Result<std::unique_ptr<Mark>> make_mark() { return std::make_unique<Mark>(); }
   // Places the mark after all work enqueued on the stream so far.
   virtual Status place(Mark& mark, Stream stream) { return mark.stream = stream, Status{}; }

@@ -17,7 +17,7 @@ std::string explain(const typename Op::Problem& problem, const DeviceInfo& devic
                       decide_in_words<Op>(problem, device, catalog.table<Op>(), policy));
 }
 
-// Devices that Sluice knows from data sheets and its own measurements, so that none needs to be present.
+// Devices that Sluice knows from data sheets and its own measurements; none of them needs to be present.
 // kInvalidArgument lists the known names.
 Result<DeviceInfo> known_device(std::string_view name);
 std::span<const DeviceInfo> known_devices();

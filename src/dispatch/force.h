@@ -10,19 +10,19 @@
 
 namespace sluice {
 
-// One word of Policy::force.
-struct ForceWord {
+// A kernel that Policy::force names.
+struct ForcedKernel {
   std::string_view name, config;  // empty config: any
   std::string_view op() const;    // the middle of the name; empty if there is none
   std::string text() const { return std::string(name) + (config.empty() ? "" : ":" + std::string(config)); }
 };
-// Splits `force` into words, which refer into it.
-std::vector<ForceWord> force_words(std::string_view force);
+// Splits `force` at its commas. The results are views into it.
+std::vector<ForcedKernel> forced_kernels(std::string_view force);
 
-// The consequence of `force` for an operation whose candidates are called `names`.
+// What `force` means for an operation whose candidates are called `names`.
 struct Force {
-  std::optional<ForceWord> own = {};  // the only candidate allowed
-  Refusal refusal = {};               // a word that matches no candidate, or two words
+  std::optional<ForcedKernel> own = {};  // the only candidate allowed
+  Refusal refusal = {};                  // a name that matches no candidate, or two names
 };
 Force force_of(std::string_view force, const std::vector<std::string_view>& names);
 
@@ -35,20 +35,20 @@ Force force_of(std::string_view force, std::span<const Candidate<Op>* const> tab
   return force_of(force, names);
 }
 
-// Returns the policy with only the words for which `keeps` returns true.
+// Returns the policy that forces only the kernels for which `keeps` returns true.
 template <class Keeps>
-Policy with_words(const Policy& policy, Keeps keeps) {
+Policy with_forced(const Policy& policy, Keeps keeps) {
   Policy out = policy;
   out.force.clear();
-  for (const ForceWord& word : force_words(policy.force))
-    if (keeps(word)) out.force += (out.force.empty() ? "" : ",") + word.text();
+  for (const ForcedKernel& kernel : forced_kernels(policy.force))
+    if (keeps(kernel)) out.force += (out.force.empty() ? "" : ",") + kernel.text();
   return out;
 }
-// Returns the policy with only the words that apply to one operation.
+// Returns the policy that forces only the kernels of one operation.
 inline Policy policy_for(const Policy& policy, std::string_view op) {
-  return with_words(policy, [&](const ForceWord& word) { return word.op() == op; });
+  return with_forced(policy, [&](const ForcedKernel& kernel) { return kernel.op() == op; });
 }
-// kInvalidArgument: a word of Policy::force names none of these operations.
+// kInvalidArgument: Policy::force names a kernel of none of these operations.
 Status check_force(const Policy& policy, const std::vector<std::string_view>& ops);
 
 }  // namespace sluice

@@ -38,11 +38,12 @@ class Plan {
                 Stream stream) const {
     SLUICE_TRY(check_args<Op>(problem, args, kernel_->backend, kernel_->alignment_bytes));
     if (stream.where != kernel_->backend || stream.native == nullptr)
-      return invalid(std::string(Op::kName) + ": stream: wanted one of " + text(kernel_->backend) +
+      return invalid(std::string(Op::kName) + ": stream: wanted a stream of " + text(kernel_->backend) +
                      ", found " + (stream.native ? text(stream.where) : "null"));
     if (stream.native->device != device_)
-      return invalid(std::string(Op::kName) + ": stream: wanted one of " + text(kernel_->backend) +
-                     " device " + std::to_string(device_) + " (the plan's), found one of device " +
+      return invalid(std::string(Op::kName) + ": stream: wanted a stream of " + text(kernel_->backend) +
+                     " device " + std::to_string(device_) +
+                     " (the plan's device), found a stream of device " +
                      std::to_string(stream.native->device));
     const size_t need = config_.workspace_bytes;
     if (workspace.bytes < need || (need > 0 && workspace.data == nullptr))
@@ -157,7 +158,7 @@ Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t fir
   return {};
 }
 
-// The largest bound of a table, because the workspace is evaluated for every single count.
+// Upper bound of tokens_max. It is limited because the workspace is evaluated for every single count.
 constexpr int64_t kTableTokensMax = int64_t{1} << 24;
 
 inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t tokens_max) {
@@ -195,9 +196,9 @@ class PlanTable {
                                 const Policy& policy = {}) {
     return make(device.info(), device.catalog().table<Op>(), problem, tokens_max, policy);
   }
-  // Makes the table from data alone, for a device that may be absent. choice_tokens: with Policy::batch_invariant, the one kernel is
-  // chosen for up to so many tokens, so that tables with other bounds have the same one; 0: tokens_max. unit: only its multiples are
-  // used, such as rows of experts with several rows per token; both bounds are multiples.
+  // Makes the table from data alone, for a device that may be absent. choice_tokens: with Policy::batch_invariant, the kernel is
+  // chosen for up to this many tokens, so that tables with other bounds choose the same kernel; 0: tokens_max. unit: every token count is a
+  // multiple of it, as for rows of experts with several rows per token; so are both bounds.
   static Result<PlanTable> make(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
                                 const Policy& policy = {}, int64_t tokens_min = 0, int64_t choice_tokens = 0,
@@ -248,7 +249,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           const Policy& policy, int64_t tokens_min, int64_t choice_tokens,
                                           int64_t unit) {
   SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
-  // Refuses a bound beyond the contract before evaluating the counts up to it.
+  // Refuses a bound beyond the contract's before evaluating the counts up to it.
   const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
   if (const Refusal contract = Op::validate(most); !contract.accepted())
     return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());

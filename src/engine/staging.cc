@@ -128,7 +128,7 @@ StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds
   StepTensors out;
   const Tensor sampled = view(to.token, DType::kI32, {bounds_.logit_rows()});
   const Tensor written = view(at.token_ids, DType::kI32, {tokens});
-  out.take = {.ids = written, .drawn = sampled, .token_of = {}, .y = view(ids_at_, DType::kI32, {tokens})};
+  out.take = {.ids = written, .sampled = sampled, .token_of = {}, .y = view(ids_at_, DType::kI32, {tokens})};
   out.in.token_ids = ids == TakeIds::kFromSampled ? out.take.y : written;
   for (size_t group = 0; group < groups_; ++group)
     out.in.tables.push_back(

@@ -241,7 +241,7 @@ Status AnyProblem::parse(std::string_view line) {
   std::vector<std::string_view> given;
   while (next_assignment(&line, &name, &value)) {
     if (std::find(given.begin(), given.end(), name) != given.end())
-      return invalid(std::string(name) + ": wanted each field once, found it twice");
+      return invalid(std::string(name) + ": given twice");
     given.push_back(name);
     SLUICE_TRY(set(name, value));
   }

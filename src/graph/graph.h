@@ -26,21 +26,21 @@ struct Value {
   std::string name;
   Place place = Place::kBetween;
   int32_t given = -1;  // its index in the caller's list of call or held values
-  int32_t layer = -1;  // of a held value: the layer that it belongs to; -1: outside the layers
+  int32_t layer = -1;  // layer of a held value; -1: outside the layers
   // Distance between rows in elements, if stages see only some columns of the value; a tensor of the caller
   // overrides it with its own stride. 0: rows are packed, as the slots describe them.
   int64_t row = 0;
   bool kept = false;       // the caller reads it after the step
-  bool unaligned = false;  // of a caller's value: rows need not begin at multiples of 16 bytes
-  bool fresh = false;      // of a caller's value: the launch before the step may still write it
-  bool scratch = false;    // of a caller's value: a fused kernel may leave columns of it unfinished
+  bool unaligned = false;  // rows of a caller's value need not begin at multiples of 16 bytes
+  bool fresh = false;      // the launch before the step may still write this caller's value
+  bool scratch = false;    // a fused kernel may leave columns of this caller's value unfinished
 };
 
 // The tensor of a slot: a value, or columns of its rows from `column` on. The slot's spec gives the shape.
 struct Bind {
   ValueId value = kNoValue;
   int64_t column = 0;
-  int32_t slice = -1;  // of a caller's tensor: index along its first dimension; -1: the whole tensor
+  int32_t slice = -1;  // index along the first dimension of a caller's tensor; -1: the whole tensor
   Bind() = default;
   Bind(ValueId v, int64_t first_column = 0)
       : value(v), column(first_column) {}  // NOLINT: a value is its own binding
@@ -86,7 +86,7 @@ class StageOf final : public StageOp {
 struct Stage {
   std::string name;
   int32_t layer = -1;    // -1: outside the layers
-  bool experts = false;  // a backend may name its kernel, separately for decode and prefill
+  bool experts = false;  // the experts' kernels may be forced separately for decode and prefill
   int32_t part = 0;      // one kernel never computes stages of two parts (Graph::cut)
   std::unique_ptr<const StageOp> op;
   std::vector<Bind> slots;  // in the order of the operation's slots
@@ -158,7 +158,7 @@ class Graph {
   }
   // The stages added after this belong to this layer.
   void begin_layer(int32_t layer) { layer_ = layer; }
-  // Other work belongs at this point: a step runs up to it and continues after it (Step::run_part).
+  // Marks a point where other work is enqueued: a step runs up to it and continues after it (Step::run_part).
   void cut() { ++part_; }
 
   const std::vector<Value>& values() const { return values_; }
@@ -178,7 +178,7 @@ class Graph {
   int32_t calls_ = 0, held_ = 0, layer_ = -1, part_ = 0;
 };
 
-// A held value, in the caller's order, with the spec of the first stage that reads it.
+// A held value, in the caller's order, with the spec of its first reader.
 struct HeldSlot {
   std::string name;
   int32_t layer = -1;

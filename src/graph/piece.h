@@ -46,7 +46,7 @@ class PieceKind {
   virtual ~PieceKind() = default;
   virtual std::string_view op() const = 0;
   size_t stages() const { return stages_; }
-  int32_t phase() const { return phase_; }  // of the step's phases; -1: all phases
+  int32_t phase() const { return phase_; }  // index among the step's phases; -1: all phases
   // Whether a kernel exists for this token count.
   bool serves(int64_t tokens) const { return first_ <= tokens && tokens <= last_; }
   int64_t first() const { return first_; }

@@ -97,7 +97,7 @@ class PieceOf final : public PieceKind {
       const auto takes = [&](int64_t tokens) {
         return Op::validate(at(tokens)).accepted() && c->supports(at(tokens), device_).accepted();
       };
-      int64_t begin = bounds.first;  // of the current range of counts with equal answers
+      int64_t begin = bounds.first;  // start of the current range of counts with equal answers
       const auto end_at = [&](int64_t end) {
         if (end <= begin || !takes(begin)) return;
         out.first = out.second < 0 ? begin : std::min(out.first, begin);
@@ -115,7 +115,7 @@ class PieceOf final : public PieceKind {
   typename Op::Problem problem_;
   int64_t rows_;
   DeviceInfo device_;
-  std::span<const Candidate<Op>* const> candidates_;  // of a catalog that outlives the step
+  std::span<const Candidate<Op>* const> candidates_;  // they point into a catalog that outlives the step
   Policy policy_;
   std::vector<StageSlot> sources_;
   std::optional<PlanTable<Op>> table_;

@@ -13,9 +13,9 @@ Policy with_kernel(Policy policy, const std::string& kernel) {
   return policy;
 }
 
-bool speaks_of(const Policy& policy, std::string_view op) {
-  const auto words = force_words(policy.force);
-  return std::any_of(words.begin(), words.end(), [&](const ForceWord& w) { return w.op() == op; });
+bool forces_kernel_of(const Policy& policy, std::string_view op) {
+  const auto kernels = forced_kernels(policy.force);
+  return std::any_of(kernels.begin(), kernels.end(), [&](const ForcedKernel& k) { return k.op() == op; });
 }
 
 }  // namespace
@@ -36,8 +36,8 @@ std::vector<std::string_view> ops_of(const Graph& graph) {
 
 Policy policy_of(const Policy& policy, const Graph& graph) {
   const std::vector<std::string_view> ops = ops_of(graph);
-  return with_words(policy, [&](const ForceWord& word) {
-    return std::find(ops.begin(), ops.end(), word.op()) != ops.end();
+  return with_forced(policy, [&](const ForcedKernel& kernel) {
+    return std::find(ops.begin(), ops.end(), kernel.op()) != ops.end();
   });
 }
 
@@ -55,7 +55,7 @@ const PieceKind* Pieces::kind_of(const typename Op::Problem& problem, int64_t ro
       return kind.get();
   Policy policy = experts ? with_kernel(policy_, of.kernel) : policy_;
   bounds.choice = choice_tokens_;
-  bounds.required = speaks_of(policy, Op::kName);
+  bounds.required = forces_kernel_of(policy, Op::kName);
   kinds_.push_back(std::make_unique<PieceOf<Op>>(problem, rows, stages, *device_, catalog_->table<Op>(),
                                                  policy_for(policy, Op::kName), bounds, std::move(sources)));
   return kinds_.back().get();
@@ -86,22 +86,22 @@ void Pieces::add_run(size_t stage, size_t phase) {
   }
 }
 
-Status Pieces::check_words() const {
+Status Pieces::check_forced() const {
   const std::vector<std::string_view> ops = ops_of(*graph_);
   SLUICE_TRY(check_force(policy_, ops));
   for (const StepPhase& phase : *phases_) SLUICE_TRY(check_force({.force = phase.kernel}, ops));
   return {};
 }
 
-// Fails if a kernel named by the policy serves no token count, or a kernel named for a phase does not serve all of the phase.
+// Fails if a forced kernel serves no token count, or a kernel forced for a phase does not serve the whole phase.
 Status Pieces::check_named() const {
   for (size_t phase = 0; phase < phases_->size(); ++phase) {
     const StepPhase& of = (*phases_)[phase];
-    const auto words = force_words(of.kernel);
+    const auto kernels = forced_kernels(of.kernel);
     for (size_t stage = 0; stage < stages_; ++stage)
       for (const PieceKind* kind : at(stage, phase)) {
         if (!kind->required()) continue;
-        const bool for_phase = !words.empty() && words[0].op() == kind->op();
+        const bool for_phase = !kernels.empty() && kernels[0].op() == kind->op();
         if (for_phase ? kind->serves_all(of.first, of.last) : kind->first() <= kind->last()) continue;
         Status status = kind->refusal();
         if (status.ok())
@@ -136,7 +136,7 @@ Result<Pieces> Pieces::make(const DeviceInfo& device, const Catalog& catalog, co
           named.stage |= kind->stages() == 1;
         }
     }
-  if (Status status = out.check_words(); !status.ok()) return status;
+  if (Status status = out.check_forced(); !status.ok()) return status;
   if (Status status = out.check_named(); !status.ok()) return status;
   return out;
 }

@@ -12,18 +12,18 @@
 
 namespace sluice {
 
-// A range of token counts for which a kernel of the experts is named; empty: no kernel is named.
+// A range of token counts, and the kernel that the experts must use in it; empty: no kernel is forced.
 struct StepPhase {
   int64_t first = 0, last = 0;
-  std::string kernel = {};  // a word of Policy::force, only for stages with Stage::experts
+  std::string kernel = {};  // in the form of Policy::force; only for stages with Stage::experts
 };
 
 struct StepPolicy {
   Policy policy = {};
   std::vector<StepPhase> phases = {};  // empty: a single phase without a name
-  std::string_view without = {};       // a fused operation whose kernels must not be used
-  // With Policy::batch_invariant, kernels are chosen for up to so many tokens, so that steps with other bounds have the same ones;
-  // 0: tokens_max.
+  std::string_view without = {};       // name of a fused operation whose kernels must not be used
+  // With Policy::batch_invariant, kernels are chosen for up to this many tokens, so that steps with other bounds
+  // choose the same kernels; 0: tokens_max.
   int64_t choice_tokens = 0;
 };
 
@@ -36,13 +36,13 @@ struct PlacedPiece {
 
 // The operations of a graph's stages, and the fused operations that cover some of them.
 std::vector<std::string_view> ops_of(const Graph& graph);
-// Reduces the policy to the words that apply to this graph, if several graphs share one policy.
+// Returns the policy that forces only kernels of this graph's operations, if several graphs share one policy.
 Policy policy_of(const Policy& policy, const Graph& graph);
 
 // For each phase, the pieces of each single stage and of all runs that a fused operation covers.
 class Pieces {
  public:
-  // kInvalidArgument: a word of the policy names no operation of this graph.
+  // kInvalidArgument: the policy names a kernel of an operation that is not in this graph.
   static Result<Pieces> make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
                              const std::vector<StepPhase>& phases, const StepPolicy& policy);
   // The pieces that begin at a stage in a phase; among equal costs the first wins.
@@ -82,7 +82,7 @@ class Pieces {
   void add_stage(size_t stage, size_t phase);
   template <class Op>
   void add_run(size_t stage, size_t phase);
-  Status check_words() const;
+  Status check_forced() const;
   Status check_named() const;
 
   const DeviceInfo* device_ = nullptr;
@@ -97,12 +97,12 @@ class Pieces {
   std::vector<std::vector<const PieceKind*>> at_;
   std::vector<std::pair<size_t, size_t>> reach_;
   std::map<std::pair<size_t, const PieceKind*>, std::vector<ValueId>> hidden_;
-  // Kernels that the policy names for a stage: of its own operation, or of runs that include it.
+  // Kernels that the policy names for a stage: kernels of its own operation, or of runs that include it.
   struct Named {
     bool stage = false;
     std::vector<const PieceKind*> runs = {};
   };
-  std::vector<Named> named_;  // of each stage in each phase
+  std::vector<Named> named_;  // for each stage in each phase
 };
 
 }  // namespace sluice

@@ -19,8 +19,8 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
   RunDecision out{std::move(whole)};
   Decision& d = out.decision;
   const Policy own = policy_for(policy, op),
-               of_stages = with_words(policy, [&](const ForceWord&word) { return word.op() != op; });
-  if (const Status words = check_force(of_stages, ops_of(graph)); !words.ok()) {
+               of_stages = with_forced(policy, [&](const ForcedKernel&kernel) { return kernel.op() != op; });
+  if (const Status forced = check_force(of_stages, ops_of(graph)); !forced.ok()) {
     d.contract.need(false, "policy.force to name a kernel of this operation or of its stages", policy.force);
     d.chosen = -1;
     return out;

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// Name of the stage-by-stage way in a Decision.
+// The name in a Decision of the choice to compute stage by stage.
 inline constexpr std::string_view kStageByStage = "stage by stage";
 
 // Whether the stages of the operation are known, so that it can run stage by stage.

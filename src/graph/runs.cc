@@ -6,7 +6,7 @@ namespace sluice {
 namespace detail {
 namespace {
 
-// Whether `bind` can take the place of `in_pattern`, given the values matched so far. Records the first match of a value.
+// Whether `bind` can replace `in_pattern`, given the values matched so far. Records the first match of a value.
 bool stands_for(const Bind& in_pattern, const Bind& bind, std::vector<Bind>* values) {
   if (in_pattern.value == kNoValue || bind.value == kNoValue) return in_pattern.value == bind.value;
   Bind& known = (*values)[static_cast<size_t>(in_pattern.value)];

@@ -169,9 +169,9 @@ struct StageSlot {
 // A run of stages that an operation covers.
 template <class Op>
 struct FoundRun {
-  typename Op::Problem problem;    // for zero tokens
+  typename Op::Problem problem;    // problem for zero tokens
   std::vector<ValueId> hidden;     // values that its kernels need not write
-  std::vector<StageSlot> sources;  // of its slots
+  std::vector<StageSlot> sources;  // source of each slot
 };
 
 namespace detail {

@@ -74,7 +74,7 @@ std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
 }
 
 std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
-  std::map<const PieceKind*, std::optional<double>> known;  // layers of a model ask for the same kinds
+  std::map<const PieceKind*, std::optional<double>> known;  // the layers of a model ask for the same kinds
   return cheapest(phase_of(tokens), [&](const PieceKind& kind) {
     const auto [at, added] = known.try_emplace(&kind);
     if (added && kind.serves(tokens)) at->second = kind.cost_us(tokens);
@@ -82,8 +82,8 @@ std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
   });
 }
 
-// Considers only kernels that serve all counts of the phase. Chooses the cover with the least cost relative
-// to the minimum, averaged over 1, 2, 4, ... and the last count.
+// Considers only kernels that serve all counts of the phase. For each count, the cost of a cover is divided by the least cost at this
+// count; the cover with the lowest average over 1, 2, 4, ... and the last count wins.
 std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase, int64_t most) const {
   const size_t index = static_cast<size_t>(&phase - phases_.data());
   std::map<const PieceKind*, double> share;

@@ -103,7 +103,7 @@ class Step {
   std::vector<StepPhase> phases_;
   Pieces pieces_;
   std::vector<Cover> covers_;
-  std::vector<size_t> at_;  // of each value between stages
+  std::vector<size_t> at_;  // offset of each value between stages
   size_t scratch_at_ = 0, workspace_bytes_ = 0;
   Backend backend_ = Backend::kCpu;
   Gaps gaps_ = Gaps::kRefused;

@@ -14,9 +14,9 @@ namespace of_deepseek_v3 {
 namespace {
 
 const std::string kModels = "DeepSeek V3";
-constexpr double kLatentEps = 1e-6;  // of the norms of latents, whatever rms_norm_eps is
+constexpr double kLatentEps = 1e-6;  // epsilon of the latents' norms, independent of rms_norm_eps
 
-// Weights of projections and experts may be stored in FP8, with a scale for each block; loading converts them to bf16.
+// Projections and experts may be stored in FP8 with a scale for each block; loading converts them to bf16.
 Status check_quantization(const JsonAt& config) {
   if (!config.has("quantization_config")) return {};
   const auto member = config.at("quantization_config");
@@ -29,7 +29,7 @@ Status check_quantization(const JsonAt& config) {
   return must_be(q, "weight_block_size", Json::array({kF8Block, kF8Block}), kModels);
 }
 
-// With mscale_all_dim, YaRN stretches the scores by its square and not cos and sin, which read_rope() has read.
+// With mscale_all_dim, YaRN scales the attention scores by its square, and leaves cos and sin as read_rope() has read them.
 Status stretch_scores(const JsonAt& config, const RopeScaling& rope, AttentionConfig* a) {
   const std::string key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   if (!config.has(key)) return {};
@@ -50,7 +50,7 @@ Status read_attention(const JsonAt& config, int64_t hidden, AttentionConfig* a) 
   int64_t heads = 0, rotary = 0;
   ConfigReader r{config};
   r.integer("num_attention_heads", 1, 1024, &heads);
-  // null: queries without a latent. A missing key would mean the published model's rank.
+  // null: queries have no latent. A missing key would mean the rank of the published model.
   const bool none = config.value().contains("q_lora_rank") && config.value()["q_lora_rank"].is_null();
   if (!none) r.integer("q_lora_rank", 1, 65536, &shape.q_rank);
   r.integer("kv_lora_rank", 1, 1022, &shape.rank);

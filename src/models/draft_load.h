@@ -1,4 +1,4 @@
-// What the loaders of draft layers share.
+// Shared by the loaders of draft layers.
 #pragma once
 #include <memory>
 #include <optional>
@@ -22,7 +22,7 @@ struct LoadedDraft::Parts {
   std::optional<int64_t> speculative_tokens;
 };
 
-// Loads the weights of a draft layer from tensors in loading order, those of one weight together.
+// Loads the weights of a draft layer from tensors in loading order; tensors of the same weight are adjacent.
 class DraftWeights {
  public:
   struct Mlp {
@@ -30,11 +30,11 @@ class DraftWeights {
     int64_t layer;
   };
   DraftWeights(LoadedDraft::Parts* parts, Device& device) : parts_(*parts), device_(device) {}
-  // Checks the tensors, and that their memory is there. kOutOfMemory says what is wanted and free.
+  // Checks the tensors, and that enough memory is free. kOutOfMemory gives the bytes wanted and the bytes free.
   Status check(const TensorSource& source, const std::vector<TensorSpec>& specs) const;
   // Loads checked tensors.
   Status load(TensorSource* source, const std::vector<TensorSpec>& specs, const Mlp& mlp);
-  // Takes a weight that the caller has made.
+  // Stores a weight that the caller has made.
   Status keep(Result<OwnedTensor> made, const SlotSpec& slot);
 
  private:

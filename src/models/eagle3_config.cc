@@ -16,12 +16,12 @@ const std::string kModels = "EAGLE3 draft";
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 constexpr int64_t kLayerIdsMost = 64;
 
-// The error for a key whose value fits no head, or not this model.
+// The error for a key whose value no head has, or which does not fit this model.
 Status unfit(const JsonAt& config, const std::string& key, const std::string& wanted) {
   return unsupported(refused(config, key, wanted).message);
 }
 
-// The places of a config.json that hold keys of a head. Without a nested object its keys are at the top level.
+// The objects of a config.json that hold a head's keys. Without a nested object, its keys are at the top level.
 struct Keys {
   JsonAt top, layer;            // layer: transformer_layer_config of speculators
   std::optional<JsonAt> eagle;  // eagle_config of ModelOpt
@@ -65,7 +65,7 @@ Status need_architecture(const JsonAt& config) {
   return unsupported(list.value().where() + ": wanted " + wanted + ", found " + name);
 }
 
-// Refuses variants of the layer that no head of one layer uses.
+// Refuses variants that no head of one layer uses.
 Status need_plain_layer(const Keys& k) {
   SLUICE_TRY(must_be(k.top, "speculators_model_type", "eagle3", kModels));
   if (k.nested) SLUICE_TRY(must_be(k.layer, "model_type", "llama", kModels));
@@ -114,8 +114,8 @@ Status read_sizes(const Keys& k, const ModelConfig& model, DraftLayerConfig* c) 
   return top.status;
 }
 
-// Where the ids are, and what they count. vLLM and SpecForge count layers by their input, as DraftLayerConfig does. ModelOpt, the only one to
-// write them into eagle_config alone, counts layers by their output, unless an id is the number of layers.
+// Finds the layer ids, and how they count. vLLM and SpecForge count layers by their input, as DraftLayerConfig does. ModelOpt, the only tool
+// that writes the ids into eagle_config alone, counts layers by their output, unless an id is the number of layers.
 Result<std::vector<int32_t>> read_layer_ids(const JsonAt& config, int64_t layers, bool may_be_outputs) {
   std::vector<int32_t> out;
   const auto list = config.at(kLayerIds);
@@ -163,7 +163,7 @@ Result<std::vector<int32_t>> read_taps(const Keys& k, int64_t layers) {
   return taps;
 }
 
-// What becomes of the model's features before the layer.
+// How the model's features are projected and normalized before the layer.
 Status read_features(const Keys& k, int64_t layers, DraftLayerConfig* c) {
   const auto fc = k.flag("use_aux_hidden_state", true);
   const auto all = k.flag("norm_before_fc", false);

@@ -29,13 +29,13 @@ Result<LayerNames> names_in(const Checkpoint& file) {
                      std::to_string(file.tensors().size()) + " tensors");
 }
 
-// A tensor's name in a checkpoint, with "model." if it is there only so.
+// A tensor's name in a checkpoint, with "model." if only that name exists.
 std::string name_in(const Checkpoint* file, const std::string& name) {
   const bool prefixed = file && !file->find_if_there(name) && file->find_if_there("model." + name);
   return prefixed ? "model." + name : name;
 }
 
-// The name of the norm of a tap, of which there are `taps`. `file` is null for random weights.
+// The name of a tap's norm; `taps` is the number of taps. `file` is null for random weights.
 std::string feature_norm_in(const Checkpoint* file, size_t tap, size_t taps) {
   constexpr const char* kOld[] = {"aux_norm_low.weight", "aux_norm_mid.weight", "aux_norm_high.weight"};
   if (file && taps == std::size(kOld)) {
@@ -45,12 +45,12 @@ std::string feature_norm_in(const Checkpoint* file, size_t tap, size_t taps) {
   return name_in(file, "fc_norm." + std::to_string(tap) + ".weight");
 }
 
-// Which tensors a head has of its own.
+// Tensors that a head has itself instead of sharing the model's.
 struct Own {
   bool embedding = false, lm_head = false;
 };
 
-// The head's tensors in loading order, those of one weight together.
+// The head's tensors in loading order; tensors of the same weight are adjacent.
 std::vector<TensorSpec> tensors_of(const DraftLayerConfig& c, const Checkpoint* file, const LayerNames& names,
                                    Own own) {
   std::vector<TensorSpec> out;
@@ -90,7 +90,7 @@ std::vector<TensorSpec> tensors_of(const DraftLayerConfig& c, const Checkpoint* 
   return out;
 }
 
-// Refuses tensors that config.json gives no use: to ignore a norm or a second layer would ruin every draft.
+// Refuses tensors that config.json does not imply: to ignore a norm or a second layer would ruin every draft.
 Status check_unused(const Checkpoint& file, const std::vector<TensorSpec>& specs) {
   std::set<std::string_view> used;
   for (const TensorSpec& spec : specs) used.insert(spec.name);
@@ -104,7 +104,7 @@ Status check_unused(const Checkpoint& file, const std::vector<TensorSpec>& specs
     if (known) continue;
     if (name == "mask_hidden")
       return unsupported(place_of(t) +
-                         ": wanted a head of EAGLE3, found a tensor of P-EAGLE, which is not supported");
+                         ": wanted an EAGLE3 head, found a tensor of P-EAGLE, which is not supported");
     return unsupported(place_of(t) + ": wanted only the tensors that config.json implies, found another");
   }
   return {};
@@ -154,7 +154,7 @@ class Loader {
     } else {
       c.maps_tokens = !whole;
     }
-    // The model's do not fit then: if the files lack them too, loading misses them by name.
+    // The model's weights do not fit then. If the files lack their own, loading fails and names the missing ones.
     own_.embedding |= !same_width;
     own_.lm_head |= !same_width || !whole;
     if (!whole && !c.maps_tokens)
@@ -165,7 +165,7 @@ class Loader {
     return {};
   }
 
-  // The model's token of each draft token. Files hold its distance from the draft token.
+  // The model's token for each draft token. Files store the difference to the draft token.
   Result<std::vector<int32_t>> token_of() const {
     const DraftLayerConfig& c = parts_.config;
     std::vector<int32_t> out(static_cast<size_t>(c.draft_vocab));

@@ -19,7 +19,7 @@ const Family* const kFamilies[] = {
 #undef SLUICE_FAMILY
 };
 
-// Matrices are packed, except those read one row at a time or in checkpoint form.
+// Matrices are packed, except matrices that are read one row at a time or in checkpoint form.
 bool is_packed(const TensorSpec& spec) {
   if (spec.shape.size() < 2 || spec.weight.ends_with("_bias")) return false;
   for (const char* copied : {"embedding", "router", "hash_table", "attention.kv_b"})
@@ -40,7 +40,7 @@ std::span<const Family* const> families() { return kFamilies; }
 
 Result<const Family*> family_of(const JsonAt& config) {
   SLUICE_TRY(config.need_object());
-  // Tools that identify a model by its type alone leave the architecture out.
+  // Tools that identify a model by its type alone omit the architecture.
   if (!config.has("architectures") && config.has("model_type")) {
     const auto type = config.string("model_type");
     if (!type.ok()) return type.status();

@@ -12,21 +12,21 @@
 
 namespace sluice {
 
-// upper bound of requests: beyond it all tokens are practically equally likely
+// upper bound in requests: above it all tokens are practically equally likely
 constexpr double kTemperatureMax = 100;
 
 // Bounds of penalties and biases: OpenAI's API limits, and repetition penalties that neither erase a logit nor let it dominate.
 constexpr double kPenaltyMax = 2, kLogitBiasMax = 100, kRepetitionMin = 0.01, kRepetitionMax = 100;
 
-// Recommended defaults of the model's authors, from generation_config.json. Unlike SamplingParams, which names the same values, they are
-// complete: transformers' default stands where the file has none. The initial values change nothing.
+// Recommended defaults of the model's authors, from generation_config.json. SamplingParams has the same fields as optional values. Here all
+// are set: a value missing in the file has transformers' default. The initial values change nothing.
 struct GenerationDefaults {
   double temperature = 1;  // 0 if do_sample is false
   double top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
-  std::optional<int64_t> max_new_tokens = {};  // of the answer
-  std::optional<int64_t> max_length = {};      // of the prompt and the answer
+  std::optional<int64_t> max_new_tokens = {};  // limit of the answer
+  std::optional<int64_t> max_length = {};      // limit of the prompt and the answer
 };
 
 struct ModelConfig {
@@ -35,7 +35,7 @@ struct ModelConfig {
   int64_t context = 0;               // positions that the model supports
   std::vector<int32_t> stop_tokens;  // each of them ends an answer
   GenerationDefaults generation;
-  int64_t mtp_layers = 0;  // layers for multi-token prediction behind the decoder's (models/draft.h)
+  int64_t mtp_layers = 0;  // multi-token prediction layers after the decoder's layers (models/draft.h)
   enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: the output layer is the embedding
 };
 
@@ -46,7 +46,7 @@ struct TensorSpec {
   std::vector<int64_t> shape;
   std::string weight;     // name in decoder_weights(): "attention.qkv"
   int64_t layer = -1;     // -1: outside the layers
-  int64_t first_row = 0;  // its first row, if several tensors form one weight
+  int64_t first_row = 0;  // first row in that weight, if several tensors form it
   bool of_mlp = false;    // listed by moe_tensors() and read by load_moe()
   bool operator==(const TensorSpec&) const = default;
 };
@@ -63,13 +63,13 @@ inline MoeNaming naming_of(const MoeConfig& mlp, MoeNaming naming) {
 // A decoder's tensors under the names of Hugging Face models: model.embed_tokens,
 // model.layers.L.self_attn.q_proj, ...
 std::vector<TensorSpec> hugging_face_tensors(const ModelConfig& config, MoeNaming naming);
-// Those of one layer: its norms, its attention and its MLP.
+// The tensors of one layer: its norms, its attention and its MLP.
 std::vector<TensorSpec> hugging_face_layer(const LayerConfig& layer, MoeNaming naming, int64_t number);
 inline constexpr std::string_view kHuggingFaceHead = "lm_head.weight";
 
 struct Family {
   std::string_view architecture, model_type;
-  std::string_view other_type = {};  // of models with this architecture under a name of their own
+  std::string_view other_type = {};  // model_type of other models that use this architecture
   // kUnsupported or kCorrupt names the key of config.json, what was wanted and what was found.
   Result<ModelConfig> (*read)(const JsonAt& config);
   std::vector<TensorSpec> (*tensors)(const ModelConfig& config, MoeNaming naming);

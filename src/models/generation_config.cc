@@ -49,8 +49,8 @@ constexpr std::string_view kComputed[] = {
     "presence_penalty", "repetition_penalty", "temperature",       "top_k",      "top_p",
 };
 
-// Keys that do not change the tokens of an answer: how generate() caches, compiles, looks ahead and what
-// else it returns, ids of tokens that are not needed here, and settings of beam search.
+// Keys that do not change the tokens of an answer: caching, compilation, lookahead and extra outputs of generate(), ids of tokens that are
+// not needed here, and settings of beam search.
 constexpr std::string_view kNoSay[] = {
     "_commit_hash",
     "_from_model_config",
@@ -109,7 +109,7 @@ Status check_not_computed(const JsonAt& config) {
     if (!config.has(key)) continue;
     const JsonAt member = config.at(key).value();
     if (member.value() == Json::parse(n.value)) continue;
-    return unsupported_value(member, std::string(n.value) + ", because Sluice samples without it");
+    return unsupported_value(member, std::string(n.value) + ", because Sluice does not support it");
   }
   return {};
 }
@@ -121,8 +121,7 @@ Status check_known(const JsonAt& config) {
         std::any_of(std::begin(kNotComputed), std::end(kNotComputed),
                     [&, &name = key](const Neutral& n) { return n.key == std::string_view(name); });
     if (neutral) continue;  // its value has been checked
-    return unsupported_value(config.at(key).value(),
-                             "no such key, because Sluice does not know what it asks for");
+    return unsupported_value(config.at(key).value(), "no such key, because Sluice does not know its meaning");
   }
   return {};
 }
@@ -159,7 +158,7 @@ Status read_stop_tokens(const JsonAt& config, ModelConfig* out) {
   const JsonAt member = config.at("eos_token_id").value();
   std::vector<JsonAt> ids{member};
   if (member.value().is_array()) ids = member.items().value();
-  if (ids.empty()) return member.wrong("a token's id or at least one of them in an array");
+  if (ids.empty()) return member.wrong("a token id or a non-empty array of token ids");
   out->stop_tokens.clear();
   for (const JsonAt& id : ids) {
     const auto token = id.integer(0, out->decoder.vocab - 1);

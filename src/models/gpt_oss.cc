@@ -54,7 +54,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   SLUICE_TRY(r.status);
   if (moe->intermediate % kMxBlock)
     return refused(config, "intermediate_size", "a multiple of 32 (MXFP4 blocks)");
-  // OpenAI's name of the same count; published configs contain both.
+  // OpenAI's name of the same number; published configs contain both.
   if (config.has("experts_per_token"))
     SLUICE_TRY(must_be_also(config, "experts_per_token", "num_experts_per_tok", moe->top_k));
   // transformers' second name of the number of experts.
@@ -72,7 +72,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   return must_be(quantization.value(), "quant_method", "mxfp4", "gpt-oss");
 }
 
-// Defaults for missing keys are those of the published model, as in transformers.
+// Missing keys have the published model's values, as in transformers.
 RopeFamily rope_family() {
   return {.models = "gpt-oss",
           .unsaid = {.theta = 150000, .factor = 32, .original_context = 4096},

@@ -31,7 +31,7 @@ std::string gigabytes(int64_t bytes) {
   return text;
 }
 
-// Checks every tensor before memory is allocated: it must exist under the checkpoint's naming with the type and
+// Checks every tensor before memory is allocated: it must exist under the checkpoint's naming, with the type and
 // shape that the config implies. Expert tensors are left to load_moe, which knows which types are interchangeable.
 Result<MoeNaming> check_files(const TensorSource& source, const Family& family, const ModelConfig& config) {
   const Checkpoint& file = *source.files();
@@ -39,7 +39,7 @@ Result<MoeNaming> check_files(const TensorSource& source, const Family& family, 
   if (!naming.ok()) return naming.status();
   const std::vector<MoeNaming> known = family.namings(config);
   if (std::find(known.begin(), known.end(), naming.value()) == known.end()) {
-    // Config and files disagree about the experts; the first missing tensor shows how.
+    // Config and files disagree about the experts; the first missing tensor shows the difference.
     for (const TensorSpec& spec : family.tensors(config, known.front()))
       if (const auto found = file.find(spec.name); !found.ok()) return found.status();
   }
@@ -49,7 +49,7 @@ Result<MoeNaming> check_files(const TensorSource& source, const Family& family, 
   return naming;
 }
 
-// Refuses adapters that were saved beside the model instead of merged into it, because answers would ignore them.
+// Refuses adapters that were saved beside the model instead of merged into it: answers would ignore them.
 Status check_merged(const Checkpoint& file) {
   for (const CheckpointTensor& t : file.tensors())
     if (t.name.find("lora_") != std::string::npos)
@@ -59,7 +59,7 @@ Status check_merged(const Checkpoint& file) {
   return {};
 }
 
-// The tensors of the layer for multi-token prediction, which is loaded apart from the model.
+// The tensors of the multi-token prediction layer, which is loaded separately from the model.
 void add_mtp_layer(const TensorSource& source, const ModelConfig& config, std::set<std::string>* used) {
   if (!has_mtp_layer(*source.files(), config)) return;
   const int64_t layer = std::ssize(config.decoder.layers);
@@ -104,7 +104,7 @@ class ModelLoader {
       if (specs != dense_.end()) SLUICE_TRY(load_dense_weight(slot, specs->second));
     }
     for (int64_t layer = 0; layer < std::ssize(experts_); ++layer) SLUICE_TRY(load_mlp(layer));
-    progress(total_ - done_);  // makes up for bytes that packing added or left out
+    progress(total_ - done_);  // corrects for bytes that packing added or omitted
     return {};
   }
 
@@ -142,7 +142,7 @@ class ModelLoader {
   // Linux overcommits memory and may kill the process later, so check first.
   Status check_memory() {
     const auto bytes = [](const TensorSpec& spec) { return *stored_bytes(spec.type, spec.shape); };
-    int64_t dense = 0, largest = 0;  // sum, and largest amount generated at once
+    int64_t dense = 0, largest = 0;  // sum of all, and the largest amount generated at once
     const auto add = [&](const std::vector<TensorSpec>& specs, int64_t* to) {
       int64_t sum = 0;
       for (const TensorSpec& spec : specs) sum += bytes(spec);

@@ -11,7 +11,7 @@
 namespace sluice {
 
 struct LoadProgress {
-  int64_t bytes_done = 0, bytes_total = 0;  // of the weights
+  int64_t bytes_done = 0, bytes_total = 0;  // bytes of the weights
 };
 
 // Facts about a checkpoint that its user should know, as lists of tensor names.
@@ -24,7 +24,7 @@ struct LoadNotes {
 // Where weights come from. The names follow vLLM's load formats.
 enum class LoadFormat : uint8_t {
   kSafetensors,
-  kDummy,  // random weights from a seed, equal to those of `sluice make-checkpoint`; reads only config.json
+  kDummy,  // random weights from a seed, equal to the weights of `sluice make-checkpoint`; reads only config.json
 };
 
 struct LoadOptions {
@@ -45,10 +45,10 @@ struct LoadOptions {
 class LoadedModel {
  public:
   // Reads <directory>/config.json and its safetensors, and loads the weights layer by layer into device
-  // memory in the form that the kernels read. Host memory, if the device has its own: with kDummy, or of tensors in FP8
-  // (models/tensor_source.h), as much as the largest tensor or layer of experts, with other files at most 64 MiB. Errors name the file, the tensor,
-  // what was wanted and what was found: kIo, kCorrupt, kUnsupported, kOutOfMemory (bytes wanted and free),
-  // kDevice if the canary finds a wrong number.
+  // memory in the form that the kernels read. On a device with its own memory, loading also takes host memory: as much as the
+  // largest tensor or layer of experts with kDummy or tensors in FP8 (models/tensor_source.h), otherwise at most 64 MiB.
+  // Errors name the file, the tensor, what was wanted and what was found: kIo, kCorrupt, kUnsupported, kOutOfMemory (bytes
+  // wanted and free), kDevice if the canary finds a wrong number.
   static Result<std::unique_ptr<LoadedModel>> load(Device& device, const std::string& directory,
                                                    const LoadOptions& options = {});
   ~LoadedModel();
@@ -57,8 +57,8 @@ class LoadedModel {
 
   const ModelConfig& config() const;
   const NamedWeights& weights() const;  // by the names of decoder_weights()
-  int64_t weight_bytes() const;         // in memory
-  // Least bytes that one token reads: all weights, but one row of the embedding and only the chosen experts.
+  int64_t weight_bytes() const;         // bytes in memory
+  // Minimum bytes that one token reads: all weights, but one row of the embedding and only the chosen experts.
   int64_t active_bytes() const;
 
   const LoadNotes& notes() const;  // empty for random weights

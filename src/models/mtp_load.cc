@@ -1,4 +1,4 @@
-// The layer for multi-token prediction of a DeepSeek V3 checkpoint.
+// Loads the multi-token prediction layer of a DeepSeek V3 checkpoint.
 //
 // Source  DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.2; the names of deepseek-ai/DeepSeek-V3's model.safetensors.index.json.
 #include "models/draft_load.h"
@@ -83,7 +83,7 @@ Result<std::unique_ptr<LoadedDraft>> LoadedDraft::load_mtp(Device& device, const
   const int threads = host_threads(device);
   std::optional<TensorSource> source;
   if (options.format == LoadFormat::kDummy) {
-    // Behind the model's, as `sluice make-checkpoint` writes them.
+    // After the model's random weights, as `sluice make-checkpoint` writes them.
     std::vector<TensorSpec> all = hugging_face_tensors(model.config(), MoeNaming::kDeepSeekV3);
     all.insert(all.end(), specs.begin(), specs.end());
     source = TensorSource::of_random(all, {.seed = options.seed}, threads);
@@ -93,7 +93,7 @@ Result<std::unique_ptr<LoadedDraft>> LoadedDraft::load_mtp(Device& device, const
     source = TensorSource::of_files(std::move(file).value(), threads);
   }
   DraftWeights weights(parts.get(), device);
-  // Tools that save without the layer leave num_nextn_predict_layers in the config.
+  // Some tools leave out the layer but keep num_nextn_predict_layers in the config.
   if (Status status = weights.check(*source, specs); !status.ok())
     return Status{status.code,
                   "mtp, layer " + std::to_string(layer) + " (num_nextn_predict_layers): " + status.message};

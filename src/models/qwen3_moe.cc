@@ -28,7 +28,7 @@ Status need_plain_layers(const JsonAt& config) {
   if (!items.ok()) return items.status();
   for (const JsonAt& item : items.value())
     if (item.value() != "full_attention")
-      return unsupported(item.wrong("full_attention, which is all that Qwen3-MoE layers have").message);
+      return unsupported(item.wrong("full_attention, the only value that Qwen3-MoE layers have").message);
   return {};
 }
 

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // of tensors in memory
+constexpr int64_t kAlignment = 64;  // alignment of tensors in memory
 
 // Finds the argument in [low, high] at which the increasing function `rising` equals `wanted`.
 template <class F>
@@ -100,7 +100,8 @@ Result<const Checkpoint*> RandomWeights::make(std::span<const TensorSpec> specs)
   int64_t wanted = 0;
   for (const TensorSpec& spec : specs) {
     if (!first_word_.contains(spec.name))
-      return invalid(place_ + ": " + spec.name + ": wanted a tensor of the list, found another");
+      return invalid(place_ + ": " + spec.name +
+                     ": wanted a tensor of this checkpoint, found an unknown name");
     wanted += round_up(bytes_of_spec(spec), kAlignment);
   }
   made_.reset();
@@ -109,7 +110,7 @@ Result<const Checkpoint*> RandomWeights::make(std::span<const TensorSpec> specs)
     memory_.reset(new (std::nothrow) std::byte[static_cast<size_t>(wanted)]);
     if (!memory_)
       return out_of_memory(place_ + ": wanted " + std::to_string(wanted) +
-                           " bytes of the host's memory, found less");
+                           " bytes of host memory, found less");
     capacity_ = wanted;
   }
   std::vector<CheckpointTensor> tensors;

@@ -12,7 +12,7 @@
 namespace sluice {
 
 // Content of a tensor of a random checkpoint. Projections have variance 1 / width, so that activations stay
-// of order one and a router's scores spread over its experts; norms are about one, biases small, and MXFP4
+// of order one and a router's scores spread over its experts. Norms are about one and biases are small; MXFP4
 // scales match. The embedding's variance is twice the number of layers, as much as all residual branches
 // could add, so that tokens stay distinct up to the last router. With variance one, the component that
 // branches add to every token alike grows from layer to layer (attention averages values and keeps their
@@ -34,16 +34,16 @@ struct RandomOptions {
   int64_t top_k = 1;  // experts per token; for kZipf
 };
 
-// The seed and the ordered list of tensors determine every byte: tensors take words from one stream, in
+// The seed and the ordered list of tensors determine every byte, because the tensors consume one random stream in
 // order. Another routing changes only the bytes of router biases.
 class RandomWeights {
  public:
   RandomWeights(const std::vector<TensorSpec>& specs, const RandomOptions& options, int threads);
   const std::string& place() const { return place_; }  // prefix of error messages
-  int64_t bytes() const { return bytes_; }             // of all tensors
+  int64_t bytes() const { return bytes_; }             // bytes of all tensors
 
   // Generates these tensors of the list, or parts of them, in host memory; they are valid until the next
-  // call. Takes no memory beyond the largest call's tensors.
+  // call. Takes memory only for the largest call's tensors.
   Result<const Checkpoint*> make(std::span<const TensorSpec> specs);
   // Fills in the bytes of one tensor from `begin` on, a multiple of 8.
   void fill(const TensorSpec& spec, int64_t begin, std::span<std::byte> out);
@@ -56,7 +56,7 @@ class RandomWeights {
   std::string place_;
   RandomFill random_;
   Workers workers_;
-  std::unordered_map<std::string, uint64_t> first_word_;  // of each tensor
+  std::unordered_map<std::string, uint64_t> first_word_;  // position of each tensor in the random stream
   int64_t bytes_ = 0, layers_ = 0;
   std::unique_ptr<std::byte[]> memory_;
   int64_t capacity_ = 0;

@@ -10,7 +10,7 @@ namespace sluice {
 
 constexpr int64_t kConfigBytesMax = 16 << 20;
 
-// For keys of which Sluice computes only one value: the config must have that value or lack the key.
+// For keys of which Sluice supports a single value: the config must have that value or lack the key.
 // kUnsupported names the key, the value that `models` have, and the value found.
 template <class T>
 Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {
@@ -20,7 +20,7 @@ Status must_be(const JsonAt& config, const std::string& key, const T& wanted, co
   if (!member.ok()) return member.status();
   const Json want(wanted);
   if (member.value().value() == want) return {};
-  Status status = member.value().wrong(want.dump() + ", which is all that " + models + " models have");
+  Status status = member.value().wrong(want.dump() + ", the only value that " + models + " models have");
   status.code = Code::kUnsupported;
   return status;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kThetaMin = 1.0001, kThetaMax = 1e12;
 
-// "yarn" or "default"; kUnsupported names any other type, and members that neither type has.
+// Returns "yarn" or "default". kUnsupported names any other type, and members that neither type has.
 Result<std::string> rope_type(const JsonAt& scaling, const std::string& models) {
   const auto type = scaling.string(scaling.has("rope_type") ? "rope_type" : "type", "default");
   if (!type.ok()) return type;
@@ -73,7 +73,9 @@ Result<JsonAt> rope_of_kinds(const JsonAt& parameters, const std::string& models
                          key);
   if (kinds[0].value() != kinds[1].value())
     return unsupported(
-        kinds[1].wrong("what full_attention has: layers of " + models + " models rotate alike").message);
+        kinds[1]
+            .wrong("the value of full_attention, because " + models + " models rotate all layers alike")
+            .message);
   return kinds[0];
 }
 
@@ -159,7 +161,7 @@ Status read_heads(const JsonAt& config, HeadDim head_dim, AttentionConfig* a) {
     return refused(config, "num_attention_heads",
                    "a multiple of num_key_value_heads = " + std::to_string(a->kv_heads));
   if (a->head_dim < 2 || a->head_dim > 512)
-    return refused(config, "head_dim", "a number, as hidden_size / num_attention_heads is not 2 to 512");
+    return refused(config, "head_dim", "a number, because hidden_size / num_attention_heads is not 2 to 512");
   if (a->head_dim % 2) return refused(config, "head_dim", "an even number (elements rotate in pairs)");
   a->rotary = a->head_dim;
   a->scale = 1 / std::sqrt(static_cast<double>(a->head_dim));

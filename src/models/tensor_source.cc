@@ -11,16 +11,16 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kTensorAlignment = 64;  // in memory
+constexpr int64_t kTensorAlignment = 64;  // alignment of tensors in memory
 constexpr std::string_view kWeight = ".weight";
 
-// Room for a tensor in BF16.
+// Memory for a tensor in BF16.
 int64_t room_of(const TensorSpec& spec) {
   const int64_t bytes = stored_bytes(StoredType::kBF16, spec.shape).value_or(0);
   return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
 }
 
-// The scales as F32, in which files keep them mostly.
+// The scales as F32, which is the usual type in files.
 std::vector<float> scales_of(const CheckpointTensor& tensor) {
   std::vector<float> out(static_cast<size_t>(tensor.bytes / number_bytes(tensor.type, 1)));
   convert_numbers(tensor.type, tensor.data, std::ssize(out), DType::kF32,
@@ -104,7 +104,7 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
   int64_t wanted = 0;
   if (std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& s) { return is_fp8(s); }))
     return file_.get();
-  // Tensors in memory are taken as they are, so numbers of other types are converted here too.
+  // The caller does not convert tensors in memory, so other number types are converted here too.
   const auto is_converted = [&](const TensorSpec& spec) {
     const CheckpointTensor* t = file_->find_if_there(spec.name);
     return t && spec.type == StoredType::kBF16 && t->type != spec.type && is_number(t->type) &&
@@ -117,14 +117,14 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
     memory_.reset(new (std::nothrow) std::byte[static_cast<size_t>(wanted)]);
     if (!memory_)
       return out_of_memory(place() + ": wanted " + std::to_string(wanted) +
-                           " bytes of the host's memory for tensors in FP8, found less");
+                           " bytes of host memory for tensors in FP8, found less");
     capacity_ = wanted;
   }
   std::vector<CheckpointTensor> tensors;
   std::byte* at = memory_.get();
   for (const TensorSpec& spec : specs) {
     const CheckpointTensor* t = file_->find_if_there(spec.name);
-    if (!t) continue;  // refused by name where it is read
+    if (!t) continue;  // the reader refuses it by name
     if (is_fp8(spec)) {
       SLUICE_TRY(widen(spec, at));
     } else if (is_converted(spec)) {

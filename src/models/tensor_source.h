@@ -1,4 +1,4 @@
-// Where the loaders of models find tensors: a checkpoint's files, or random weights.
+// Provides tensors to the loaders of models: from a checkpoint's files, or random weights.
 #pragma once
 #include <memory>
 #include <span>
@@ -12,13 +12,13 @@ namespace sluice {
 // read as BF16: code * scale, rounded once.
 bool is_in_fp8(const Checkpoint& files, const TensorSpec& spec);
 std::string name_of_scales(const TensorSpec& spec);
-// Checks the shape of such a tensor, and that its scales are there, in F32 or another type of numbers. kCorrupt names file and tensor.
+// Checks the shape of such a tensor, and that its scales exist, in F32 or another number type. kCorrupt names file and tensor.
 Status check_fp8(const Checkpoint& files, const TensorSpec& spec);
 
 class TensorSource {
  public:
   static TensorSource of_files(std::unique_ptr<Checkpoint> file, int threads);
-  // The tensors that will be asked for, in the order of their random numbers.
+  // The tensors that will be requested, in the order of their random numbers.
   static TensorSource of_random(const std::vector<TensorSpec>& specs, const RandomOptions& options,
                                 int threads);
 

@@ -54,7 +54,7 @@ Attention::Problem attention_problem(const AttentionConfig& c, const StepBounds&
           .q = c.x,
           .cache = c.cache,
           .sinks = c.sinks,
-          .settled = true};  // the host copies a step's tables before its first launch
+          .settled = true};  // the host copies the tables before the step's first launch
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Status check_attention(const std::string& who, const AttentionConfig& c) {
   SLUICE_TRY(same("qkv_bias", c.qkv_bias, 0));
   SLUICE_TRY(same("o_bias", c.o_bias, 0));
   if (c.cache_type() != c.x)
-    return unsupported(who + ": kv_cache_dtype: wanted that of the activations (" + text(c.x) +
+    return unsupported(who + ": kv_cache_dtype: wanted the type of the activations (" + text(c.x) +
                        ") with latent attention, found " + text(c.cache_type()));
   return {};
 }

@@ -10,10 +10,10 @@ namespace sluice {
 
 // Latent attention: keys and values of all heads from one short row per position (DeepSeek V2 and V3; nn/latent_attention.h).
 struct LatentShape {
-  int64_t q_rank = 1536;            // of the queries' own latent; 0: queries are projected from x
-  int64_t rank = 512;               // of the latent of keys and values
-  int64_t nope = 128, v_dim = 128;  // elements of a head's key that carry no position, and of its value
-  double eps = 1e-6;                // of the norms of both latents
+  int64_t q_rank = 1536;            // rank of the queries' latent; 0: queries are projected from x
+  int64_t rank = 512;               // rank of the latent of keys and values
+  int64_t nope = 128, v_dim = 128;  // elements of a head's key without position, and of its value
+  double eps = 1e-6;                // epsilon of both latents' norms
   bool operator==(const LatentShape&) const = default;
 };
 
@@ -31,32 +31,32 @@ struct AttentionConfig {
   double scale = 0.125;
   int64_t rotary = 64;  // leading elements of a head that are rotated
   RopePairs pairs = RopePairs::kHalves;
-  // With it, head_dim is the width of a row of the cache, rank + rotary, and kv_heads is 1; there is no cache of values. Biases, sinks,
-  // qk_norm, window and other cache types do not exist then.
+  // With it, head_dim is the width of a row of the cache, rank + rotary, and kv_heads is 1. There is no cache of values, and biases, sinks,
+  // qk_norm, window and other cache types must be off.
   std::optional<LatentShape> latent = {};
   int64_t query_dim() const {
     return latent ? latent->nope + rotary : head_dim;
-  }                                                                        // elements of a query of a head
-  int64_t value_dim() const { return latent ? latent->v_dim : head_dim; }  // elements of a head's result
+  }                                                                        // elements of one head's query
+  int64_t value_dim() const { return latent ? latent->v_dim : head_dim; }  // elements of one head's result
   DType cache_type() const { return cache_dtype(cache, x); }
   bool operator==(const AttentionConfig&) const = default;
 };
 
-// Latent attention whose `rotary` last elements of a query are rotated in adjacent pairs; the scale is that of a head without YaRN's
-// factor.
+// Makes the config of latent attention. The last `rotary` elements of a query are rotated in adjacent pairs. The scale is 1 / sqrt(nope +
+// rotary); with YaRN the caller multiplies it.
 AttentionConfig latent_attention(int64_t hidden, int64_t heads, int64_t rotary, const LatentShape& shape);
-// kInvalidArgument begins with `who` and names the member that contradicts another.
+// kInvalidArgument begins with `who` and names the member that contradicts another member.
 Status check_attention(const std::string& who, const AttentionConfig& config);
 
 // Upper bounds of a step; they determine the sizes of launches, caches and page tables.
 struct StepBounds {
-  int64_t tokens = 512;      // of all sequences together
+  int64_t tokens = 512;      // tokens of all sequences together
   int64_t sequences = 8;     // rows of the page table
-  int64_t positions = 4096;  // of one sequence: rows of the rotary table
+  int64_t positions = 4096;  // positions of one sequence: rows of the rotary table
   int64_t page_size = 16;    // tokens of a page
-  int64_t pages = 2048;      // of the cache, for all sequences together
+  int64_t pages = 2048;      // pages of the cache, for all sequences together
   int64_t rows = 0;          // logit rows of one step; 0: one for each sequence
-  int64_t verify_rows = 0;   // of one sequence in a step that only verifies drafts; 0: no step does
+  int64_t verify_rows = 0;   // tokens per sequence in a step that only verifies drafts; 0: no such step
   int64_t logit_rows() const { return rows > 0 ? rows : sequences; }
   int64_t pages_per_seq() const { return (positions + page_size - 1) / page_size; }
 };
@@ -82,7 +82,7 @@ struct StepTables {
 //   attention.o_bias    bf16 [hidden], with o_bias
 //   k_cache, v_cache    [pages, kv_heads, page_size, head_dim] in config.cache_type()
 //
-// With config.latent: those of nn/latent_attention.h.
+// With config.latent: the values that nn/latent_attention.h lists.
 //
 // rows_max: upper bound of one sequence's rows; 0: unknown.
 void append_attention(Graph* graph, const AttentionConfig& config, const StepBounds& bounds,

@@ -41,14 +41,14 @@ Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const s
                                                                  ", found " + stored_text(t.type, t.shape)};
 }
 
-// Bytes converted at once.
+// Bytes converted at a time.
 constexpr int64_t kStage = int64_t{4} << 20;
 
 }  // namespace
 
 namespace {
 
-// Elements first .. first + count - 1 of a tensor, or a copy of them, possibly converted to another type.
+// Elements first .. first + count - 1 of a tensor: a view, or a copy if another type is wanted.
 struct PartOfTensor {
   const CheckpointTensor* tensor;
   int64_t first, count;
@@ -92,7 +92,7 @@ Status check_part(const PartOfTensor& part, Numbers allowed) {
   return {};
 }
 
-// Tensors to be placed one after the other in device memory, as `dtype`.
+// Tensors to be placed contiguously in device memory, as `dtype`.
 struct Copies {
   std::vector<const CheckpointTensor*> tensors;
   Numbers allowed = Numbers::kFinite;
@@ -100,7 +100,7 @@ struct Copies {
   std::byte* to = nullptr;
 };
 
-// Bytes that one thread copies at once, in the larger of both types; divisible by every element size.
+// Bytes that a thread copies at a time, in the larger of both types; divisible by every element size.
 constexpr int64_t kPiece = int64_t{1} << 20;
 // Below this size, threads and a ring cost more than they save.
 constexpr int64_t kLarge = int64_t{4} << 20;
@@ -294,7 +294,7 @@ Result<OwnedTensor> pack_dense(Device& device, const Checkpoint& checkpoint, std
   const WeightLayout layout = device.info().layout;
   const bool panels = layout == WeightLayout::kPanels16 && device.shares_host_memory();
   if (!panels && layout != WeightLayout::kRowMajor)
-    return unsupported(parts[0].name + ": wanted row_major or, in the host's memory, panels16 for " +
+    return unsupported(parts[0].name + ": wanted row_major, or panels16 in host memory, for " +
                        text(device.info().backend) + ", found " + std::string(word(layout)));
   auto out = panels ? pack_panels(device, stacked, threads) : stack_rows(device, stacked, threads);
   if (!out.ok()) return out;

@@ -15,7 +15,7 @@ enum class Numbers : uint8_t {
   kFinite,
   kNoNan,  // infinities have a meaning here: a sink that receives nothing, an expert that is never chosen
 };
-// Number of host threads that load for a device: a CPU device's own number; 0 otherwise, which means one for each processor.
+// Number of host threads that load for a device: a CPU device's own number; otherwise 0, which means one thread per processor.
 inline int host_threads(const Device& device) {
   return device.shares_host_memory() ? device.info().cores : 0;
 }
@@ -30,7 +30,7 @@ struct DenseTensor {
 // Loads a tensor of this shape as `dtype`: copied, or converted from another number type
 // (weights/numbers.h), on `threads` threads (0: one for each processor). A caller's BF16 tensor may be
 // widened to f32; conversions that lose precision and all other types are kUnsupported. A missing tensor,
-// another shape or a value that is not allowed is kCorrupt. Messages name file and tensor, what was wanted
+// another shape or a value that is not allowed is kCorrupt. Messages name the file and tensor, what was wanted
 // and what was found. On a device with its own memory, large tensors are uploaded through page-locked
 // memory (nn/upload_ring.h). After kCorrupt, nothing stays allocated.
 Result<OwnedTensor> load_dense(Device& device, const Checkpoint& checkpoint, const DenseTensor& wanted,
@@ -51,8 +51,8 @@ Result<OwnedTensor> load_stacked(Device& device, const Checkpoint& checkpoint,
 Result<OwnedTensor> pack_dense(Device& device, const Checkpoint& checkpoint, std::span<const DensePart> parts,
                                int64_t width, int threads);
 
-// kCorrupt names file, tensor and element of the first value of a bf16, f16 or f32 tensor that is not
-// allowed. Other types always pass.
+// kCorrupt names the file, tensor and element of the first forbidden value of a bf16, f16 or f32 tensor. Other
+// types always pass.
 Status check_numbers(const CheckpointTensor& tensor, Numbers allowed);
 
 // Fills `to` from a tensor of equal size, of the same or another number type. Waits for the copy.

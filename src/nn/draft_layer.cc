@@ -49,7 +49,7 @@ void add_linear(Graph* g, const std::string& name, const DraftLayerConfig& c, in
                  {{&L::x, x}, {&L::w, g->held(name)}, {&L::y, y}});
 }
 
-// Appends g, computed from the model's features.
+// Appends g (see draft_layer.h), computed from the model's features.
 ValueId add_features(Graph* g, const DraftLayerConfig& c, ValueId features) {
   ValueId x = features;
   if (c.feature_norm != DraftLayerConfig::FeatureNorm::kNone) x = g->between("features.normed", c.features());
@@ -89,7 +89,7 @@ void add_input(Graph* g, const DraftLayerConfig& c, ValueId hidden, ValueId pair
 }
 
 struct LayerGraph {
-  bool of_features = true;  // else of a draft's hidden state
+  bool of_features = true;  // false: the layer reads a draft's hidden state instead
   int64_t rows_max = 0;     // upper bound of one sequence's rows; 0: unknown
   bool experts_offloaded = false;
 };
@@ -123,7 +123,7 @@ Graph layer_graph(const DraftLayerConfig& c, const StepBounds& bounds, const Lay
   return g;
 }
 
-// Call values: the numbers of the rows, the stream, -1, -2, ..., then hidden, token and logprob.
+// Call values: the indices of the rows, the stream, -1, -2, ..., then hidden, token and logprob.
 Graph head_graph(const DraftLayerConfig& c, const StepBounds& bounds) {
   Graph g;
   const ValueId rows = g.call("rows"), stream = g.call("stream"), sampled_rows = g.call("sampled_rows");
@@ -144,7 +144,7 @@ Graph head_graph(const DraftLayerConfig& c, const StepBounds& bounds) {
   using T = TakeTokens::Args;
   g.add<TakeTokens>(
       "token_of", {.tokens = 0, .rows = bounds.sequences, .map = c.draft_vocab},
-      {{&T::ids, sampled_rows}, {&T::drawn, sampled}, {&T::token_of, g.held("token_of")}, {&T::y, token}});
+      {{&T::ids, sampled_rows}, {&T::sampled, sampled}, {&T::token_of, g.held("token_of")}, {&T::y, token}});
   return g;
 }
 
@@ -210,7 +210,7 @@ Result<std::unique_ptr<DraftLayer>> DraftLayer::plan(Device& device, const Draft
   if (experts.device) {
     if (!device.shares_host_memory())
       return unsupported(std::string(text(config.kind)) +
-                         ": offloaded experts: wanted the rest of the model on a device whose memory the "
+                         ": offloaded experts: the rest of the model must be on a device whose memory the "
                          "host can read, found " +
                          text(device.info()));
     auto offloaded =

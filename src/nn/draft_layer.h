@@ -1,5 +1,5 @@
-// A decoder layer that drafts for a model: it reads hidden states of the model and computes the token after the next one. The head of
-// EAGLE3, and the multi-token prediction (MTP) layer of DeepSeek V3.
+// A decoder layer that drafts for a model: it reads hidden states of the model and computes the token after the next one. It is either an
+// EAGLE3 head or DeepSeek V3's multi-token prediction (MTP) layer.
 #pragma once
 #include <memory>
 #include <optional>
@@ -15,12 +15,12 @@ namespace sluice {
 // For a token at position t whose successor is known, with f = concat(the hidden states `taps` of the model)[t] and
 // e = embedding[token t + 1]:
 //
-//   kEagle3   g  = fc norm(f)                 `feature_norm`: no norm, one of all of f, or one for each tap; without `fc`: g = f
+//   kEagle3   g  = fc norm(f)                 `feature_norm`: no norm, one norm of all of f, or one for each tap; without `fc`: g = f
 //             h  = norm(g)
 //             r  = (norm_before_residual ? h : g) + attention(concat(norm(e), h))
 //   kMtp      r  = eh_proj concat(norm(e), norm(f))
 //             r += attention(norm(r))
-//   both      r += mlp(norm(r))               the attention has a cache of this layer's own
+//   both      r += mlp(norm(r))               the attention has its own cache
 //             y  = norm(r);  logits = head y  of the token at t + 2
 //
 // The next draft replaces g, or f, by r (norm_output: y), at the following position.
@@ -33,17 +33,17 @@ struct DraftLayerConfig {
   Kind kind = Kind::kEagle3;
   int64_t vocab = 201088;        // rows of the embedding: the model's tokens
   int64_t draft_vocab = 201088;  // tokens that can be drafted
-  bool maps_tokens = false;  // "token_of" tells which they are; else they are the first draft_vocab tokens
+  bool maps_tokens = false;      // "token_of" gives their ids; false: they are the first draft_vocab tokens
   int64_t hidden = 2880, model_hidden = 2880;
-  // Hidden states of the model: the input of the layer with this number; the number of layers: the stream after the last; one more: the
-  // output of the last norm. In the order of the columns of fc.
+  // Hidden states of the model, in the order of the columns of fc. Number i < layers is the input of layer i; number `layers` is the residual
+  // stream after the last layer; number `layers` + 1 is the output of the last norm.
   std::vector<int32_t> taps;
-  // Of kEagle3 alone.
+  // Used by kEagle3 only.
   bool fc = true;
   FeatureNorm feature_norm = FeatureNorm::kNone;
   bool norm_before_residual = false;
   bool norm_output = false;   // true for kMtp
-  double eps = 1e-5;          // of every norm
+  double eps = 1e-5;          // epsilon of every norm
   DType x = DType::kBF16;     // activations and residual stream; logits are f32
   AttentionConfig attention;  // kEagle3: input = 2 hidden
   MoeConfig mlp;              // kEagle3: dense; with the residual stream
@@ -66,7 +66,7 @@ constexpr std::string_view text(DraftLayerConfig::Kind kind) {
 // included.
 std::vector<HeldSlot> draft_layer_weights(const DraftLayerConfig& config);
 
-// The values that the steps hold: weights and cache in the order of their graphs' held slots.
+// The values that the steps hold: weights and caches in the order of the held slots of their graphs.
 struct DraftLayerHeld {
   std::vector<Tensor> extend, next, head;
   // With offloaded experts: the MoE weights and the norm before them.
@@ -76,8 +76,8 @@ struct DraftLayerHeld {
 
 // Rows of one pass, in device memory.
 struct DraftLayerIn {
-  Tensor token_ids;  // i32[tokens]: for each row the token after its own
-  // extend(): [tokens, features()], from the model. next(): [tokens, hidden], which draft() wrote.
+  Tensor token_ids;  // i32[tokens]: for each row the token that follows its own
+  // extend(): [tokens, features()], from the model. next(): [tokens, hidden], written by draft().
   Tensor source;
   StepTables tables;
 };
@@ -94,7 +94,7 @@ Result<DraftLayerSteps> plan_draft_layer(const DeviceInfo& device, const Catalog
 
 // Tensors that DraftLayer::draft() writes.
 struct DraftLayerOut {
-  Tensor token;    // i32[rows], numbered as the model's
+  Tensor token;    // i32[rows], as ids of the model
   Tensor logprob;  // f32[rows]; NaN if the row's scores are not finite
   Tensor hidden;   // [rows, hidden], for next()
 };
@@ -109,24 +109,24 @@ class DraftLayer {
   const DraftLayerConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // Call it once for weights and cache, whose addresses must not change. kInvalidArgument names the first tensor that is missing or has
+  // Call it once with weights and caches, whose addresses must not change. kInvalidArgument names the first tensor that is missing or has
   // another shape.
   Result<DraftLayerHeld> bind(const NamedWeights& weights, const KvCache& cache) const;
 
-  // The layer over rows with the model's features: writes their keys and values, and r to `stream` [bounds.tokens, hidden].
+  // Runs the layer over rows with the model's features: writes their keys and values, and r to `stream` [bounds.tokens, hidden].
   Status extend(const DraftLayerIn& in, const DraftLayerHeld& held, const Tensor& stream, Workspace workspace,
                 Stream queue, KernelRuns* runs = nullptr) const;
-  // The layer over drafts, at most one row of each sequence.
+  // Runs the layer over drafts, at most one row of each sequence.
   Status next(const DraftLayerIn& in, const DraftLayerHeld& held, const Tensor& stream, Workspace workspace,
               Stream queue, KernelRuns* runs = nullptr) const;
-  // Drafts a token behind each of `rows` i32[0 to bounds.sequences] of the stream.
+  // Drafts the token that follows each of the given rows of the stream; `rows` is i32[0 to bounds.sequences].
   Status draft(const Tensor& rows, const Tensor& stream, const DraftLayerHeld& held, const DraftLayerOut& out,
                Workspace workspace, Stream queue, KernelRuns* runs = nullptr) const;
-  // The first rows of a stream, in order; for draft() after next().
+  // Row indices 0, 1, 2, ... of a stream; for draft() after next().
   Tensor first(int64_t rows) const { return first_rows(row_numbers_.view(), rows); }
-  // Microseconds of draft() by the cost models of its kernels; unless it is the first one, of next() too.
+  // Estimated microseconds of draft() by the cost models of its kernels; for every draft but the first, next() is included.
   double cost_us(int64_t rows, bool first) const;
-  // Of extend(). verifies: more than one row of some sequence.
+  // Estimated microseconds of extend(). verifies: some sequence has more than one row.
   double extend_cost_us(int64_t tokens, bool verifies) const;
 
  private:

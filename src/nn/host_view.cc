@@ -15,7 +15,7 @@ struct Extent {
   size_t at = 0;
 };
 
-// The parts that the host cannot read. Gate and up rows may alternate in one tensor, so extents of one tensor are joined.
+// The parts that the host cannot read. Gate and up rows may alternate in one tensor, so adjacent extents of a tensor are joined.
 std::vector<Extent> extents_of(const PackedMatrix& m, const MatrixSource& source) {
   std::vector<Extent> out;
   for_each_extent(m, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
@@ -76,7 +76,7 @@ Result<MatrixSource> HostView::matrix(const PackedMatrix& m, const MatrixSource&
 }
 
 Result<std::vector<MatrixSource>> HostView::matrices(std::span<const Wanted> wanted) {
-  std::vector<std::vector<Extent>> extents;  // of each wanted matrix
+  std::vector<std::vector<Extent>> extents;  // extents of each wanted matrix
   size_t total = 0;
   for (const Wanted& w : wanted) {
     extents.push_back(extents_of(*w.matrix, *w.source));

@@ -27,8 +27,8 @@ void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepB
   const LatentShape& latent = *c.latent;
   const int64_t head = c.query_dim(), row = latent.rank + c.rotary, queries = c.heads * head;
   const int64_t q_rows = latent.q_rank > 0 ? latent.q_rank : queries;
-  // One projection of x for both latents; a row of keys and values is behind the queries' latent, or behind the queries.
-  // Rows begin at multiples of 16 bytes, as products want them.
+  // One projection of x gives both latents: a row of keys and values follows the queries' latent, or the queries. Rows begin at multiples of
+  // 16 bytes, as the products require.
   constexpr int64_t kEach = 8;
   const ValueId projected = g.between("qkv", (q_rows + row + kEach - 1) / kEach * kEach);
   const Bind of_keys(projected, q_rows);
@@ -71,7 +71,7 @@ void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepB
     project("attention.q_b", queries, latent.q_rank, projected, q);
   }
   rotate("attention.q_rope", c.heads, head, q);
-  // The norm applies to the latent, the rotation to the key behind it.
+  // The norm applies to the latent, the rotation to the key after it.
   norm("attention.kv_norm", latent.rank, of_keys);
   rotate("attention.k_rope", 1, row, of_keys);
   const ValueId cache = g.held("k_cache");

@@ -1,4 +1,4 @@
-// The attention of a DeepSeek V3 layer: queries with or without a latent of their own, one latent for keys and values, rotary embedding,
+// The attention of a DeepSeek V3 layer: queries with or without their own latent, one latent for keys and values, rotary embedding,
 // paged cache, latent attention, output projection.
 #pragma once
 #include "nn/attention.h"
@@ -6,10 +6,10 @@
 namespace sluice {
 
 // append_attention() with config.latent. The rotary table is [positions, rotary / 2, 2]. With head = nope + rotary, row = rank + rotary and
-// q_rows = q_rank, or heads * head without a latent of the queries, the graph must hold these values of the current layer:
+// q_rows = q_rank, or heads * head if the queries have no latent, the graph must hold these values of the current layer:
 //
-//   attention.qkv       bf16 [q_rows + row, input], the latent of the queries or the queries, then that of keys and values with the key that
-//                       carries the position; in config.layout
+//   attention.qkv       bf16 [q_rows + row, input]: the queries' latent or the queries, then the latent of keys and values, then the key
+//                       that carries the position; in config.layout
 //   attention.q_norm    bf16 [q_rank], with q_rank
 //   attention.q_b       bf16 [heads * head, q_rank], with q_rank; in config.layout
 //   attention.kv_norm   bf16 [rank]

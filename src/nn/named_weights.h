@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// Names are those of the held values of the model's graphs ("attention.qkv", "experts.up"); layer -1 is outside the layers.
+// The names are the names of held values in the model's graphs ("attention.qkv", "experts.up"). Layer -1: outside the layers.
 class NamedWeights {
  public:
   void set(int64_t layer, std::string_view name, const Tensor& tensor) {

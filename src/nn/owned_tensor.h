@@ -11,7 +11,8 @@ namespace sluice {
 // Returns the tensor that a slot describes, contiguous at `data` in memory of the device's kind.
 Tensor tensor_at(void* data, Backend where, const SlotSpec& spec);
 int64_t bytes_of_slot(const SlotSpec& spec);
-// The same elements in the shape of a slot, if it has as many; else `tensor` as it is. Files keep some tensors of three dimensions in two.
+// Returns the same elements in the shape of a slot with equally many elements; otherwise `tensor` unchanged. Files keep some
+// 3-D tensors as 2-D.
 Tensor shaped_like(const SlotSpec& spec, const Tensor& tensor);
 
 // Releases its tensor on destruction.

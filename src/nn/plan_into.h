@@ -1,4 +1,5 @@
-// For classes that own several plan tables under one policy: each table gets the words that apply to its operation.
+// Plans a table into a member. Several tables of one class may share a policy: each table gets only the kernels
+// that the policy forces for its operation.
 #pragma once
 #include <optional>
 #include <utility>

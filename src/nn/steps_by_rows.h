@@ -1,4 +1,4 @@
-// One graph planned several times, because kernels depend on the rows that a sequence may have in a step.
+// Plans one graph several times, because the best kernels depend on the rows that a sequence may have in a step.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Stores what was made; returns the error if nothing was.
+// Stores the plan, or returns the error if planning failed.
 template <class T>
 Status keep_in(std::optional<T>* out, Result<T> made) {
   if (!made.ok()) return made.status();
@@ -18,8 +18,8 @@ Status keep_in(std::optional<T>* out, Result<T> made) {
 }
 
 struct StepsByRows {
-  // For any tokens, up to bounds.tokens. Unless one kernel must serve all steps: for one token per sequence, and for up to
-  // `verify_rows` of them.
+  // any: for any tokens, up to bounds.tokens. Unless one kernel must serve all steps, there is also decode, for one token per sequence, and
+  // verify, for up to `verify_rows` tokens per sequence.
   std::optional<Step> any, decode, verify;
   int64_t verify_rows = 0;
 
@@ -29,7 +29,7 @@ struct StepsByRows {
     return verify && rows_max > 0 && rows_max <= verify_rows && tokens <= verify->tokens_max() ? *verify
                                                                                                : *any;
   }
-  // Microseconds. verifies: some sequence has more than one of the tokens.
+  // Estimated microseconds. verifies: some sequence has more than one token.
   double cost_us(int64_t tokens, bool verifies) const {
     return of(tokens, verifies ? std::max<int64_t>(2, verify_rows) : 1).cost_us(tokens);
   }

@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// The ring is released in parts; a part is free again when all of it is on the device.
+// The ring is released in parts; a part becomes free when it is completely on the device.
 constexpr int64_t kParts = 4;
 
 }  // namespace
@@ -20,7 +20,7 @@ class UploadRing::Readers {
   Readers(const UploadRing& ring, int64_t count, const Work& work)
       : ring_(ring), work_(work), count_(count), read_(static_cast<size_t>(count)) {}
 
-  // Reads the next piece that no thread has taken. False: no piece is left.
+  // Reads the next piece that no thread has taken. Returns false if no piece is left.
   bool read_next() {
     int64_t i = 0;
     {

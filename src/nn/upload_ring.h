@@ -1,5 +1,5 @@
-// Uploads host data into device memory at full speed: threads fill a ring of page-locked memory, and the
-// caller's thread sends it on.
+// Uploads host data into device memory at full speed: threads fill a ring of page-locked memory, and the caller's
+// thread enqueues the copies.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace sluice {
 class UploadRing {
  public:
   struct Options {
-    int threads = 0;         // threads that read, the caller's included; 0: one for each processor
-    int64_t slot_bytes = 0;  // of the largest piece
-    int64_t ring_bytes = int64_t{32} << 20;  // more, if two pieces need it
+    int threads = 0;         // reading threads, including the caller's; 0: one for each processor
+    int64_t slot_bytes = 0;  // size of the largest piece
+    int64_t ring_bytes = int64_t{32} << 20;  // grows if two pieces need more
   };
   // kOutOfMemory.
   static Result<std::unique_ptr<UploadRing>> make(Device& device, const Options& options);

@@ -9,9 +9,9 @@
 namespace sluice {
 namespace {
 
-// The bound allows this many roundings of the result for an f32 evaluation of one of these functions.
+// For an f32 evaluation of one of these functions, the bound allows this many roundings of the result.
 constexpr double kRoundings = 16;
-// Largest slopes over the reals: x sigmoid(x) (the same for any alpha); gelu and its tanh form.
+// Largest slopes over the reals of x sigmoid(x) (the same for any alpha), of gelu, and of its tanh form.
 constexpr double kSiluSlope = 1.1, kGeluSlope = 1.13;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// Functions of one pre-activation x, or of a gate g and an up value u (bias already added).
+// Functions of one pre-activation x, or of a gate g and an up value u. The bias is already added.
 enum class Activation : uint8_t {
   kIdentity,       // x
   kRelu,           // max(x, 0)
@@ -40,7 +40,7 @@ struct Bounded {
   double value = 0, bound = 0;
 };
 
-// act(g) or act(g, u) for inputs with bounds of their own. NaN in, NaN out.
+// act(g) or act(g, u) for inputs that have error bounds themselves. NaN in, NaN out.
 Bounded activate(Activation activation, const ActivationParams& params, Bounded g, Bounded u);
 
 }  // namespace sluice

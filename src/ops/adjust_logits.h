@@ -42,7 +42,7 @@ struct AdjustLogits {
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
-      v("entries", p.entries, "logits that are named");
+      v("entries", p.entries, "logits to change");
       v("rows", p.rows, "rows of logits");
       v("vocab", p.vocab, "columns of logits");
       v("way", p.way, "apply or restore");

@@ -15,9 +15,9 @@ namespace sluice {
 //   with the sink term only if `sinks`
 //
 // rows_max is the caller's guarantee that no sequence owns more rows; 0: any number. Rows of a longer sequence are unspecified.
-// settled is another guarantee: no launch writes page_table, q_begin and kv_len, because a copy before all launches brought them; and
-// since that copy no launch has written cache positions before a sequence's first row.
-// sinks are weights: only the loading of a model writes them.
+// settled is another guarantee: no launch writes page_table, q_begin and kv_len, because they are copied before all launches; and since
+// that copy no launch has written cache positions before a sequence's first row.
+// sinks are weights: only the loader of a model writes them.
 //
 // Rows without a sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
 // outside [0, pages) makes its positions absent. If there is nothing to weight (no position, as for a query at a
@@ -27,7 +27,6 @@ namespace sluice {
 //            page_size, head_dim]: a page's rows of one head are adjacent; page_table i32[sequences, pages_per_seq];
 //            q_begin i32[sequences + 1], ascending; kv_len i32[sequences]; sinks [heads]. kv_len <= pages_per_seq *
 //            page_size; positions beyond that count as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
-//            beyond it counts as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
 //            sequences >= 1; tokens >= 0; window >= 0; scale from 2^-100 to 2^100.
 // Types      q and y both bf16 or both f32; caches in q's type, or e4m3 (field cache); sinks bf16 or f32 (field s). f32
 //            arithmetic, one rounding. Keys and values are the caches' contents: reading e4m3 is exact.
@@ -70,13 +69,13 @@ struct Attention {
       v("page_size", p.page_size, "tokens of a page");
       v("pages_per_seq", p.pages_per_seq, "columns of the page table");
       v("window", p.window, "positions that a query sees; 0: all");
-      v("rows_max", p.rows_max, "rows of a sequence at most; 0: any number");
+      v("rows_max", p.rows_max, "upper bound of a sequence's rows; 0: any number");
       v("scale", p.scale, "multiplies the scores");
       v("q", p.q, "type of q and y");
       v("s", p.s, "type of the sinks");
       v("cache", p.cache, "type of the caches: same (as q) or e4m3");
       v("sinks", p.sinks, "each head has a sink");
-      v("settled", p.settled, "no launch writes the tables, and keys and values before the rows");
+      v("settled", p.settled, "no launch writes the tables or the cache positions before the rows");
     }
   };
   struct Args {

@@ -14,7 +14,7 @@ struct Query {
 
 struct Scores {
   std::vector<double> score;
-  double largest = -kInfinity;  // including the sink
+  double largest = -kInfinity;  // includes the sink
   double magnitude = 0;         // S of the contract
   double flushed = 0;           // error of one score from numbers below the smallest normal
   bool has_nan = false;

@@ -1,4 +1,4 @@
-// Checks that several contracts share.
+// Checks shared by several contracts.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -11,7 +11,7 @@
 namespace sluice {
 
 inline void need_between(Refusal& r, std::string_view name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return;  // the texts are built only on failure
+  if (value >= low && value <= high) return;  // the messages are built only on failure
   r.need(false, std::string(name) + " from " + std::to_string(low) + " to " + std::to_string(high), name,
          value);
 }

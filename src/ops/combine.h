@@ -17,8 +17,8 @@ namespace sluice {
 //            be strided. slots <= 64. tokens == 0 is legal. y may alias residual or shared (same rows), but no other
 //            tensor.
 // Types      g, bias, y bf16 or f32 (fields g, b, y); f32 arithmetic, one rounding to y.
-// Settled    position, ids and weights were written before the previous launch, not by it: a dependent launch
-//            may read them before the previous launch has ended.
+// Settled    position, ids and weights were written before the previous launch, so a dependent launch may read
+//            them before the previous launch has ended.
 // Bytes      reads tokens * slots rows of g, writes tokens rows.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  |y - ref| <= (slots + 6) * 2^-24 * (|scale| sum |w|(|g| + |bias|) + |shared| + |residual|), and
@@ -41,12 +41,12 @@ struct Combine {
       v("rows", p.rows, "rows of g");
       v("hidden", p.hidden, "columns of y");
       v("experts", p.experts, "rows of bias");
-      v("g", p.g, "type of the experts' answers");
+      v("g", p.g, "type of the experts' outputs");
       v("b", p.b, "type of the bias");
       v("y", p.y, "type of y, shared and residual");
       v("weighted", p.weighted, "multiplies by the router weights");
       v("bias", p.bias, "adds each expert's bias");
-      v("shared", p.shared, "adds the shared expert's answer");
+      v("shared", p.shared, "adds the shared expert's output");
       v("residual", p.residual, "adds the residual stream");
       v("settled", p.settled, "positions and router weights were written before the previous launch");
       v("scale", p.scale, "routed scaling factor");

@@ -8,19 +8,19 @@ namespace sluice {
 // Combine followed by RmsNorm, fused: the work between the experts of a layer and the projection of the next layer.
 //
 //   y      = as in ops/combine.h
-//   normed = RmsNorm of y as it is written, with norm_weight and eps (ops/rms_norm.h)
+//   normed = RmsNorm of the rounded y, with norm_weight and eps (ops/rms_norm.h)
 //
 // Shapes     as in the contracts; norm_weight [hidden], normed [tokens, hidden], rows may be strided. y may alias residual or
 //            shared (same rows), but no other tensor.
 // Types      normed has the type of y; norm_weight bf16 or f32 (field norm_w).
 // Bytes      Combine's bytes, and normed once.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  each half as in its contract; normed refers to the y that was written.
+// Exactness  each half as in its contract; normed refers to the rounded y.
 // Source     the contracts; TensorRT-LLM and FlashInfer fuse the same two steps to save a pass over y.
 struct CombineNorm {
   static constexpr std::string_view kName = "combine_norm";
   static constexpr std::string_view kSummary =
-      "sums the experts' outputs of each token, and norms the sum for the next layer";
+      "sums the experts' outputs of each token, and normalizes the sum for the next layer";
   struct Problem {
     Combine::Problem combine;
     double eps = 1e-5;

@@ -23,7 +23,7 @@ struct CountExperts {
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
-      v("layers", p.layers, "layers, each with experts of its own");
+      v("layers", p.layers, "layers, each with its own experts");
       v("tokens", p.tokens, "tokens of this step");
       v("top_k", p.top_k, "experts for each token");
       v("experts", p.experts, "experts of a layer");

@@ -12,7 +12,7 @@ namespace sluice {
 // Types      table bf16 or f32, y bf16 or f32.
 // Bytes      reads and writes tokens rows.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal; bf16 from f32 rounds to nearest, ties to even (beyond the largest: infinity).
+// Exactness  equal; bf16 from f32 rounds to nearest, ties to even (above the largest finite number: infinity).
 // Source     torch.nn.Embedding.
 struct Embedding {
   static constexpr std::string_view kName = "embedding";

@@ -17,7 +17,7 @@ namespace sluice {
 //            page_size, head_dim]: a page's rows of one head are adjacent; slot_of i32[tokens]. tokens >= 0;
 //            all other sizes at least 1; pages * page_size < 2^31.
 // Types      k and v bf16 or f32; the caches in the same type, or e4m3 (field cache).
-// Bytes      reads k and v, writes as many elements.
+// Bytes      reads k and v, writes the same number of elements.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal. e4m3 caches store the nearest number of that type, ties to an even code; numbers beyond 448, and infinity,
 //            are stored as 448, and NaN as a NaN.

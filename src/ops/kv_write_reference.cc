@@ -31,7 +31,7 @@ double stored(DType type, double value) {
   return type == DType::kE4M3 ? to_float(to_e4m3(static_cast<float>(value))) : value;
 }
 
-// The e4m3 number that a key is stored as. Rounds a double, because a key within a bound need not be an f32 number.
+// The e4m3 number that is stored for a key. Rounds a double, because a key within a bound need not be an f32 number.
 double rounded(double key) {
   const double size = std::min<double>(std::abs(key), kE4M3Max);
   const double step = std::ldexp(1.0, size < 0x1p-6 ? -9 : std::ilogb(size) - 3);

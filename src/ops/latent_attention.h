@@ -71,7 +71,7 @@ struct LatentAttention {
       v("pages", p.pages, "pages of the cache");
       v("page_size", p.page_size, "tokens of a page");
       v("pages_per_seq", p.pages_per_seq, "columns of the page table");
-      v("rows_max", p.rows_max, "rows of a sequence at most; 0: any number");
+      v("rows_max", p.rows_max, "upper bound of a sequence's rows; 0: any number");
       v("scale", p.scale, "multiplies the scores");
       v("q", p.q, "type of q, the cache and y");
       v("w", p.w, "type of kv_b");

@@ -10,7 +10,7 @@ namespace {
 constexpr double kLargestF32 = std::numeric_limits<float>::max(), kLargestBF16 = 0x1.fep127;
 constexpr double kBF16Eps = 0x1p-9;  // unit roundoff
 
-// A sum, the sum of the magnitudes of its terms, and what it loses if a number counts as zero or is rounded to bf16.
+// A sum, the sum of its terms' magnitudes, and the error if a number counts as zero or is rounded to bf16.
 struct Sum {
   double value = 0, magnitude = 0, flushed = 0, rounded = 0;
 };

@@ -7,15 +7,15 @@
 namespace sluice {
 
 // The work between the projections of latent attention and its scores, fused: Rope of the queries, RmsNorm of the latents of keys and
-// values, Rope of the keys behind them, and KvWrite of these rows.
+// values, Rope of the keys stored after the latents, and KvWrite of these rows.
 //
 //   q        = rotated as in ops/rope.h
 //   k_cache  = KvWrite (ops/kv_write.h) of rows of `rank` + `rotary` elements: the first `rank` of k after RmsNorm with norm_weight and eps
-//              (ops/rms_norm.h), and the others rotated
+//               (ops/rms_norm.h), and the other elements, rotated
 //   k        is scratch: its content is unspecified afterwards
 //
 // A token without a position is normalized and stored nevertheless. settled is a guarantee: no launch writes positions, table and slot_of,
-// because a copy before all launches brought them.
+// because they are copied before all launches.
 //
 // Shapes     q [tokens, heads, head_dim], k [tokens, 1, rank + rotary], rows may be strided; norm_weight [rank]; k_cache [pages, 1,
 //            page_size, rank + rotary]; otherwise as in the contracts. rank from 1; rank + rotary up to 1024.
@@ -27,9 +27,9 @@ namespace sluice {
 struct LatentNormRopeKvWrite {
   static constexpr std::string_view kName = "latent_norm_rope_kv_write";
   static constexpr std::string_view kSummary =
-      "rotates the queries of latent attention, and norms, rotates and stores the rows of its cache";
+      "rotates the queries of latent attention, and normalizes, rotates and stores the rows of its cache";
   struct Problem {
-    Rope::Problem rope;  // of the queries; its tokens, rotary, table, pairs and type also apply to k
+    Rope::Problem rope;  // the queries' rotation; its tokens, rotary, table, pairs and type also apply to k
     int64_t rank = 512, pages = 64, page_size = 16;
     double eps = 1e-6;
     DType norm_w = DType::kBF16;
@@ -68,7 +68,7 @@ struct LatentNormRopeKvWrite {
     v(slot("norm_weight", Role::kIn, p.norm_w, {p.rank}), &Args::norm_weight);
     v(slot("k_cache", Role::kInOut, type, {p.pages, 1, p.page_size, row(p)}), &Args::k_cache);
   }
-  // The parts behind the rotation of the queries, which is Problem::rope.
+  // All parts but the rotation of the queries, which is Problem::rope.
   static RmsNorm::Problem norm(const Problem& p) {
     return {
         .tokens = p.rope.tokens, .hidden = p.rank, .eps = p.eps, .x = p.rope.x, .w = p.norm_w, .y = p.rope.x};

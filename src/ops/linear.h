@@ -11,8 +11,8 @@ namespace sluice {
 //
 // Shapes     x [tokens, width], w [features, width] row-major, or u8[bytes] in panels16 (bf16 only, sizes by
 //            panel_shape without a gate), bias [features], residual and y [tokens, features]; rows of x,
-//            residual and y may be strided. 0 <= tokens < 2^31; features, width from 1 to 2^20. y may be
-//            alias residual. Rows of x begin at multiples of 16 bytes if their size is one (field x_unaligned: anywhere).
+//            residual and y may be strided. 0 <= tokens < 2^31; features, width from 1 to 2^20. y may alias residual.
+//            Rows of x begin at multiples of 16 bytes if their size is a multiple of 16 (field x_unaligned: anywhere).
 // Types      x bf16 or f32; w and bias both bf16 or both f32; y and residual bf16 or f32. Sums in f32.
 // NaN        as the formula says.
 // Bytes      w, x, y once; 2 * tokens * features * width flops.
@@ -39,7 +39,7 @@ struct Linear {
       v("x", p.x, "type of the activations");
       v("w", p.w, "type of the weights and the bias");
       v("y", p.y, "type of y and the residual");
-      v("layout", p.layout, "how the weights lie");
+      v("layout", p.layout, "layout of the weights");
       v("bias", p.bias, "adds bias[features]");
       v("residual", p.residual, "adds the residual stream");
       v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");

@@ -17,10 +17,10 @@ namespace {
 // The contract's result for one row of logits.
 struct ArgmaxRow {
   bool anything = false;            // a logit may overflow
-  int64_t token = 0;                // of the exact logits
-  double logprob = kNan;            // of the exact logits
+  int64_t token = 0;                // token of the exact logits
+  double logprob = kNan;            // logprob of that token
   std::vector<double> logits = {};  // -inf for NaN
-  std::vector<double> bound = {};   // of each logit
+  std::vector<double> bound = {};   // bound of each logit
   double log_sum = 0, bound_most = 0;
 
   bool may_be(int64_t n) const {

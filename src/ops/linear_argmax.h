@@ -34,7 +34,7 @@ struct LinearArgmax {
       v("width", p.width, "length of the sums");
       v("x", p.x, "type of the activations");
       v("w", p.w, "type of the weights");
-      v("layout", p.layout, "how the weights lie");
+      v("layout", p.layout, "layout of the weights");
     }
   };
   struct Args {

@@ -31,7 +31,7 @@ struct LoraDelta {
       v("features", p.features, "columns of y");
       v("hidden", p.hidden, "columns of x");
       v("rank", p.rank, "inner size of the update");
-      v("adapters", p.adapters, "updates to choose from, one for each token");
+      v("adapters", p.adapters, "adapters; each token uses at most one");
       v("x", p.x, "type of the activations");
       v("w", p.w, "type of a and b");
       v("y", p.y, "type of y");

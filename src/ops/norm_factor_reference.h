@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// Bounds the difference between a sum over a normed row and a sum whose norm was rounded elsewhere.
+// Bounds the difference between a sum over a normed row and a sum whose norm was rounded at another point.
 class NormFactor {
  public:
   // For row t. `normed` holds the rows used by the sums' reference, and each of its elements may be off by `share` of its value.

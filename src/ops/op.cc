@@ -56,7 +56,7 @@ Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int
   const int alignment = alignment_bytes > element_bytes ? alignment_bytes : element_bytes;
   if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(alignment) != 0)
     return invalid(std::string(spec.name) + ": wanted a pointer aligned to " + std::to_string(alignment) +
-                   " bytes, found one that is not");
+                   " bytes, found a pointer that is not");
   const int64_t apart = spec.rank >= 2 ? bytes_of(spec.dtype, tensor.stride[0]) : 0;
   if (spec.row_align > 1 &&
       (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(spec.row_align) != 0 ||

@@ -1,7 +1,7 @@
 // The parts of an operation. An operation is a struct with
 //
 //   kName                      one name everywhere
-//   kSummary                   what it does, in one line, for lists of operations
+//   kSummary                   its purpose in one line, for lists of operations
 //   Problem                    everything that selects a kernel, without pointers; lists its fields once (base/fields.h)
 //   Args                       tensors; `slots` says which of them a Problem uses, and how
 //   validate(problem)          checks the contract's bounds, on any backend; returns every reason
@@ -11,8 +11,8 @@
 //
 // and a free function `reference(problem, args)`: in double precision, slow, written once, never dispatched to.
 //
-// If an output is exact only as a function of another output, which itself is known within a bound (the experts chosen from rounded
-// logits), a second free function reference_given(problem, args) computes it: it is called after a run, and reads from args what that run
+// Some outputs are exact only as a function of another output, which itself is known within a bound, such as the experts chosen from
+// rounded logits. For these, a second free function reference_given(problem, args) runs after a kernel and reads from args what the kernel
 // wrote.
 #pragma once
 #include <array>
@@ -101,9 +101,10 @@ Expectations expected_given(const Problem& problem, const Args& args) {
 // The element-by-element comparison of one output with its reference.
 struct Comparison {
   int64_t wrong = 0;  // elements outside their bound
-  // The largest error relative to its bound; infinity if an element must be exact but is not.
+  // The largest error relative to its bound; infinity if an element that must be exact is not.
   double worst_share = 0;
-  std::string text = {};  // how many are wrong, and the worst: its place, its value and the value wanted
+  std::string text =
+      {};  // the number of wrong elements, and the worst: its place, its value and the reference
 };
 // `poison` is the byte that elements marked untouched must still hold; without it they are not checked.
 Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_t> poison = {});

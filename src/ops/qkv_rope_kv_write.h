@@ -11,7 +11,7 @@ namespace sluice {
 //   qkv              = the queries of y, rotated as in ops/rope.h; the columns after them are scratch with unspecified content
 //   k_cache, v_cache = KvWrite (ops/kv_write.h) of the rotated keys of y, and of its values
 //
-// settled is a guarantee: no launch writes positions, table and slot_of, because a copy before all launches brought them.
+// settled is a guarantee: no launch writes positions, table and slot_of, because they are copied before all launches.
 //
 // Shapes     x [tokens, width]; w [features, width] or panels, bias [features], features = (heads + 2 kv_heads) head_dim;
 //            qkv [tokens, features]; rows of x and qkv may be strided. The other shapes and all bounds are as in the contracts.
@@ -20,7 +20,7 @@ namespace sluice {
 // Bytes      w, x, qkv once, and each key and value into its cache.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
 // Exactness  Linear's bound of y, carried through the rotation: |c| bound(a) + |s| bound(b), plus Rope's own. An e4m3 cache may hold
-//            what KvWrite's rounding makes of any number within that bound.
+//            the rounded value of any number within that bound.
 // Source     the contracts; TensorRT-LLM and vLLM fuse rotation and write, to save a pass over keys and values.
 struct QkvRopeKvWrite {
   static constexpr std::string_view kName = "qkv_rope_kv_write";
@@ -39,7 +39,7 @@ struct QkvRopeKvWrite {
       RopeKvWrite::Problem::fields(v, p.rope);
       v("width", p.width, "length of the projection's sums");
       v("w", p.w, "type of the weights and the bias");
-      v("layout", p.layout, "how the weights lie");
+      v("layout", p.layout, "layout of the weights");
       v("bias", p.bias, "adds bias[features]");
       v("x_unaligned", p.x_unaligned,
         "rows of x and qkv may begin anywhere, not only at multiples of 16 bytes");

@@ -38,13 +38,13 @@ struct RmsNorm {
     template <class V, class P>
     static void fields(V& v, P& p) {
       v("tokens", p.tokens, "rows of x");
-      v("hidden", p.hidden, "elements of a head, which is a row where there is one head");
+      v("hidden", p.hidden, "elements of a head; with heads=1, of a row");
       v("eps", p.eps, "added to the mean square");
       v("x", p.x, "type of x and the residual");
       v("w", p.w, "type of the weight");
       v("y", p.y, "type of y");
       v("residual", p.residual, "adds x to the residual stream first");
-      v("heads", p.heads, "parts of a row that are scaled each on its own");
+      v("heads", p.heads, "heads in a row, each normalized separately");
     }
   };
   struct Args {

@@ -44,8 +44,8 @@ struct Rope {
       v("heads", p.heads, "heads of each row");
       v("head_dim", p.head_dim, "elements of a head");
       v("rotary", p.rotary, "elements of a head that rotate");
-      v("first", p.first, "elements of a head before those that rotate");
-      v("table_rows", p.table_rows, "positions that the table knows");
+      v("first", p.first, "elements of a head before the rotated elements");
+      v("table_rows", p.table_rows, "positions in the table");
       v("pairs", p.pairs, "which elements rotate together");
       v("x", p.x, "type of x");
     }
@@ -75,7 +75,7 @@ struct RopeScaling {
   double original_context = 4096;  // tokens the model was trained on before extension
   double beta_fast = 32;  // pairs that rotate more often than this over original_context keep their speed
   double beta_slow = 1;   // pairs that rotate less often are slowed by `factor`; a linear blend between
-  // What the blend is linear in: the number of the pair (YaRN), or its rotations over original_context (Llama 3).
+  // The variable of the linear blend: the number of the pair (YaRN), or its rotations over original_context (Llama 3).
   enum class Blend : uint8_t { kPairs, kRotations } blend = Blend::kPairs;
   double attention_factor = 0;  // multiplies cos and sin; 0: 0.1 ln(factor) + 1
   enum class Truncate : uint8_t {

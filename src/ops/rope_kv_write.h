@@ -11,14 +11,14 @@ namespace sluice {
 //   k_cache, v_cache = KvWrite (ops/kv_write.h) of k rotated as in ops/rope.h, and of v
 //   k                is not changed
 //
-// settled is a guarantee: no launch writes positions, table and slot_of, because a copy before all launches brought them.
+// settled is a guarantee: no launch writes positions, table and slot_of, because they are copied before all launches.
 //
 // Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The other shapes and all bounds
 //            are as in the two contracts.
 // Types      q, k, v all bf16 or all f32; the caches in the same type, or e4m3 (field cache); the table f32.
 // Bytes      reads and writes q, k, v once.
 // Errors     make_plan: kInvalidArgument if a bound of either contract is broken. run: never fails on data.
-// Exactness  q and k_cache: Rope's bound; v_cache: as KvWrite. An e4m3 k_cache may hold what KvWrite's rounding makes of any key within
+// Exactness  q and k_cache: Rope's bound; v_cache: as KvWrite. An e4m3 k_cache may hold the rounded value of any key within
 //            Rope's bound: if the bound contains a tie, either neighbor.
 // Source     the two contracts; vLLM and SGLang fuse them to save a pass over keys and values.
 struct RopeKvWrite {
@@ -26,7 +26,7 @@ struct RopeKvWrite {
   static constexpr std::string_view kSummary =
       "rotates queries and keys, and stores new keys and values in the paged cache";
   struct Problem {
-    Rope::Problem rope;  // of the queries; its tokens, head_dim and type also apply to keys and values
+    Rope::Problem rope;  // the queries' rotation; its tokens, head_dim and type also apply to keys and values
     int64_t kv_heads = 8, pages = 64, page_size = 16;
     CacheType cache = CacheType::kSame;
     bool settled = false;

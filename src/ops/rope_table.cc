@@ -24,7 +24,7 @@ Status check(const RopeScaling& s, int64_t rows, int64_t rotary, const float* ta
   SLUICE_TRY(need(s.original_context > 0 && std::isfinite(s.original_context),
                   "original_context finite and above 0", s.original_context));
   SLUICE_TRY(need(s.beta_slow > 0, "beta_slow above 0", s.beta_slow));
-  // Kimi K2 has equal ones: the blend is a step then.
+  // Kimi K2 has equal values: the blend is a step then.
   const bool may_be_equal = s.blend == RopeScaling::Blend::kPairs;
   const bool ordered = may_be_equal ? s.beta_fast >= s.beta_slow : s.beta_fast > s.beta_slow;
   return need(

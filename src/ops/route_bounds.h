@@ -1,4 +1,4 @@
-// Bounds of route_topk that readers of models check, too.
+// Bounds of route_topk that the readers of model configs also check.
 #pragma once
 #include <cstdint>
 

@@ -128,20 +128,20 @@ struct RouteTopk {
       v("tokens", p.tokens, "rows of logits");
       v("experts", p.experts, "columns of logits");
       v("top_k", p.top_k, "experts for each token");
-      v("method", p.method, "how scores choose and weigh");
-      v("input", p.input, "logits, or given ids and weights");
+      v("method", p.method, "how experts are chosen and weighted");
+      v("input", p.input, "logits, or ids and weights from the caller");
       v("logits", p.logits, "type of the logits");
-      v("bias", p.bias, "a correction bias that chooses but does not weigh");
+      v("bias", p.bias, "adds a correction bias when experts are chosen, but not to their weights");
       v("groups", p.groups, "groups of neighbouring experts");
-      v("topk_groups", p.topk_groups, "groups that stay");
+      v("topk_groups", p.topk_groups, "groups whose experts may be chosen");
       v("scale", p.scale, "routed scaling factor");
-      v("scale_here", p.scale_here, "multiplies the weights by scale (else combine does)");
+      v("scale_here", p.scale_here, "multiplies the weights by scale (otherwise combine does)");
       v("shared_slots", p.shared_slots, "slots for fused shared experts");
-      v("scope", p.scope, "which experts are ours");
+      v("scope", p.scope, "the experts whose weights this rank has");
       v("expert_begin", p.expert_begin, "scope=range: first expert of this rank");
       v("expert_count", p.expert_count, "scope=range: experts of this rank");
       v("vocab", p.vocab, "method=hash: rows of hash_table");
-      v("padded", p.padded, "tokens_valid[0] says how many rows are real");
+      v("padded", p.padded, "only the first tokens_valid[0] rows are valid");
       v("capture", p.capture, "writes the chosen experts to captured");
     }
   };

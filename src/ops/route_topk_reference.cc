@@ -182,7 +182,7 @@ std::vector<Inexact> weigh(const Problem& p, const Args& a, int64_t t, const std
   for (Inexact& w : out) {
     if (!p.scale_here) continue;
     w.value *= p.scale;
-    // The scale is rounded to f32, followed by one product.
+    // The scale is rounded to f32, and the product is rounded once.
     w.error = std::isinf(w.value) ? 0 : w.error * p.scale + 3 * kF32Eps * std::abs(w.value) + kFlush;
   }
   return out;

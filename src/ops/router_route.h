@@ -7,11 +7,11 @@ namespace sluice {
 // RouterGemm followed by RouteTopk, fused: from a layer's input to experts and weights.
 //
 //   logits         = RouterGemm of x and w, with gate_bias as bias (ops/router_gemm.h)
-//   ids, weights,  = RouteTopk (ops/route_topk.h) of these logits as they are written, rounded to their type
+//   ids, weights,  = RouteTopk (ops/route_topk.h) of these logits after rounding to their type
 //   captured
 //
 // Shapes     x [tokens, hidden], w [experts, hidden], gate_bias [experts]; logits [tokens, experts] is an
-//            output here and always written; rows of x and logits may be strided. The other shapes and all bounds
+//            output here and is always written; rows of x and logits may be strided. The other shapes and all bounds
 //            are as in the two contracts.
 // Types      x bf16 or f32; w and gate_bias both bf16 or both f32; logits bf16 or f32.
 // Bytes      reads x, w, gate_bias once; writes logits, ids, weights once.
@@ -33,9 +33,9 @@ struct RouterRoute {
     template <class V, class P>
     static void fields(V& v, P& p) {
       RouteTopk::Problem::fields(v, p.route);
-      v("hidden", p.hidden, "length of the gate's sums");
+      v("hidden", p.hidden, "length of the router's sums");
       v("x", p.x, "type of the activations");
-      v("w", p.w, "type of the gate's weights and its bias");
+      v("w", p.w, "type of the router's weights and bias");
       v("gate_bias", p.gate_bias, "adds gate_bias[experts] to the logits");
     }
   };

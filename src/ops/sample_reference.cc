@@ -23,7 +23,7 @@ struct DrawRow {
   double u = 0;
 };
 
-// How many tokens may be kept: the fewest, the exact number, and the most.
+// The number of tokens that may be kept: the least, the exact and the largest number.
 struct Kept {
   int64_t fewest, exact, most;
 };
@@ -58,7 +58,7 @@ std::vector<int64_t> drawn(const DrawRow& row, std::vector<double> p) {
   std::vector<double> running(p.size());
   std::partial_sum(p.begin(), p.end(), running.begin());
   const Kept kept = kept_of(row, p, running);
-  // The first of the first `count` tokens whose running sum exceeds `at` and whose probability is not zero.
+  // Among the first `count` tokens, the first one whose running sum exceeds `at` and whose probability is not zero.
   const auto first_beyond = [&](double at, int64_t count) {
     const auto i = std::upper_bound(running.begin(), running.begin() + count, at) - running.begin();
     int64_t token = std::min<int64_t>(i, count - 1);

@@ -29,7 +29,7 @@ namespace score {
 constexpr float kExpLimit = 87.3f;
 constexpr float kLog2E = 1.44269502f;
 constexpr float kRound = 12582912.f;  // 1.5 * 2^23: x + kRound holds x rounded to an integer in its low bits
-constexpr float kLn2High = .693359375f;  // ten bits: its products with the integers that occur here are exact
+constexpr float kLn2High = .693359375f;  // ten bits: its products with the integers used here are exact
 constexpr float kLn2Low = -2.12194440e-4f;
 // (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, interpolated at Chebyshev nodes; the relative error of exp(r) is 8e-9.
 constexpr float kExp[] = {.5f, .166665778f, .0416665561f, .00836317241f, .00139261759f};
@@ -58,7 +58,7 @@ __device__ inline float if_below(float x, float limit, float yes, float no) {
       : "f"(x), "f"(limit), "f"(yes), "f"(no));
   return out;
 }
-// Rounded as IEEE requires wherever this file calls them, but without the branch of __frcp_rn and similar
+// Rounded as IEEE requires for all inputs in this file, but without the branch of __frcp_rn and similar
 // intrinsics for subnormals and numbers near the limits, which do not occur here or do not reach the result.
 __device__ inline float near_reciprocal(float a) {
   float r;

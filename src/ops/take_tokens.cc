@@ -20,7 +20,7 @@ Expectations reference(const TakeTokens::Problem& p, const TakeTokens::Args& a) 
   };
   for (int64_t t = 0; t < p.tokens; ++t) {
     const int64_t id = a.ids.as<int32_t>()[t], row = -1 - id;
-    const int64_t token = id >= 0 ? id : row < p.rows ? mapped(a.drawn.as<int32_t>()[row]) : -1;
+    const int64_t token = id >= 0 ? id : row < p.rows ? mapped(a.sampled.as<int32_t>()[row]) : -1;
     y.value.push_back(static_cast<double>(token));
   }
   return {y};

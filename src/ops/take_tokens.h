@@ -6,14 +6,14 @@ namespace sluice {
 // Combines tokens sampled by the previous step with tokens known to the host, so that a step can be enqueued before the host has read the
 // previous step's samples.
 //
-//   y[t] = ids[t]              ids[t] >= 0
-//           drawn[-1 - ids[t]]  ids[t] < 0, if that row exists
-//           -1                  otherwise: no token (ops/embedding.h gives zeros)
+//   y[t] = ids[t]                 ids[t] >= 0
+//          sampled[-1 - ids[t]]   ids[t] < 0, if that row exists
+//          -1                     otherwise: no token (ops/embedding.h gives zeros)
 //
-// With map > 0 the sampled tokens belong to a draft head with a vocabulary of its own: token_of[drawn[..]] takes the place of drawn[..],
-// and -1 that of a token outside the map.
+// With map > 0 the sampled tokens belong to a draft head with its own vocabulary: token_of[sampled[..]] replaces sampled[..],
+// and -1 replaces a token outside the map.
 //
-// Shapes     ids, y i32[tokens]; drawn i32[rows]; token_of i32[map]. tokens >= 0; rows from 1 and map from 0 to 2^31 - 1.
+// Shapes     ids, y i32[tokens]; sampled i32[rows]; token_of i32[map]. tokens >= 0; rows from 1 and map from 0 to 2^31 - 1.
 // Bytes      reads ids and at most as many sampled tokens, writes y.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.
@@ -21,7 +21,7 @@ namespace sluice {
 struct TakeTokens {
   static constexpr std::string_view kName = "take_tokens";
   static constexpr std::string_view kSummary =
-      "inserts tokens that the previous step sampled among the known tokens";
+      "combines known tokens with tokens that the previous step sampled";
   struct Problem {
     int64_t tokens = 1, rows = 256, map = 0;
     bool operator==(const Problem&) const = default;
@@ -29,16 +29,17 @@ struct TakeTokens {
     static void fields(V& v, P& p) {
       v("tokens", p.tokens, "ids of this step");
       v("rows", p.rows, "tokens that the previous step may have sampled");
-      v("map", p.map, "tokens of the draft head's vocabulary; 0: sampled tokens are the model's");
+      v("map", p.map,
+        "tokens of the draft head's vocabulary; 0: sampled tokens are in the model's vocabulary");
     }
   };
   struct Args {
-    Tensor ids, drawn, token_of, y;
+    Tensor ids, sampled, token_of, y;
   };
   template <class V>
   static void slots(const Problem& p, V v) {
     v(slot("ids", Role::kIn, DType::kI32, {p.tokens}), &Args::ids);
-    v(slot("drawn", Role::kIn, DType::kI32, {p.rows}), &Args::drawn);
+    v(slot("sampled", Role::kIn, DType::kI32, {p.rows}), &Args::sampled);
     v(slot("token_of", Role::kIn, DType::kI32, {p.map}, p.map > 0), &Args::token_of);
     v(slot("y", Role::kOut, DType::kI32, {p.tokens}), &Args::y);
   }

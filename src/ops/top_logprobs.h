@@ -3,7 +3,7 @@
 
 namespace sluice {
 
-// Log probabilities of some rows of logits: of each row's given token, and of the likeliest tokens.
+// Log probabilities of some rows of logits: of each row's given token, and of the most likely tokens.
 //
 //   For q in [0, rows), with x = logits[row[q]], t = token[row[q]] and ln p = x - ln(sum over i of e^x[i]):
 //   logprob[q]          ln p[t]
@@ -27,16 +27,16 @@ namespace sluice {
 struct TopLogprobs {
   static constexpr std::string_view kName = "top_logprobs";
   static constexpr std::string_view kSummary =
-      "log probabilities of given tokens and of the likeliest tokens";
+      "log probabilities of given tokens and of the most likely tokens";
   struct Problem {
     int64_t rows = 1, logit_rows = 1, vocab = 201088, top = 20;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
-      v("rows", p.rows, "rows that are asked for");
+      v("rows", p.rows, "rows to score");
       v("logit_rows", p.logit_rows, "rows of logits");
       v("vocab", p.vocab, "columns of logits");
-      v("top", p.top, "likeliest tokens of each row");
+      v("top", p.top, "most likely tokens to return for each row");
     }
   };
   struct Args {

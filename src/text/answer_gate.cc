@@ -9,7 +9,7 @@ namespace sluice {
 
 Result<AnswerGate> AnswerGate::from(const Harmony& harmony, const AnswerEnds& ends) {
   if (!ends.final_message && ends.functions.empty())
-    return invalid("answer: wanted a final message or a call to be allowed, found neither");
+    return invalid("answer: neither a final message nor a call is allowed; allow one of them");
   std::vector<Header> headers;
   // Names of functions contain no special tokens.
   const auto add = [&](const std::string& text, Place leads_to, size_t function = 0) {

@@ -1,4 +1,4 @@
-// Guides an answer in harmony to the message with a required structure: the final message, or a function call.
+// Restricts the tokens of a harmony answer until the message with the required structure: the final message, or a function call.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,8 +15,8 @@ namespace sluice {
 class AnswerGate {
  public:
   enum class Place : uint8_t {
-    kHeader,    // next() lists the tokens that may come
-    kAnalysis,  // text or <|end|> may come
+    kHeader,    // next() lists the allowed tokens
+    kAnalysis,  // text and <|end|> are allowed
     kFinal,     // in the content of the final message
     kCall,      // in the arguments of a call
   };
@@ -26,7 +26,7 @@ class AnswerGate {
   Place place() const { return place_; }
   size_t function() const { return function_; }  // the function of kCall
   std::vector<int32_t> next() const;
-  void accept(int32_t id);  // a forbidden token leads to the last remaining place
+  void accept(int32_t id);  // a forbidden token selects the last header that was still possible
 
  private:
   struct Header {

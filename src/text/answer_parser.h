@@ -31,9 +31,9 @@ struct ParsedMessage {
 
 struct ParsedAnswer {
   std::vector<ParsedMessage> messages;
-  // The last events: held-back text, and the end of an unfinished message.
+  // Held-back text, and the end of an unfinished message.
   std::vector<AnswerEvent> events;
-  std::string recovered;  // format errors between the messages
+  std::string recovered;  // describes format errors between the messages
 };
 
 // Parses the tokens after a prompt and recovers from all violations of the format. No plain text is lost: it goes into a field of a

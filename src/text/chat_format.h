@@ -63,8 +63,8 @@ class ChatFormat {
   // Whether the token belongs to the format and never to content.
   virtual bool is_frame(int32_t id) const { return tokenizer().is_special(id); }
 
-  virtual std::vector<int32_t> stop_tokens() const = 0;  // end an answer, in addition to the model's own
-  // Ends a complete text; none: the model has no special token for that, so no grammar can end.
+  virtual std::vector<int32_t> stop_tokens() const = 0;  // they end an answer, in addition to the model's own
+  // The token that ends a complete text; none: the model has no special token for it, so a grammar cannot end.
   virtual std::optional<int32_t> end_token() const = 0;
 };
 using ChatFormatPointer = std::shared_ptr<const ChatFormat>;
@@ -74,7 +74,7 @@ struct ChatFiles {
   Tokenizer tokenizer;
   std::optional<std::string> chat_template = {};  // Jinja
   std::vector<int32_t> stop_tokens = {};          // the model's own
-  const char* option = "chat_format";             // how users name the choice of a format; for messages
+  const char* option = "chat_format";  // the option that chooses a format, as users know it; for messages
 };
 
 // What vLLM and SGLang call the parsers of a format, separated by blanks.
@@ -89,11 +89,11 @@ struct ChatFormatEntry {
   ParserNames parsers = {};
 };
 
-// In the order in which they are tried.
+// In the order in which "auto" tries them.
 std::vector<std::string> chat_format_names();
-ParserNames parser_names(std::string_view format);  // of an unknown format: none
-// `name`: one of these, or "auto" for the first format that fits. If none fits, the result is not usable(). kInvalidArgument: an unknown
-// name. kUnsupported: the tokenizer lacks tokens of the format.
+ParserNames parser_names(std::string_view format);  // all empty for an unknown format
+// `name`: the name of an entry, or "auto" for the first format that fits. If none fits, the result is not usable(). kInvalidArgument: an
+// unknown name. kUnsupported: the tokenizer lacks tokens of the format.
 Result<ChatFormatPointer> open_chat_format(const std::string& name, const ChatFiles& files);
 
 }  // namespace sluice

@@ -47,9 +47,10 @@ class NoChat final : public ChatFormat {
 };
 
 ChatFormatPointer no_chat(const ChatFiles& files) {
-  const Status why = unsupported("chat template: wanted the template of a known format (" + all_names() +
-                                 "), found " + (files.chat_template ? "another" : "none") + "; use " +
-                                 files.option + " if the model was trained on one of these formats");
+  const Status why =
+      unsupported("chat template: wanted the template of a known format (" + all_names() + "), found " +
+                  (files.chat_template ? "another template" : "none") + "; use " + files.option +
+                  " if the model was trained on one of these formats");
   const auto is_special = [&](int32_t id) { return files.tokenizer.is_special(id); };
   const auto end = std::find_if(files.stop_tokens.begin(), files.stop_tokens.end(), is_special);
   return std::make_shared<const NoChat>(

@@ -1,4 +1,4 @@
-// Guides an answer to the part with a required structure: its text, or the arguments of a call.
+// Restricts the tokens of an answer until the part with a required structure: its text, or the arguments of a call.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,8 +11,8 @@ namespace sluice {
 struct AnswerEnds {
   bool final_message = true;
   std::vector<std::string> functions = {};  // the functions that may be called
-  // For gates only, which need to know the parts with a required structure:
-  // By function: the arguments are unconstrained. Empty: all arguments are constrained.
+  // For gates only, which need to know the parts with a required structure.
+  // For each function: whether its arguments are unconstrained. Empty: all arguments are constrained.
   std::vector<bool> free_arguments = {};
   bool held_text = false;  // the final message has a required structure
   bool many_calls = true;  // several calls in a row, if the format supports them
@@ -24,16 +24,16 @@ struct AnswerEnds {
 class ChatGate {
  public:
   enum class Content : uint8_t {
-    kNone,       // no content: only the frame
+    kNone,       // no content: only frame tokens
     kFree,       // any text
     kText,       // in the final message
     kArguments,  // in the arguments of a call
   };
   struct Step {
     Content content = Content::kNone;
-    size_t function = 0;              // of kArguments
-    std::vector<int32_t> frame = {};  // frame tokens that may always come
-    std::vector<int32_t> ends = {};   // tokens that may come once the content is complete
+    size_t function = 0;              // index of the function; set for kArguments
+    std::vector<int32_t> frame = {};  // frame tokens that are always allowed
+    std::vector<int32_t> ends = {};   // tokens that are allowed once the content is complete
   };
 
   virtual ~ChatGate() = default;

@@ -14,12 +14,12 @@ std::optional<ChatRole> parse_role(std::string_view word);
 enum class ReasoningEffort : uint8_t { kLow, kMedium, kHigh };
 std::string_view text(ReasoningEffort effort);  // "low", ...
 
-// Each part of a turn is a message: the assistant's reasoning, text and calls, and results of tools. The fields are those of harmony, the
+// Each part of a turn is a message: the assistant's reasoning, text and calls, and results of tools. The fields are the fields of harmony, the
 // richest format; other formats write the fields that they support.
 struct Message {
   ChatRole role = ChatRole::kUser;
-  std::string name = {};     // of a tool ("functions.weather"); replaces the role in the header
-  std::string channel = {};  // of the assistant: "analysis", "commentary" or "final"
+  std::string name = {};     // name of a tool ("functions.weather"); replaces the role in the header
+  std::string channel = {};  // channel of the assistant's message: "analysis", "commentary" or "final"
   // The receiver of a call ("functions.weather") or of a tool's result ("assistant").
   std::string recipient = {};
   std::string content_type = {};  // type of the content, for example "json"
@@ -62,7 +62,8 @@ struct Conversation {
 
 // Functions that make the parts of a conversation.
 Message user_message(std::string content);
-Message instruction_message(std::string content);  // of the system or a developer, within a conversation
+Message instruction_message(
+    std::string content);  // written by the system or a developer, within a conversation
 Message reasoning_message(std::string content);
 enum class Said : uint8_t { kFinal, kBeforeCall };
 Message text_message(std::string content, Said said);
@@ -84,9 +85,9 @@ bool is_function_name(const std::string& name);  // 1 to kFunctionNameMax letter
 struct FunctionTool {
   std::string name;  // is_function_name()
   std::string description = {};
-  // A JSON schema with its members in the order to show. Empty: no parameters.
+  // A JSON schema whose members keep their order. Empty: no parameters.
   std::string parameters = {};
-  // The schema for generated arguments: that of the parameters, restricted to objects. Empty: any object.
+  // The schema for generated arguments: the schema of the parameters, restricted to objects. Empty: any object.
   std::string arguments = {};
   bool strict = false;  // arguments must match the schema
 };

@@ -18,7 +18,7 @@ struct Turn {
   std::string reasoning, text;
   std::vector<const Message*> calls;  // they point into the conversation
   enum class Part : uint8_t { kNone, kReasoning, kText, kFinalText, kCalls };
-  Part last = Part::kNone;  // of the assistant's turn
+  Part last = Part::kNone;  // the last part of the assistant's turn
 };
 
 // Successive messages of the assistant share a turn: reasoning, text, calls. Final text ends the turn; text before a call is marked as

@@ -121,7 +121,7 @@ constexpr std::string_view kTemplateStrings[] = {
     "<args-json-object>}\n</tool_call><|im_end|>\n",
 };
 
-// How the template's model reasons; none: the template belongs to another format.
+// How the model of this template reasons; none: the template belongs to another format.
 std::optional<ChatMlThinking> thinking_of(const ChatFiles& files) {
   const auto words = template_words(files.chat_template.value_or(""));
   if (!words || words->has_text) return {};
@@ -139,7 +139,7 @@ std::optional<ChatMlThinking> thinking_of(const ChatFiles& files) {
   if (!thinks)
     return has_next && !words->has_name("reasoning_content") ? std::optional(ChatMlThinking::kNever)
                                                              : std::nullopt;
-  // The rule for showing reasoning again is code of the template and not one of its strings.
+  // The rule that shows earlier reasoning is code of the template, not one of its strings.
   if (!words->has_name("last_query_index") || !words->has_name("multi_step_tool") ||
       !words->has_name("reasoning_content"))
     return {};

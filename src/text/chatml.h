@@ -1,9 +1,9 @@
-// ChatML with reasoning in <think> and calls as Hermes has them: the chat format of Qwen3.
+// ChatML with reasoning in <think> and calls in Hermes's form: the chat format of Qwen3.
 //
 //   turn        <|im_start|>ROLE\nCONTENT<|im_end|>\n
 //   assistant   [<think>\nREASONING\n</think>\n\n]TEXT, then calls
 //   call        <tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>
-//   results     a turn of the user: <tool_response>\nRESULT\n</tool_response>, one after the other
+//   results     a turn of the user: <tool_response>\nRESULT\n</tool_response>, in sequence
 //
 // Source: the chat templates of Qwen/Qwen3-30B-A3B, -Instruct-2507 and -Thinking-2507.
 #pragma once

@@ -11,7 +11,7 @@ namespace sluice {
 
 // Line breaks before a call belong to the frame. Errors are handled as PartParser does, and as follows:
 //   - <tool_call> inside reasoning: part of the reasoning, which may discuss calls.
-//   - a call that is no JSON object with a name: text.
+//   - a call that is not a JSON object with a name: becomes text.
 //   - other members of a call, or text after its object: a note.
 //   - a special token without a meaning at its place: a note, and otherwise ignored.
 class ChatMlParser final : public PartParser {

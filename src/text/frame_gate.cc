@@ -7,7 +7,7 @@ namespace sluice {
 
 Result<std::unique_ptr<ChatGate>> FrameGate::make(AnswerFrame frame, const AnswerEnds& ends, Begin begin) {
   if (!ends.final_message && ends.functions.empty())
-    return invalid("answer: wanted text or a call to be allowed, found neither");
+    return invalid("answer: neither text nor a call is allowed; allow one of them");
   FrameGate gate(std::make_shared<const Shared>(Shared{.frame = std::move(frame), .ends = ends}));
   gate.may_think_ = begin == Begin::kEither && !ends.begun;
   if (ends.begun) gate.heads_ = {0};
@@ -99,7 +99,7 @@ void FrameGate::accept(int32_t id) {
       return follow(*to_call_, place_, Place::kCallHead);
     case Place::kCallHead:
       std::erase_if(heads_, [&](size_t i) { return f.call_heads[i][at_] != id; });
-      if (heads_.empty()) return go_to(Place::kDone);  // a token that may not come
+      if (heads_.empty()) return go_to(Place::kDone);  // a forbidden token
       if (++at_ == f.call_heads[heads_.front()].size()) return go_to(Place::kArguments);
       step_ = {.frame = heads_next()};
       return;

@@ -1,4 +1,4 @@
-// Guides an answer to the part with a required structure, in formats whose answers are reasoning, then text, then calls.
+// Restricts the tokens of an answer until the part with a required structure, in formats whose answers are reasoning, then text, then calls.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,19 +15,20 @@ struct AnswerFrame {
   int32_t end = 0;                   // ends the answer
   int32_t think = 0, end_think = 0;  // only in formats that reason
   int32_t end_call = 0;              // ends a call whose arguments are unconstrained
-  Tokens behind_reasoning = {};      // between end_think and the text; may be empty
+  Tokens behind_reasoning = {};      // from end_think to the text; may be empty
   Tokens first_call = {};            // from the text to the first call
-  Tokens next_call = {};             // from a call to the next one; begins with another token than `finish`
-  std::vector<Tokens> call_heads = {};  // by function: up to the arguments; none begins with another one
-  Tokens call_end = {};                 // from the end of the arguments to the end of the call
-  Tokens finish = {};                   // from the last call to the end of the answer
+  Tokens next_call = {};  // from a call to the next one; begins with a different token than `finish`
+  std::vector<Tokens> call_heads =
+      {};                // for each function: the tokens up to its arguments; none is a prefix of another
+  Tokens call_end = {};  // from the end of the arguments to the end of the call
+  Tokens finish = {};    // from the last call to the end of the answer
 };
 
 // Optional reasoning, then text, then calls, as far as AnswerEnds allows them.
 class FrameGate final : public ChatGate {
  public:
   enum class Begin : uint8_t {
-    kReasoning,  // the prompt opened it
+    kReasoning,  // the prompt opened the reasoning
     kEither,
     kAnswer,
   };

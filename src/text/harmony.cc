@@ -30,7 +30,7 @@ Status check_field(std::string_view name, std::string_view value) {
                      shortened(valid_utf8(value)) + "'");
   // This prefix would turn another field into a recipient.
   if (value.starts_with("to="))
-    return invalid(std::string(name) + ": wanted it without 'to=', found '" + shortened(valid_utf8(value)) +
+    return invalid(std::string(name) + ": must not begin with 'to=', found '" + shortened(valid_utf8(value)) +
                    "'");
   if (valid_utf8(value) != value)
     return invalid(std::string(name) + ": wanted UTF-8, found '" + shortened(valid_utf8(value)) + "'");

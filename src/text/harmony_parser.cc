@@ -192,7 +192,7 @@ void HarmonyParser::drop_cut_word() {
   const std::string_view before = trimmed(std::string_view(part).substr(0, at));
   const auto begins = [&](std::string_view whole) { return whole.starts_with(word); };
   bool cut = false;
-  bool recipient = false;  // a recipient may stand here
+  bool recipient = false;  // a recipient is allowed here
   if (phase_ == Phase::kAuthor) {
     cut = before.empty() && !parts_.implied && begins("assistant");
     recipient = parts_.implied ? before.empty() : parse_role(before).has_value();
@@ -231,7 +231,7 @@ void HarmonyParser::read_author(Header how, std::string* stray) {
     std::string_view behind = after;
     take_recipient(&behind);
     if (!is_blank(behind)) {
-      current_.message.recipient.clear();  // it was a word of a sentence
+      current_.message.recipient.clear();  // the recipient was a word of a sentence
     } else {
       current_.message.role = ChatRole::kTool;
       current_.message.name = valid_utf8(word);

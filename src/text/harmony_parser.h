@@ -16,7 +16,7 @@ using ParsedHarmony = ParsedAnswer;
 // Errors are handled as follows:
 //   - no <|message|>: the recognized part of the header is the header, and the rest is content. The same holds for a header
 //     longer than kHeaderBytesMax, so that text is not held back forever.
-//   - the tokens end in a header: as without <|message|>. But a last word that may begin a word of a header becomes a note.
+//   - the tokens end in a header: as without <|message|>, but a last word that may begin a header word becomes a note.
 //   - <|start|> or <|channel|> in content: the message ends. <|channel|> also begins a message of the assistant.
 //   - no <|start|>: text, <|channel|> or <|message|> between messages begin a message of the assistant.
 //   - a header followed by <|start|>, without text: dropped, with a note.
@@ -71,7 +71,7 @@ class HarmonyParser final : public AnswerParser {
   void take_recipient(std::string_view* rest);
   void end_message(HarmonyEnd end);
   void add_content(const std::string& text);
-  void note(std::string_view what);                              // not if the last note says the same
+  void note(std::string_view what);                              // unless the last note says the same
   void note_text(std::string_view what, std::string_view text);  // always, because `text` must not be lost
   void add_note(std::string_view what);
 

@@ -9,7 +9,7 @@
 namespace sluice {
 
 // A TypeScript namespace under "# Tools" of the developer message. Parts of a schema that TypeScript's types cannot express are omitted.
-// kInvalidArgument names the function: its name does not fit in a header, or its parameters are no JSON object.
+// kInvalidArgument names the function: its name does not fit in a header, or its parameters are not a JSON object.
 // Source: openai/harmony, docs/format.md and src/encoding.rs.
 Result<std::string> functions_section(const std::vector<FunctionTool>& functions);
 

@@ -74,7 +74,7 @@ void HermesCall::take(char c) {
 
 void HermesCall::take_value(char c) {
   const bool bare = depth_ == 0 && !in_string_;
-  // After a number or a literal.
+  // The value is a number or a literal, and this character ends it.
   if (bare && !value_.empty() && (c == ',' || c == '}' || is_json_blank(c))) {
     end_value();
     return take(c);

@@ -19,7 +19,7 @@ class HermesCall {
   const std::optional<std::string>& name() const { return name_; }
   bool complete() const { return place_ == Place::kDone; }  // the object is closed
   const std::string& all() const { return all_; }           // the text so far
-  // Other members, and text that follows the object or is no JSON.
+  // Other members, and text that follows the object or is not JSON.
   const std::string& stray() const { return stray_; }
 
  private:
@@ -48,7 +48,7 @@ class HermesCall {
   std::string all_, stray_;
   std::string key_, value_;  // a key with its quotation marks; a value that is not streamed
   std::string arguments_;    // text not returned yet
-  int64_t depth_ = 0;        // of brackets inside the value
+  int64_t depth_ = 0;        // depth of brackets inside the value
   bool in_string_ = false, escaped_ = false, streams_ = false;
 };
 

@@ -51,7 +51,7 @@ void PartParser::on_call() {
     held_.clear();
   }
   end_part(MessageEnd::kEnd);
-  // Only now the text is known not to be the last part of the answer.
+  // Only here is it known that the text is not the last part of the answer.
   if (behind_text) done_.messages.back().message.channel = text_message({}, Said::kBeforeCall).channel;
   phase_ = Phase::kCall;
   open_call();
@@ -72,7 +72,7 @@ void PartParser::take(const std::string& text) {
   held_ += text;
   const bool drops = phase_ == Phase::kReasoning || behind_reasoning_;
   if (drops) held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
-  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // so was the text held before
+  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // the held text is blank, too
   if (held_.empty() || (is_blank && phase_ == Phase::kBefore)) return;
   if (behind_call_) {
     note("text after a call");

@@ -1,4 +1,4 @@
-// Splits an answer into reasoning, text and calls, as they come: what the parsers of formats with <think> share.
+// Splits an answer into reasoning, text and calls while it arrives. Shared by the parsers of formats with <think>.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,8 +14,8 @@ namespace sluice {
 // Line breaks around reasoning belong to the frame. Errors are handled as follows:
 //   - no </think>: everything is reasoning. </think> without <think>: a note.
 //   - text after a call: a note.
-//   - a call that does not end: it ends at the next call, or with the answer; and a note.
-// A derived class tells which token means what, and reads the calls.
+//   - a call that does not end: it ends at the next call or with the answer, with a note.
+// A derived class interprets the tokens and parses the calls.
 class PartParser : public AnswerParser {
  public:
   enum class Begin : uint8_t {
@@ -32,7 +32,7 @@ class PartParser : public AnswerParser {
     kText,       // text has come
     kCall,
   };
-  // Whose the line breaks between a text and a call are.
+  // Which part owns the line breaks between a text and a call.
   enum class LinesBeforeCall : uint8_t { kOfFrame, kOfText };
   // `end_call`: the text of the token that ends a call, for notes.
   PartParser(Begin begin, Calls calls, LinesBeforeCall lines, std::string_view end_call);
@@ -41,7 +41,7 @@ class PartParser : public AnswerParser {
   Calls calls() const { return calls_; }
   const std::optional<ParsedMessage>& current() const { return current_; }
 
-  // What a token means. on_think() must not come inside reasoning, and no function but the last three inside a call.
+  // What a token means. on_think() must not be called inside reasoning. Inside a call, only the last three functions may be called.
   void on_think();
   void on_end_think();
   void on_call();
@@ -51,12 +51,12 @@ class PartParser : public AnswerParser {
   void note(std::string_view what);
   std::vector<AnswerEvent> take_events();
 
-  // The current call. The first two are called in turn, close_call() at the end, also if the call was cut off.
+  // The current call: open_call(), take_call() for each text, then close_call(), also if the call was cut off.
   virtual void open_call() = 0;
   virtual void take_call(const std::string& text) = 0;
   virtual void close_call(MessageEnd end) = 0;
 
-  // The current message. close() does nothing without one; add() does nothing without text.
+  // The current message. close() does nothing without a message; add() does nothing without text.
   void open(Message message);
   void add(const std::string& text);
   void close(MessageEnd end);

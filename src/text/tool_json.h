@@ -1,4 +1,4 @@
-// Functions as chat templates get them.
+// Functions in the form that chat templates expect.
 #pragma once
 #include "base/json.h"
 #include "base/status.h"

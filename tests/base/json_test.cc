@@ -17,11 +17,11 @@ TEST(Json, RefusesTextThatIsNotJson) {
   EXPECT_EQ(error_of("{\"a\": \"\xff\"}"),
             "a.json: wanted JSON, found an error at byte 8 of 10, where it is not UTF-8");
   EXPECT_EQ(error_of("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
-            "a.json: wanted JSON, found a pointer of git-lfs (`git lfs pull` fetches the file)");
-  EXPECT_EQ(error_of("\n<!DOCTYPE html><html></html>"), "a.json: wanted JSON, found a page of HTML or XML");
+            "a.json: wanted JSON, found a git-lfs pointer (`git lfs pull` fetches the file)");
+  EXPECT_EQ(error_of("\n<!DOCTYPE html><html></html>"), "a.json: wanted JSON, found an HTML or XML page");
   EXPECT_EQ(error_of(""), "a.json: wanted JSON, found an empty text");
-  EXPECT_EQ(error_of("{"), "a.json: wanted JSON, found that it ends too early, after 1 byte");
-  EXPECT_EQ(error_of("[1, \"a"), "a.json: wanted JSON, found that it ends too early, after 6 bytes");
+  EXPECT_EQ(error_of("{"), "a.json: wanted JSON, found text that ends too early, after 1 byte");
+  EXPECT_EQ(error_of("[1, \"a"), "a.json: wanted JSON, found text that ends too early, after 6 bytes");
   EXPECT_NE(error_of("\"\xff\"").find("byte 2"), std::string::npos);
   EXPECT_NE(error_of("[1e999]").find("no double"), std::string::npos);
   EXPECT_NE(error_of("{\"a\": 1, \"b\": {\"a\": 2}, \"a\": 3}").find("\"a\" twice"), std::string::npos);

@@ -133,7 +133,7 @@ TEST_F(CapiErrors, StructsOfOtherVersions) {
   sluice_close(device);
   device = nullptr;
   options.later = 1;
-  expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "a later one at byte");
+  expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "a later version at byte");
   for (const size_t size : {size_t{0}, sizeof options.known - 1, SIZE_MAX}) {
     options.known.size = size;
     expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "options.size: wanted");
@@ -185,7 +185,7 @@ TEST_F(CapiErrors, BuffersThatAreTooShort) {
   char small[10];
   std::memset(small, 'x', sizeof small);
   sluice_text out{small, sizeof small, 0};
-  expect(sluice_explain(&q, &out, error_), SLUICE_INVALID_ARGUMENT, "found one of 10");
+  expect(sluice_explain(&q, &out, error_), SLUICE_INVALID_ARGUMENT, "found a buffer of 10");
   EXPECT_EQ(small[9], '\0');
   EXPECT_EQ(std::string(small), "problem  ");
   EXPECT_GT(out.needed, sizeof small);
@@ -243,7 +243,7 @@ TEST_F(CapiErrors, NullPointersAreNamed) {
   expect(sluice_copy(device_.device, nullptr, &memory, 1, launch.stream, error_), bad, "to");
   expect(sluice_copy(device_.device, &memory, nullptr, 1, launch.stream, error_), bad, "from");
   expect(sluice_wait(device_.device, {SLUICE_CPU, nullptr}, error_), bad, "stream");
-  expect(sluice_wait(device_.device, {SLUICE_CUDA, &memory}, error_), bad, "stream: wanted one of cpu");
+  expect(sluice_wait(device_.device, {SLUICE_CUDA, &memory}, error_), bad, "stream: wanted a stream of cpu");
   expect(sluice_record(device_.device, launch.stream, nullptr, nullptr, &recording, error_), bad, "enqueue");
   expect(sluice_replay(device_.device, nullptr, launch.stream, error_), bad, "recording");
   expect(sluice_explain(nullptr, nullptr, error_), bad, "question");
@@ -278,7 +278,7 @@ TEST_F(CapiErrors, CallbacksThatReturnAnInvalidStatusFail) {
     expect(sluice_record(device_.device, device_.stream(), reinterpret_cast<sluice_enqueue>(enqueue), nullptr,
                          &recording, error_),
            SLUICE_INVALID_ARGUMENT,
-           "record: the callback returned " + std::to_string(number) + ", which is no sluice_status");
+           "record: the callback returned " + std::to_string(number) + ", which is not a sluice_status");
     EXPECT_EQ(recording, nullptr);
   }
 }

@@ -161,8 +161,8 @@ TEST_F(CapiLayerErrors, WeightsThatDoNotFit) {
   no_load(kBad, "weights.tensors", [](CallersTensors& t) { t.all.tensors = nullptr; });
   no_load(SLUICE_UNSUPPORTED, "found none among 0 tensors", [](CallersTensors& t) { t.all.count = 0; });
   no_load(kBad, "].name: wanted a name, found null", [](CallersTensors& t) { t.list[2].name = nullptr; });
-  no_load(kBad, "type: wanted a word, found null", [](CallersTensors& t) { t.list[2].type = nullptr; });
-  no_load(kBad, "router.weight: type: wanted one of safetensors",
+  no_load(kBad, "type: wanted a name, found null", [](CallersTensors& t) { t.list[2].type = nullptr; });
+  no_load(kBad, "router.weight: type: wanted a type of safetensors",
           [](CallersTensors& t) { t.at("router.weight").type = "bf16"; });
   no_load(kBad, "where: wanted a sluice_backend, found 5",
           [](CallersTensors& t) { t.at("router").where = 5; });
@@ -192,7 +192,7 @@ TEST_F(CapiLayerErrors, WeightsThatDoNotFit) {
   for (const char* dense : {"dense_mlp", "draft_layer", "draft_midlayer", "draft_model_midlayer"})
     no_load(kBad, "found '" + std::string(dense) + "'", [&](CallersTensors& t) { t.all.naming = dense; });
   no_load(SLUICE_CORRUPT, "wanted tensor 'model.layers.4.", [](CallersTensors& t) { t.all.layer = 4; });
-  no_load(kBad, "weights.layer: wanted -1 (the only one) or more, found -2",
+  no_load(kBad, "weights.layer: wanted -1 (the only layer) or more, found -2",
           [](CallersTensors& t) { t.all.layer = -2; });
   no_load(kBad, "weights.layer: wanted a number", [](CallersTensors& t) { t.all.naming = "deepseek_v4"; });
   // Tensors of two layers, and no layer number.
@@ -252,7 +252,7 @@ TEST_F(CapiLayerErrors, RunsThatDoNotFit) {
          [](CapiLayer& l, auto&) { l.args[1].tensor.where = SLUICE_CUDA; });
   no_run("workspace: wanted", [](auto&, sluice_launch& l) { l.workspace = nullptr; });
   no_run("workspace: wanted", [](auto&, sluice_launch& l) { --l.workspace_bytes; });
-  no_run("workspace: wanted memory aligned to 256 bytes, found a pointer 8 beyond that",
+  no_run("workspace: wanted memory aligned to 256 bytes, found a pointer 8 bytes past such an address",
          [](auto&, sluice_launch& l) { l.workspace = static_cast<char*>(l.workspace) + 8; });
   no_run("stream", [](auto&, sluice_launch& l) { l.stream.native = nullptr; });
   no_run("stream", [](auto&, sluice_launch& l) { l.stream.backend = SLUICE_CUDA; });

@@ -19,7 +19,7 @@ struct Suite<TakeTokens> {
   }
   static void fill(const TakeTokens::Problem& p, Fill fill, HostArgs<TakeTokens>& host, Random& random) {
     // With a map, some tokens have ids that the map does not contain.
-    set_each(host.args().drawn, [&](int64_t, int64_t) -> double {
+    set_each(host.args().sampled, [&](int64_t, int64_t) -> double {
       return static_cast<double>(p.map > 0 ? random.integer(-1, p.map) : random.integer(0, 200000));
     });
     if (p.map > 0)

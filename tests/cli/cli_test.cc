@@ -33,7 +33,7 @@ TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
   EXPECT_TRUE(contains(text,
                        "           -    cuda.router_gemm.splitk_sm90             refused\n"
                        "                needs hidden % 8 == 0 (16-byte chunks of a row); hidden=2884\n"
-                       "                needs tokens <= 512 (every tile loads its rows anew); tokens=600\n"))
+                       "                needs tokens <= 512 (every tile loads its rows again); tokens=600\n"))
       << text;
   EXPECT_TRUE(
       contains(text,
@@ -245,7 +245,7 @@ TEST(Cli, MoeNamesWhatIsWrong) {
   EXPECT_TRUE(contains(complaint({"moe", "--token", "4"}), "did you mean '--tokens'?"));
   const std::string tiny = "hidden=64 intermediate=64 experts=8 top_k=2";
   EXPECT_TRUE(contains(complaint({"moe", tiny + " expert=8"}), "did you mean 'experts'?"));
-  EXPECT_TRUE(contains(complaint({"moe", tiny + " hidden=64"}), "hidden: wanted it once, found it twice"));
+  EXPECT_TRUE(contains(complaint({"moe", tiny + " hidden=64"}), "hidden: given twice"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--device", "tpu"}), "--device"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--moe-backend", "dots"}), "did you mean 'dot'?"));
   const Outcome o = run_process({SLUICE_COMMAND, "moe", tiny, "--moe-backend-decode", "dot"});

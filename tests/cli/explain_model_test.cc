@@ -179,7 +179,7 @@ TEST(ExplainModel, DraftsThatCannotBeExplained) {
     return o.err;
   };
   const std::string ngram = R"({"method": "ngram"})";
-  EXPECT_NE(error({"--speculative-config", ngram}).find("wanted --model with it"), std::string::npos);
+  EXPECT_NE(error({"--speculative-config", ngram}).find("needs --model"), std::string::npos);
   EXPECT_NE(error({"--model", kModel, "--speculative-config", ngram, "--sweep", "tokens"}).find("no --sweep"),
             std::string::npos);
   EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "medusa"})"}).find("medusa"),
@@ -192,7 +192,7 @@ TEST(ExplainModel, DraftsThatCannotBeExplained) {
       error({"--model", "gpt-oss-20b", "--speculative-config",
              R"({"method": "ngram", "num_speculative_tokens": 3})"})
           .find("--speculative-config: wanted --model with a directory, found the MoE layer 'gpt-oss-20b' "
-                "alone, which makes no tokens"),
+                "alone, which generates no tokens"),
       std::string::npos);
 }
 

@@ -63,10 +63,10 @@ TEST(KvCacheDtype, BenchCountsItsBytes) {
 TEST(KvCacheDtype, RefusesWhatItCannotBe) {
   expect_refusal({"run", "-p", "x", "--kv-cache-dtype", "fp8_e5m2"}, {"'fp8_e4m3'"});
   expect_refusal({"run", "-q", "-p", "x", "--kv-cache-dtype", "bfloat16", "--dtype", "float32"},
-                 {"--kv-cache-dtype bfloat16: wanted --dtype bfloat16"});
+                 {"--kv-cache-dtype bfloat16: needs --dtype bfloat16"});
   expect_refusal({"explain", "--model", "gpt-oss-20b", "--kv-cache-dtype", "fp8"},
                  {"the MoE layer 'gpt-oss-20b' alone, which has no caches"});
-  expect_refusal({"explain", "--kv-cache-dtype", "fp8"}, {"--kv-cache-dtype: wanted --model with it"});
+  expect_refusal({"explain", "--kv-cache-dtype", "fp8"}, {"--kv-cache-dtype: needs --model"});
 }
 
 }  // namespace sluice::test

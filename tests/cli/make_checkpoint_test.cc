@@ -90,11 +90,11 @@ TEST(MakeCheckpointCommand, WritesOnlySomeTensors) {
   expect_refusal({"make-checkpoint", path.string(), "--only", "nobody"},
                  {"--only: wanted a part of a tensor's name"});
   expect_refusal({"make-checkpoint", path.string(), "--config-only", "--only", "gate"},
-                 {"--only: wanted no --config-only"});
+                 {"--only: cannot be combined with --config-only"});
   expect_refusal({"make-checkpoint", path.string(), "--config-only", "--seed", "5"},
                  {"--seed: wanted 0 with --config-only", "found 5"});
   expect_refusal({"make-checkpoint", path.string(), "--config-only", "--routing", "zipf"},
-                 {"--routing: wanted no --config-only with it"});
+                 {"--routing: cannot be combined with --config-only"});
   expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--routing", "zipf"},
                  {"--routing zipf: wanted a model whose routers have biases", "found --like kimi-k2"});
   expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--routing", "zipf"},

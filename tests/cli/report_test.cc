@@ -120,7 +120,7 @@ TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
   folder.write("router.csv", rows);
   folder.write("routing.csv",
                rows.substr(0, rows.find('\n') + 1) + "routing,router_gemm,1x1,1,x,1,2,1,3,1,1,\n");
-  expect_refusal(folder.path(), "routing.csv: wanted operations of no other file, found 'router_gemm'");
+  expect_refusal(folder.path(), "routing.csv: wanted operations that no other file has, found 'router_gemm'");
 }
 
 TEST(CliReport, WordsAndPlacesItCannotUseAreNamed) {

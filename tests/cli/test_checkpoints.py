@@ -162,7 +162,7 @@ class Weights(Checkpoints):
         directory = variants.save(self.path(), {**TENSORS, "model.rotary_emb.inv_freq": ("F32", [16], bytes(64))})
         done = self.run_command("run", directory, "-p", QUESTION, "--temperature", "0")
         self.assertEqual(done.stdout, ANSWER + "\n")
-        self.assertIn("tensors that the model has no place for, not used: 1 (model.rotary_emb.inv_freq)", done.stderr)
+        self.assertIn("tensors that the model does not use: 1 (model.rotary_emb.inv_freq)", done.stderr)
 
 
 class OneCheckpoint(Checkpoints):
@@ -201,7 +201,7 @@ class Config(Checkpoints):
         self.same(config=setting(rope_parameters={"rope_type": "default"}))  # overrides rope_scaling
 
     def test_rope_parameters_that_are_not_known(self):
-        for nest, said in ((lambda r: {"full_attention": r, "sliding_attention": dict(r, factor=8)}, "rope_parameters.sliding_attention: wanted what full_attention has"),
+        for nest, said in ((lambda r: {"full_attention": r, "sliding_attention": dict(r, factor=8)}, "rope_parameters.sliding_attention: wanted the value of full_attention"),
                            (lambda r: {"full_attention": r}, "rope_parameters: wanted full_attention and sliding_attention, found no sliding_attention"),
                            (lambda r: {"full_attention": r, "sliding_attention": r, "linear_attention": r}, "rope_parameters.linear_attention"),
                            (lambda r: {"full_attention": [], "sliding_attention": r}, "rope_parameters.full_attention: wanted an object"),
@@ -229,9 +229,9 @@ class Config(Checkpoints):
 
     def test_what_stands_in_a_file_s_place(self):
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-        for file, text, wanted in (("model.safetensors", pointer, "wanted a safetensors file, found a pointer of git-lfs"),
-                                   ("tokenizer.json", pointer, "wanted JSON, found a pointer of git-lfs"),
-                                   ("config.json", "<!DOCTYPE html>\n<html></html>", "wanted JSON, found a page of HTML"),
+        for file, text, wanted in (("model.safetensors", pointer, "wanted a safetensors file, found a git-lfs pointer"),
+                                   ("tokenizer.json", pointer, "wanted JSON, found a git-lfs pointer"),
+                                   ("config.json", "<!DOCTYPE html>\n<html></html>", "wanted JSON, found an HTML or XML page"),
                                    ("model.safetensors", "PK\x03\x04" + "x" * 99, "found a zip archive, as torch.save() writes it"),
                                    ("model.safetensors", None, "exactly one *.safetensors, found none, but pytorch_model.bin")):
             directory = variants.save(self.path())
@@ -273,7 +273,7 @@ class Config(Checkpoints):
             self.assertEqual(self.reply(directory)["text"], "")  # without a value here, config.json's applies
         os.remove(os.path.join(directory, "generation_config.json"))
         self.assertEqual(self.reply(directory)["text"], "")
-        self.refused("generation_config.json: eos_token_id: wanted a token's id or at least one", generation_config=setting(eos_token_id=[]))
+        self.refused("generation_config.json: eos_token_id: wanted a token id or a non-empty array", generation_config=setting(eos_token_id=[]))
         self.refused("generation_config.json: eos_token_id[0]: wanted an integer", generation_config=setting(eos_token_id=[[1007]]))
         self.refused("generation_config.json: eos_token_id: wanted an integer", generation_config=setting(eos_token_id={"id": 1007}))
 
@@ -299,7 +299,7 @@ class Generation(Checkpoints):
 
     def test_keys_that_nobody_knows(self):
         for value in (3, [1], {"a": 1}, "x", True):
-            self.refused("generation_config.json: skip_words: wanted no such key, because Sluice does not know what it asks for",
+            self.refused("generation_config.json: skip_words: wanted no such key, because Sluice does not know its meaning",
                          generation_config=setting(skip_words=value))
         self.same(generation_config=setting(skip_words=None))
 
@@ -328,7 +328,7 @@ class Tokenizer(Checkpoints):
         cut = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
         pad = {"strategy": {"Fixed": 512}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 1004, "pad_type_id": 0, "pad_token": "<|endoftext|>"}
         self.same(tokenizer=setting(truncation=cut, padding=pad))
-        self.refused("tokenizer.json: truncation: wanted known keys only, found 'max_words'", tokenizer=setting(truncation=dict(cut, max_words=1)))
+        self.refused("tokenizer.json: truncation: unknown key 'max_words'", tokenizer=setting(truncation=dict(cut, max_words=1)))
         self.refused("tokenizer.json: padding: wanted an object", tokenizer=setting(padding=[pad]))
 
     def test_added_tokens(self):

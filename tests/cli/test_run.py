@@ -222,9 +222,9 @@ class OnATerminal(unittest.TestCase):
             t.ask("hat is 2 + 2?\x14W\r", "4")
             t.send("/exit\r")
             self.assertEqual(t.status(), 0)
-            for line, said in (('bind "^T ed-move-to-beg', "line 1: wanted every quote closed, found one that is open"),
-                               ('bind "^T" ed-command', "line 1: wanted another command, found ed-command, which Sluice does not support"),
-                               ("bend ^T", "line 1: wanted a command of libedit, found 'bend'")):
+            for line, said in (('bind "^T ed-move-to-beg', "line 1: unclosed quote"),
+                               ('bind "^T" ed-command', "line 1: the command ed-command is not supported"),
+                               ("bend ^T", "line 1: 'bend' is not a command of libedit")):
                 with open(os.path.join(home, ".editrc"), "w") as file:
                     file.write(line + "\n")
                 pid, fd = pty.fork()
@@ -276,7 +276,7 @@ class InScripts(unittest.TestCase):
         for path, why in (("/nonexistent/question", "No such file or directory"), ("/", "Is a directory")):
             wrong = run("-f", path)
             self.assertEqual(wrong.returncode, 2)
-            self.assertEqual(wrong.stderr, f"sluice: {path}: wanted a file with the prompt, found none that can be read ({why})\n")
+            self.assertEqual(wrong.stderr, f"sluice: {path}: cannot read the prompt: {why}\n")
 
     def test_a_full_context_ends_no_pipe(self):
         long = "What is 1? " * 60
@@ -423,9 +423,9 @@ class ToASchema(unittest.TestCase):
         self.assertEqual(answers[0], answers[2])
 
     def test_what_cannot_be_kept_is_refused(self):
-        for source, said in (("/nonexistent", "/nonexistent: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
-                             ("-", "-: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
-                             ("{", "JSON schema: wanted JSON, found that it ends too early, after 1 byte"),
+        for source, said in (("/nonexistent", "/nonexistent: cannot read a JSON schema: No such file or directory"),
+                             ("-", "-: cannot read a JSON schema: No such file or directory"),
+                             ("{", "JSON schema: wanted JSON, found text that ends too early, after 1 byte"),
                              ('{"not": {}}', "JSON schema: wanted one under which some value is valid, found one that nothing matches")):
             wrong = run("-p", "x", "--json-schema", source)
             self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", f"sluice: --json-schema: {said}\n"))

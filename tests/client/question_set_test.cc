@@ -216,7 +216,7 @@ TEST(ServerEval, TwoAreCompared) {
   EXPECT_NE(comparison_text(c.value()).find("p           0.1250"), std::string::npos);
   const std::string other = path("c.json", eval_of({"11111"}, "third"));
   EXPECT_NE(
-      compare_evals(a, other).status().message.find("wanted the questions, the seed and the repetitions of"),
+      compare_evals(a, other).status().message.find("wanted the questions, the seed and the repeats of"),
       std::string::npos);
 }
 

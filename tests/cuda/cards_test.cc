@@ -170,7 +170,7 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
   const std::string_view splitk = "cuda.router_gemm.splitk_sm90";
   EXPECT_EQ(refusal<RouterGemm>(splitk, {.tokens = 512, .experts = 33}), "");
   EXPECT_EQ(refusal<RouterGemm>(splitk, {.tokens = 513}),
-            "needs tokens <= 512 (every tile loads its rows anew); tokens=513");
+            "needs tokens <= 512 (every tile loads its rows again); tokens=513");
   EXPECT_NE(refusal<RouterGemm>(splitk, {.hidden = 2884}).find("hidden=2884"), std::string::npos);
   EXPECT_NE(refusal<RouterGemm>(splitk, {.hidden = 120}).find("hidden=120"), std::string::npos);
   EXPECT_EQ(refusal<RouterGemm>(splitk, {.w = DType::kF32}), "");

@@ -241,7 +241,7 @@ TEST(PlanTable, RunsOnlyOnStreamsOfItsDevice) {
   const auto table = PlanTable<Gemm>::make(second, candidates, problem, 4);
   ASSERT_TRUE(table.ok()) << table.status().message;
   const std::string refused =
-      "router_gemm: stream: wanted one of cuda device 1 (the plan's), found one of device 0";
+      "router_gemm: stream: wanted a stream of cuda device 1 (the plan's device), found a stream of device 0";
   EXPECT_EQ(plan.value().run(args, {}, {Backend::kCuda, &queues[0]}).message, refused);
   EXPECT_EQ(table.value().run(1, args, {}, {Backend::kCuda, &queues[0]}).message, refused);
   EXPECT_TRUE(plan.value().run(args, {}, {Backend::kCuda, &queues[1]}).ok());

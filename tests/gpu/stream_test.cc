@@ -175,10 +175,12 @@ TEST_F(GpuStream, OfAnotherGpuIsRefused) {
   if (count < 2) GTEST_SKIP() << "wanted 2 GPUs, found " << count;
   auto second = cuda::open_device({.index = 1});
   ASSERT_TRUE(second.ok()) << second.status().message;
-  EXPECT_NE(second.value()->wrap(mine_).status().message.find("wanted a stream of GPU 1, found one of GPU 0"),
-            std::string::npos);
-  EXPECT_EQ(Grouping(*second.value()).run(wrapped_).message,
-            "group_rows: stream: wanted one of cuda device 1 (the plan's), found one of device 0");
+  EXPECT_NE(
+      second.value()->wrap(mine_).status().message.find("wanted a stream of GPU 1, found a stream of GPU 0"),
+      std::string::npos);
+  EXPECT_EQ(
+      Grouping(*second.value()).run(wrapped_).message,
+      "group_rows: stream: wanted a stream of cuda device 1 (the plan's device), found a stream of device 0");
   // The thread's current GPU is still the first GPU, but work for the second GPU runs there.
   Grouping there(*second.value()), here(gpu());
   ASSERT_TRUE(there.run(second.value()->stream()).ok());
@@ -198,8 +200,9 @@ TEST_F(GpuStream, OfAnotherGpuIsRefusedByAPlan) {
   const std::vector<std::byte> empty = grouping.result();
   cuda::Queue other = cuda::queue_of(wrapped_);
   other.device = 1;
-  EXPECT_EQ(grouping.run({Backend::kCuda, &other}).message,
-            "group_rows: stream: wanted one of cuda device 0 (the plan's), found one of device 1");
+  EXPECT_EQ(
+      grouping.run({Backend::kCuda, &other}).message,
+      "group_rows: stream: wanted a stream of cuda device 0 (the plan's device), found a stream of device 1");
   ASSERT_TRUE(gpu().wait(wrapped_).ok());
   EXPECT_EQ(grouping.result(), empty);
 }

@@ -156,7 +156,7 @@ TEST(DeepSeekV3, TransformersFiveWritesRopeParametersAndPlainOnesNeedNone) {
 TEST(DeepSeekV3, RefusesByKey) {
   const auto only = [](const std::string& key, const std::string& wanted, const std::string& found) {
     return "config.json: " + key + ": wanted " + wanted +
-           ", which is all that DeepSeek V3 models have, found " + found;
+           ", the only value that DeepSeek V3 models have, found " + found;
   };
   EXPECT_EQ(error_of_v3([](Json& c) { c["scoring_func"] = "softmax"; }),
             only("scoring_func", "\"sigmoid\"", "\"softmax\""));
@@ -295,9 +295,10 @@ TEST(DeepSeekV3, ItsCacheHasOneRowPerPosition) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto planned = plan_decoder(device->info(), device->catalog(),
                                     d.with_layouts_of(device->info()).with_caches(CacheType::kE4M3), {});
-  EXPECT_EQ(planned.status().message,
-            "decoder: layer 0: kv_cache_dtype: wanted that of the activations (bf16) with latent attention, "
-            "found e4m3");
+  EXPECT_EQ(
+      planned.status().message,
+      "decoder: layer 0: kv_cache_dtype: wanted the type of the activations (bf16) with latent attention, "
+      "found e4m3");
 }
 
 TEST(DeepSeekV3, ItsDraftLayerHasTheConfigOfItsLastLayer) {

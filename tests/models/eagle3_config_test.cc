@@ -248,32 +248,32 @@ TEST(DraftLayerConfig, RefusesOtherHeads) {
       "config.json: num_hidden_layers: wanted 1 (heads of several layers, as P-EAGLE's, are not supported), "
       "found 4");
   EXPECT_EQ(error(speculators(), [](Json& c) { c["speculators_model_type"] = "peagle"; }),
-            "config.json: speculators_model_type: wanted \"eagle3\", which is all that EAGLE3 draft models "
+            "config.json: speculators_model_type: wanted \"eagle3\", the only value that EAGLE3 draft models "
             "have, found "
             "\"peagle\"");
   EXPECT_EQ(error(speculators(), [](Json& c) { c["transformer_layer_config"]["model_type"] = "qwen3"; }),
-            "config.json: transformer_layer_config.model_type: wanted \"llama\", which is all that EAGLE3 "
+            "config.json: transformer_layer_config.model_type: wanted \"llama\", the only value that EAGLE3 "
             "draft models "
             "have, found \"qwen3\"");
-  EXPECT_EQ(
-      error([](Json& c) { c["hidden_act"] = "gelu"; }),
-      "config.json: hidden_act: wanted \"silu\", which is all that EAGLE3 draft models have, found \"gelu\"");
+  EXPECT_EQ(error([](Json& c) { c["hidden_act"] = "gelu"; }),
+            "config.json: hidden_act: wanted \"silu\", the only value that EAGLE3 draft models have, found "
+            "\"gelu\"");
   EXPECT_EQ(error([](Json& c) { c["quantization_config"]["quant_method"] = "fp8"; }),
             "config.json: quantization_config: wanted no such key, found an object");
   EXPECT_EQ(error([](Json& c) { c["mlp_bias"] = true; }),
-            "config.json: mlp_bias: wanted false, which is all that EAGLE3 draft models have, found true");
+            "config.json: mlp_bias: wanted false, the only value that EAGLE3 draft models have, found true");
   EXPECT_EQ(error([](Json& c) { c["tie_word_embeddings"] = true; }),
-            "config.json: tie_word_embeddings: wanted false, which is all that EAGLE3 draft models have, "
+            "config.json: tie_word_embeddings: wanted false, the only value that EAGLE3 draft models have, "
             "found true");
-  EXPECT_EQ(
-      error([](Json& c) { c["parallel_drafting"] = true; }),
-      "config.json: parallel_drafting: wanted false, which is all that EAGLE3 draft models have, found true");
-  EXPECT_EQ(
-      error(model_opt(), [](Json& c) { c["eagle_config"]["parallel_draft_step"] = 4; }),
-      "config.json: eagle_config.parallel_draft_step: wanted 1, which is all that EAGLE3 draft models have, "
-      "found 4");
+  EXPECT_EQ(error([](Json& c) { c["parallel_drafting"] = true; }),
+            "config.json: parallel_drafting: wanted false, the only value that EAGLE3 draft models have, "
+            "found true");
+  EXPECT_EQ(error(model_opt(), [](Json& c) { c["eagle_config"]["parallel_draft_step"] = 4; }),
+            "config.json: eagle_config.parallel_draft_step: wanted 1, the only value that EAGLE3 draft "
+            "models have, "
+            "found 4");
   EXPECT_EQ(error(model_opt(), [](Json& c) { c["eagle_config"]["use_last_layernorm"] = false; }),
-            "config.json: eagle_config.use_last_layernorm: wanted true, which is all that EAGLE3 draft "
+            "config.json: eagle_config.use_last_layernorm: wanted true, the only value that EAGLE3 draft "
             "models have, "
             "found false");
 }

@@ -246,10 +246,9 @@ TEST_F(Eagle3Load, TensorsOfOtherHeadsAreRefused) {
         "midlayer.self_attn.q_norm.weight", "midlayer.self_attn.q_proj.bias", "base_model.lora_A.weight"})
     EXPECT_EQ(with(name), "model.safetensors: " + std::string(name) +
                               ": wanted only the tensors that config.json implies, found another");
-  EXPECT_EQ(
-      with("mask_hidden"),
-      "model.safetensors: mask_hidden: wanted a head of EAGLE3, found a tensor of P-EAGLE, which is not "
-      "supported");
+  EXPECT_EQ(with("mask_hidden"),
+            "model.safetensors: mask_hidden: wanted an EAGLE3 head, found a tensor of P-EAGLE, which is not "
+            "supported");
   for (const char* name : {"verifier_norm.weight", "midlayer.self_attn.rotary_emb.inv_freq"})
     EXPECT_EQ(with(name), "");
   EXPECT_NE(error("norm_before_fc", [](Json& c, Tensors&) { c["norm_before_fc"] = false; })

@@ -163,7 +163,7 @@ TEST(GptOss, RefusesByKey) {
   EXPECT_EQ(error_of([](Json& c) { c["num_experts_per_tok"] = 33; }),
             "config.json: num_experts_per_tok: wanted at most num_local_experts = 32, found 33");
   EXPECT_EQ(error_of([](Json& c) { c["rope_scaling"]["rope_type"] = "linear"; }),
-            "config.json: rope_scaling.rope_type: wanted \"yarn\", which is all that gpt-oss models have, "
+            "config.json: rope_scaling.rope_type: wanted \"yarn\", the only value that gpt-oss models have, "
             "found \"linear\"");
   EXPECT_EQ(error_of([](Json& c) { c["rope_scaling"]["factor"] = 0.5; }),
             "config.json: rope_scaling.factor: wanted a number from 1 to 1e+06, found 0.5");

@@ -146,7 +146,7 @@ TEST(Qwen3Moe, YarnExtendsTheContext) {
 TEST(Qwen3Moe, RefusesByKey) {
   const auto only = [](const std::string& key, const std::string& wanted, const std::string& found) {
     return "config.json: " + key + ": wanted " + wanted +
-           ", which is all that Qwen3-MoE models have, found " + found;
+           ", the only value that Qwen3-MoE models have, found " + found;
   };
   EXPECT_EQ(error_of_qwen3([](Json& c) { c["use_sliding_window"] = true; }),
             only("use_sliding_window", "false", "true"));
@@ -177,7 +177,7 @@ TEST(Qwen3Moe, RefusesByKey) {
             "config.json: moe_intermediate_size: wanted a value, found no such key");
   EXPECT_EQ(
       error_of_qwen3([](Json& c) { c["layer_types"] = {"sliding_attention"}; }),
-      "config.json: layer_types[0]: wanted full_attention, which is all that Qwen3-MoE layers have, found "
+      "config.json: layer_types[0]: wanted full_attention, the only value that Qwen3-MoE layers have, found "
       "\"sliding_attention\"");
   for (const char* key : {"quantization_config", "dual_chunk_attention_config"}) {
     const auto read = changed([&](Json& c) { c[key] = {{"quant_method", "fp8"}}; });

@@ -171,7 +171,7 @@ TEST(DenseLoadFar, StacksRowsInOrder) {
   const DensePart one{"small", 3};
   const Status status = pack_dense(other, *file.checkpoint, {&one, 1}, 777, 1).status();
   EXPECT_EQ(status.code, Code::kUnsupported);
-  EXPECT_NE(status.message.find("small: wanted row_major or"), std::string::npos) << status.message;
+  EXPECT_NE(status.message.find("small: wanted row_major, or"), std::string::npos) << status.message;
 }
 
 TEST(DenseLoadFar, NamesTheFirstNonFiniteNumber) {

@@ -366,7 +366,7 @@ TEST(ApiRequest, ABodyThatIsNotAnObject) {
   for (const auto& [body, message] : std::vector<std::pair<const char*, const char*>>{
            {"[]", "body: wanted an object, found an array of 0"},
            {"7", "body: wanted an object, found 7"},
-           {"{", "body: wanted JSON, found that it ends too early, after 1 byte"},
+           {"{", "body: wanted JSON, found text that ends too early, after 1 byte"},
            {"", "body: wanted JSON, found an empty text"}}) {
     const ApiError e = refusal(read_chat(body, kLimits));
     EXPECT_EQ(e.message, message);

@@ -361,11 +361,11 @@ class AgainstFake(Files):
         self.assertIn("p           1.0000", sluice("eval", "--compare", self.path("a.json"), self.path("a.json"))[0])
 
     def test_wrong_flags(self):
-        for words, said in (((), "--data: wanted --server with it"), (("--server", "x"), "--server: wanted a URL"),
-                            (("--server", self.fake.url, "--threads", 2), "--threads: wanted no such flag with --server"),
-                            (("--server", self.fake.url, "--questions", "x"), "--questions: wanted --data alone"),
-                            (("--server", self.fake.url, "--num-fewshot", 3), "--num-fewshot: wanted --task gsm8k"),
-                            (("--server", self.fake.url, "--backend", "openai", "--reasoning-effort", "low"), "wanted --backend openai-chat"),
+        for words, said in (((), "--data: needs --server"), (("--server", "x"), "--server: wanted a URL"),
+                            (("--server", self.fake.url, "--threads", 2), "--threads: cannot be combined with --server"),
+                            (("--server", self.fake.url, "--questions", "x"), "--questions: cannot be combined with --data"),
+                            (("--server", self.fake.url, "--num-fewshot", 3), "--num-fewshot: need --task gsm8k"),
+                            (("--server", self.fake.url, "--backend", "openai", "--reasoning-effort", "low"), "needs --backend openai-chat"),
                             (("--server", self.fake.url, "--task", "gpqa", "--data", "/nowhere"), "/nowhere")):
             words = words if "--data" in words else (*words, "--data", "x")
             self.assertIn(said, sluice("eval", *words, status=2)[1])
@@ -390,7 +390,7 @@ class AgainstFake(Files):
         """Errors that can be detected before the run are reported before it."""
         nowhere = self.path("none/x")
         for words, said in ((("--output-json", nowhere), "--output-json: cannot write"), (("--output-json", self.folder), "it is a folder"),
-                            (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: wanted --max-concurrency"),
+                            (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: needs --max-concurrency"),
                             (("--save-result", "--result-dir", self.write("file", "") + "/x"), "--result-dir: cannot make the folder")):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, status=2)[1])
         questions = self.lines("q.jsonl", [{"question": "x", "answer": "y"}])

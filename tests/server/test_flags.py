@@ -84,7 +84,7 @@ class Flags(OwnServerTest):
             server = self.start(*words)
             self.assertEqual([m["id"] for m in server.ask("/v1/models")[2]["data"]], names)
             self.assertEqual(server.stop(), 0)
-        for words, said in ((("gpt", "/nowhere/model"), "/nowhere/model: wanted a model's directory, found nothing there"),
+        for words, said in ((("gpt", "/nowhere/model"), "/nowhere/model: wanted a model's directory, found no such file or directory"),
                             ((MODEL,), f"--served-model-name: wanted a name, found the model's directory '{MODEL}'"),
                             (("gpt", ""), "--served-model-name: wanted some text, found none")):
             status, err = refusal("--served-model-name", *words)

@@ -124,7 +124,7 @@ TEST(Harmony, RefusesAHeaderThatCannotBeReadBack) {
   const std::pair<Message, const char*> cases[] = {
       {{.role = ChatRole::kAssistant, .channel = "fi nal"}, "message 0: channel: wanted no white space"},
       {{.role = ChatRole::kAssistant, .recipient = "a\nb"}, "message 0: recipient: wanted no white space"},
-      {{.role = ChatRole::kAssistant, .channel = "to=x"}, "message 0: channel: wanted it without 'to='"},
+      {{.role = ChatRole::kAssistant, .channel = "to=x"}, "message 0: channel: must not begin with 'to='"},
       {{.role = ChatRole::kAssistant, .content_type = "\xff"}, "message 0: content_type: wanted UTF-8"},
       {{.role = ChatRole::kTool}, "message 0: name: wanted the name of the tool, found none"},
       {{.role = ChatRole::kTool, .name = "user"},

@@ -108,7 +108,7 @@ TEST(HarmonyTools, RefusesFunctionsThatCannotBeCalled) {
       {{.name = "f", .parameters = "[1]"},
        "function f: wanted parameters that are a JSON object, found '[1]'"},
       {{.name = "f", .parameters = "{"},
-       "function f: parameters: wanted JSON, found that it ends too early"}};
+       "function f: parameters: wanted JSON, found text that ends too early"}};
   for (const auto& [tool, text] : cases) {
     const auto section = functions_section({tool});
     ASSERT_FALSE(section.ok());

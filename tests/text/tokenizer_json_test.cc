@@ -85,7 +85,7 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})",
        "t.json: normalizer.normalizers: wanted an empty array, found an array of 1"},
       {"/truncation", "5", "t.json: truncation: wanted an object, found 5"},
-      {"/truncation", "{\"max_words\": 5}", "t.json: truncation: wanted known keys only, found 'max_words'"},
+      {"/truncation", "{\"max_words\": 5}", "t.json: truncation: unknown key 'max_words'"},
       {"/padding", "[]", "t.json: padding: wanted an object, found an array of 0"},
       {"/surprise", "1", "found 'surprise'"},
       {"/pre_tokenizer", "null", "wanted an object"},
@@ -107,8 +107,8 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/added_tokens/0/lstrip", "true", "added_tokens[0].lstrip: wanted false or null, found true"},
       {"/added_tokens/0/normalized", "1", "added_tokens[0].normalized: wanted true or false, found 1"},
       {"/added_tokens/0/content", "\"\"", "added_tokens[0].content: wanted 1 to 1024 bytes"},
-      {"/added_tokens/0/content", "\"<|end|>\"", "wanted each content once, found '<|end|>' twice"},
-      {"/added_tokens/0/id", "7", "added_tokens[0].id: wanted an id of its own, found 7"},
+      {"/added_tokens/0/content", "\"<|end|>\"", "wanted unique contents, found '<|end|>' twice"},
+      {"/added_tokens/0/id", "7", "added_tokens[0].id: wanted a unique id, found 7"},
       {"/added_tokens/0/id", "\"7\"", "added_tokens[0].id: wanted an integer"},
   };
   for (const Refused& c : cases) {
@@ -174,7 +174,7 @@ TEST(TokenizerJson, ReadsTheTokensAroundAText) {
       {sequence(Json::array({begin, begin})), "processors[1].type: wanted \"ByteLevel\" beside the template"},
       {sequence(Json::array({Json{{"type", "BertProcessing"}}})),
        "processors[0].type: wanted \"ByteLevel\" or"},
-      {Json{{"type", "Sequence"}, {"steps", 1}}, "post_processor: wanted known keys only, found 'steps'"},
+      {Json{{"type", "Sequence"}, {"steps", 1}}, "post_processor: unknown key 'steps'"},
   };
   for (const auto& [post, message] : refused) {
     document["post_processor"] = post;
@@ -204,7 +204,7 @@ TEST(TokenizerJson, RefusesVocabulariesThatLackAByte) {
   Json document = recorded();
   document["model"]["merges"] = Json::array();
   document["model"]["vocab"].erase("\u0120");  // the letter of the space
-  EXPECT_NE(parsed(document).status().message.find("found no '\u0120' for byte 32"), std::string::npos);
+  EXPECT_NE(parsed(document).status().message.find("found none ('\u0120') for byte 32"), std::string::npos);
 }
 
 TEST(TokenizerJson, RefusesSpecialTokensThatPlainTextCanForge) {

@@ -15,7 +15,7 @@ namespace sluice::cpu {
 namespace {
 
 constexpr size_t kAlignment = 256;
-// A step reads weights once and in order. With pages of 2 MiB neither address translation nor the hardware prefetcher stops at every
+// A step reads weights once and in order. With pages of 2 MiB, address translation and the hardware prefetcher do not stop at every
 // 4 KiB.
 constexpr size_t kHugePage = size_t{2} << 20, kHugeFrom = 2 * kHugePage;
 
@@ -25,7 +25,7 @@ int processors() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Highway's tables are indexed by the best target of a mask. Returns that index for the enabled features.
+// Highway's tables are indexed by the best target of a mask. Returns the index for the enabled features.
 int simd_index(uint32_t features) {
   int64_t targets = 0;
 #if defined(__x86_64__)
@@ -39,7 +39,7 @@ int simd_index(uint32_t features) {
   return static_cast<int>(chosen.GetIndex());
 }
 
-// Costs need round numbers, not a benchmark at start-up: the sustained rates of a core of this class.
+// Cost models need typical numbers, not a benchmark at start-up: the sustained rates of a core of this class.
 DeviceInfo describe(int threads, uint32_t features) {
   const double wide = (features & kAvx512) ? 2 : 1;
   DeviceInfo info{.name = "cpu", .backend = Backend::kCpu, .cores = threads, .cpu_features = features};

@@ -11,7 +11,7 @@ struct Options {
   int threads = 0;  // 0: one for each processor that this process may use
   uint32_t features_allowed =
       ~0u;       // mask of the CpuFeature bits to use; tests use it to run each level on one machine
-  Log log = {};  // one line when the device opens
+  Log log = {};  // receives one line when the device opens
 };
 
 // The features that the processor has and that this process may use.

@@ -43,14 +43,14 @@ int64_t meminfo_available(const std::string& meminfo) {
 int64_t cgroup_left(const std::string& limit, const std::string& current, const std::string& stat) {
   const int64_t most = number(limit, 0), used = number(current, 0);
   if (most < 0 || used < 0) return -1;  // "max": no limit
-  // The kernel drops file pages that have not been used lately when memory is needed.
+  // The operating system drops file pages that were not used recently when it needs memory.
   const int64_t files = std::max<int64_t>(0, named(stat, "inactive_file "));
   return std::max<int64_t>(0, most - used + std::min(files, used));
 }
 
 namespace {
 
-// The bytes that this process may still map (ulimit -v); -1: no limit.
+// Bytes that this process may still map (ulimit -v); -1: no limit.
 int64_t address_space_left() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;

@@ -9,7 +9,7 @@ namespace sluice::cpu {
 // mapped memory.
 int64_t memory_free();
 
-// The parts of that number, parsed from the files of Linux; -1 if a text has no such number.
+// The parts of that number, parsed from files of Linux; -1 if the text lacks the number.
 int64_t meminfo_available(const std::string& meminfo);  // /proc/meminfo
 int64_t cgroup_left(const std::string& limit, const std::string& current,
                     const std::string& stat);  // cgroup v2

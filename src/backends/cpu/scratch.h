@@ -1,5 +1,5 @@
 // Scratch memory with one part per thread of a loop. A plan counts the threads of its own device; a stream of another device may have
-// more.
+// more threads.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace sluice::cpu {
 
-// Returns kInvalidArgument if `workspace` is too small for the threads of the stream, which is then a stream of another device.
+// Returns kInvalidArgument if `workspace` is too small for the threads of the stream. The stream then belongs to another device.
 template <class Problem>
 Status check_scratch(std::string_view kernel, const Problem& problem,
                      size_t (*workspace_bytes)(const Problem&, const DeviceInfo&), Workspace workspace,
@@ -20,9 +20,8 @@ Status check_scratch(std::string_view kernel, const Problem& problem,
   device.cores = queue_of(stream).pool->threads();
   const size_t need = workspace_bytes(problem, device);
   if (workspace.bytes >= need) return {};
-  return invalid(std::string(kernel) +
-                 ": stream: wanted one of the device that was planned for, whose threads need " +
-                 std::to_string(workspace.bytes) + " bytes of workspace, found one of a device of " +
+  return invalid(std::string(kernel) + ": stream: wanted a stream of the plan's device, whose threads need " +
+                 std::to_string(workspace.bytes) + " bytes of workspace, found a stream of a device with " +
                  std::to_string(device.cores) + " threads, which need " + std::to_string(need));
 }
 

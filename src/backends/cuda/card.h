@@ -1,4 +1,4 @@
-// What the kernel descriptors of the CUDA backend share. A kernel descriptor holds a kernel's supports() and cost_us() in plain
+// Shared by the kernel descriptors of the CUDA backend. A kernel descriptor holds a kernel's supports() and cost_us() in plain
 // C++, without the kernel, so any machine can explain what a GPU would run. A kernel's file begins with its descriptor. All code
 // that needs CUDA follows under `#if defined(__CUDACC__)`. nvcc compiles both parts; a C++ compiler compiles the descriptor alone
 // (SLUICE_CUDA=CARDS).

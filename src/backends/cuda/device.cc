@@ -36,7 +36,7 @@ DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
 
 std::string names_of(const Queue& queue) {
   const uint64_t open = queue.enqueued - queue.done;
-  if (open == 0) return "none of Sluice's";
+  if (open == 0) return "no kernel of Sluice";
   const uint64_t kept = std::min<uint64_t>(open, Queue::kNames);
   std::string out = kept < open ? std::to_string(open - kept) + " more, " : "";
   std::string_view last;
@@ -87,7 +87,7 @@ Status need_no_capture(cudaStream_t stream, const char* doing) {
   SLUICE_TRY(check(cudaStreamIsCapturing(stream, &status), doing));
   if (status == cudaStreamCaptureStatusNone) return {};
   return invalid(std::string("cuda: ") + doing +
-                 ": wanted a stream that is not being captured, found one that is");
+                 ": wanted a stream that is not being captured, found a stream under capture");
 }
 
 struct CudaRecording final : Recording {
@@ -105,7 +105,7 @@ struct CudaRecording final : Recording {
 struct CudaMark final : Mark {
   cudaEvent_t event = nullptr;
   int device = 0;
-  uint64_t enqueued = 0;  // kernels enqueued on its queue before it
+  uint64_t enqueued = 0;  // number of kernels enqueued on the queue before the mark
   ~CudaMark() override {
     const OnGpuScope on(device);
     if (event) cudaEventDestroy(event);
@@ -231,7 +231,7 @@ class CudaDevice final : public Device {
     const std::lock_guard lock(wrapped_mutex_);
     const auto at = find_wrapped(wrapped);
     if (at == wrapped_.end())
-      return invalid("cuda: retarget: wanted a stream that this device has wrapped, found another");
+      return invalid("cuda: retarget: wanted a stream that this device has wrapped, found another stream");
     (*at)->stream = static_cast<cudaStream_t>(native);
     return {};
   }
@@ -349,7 +349,7 @@ class CudaDevice final : public Device {
     Queue& queue = queue_of(stream);
     if (mine->device != queue.device)
       return invalid("cuda: wanted a recording of GPU " + std::to_string(queue.device) +
-                     ", found one of GPU " + std::to_string(mine->device));
+                     ", found a recording of GPU " + std::to_string(mine->device));
     const OnGpuScope on(queue.device);
     SLUICE_TRY(check(on.error(), "replay"));
     for (const std::string_view name : mine->kernels) queue.note(name);
@@ -358,7 +358,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Page-locked memory that is kept for the next request of the same size. To allocate 32 MiB takes 10 ms, and a model's layers are
+  // Page-locked memory that is kept for the next request of the same size: allocating 32 MiB takes 10 ms, and a model's layers are
   // loaded one after another.
   struct Block {
     void* memory = nullptr;
@@ -394,7 +394,7 @@ class CudaDevice final : public Device {
     }
     if (device == queue_.device) return {};
     return invalid("cuda: " + doing + ": wanted a stream of GPU " + std::to_string(queue_.device) +
-                   ", found one of GPU " + std::to_string(device));
+                   ", found a stream of GPU " + std::to_string(device));
   }
 
   static Status fault(cudaError_t error, const std::string& doing, const Queue& queue) {
@@ -423,8 +423,9 @@ Result<std::unique_ptr<Device>> open_device(const Options& options) {
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
-    return unsupported("cuda: wanted a driver for CUDA " + version(runtime) + ", found " +
-                       (driver ? "one for CUDA " + version(driver) : std::string("none (libcuda.so.1)")));
+    return unsupported(
+        "cuda: wanted a driver for CUDA " + version(runtime) + ", found " +
+        (driver ? "a driver for CUDA " + version(driver) : std::string("none (libcuda.so.1)")));
   }
   if (error != cudaSuccess && error != cudaErrorNoDevice) {
     Status status = check(error, "looking for GPUs");

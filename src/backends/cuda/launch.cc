@@ -58,7 +58,7 @@ Status launch_kernel(std::string_view name, const void* kernel, const Launch& ho
     queue.note(name);
     return {};
   }
-  (void)cudaGetLastError();  // reported here and nowhere else
+  (void)cudaGetLastError();  // clears the error, which is reported here
   return check(error, "launch of " + std::string(name) + " (grid " + std::to_string(how.grid.x) + "x" +
                           std::to_string(how.grid.y) + "x" + std::to_string(how.grid.z) + ", block " +
                           std::to_string(how.block.x) + ", shared memory " +

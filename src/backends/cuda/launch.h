@@ -8,11 +8,11 @@ namespace sluice::cuda {
 
 struct Launch {
   dim3 grid = {1, 1, 1}, block = {128, 1, 1};
-  size_t shared_bytes = 0;   // dynamic
+  size_t shared_bytes = 0;   // dynamic shared memory
   dim3 cluster = {1, 1, 1};  // in CTAs; the product is at most 16 (above 8 is non-portable)
-  // If true, all CTAs are co-resident, so they may wait for each other. The launch returns kDevice if they do not fit.
+  // If true, all CTAs are co-resident, so they may wait for each other. The launch returns kDevice if the CTAs do not fit.
   bool cooperative = false;
-  // If false, the previous launch ends before this one starts, whatever Queue::dependent says. For grids that need an idle GPU,
+  // If false, the previous launch ends before this one starts, even if Queue::dependent is set. For grids that need an idle GPU,
   // where the hardware places CTAs in order (tile/dependent.cuh).
   bool dependent = true;
 };

@@ -28,7 +28,7 @@ struct Queue : DeviceQueue {
   // The last kNames kernels enqueued since the last wait, oldest first. The error message of a fault names them.
   static constexpr size_t kNames = 64;
   std::array<std::string_view, kNames> names{};
-  uint64_t enqueued = 0, done = 0;  // in total; before the last wait
+  uint64_t enqueued = 0, done = 0;  // all kernels so far; those before the last wait
   // The kernels of the current recording, or null.
   std::vector<std::string_view>* recording = nullptr;
 

@@ -1,4 +1,4 @@
-// What the router GEMM kernels share.
+// Shared by the router GEMM kernels.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -6,28 +6,28 @@
 namespace sluice {
 namespace {
 
-// Finds a kernel of the experts by name or variant and returns it as a word of Policy::force.
+// Finds a kernel of the experts by name or variant and returns it in the form of Policy::force.
 Result<std::string> kernel_named(const std::string& what, const DeviceInfo& device, const Catalog& catalog) {
   if (what.empty() || what == "auto") return std::string();
-  const std::vector<ForceWord> words = force_words(what);
-  if (words.size() != 1) return invalid("moe backend: wanted one kernel, found '" + what + "'");
-  std::vector<std::string> known, found, words_for_them;
+  const std::vector<ForcedKernel> asked = forced_kernels(what);
+  if (asked.size() != 1) return invalid("moe backend: wanted one kernel, found '" + what + "'");
+  std::vector<std::string> known, found, accepted;
   const auto look = [&]<class Op>(std::type_identity<Op>) {
     for (const Candidate<Op>* c : catalog.table<Op>()) {
       if (c->backend != device.backend) continue;
       known.emplace_back(c->name);
-      words_for_them.insert(words_for_them.end(), {known.back(), std::string(variant_of(c->name))});
-      if (c->name == words[0].name || variant_of(c->name) == words[0].name) found.emplace_back(c->name);
+      accepted.insert(accepted.end(), {known.back(), std::string(variant_of(c->name))});
+      if (c->name == asked[0].name || variant_of(c->name) == asked[0].name) found.emplace_back(c->name);
     }
   };
   look(std::type_identity<ExpertGemm>{});
   look(std::type_identity<GroupedMlp>{});
   look(std::type_identity<ExpertMlp>{});
   if (found.size() == 1)
-    return found[0] + (words[0].config.empty() ? "" : ":" + std::string(words[0].config));
+    return found[0] + (asked[0].config.empty() ? "" : ":" + std::string(asked[0].config));
   std::string names;
   for (const std::string& name : found.empty() ? known : found) names += (names.empty() ? "" : ", ") + name;
-  const std::string near = found.empty() ? nearest(words[0].name, words_for_them) : "";
+  const std::string near = found.empty() ? nearest(asked[0].name, accepted) : "";
   return invalid("moe backend: wanted " + std::string(found.empty() ? "auto or one of " : "one of ") + names +
                  ", found '" + what + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
 }
@@ -47,7 +47,7 @@ Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const Device
     return std::vector<StepPhase>{{0, tokens_max, decode.value()}};
   if (policy.batch_invariant)
     return invalid(
-        "moe backend: wanted one kernel for decode and prefill, as batch_invariant keeps a row's bits, found "
+        "moe backend: wanted one kernel for decode and prefill, because batch_invariant is set, found "
         "'" +
         decode.value() + "' and '" + prefill.value() + "'");
   return std::vector<StepPhase>{{0, backend.decode_tokens, decode.value()},

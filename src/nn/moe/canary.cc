@@ -62,7 +62,7 @@ std::vector<int64_t> some_of(int64_t size, int64_t count, Random& random) {
 struct Grouping {
   std::vector<int64_t> experts;
   std::vector<int32_t> begin, count, order;               // as in ops/group_rows.h, over all local experts
-  std::vector<int32_t> begin_of_chosen, count_of_chosen;  // over `experts` alone
+  std::vector<int32_t> begin_of_chosen, count_of_chosen;  // over `experts` only
 };
 Grouping deal(int64_t rows, int64_t local_experts, std::vector<int64_t> experts) {
   Grouping g{.experts = std::move(experts),
@@ -91,7 +91,7 @@ Tensor view(std::vector<int32_t>& v) {
   return make_tensor(v.data(), DType::kI32, {static_cast<int64_t>(v.size())});
 }
 
-// Some features of some experts in the checkpoint's values: a small row-major matrix for the reference.
+// Some features of some experts with the checkpoint's values, as a small row-major matrix for the reference.
 struct SomeRows {
   std::vector<std::byte> w, scales;
   std::vector<uint16_t> bias;
@@ -111,12 +111,12 @@ class Canary {
     const auto phases =
         phases_of(options_.backend, device_.info(), device_.catalog(), options_.tokens, options_.policy);
     if (!phases.ok()) return phases.status();
-    const std::string& named = phases.value().back().kernel;  // of the largest token count
+    const std::string& named = phases.value().back().kernel;  // kernel for the largest token count
     policy_ = options_.policy;
     if (!named.empty()) policy_.force += (policy_.force.empty() ? "" : ",") + named;
     std::vector<const ExpertSource*> experts;
     for (const ExpertSource& e : source_.of_expert) experts.push_back(&e);
-    if (named.empty() || force_words(named)[0].op() != ExpertMlp::kName)
+    if (named.empty() || forced_kernels(named)[0].op() != ExpertMlp::kName)
       SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
     for (const PieceProblem& piece : step.value().problems(options_.tokens)) {
       if (!piece.experts) continue;
@@ -141,7 +141,7 @@ class Canary {
     std::string name;
     ExpertGemm::Problem problem;
     Tensor w, w_scale, bias;
-    std::vector<const MatrixSource*> sources;  // of each local expert
+    std::vector<const MatrixSource*> sources;  // source of each local expert
     const CheckpointTensor* source_bias = nullptr;
   };
 
@@ -164,7 +164,7 @@ class Canary {
     return stage(second, rows, h.value(), &y.value());
   }
 
-  // Checks the experts as one fused operation: a token for each of a few experts; one random token is
+  // Checks the experts as one fused operation: one token for each of a few experts. One random token is
   // compared with one whole expert.
   Status as_one(const ExpertMlp::Problem& problem, const std::vector<const ExpertSource*>& experts) {
     const ExpertMlp::Problem p = ExpertMlp::at_tokens(problem, options_.tokens);
@@ -205,7 +205,7 @@ class Canary {
     }));
     const int64_t row = random_.integer(0, rows - 1), flat = lists.order[static_cast<size_t>(row)],
                   token = flat / p.mlp.slots;
-    // The reference is a token that chose only this expert, with weight 1 unless the input is weighted.
+    // The reference is a token that chooses only this expert, with weight 1 unless the input is weighted.
     ExpertMlp::Problem alone = p.mlp;
     alone.y = p.mlp.g;
     std::vector<float> ones(static_cast<size_t>(p.mlp.slots), 1);
@@ -225,8 +225,8 @@ class Canary {
     return make_tensor(t.as<std::byte>() + bytes_of(t.dtype, row * t.stride[0]), t.dtype, {1, t.shape[1]});
   }
 
-  // Runs the plan on the layer's experts and random inputs, and on the values that `fill` writes into
-  // host.*member. Afterwards the output, which is the last slot, is in host.
+  // Runs the plan on the layer's experts, on random inputs, and on the values that `fill` writes into host.*member.
+  // Afterwards host has the output, which is the last slot.
   template <class Op, class Fill>
   Status run_on(const Plan<Op>& plan, typename Op::Args* args, typename Op::Args* host,
                 std::vector<Both>* made, Fill fill) {
@@ -249,7 +249,7 @@ class Canary {
     return download(device_, &made->back());
   }
 
-  // a: x, weights, y and the tensors added to it, of one token; only slot `slot` of the token has an expert.
+  // Compares one token with the reference. `a` holds its x, weights, y and the tensors added to y; only slot `slot` has an expert.
   Status look_at_token(ExpertMlp::Problem p, ExpertMlp::Args a, int64_t slot, int64_t expert,
                        const std::string& kernel, const std::vector<const ExpertSource*>& experts) {
     const ExpertSource& source = *experts[static_cast<size_t>(expert)];
@@ -303,11 +303,11 @@ class Canary {
                                 (stage.starts_with("experts") ? source_.expert_name(expert) : "expert 0") +
                                 ", feature " + std::to_string(feature) + ": wanted " +
                                 std::to_string(wanted) + " within " + std::to_string(bound) +
-                                ", as the checkpoint's bytes give, found " + std::to_string(found) +
+                                " (computed from the checkpoint's bytes), found " + std::to_string(found) +
                                 " from " + kernel + " on the packed weights; do not serve"};
   }
 
-  // The words of the policy that apply to this operation.
+  // The policy, reduced to the kernels that it forces for this operation.
   template <class Op>
   Policy policy_of() const {
     return policy_for(policy_, Op::kName);
@@ -460,7 +460,7 @@ class Canary {
   const LoadedMoe& loaded_;
   const MoeSource& source_;
   const CanaryOptions& options_;
-  Policy policy_;  // of the experts being checked
+  Policy policy_;  // policy of the experts being checked
   Random random_;
 };
 

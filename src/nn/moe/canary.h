@@ -9,7 +9,7 @@ namespace sluice {
 
 struct CanaryOptions {
   int64_t tokens = 2;    // random rows of x; the kernels for this token count are tested
-  int64_t features = 6;  // of each matrix: the first, the last and random ones
+  int64_t features = 6;  // features checked of each matrix: the first, the last and random ones
   uint64_t seed = 1;
   Policy policy = {};  // the policy that the layer is planned with
   MoeBackend backend = {};

@@ -93,13 +93,13 @@ class Layer {
                        {&A::position, out.position}});
     return out;
   }
-  // All tokens as the rows of one expert: for dense layers, including the shared expert.
+  // All tokens as rows of a single expert: for dense layers, including the shared expert.
   const Groups& group_of_all(const char* name) {
     if (all_.order == kNoValue) all_ = group(name, shared_group_problem(c_), v_("zeros"));
     return all_;
   }
 
-  // gathers: reads rows of x through the groups' order; otherwise x is already in that order.
+  // gathers: reads rows of x in the groups' order; otherwise x is already in that order.
   void product(const std::string& name, const ExpertGemm::Problem& problem, const Bind& x, const Matrices& m,
                const Groups& groups, bool gathers, ValueId y, StageOptions options = {}) {
     using A = ExpertGemm::Args;

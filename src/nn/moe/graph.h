@@ -6,7 +6,7 @@
 namespace sluice {
 
 // `values` holds the values that io_slots() and weight_slots() list for the config; "zeros", i32[tokens],
-// if some tensors are dense layers; and "ids" if the chosen experts are to be written there.
+// if some matrices are applied to all tokens; and "ids" if the chosen experts are to be written there.
 MoeBetween append_moe(Graph* graph, const MoeConfig& config, const NamedValues& values);
 
 // Declares the used weights of weight_slots() as held values and sets them by name.

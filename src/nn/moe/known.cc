@@ -89,7 +89,7 @@ const Known* known_table(size_t* count) {
         .act = A::kSwiGluClamped,
         .limit = 10,
         .shared_intermediate = 3072}},
-      // Image tokens use another correction bias. The bias is data, so they need a layer of their own.
+      // Image tokens use another correction bias. The bias is data, so image tokens need their own layer.
       {"deepseek-v4.1-flash",
        {.hidden = 5120,
         .intermediate = 2304,

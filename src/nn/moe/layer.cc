@@ -27,10 +27,10 @@ Result<Step> plan_moe(const DeviceInfo& device, const Catalog& catalog, const Mo
   auto phases = phases_of(backend, device, catalog, tokens_max, policy);
   if (!phases.ok()) return phases.status();
   for (const StepPhase& phase : phases.value())
-    if (const auto words = force_words(phase.kernel);
-        config.per_expert && !words.empty() && words[0].op() != ExpertGemm::kName)
+    if (const auto kernels = forced_kernels(phase.kernel);
+        config.per_expert && !kernels.empty() && kernels[0].op() != ExpertGemm::kName)
       return unsupported("moe: per_expert: wanted a kernel of expert_gemm, found " + phase.kernel + ": " +
-                         std::string(words[0].op()) + " has one activation for all experts");
+                         std::string(kernels[0].op()) + " has one activation for all experts");
   return Step::plan("moe", device, catalog, std::move(moe_graph(config).graph), tokens_max,
                     {.policy = policy, .phases = std::move(phases).value()}, gaps);
 }

@@ -36,10 +36,10 @@ struct MoeConfig {
   double scale = 1;
   int64_t hash_vocab = 0;  // method kHash: rows of its table, one per token id
   ExpertScope scope = ExpertScope::kAll;
-  int64_t expert_begin = 0, expert_count = 0;  // scope kRange: the experts whose weights are here
+  int64_t expert_begin = 0, expert_count = 0;  // scope kRange: the experts of this rank
   bool weight_on_input = false;                // Llama 4
-  // tokens_valid[0] gives the number of real rows. The other rows get no routed experts and no shared slots:
-  // their y is the sum of the residual stream and of a shared expert with a separate path, or zero.
+  // Only the first tokens_valid[0] rows are valid. The other rows get no routed experts and no shared slots:
+  // their y is the residual stream plus the result of a separate shared expert, or zero.
   bool padded = false;
   // Writes the experts that each token chose to MoeIo::captured. Free if chooses_in_captured().
   bool capture = false;
@@ -50,9 +50,9 @@ struct MoeConfig {
   GateOrder gate_order = GateOrder::kInterleaved;
   Activation act = Activation::kSwiGlu;
   double alpha = 1, beta = 0, limit = 0;
-  // ExpertWeights::act_params replaces alpha, beta, limit; a shared expert with its own path keeps the latter
+  // ExpertWeights::act_params replaces alpha, beta and limit, which then apply only to a separate shared expert
   bool per_expert = false;
-  // of W13 and W2; tensor-parallel ranks above 0 omit down_bias
+  // biases of W13 and W2; tensor-parallel ranks above 0 omit down_bias
   bool up_bias = false, down_bias = false;
   // One shared expert for every token, with the same activation; 0: none.
   int64_t shared_intermediate = 0;
@@ -62,9 +62,8 @@ struct MoeConfig {
   // stored after the routed experts in the `experts` weights, with weight 1 regardless of `scale`. Takes
   // fewer launches than a separate path; needs shared_fits_slots().
   bool shared_as_slots = false;
-  // Width of the experts' input and output if linear projections in bf16 surround them, one of x before
-  // them and one of their sum after them (Nemotron 3 Super); router and shared expert still read x itself.
-  // 0: the experts read x too.
+  // Width of the experts' input and output if bf16 projections surround the experts: one projects x, one projects the
+  // experts' sum (Nemotron 3 Super). Router and shared expert still read x itself. 0: the experts read x too.
   int64_t latent = 0;
   bool residual = false;  // adds the residual stream to the output
   // Norms around the layer (ops/rms_norm.h), fused into its kernels where that saves a launch. norm_x: the
@@ -80,11 +79,11 @@ struct MoeConfig {
   static void fields(V& v, C& c) {
     v("hidden", c.hidden, "columns of x and y");
     v("intermediate", c.intermediate, "columns between an expert's two products, on this rank");
-    v("experts", c.experts, "experts that the router knows, on all ranks");
+    v("experts", c.experts, "routed experts, on all ranks");
     v("top_k", c.top_k, "experts for each token");
-    v("dense", c.dense, "one expert for all tokens, and no router: a dense MLP");
+    v("dense", c.dense, "a dense MLP: one expert for all tokens, without a router");
     v("x", c.x, "type of the activations in and out");
-    v("g", c.g, "type of each expert's answers, until they are summed up");
+    v("g", c.g, "type of each expert's output before summation");
     v("router_w", c.router_w, "type of the router's weights and its bias");
     v("logits", c.logits, "type of the router's scores");
     v("router_bias", c.router_bias, "the router adds a bias");
@@ -92,21 +91,21 @@ struct MoeConfig {
     v("lora_adapters", c.lora_adapters, "adapters on the router, one of them for each token");
     v("lora_w", c.lora_w, "type of the adapters' matrices");
     v("input", c.input, "logits, or ids and weights that the caller gives");
-    v("method", c.method, "how scores choose and weigh");
-    v("correction_bias", c.correction_bias, "a bias that chooses but does not weigh");
+    v("method", c.method, "how experts are chosen and weighted");
+    v("correction_bias", c.correction_bias, "adds a bias when experts are chosen, but not to their weights");
     v("groups", c.groups, "groups of neighbouring experts");
-    v("topk_groups", c.topk_groups, "groups that stay");
+    v("topk_groups", c.topk_groups, "groups whose experts may be chosen");
     v("scale", c.scale, "routed scaling factor");
-    v("hash_vocab", c.hash_vocab, "method=hash: tokens that its table knows");
-    v("scope", c.scope, "which experts have weights here");
+    v("hash_vocab", c.hash_vocab, "method=hash: rows of its table, one per token id");
+    v("scope", c.scope, "the experts whose weights this rank has");
     v("expert_begin", c.expert_begin, "scope=range: the first expert of this rank");
     v("expert_count", c.expert_count, "scope=range: experts of this rank");
-    v("weight_on_input", c.weight_on_input, "router weights multiply what goes into the experts");
-    v("padded", c.padded, "tokens_valid[0] says how many rows are real");
+    v("weight_on_input", c.weight_on_input, "router weights multiply the experts' input");
+    v("padded", c.padded, "only the first tokens_valid[0] rows are valid");
     v("capture", c.capture, "writes the chosen experts to captured");
     v("expert_w", c.expert_w, "type of the experts' weights");
     v("expert_scales", c.expert_scales, "scales of e2m1 or e4m3 experts");
-    v("layout", c.layout, "how the experts' weights lie");
+    v("layout", c.layout, "layout of the experts' weights");
     v("gate_order", c.gate_order, "order of gate and up in the experts' weights and biases");
     v("act", c.act, "activation of the experts");
     v("alpha", c.alpha, "activation: slope inside the sigmoid");
@@ -114,22 +113,22 @@ struct MoeConfig {
     v("limit", c.limit, "activation: clamp");
     v("per_expert", c.per_expert, "act_params has alpha, beta, limit of each expert");
     v("up_bias", c.up_bias, "the experts add a bias before the activation");
-    v("down_bias", c.down_bias, "the experts add a bias to their answers");
+    v("down_bias", c.down_bias, "the experts add a bias to their output");
     v("shared_intermediate", c.shared_intermediate,
-      "columns inside the shared expert, on this rank; 0: none");
+      "intermediate columns of the shared expert, on this rank; 0: none");
     v("shared_w", c.shared_w, "type of the shared expert's weights");
     v("shared_scales", c.shared_scales, "scales of an e2m1 or e4m3 shared expert");
-    v("shared_as_slots", c.shared_as_slots, "the shared expert is one or several slots of every token");
-    v("latent", c.latent, "columns that the experts read and write, between two projections; 0: hidden");
+    v("shared_as_slots", c.shared_as_slots, "computes the shared expert as extra slots of every token");
+    v("latent", c.latent, "width of the experts' input and output, between two projections; 0: hidden");
     v("residual", c.residual, "adds the residual stream");
-    v("norm_x", c.norm_x, "norms x first");
-    v("norm_y", c.norm_y, "writes y's RMS norm too, for the layer that follows");
-    v("norm_eps", c.norm_eps, "of these norms: added to the mean square");
+    v("norm_x", c.norm_x, "applies RMS norm to x first");
+    v("norm_y", c.norm_y, "also writes y's RMS norm, for the next layer");
+    v("norm_eps", c.norm_eps, "epsilon of these norms");
     v("x_unaligned", c.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
   }
 };
 
-// The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...), with shapes and arithmetic of its
+// The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...), with the shapes and arithmetic of its
 // config.json. kInvalidArgument lists the known names.
 Result<MoeConfig> known_moe(std::string_view model);
 std::string known_moe_names();
@@ -140,12 +139,12 @@ WeightLayout layout_for(Backend backend);
 // Number of routed experts whose weights are here.
 int64_t local_experts(const MoeConfig& config);
 
-// Whether a layer with `capture` keeps its choice in MoeIo::captured alone: the router's ids as they are,
+// Whether a layer with `capture` keeps the chosen experts only in MoeIo::captured: the router's ids as they are,
 // without experts of other ranks and shared slots. Routing then captures nothing separately, so kernels
 // that cannot capture may run.
 bool chooses_in_captured(const MoeConfig& config);
 
-// Whether the shared expert can become slots: weights of the routed experts' type, and 1 to 8 times their width.
+// Whether the shared expert can become slots: its weights have the routed experts' type, and it is 1 to 8 times as wide.
 bool shared_fits_slots(const MoeConfig& config);
 // Slots per token that the shared expert takes; 0 if there is none or it has a separate path.
 int64_t shared_slots(const MoeConfig& config);
@@ -154,7 +153,7 @@ Status check_shared(const MoeConfig& config);
 // Runs check_shared() and checks for fields that contradict each other.
 Status check_moe(const MoeConfig& config);
 
-// The matrix products of the experts (shared slots included) and of a shared expert with a separate path,
+// The matrix products of the experts (shared slots included) and of a separate shared expert,
 // for zero tokens: they define the shapes of the weights.
 struct ExpertProblems {
   ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: unused without a separate path
@@ -165,14 +164,14 @@ ExpertProblems expert_problems(const MoeConfig& config);
 struct ExpertWeights {
   Tensor up, up_scale, up_bias;        // W13 (gate and up): w, w_scale, bias of ExpertGemm
   Tensor down, down_scale, down_bias;  // W2
-  Tensor act_params;  // with MoeConfig::per_expert: f32[experts, 3], alpha, beta, limit of each expert
+  Tensor act_params;  // with MoeConfig::per_expert: f32[experts, 3], alpha, beta and limit of each expert
 };
 struct MoeWeights {
   Tensor router, router_bias, correction_bias, hash_table, expert_map;
   // With adapters: [adapters, rank, hidden], [adapters, experts, rank], f32[adapters].
   Tensor lora_a, lora_b, lora_scale;
   ExpertWeights experts, shared;  // experts: local_experts(config) + shared_slots(config) of them
-  // with a latent width: w of ExpertGemm, [latent, hidden] and [hidden, latent]
+  // with a latent width: `w` of ExpertGemm, [latent, hidden] and [hidden, latent]
   Tensor latent_in, latent_out;
 };
 // The weights that a config needs, by name ("experts.up_scale") with their shapes: the list that loaders and tests fill.
@@ -205,16 +204,16 @@ struct MoeChoice {
   Tensor logits, ids, weights;
 };
 
-// Names the kernels of the routed experts alone; router, routing, shared expert and combine choose freely.
-// Give NAME or NAME:CONFIG of expert_gemm, which then computes each product, of grouped_mlp, which computes
-// both products, or of expert_mlp, which starts from ids and ends with the sum. The last part of a name
-// suffices ("mxfp4_tile_sm90"). Empty or "auto": the cost models choose.
+// Names the kernels of the routed experts. Router, routing, shared expert and combine choose freely. Give NAME or
+// NAME:CONFIG of expert_gemm (computes each product separately), grouped_mlp (computes both products), or expert_mlp
+// (computes everything from ids to the sum). The last part of a name suffices ("mxfp4_tile_sm90"). Empty or "auto": the cost
+// models choose.
 struct MoeBackend {
   std::string decode = {}, prefill = {};
   int64_t decode_tokens = 64;  // calls of at most this many tokens use `decode`, others `prefill`
 };
-// Returns one phase, or two if decode and prefill differ. kInvalidArgument names the word and lists the device's
-// expert kernels; it is also returned if `policy` wants one kernel for all counts but the phases would use two.
+// Returns one phase, or two if decode and prefill differ. kInvalidArgument gives the unknown name and lists the device's
+// expert kernels. It is also returned if `policy` wants one kernel for all counts but the phases would use two.
 Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const DeviceInfo& device,
                                          const Catalog& catalog, int64_t tokens_max, const Policy& policy);
 
@@ -240,8 +239,8 @@ class Moe {
   const MoeConfig& config() const { return config_; }
   int64_t tokens_max() const { return tokens_max_; }
   size_t workspace_bytes() const { return step_->workspace_bytes(); }
-  // Enqueues the layer. May be captured: it neither allocates nor synchronizes. A tensor of the wrong shape
-  // is an error that names it.
+  // Enqueues the layer. May be captured: it neither allocates nor synchronizes. The error for a tensor of the wrong shape names the
+  // tensor.
   Status forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream,
                  KernelRuns* runs = nullptr) const;
   // Runs the layer stage by stage and compares each stage with its double-precision reference on the stage's

@@ -1,5 +1,5 @@
-// Offloading: the MoE layers run on a device of their own, while the rest of the model runs on a device
-// whose memory the host can read.
+// Offloading: the MoE layers run on a separate device, while the rest of the model runs on a device whose
+// memory the host can read.
 #pragma once
 #include <memory>
 #include <vector>

@@ -41,7 +41,7 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
           .scales = up.scales,
           .layout = c.layout,
           .bias = c.down_bias,
-          .settled = true};  // `up` ran in between, so the groups are already written
+          .settled = true};  // `up` runs in between, so the groups are already written
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   if (c.latent > 0) p.up.x_unaligned = false;
   p.up.slots = slots_of(c);
   if (c.scope == ExpertScope::kRange) {
-    // Every rank keeps all rows of shared slots, so it keeps a larger share of rows than of experts.
+    // Every rank keeps all rows of shared slots, so its share of rows is larger than its share of experts.
     const double rows = static_cast<double>(c.top_k * local_experts(c)) / static_cast<double>(c.experts) +
                         static_cast<double>(shared);
     p.up.experts_routed =
@@ -194,8 +194,9 @@ int64_t expert_width(const MoeConfig& c) { return c.latent > 0 ? c.latent : c.hi
 
 Status check_shared(const MoeConfig& c) {
   if (c.shared_as_slots && c.latent > 0)
-    return invalid("shared_as_slots: wanted a shared expert on a path of its own, which reads x (latent=" +
-                   std::to_string(c.latent) + " is what the others read), found it as slots");
+    return invalid(
+        "shared_as_slots: wanted 0 with a latent width, because the shared expert reads x (latent=" +
+        std::to_string(c.latent) + "), found 1");
   if (!c.shared_as_slots || c.shared_intermediate == 0 || shared_fits_slots(c)) return {};
   return invalid("shared_as_slots: wanted a shared expert 1 to 8 times as wide as a routed one, " +
                  std::to_string(c.intermediate) + ", with weights in " +

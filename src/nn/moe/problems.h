@@ -9,7 +9,7 @@ LoraDelta::Problem lora_problem(const MoeConfig& config);
 RouteTopk::Problem route_problem(const MoeConfig& config);
 GroupRows::Problem group_problem(const MoeConfig& config);  // groups rows by expert
 Combine::Problem combine_problem(const MoeConfig& config);
-RmsNorm::Problem norm_problem(const MoeConfig& config);  // of x, and of y
+RmsNorm::Problem norm_problem(const MoeConfig& config);  // norms x and y
 // With a latent width: adds the last projection's result, the shared expert's output and the residual stream.
 Combine::Problem latent_add_problem(const MoeConfig& config);
 GroupRows::Problem shared_group_problem(const MoeConfig& config);
@@ -51,7 +51,7 @@ int64_t slots_of(const MoeConfig& config);
 int64_t expert_width(const MoeConfig& config);
 // Whether the shared expert has a separate path.
 bool shared_apart(const MoeConfig& config);
-// Whether some stages are products of all tokens, whose expert ids are zeros.
+// Whether some stages multiply all tokens by one matrix; their expert ids are zeros.
 inline bool has_dense_layers(const MoeConfig& c) { return c.dense || shared_apart(c) || c.latent > 0; }
 // Whether the layer has a router. Without one, no stage reads logits.
 bool has_router(const MoeConfig& config);

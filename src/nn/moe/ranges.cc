@@ -1,4 +1,4 @@
-// The range of each field of an MoE layer, checked under the field's own name. Without this check, the
+// Checks the range of each field of an MoE layer under the field's own name. Without this check, the
 // operations below would report the values under other names, and sums and products of the fields could
 // overflow before an operation checks them.
 #include <cmath>

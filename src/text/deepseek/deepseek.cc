@@ -80,7 +80,7 @@ std::string_view DeepSeek::name() const {
   }
 }
 
-// Most tokens of the frame are no special tokens of the tokenizer.
+// Most frame tokens are not special tokens of the tokenizer.
 bool DeepSeek::is_frame(int32_t id) const {
   return tokenizer_.is_special(id) || std::any_of(named_tokens().begin(), named_tokens().end(),
                                                   [&](const NamedToken& t) { return tokens_.*t.id == id; });
@@ -89,7 +89,7 @@ bool DeepSeek::is_frame(int32_t id) const {
 Status DeepSeek::need_calls() const {
   if (has_calls()) return {};
   return unsupported("tokenizer: wanted the added tokens of calls (" + std::string(kCallsToken) +
-                     " and its like), found not all; leave out the functions");
+                     " and others), found only some; send no functions");
 }
 
 std::optional<bool> DeepSeek::thinking_after(const std::vector<Message>& messages,
@@ -107,7 +107,7 @@ Result<std::vector<int32_t>> DeepSeek::call_start(const std::string& function,
                                                   std::optional<bool> thinking) const {
   SLUICE_TRY(need_calls());
   std::string text;
-  // What a model writes that does not reason.
+  // The text of a model that does not reason.
   if (model_ == DeepSeekModel::kR1Opened && thinking.value_or(true)) text = "\n</think>\n\n";
   if (model_ == DeepSeekModel::kR1) text = "<think>\n\n</think>\n\n";
   if (model_ == DeepSeekModel::kV31 && thinking.value_or(false)) text = "</think>";
@@ -149,7 +149,7 @@ Result<std::unique_ptr<ChatGate>> DeepSeek::gate(const AnswerEnds& ends, std::op
 
 namespace {
 
-// All strings that DeepSeek's templates, or those of vLLM for tools, write or compare with. A template with another string belongs to
+// All strings that DeepSeek's templates, or vLLM's templates for tools, write or compare with. A template with another string belongs to
 // another format.
 constexpr std::string_view kDeepSeekStrings[] = {
     "",
@@ -232,7 +232,7 @@ std::optional<DeepSeekModel> deepseek_model_of(const std::optional<std::string>&
   return words->has_string("</think>") ? DeepSeekModel::kR1 : DeepSeekModel::kV3;
 }
 
-// The template tells which R1 the model is. Without one of R1, the prompt opens the reasoning, which both models know.
+// The template tells which R1 the model is. Without an R1 template the prompt opens the reasoning, which both models support.
 DeepSeekModel of_files(DeepSeekModel named, const ChatFiles& files) {
   if (named != DeepSeekModel::kR1Opened) return named;
   return deepseek_model_of(files.chat_template) == DeepSeekModel::kR1 ? DeepSeekModel::kR1 : named;

@@ -1,6 +1,6 @@
 // The chat formats of DeepSeek V3, R1 and V3.1.
 //
-//   prompt      <｜begin▁of▁sentence｜>SYSTEM, then turns; all system messages stand at the front
+//   prompt      <｜begin▁of▁sentence｜>SYSTEM, then turns; all system messages are at the front
 //   user        <｜User｜>TEXT
 //   assistant   <｜Assistant｜>TEXT, then calls, <｜end▁of▁sentence｜>
 //   calls       <｜tool▁calls▁begin｜>CALL...<｜tool▁calls▁end｜>; V3 and R1 separate calls by a line break
@@ -14,8 +14,8 @@
 //
 // The answer to results follows them without <｜Assistant｜>. Prompts never show reasoning of earlier answers.
 //
-// Source: the chat templates of deepseek-ai/DeepSeek-V3-0324, -R1, -R1-0528 and -V3.1. They do not describe tools; the section that does is
-// that of vLLM's examples/tool_chat_template_deepseekv3.jinja, ..._deepseekr1.jinja and ..._deepseekv31.jinja.
+// Source: the chat templates of deepseek-ai/DeepSeek-V3-0324, -R1, -R1-0528 and -V3.1. They do not describe tools; the section about tools
+// follows vLLM's examples/tool_chat_template_deepseekv3.jinja, ..._deepseekr1.jinja and ..._deepseekv31.jinja.
 #pragma once
 #include <climits>
 #include <cstdint>
@@ -49,7 +49,7 @@ class DeepSeek final : public ChatFormat {
     return {.thinking_switch = model_ == DeepSeekModel::kV31, .many_calls = true};
   }
   Result<std::string> functions_text(const std::vector<FunctionTool>& functions) const override;
-  // A system message cannot be continued: it does not stand at the end.
+  // A system message cannot be continued, because it is never the last.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const override;
   std::optional<bool> thinking_after(const std::vector<Message>& messages,
                                      std::optional<bool> thinking) const override;
@@ -65,7 +65,7 @@ class DeepSeek final : public ChatFormat {
   static constexpr int32_t kNoToken = INT32_MIN;  // never an id
   struct Tokens {
     int32_t begin = kNoToken, end = kNoToken, user = kNoToken, assistant = kNoToken;
-    int32_t think = kNoToken, end_think = kNoToken;  // not of kV3
+    int32_t think = kNoToken, end_think = kNoToken;  // unused with kV3
     int32_t calls = kNoToken, call = kNoToken, sep = kNoToken, end_call = kNoToken, end_calls = kNoToken;
     int32_t outputs = kNoToken, output = kNoToken, end_output = kNoToken, end_outputs = kNoToken;
   };
@@ -78,7 +78,7 @@ class DeepSeek final : public ChatFormat {
   DeepSeekModel model() const { return model_; }
   const Tokens& tokens() const { return tokens_; }
   bool has_calls() const { return tokens_.calls != kNoToken; }
-  // Whether a call has its arguments in a fence of ```json, behind its type.
+  // Whether a call begins with its type and has its arguments in a ```json fence.
   bool has_fences() const { return model_ != DeepSeekModel::kV31; }
   // Tokenizes text that the program wrote; the text of added tokens becomes the tokens.
   Status encode_frame(std::string_view text, std::vector<int32_t>* ids) const {
@@ -94,8 +94,8 @@ class DeepSeek final : public ChatFormat {
   Tokens tokens_;
 };
 
-// The section of functions in a system prompt consists of `head`, what the functions say of themselves, and `tail`. Only head and tail
-// have tokens of the frame.
+// The section of functions in a system prompt consists of `head`, the descriptions of the functions, and `tail`. Only head and tail may
+// contain frame tokens.
 struct DeepSeekToolText {
   std::string_view head, tail;
 };

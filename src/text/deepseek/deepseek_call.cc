@@ -58,13 +58,13 @@ void DeepSeekCall::take(char c, std::string* out) {
       return;
     case Place::kName:
       if (c != '\n') head_ += c;
-      // Line breaks before the name are no names.
+      // Line breaks before the name are not part of it.
       else if (!without_blanks(head_).empty())
         set_name();
       return;
     case Place::kBeforeArguments:
       if (is_call_blank(c)) return;
-      // JSON begins with no mark of a fence.
+      // JSON never begins with the character of a fence.
       place_ = c == '`' ? Place::kFence : Place::kArguments;
       return take(c, out);
     case Place::kFence:
@@ -78,7 +78,7 @@ void DeepSeekCall::take(char c, std::string* out) {
       if (!name_) return;
       held_ += c;
       if (is_call_blank(c) || c == '`') return;
-      // Blanks before the first word are no arguments.
+      // Blanks before the first character are not part of the arguments.
       if (out->empty() && !has_arguments_) held_.erase(0, held_.find_first_not_of(kCallBlanks));
       *out += std::exchange(held_, {});
       return;

@@ -18,21 +18,21 @@ class DeepSeekCall {
 
   // Returns new text of the arguments; empty until the name is known.
   std::string push(std::string_view text);
-  // <｜tool▁sep｜>, whose text is `piece`. False, and nothing happens, if the call has had one.
+  // Takes <｜tool▁sep｜>, whose text is `piece`. Returns false and changes nothing if the call already had one.
   bool separate(std::string_view piece);
-  // Call it at the end of the text. Returns the remaining text of the arguments, which are {} if there are none.
+  // Call it at the end of the text. Returns the remaining text of the arguments, "{}" if there are none.
   enum class End : uint8_t { kClosed, kCutOff };
   std::string finish(End end);
 
   const std::optional<std::string>& name() const { return name_; }
   const std::string& all() const { return all_; }  // the text so far
-  // Another type than function, and text around the arguments that is no fence of JSON.
+  // A type other than function, and text around the arguments that is not a JSON fence.
   const std::string& stray() const { return stray_; }
 
  private:
   enum class Place : uint8_t {
     kHead,  // before the separator
-    kName,  // behind it, if the form is fenced
+    kName,  // after the separator, if the form is fenced
     kBeforeArguments,
     kFence,  // in the line that opens the fence
     kArguments,
@@ -46,7 +46,7 @@ class DeepSeekCall {
   std::optional<std::string> name_;
   std::string all_, stray_;
   std::string head_;  // the type, the name or the line that opens the fence, so far
-  std::string held_;  // white space and marks behind the arguments, which may be the end of the fence
+  std::string held_;  // white space and backticks after the arguments, which may be the end of the fence
   bool has_arguments_ = false;
 };
 

@@ -76,7 +76,7 @@ void DeepSeekParser::close_call(MessageEnd end) {
     return close_as_text(call_.all(), end);
   }
   add(arguments);
-  if (!is_json_object(current()->message.content)) note("arguments that are no JSON object");
+  if (!is_json_object(current()->message.content)) note("arguments that are not a JSON object");
   if (!call_.stray().empty()) note("text outside a call: '" + call_.stray() + "'");
   close(end);
 }

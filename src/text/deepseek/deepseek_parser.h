@@ -11,10 +11,10 @@ namespace sluice {
 
 // Line breaks between a text and a call belong to the text. Errors are handled as PartParser does, and as follows:
 //   - tokens of calls inside reasoning: part of the reasoning, which may discuss calls.
-//   - a call without a name: text.
-//   - another type than function, or arguments that are no JSON object: a note.
-//   - a call outside <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜>: read all the same.
-//   - another token of the frame without a meaning at its place: a note, and otherwise ignored.
+//   - a call without a name: becomes text.
+//   - a type other than function, or arguments that are not a JSON object: a note.
+//   - a call outside <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜>: parsed like any other call.
+//   - another frame token without a meaning at its place: a note, and otherwise ignored.
 class DeepSeekParser final : public PartParser {
  public:
   DeepSeekParser(const DeepSeek& format, Begin begin, Calls calls);

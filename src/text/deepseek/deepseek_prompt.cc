@@ -14,7 +14,7 @@ constexpr std::string_view kDeepSeekEndThink = "</think>";
 
 bool is_system(ChatRole role) { return role == ChatRole::kSystem || role == ChatRole::kDeveloper; }
 
-// What the prompt shows of an earlier answer. The templates differ in which </think> ends its reasoning.
+// The text of an earlier answer that the prompt shows. The templates differ in which </think> ends its reasoning.
 std::string_view without_reasoning(DeepSeekModel model, std::string_view text) {
   if (model == DeepSeekModel::kV3) return text;
   const size_t at =
@@ -42,12 +42,12 @@ class DeepSeekWriter : public TokenWriter {
   void result(const Turn& turn, PromptEnd prompt_end);
 
   bool is(DeepSeekModel model) const { return format_.model() == model; }
-  // Whether <｜Assistant｜> belongs to the user's turn, also at the end of a prompt.
+  // Whether the user's turn ends with <｜Assistant｜>, also at the end of a prompt.
   bool asks_with_user() const { return is(DeepSeekModel::kV3) || is(DeepSeekModel::kR1); }
 
   const DeepSeek& format_;
-  bool behind_user_ = false, behind_result_ = false;  // what the last turn was
-  bool first_result_ = true;                          // no result has come since the last calls
+  bool behind_user_ = false, behind_result_ = false;  // the role of the last turn
+  bool first_result_ = true;                          // no result has followed the last calls yet
 };
 
 void DeepSeekWriter::token(int32_t Tokens::*member) {
@@ -57,7 +57,7 @@ void DeepSeekWriter::token(int32_t Tokens::*member) {
     if (named.id == member) said(named.text);
 }
 
-// Text that the program wrote, with the text of tokens.
+// Writes text of the program; the texts of tokens in it become the tokens.
 void DeepSeekWriter::frame(std::string_view text) {
   while (!text.empty()) {
     const DeepSeek::NamedToken* next = nullptr;
@@ -243,8 +243,9 @@ Result<std::vector<int32_t>> DeepSeek::prompt(const Conversation& conversation) 
   if (conversation.end == PromptEnd::kOpenMessage) {
     if (turns.empty()) return invalid("wanted a message to continue, found only instructions");
     if (is_system(turns.back().role))
-      return invalid("wanted a message of the user, the assistant or a tool to continue, found one of the " +
-                     std::string(text(turns.back().role)) + ", which stands at the front of the prompt");
+      return invalid(
+          "wanted a message of the user, the assistant or a tool to continue, found a message of the " +
+          std::string(text(turns.back().role)) + ", whose text is at the front of the prompt");
   }
   DeepSeekWriter out(*this);
   out.system(conversation.options, turns);

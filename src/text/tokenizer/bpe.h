@@ -17,7 +17,7 @@ class Merges {
     int32_t merged;       // id of the result
     int32_t rank;         // the lowest rank merges first
   };
-  // `ids` is one more than the largest id. Returns false if a pair occurs twice and stores its index in `merges` to `twice`.
+  // `ids` is one more than the largest id. If a pair occurs twice, returns false and stores its index in `merges` in `twice`.
   bool fill(std::vector<Merge> merges, int64_t ids, int64_t* twice);
   // Null if the two do not merge.
   const Merge* find(int32_t left, int32_t right) const;

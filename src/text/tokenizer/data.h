@@ -15,7 +15,7 @@ namespace sluice {
 struct Tokenizer::Data {
   enum class Kind : uint8_t { kNone, kWord, kAdded, kSpecial };
   struct Piece {
-    int64_t begin = 0;  // in `bytes`
+    int64_t begin = 0;  // offset in `bytes`
     int32_t size = 0;
     Kind kind = Kind::kNone;
   };

@@ -1,4 +1,4 @@
-// What the readers of tokenizer.json have in common: a member that is not known is an error, because it could change the ids.
+// Shared by the readers of tokenizer.json. An unknown member is an error, because it could change the ids.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -19,7 +19,7 @@ inline Status only_keys(const JsonAt& object, std::initializer_list<std::string_
   SLUICE_TRY(object.need_object());
   for (const auto& [key, value] : object.value().items())
     if (std::find(known.begin(), known.end(), key) == known.end())
-      return unsupported(object.where() + ": wanted known keys only, found '" + valid_utf8(key) + "'");
+      return unsupported(object.where() + ": unknown key '" + valid_utf8(key) + "'");
   return {};
 }
 

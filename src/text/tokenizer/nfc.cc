@@ -14,7 +14,7 @@ namespace {
 
 #include "text/tokenizer/nfc_table.inc"
 
-// Code points below U+0300 are no marks and never compose with their predecessor. Their UTF-8 bytes are less than U+0300's first byte.
+// Code points below U+0300 are not marks and never compose with their predecessor. Their UTF-8 bytes are less than U+0300's first byte.
 constexpr uint8_t kFirstMarkByte = 0xcc;
 constexpr char32_t kHangul = 0xac00, kLeading = 0x1100, kVowel = 0x1161, kTrailing = 0x11a7;
 constexpr char32_t kLeadings = 19, kVowels = 21, kTrailings = 28,

@@ -132,7 +132,7 @@ class PatternReader {
   }
 
   // Case-insensitive words. For some pairs of letters, one engine also matches a single character (U+00DF for ss), so words with such a
-  // pair are rejected, and so is everything that is no word.
+  // pair are rejected, and so is everything that is not a word.
   void caseless() {
     at_ += 4;
     for (; at_ < all_.size() && all_[at_] != ')'; ++at_) {
@@ -152,7 +152,7 @@ class PatternReader {
     if (ahead(end) == ',') ++end;
     while (is_digit(ahead(end))) ++end;
     if (all_[at_] == '}' || !has_least || ahead(end) != '}')
-      return refuse(1, "a brace that is no {n}, {n,} or {n,m}");
+      return refuse(1, "a brace that is not {n}, {n,} or {n,m}");
     if (one_of(ahead(end + 1), "+?*{") && ahead(end + 1) != '\0')
       return refuse(end + 2, "a quantifier of a quantifier");
     at_ += end + 1;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kEndTokensMax = 64, kProcessorsMax = 16;
 
-// TemplateProcessing has a template for one text, "single", and one for two, "pair", which is not read.
+// TemplateProcessing has "single", a template for one text, and "pair", a template for two texts, which is not read.
 class EndsReader {
  public:
   EndsReader(const JsonAt& post, const Tokenizer::Data& data) : post_(post), data_(data) {}

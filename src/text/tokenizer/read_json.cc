@@ -82,7 +82,7 @@ class TokenizerReader {
   }
 
  private:
-  // Truncation and padding of training batches. Ignored here, as transformers does by default.
+  // Truncation and padding apply to training batches. They are ignored here, as transformers does by default.
   Status read_batching() {
     const auto known = [&](const char* section, std::initializer_list<std::string_view> keys) -> Status {
       return root_.has(section) ? only_keys(root_.at(section).value(), keys) : Status{};
@@ -104,7 +104,7 @@ class TokenizerReader {
     return {};
   }
 
-  // DeepSeek's files have one in place of no normalizer.
+  // DeepSeek's files have an empty Sequence instead of no normalizer.
   Status read_empty_sequence(const JsonAt& normalizer) {
     SLUICE_TRY(only_keys(normalizer, {"type", "normalizers"}));
     const auto list = normalizer.at("normalizers");
@@ -160,7 +160,7 @@ class TokenizerReader {
       const size_t before = data_->bytes.size();
       const bool spelled = letters_.spell(word, &data_->bytes);
       if (!place(id, data_->bytes.size() - before, Kind::kWord))
-        return corrupt(vocab.value().where() + "." + word + ": wanted an id of its own, found " +
+        return corrupt(vocab.value().where() + "." + word + ": wanted a unique id, found " +
                        std::to_string(id) + ", which belongs to another word");
       ids_.emplace(word, static_cast<int32_t>(id));
       if (spelled && ignore_merges_) spelled_.push_back(static_cast<int32_t>(id));
@@ -177,8 +177,8 @@ class TokenizerReader {
     std::sort(added.begin(), added.end(), [](const auto& a, const auto& b) { return a.content < b.content; });
     for (size_t i = 1; i < added.size(); ++i)
       if (added[i - 1].content == added[i].content)
-        return corrupt(root_.where() + ": added_tokens: wanted each content once, found '" +
-                       added[i].content + "' twice");
+        return corrupt(root_.where() + ": added_tokens: wanted unique contents, found '" + added[i].content +
+                       "' twice");
     SLUICE_TRY(check_apart());
     for (const auto& a : added) data_->starts_added[static_cast<uint8_t>(a.content[0])] = true;
     return {};
@@ -242,7 +242,7 @@ class TokenizerReader {
     }
     data_->bytes += content.value();
     if (!place(id.value(), size, kind))
-      return corrupt(token.where() + ".id: wanted an id of its own, found " + std::to_string(id.value()) +
+      return corrupt(token.where() + ".id: wanted a unique id, found " + std::to_string(id.value()) +
                      ", which belongs to another token");
     data_->added.push_back({content.value(), static_cast<int32_t>(id.value()), kind});
     return {};
@@ -255,8 +255,8 @@ class TokenizerReader {
       append_utf8(letters_.letter(byte), &letter);
       const auto word = ids_.find(letter);
       if (word == ids_.end())
-        return unsupported(model.where() + ".vocab: wanted a word for each byte, found no '" + letter +
-                           "' for byte " + std::to_string(byte));
+        return unsupported(model.where() + ".vocab: wanted a word for each byte, found none ('" + letter +
+                           "') for byte " + std::to_string(byte));
       if (data_->kind(word->second) == Kind::kSpecial)
         return unsupported(model.where() + ".vocab: wanted words for text, found the special token '" +
                            letter + "'");
@@ -396,10 +396,11 @@ class TokenizerReader {
   std::shared_ptr<Data> data_ = std::make_shared<Data>();
   ByteLetters letters_;
   bool ignore_merges_ = false;
-  std::unordered_map<std::string_view, int32_t> ids_;  // of model.vocab; views into the document
+  std::unordered_map<std::string_view, int32_t>
+      ids_;  // ids of model.vocab; the keys are views into the document
   std::unordered_set<int32_t>
-      normalized_;  // added tokens that are looked for in normalized text, which here is the text
-  std::vector<int32_t> spelled_;  // words whose letters all represent bytes; for ignore_merges
+      normalized_;                // added tokens that match normalized text, which here is the text itself
+  std::vector<int32_t> spelled_;  // words whose letters all represent bytes; used for ignore_merges
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ class Matcher {
     if (!m.data_ || !m.context_) return out_of_memory(where + ": no memory to match the pattern");
     pcre2_set_heap_limit(m.context_.get(), kHeapKibMax);
     pcre2_set_match_limit(m.context_.get(), kStepsFirst);
-    // Without a stack of its own, the JIT uses 32 KiB of the thread's stack.
+    // Without its own stack, the JIT uses 32 KiB of the thread's stack.
     m.stack_.reset(pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr));
     if (m.stack_) pcre2_jit_stack_assign(m.context_.get(), nullptr, m.stack_.get());
     return m;

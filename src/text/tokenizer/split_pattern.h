@@ -22,7 +22,7 @@ class SplitPattern {
   // kUnsupported or kCorrupt names `where` (a file and a key), the position in the pattern and the text there.
   static Result<SplitPattern> compile(std::string_view pattern, const std::string& where);
 
-  // Splits each piece of `text` further, as if it were a text of its own. `ends` holds the ends of the pieces in bytes, ascending, the
+  // Splits each piece of `text` further, as if it were a separate text. `ends` holds the ends of the pieces in bytes, ascending, the
   // last one at text.size(). The new pieces are the matches and the gaps between them; none is empty. Each run of invalid UTF-8 is a
   // piece of its own, and no match crosses it. kUnsupported: a hostile pattern took more steps than 2^16 + 16 per byte for one match, or
   // than 2^20 + 64 per byte for all matches. PCRE2 counts no step per character of a run, so a hostile pattern without matches can still

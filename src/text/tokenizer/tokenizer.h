@@ -30,7 +30,7 @@ struct SpecialEnds {
 };
 
 // Gives the ids of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText; kAllAsText
-// gives those of a file without added tokens), with these intended differences:
+// gives the ids of a file without added tokens), with these intended differences:
 //   - Invalid UTF-8 is encoded byte by byte, so decode(encode(x)) == x for every x (with a normalizer: the normalized x).
 //   - With kAsText and kAllAsText no special token is returned, even if ignore_merges would find it as a whole word.
 //   - An added token decodes to its own text, even if its letters could represent bytes.
@@ -46,7 +46,7 @@ class Tokenizer {
   // The same from memory; `what` names the text in errors.
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);
 
-  // Appends to `ids`; leaves them unchanged on error. kInvalidArgument: more than 1 GiB of text. kUnsupported: the file's pattern takes
+  // Appends to `ids`; leaves it unchanged on error. kInvalidArgument: more than 1 GiB of text. kUnsupported: the file's pattern takes
   // too many steps (text/tokenizer/split_pattern.h). Does not add special_ends().
   Status encode(std::string_view text, Specials specials, std::vector<int32_t>* ids) const;
 
@@ -54,8 +54,8 @@ class Tokenizer {
   // than the vocabulary has words.
   std::string decode(std::span<const int32_t> ids, SpecialOutput specials = SpecialOutput::kShow) const;
 
-  // What the library adds with add_special_tokens=True, from the template for one text of post_processor. transformers 5 takes it from
-  // there alone: add_bos_token and add_eos_token of tokenizer_config.json have no effect beside a tokenizer.json.
+  // The tokens that the library adds with add_special_tokens=True, from post_processor's template for one text. transformers 5 uses only this
+  // template: add_bos_token and add_eos_token of tokenizer_config.json have no effect beside a tokenizer.json.
   const SpecialEnds& special_ends() const;
 
   // The id of a special token by its text, for example "<|start|>".

@@ -140,9 +140,9 @@ TEST(DeepSeekParser, RecoversFromMistakes) {
   EXPECT_EQ(said(Model::kV3, "a" + kOpen), "final(a)");
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>func"), "final(func)[a call without a name]");
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"),
-            "f()[arguments that are no JSON object]");
+            "f()[arguments that are not a JSON object]");
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "),
-            "f({\"a\":)[arguments that are no JSON object]");
+            "f({\"a\":)[arguments that are not a JSON object]");
   EXPECT_EQ(said(Model::kV3, kOpen + fenced("f", "{}") + kEos), "f({})[no <｜tool▁call▁end｜>]");
   EXPECT_EQ(said(Model::kV3, kOpen + "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n`"),
             "f({})");
@@ -156,9 +156,9 @@ TEST(DeepSeekParser, RecoversFromMistakes) {
   EXPECT_EQ(said(Model::kV31, kOpen + "<｜tool▁call▁begin｜><｜tool▁sep｜>{}" + kCallEnd + kEos),
             "final(<｜tool▁sep｜>{})[a call without a name]");
   EXPECT_EQ(said(Model::kV31, kOpen + bare("f", "[1]") + kCallEnd + kShut + kEos),
-            "f([1])[arguments that are no JSON object]");
+            "f([1])[arguments that are not a JSON object]");
   EXPECT_EQ(said(Model::kV31, kOpen + bare("f", "{} and") + kCallEnd + kShut + kEos),
-            "f({} and)[arguments that are no JSON object]");
+            "f({} and)[arguments that are not a JSON object]");
   // Tokens in the wrong place.
   EXPECT_EQ(said(Model::kV31, bare("f", "{}") + kCallEnd + kEos), "f({})");
   EXPECT_EQ(said(Model::kV31, kOpen + bare("f", "{}") + "<｜tool▁sep｜>" + kCallEnd + kShut + kEos),

@@ -51,7 +51,7 @@ float rescale(float from, float to) { return from == to ? 1.f : std::exp(from - 
 // kSome: head_dim ends within a vector. As a compile-time value it saves the inner loops a branch per load.
 enum class Tail : uint8_t { kNone, kSome };
 
-// Lanes(F32()) elements of a row that has `left` elements; missing elements are zero. Never reads past the row.
+// Returns Lanes(F32()) elements of a row that has `left` elements; missing elements are zero. Never reads past the row.
 template <Tail kTail, class T>
 HWY_INLINE Vector load_part(const T* p, int64_t left) {
   const F32 d;
@@ -86,7 +86,7 @@ void score_quad(const float* q, int64_t stride, const T* const* keys, int64_t fi
   }
 }
 
-// e^x for x <= 0; NaN stays NaN (Highway's own gives 0).
+// e^x for x <= 0; NaN stays NaN (Highway's own function gives 0).
 HWY_INLINE Vector weight(Vector x) {
   const F32 d;
   const auto nan = hn::IsNaN(x);
@@ -94,7 +94,7 @@ HWY_INLINE Vector weight(Vector x) {
   return hn::IfThenElse(nan, x, hn::Exp(d, safe));
 }
 
-// Turns the scores [first, end) of one query into weights and adds them to `state`. Returns the factor for the values of `state`. Masks
+// Converts the scores [first, end) of one query to weights and adds them to `state`. Returns the factor for the values of `state`. Masks
 // whole vectors, from a multiple of their length.
 float weigh(float* scores, int64_t first, int64_t end, float scale, Online* state) {
   const F32 d;
@@ -106,7 +106,7 @@ float weigh(float* scores, int64_t first, int64_t end, float scale, Online* stat
   auto most = hn::Set(d, kNothing);
   for (int64_t i = begin; i < stop; i += lanes) most = hn::Max(most, hn::LoadU(d, scores + i));
   const float here = hn::GetLane(hn::MaxOfLanes(d, most));
-  const float largest = here > state->largest ? here : state->largest;  // if NaN, the weights show it
+  const float largest = here > state->largest ? here : state->largest;  // a NaN appears in the weights
   const auto base = hn::Set(d, largest == kNothing ? 0.f : largest);
   auto sum = hn::Zero(d);
   for (int64_t i = begin; i < stop; i += lanes) {
@@ -264,14 +264,14 @@ struct Run {
   int64_t row, rows;
   float* queries;                   // [kAttentionQueries, padded_dim]
   T* wide;                          // [2, kBlock, head_dim], for e4m3 caches
-  Online state[kAttentionQueries];  // of the current part
-  RowSpan span[kAttentionQueries];  // of each query
+  Online state[kAttentionQueries];  // state of the current part
+  RowSpan span[kAttentionQueries];  // span of each query
   int64_t first = 0, end = 0;       // positions that any query sees
   int64_t count() const { return rows * heads; }
   int64_t row_of(int64_t m) const { return row + m / heads; }
   int64_t head_of(int64_t m) const { return head + m % heads; }
 
-  // Widens the queries. Places after the last query of a quad repeat it; their results are not read.
+  // Widens the queries. Places after the last query of a quad repeat it; results of these places are not read.
   void load(float* values) {
     for (int64_t m = 0; m < (count() + 3) / 4 * 4; ++m) {
       const int64_t source = std::min(m, count() - 1);
@@ -439,7 +439,7 @@ namespace {
 
 Refusal supports(const Attention::Problem&, const DeviceInfo&) { return {}; }
 
-// A page table has room for the longest sequence; most sequences are far shorter.
+// A page table has room for the longest sequence, but most sequences are far shorter.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
   constexpr int64_t kContext = 1024;
   Attention::Problem usual = p;

@@ -1,4 +1,4 @@
-// How attention_paged divides its work: plain arithmetic, the same for every vector width.
+// How attention_paged divides its work. Plain arithmetic, the same for every vector width.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -29,7 +29,7 @@ struct AttentionShape {
   }
 };
 
-// Depends on the problem alone, never on the threads, because results must not depend on the threads.
+// Depends only on the problem, because results must not depend on the number of threads.
 inline AttentionShape attention_shape(const Attention::Problem& p) {
   AttentionShape s;
   s.group = p.heads / p.kv_heads;

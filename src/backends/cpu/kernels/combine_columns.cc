@@ -52,7 +52,7 @@ void gather(const Combine::Problem& p, const Combine::Args& a, int64_t t, Token<
   out.y = a.y.row<Y>(t);
 }
 
-// kVectors vectors of columns from h. Loads of shared and residual come before the store, because y may alias either.
+// Computes kVectors vectors of columns from h. Loads of shared and residual come before the store, because y may alias either.
 template <int kVectors, class G, class B, class Y>
 HWY_INLINE void columns(const Token<G, B, Y>& token, int64_t h) {
   const F32 d;

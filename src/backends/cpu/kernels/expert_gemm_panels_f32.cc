@@ -69,7 +69,7 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo&) {
 }
 
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  // To decode a weight costs as much as the products of three rows (measured with 1 to 128 rows).
+  // Decoding a weight costs as much as the products of three rows (measured with 1 to 128 rows).
   const double rows = std::max(1.0, ExpertGemm::expected_rows(p));
   const double work = 1 + 3 * active_experts(rows, p.experts) / rows;
   return roofline_us<ExpertGemm>(p, d, 0.6, 0.85 * d.f32_flops_per_us / work);

@@ -17,7 +17,7 @@ namespace {
 using Problem = GroupRows::Problem;
 using Args = GroupRows::Args;
 
-// A block of this many slots is done before another thread has woken.
+// Sorting a block of this many slots takes less time than waking another thread.
 constexpr int64_t kBlockSlots = 16384;
 constexpr int64_t kBlocksMax = 32;
 

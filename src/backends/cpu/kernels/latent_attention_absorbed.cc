@@ -128,7 +128,7 @@ HWY_EXPORT(latent_attention_one);
 
 namespace {
 
-// A multiple of what any vector wants, so that threads share no cache line.
+// A multiple of every vector length, so that threads share no cache line.
 int64_t thread_floats(const LatentAttention::Problem& p) { return (2 * p.rank + p.rope + 63) / 64 * 64; }
 
 Refusal supports(const LatentAttention::Problem&, const DeviceInfo&) { return {}; }
@@ -148,7 +148,7 @@ Status enqueue(const LatentAttention::Problem& p, const LatentAttention::Args& a
     const auto thread_bytes = static_cast<size_t>(thread_floats(p)) * sizeof(float);
     const int64_t slots = slots_in(workspace.bytes, thread_bytes, *q.pool);
     auto* scratch = reinterpret_cast<float*>(workspace.data);
-    // Rows of one head follow each other, so that they find its weights in a near cache.
+    // Rows of the same head are adjacent in the loop, so that its weights stay in a near cache.
     run_in_slots(*q.pool, slots, p.tokens * p.heads, 1, [&](int64_t begin, int64_t end, int thread) {
       float* mine = scratch + thread * thread_floats(p);
       for (int64_t i = begin; i < end; ++i)

@@ -61,7 +61,7 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo&) {
 }
 
 double cost_us(const Linear::Problem& p, const DeviceInfo& d) {
-  // To widen a weight costs as much as the products of three rows (measured with 1 to 128 rows).
+  // Widening a weight costs as much as the products of three rows (measured with 1 to 128 rows).
   const double work = 1 + 3 / std::max(1.0, static_cast<double>(p.tokens));
   return roofline_us<Linear>(p, d, 0.6, 0.85 * d.f32_flops_per_us / work);
 }

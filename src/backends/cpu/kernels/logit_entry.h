@@ -15,13 +15,13 @@ inline bool before(const Entry& a, const Entry& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-// Entries that gather() (simd/logits.h) stores on its way to the k largest of n.
+// Entries that gather() (simd/logits.h) may store while it finds the k largest of n.
 inline int64_t gather_room(int64_t n, int64_t k) { return std::min(n, 2 * k + 1024); }
 
 // The results of top_logprobs_scan for kLogitChunk logits of a row.
 struct LogprobChunk {
   float largest;
-  double sum;      // of e^(x - largest); meaningless unless `largest` is finite
+  double sum;      // sum of e^(x - largest); meaningless unless `largest` is finite
   int64_t before;  // tokens that rank before the sampled one
 };
 

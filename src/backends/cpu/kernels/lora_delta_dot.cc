@@ -42,7 +42,7 @@ void expand(const LoraDelta::Problem& p, const LoraDelta::Args& a, int64_t t, co
 
 }  // namespace
 
-// inner [tokens, rank]: A x of the tokens from `first` on. Computes entries begin to end, counted over all rows.
+// inner [tokens, rank]: A x of the tokens from `first` on. Computes entries `begin` to `end`, counted over all rows.
 void lora_shrink(const LoraDelta::Problem& p, const LoraDelta::Args& a, int64_t first, float* inner,
                  int64_t begin, int64_t end) {
   with_float(p.x, [&]<class X>(const X*) {
@@ -52,7 +52,7 @@ void lora_shrink(const LoraDelta::Problem& p, const LoraDelta::Args& a, int64_t 
   });
 }
 
-// Features begin to end of y[t].
+// Computes features `begin` to `end` of y[t].
 void lora_expand(const LoraDelta::Problem& p, const LoraDelta::Args& a, int64_t t, const float* inner,
                  int64_t begin, int64_t end) {
   with_float(p.w, [&]<class W>(const W*) {

@@ -1,4 +1,4 @@
-// RMS norm, one head of a row at a time: one pass for the mean square, one that scales.
+// RMS norm, one head of a row at a time: one pass sums the squares, a second pass scales.
 //
 // Wins    always: it is the only kernel of RmsNorm on a CPU. The second pass finds its row in the L1 cache.
 // Loses   time with one very long row: one thread computes it.
@@ -20,8 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
 
-// h of one row. Each pass computes the sum with the residual again: to keep it would need scratch memory, and the residual tensor keeps it
-// only rounded.
+// h of one row. Each pass adds the residual again: to store the sum would need scratch memory, and the residual tensor holds only its
+// rounded value.
 template <class X>
 struct Joined {
   const X* x;

@@ -10,7 +10,7 @@
 //
 #include "backends/cpu/card.h"
 #include "backends/cpu/simd/dispatch.h"
-#include "backends/cpu/simd/turn.h"
+#include "backends/cpu/simd/rotate.h"
 #include "ops/rope.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,8 +23,8 @@ void heads(const Rope::Problem& p, const Rope::Args& a, int64_t begin, int64_t e
   for (int64_t i = begin; i < end; ++i) {
     const int64_t t = i / p.heads, position = a.positions.as<int32_t>()[t];
     if (position < 0 || position >= p.table_rows) continue;
-    turn_head<kPairs>(a.x.row<X>(t) + i % p.heads * p.head_dim + p.first,
-                      a.table.as<const float>() + position * p.rotary, p.rotary / 2);
+    rotate_head<kPairs>(a.x.row<X>(t) + i % p.heads * p.head_dim + p.first,
+                        a.table.as<const float>() + position * p.rotary, p.rotary / 2);
   }
 }
 

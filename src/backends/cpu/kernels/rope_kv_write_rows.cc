@@ -13,7 +13,7 @@
 
 #include "backends/cpu/cache_rows.h"
 #include "backends/cpu/simd/dispatch.h"
-#include "backends/cpu/simd/turn.h"
+#include "backends/cpu/simd/rotate.h"
 #include "ops/rope_kv_write.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,10 +27,10 @@ void rows(const RopeKvWrite::Problem& p, const RopeKvWrite::Args& a, int64_t beg
   X apart[KvWrite::kHeadDimMax];
   for (int64_t t = begin; t < end; ++t) {
     const int64_t position = a.positions.as<int32_t>()[t], slot = a.slot_of.as<int32_t>()[t];
-    const bool turns = position >= 0 && position < rope.table_rows;
-    const float* table = a.table.as<const float>() + (turns ? position * rope.rotary : 0);
-    for (int64_t head = 0; turns && head < rope.heads; ++head)
-      turn_head<kPairs>(a.q.row<X>(t) + head * head_dim + rope.first, table, half);
+    const bool rotates = position >= 0 && position < rope.table_rows;
+    const float* table = a.table.as<const float>() + (rotates ? position * rope.rotary : 0);
+    for (int64_t head = 0; rotates && head < rope.heads; ++head)
+      rotate_head<kPairs>(a.q.row<X>(t) + head * head_dim + rope.first, table, half);
     if (slot < 0 || slot >= p.pages * p.page_size) continue;
     for (int64_t head = 0; head < p.kv_heads; ++head) {
       const int64_t to =
@@ -39,7 +39,7 @@ void rows(const RopeKvWrite::Problem& p, const RopeKvWrite::Args& a, int64_t beg
       X* key = apart;
       if constexpr (std::is_same_v<X, C>) key = stored;
       write_cache(a.k.row<X>(t) + head * head_dim, head_dim, key);
-      if (turns) turn_head<kPairs>(key + rope.first, table, half);
+      if (rotates) rotate_head<kPairs>(key + rope.first, table, half);
       if constexpr (!std::is_same_v<X, C>) write_cache(key, head_dim, stored);
       write_cache(a.v.row<X>(t) + head * head_dim, head_dim, a.v_cache.as<C>() + to);
     }

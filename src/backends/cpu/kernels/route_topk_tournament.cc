@@ -42,8 +42,8 @@ using I32 = hn::ScalableTag<int32_t>;
 using Score = RoutingRule::Score;
 using Weigh = RoutingRule::Weigh;
 
-// Keys have the order of the contract: floats by their bits, made monotone; below them NaN; below NaN the experts that may not be chosen
-// or are chosen already.
+// Keys have the contract's order: floats by their bits, made monotone; then NaN; then the experts that may not be chosen or are already
+// chosen.
 constexpr int32_t kRemoved = std::numeric_limits<int32_t>::min();
 constexpr int32_t kNanKey = kRemoved + 1;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
@@ -175,8 +175,8 @@ void keep_groups(const RouteTopk::Problem& p, Row& row) {
     if (row.group_key[g] != kRemoved) std::fill_n(row.key + g * size, size, kRemoved);
 }
 
-// v[i] becomes exp(v[i] - max), padding included; returns the sum over whole vectors. If a v[i] is NaN, the sum is NaN whatever
-// Max returns, because the exponential of v[i] is a term.
+// Replaces v[i] by exp(v[i] - max), padding included; returns the sum over whole vectors. If a v[i] is NaN, the sum is NaN
+// whatever Max returns, because the exponential of v[i] is a term.
 float exponentials(float* v, int64_t n) {
   const F32 d;
   auto most = hn::Set(d, kMinusInf);
@@ -305,7 +305,7 @@ double cost_us(const RouteTopk::Problem& p, const DeviceInfo& d) {
   return d.launch_us + token_us(p) * static_cast<double>(p.tokens) / d.cores;
 }
 
-constexpr double kChunkUs = 8;  // to wake a thread costs about a quarter of this
+constexpr double kChunkUs = 8;  // waking a thread costs about a quarter of this
 
 Status enqueue(const RouteTopk::Problem& p, const RouteTopk::Args& a, Workspace, Stream s) {
   return submit(s, [p, a](Queue& q) {

@@ -18,8 +18,8 @@ struct Chunk {
 
 struct RowSums {
   float largest;
-  int64_t largest_chunk;   // the first chunk that has it
-  double plain, tempered;  // over all chunks; meaningless unless `largest` is finite
+  int64_t largest_chunk;   // the first chunk that contains the largest logit
+  double plain, tempered;  // totals over all chunks; meaningless unless `largest` is finite
 };
 
 inline RowSums row_sums(const Chunk* chunks, int64_t count) {
@@ -67,7 +67,7 @@ struct Leaders {
   Reach reach;
 };
 
-// The number of leaders that are kept, and their mass. count < 0: the cut lies after them.
+// The number of leaders that are kept, and their mass. count < 0: the cut lies after the leaders.
 struct Cut {
   int64_t count;
   double mass;
@@ -92,7 +92,7 @@ inline Cut cut_of(const DrawParams& p, float largest, double total, const Leader
 inline int64_t draw(const DrawParams& p, float largest, double total, const Leaders& leaders) {
   const Cut cut = cut_of(p, largest, total, leaders);
   if (cut.count < 0) return -1;
-  int64_t last = 0;  // the last token that can be sampled, if rounding leaves the sum below u
+  int64_t last = 0;  // the last token that can be sampled, in case rounding leaves the sum below u
   double running = 0;
   for (int64_t i = 0; i < cut.count; ++i) {
     const double weight = weight_of(p, largest, leaders.entries[i]);

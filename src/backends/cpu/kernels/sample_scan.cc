@@ -75,7 +75,7 @@ constexpr int64_t kFirstGather = 512;  // enough for nearly every sample from a 
 
 int64_t chunks_of(const Sample::Problem& p) { return (p.vocab + kLogitChunk - 1) / kLogitChunk; }
 
-// At most this many threads sample rows at a time. Each has room for one row; greedy rows need no room.
+// At most this many threads sample rows at a time. Each thread has scratch memory for one row; greedy rows need none.
 int64_t rooms_of(const Sample::Problem& p, int64_t threads) { return std::min(p.rows, threads); }
 
 float largest_of(const Chunk* chunks, int64_t count) {

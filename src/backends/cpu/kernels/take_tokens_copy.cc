@@ -17,13 +17,13 @@ double cost_us(const TakeTokens::Problem& p, const DeviceInfo& d) {
 
 Status enqueue(const TakeTokens::Problem& p, const TakeTokens::Args& a, Workspace, Stream s) {
   return submit(s, [p, a](Queue&) {
-    const auto* const drawn = a.drawn.as<const int32_t>();
+    const auto* const sampled = a.sampled.as<const int32_t>();
     const auto* const token_of = a.token_of.as<const int32_t>();
     for (int64_t t = 0; t < p.tokens; ++t) {
       int64_t id = a.ids.as<const int32_t>()[t];
       if (id < 0) {
         const int64_t row = -1 - id;
-        id = row < p.rows ? drawn[row] : -1;
+        id = row < p.rows ? sampled[row] : -1;
         if (p.map > 0) id = id >= 0 && id < p.map ? token_of[id] : -1;
       }
       a.y.as<int32_t>()[t] = static_cast<int32_t>(id);

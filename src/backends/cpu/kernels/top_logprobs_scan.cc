@@ -1,5 +1,5 @@
 // Log probabilities by scans. Threads compute the largest logit, the sum of e^x and the number of tokens before the sampled one
-// over chunks of a row in parallel. Then one thread per row adds them up and gathers the likeliest tokens.
+// over chunks of a row in parallel. Then one thread per row combines them and gathers the most likely tokens.
 //
 // Wins    always: it is the only kernel of TopLogprobs on a CPU. The rows are in cache after sampling,
 //         and a scan for logits above a threshold runs at the cache's bandwidth.
@@ -35,7 +35,7 @@ HWY_INLINE int64_t count_above(const float* x, int64_t n, float threshold) {
   for (; i < n; ++i) count += x[i] > threshold ? 1 : 0;
   return count;
 }
-// The number of x[0 .. n) not below it.
+// The number of x[0 .. n) that are not below it.
 HWY_INLINE int64_t count_from(const float* x, int64_t n, float threshold) {
   if (threshold == kNothing) return n;
   return count_above(x, n, std::nextafter(threshold, kNothing));
@@ -43,12 +43,12 @@ HWY_INLINE int64_t count_from(const float* x, int64_t n, float threshold) {
 
 }  // namespace
 
-// `drawn`: the row's sampled token, or -1.
-void logprob_chunk(const float* x, int64_t n, int64_t drawn, float drawn_logit, LogprobChunk* out) {
+// `sampled`: the row's sampled token, or -1.
+void logprob_chunk(const float* x, int64_t n, int64_t sampled, float sampled_logit, LogprobChunk* out) {
   out->largest = largest(x, n);
   out->sum = std::isfinite(out->largest) ? sum_of_weights(x, n, out->largest, 1) : 0;
-  const int64_t lower = std::clamp<int64_t>(drawn, 0, n);  // ids below the sampled one
-  out->before = count_from(x, lower, drawn_logit) + count_above(x + lower, n - lower, drawn_logit);
+  const int64_t lower = std::clamp<int64_t>(sampled, 0, n);  // ids below the sampled one
+  out->before = count_from(x, lower, sampled_logit) + count_above(x + lower, n - lower, sampled_logit);
 }
 
 int64_t logprob_gather(const float* x, int64_t n, int64_t k, Entry* out) { return gather(x, n, k, out); }
@@ -70,11 +70,11 @@ int64_t chunks_of(const TopLogprobs::Problem& p) { return (p.vocab + kLogitChunk
 int64_t room_of(const TopLogprobs::Problem& p) { return gather_room(p.vocab, p.top); }
 int64_t rooms_of(const TopLogprobs::Problem& p, int64_t threads) { return std::min(p.rows, threads); }
 
-// One question: a row of logits and its token.
+// One request: a row of logits and its token.
 struct Question {
-  const float* x;  // null: there is no such row
-  int64_t drawn;   // -1: there is no such token
-  float logit;     // of the token; NaN becomes -inf
+  const float* x;   // null: there is no such row
+  int64_t sampled;  // -1: there is no such token
+  float logit;      // logit of the token; NaN becomes -inf
 };
 Question question(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, int64_t q) {
   const int64_t row = a.row.as<const int32_t>()[q];
@@ -96,7 +96,7 @@ double log_sum_of(const LogprobChunk* chunks, int64_t count) {
   return most + std::log(sum);
 }
 
-// Appends entries from `count` on: tokens that cannot be sampled, by id. Returns the number of entries.
+// Appends entries from `count` on for tokens that cannot be sampled, by id. Returns the number of entries.
 int64_t add_impossible(const float* x, int64_t vocab, int64_t top, int64_t count, Entry* out) {
   for (int64_t id = 0; id < vocab && count < top; ++id)
     if (!(x[id] > kNothing)) out[count++] = {kNothing, static_cast<int32_t>(id)};
@@ -108,9 +108,9 @@ void answer(Queue& queue, const TopLogprobs::Problem& p, const TopLogprobs::Args
   const Question ask = question(p, a, q);
   const double log_sum = ask.x ? log_sum_of(chunks, chunks_of(p)) : kNan;
   int64_t before = 0;
-  for (int64_t c = 0; ask.drawn >= 0 && c < chunks_of(p); ++c) before += chunks[c].before;
-  a.logprob.as<float>()[q] = ask.drawn < 0 ? kNan : static_cast<float>(ask.logit - log_sum);
-  a.rank.as<int32_t>()[q] = ask.drawn < 0 ? 0 : static_cast<int32_t>(before + 1);
+  for (int64_t c = 0; ask.sampled >= 0 && c < chunks_of(p); ++c) before += chunks[c].before;
+  a.logprob.as<float>()[q] = ask.sampled < 0 ? kNan : static_cast<float>(ask.logit - log_sum);
+  a.rank.as<int32_t>()[q] = ask.sampled < 0 ? 0 : static_cast<int32_t>(before + 1);
   if (p.top == 0) return;
   int64_t count = 0;
   if (ask.x) {
@@ -149,7 +149,8 @@ Status enqueue(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, Worksp
       for (int64_t i = begin; i < end; ++i) {
         const Question ask = question(p, a, i / per_row);
         const int64_t first = i % per_row * kLogitChunk, n = std::min(kLogitChunk, p.vocab - first);
-        if (ask.x) SLUICE_SIMD(q, logprob_chunk)(ask.x + first, n, ask.drawn - first, ask.logit, chunks + i);
+        if (ask.x)
+          SLUICE_SIMD(q, logprob_chunk)(ask.x + first, n, ask.sampled - first, ask.logit, chunks + i);
       }
     });
     run_in_slots(*q.pool, rooms, p.rows, 1, [&](int64_t begin, int64_t end, int thread) {

@@ -1,4 +1,4 @@
-// The activations of ops/activation.h on vectors of f32, within the roundings that its bounds allow.
+// The activations of ops/activation.h on vectors of f32, within the rounding errors that its bounds allow.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_ACTIVATION_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_ACTIVATION_H

@@ -94,7 +94,7 @@ HWY_INLINE int64_t gather(const T* x, int64_t n, int64_t k, Entry* out) {
   const auto keep_k = [&] {
     std::nth_element(out, out + k - 1, out + count, before);
     count = k;
-    threshold = out[k - 1].logit;  // a later equal logit has a higher id, so it would not stay
+    threshold = out[k - 1].logit;  // a later equal logit has a higher id, so it would be dropped
   };
   for (int64_t i = next_above(x, 0, n, threshold); i < n; i = next_above(x, i + 1, n, threshold)) {
     if (count == room) keep_k();

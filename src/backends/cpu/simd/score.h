@@ -1,4 +1,4 @@
-// ops/score_math.h for vectors: the same operations in the same order, so the same bits. Change both or none.
+// ops/score_math.h for vectors: the same operations in the same order, so the same bits. Change both files together.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 #if defined(SLUICE_CPU_SIMD_SCORE_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_SCORE_H

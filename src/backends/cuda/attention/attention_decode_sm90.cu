@@ -21,19 +21,20 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 }
 
 // Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row per sequence: the chosen configurations cost 0.6%
-// more than the best ones on average, and at most 11%. Costs of prompts come from arithmetic: caches are read from memory once, and
+// more than the best configurations on average, and at most 11%. Costs of prompts come from arithmetic: caches are read from memory once, and
 // flops are the limit. Contexts are assumed to be as long as a page table, up to a few thousand positions.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kIterationUs = 0.605, kIterationE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
-  // Narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, less the cost of
-  // fewer stages where memory is the limit.
+  // The gain of narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, minus the
+  // cost of fewer stages where memory is the limit.
   constexpr double kNarrowIteration = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
-  const double units = std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // with separate keys
+  const double units =
+      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // tiles with separate keys
   const double tiles = std::ceil(rows * group / queries) * units;
   const double keys = std::min(static_cast<double>(attention_context(p)), kLongContext) +
                       (p.window > 0 ? std::min(rows, queries / group) - 1 : 0);
@@ -67,11 +68,11 @@ std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d) {
              .cost_us = cost_us(p, d, how),
              .launches = {how.launch()}};
     c.refusal.need(how.groups == 1 || p.head_dim == 64, "head_dim of 64 (registers)", "head_dim", p.head_dim);
-    c.refusal.need(how.groups == 1 || queries > 16,
-                   "more than 16 queries of a sequence (what one tile holds)", "queries", queries);
+    c.refusal.need(how.groups == 1 || queries > 16, "more than 16 queries of a sequence (the size of a tile)",
+                   "queries", queries);
     c.refusal.need(!how.narrow || (p.head_dim == 64 && queries <= 8),
                    "head_dim of 64 and at most 8 queries of a sequence (narrow tiles)", "queries", queries);
-    if (how.heads > 1) need_multiple(c.refusal, "kv_heads", p.kv_heads, how.heads, "those of a CTA");
+    if (how.heads > 1) need_multiple(c.refusal, "kv_heads", p.kv_heads, how.heads, "kv heads per CTA");
     out.push_back(std::move(c));
   };
   for (const AttentionDecode& tile :
@@ -86,10 +87,10 @@ std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d) {
 
 std::string launch_text(const Attention::Problem&, const KernelLaunch& launch) {
   const AttentionDecode how = AttentionDecode::of(launch);
-  return std::to_string(how.queries()) + " queries a tile, " + std::to_string(how.cluster) +
-         (how.cluster == 1 ? " CTA" : " CTAs") + " to a tile" +
-         (how.heads > 1 ? " of " + std::to_string(how.heads) + " kv heads" : "") +
-         (how.by_row ? ", a row each" : "");
+  return std::to_string(how.queries()) + " queries per tile, " + std::to_string(how.cluster) +
+         (how.cluster == 1 ? " CTA" : " CTAs") + " per tile" +
+         (how.heads > 1 ? ", " + std::to_string(how.heads) + " kv heads per CTA" : "") +
+         (how.by_row ? ", one row per tile" : "");
 }
 
 struct Launcher {

@@ -19,8 +19,8 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_attention_tiles(r, p, d);
   const int64_t queries = attention_rows(p) * (p.heads / p.kv_heads);
-  r.need(queries > kDecodeQueries, "more than 64 queries of a kv head (the decode kernel takes others alone)",
-         "queries", queries);
+  r.need(queries > kDecodeQueries,
+         "more than 64 queries of a kv head (otherwise the decode kernel is used alone)", "queries", queries);
   return r;
 }
 
@@ -72,9 +72,9 @@ std::string launch_text(const Attention::Problem&, const KernelLaunch& launch) {
   const AttentionDecode how = AttentionDecode::of(launch);
   if (how.groups == 0)
     return std::to_string(launch.value[1]) +
-           " queries a tile, sequences with more than 64 queries of a kv head";
-  return std::to_string(16 * how.groups) + " queries a tile, " + std::to_string(how.cluster) +
-         (how.cluster == 1 ? " CTA" : " CTAs") + " to a tile, all other sequences";
+           " queries per tile, sequences with more than 64 queries of a kv head";
+  return std::to_string(16 * how.groups) + " queries per tile, " + std::to_string(how.cluster) +
+         (how.cluster == 1 ? " CTA" : " CTAs") + " per tile, all other sequences";
 }
 
 struct Launcher {

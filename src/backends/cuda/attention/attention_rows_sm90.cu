@@ -14,13 +14,13 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
   constexpr int64_t kMost = int64_t{1} << 30;
-  r.need(p.tokens * p.heads < kMost, "tokens * heads < 2^30 (numbers of queries)", "tokens * heads",
+  r.need(p.tokens * p.heads < kMost, "tokens * heads < 2^30 (query indices are i32)", "tokens * heads",
          p.tokens * p.heads);
   return r;
 }
 
-// A single warp takes about 20 us for 32 keys of 64 elements, by two and four rows of a step of gpt-oss-20b with a window of 128, which
-// took 80 us a layer on an H200. A whole SM is not much faster.
+// A single warp takes about 20 us for 32 keys of 64 elements. This comes from steps of gpt-oss-20b with two and four rows and a window of
+// 128, which took 80 us per layer on an H200. A whole SM is not much faster.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
   if (p.tokens == 0) return kRampUs;
   constexpr double kAloneUs = 20.0 / 32 / 64, kSharedUs = 8.0 / 32 / 64, kLongContext = 4096;

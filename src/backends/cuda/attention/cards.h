@@ -25,7 +25,7 @@ inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const 
   constexpr int64_t kMost = int64_t{1} << 30;  // coordinates and lists of tiles are i32
   r.need(p.pages * p.page_size * p.kv_heads < kMost, "pages * page_size * kv_heads < 2^30 (TMA coordinates)",
          "pages * page_size * kv_heads", p.pages * p.page_size * p.kv_heads);
-  r.need(p.tokens * p.heads < kMost, "tokens * heads < 2^30 (numbers of queries)", "tokens * heads",
+  r.need(p.tokens * p.heads < kMost, "tokens * heads < 2^30 (query indices are i32)", "tokens * heads",
          p.tokens * p.heads);
   r.need(p.kv_heads <= 65535, "kv_heads <= 65535 (CTAs along one dimension of a grid)", "kv_heads",
          p.kv_heads);
@@ -39,7 +39,7 @@ struct AttentionDecode {
   int heads = 1;
   int by_row = 0;      // each row is a separate tile
   int most = 1 << 30;  // the most queries of a sequence; another kernel takes longer sequences
-  // Tiles of eight queries, and fewer stages: the rest of the shared memory is left for the weights of the next dense layer.
+  // Tiles of eight queries and fewer stages, which leave shared memory for the weights of the next dense layer.
   int narrow = 0;
   static AttentionDecode of(const KernelLaunch& l) {
     return {l.value[0], l.value[1], l.value[2], l.value[3], l.value[4], l.value[5]};

@@ -6,7 +6,7 @@
 // the size of the team.
 //
 // Each warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for another. The warp that
-// refills a stage is the one that has read it, so stages have no empty barriers and the ring is no tile::Ring. Queries are the
+// refills a stage is the warp that has read it, so stages have no empty barriers and the ring is not a tile::Ring. Queries are the
 // rows of the products (mma.cuh), so a thread holds the weights of two queries, g and g + 8 of 16. With eight queries per tile half
 // of a product is idle. That costs nothing, because bytes are the limit. The type of the caches decides the operands of the
 // products: decode_tile.cuh.
@@ -37,10 +37,10 @@ struct DecodeShape {
                        kStages = kNarrow ? Tile::kFewStages : Tile::kStages;
   static constexpr int kTileBytes = Tile::kBytes, kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
-  // Rows of a group that each lane has; the other rows of the 16 are zeros.
+  // The rows of a group that a lane has; the other rows of the 16 are zeros.
   static constexpr int kRows = kNarrow ? 1 : 2;
   static constexpr int kQueries = 8 * kRows * kGroups,
-                       kPartialRow = kDim + 8;        // in floats; padded against bank conflicts
+                       kPartialRow = kDim + 8;        // floats; padded against bank conflicts
   static constexpr int kFours = kQueries * kDim / 4;  // groups of 4 values per tile
   static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
   // The rings, and the data that the CTAs of a cluster send each other; aligned by hand.
@@ -53,7 +53,7 @@ struct DecodeCall {
   Tiling tiling;
   int tiles, cluster, heads;  // the most tiles of queries; cluster and heads as in AttentionDecode
   int cluster_log;            // log2 of cluster
-  int beside;  // the previous launch is prefill.cuh's, of the same step, so it is not waited for
+  int beside;  // the previous launch is prefill.cuh of the same step, so this kernel does not wait for it
 };
 
 template <class Shape>
@@ -219,7 +219,7 @@ class DecodeWarp {
     }
   }
 
-  // Turns scores of a group of queries into weights, and rescales the previous sums to the new largest score.
+  // Converts scores of a group of queries to weights, and rescales the previous sums to the new largest score.
   __device__ __forceinline__ void weigh(float (&score)[2][4], int i) {
     if constexpr (kRows == 1) score[0][2] = score[0][3] = score[1][2] = score[1][3] = 0;
 #pragma unroll
@@ -281,7 +281,7 @@ class DecodeWarp {
   const int kv_head_, lane_;
   Span seen_by_some_, seen_by_all_;
   int first_ = 0, step_ = 1;          // tiles of keys of this warp
-  int pages_ = -1, next_pages_ = -1;  // for tile 32 n + lane
+  int pages_ = -1, next_pages_ = -1;  // page numbers for tile 32 n + lane
   uint32_t query_[kGroups][kDim / 16][4];
   Span span_[kGroups][2];
   float value_[kGroups][kDim / 8][4];
@@ -297,7 +297,7 @@ __device__ __forceinline__ bool find(const DecodeCall& call, int at, TileSearch&
   return true;
 }
 
-// Joins the warps of a team, which took the same tile, and writes the tile's rows of one kv head. `first`: the team's first warp;
+// Joins the warps of a team, which processed the same tile, and writes the tile's rows of one kv head. `first`: the team's first warp;
 // `thread`: within the team.
 template <class Shape, class SinkOf>
 __device__ __forceinline__ void write_team(const Step& p, const Queries& of, int kv_head, int last_query,
@@ -322,7 +322,8 @@ __device__ __forceinline__ void write_share(const DecodeCall& call, const Querie
                                             const float* ring, uint64_t& joined, int warp, int thread,
                                             int rank, int tiles_before, const SinkOf& sink) {
   constexpr int kAcross = Shape::kDim / 4;
-  constexpr int kFours = (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // per thread
+  constexpr int kFours =
+      (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // groups of four values per thread
   const bool joins = Shape::kFours >= Shape::kThreads || thread < Shape::kFours;
   static_assert(Shape::kFours % Shape::kThreads == 0 || (kFours == 1 && Shape::kFours % 32 == 0));
   FourSums sums[kFours];
@@ -359,7 +360,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
   const Step& p = call.step;
   const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32), warps = Shape::kWarps / call.heads;
   const int team = warp / warps, kv_head = static_cast<int>(blockIdx.y) * call.heads + team;
-  const int thread = static_cast<int>(threadIdx.x) - team * warps * 32;  // within the team
+  const int thread = static_cast<int>(threadIdx.x) - team * warps * 32;  // index within the team
   const int rank = static_cast<int>(blockIdx.x) % call.cluster;
   const uint32_t padding = -tile::shared_address(shared) & 1023u;
   auto* ring = reinterpret_cast<float*>(shared + padding);

@@ -8,7 +8,7 @@
 
 namespace sluice::cuda::attention {
 
-// The largest scores and sums of weights by which the sums of a CTA's warps are joined.
+// A CTA's warps join their sums by these largest scores and sums of weights.
 template <class Shape>
 struct Partials {
   float largest[Shape::kWarps][Shape::kQueries], sum[Shape::kWarps][Shape::kQueries];
@@ -19,7 +19,7 @@ struct FourSums {
   float largest = kNothing, sum = 0;
   float4 value = {0, 0, 0, 0};
 
-  // Adds a partial sum. `largest` is set first, to the largest score of all partial sums, so that each is multiplied once.
+  // Adds a partial sum. `largest`, the largest score of all partial sums, must be set first, so that each sum is multiplied once.
   __device__ __forceinline__ void add(float4 v, float of_largest, float of_sum) {
     const float factor = rescale(of_largest, base_of(largest));
     sum += of_sum * factor;
@@ -107,7 +107,7 @@ struct ClusterJoin {
   }
 };
 
-// The sinks of a CTA's heads, copied to shared memory during other waits. Sinks are weights. To load them at the end would add another
+// The sinks of a CTA's heads, copied to shared memory during other waits. Sinks are weights. Loading them at the end would add a
 // memory latency.
 struct Sinks {
   static constexpr int kMost = 64;  // heads; for more heads, each sink is loaded where it is used

@@ -5,7 +5,7 @@
 //
 // Bf16Tile: operands are used as loaded. Weights are a sum of two bf16 terms.
 //
-// E4m3Tile: half the bytes, so the instructions of a tile matter too. Keys become bf16, like the queries, through f16 and f32
+// E4m3Tile: half the bytes, so the instructions of a tile also matter. Keys become bf16, like the queries, through f16 and f32
 // (tile/e4m3.cuh). Values become f16, two per instruction, and are multiplied by f16 weights. The weights are relative to 2^15, so weights
 // that f16 cannot hold are far below the largest (ops/attention.h has the bound). Both conversions are exact. A lane's four bytes of a
 // key are operands of two products; its four bytes of two values belong to two columns.

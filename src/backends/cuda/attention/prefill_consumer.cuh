@@ -36,8 +36,8 @@ class PrefillConsumer {
   static constexpr bool kSumsByProduct = Shape::kSumsByProduct;
   static constexpr int kScores = Shape::kKeys / 2;  // registers per thread
   static constexpr int kSum = kDim / 2, kValues = kSum + (kSumsByProduct ? 4 : 0);
-  // A base is this far above the largest score of its tile, in powers of two. Then a weight of 2 or more asks for another base, and shows
-  // as one bit in the union of all weights. kBeyond: without sums by product, a thread's sum of weights that asks for another base.
+  // A base is this far above the largest score of its tile, in powers of two. A weight of 2 or more then asks for another base, and
+  // is one bit in the union of all weights. kBeyond: without sums by product, a thread's sum of weights that asks for another base.
   static constexpr float kAbove = kSumsByProduct ? 16 : 0, kBeyond = 65536;
 
   // The part of a tile of keys that queries see.
@@ -61,7 +61,7 @@ class PrefillConsumer {
 
   __device__ __forceinline__ void take(uint32_t slot, uint32_t& iteration) {
     slot = static_cast<uint32_t>(tile::uniform(static_cast<int>(slot)));
-    // Tiles of keys: the number for the CTA, and the ranges that some and every query of the warpgroup sees.
+    // tiles: number of tiles of keys that the CTA processes. some, all: tiles that some query and that every query of the warpgroup sees.
     int tiles;
     Span some, all;
     {
@@ -153,7 +153,7 @@ class PrefillConsumer {
     tile::arrive_by_warp(values().empty_of(stage_of(iteration)));
   }
 
-  // The stage of a iteration, and the barriers of the rings.
+  // The stage of an iteration, and the barriers of the rings.
   static __device__ __forceinline__ uint32_t stage_of(uint32_t iteration) {
     return iteration % Shape::kStages;
   }
@@ -176,7 +176,7 @@ class PrefillConsumer {
                : 0;
   }
 
-  // Turns scores of a tile of keys into weights, while the pending values of the previous iteration are added; their weights are in set
+  // Converts scores of a tile of keys to weights while the pending values of the previous iteration are added, whose weights are in set
   // kSet. Returns true if the new weights are unusable, because they need another base or pages are absent.
   template <Seen kSeen, int kSet>
   __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t iteration) {
@@ -201,7 +201,7 @@ class PrefillConsumer {
     return lost;
   }
 
-  // Turns scores into weights relative to a new base, from the largest score so far, and rescales the sums. No values are pending.
+  // Converts scores to weights relative to a new base, from the largest score so far, and rescales the sums. No values are pending.
   __device__ __forceinline__ void rebase(uint32_t slot, uint32_t iteration) {
     score(slot, iteration);
     tile::wait_groups<0>();
@@ -314,7 +314,7 @@ class PrefillConsumer {
     }
   }
 
-  // Turns scores into weights relative to the base of their row, as set kSet of the first operand of the second product. sum: of the
+  // Converts scores to weights relative to the base of their row, as set kSet of the first operand of the second product. sum: sum of the
   // thread's weights; zero if the second product sums them. Returns true if weights are so large that they need another base.
   template <int kSet>
   __device__ __forceinline__ bool weigh(float (&sum)[2]) {
@@ -384,7 +384,7 @@ class PrefillConsumer {
     return any_of_group(found != 0);
   }
 
-  // The second product without tensor cores: a weight is multiplied only by values that its query sees.
+  // Computes the second product without tensor cores: a weight is multiplied only by values that its query sees.
   __device__ __forceinline__ void add_one_by_one(uint32_t iteration) {
     const uint32_t values = values_of(iteration);
     const int lane = thread() % 32;

@@ -26,7 +26,7 @@ class PrefillProducer {
     const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
     tile::RingPlace place, wide, slot;
     for (int round = 0;; ++round) {
-      // Tiles become smaller from round to round and within a round. A CTA with the largest tile of a round gets the smallest of the next.
+      // Tiles become smaller from round to round and within a round. A CTA with the largest tile of a round gets the smallest tile of the next.
       const int at = round * ctas + (round % 2 ? ctas - 1 - cta : cta);
       PrefillWork work = {};
       work.kv_head = at % p.kv_heads;
@@ -99,7 +99,7 @@ class PrefillProducer {
   __device__ __forceinline__ void load(const CUtensorMap& k_map, const CUtensorMap& v_map,
                                        const PrefillWork& work, tile::RingPlace& place) {
     const Step& p = call_.step;
-    // One lane for each 16 positions of the tile, which are in one page. A box covers one or several of these.
+    // One lane for each 16 positions of the tile, which are in one page. A box covers one or several such groups.
     const int lane = static_cast<int>(threadIdx.x) % 32, box = call_.box_keys;
     const int origin = tile::uniform(work.origin), end = tile::uniform(work.keys.end);
     const int64_t table = static_cast<int64_t>(work.queries.sequence) * p.pages_per_seq;
@@ -137,8 +137,8 @@ class PrefillProducer {
       page = next;
     }
   }
-  // rows: for each 16 positions. Boxes of 16 are issued without branches. A loop with a branch and a shuffle per box took 160 clocks per
-  // box, and the consumers waited.
+  // rows: one row index for each 16 positions. Boxes of 16 are issued without branches. A loop with a branch and a shuffle per box took
+  // 160 clocks per box, and the consumers waited.
   __device__ __forceinline__ void copy(const CUtensorMap& map, uint32_t to,
                                        const int (&rows)[Shape::kKeys / 16], uint32_t barrier) {
     tile::barrier_expect_by_warp(barrier, Memory::kCopyBytes);

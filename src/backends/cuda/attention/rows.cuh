@@ -96,7 +96,7 @@ __device__ __forceinline__ uint32_t two_of(const Step& p, const __nv_bfloat16* a
 struct Tiling {
   int tile;         // queries per tile
   int least, most;  // the kernel takes sequences with least to most queries
-  int by_row;       // each tile has one row, of whatever sequence, so no list is needed
+  int by_row;       // each tile has one row of any sequence, so no list is needed
 };
 
 // The data of find_tile() in shared memory.
@@ -108,8 +108,8 @@ struct TileSearch {
   int hit;
 };
 
-// Finds tile `index` among tiles of one row, if sequence i owns exactly row i, as in pure decode steps. Every thread looks the tile up
-// by itself, because find_tile() takes longer. Returns false if sequence i does not.
+// Finds tile `index` among tiles of one row, if sequence i owns exactly row i, as in pure decode steps. Every thread finds the tile by
+// itself, because find_tile() takes longer. Returns false if sequence i does not own exactly row i.
 __device__ __forceinline__ bool own_row(const Step& p, const Tiling& t, int index, Queries& found) {
   const int tiles_of_row = (p.group + t.tile - 1) / t.tile, row = index / tiles_of_row;
   if (!t.by_row || row >= p.sequences || row >= p.tokens) return false;

@@ -45,8 +45,8 @@ inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
           .scale = static_cast<float>(p.scale * 1.4426950408889634)};
 }
 
-// Makes the tensor map of a cache; a box is `box_positions` positions of a page by 128 bytes. For bf16 a row is a head of one position. For e4m3 a row
-// is 128 bytes of one or two positions, described as 64 elements of bf16.
+// Makes the tensor map of a cache; a box is `box_positions` positions of a page by 128 bytes. For bf16 a row is a head of one position.
+// For e4m3 a row is 128 bytes of one or two positions, described as 64 elements of bf16.
 inline Status map_cache(CUtensorMap& map, const Attention::Problem& p, const Tensor& cache,
                         int box_positions) {
   const int64_t rows = p.pages * p.kv_heads * p.page_size;

@@ -55,7 +55,7 @@ __device__ __forceinline__ float warp_max(float value) {
 }
 
 // Shared memory of attend(), besides the queries [kHeads][padded] and the tile [kKeys][padded].
-struct Desk {
+struct Scratch {
   // Scores, later weights; padded, so that rows start in different banks.
   alignas(16) float weight[kKeys][kHeads + 4];
   float factor[kHeads];  // rescales the previous sums when a larger score appears
@@ -63,11 +63,11 @@ struct Desk {
   int64_t row[kKeys];  // cache row of each key; -1: absent
   int64_t sequence;
 };
-constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
+constexpr size_t kScratchBytes = (sizeof(Scratch) + 15) / 16 * 16;
 
 // Copies the rows of a tile. Zeros for absent rows and past the end of each row.
 template <class X>
-__device__ __forceinline__ void fetch(const Parameters& p, const Desk& desk, X* tile) {
+__device__ __forceinline__ void fetch(const Parameters& p, const Scratch& scratch, X* tile) {
   const int width = p.rank + p.rope;
   constexpr int kChunk = 16 / static_cast<int>(sizeof(X));
   const X* const cache = static_cast<const X*>(p.cache);
@@ -76,14 +76,14 @@ __device__ __forceinline__ void fetch(const Parameters& p, const Desk& desk, X* 
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * chunks; i += kThreads) {
       const int key = i / chunks, at = i % chunks * kChunk;
-      const int64_t row = desk.row[key];
+      const int64_t row = scratch.row[key];
       uint4 words = make_uint4(0, 0, 0, 0);
       if (row >= 0 && at < width) words = *reinterpret_cast<const uint4*>(cache + row * width + at);
       *reinterpret_cast<uint4*>(tile + key * p.padded + at) = words;
     }
   } else {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * p.padded; i += kThreads) {
-      const int64_t row = desk.row[i / p.padded];
+      const int64_t row = scratch.row[i / p.padded];
       const int at = i % p.padded;
       tile[i] = row >= 0 && at < width ? cache[row * width + at] : tile::from_f32<X>(0.f);
     }
@@ -103,9 +103,10 @@ __device__ __forceinline__ void halve(float (&sum)[kCount], int lane) {
   if constexpr (kStep > 1) halve<kStep / 2>(sum, lane);
 }
 
-// Scores of the tile: a warp takes kEach keys and all heads, a lane takes pairs of columns.
+// Computes the scores of the tile: a warp takes kEach keys and all heads, a lane takes pairs of columns.
 template <class X>
-__device__ __forceinline__ void score(const Parameters& p, Desk& desk, const float* queries, const X* tile) {
+__device__ __forceinline__ void score(const Parameters& p, Scratch& scratch, const float* queries,
+                                      const X* tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, key = static_cast<int>(threadIdx.x) / kWarp * kEach;
   float sum[kHeads * kEach] = {};
   for (int column = 2 * lane; column < p.padded; column += 2 * kWarp) {
@@ -126,46 +127,46 @@ __device__ __forceinline__ void score(const Parameters& p, Desk& desk, const flo
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int at = 2 * lane + j;
-    desk.weight[key + at % kEach][at / kEach] = sum[j] * p.scale;
+    scratch.weight[key + at % kEach][at / kEach] = sum[j] * p.scale;
   }
 }
 
-// Turns scores into weights; a warp takes two heads, a lane takes a key. NaN stays NaN.
-__device__ __forceinline__ void weigh(Desk& desk, int* count) {
+// Converts scores to weights; a warp takes two heads, a lane takes a key. NaN stays NaN.
+__device__ __forceinline__ void weigh(Scratch& scratch, int* count) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const bool present = desk.row[lane] >= 0;
+  const bool present = scratch.row[lane] >= 0;
   const uint32_t mask = __ballot_sync(kAllLanes, present);
   *count += __popc(mask);
 #pragma unroll
   for (int i = 0; i < kHeads / kWarps; ++i) {
     const int head = warp * (kHeads / kWarps) + i;
-    const float before = desk.largest[head], score = desk.weight[lane][head];
+    const float before = scratch.largest[head], score = scratch.weight[lane][head];
     const float largest = fmaxf(before, warp_max(present ? score : -INFINITY));
     const float weight = present ? expf(score - largest) : 0.f;
     const float factor = largest == before ? 1.f : expf(before - largest), sum = warp_sum(weight);
-    desk.weight[lane][head] = weight;
+    scratch.weight[lane][head] = weight;
     __syncwarp();
     if (lane == 0) {
-      desk.factor[head] = factor, desk.largest[head] = largest;
-      desk.sum[head] = desk.sum[head] * factor + sum;
+      scratch.factor[head] = factor, scratch.largest[head] = largest;
+      scratch.sum[head] = scratch.sum[head] * factor + sum;
     }
   }
 }
 
-// One split of the keys of one row, for kHeads heads. kPairs: pairs of columns per thread.
+// Computes one split of the keys of one row, for kHeads heads. kPairs: pairs of columns per thread.
 template <int kPairs, class X>
 __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
     attend(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];
-  Desk& desk = *reinterpret_cast<Desk*>(shared);
-  float* const queries = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(shared) + kDeskBytes);
+  Scratch& scratch = *reinterpret_cast<Scratch*>(shared);
+  float* const queries = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(shared) + kScratchBytes);
   X* const tile = reinterpret_cast<X*>(queries + kHeads * p.padded);
   const int own = static_cast<int>(threadIdx.x), split = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y) * kHeads, width = p.rank + p.rope;
   const int64_t row = blockIdx.z;
   tile::release_next();
   tile::wait_for_previous();
-  const int64_t s = sequence_of(p, p.first + row, &desk.sequence);
+  const int64_t s = sequence_of(p, p.first + row, &scratch.sequence);
   if (s < 0) return;
   // Rows between this row and the sequence's last row.
   const int64_t behind = p.q_begin[s + 1] - (p.first + row);
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
     const int h = head + i / p.padded, at = i % p.padded;
     queries[i] = h < p.heads && at < width ? p.queries[(row * p.heads + h) * width + at] : 0.f;
   }
-  if (own < kHeads) desk.largest[own] = -INFINITY, desk.sum[own] = 0;
+  if (own < kHeads) scratch.largest[own] = -INFINITY, scratch.sum[own] = 0;
   float sum[kPairs][kHeads][2] = {};
   int count = 0;
   for (int64_t at = begin; at < end; at += kKeys) {
@@ -183,26 +184,26 @@ __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
     if (own < kKeys) {
       const int64_t position = at + own;
       const int64_t page = position < end ? p.page_table[s * p.pages_per_seq + position / p.page_size] : -1;
-      desk.row[own] = page >= 0 && page < p.pages ? page * p.page_size + position % p.page_size : -1;
+      scratch.row[own] = page >= 0 && page < p.pages ? page * p.page_size + position % p.page_size : -1;
     }
     __syncthreads();
-    fetch(p, desk, tile);
+    fetch(p, scratch, tile);
     __syncthreads();
-    score(p, desk, queries, tile);
+    score(p, scratch, queries, tile);
     __syncthreads();
-    weigh(desk, &count);
+    weigh(scratch, &count);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int column = 2 * (own + i * kThreads);
       if (column >= p.rank) break;
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) sum[i][h][0] *= desk.factor[h], sum[i][h][1] *= desk.factor[h];
+      for (int h = 0; h < kHeads; ++h) sum[i][h][0] *= scratch.factor[h], sum[i][h][1] *= scratch.factor[h];
 #pragma unroll 2
       for (int key = 0; key < kKeys; ++key) {
         float c[2], weight[kHeads];
         tile::load(c, tile + key * p.padded + column);
-        tile::load(weight, desk.weight[key]);
+        tile::load(weight, scratch.weight[key]);
 #pragma unroll
         for (int h = 0; h < kHeads; ++h) {
           sum[i][h][0] = fmaf(weight[h], c[0], sum[i][h][0]);
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
     const int64_t part = (row * p.heads + head + h) * p.splits + split;
     float* const scalars = p.scalars + part * kScalars;
     if (own == 0)
-      scalars[0] = desk.largest[h], scalars[1] = desk.sum[h], scalars[2] = static_cast<float>(count);
+      scalars[0] = scratch.largest[h], scalars[1] = scratch.sum[h], scalars[2] = static_cast<float>(count);
     if (count == 0) continue;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {

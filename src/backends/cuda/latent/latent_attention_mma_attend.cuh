@@ -33,17 +33,17 @@ struct AttendShape {
 };
 
 // Shared memory of attend(), after the queries and two tiles.
-struct AttendDesk {
-  uint4 weights[2][2][kGroup];    // by warpgroup, 16 keys and thread
-  float of_heads[2][kHeads];      // by warpgroup and head
-  uint8_t any[2][kHeads];         // by warpgroup and head: whether some key is present
-  uint8_t present[2][kTileKeys];  // by tile and key
+struct AttendScratch {
+  uint4 weights[2][2][kGroup];    // indexed by warpgroup, 16 keys and thread
+  float of_heads[2][kHeads];      // indexed by warpgroup and head
+  uint8_t any[2][kHeads];         // indexed by warpgroup and head: whether some key is present
+  uint8_t present[2][kTileKeys];  // indexed by tile and key
   int64_t sequence;
-  int group[kAttendThreads / kWarp];  // of find_group(): groups by warp
+  int group[kAttendThreads / kWarp];  // used by find_group(): groups per warp
   int found[2];                       // the first row of the group, and the number of its rows
 };
 template <int kPanels>
-constexpr size_t kAttendBytes = 3 * AttendShape<kPanels>::kTileBytes + sizeof(AttendDesk) +
+constexpr size_t kAttendBytes = 3 * AttendShape<kPanels>::kTileBytes + sizeof(AttendScratch) +
                                 1024;  // room to align the start by hand
 
 // The sequence of a row, or -1. All threads of the CTA call it.
@@ -64,14 +64,14 @@ struct Rows {
 
 // Finds the CTA's group of rows: the rows of the call before the first sequence, of each sequence, and after the last one are divided into
 // groups of rows_of_cta. All threads of the CTA call it.
-__device__ __forceinline__ Rows find_group(const Parameters& p, int group, AttendDesk& desk) {
+__device__ __forceinline__ Rows find_group(const Parameters& p, int group, AttendScratch& scratch) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
   const auto begin_of =
-      [&](int64_t s) {  // of sequence s - 1, in rows of this call; s from 0 to sequences + 2
+      [&](int64_t s) {  // the first row of sequence s - 1, in rows of this call; s from 0 to sequences + 2
         const int64_t row = s == 0 ? p.first : s <= p.sequences + 1 ? p.q_begin[s - 1] : p.first + p.rows;
         return static_cast<int>(min(max(row - p.first, int64_t{0}), p.rows));
       };
-  if (own == 0) desk.found[1] = 0;
+  if (own == 0) scratch.found[1] = 0;
   int before = 0;
   for (int64_t base = 0; base < p.sequences + 2; base += kAttendThreads) {
     const int64_t s = base + own;
@@ -85,25 +85,25 @@ __device__ __forceinline__ Rows find_group(const Parameters& p, int group, Atten
       if (lane >= step) sum += left;
     }
     __syncthreads();  // the sums of warps may be overwritten
-    if (lane == kWarp - 1) desk.group[warp] = sum;
+    if (lane == kWarp - 1) scratch.group[warp] = sum;
     __syncthreads();
     int all = 0;
 #pragma unroll
     for (int w = 0; w < kAttendThreads / kWarp; ++w) {
-      if (w < warp) sum += desk.group[w];
-      all += desk.group[w];
+      if (w < warp) sum += scratch.group[w];
+      all += scratch.group[w];
     }
     const int mine = group - before - (sum - groups);
     if (mine >= 0 && mine < groups) {
       const int at = mine * p.rows_of_cta;
-      desk.sequence = s == 0 || s > p.sequences ? -1 : s - 1;
-      desk.found[0] = begin + at, desk.found[1] = min(rows - at, p.rows_of_cta);
+      scratch.sequence = s == 0 || s > p.sequences ? -1 : s - 1;
+      scratch.found[0] = begin + at, scratch.found[1] = min(rows - at, p.rows_of_cta);
     }
     before += all;
     if (group < before) break;
   }
   __syncthreads();
-  return {desk.sequence, desk.found[0], desk.found[1]};
+  return {scratch.sequence, scratch.found[0], scratch.found[1]};
 }
 
 // Copies one 16-byte chunk of each panel of a row. `to`: the address of the chunk in the first panel. Zeros if `there` is false, and past
@@ -165,8 +165,8 @@ class HeadSums {
  public:
   using Shape = AttendShape<kPanels>;
   // ends: of the thread's two heads, the first position that the head does not see.
-  __device__ __forceinline__ HeadSums(AttendDesk& desk, uint32_t queries, int end, int next_end)
-      : desk_(desk),
+  __device__ __forceinline__ HeadSums(AttendScratch& scratch, uint32_t queries, int end, int next_end)
+      : scratch_(scratch),
         queries_(queries),
         group_(tile::uniform(static_cast<int>(threadIdx.x) / kGroup)),
         thread_(static_cast<int>(threadIdx.x) % kGroup),
@@ -195,12 +195,12 @@ class HeadSums {
     for (int r = 0; r < 2; ++r) {
       most[r] = fmaxf(most[r], __shfl_xor_sync(kAllLanes, most[r], 1));
       most[r] = fmaxf(most[r], __shfl_xor_sync(kAllLanes, most[r], 2));
-      if (thread_ % 4 == 0) desk_.of_heads[group_][head() + 8 * r] = most[r];
+      if (thread_ % 4 == 0) scratch_.of_heads[group_][head() + 8 * r] = most[r];
     }
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float largest = fmaxf(largest_[r], fmaxf(most[r], desk_.of_heads[1 - group_][head() + 8 * r]));
+      const float largest = fmaxf(largest_[r], fmaxf(most[r], scratch_.of_heads[1 - group_][head() + 8 * r]));
       factor[r] = attention::rescale(largest_[r], largest);
       largest_[r] = largest;
       base[r] = attention::base_of(largest);
@@ -217,7 +217,7 @@ class HeadSums {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         mine[k][i] = attention::pack(score[8 * k + 2 * i], score[8 * k + 2 * i + 1]);
-      desk_.weights[group_][k][thread_] = make_uint4(mine[k][0], mine[k][1], mine[k][2], mine[k][3]);
+      scratch_.weights[group_][k][thread_] = make_uint4(mine[k][0], mine[k][1], mine[k][2], mine[k][3]);
     }
     if (__any_sync(kAllLanes, factor[0] != 1.f || factor[1] != 1.f)) {
 #pragma unroll
@@ -229,7 +229,7 @@ class HeadSums {
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const uint4 w = desk_.weights[1 - group_][k][thread_];
+      const uint4 w = scratch_.weights[1 - group_][k][thread_];
       other[k][0] = w.x, other[k][1] = w.y, other[k][2] = w.z, other[k][3] = w.w;
     }
     add_latents(keys, mine, other);
@@ -243,18 +243,18 @@ class HeadSums {
       sum_[r] += __shfl_xor_sync(kAllLanes, sum_[r], 2);
       const uint32_t some = __ballot_sync(kAllLanes, any_[r]) >> (thread_ % kWarp / 4 * 4) & 0xfu;
       if (thread_ % 4 == 0)
-        desk_.of_heads[group_][head() + 8 * r] = sum_[r], desk_.any[group_][head() + 8 * r] = some != 0;
+        scratch_.of_heads[group_][head() + 8 * r] = sum_[r], scratch_.any[group_][head() + 8 * r] = some != 0;
     }
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int h = head() + 8 * r;
       if (h >= heads) break;
-      const bool any = (desk_.any[0][h] | desk_.any[1][h]) != 0;
+      const bool any = (scratch_.any[0][h] | scratch_.any[1][h]) != 0;
       const int64_t part = static_cast<int64_t>(h) * splits;
       if (group_ == 0 && thread_ % 4 == 0)
-        parts[part] = {largest_[r], desk_.of_heads[0][h] + desk_.of_heads[1][h], any ? kSomeKeys : kNoKeys,
-                       0};
+        parts[part] = {largest_[r], scratch_.of_heads[0][h] + scratch_.of_heads[1][h],
+                       any ? kSomeKeys : kNoKeys, 0};
       if (!any) continue;
       Bf16* const to = latents + part * Shape::kRank + group_ * kPanels * kPanel + 8 * (thread_ % 4);
 #pragma unroll
@@ -322,7 +322,7 @@ class HeadSums {
   }
   static constexpr uint64_t kNextProduct = Shape::kWide / kPanel * Shape::kPanelBytes / tile::kDescribed;
 
-  AttendDesk& desk_;
+  AttendScratch& scratch_;
   uint32_t queries_;
   int group_, thread_;
   int end_[2];
@@ -338,19 +338,19 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   extern __shared__ uint8_t shared[];
   uint8_t* const aligned = shared + (-tile::shared_address(shared) & 1023u);
   const uint32_t queries = tile::shared_address(aligned), tiles = queries + Shape::kTileBytes;
-  AttendDesk& desk = *reinterpret_cast<AttendDesk*>(aligned + 3 * Shape::kTileBytes);
+  AttendScratch& scratch = *reinterpret_cast<AttendScratch*>(aligned + 3 * Shape::kTileBytes);
   const int own = static_cast<int>(threadIdx.x), split = static_cast<int>(blockIdx.x);
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   tile::release_next();
   tile::wait_for_previous();
   Rows rows{-1, static_cast<int>(blockIdx.z), 1};
   if constexpr (kRows) {
-    rows = find_group(p, static_cast<int>(blockIdx.z), desk);
+    rows = find_group(p, static_cast<int>(blockIdx.z), scratch);
     if (rows.count == 0) return;
   } else {
-    rows.sequence = sequence_of(p, p.first + rows.first, &desk.sequence);
+    rows.sequence = sequence_of(p, p.first + rows.first, &scratch.sequence);
   }
-  // With several rows all of their heads, one row after the other.
+  // With several rows: all heads of each row, row after row.
   const int heads = kRows ? rows.count * p.heads : min(p.heads - first_head, kHeads);
   const int64_t query = static_cast<int64_t>(rows.first) * p.heads + first_head,
                 part = query * p.splits + split;
@@ -378,25 +378,25 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   }
   KeyReader<kPanels> reader(p, s, keys.end);
   reader.look_up(keys.begin);
-  reader.fetch(keys.begin, tiles, desk.present[0]);
+  reader.fetch(keys.begin, tiles, scratch.present[0]);
   reader.look_up(keys.begin + kTileKeys);
   tile::end_copies();
   const int own_head = own % kGroup / kWarp * 16 + own % kWarp / 4;
   const auto end_of = [&](int head) {
     return kRows ? seen_by(min(head / p.heads, rows.count - 1)) : keys.end;
   };
-  HeadSums<kPanels> sums(desk, queries, end_of(own_head), end_of(own_head + 8));
+  HeadSums<kPanels> sums(scratch, queries, end_of(own_head), end_of(own_head + 8));
   uint32_t stage = 0;
   for (int at = keys.begin; at < keys.end; at += kTileKeys, stage ^= 1) {
     tile::wait_copies<0>();
     tile::fence_for_async();
     __syncthreads();  // the tile has arrived, and all threads have read the previous one
     if (at + kTileKeys < keys.end) {
-      reader.fetch(at + kTileKeys, tiles + (stage ^ 1) * Shape::kTileBytes, desk.present[stage ^ 1]);
+      reader.fetch(at + kTileKeys, tiles + (stage ^ 1) * Shape::kTileBytes, scratch.present[stage ^ 1]);
       reader.look_up(at + 2 * kTileKeys);
     }
     tile::end_copies();
-    sums.take(tiles + stage * Shape::kTileBytes, desk.present[stage], at, p.scale);
+    sums.take(tiles + stage * Shape::kTileBytes, scratch.present[stage], at, p.scale);
   }
   sums.leave(p.parts + part, p.latents + part * Shape::kRank, p.splits, heads);
 }

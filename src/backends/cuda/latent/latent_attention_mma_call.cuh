@@ -15,7 +15,7 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr int kPanel = 64;       // columns in a 128-byte row of shared memory
 constexpr int kHeads = 64;       // heads per CTA of attend()
 constexpr int kTileKeys = 64;    // keys per tile
-constexpr int kMostSplits = 32;  // splits per row: a lane each
+constexpr int kMostSplits = 32;  // splits per row; each lane takes one
 constexpr int kMostRope =
     kPanel;  // a row of the workspace has this many columns after the rank; zeros past `rope`
 
@@ -34,7 +34,7 @@ struct Parameters {
   int64_t q_stride, y_stride;
   int64_t first, rows;  // rows of this call
   int64_t sequences, pages, pages_per_seq;
-  int rows_of_cta;  // rows of one sequence that a CTA of attend() takes at most
+  int rows_of_cta;  // most rows of one sequence that a CTA of attend() takes
   tile::Divisor page_size;
   int heads, nope, rope, v_dim, splits;
   int fewest_tiles;  // fewest tiles of a split, unless the row has fewer

@@ -94,7 +94,7 @@ constexpr int kPartsAtOnce = 8;
 
 // Shared memory of project(). The row pitch, modulo the 128 bytes of all banks, is 64 bytes for latents and 16 bytes for sums.
 template <int kRank>
-struct ProjectDesk {
+struct ProjectScratch {
   Bf16 latent[2][kProjectRows][kRank + kPanel / 2];  // the sum of two bf16 terms
   float sum[2][kProjectRows][kValueRows + 4];        // each over half of the rank
   float share[kProjectRows][kMostSplits];            // the factor of a split's latent
@@ -102,10 +102,10 @@ struct ProjectDesk {
   int owned[kProjectRows];                           // the row belongs to a sequence
 };
 
-// Weighs the splits of one row of one head. A warp calls it; each lane takes a split.
+// Computes the factors of the splits of one row of one head. A warp calls it; each lane takes a split.
 template <int kRank>
 __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, int head, int slot,
-                                             ProjectDesk<kRank>& desk) {
+                                             ProjectScratch<kRank>& scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   Part part{0, 0, kNobody, 0};
   if (row < p.rows && lane < p.splits) part = p.parts[(row * p.heads + head) * p.splits + lane];
@@ -120,18 +120,18 @@ __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, i
   for (int step = kWarp / 2; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
   const uint32_t with_keys = __ballot_sync(kAllLanes, some),
                  owned = __ballot_sync(kAllLanes, part.state != kNobody);
-  if (lane < kMostSplits) desk.share[slot][lane] = some ? factor / total : 0.f;
-  if (lane == 0) desk.some[slot] = with_keys, desk.owned[slot] = owned != 0;
+  if (lane < kMostSplits) scratch.share[slot][lane] = some ? factor / total : 0.f;
+  if (lane == 0) scratch.some[slot] = with_keys, scratch.owned[slot] = owned != 0;
 }
 
 // Joins the splits of all rows into latents; zeros for rows without keys.
 template <int kRank>
 __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, int head,
-                                            ProjectDesk<kRank>& desk) {
+                                            ProjectScratch<kRank>& scratch) {
   constexpr int kChunks = kRank / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kProjectRows * kChunks; i += kProjectThreads) {
     const int slot = i / kChunks, chunk = i % kChunks;
-    const uint32_t some = desk.some[slot];
+    const uint32_t some = scratch.some[slot];
     const Bf16* const latents = p.latents + ((first + slot) * p.heads + head) * p.splits * kRank + 8 * chunk;
     float sum[8] = {};
     for (int s = 0; s < p.splits && some >> s != 0; s += kPartsAtOnce) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, 
       }
 #pragma unroll
       for (int j = 0; j < kPartsAtOnce; ++j) {
-        const float share = desk.share[slot][s + j];
+        const float share = scratch.share[slot][s + j];
         const uint32_t pair[4] = {part[j].x, part[j].y, part[j].z, part[j].w};
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
@@ -159,13 +159,13 @@ __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, 
       const uint32_t low =
           attention::pack(sum[2 * n] - attention::low_of(high), sum[2 * n + 1] - attention::high_of(high));
       const int column = stored_column(chunk, n);
-      *reinterpret_cast<uint32_t*>(&desk.latent[0][slot][column]) = high;
-      *reinterpret_cast<uint32_t*>(&desk.latent[1][slot][column]) = low;
+      *reinterpret_cast<uint32_t*>(&scratch.latent[0][slot][column]) = high;
+      *reinterpret_cast<uint32_t*>(&scratch.latent[1][slot][column]) = low;
     }
   }
 }
 
-// Loads weights. Not by ld.global.nc, which ptxas moves after the wait for the previous launch.
+// Loads weights. Avoids ld.global.nc, which ptxas moves after the wait for the previous launch.
 __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -174,12 +174,12 @@ __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   return v;
 }
 
-// V_h times the latents of 8 rows. A CTA takes one head and loops over V_h by 128 rows; a warp takes 16 of them and half of the rank.
+// Multiplies V_h by the latents of 8 rows. A CTA takes one head and loops over V_h by 128 rows; a warp takes 16 of them and half of the rank.
 // Grid: heads along x, rows along y.
 template <int kPanels>
 __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_constant__ Parameters p) {
   constexpr int kRank = 2 * kPanels * kPanel, kLoads = 2 * kPanels;  // loads of 32 columns for half of a row
-  __shared__ __align__(16) ProjectDesk<kRank> desk;
+  __shared__ __align__(16) ProjectScratch<kRank> scratch;
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp, half = warp / 8;
   const int head = static_cast<int>(blockIdx.x), value_row = warp % 8 * 16 + lane / 4;
   const int column = half * kPanels * kPanel + lane % 4 * 8;
@@ -200,9 +200,9 @@ __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_const
   tile::release_next();
   load_pass(0);
   tile::wait_for_previous();
-  if (warp < kProjectRows) weigh_splits(p, first + warp, head, warp, desk);
+  if (warp < kProjectRows) weigh_splits(p, first + warp, head, warp, scratch);
   __syncthreads();
-  join_splits(p, first, head, desk);
+  join_splits(p, first, head, scratch);
   __syncthreads();
   for (int begin = 0; begin < p.v_dim; begin += kValueRows) {
     float sum[2][4] = {};
@@ -210,22 +210,22 @@ __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_const
     for (int j = 0; j < kLoads; ++j) {
 #pragma unroll
       for (int term = 0; term < 2; ++term) {
-        const uint4 x = *reinterpret_cast<const uint4*>(&desk.latent[term][lane / 4][column + 32 * j]);
+        const uint4 x = *reinterpret_cast<const uint4*>(&scratch.latent[term][lane / 4][column + 32 * j]);
         tile::mma(sum[0], {v[0][j].x, v[1][j].x, v[0][j].y, v[1][j].y}, {x.x, x.y});
         tile::mma(sum[1], {v[0][j].z, v[1][j].z, v[0][j].w, v[1][j].w}, {x.z, x.w});
       }
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      desk.sum[half][lane % 4 * 2 + i % 2][value_row + i / 2 * 8] = sum[0][i] + sum[1][i];
+      scratch.sum[half][lane % 4 * 2 + i % 2][value_row + i / 2 * 8] = sum[0][i] + sum[1][i];
     __syncthreads();
     if (begin + kValueRows < p.v_dim) load_pass(begin + kValueRows);
     for (int i = own; i < kProjectRows * kValueRows; i += kProjectThreads) {
       const int slot = i / kValueRows, d = i % kValueRows;
-      if (!desk.owned[slot] || begin + d >= p.v_dim) continue;
+      if (!scratch.owned[slot] || begin + d >= p.v_dim) continue;
       p.y[(p.first + first + slot) * p.y_stride + static_cast<int64_t>(head) * p.v_dim + begin + d] =
           // Without keys the result is zero, even where an infinite weight would give NaN.
-          __float2bfloat16_rn(desk.some[slot] ? desk.sum[0][slot][d] + desk.sum[1][slot][d] : 0.f);
+          __float2bfloat16_rn(scratch.some[slot] ? scratch.sum[0][slot][d] + scratch.sum[1][slot][d] : 0.f);
     }
     __syncthreads();  // the sums may be overwritten
   }

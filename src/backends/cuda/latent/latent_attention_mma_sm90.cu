@@ -11,8 +11,8 @@
 //         tile of 64 keys takes some 3500 clocks, 1700 of them for scores, because 64 x 32 products wait for operands. With fewer than
 //         64 heads and one row, part of each product is wasted; mma_rows_sm90 then loses to mma_sm90 by 0.3 to 4.5 us.
 // Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace holds 96 MiB of rows at a time, so many rows are
-//         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table; in
-//         mma_rows_sm90 the position of the last of the CTA's rows.
+//         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table. In
+//         mma_rows_sm90 the position of the CTA's last row decides for all its rows.
 //         a', weights and partial latents are rounded to bf16 once each; weights are summed before that.
 //         At a rank of 512: attend has 231056 bytes of shared memory and 191 registers, so 256 threads per SM; project 26624 bytes and
 //         128 registers, 512 threads per SM; absorb 37120 bytes (for a nope of 128) and 56 registers. Nothing spills.
@@ -25,10 +25,10 @@ namespace {
 
 using Problem = LatentAttention::Problem;
 
-// What the descriptor knows of the kernels; static_asserts below check it.
+// Sizes that the descriptor shares with the kernels; static_asserts below check them.
 constexpr int64_t kSplitsMost = 32, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
                   kPartBytes = 16;
-// Configurations: the fewest tiles of keys per split.
+// Configurations: the least number of key tiles per split.
 constexpr int kFewestTiles[] = {1, 2, 4, 16, 64};
 
 struct Layout {
@@ -111,7 +111,7 @@ std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
 }
 
 std::string launch_text(const Problem& p, const KernelLaunch& l) {
-  return std::to_string(layout_of(p, l.value[0]).splits) + " splits at most, of " +
+  return std::to_string(layout_of(p, l.value[0]).splits) + " splits at most, each of " +
          std::to_string(l.value[0] * kTile) + " keys or more";
 }
 

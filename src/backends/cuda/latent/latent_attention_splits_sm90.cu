@@ -179,7 +179,7 @@ __device__ __forceinline__ void join(const Parameters& p, int64_t first, int hea
   }
 }
 
-// V_h times the latents of kRows rows. A CTA takes one head, a warp takes one row of V_h. N: adjacent columns.
+// Multiplies V_h by the latents of kRows rows. A CTA takes one head, a warp takes one row of V_h. N: adjacent columns.
 template <int N, class X, class W>
 __global__ void __launch_bounds__(kThreads, 2) finish(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];
@@ -252,10 +252,11 @@ Status launch_rows(const Problem& p, const Parameters& parameters, const Kernels
                       .block = {kThreads, 1, 1},
                       .shared_bytes = (kRows * nope + each * kThreads) * sizeof(float)};
   SLUICE_TRY(launch(kName, kernels.absorb, absorb, stream, parameters));
-  const Launch attend{.grid = {static_cast<unsigned>(parameters.splits), (heads + kHeads - 1) / kHeads, rows},
-                      .block = {kThreads, 1, 1},
-                      .shared_bytes = kDeskBytes + padded * (kHeads * sizeof(float) +
-                                                             kKeys * static_cast<size_t>(bits_of(p.q) / 8))};
+  const Launch attend{
+      .grid = {static_cast<unsigned>(parameters.splits), (heads + kHeads - 1) / kHeads, rows},
+      .block = {kThreads, 1, 1},
+      .shared_bytes =
+          kScratchBytes + padded * (kHeads * sizeof(float) + kKeys * static_cast<size_t>(bits_of(p.q) / 8))};
   SLUICE_TRY(launch(kName, kernels.attend, attend, stream, parameters));
   const Launch finish{.grid = {heads, tiles, 1},
                       .block = {kThreads, 1, 1},

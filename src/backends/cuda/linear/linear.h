@@ -20,7 +20,7 @@ inline void need_linear_operands(Refusal& r, const Linear::Problem& p, const Dev
 
 inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
 
-// What differs between the descriptors of the kernels with tensor cores. Launcher: see enqueue_config_of().
+// The differences between the descriptors of the kernels with tensor cores. Launcher: see enqueue_config_of().
 struct LinearCard {
   std::string_view name;
   Refusal (*supports)(const Linear::Problem&, const DeviceInfo&);
@@ -50,8 +50,8 @@ constexpr Candidate<Linear> linear_candidate(const LinearCard& card) {
 
 namespace sluice::cuda {
 
-// An element of an f32 or bf16 array, raw as loaded: nothing waits for the load before value(). Inline assembly, because for a
-// load inside a branch the compiler waits at the end of the branch. The two loads have separate registers: loads into the same register
+// An element of an f32 or bf16 array as raw bits: nothing waits for the load before value(). The load is inline assembly, because the
+// compiler waits for a load inside a branch at the end of the branch. The two loads have separate registers: loads into the same register
 // wait for each other, even if a predicate lets only one of them run.
 struct RawElement {
   uint32_t half = 0, word = 0;  // at least one of them stays zero
@@ -128,7 +128,7 @@ struct LinearOutput {
   bool
       wide;  // four adjacent elements of y and of the residual, from a multiple of four on, are one aligned vector
 
-  // A raw bias, as tile::load_weight() returns it, for kernels on tensor cores: their biases are bf16, like their weights.
+  // A raw bias as returned by tile::load_weight(). It is for kernels on tensor cores: their biases are bf16, like their weights.
   __device__ __forceinline__ uint32_t raw_bias_of(int feature, bool in = true) const {
     return tile::load_weight(static_cast<const __nv_bfloat16*>(bias) + feature,
                              in && bias && feature < features);

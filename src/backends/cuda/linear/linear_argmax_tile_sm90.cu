@@ -35,7 +35,7 @@ size_t peaks_bytes(const Problem& p) {
 Refusal supports(const Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_linear_operands(r, LinearArgmax::linear(p), d);
-  need_few_rows(r, LinearArgmax::linear(p), 4096, "a CTA makes the answer of each row");
+  need_few_rows(r, LinearArgmax::linear(p), 4096, "one CTA reduces each row");
   return r;
 }
 
@@ -91,7 +91,7 @@ namespace {
 using draw::kLog2E, draw::power_of_two;
 
 // The peak of some logits of a row: the largest logit, its index (the lowest among equals), and the sum of e^(logit - largest). A
-// logit that is NaN or does not exist counts as -inf and adds nothing.
+// NaN or a missing logit counts as -inf and adds nothing.
 struct alignas(16) Peak {
   float largest;
   int at;
@@ -99,7 +99,7 @@ struct alignas(16) Peak {
 };
 static_assert(sizeof(Peak) == kPeakBytes);
 
-// e^(logit - largest), for a largest that may be -inf.
+// e^(logit - largest); `largest` may be -inf.
 __device__ __forceinline__ float beside(float logit, float largest) {
   return power_of_two((logit - fmaxf(largest, -FLT_MAX)) * kLog2E);
 }
@@ -150,16 +150,17 @@ template <class C>
 struct PeakFinish {
   static constexpr int kOfLane = C::kN >= 32 ? 8 : 4, kRows = 4 * kOfLane, kRounds = C::kN / kRows;
   static_assert(C::kN % kRows == 0);
-  // Peaks of the four warps of a warpgroup. Rounds alternate between two desks.
-  struct Desk {
+  // Peaks of the four warps of a warpgroup. Rounds alternate between two buffers.
+  struct PeakBuffer {
     float largest[4][kRows];
     int at[4][kRows];
     float sum[4][kRows];
   };
-  static_assert(2 * sizeof(Desk) <= C::kStagingBytes);
+  static_assert(2 * sizeof(PeakBuffer) <= C::kStagingBytes);
 
   static __device__ __forceinline__ void run(const float (&d)[C::kN / 2], const LinearTilePlace& to,
-                                             const LinearOutput& out, Desk* desks, Peak* peaks, int barrier) {
+                                             const LinearOutput& out, PeakBuffer* buffers, Peak* peaks,
+                                             int barrier) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int of_block = 16 * warp + lane / 4, feature = to.feature + of_block;
     const bool first_in = feature < out.features, second_in = feature + 8 < out.features;
@@ -175,20 +176,20 @@ struct PeakFinish {
       }
       const Peak own = fold(mine);
       const int q = lane * kOfLane / 32, row = 8 * (q / 2) + 2 * (lane % 4) + q % 2;
-      Desk& desk = desks[round % 2];
-      desk.largest[warp][row] = own.largest, desk.at[warp][row] = own.at, desk.sum[warp][row] = own.sum;
-      // One barrier per round is enough: a thread reads a desk before it arrives here again, and the desk is reused only after that.
+      PeakBuffer& buffer = buffers[round % 2];
+      buffer.largest[warp][row] = own.largest, buffer.at[warp][row] = own.at, buffer.sum[warp][row] = own.sum;
+      // One barrier per round is enough: a thread reads a buffer before it arrives here again, and the buffer is reused only after that.
       tile::sync_threads<128>(barrier);
       const int token = to.token + round * kRows + lane;
       if (warp != round % 4 || lane >= kRows || token >= out.tokens) continue;
-      Peak all{desk.largest[0][lane], desk.at[0][lane], desk.sum[0][lane]};
+      Peak all{buffer.largest[0][lane], buffer.at[0][lane], buffer.sum[0][lane]};
 #pragma unroll
       for (int w = 1; w < 4; ++w)
-        all = merged(all, {desk.largest[w][lane], desk.at[w][lane], desk.sum[w][lane]});
+        all = merged(all, {buffer.largest[w][lane], buffer.at[w][lane], buffer.sum[w][lane]});
       all.at += to.feature;
       peaks[static_cast<int64_t>(to.feature / kPeakFeatures) * out.tokens + token] = all;
     }
-    tile::sync_threads<128>(barrier);  // the next tile writes to the first desk
+    tile::sync_threads<128>(barrier);  // the next tile writes to the first buffer
   }
 };
 
@@ -214,8 +215,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   } else {
     if constexpr (C::kMovesRegisters) tile::take_registers<C::kConsumerRegisters>();
     const int group = tile::uniform(warp / 4);
-    using Desk = typename PeakFinish<C>::Desk;
-    auto* const desks = reinterpret_cast<Desk*>(shared + p.at.staging + group * C::kStagingBytes);
+    using PeakBuffer = typename PeakFinish<C>::PeakBuffer;
+    auto* const buffers = reinterpret_cast<PeakBuffer*>(shared + p.at.staging + group * C::kStagingBytes);
     const LinearTileShare mine(p);
     tile::RingPlace place;
     tile::wait_for_previous();
@@ -225,12 +226,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
       to.feature += group * 64;
       float d[C::kN / 2];
       linear_multiply<C>(d, p, base, group, mine.steps, place);
-      if (to.feature < p.out.features) PeakFinish<C>::run(d, to, p.out, desks, peaks, 1 + group);
+      if (to.feature < p.out.features) PeakFinish<C>::run(d, to, p.out, buffers, peaks, 1 + group);
     }
   }
 }
 
-// Reduces a row's peaks, which lie `tokens` apart, to its answer: one CTA per row.
+// Reduces a row's peaks, which lie `tokens` apart, to its token and log probability: one CTA per row.
 constexpr int kAnswerThreads = 512, kAnswerWarps = kAnswerThreads / 32, kAtOnce = 8;
 __global__ void __launch_bounds__(kAnswerThreads)
     answer_of_peaks(const Peak* peaks, int blocks, int tokens, int32_t* token, float* logprob) {

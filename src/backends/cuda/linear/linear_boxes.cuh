@@ -51,7 +51,7 @@ struct LinearBoxes {
   }
 
   // Called by a consumer warp: adds the biases and the contents of the boxes to the tile's sums, and leaves the results in the boxes.
-  // tile/wgmma.cuh has the order of the registers. `place`: the next box.
+  // The order of the registers is documented in tile/wgmma.cuh. `place`: the next box.
   __device__ __forceinline__ void add(const float (&d)[C::kN / 2], const LinearOutput& out,
                                       const Biases& biases, const LinearEights<C>& eights,
                                       tile::RingPlace& place) const {
@@ -85,7 +85,7 @@ struct LinearBoxes {
     }
   }
 
-  // The next box of a serving warp. Tiles past the last feature have no boxes.
+  // Advances to the next box of a serving warp. Tiles past the last feature have no boxes.
   struct Next {
     int tile, box = 0, end = 0;
     LinearTilePlace to{};

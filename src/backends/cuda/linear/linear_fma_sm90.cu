@@ -19,7 +19,7 @@ Refusal supports(const Linear::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Not fitted: half of the GPU's FMA rate, in whole rounds of tiles.
+// Not fitted: half of the GPU's FMA rate, and whole rounds of tiles.
 double cost_us(const Linear::Problem& p, const DeviceInfo& d) {
   constexpr double kShare = 0.5, kResident = 4;
   const auto tiles = static_cast<double>(linear_parts(std::max<int64_t>(p.tokens, 1), kTile)) *

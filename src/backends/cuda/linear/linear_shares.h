@@ -1,4 +1,4 @@
-// Dense layers whose SMs own a share of the features each (linear_shares.cuh): the common parts of their descriptors.
+// The common parts of the descriptors of dense layers whose SMs each own a share of the features (linear_shares.cuh).
 #pragma once
 #include <algorithm>
 
@@ -51,8 +51,7 @@ inline void need_shares(Refusal& r, const Linear::Problem& p, const DeviceInfo& 
   r.need(p.tokens <= kRowsMost, "tokens <= " + std::to_string(kRowsMost) + " (two warpgroups of rows)",
          "tokens", p.tokens);
   const int64_t most = int64_t{kFeaturesMost} * d.cores;
-  r.need(p.features <= most,
-         "features <= " + std::to_string(most) + " (a share each for the multiprocessors)", "features",
+  r.need(p.features <= most, "features <= " + std::to_string(most) + " (one share per SM)", "features",
          p.features);
 }
 

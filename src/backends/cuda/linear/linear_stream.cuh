@@ -1,4 +1,4 @@
-// A dense layer for up to eight rows: weights pass once; the rows of x stay in registers, or in shared memory if there is only one row.
+// A dense layer for up to eight rows: weights are read once; the rows of x stay in registers, or in shared memory if there is only one row.
 //
 // There is one CTA per SM. CTAs own equal shares of the features, in multiples of sixteen or eight. A unit of work is a slab of
 // 16 features over the whole width; the last unit of a share may have eight. A producer warp keeps a ring of stages full by TMA
@@ -88,15 +88,15 @@ struct RowsOfX {
   }
 };
 
-// True once the operands of a sum have been loaded: always true, but the evaluation waits for the loads. An arrival that does not
-// depend on it may overtake the loads (docs/lab/how-the-expert-gemms-work.md).
+// Becomes true once the operands of a sum have been loaded. It is always true, but evaluating it waits for the loads. An arrival that does
+// not depend on it may overtake the loads (docs/lab/how-the-expert-gemms-work.md).
 __device__ __forceinline__ uint32_t has_loaded(float sum) {
-  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: mma gives 0x7fffffff
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can produce: mma gives 0x7fffffff
   return __float_as_uint(sum) != kNever;
 }
 
-// Releases a stage without a wait for the products: the arrival depends on the loaded bits through a mask that is always zero, but
-// unknown to the compiler. For a single row, whose next stage can then be loaded during the products of this one. Several rows
+// Releases a stage without a wait for the products: the arrival depends on the loaded bits through a mask that is always zero, which the
+// compiler does not know. For a single row, whose next stage can then be loaded during the products of this one. Several rows
 // would spill registers and take 2% longer.
 struct Release {
   uint32_t zero, loaded = 0;
@@ -140,7 +140,7 @@ struct Box {
   }
 };
 
-// The stages of a unit of kFeatures from chunk `first` on, as far as the loaded x reaches.
+// Multiplies the stages of a unit of kFeatures from chunk `first` on, as far as the loaded x reaches.
 template <class Place, int kFeatures, int kBlocks>
 __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p, uint32_t ring,
                                                 tile::RingPlace& place, const uint32_t (&at)[2],
@@ -190,7 +190,7 @@ __device__ __forceinline__ float sum_of_warps(const float* sums) {
   return total;
 }
 
-// Copies the single row of x to shared memory, with zeros past its width. Each warp copies what it multiplies.
+// Copies the single row of x to shared memory, with zeros past its width. Each warp copies the part that it multiplies.
 __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, int lane) {
   constexpr int kPieces = kBlock / 8, kAtOnce = 32 / kPieces;  // 16-byte pieces of a box; boxes per pass
   const int piece = lane % kPieces;
@@ -204,7 +204,7 @@ __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, i
   __syncwarp();
 }
 
-// The stages of a unit, for a single row.
+// Multiplies the stages of a unit, for a single row.
 template <class Place>
 __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, uint32_t ring,
                                              tile::RingPlace& place, const uint32_t (&at)[2], bool slab,
@@ -250,7 +250,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
   tile::RingPlace place;
   [[maybe_unused]] std::conditional_t<kSingle, int, RowsOfX<kBlocks>> x;
-  int turn = 0;
+  int buffer = 0;
   const int begin = p.first(), end = p.end();
   const typename End::Token token(out);
   tile::wait_for_previous();
@@ -273,14 +273,14 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
         }
       }
     }
-    float* const mine = reinterpret_cast<float*>(shared + Place::kSums) + turn * (Place::kSumBytes / 4);
+    float* const mine = reinterpret_cast<float*>(shared + Place::kSums) + buffer * (Place::kSumBytes / 4);
     const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
     leave_sums<Place>(mine, warp, lane, of_lane);
     // By now all warps have read the sums of the unit before the previous one; the next unit's sums overwrite them.
     tile::sync_threads<kConsumers>(1);
     if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
       unit.store(out, token, feature, sum_of_warps<Place>(mine));
-    turn ^= 1;
+    buffer ^= 1;
   }
 }
 

@@ -1,4 +1,4 @@
-// Dense layers that stream their weights past a few rows (linear_stream.cuh): the common parts of their descriptors.
+// The common parts of the descriptors of dense layers that stream their weights past a few rows (linear_stream.cuh).
 #pragma once
 #include "backends/cuda/linear/linear.h"
 
@@ -11,7 +11,7 @@ inline void need_stream_rows(Refusal& r, int64_t tokens) {
   r.need(tokens <= kStreamRowsMost, "tokens <= 8 (columns of mma.sync)", "tokens", tokens);
 }
 
-// Fitted to linear_candidates.csv of an H200 and an H100, each launch after a launch of the same kernel. An H100 is limited by its
+// Fitted to linear_candidates.csv of an H200 and an H100; each launch follows a launch of the same kernel. An H100 is limited by its
 // memory, an H200 by the rate at which its SMs load in this way.
 inline double linear_stream_us(const Linear::Problem& p, const DeviceInfo& d) {
   constexpr double kFixedUs = 0.4, kElementUs = 1.5e-5, kShare = 0.974, kCoreBytesPerUs = 31e3;

@@ -14,10 +14,11 @@ using B16 = __nv_bfloat16;
 
 constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // values of k per box
 constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
-// Boxes of 8, 16 features.
+// Bytes of a box of 8 and of 16 features.
 constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;
 constexpr int kStageBytes = kWarps * kBoxBytes;
-// Stages in flight while the ring fills for the first time. With more stages, the loads that other threads wait for queue behind them.
+// Stages in flight while the ring fills for the first time. More stages would delay loads that other threads wait for, because these loads
+// queue after the stages.
 constexpr int kInFlight = 3;
 static_assert(kStreamRowsMost * kSlab <= kConsumers);
 
@@ -38,7 +39,7 @@ struct Layout {
   static __device__ __forceinline__ tile::Ring barriers(uint32_t ring) {
     return {ring + kFull, ring + kEmpty};
   }
-  static_assert(kStages <= kWarps + 1, "a warp makes a stage's barriers");
+  static_assert(kStages <= kWarps + 1, "one warp initialises the barriers of a stage");
 };
 
 struct Rows {
@@ -59,6 +60,6 @@ struct Rows {
   __device__ __forceinline__ int share(int cta) const { return shares * cta / ctas * each; }
 };
 
-constexpr int kRowWidthMost = kStageBytes / 2;  // of a single row
+constexpr int kRowWidthMost = kStageBytes / 2;  // for a single row
 
 }  // namespace sluice::cuda::stream

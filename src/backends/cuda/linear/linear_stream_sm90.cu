@@ -1,9 +1,9 @@
-// A dense layer for up to eight rows: weights pass once, and the rows of x stay in registers or shared memory (linear_stream.cuh).
+// A dense layer for up to eight rows: weights are read once, and the rows of x stay in registers or shared memory (linear_stream.cuh).
 //
 // Wins    one to eight rows of gpt-oss's projections (linear_candidates.csv, 8 rows): 7.0 us against 7.6 us of split_sm90 for 2880 x 4096,
 //         8.4 us against 8.7 us of shares_sm90 for 5120 x 2880.
 // Loses   to tile kernels for layers of many features. It refuses more than eight rows.
-// Limits  see supports(). The order of a sum depends on the width alone, so a row's bits do not depend on the batch.
+// Limits  see supports(). The order of a sum depends only on the width, so a row's bits do not depend on the batch.
 // Bytes   w once; x once per CTA, or once per unit for widths above 4096 (8192 for a single row).
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/linear/linear_stream.h"

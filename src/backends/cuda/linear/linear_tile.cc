@@ -26,7 +26,7 @@ Work work_of(const Linear::Problem& p, const LinearTileKind& kind, int splits) {
           static_cast<double>(linear_parts(linear_parts(p.width, kLinearBlock), splits))};
 }
 
-// Whole rounds of tiles at the rate of a step's limiter, and memory at the rate that the bytes in flight allow. Neither hides all of
+// Whole rounds of tiles at the rate of a step's limiter, and memory at the rate that the bytes in flight allow. Neither time hides all of
 // the other.
 double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKind& kind, int splits) {
   const Work work = work_of(p, kind, splits);
@@ -61,11 +61,11 @@ std::string kind_name(const LinearTileKind& kind) {
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
-  const int turn_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // sums that a round stages
+  const int round_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // sums that a round stages
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
-  // The sums that a CTA finishes, from every CTA of the cluster.
+  // Sums from every CTA of the cluster that this CTA finishes.
   const int inbox =
-      splits > 1 ? splits * static_cast<int>(linear_parts(kind.turns(), splits)) * turn_bytes : 0;
+      splits > 1 ? splits * static_cast<int>(linear_parts(kind.rounds(), splits)) * round_bytes : 0;
   LinearTileShared s{};
   for (s.stages = kStagesMost;; --s.stages) {
     s.staging = s.stages * kind.stage_bytes();

@@ -223,7 +223,7 @@ struct LinearFinish {
       }
     }
   }
-  // For any features and addresses. A loop, to keep the code short.
+  // For any features and addresses. A loop keeps the code short.
   __device__ __forceinline__ void elements(const float (&d)[C::kN / 2]) const {
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) {

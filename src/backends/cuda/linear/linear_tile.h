@@ -18,7 +18,9 @@ struct LinearTileKind {
   constexpr int stage_bytes() const { return weight_bytes() + n * 128; }
   // Rows of x that a warpgroup stages at once for y; double-buffered.
   constexpr int staged_rows() const { return narrow() ? 8 : 16; }
-  constexpr int turns() const { return n / staged_rows(); }  // per tile: what the CTAs of split sums divide
+  constexpr int rounds() const {
+    return n / staged_rows();
+  }  // per tile; the CTAs of split sums divide the rounds
   static constexpr int kPitch =
       68;  // floats between staged rows: 64 features and 4 of padding, so that stores have no bank conflicts
   // Boxes of results that a warpgroup has in shared memory if TMA stores them (linear_boxes.cuh), and rows of x per box. CTAs with split
@@ -77,11 +79,11 @@ Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, con
 struct LinearTileCard {
   std::string_view name;
   int64_t tokens_most;
-  std::string_view cause;  // of tokens_most
+  std::string_view cause;  // the reason for tokens_most
   std::vector<Config> (*configs)(const Linear::Problem&, const DeviceInfo&);
   bool config_decides_bits = false;
 };
-// Its descriptor.
+// The kernel's descriptor.
 template <const LinearTileCard& kCard>
 struct LinearTileDescriptor {
   static Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {

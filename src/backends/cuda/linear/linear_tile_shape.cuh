@@ -76,12 +76,12 @@ struct LinearEights {
   static constexpr int kTake = C::kStagedEights;
   int low, high;
   __device__ __forceinline__ LinearEights(int rows, int rank, int splits) {
-    low = rank * turns(rows) / splits * kTake, high = (rank + 1) * turns(rows) / splits * kTake;
+    low = rank * rounds(rows) / splits * kTake, high = (rank + 1) * rounds(rows) / splits * kTake;
   }
-  static __device__ __forceinline__ int turns(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
+  static __device__ __forceinline__ int rounds(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
   // The largest share of a tile with this many rows.
   static __device__ __forceinline__ uint32_t most(int rows, int splits) {
-    return static_cast<uint32_t>((turns(rows) + splits - 1) / splits * kTake);
+    return static_cast<uint32_t>((rounds(rows) + splits - 1) / splits * kTake);
   }
 };
 

@@ -1,5 +1,5 @@
-// Writes keys and values into their pages. A thread copies one word of one token, 16 bytes if everything is aligned; or it reads as
-// much and rounds it to e4m3.
+// Writes keys and values into their pages. A thread copies one word of one token, 16 bytes if everything is aligned. For e4m3 it reads as
+// many bytes and rounds them.
 //
 // Wins    always: it is the only kernel of KvWrite. It moves its bytes once.
 // Loses   one launch to the fused kernels of rope_kv_write, qk_norm_rope_kv_write and qkv_rope_kv_write, which also write the cache.

@@ -1,8 +1,8 @@
-// The first CTA of a token norms and rotates its row of the cache: a thread has eight adjacent elements of it in registers, adds up their
-// squares with the other threads, and writes them to the token's page. The next CTAs rotate the queries, eight adjacent elements per
+// The first CTA of a token normalizes and rotates its row of the cache: a thread holds eight adjacent elements of it in registers, sums
+// their squares with the other threads, and writes them to the token's page. The next CTAs rotate the queries, eight adjacent elements per
 // thread, in place.
 //
-// Wins    where it accepts the problem: one launch in place of four per layer of DeepSeek V3's family.
+// Wins    where it accepts the problem: one launch instead of four per layer of DeepSeek V3's family.
 // Limits  see supports().
 // Source  original; the contract is ops/latent_norm_rope_kv_write.h.
 #include "backends/cuda/card.h"
@@ -68,7 +68,7 @@ struct Parameters {
   const void *k, *norm_weight;
   int64_t q_stride, k_stride, table_rows, slots;
   int heads, query_dim, first, rotary, rank;
-  int kv_heads, page_size, head_dim;  // of the cache
+  int kv_heads, page_size, head_dim;  // sizes of the cache
   float eps;
   int settled;
 };
@@ -76,11 +76,11 @@ struct Parameters {
 // The angles of eight adjacent elements.
 struct Angles {
   float at[N];
-  __device__ __forceinline__ void turn(float (&x)[N]) const {
+  __device__ __forceinline__ void rotate(float (&x)[N]) const {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
       const float a = x[i], b = x[i + 1], cos = at[i], sin = at[i + 1];
-      x[i] = turned(a, b, false, cos, sin), x[i + 1] = turned(b, a, true, cos, sin);
+      x[i] = rotated(a, b, false, cos, sin), x[i + 1] = rotated(b, a, true, cos, sin);
     }
   }
 };
@@ -90,20 +90,20 @@ __global__ void __launch_bounds__(kThreads) latent_norm_rope_kv_write(const __gr
   const int64_t token = blockIdx.x;
   const bool row = blockIdx.y == 0;
   const int own = static_cast<int>(threadIdx.x), of_head = p.rotary / N;
-  // The thread's elements: of the row, or of the rotated part of a head.
+  // The thread's elements: eight of the row, or of the rotated part of a head.
   const int query = (static_cast<int>(blockIdx.y) - 1) * static_cast<int>(kThreads) + own,
             head = query / of_head;
   const int at = row ? own * N : query % of_head * N;
   const bool mine = row ? at < p.head_dim : head < p.heads, norms = row && at < p.rank;
-  const int place = row ? at - p.rank : at;  // among the elements that turn
+  const int place = row ? at - p.rank : at;  // index among the rotated elements
   tile::release_next();
   float w[N] = {};
   if (norms) tile::load(w, static_cast<const W*>(p.norm_weight) + at);
   if (!p.settled) tile::wait_for_previous();
   const int64_t position = p.positions[token], slot = p.slot_of[token];
-  const bool turns = mine && !norms && position >= 0 && position < p.table_rows;
+  const bool rotates = mine && !norms && position >= 0 && position < p.table_rows;
   Angles angles;
-  if (turns) tile::load(angles.at, p.table + position * p.rotary + place);
+  if (rotates) tile::load(angles.at, p.table + position * p.rotary + place);
   if (p.settled) tile::wait_for_previous();
 
   float x[N] = {};
@@ -111,16 +111,16 @@ __global__ void __launch_bounds__(kThreads) latent_norm_rope_kv_write(const __gr
     if (mine) tile::load(x, static_cast<const X*>(p.k) + token * p.k_stride + at);
     const float sum = tile::block_sum(norms ? squares(x) : 0.f);
     if (norms) scale(x, x, inverse_root(sum, p.rank, p.eps), w);
-    if (turns) angles.turn(x);
+    if (rotates) angles.rotate(x);
     if (mine && slot >= 0 && slot < p.slots)
       tile::store(static_cast<X*>(p.k_cache) + cache_row(p, slot, 0) + at, x);
     return;
   }
-  if (!turns) return;
+  if (!rotates) return;
   X* const q =
       static_cast<X*>(p.q) + token * p.q_stride + static_cast<int64_t>(head) * p.query_dim + p.first + at;
   tile::load(x, q);
-  angles.turn(x);
+  angles.rotate(x);
   tile::store(q, x);
 }
 

@@ -1,9 +1,9 @@
-// A team of lanes, a power of two, owns a head of a token; each lane has eight adjacent elements. The team sums its squares and norms
-// its elements. It exchanges the other elements of its pairs between lanes, rotates, and writes queries in place and keys to their
-// page. Values are copied to their page. The normed elements are rounded to the type of q before the rotation. Squares add up in the
+// A team of lanes, a power of two, owns a head of a token; each lane has eight adjacent elements. The team sums its squares and normalizes
+// its elements. Lanes exchange the other elements of their pairs, rotate, and write queries in place and keys to their page. Values are
+// copied to their page. The normed elements are rounded to the type of q before the rotation. Squares are added in the
 // order of cuda.rms_norm.rows_sm90: for 16-byte rows of several heads the bits equal the bits of the unfused operations.
 //
-// Wins    where it accepts the problem: one launch in place of three per layer makes decode steps of Qwen3-30B-A3B 6% shorter at one
+// Wins    where it accepts the problem: one launch instead of three per layer makes decode steps of Qwen3-30B-A3B 6% shorter at one
 //         sequence, 2% at 8, 1% at 64 (docs/lab/cuda-qwen3.md). Queries and keys are read once.
 // Limits  see supports().
 // Source  original; the contract is ops/qk_norm_rope_kv_write.h.
@@ -104,23 +104,23 @@ struct Angles {
   }
 };
 
-// Rotates a lane's elements if `turns`; every lane of the warp calls it.
+// Rotates a lane's elements if `rotates`; every lane of the warp calls it.
 template <RopePairs kPairs>
-__device__ __forceinline__ void turn(float (&x)[N], const Angles<kPairs>& angles, int place, int half,
-                                     bool turns) {
+__device__ __forceinline__ void rotate(float (&x)[N], const Angles<kPairs>& angles, int place, int half,
+                                       bool rotates) {
   if constexpr (kPairs == RopePairs::kHalves) {
     const bool second = place >= half;
     const int lane = static_cast<int>(threadIdx.x % kWarp), partner = lane + (second ? -half : half) / N;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float other = __shfl_sync(kAllLanes, x[i], partner);
-      if (turns) x[i] = turned(x[i], other, second, angles.at[2 * i], angles.at[2 * i + 1]);
+      if (rotates) x[i] = rotated(x[i], other, second, angles.at[2 * i], angles.at[2 * i + 1]);
     }
-  } else if (turns) {
+  } else if (rotates) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
       const float a = x[i], b = x[i + 1], cos = angles.at[i], sin = angles.at[i + 1];
-      x[i] = turned(a, b, false, cos, sin), x[i + 1] = turned(b, a, true, cos, sin);
+      x[i] = rotated(a, b, false, cos, sin), x[i + 1] = rotated(b, a, true, cos, sin);
     }
   }
 }
@@ -140,9 +140,9 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kv_write(const __grid_c
   const int64_t position = p.positions[token], slot = p.slot_of[token];
   const bool stored = slot >= 0 && slot < p.slots;
   const int place = at - p.first;
-  const bool turns = norms && position >= 0 && position < p.table_rows && place >= 0 && place < 2 * p.half;
+  const bool rotates = norms && position >= 0 && position < p.table_rows && place >= 0 && place < 2 * p.half;
   Angles<kPairs> angles;
-  if (turns) angles.load(p.table + position * p.half * 2, place, p.half);
+  if (rotates) angles.load(p.table + position * p.half * 2, place, p.half);
   if (p.settled) tile::wait_for_previous();
 
   X* const q = static_cast<X*>(p.q) + token * p.q_stride + head * p.head_dim + at;
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kv_write(const __grid_c
   scale(x, x, inverse, w);
 #pragma unroll
   for (float& element : x) element = tile::to_f32(tile::from_f32<X>(element));
-  turn<kPairs>(x, angles, place, p.half, turns);
+  rotate<kPairs>(x, angles, place, p.half, rotates);
 
   if (norms && query) {
     tile::store(q, x);

@@ -38,14 +38,14 @@ struct RotatedOut {
     }
   };
 
-  __device__ __forceinline__ bool turns(const Token& token, int head) const {
+  __device__ __forceinline__ bool rotates(const Token& token, int head) const {
     return token.position >= 0 && head < heads + kv_heads;
   }
   // The index of element `of_head` of a head in rows of qkv, weights and biases.
   __device__ __forceinline__ int feature(int head, int of_head) const { return head * 2 * half + of_head; }
-  // The offset, in floats, of a pair's (cos, sin) in the table; of position 0 if the head is not rotated.
+  // The offset, in floats, of a pair's (cos, sin) in the table; the offset for position 0 if the head is not rotated.
   __device__ __forceinline__ int64_t angle(const Token& token, int head, int pair) const {
-    return (static_cast<int64_t>(turns(token, head) ? token.position : 0) * half + pair) * 2;
+    return (static_cast<int64_t>(rotates(token, head) ? token.position : 0) * half + pair) * 2;
   }
 
   // Stores N adjacent elements of a head of one token: queries to qkv, keys and values to their slot, if there is one.

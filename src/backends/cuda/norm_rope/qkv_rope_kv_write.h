@@ -6,15 +6,15 @@
 
 namespace sluice::cuda {
 
-// Time of the rotation and the cache write in an epilogue. A guess: less than a launch, and not measured separately.
-constexpr double kTurnUs = 0.2;
+// Estimated time of the rotation and the cache write in an epilogue: less than a launch, and not measured separately.
+constexpr double kRotateUs = 0.2;
 
 // Requires heads that are rotated as a whole, with pairs half a head apart. `features` is the granularity of weight loads.
-inline void need_turned_heads(Refusal& r, const QkvRopeKvWrite::Problem& p, int features,
-                              const std::string& why) {
+inline void need_rotated_heads(Refusal& r, const QkvRopeKvWrite::Problem& p, int features,
+                               const std::string& why) {
   const Rope::Problem& rope = p.rope.rope;
   need_multiple(r, "head_dim", rope.head_dim, features, why);
-  r.need(rope.rotary == rope.head_dim, "heads that turn as a whole", "rotary", rope.rotary);
+  r.need(rope.rotary == rope.head_dim, "heads that are rotated as a whole", "rotary", rope.rotary);
   r.need(rope.pairs == RopePairs::kHalves, "pairs=halves (a box has features of both)",
          "pairs=" + std::string(word(rope.pairs)));
   need_between(r, "page_size", p.rope.page_size, 1, 1 << 16);

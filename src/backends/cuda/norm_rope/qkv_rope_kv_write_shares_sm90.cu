@@ -2,7 +2,7 @@
 // features of a share consists of four features of a head and their partners half a head further, so two lanes of a warp hold both
 // features of a pair. Sums are rounded to bf16 as in the separate projection, so a row has the bits of the unfused operations.
 //
-// Wins    9 to 128 rows, because no launch stands between the projection and attention: decode steps of gpt-oss-20b on an H100
+// Wins    9 to 128 rows, because no launch lies between the projection and attention: decode steps of gpt-oss-20b on an H100
 //         take 4143 us instead of 4177 at 16 sequences, 6613 instead of 6630 at 128 (docs/lab/cuda-step-launches.md).
 // Loses   up to 8 rows to stream_sm90, as the projection alone does. It refuses more than 128 rows.
 // Limits  bf16, heads that are rotated as a whole, with pairs half a head apart.
@@ -20,12 +20,12 @@ constexpr int kHeadOf = 32;  // half of the features in four groups of eight
 Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   Refusal r;
   shares::need_shares(r, QkvRopeKvWrite::project(p), d);
-  need_turned_heads(r, p, kHeadOf, "units of sixteen pairs");
+  need_rotated_heads(r, p, kHeadOf, "units of sixteen pairs");
   return r;
 }
 
 std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
-  return shares::configs_of(QkvRopeKvWrite::project(p), d, kTurnUs);
+  return shares::configs_of(QkvRopeKvWrite::project(p), d, kRotateUs);
 }
 
 std::string launch_text(const QkvRopeKvWrite::Problem& p, const KernelLaunch& launch) {
@@ -61,14 +61,14 @@ extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_shares_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// How the groups of eight of a CTA are divided. Fours of groups come first: 16 features of half a head and their 16 partners. Then
+// The division of a CTA's groups of eight. Groups of four such groups come first: 16 features of half a head and their 16 partners. Then
 // come single groups: four features and four partners. So whole sectors of rows of qkv and of the caches are written where possible.
 template <int kEights>
 struct Parts {
   static constexpr int kFours = kEights / 4, kOnes = kEights % 4;
 
   static __device__ __forceinline__ int four(int cta, int i) { return cta * kFours + i; }
-  // The index of a single group; single groups follow the fours of all CTAs.
+  // The index of a single group; single groups follow the groups of four of all CTAs.
   static __device__ __forceinline__ int one(int cta, int ctas, int i) {
     return 4 * kFours * ctas + cta * kOnes + i;
   }
@@ -126,7 +126,7 @@ struct TurnedEnd {
 #pragma unroll
         for (int i = 0; i < N / 2; ++i)
           angles[half][i] = load_raw_four(out.table, out.angle(tokens[half], head, pair + 2 * i), true,
-                                          out.turns(tokens[half], head));
+                                          out.rotates(tokens[half], head));
     }
     __device__ __forceinline__ int of_head(const Out& out) const { return pair + (second() ? out.half : 0); }
     __device__ __forceinline__ bool there(const Out& out) const {
@@ -143,7 +143,7 @@ struct TurnedEnd {
         value[i] =
             __bfloat162float(__float2bfloat16_rn(sums[i] + tile::weight_value<__nv_bfloat16>(bias[i])));
         const float other = __shfl_xor_sync(0xffffffffu, value[i], 2);
-        if (out.turns(token, head)) value[i] = turned(value[i], other, second(), cos, sin);
+        if (out.rotates(token, head)) value[i] = rotated(value[i], other, second(), cos, sin);
       }
       if (there(out)) out.store(row, token, head, of_head(out), value);
     }
@@ -196,8 +196,8 @@ struct TurnedEnd {
 };
 
 template <class C>
-Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, const QkvRopeKvWrite::Args& a,
-                     Stream to) {
+Status launch_rotated(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, const QkvRopeKvWrite::Args& a,
+                      Stream to) {
   using End = TurnedEnd<C>;
   const int64_t head_dim = p.rope.rope.head_dim;
   typename End::Maps w{
@@ -212,8 +212,8 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
 Status Launcher::enqueue(const QkvRopeKvWrite::Problem& p, std::span<const KernelLaunch> launches,
                          const QkvRopeKvWrite::Args& a, Workspace, Stream stream) {
   if (p.rope.rope.tokens == 0) return {};
-  return p.rope.cache == CacheType::kE4M3 ? launch_turned<E4M3>(p, launches[0], a, stream)
-                                          : launch_turned<__nv_bfloat16>(p, launches[0], a, stream);
+  return p.rope.cache == CacheType::kE4M3 ? launch_rotated<E4M3>(p, launches[0], a, stream)
+                                          : launch_rotated<__nv_bfloat16>(p, launches[0], a, stream);
 }
 
 }  // namespace

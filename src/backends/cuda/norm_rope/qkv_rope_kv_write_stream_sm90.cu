@@ -19,13 +19,13 @@ Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
   need_linear_operands(r, linear, d);
   need_stream_rows(r, linear.tokens);
-  need_turned_heads(r, p, kStreamSlab, "units of eight pairs");
+  need_rotated_heads(r, p, kStreamSlab, "units of eight pairs");
   return r;
 }
 
 std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
-  return {Config{.cost_us = linear_stream_us(linear, d) + kTurnUs,
+  return {Config{.cost_us = linear_stream_us(linear, d) + kRotateUs,
                  .launches = {linear_stream_launch(linear, d, kStreamSlab)}}};
 }
 
@@ -104,18 +104,18 @@ struct TurnedEnd {
    public:
     __device__ __forceinline__ Unit(const Out& out, const Token& token, int first, int) {
       const Place at(out, first);
-      const bool turns = out.turns(token, at.head);
+      const bool rotates = out.rotates(token, at.head);
       bias_ = tile::load_weight(out.bias + out.feature(at.head, at.of_head(out)), out.bias != nullptr);
       const int64_t angle = out.angle(token, at.head, at.pair);
-      cos_ = __uint_as_float(tile::load_weight(out.table + angle, turns));
-      sin_ = __uint_as_float(tile::load_weight(out.table + angle + 1, turns));
+      cos_ = __uint_as_float(tile::load_weight(out.table + angle, rotates));
+      sin_ = __uint_as_float(tile::load_weight(out.table + angle + 1, rotates));
     }
     __device__ __forceinline__ void store(const Out& out, const Token& token, int first, float sum) const {
       const Place at(out, first);
       sum += tile::weight_value<stream::B16>(bias_);
       float value[] = {__bfloat162float(__float2bfloat16_rn(sum))};
       const float other = __shfl_xor_sync(0xffffffffu, value[0], stream::kEight);
-      if (out.turns(token, at.head)) value[0] = turned(value[0], other, at.second, cos_, sin_);
+      if (out.rotates(token, at.head)) value[0] = rotated(value[0], other, at.second, cos_, sin_);
       out.store(stream::token_of_thread(), token, at.head, at.of_head(out), value);
     }
 
@@ -126,8 +126,8 @@ struct TurnedEnd {
 };
 
 template <class C>
-Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, const QkvRopeKvWrite::Args& a,
-                     Stream to) {
+Status launch_rotated(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, const QkvRopeKvWrite::Args& a,
+                      Stream to) {
   using End = TurnedEnd<C>;
   const int64_t head_dim = p.rope.rope.head_dim;
   typename End::Maps w{.halves = {},
@@ -143,8 +143,8 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
 Status Launcher::enqueue(const QkvRopeKvWrite::Problem& p, std::span<const KernelLaunch> launches,
                          const QkvRopeKvWrite::Args& a, Workspace, Stream stream) {
   if (p.rope.rope.tokens == 0) return {};
-  return p.rope.cache == CacheType::kE4M3 ? launch_turned<E4M3>(p, launches[0], a, stream)
-                                          : launch_turned<stream::B16>(p, launches[0], a, stream);
+  return p.rope.cache == CacheType::kE4M3 ? launch_rotated<E4M3>(p, launches[0], a, stream)
+                                          : launch_rotated<stream::B16>(p, launches[0], a, stream);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // One CTA per token row: rotates queries in place, rotates keys while it writes them to their page, and copies values. A thread takes
 // a few adjacent pairs of one head, or 16 bytes of values. Keys and values of e4m3 caches are rounded once.
 //
-// Wins    always: it is the only kernel of RopeKvWrite. One launch in place of two, and keys are read once.
+// Wins    always: it is the only kernel of RopeKvWrite. One launch instead of two, and keys are read once.
 // Loses   up to 128 rows to the epilogues of qkv_rope_kv_write, which save this launch: 17 to 41 us per step of gpt-oss-20b on an H100
 //         (docs/lab/cuda-step-launches.md).
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_const
   tile::release_next();
   if (!p.settled) tile::wait_for_previous();
   const int64_t position = p.positions[token], slot = p.slot_of[token];
-  const bool turns = position >= 0 && position < p.table_rows, stored = slot >= 0 && slot < p.slots;
-  const float* const table = p.table + (turns ? position * p.half * 2 : 0);
+  const bool rotates = position >= 0 && position < p.table_rows, stored = slot >= 0 && slot < p.slots;
+  const float* const table = p.table + (rotates ? position * p.half * 2 : 0);
   X* const q = static_cast<X*>(p.q) + token * p.q_stride;
   const X *const k = static_cast<const X*>(p.k) + token * p.k_stride, *const v = static_cast<const X*>(p.v) +
                                                                                  token * p.v_stride;
@@ -82,12 +82,12 @@ __global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_const
   for (int i = thread; i < groups + words; i += threads) {
     if (i < groups) {
       const int head = i / of_head, key = head - p.heads, pair = (i - head * of_head) * N;
-      if (key < 0 ? !turns : !stored) continue;
+      if (key < 0 ? !rotates : !stored) continue;
       X* const query = q + head * p.head_dim;
       const X* const from = key < 0 ? query : k + key * p.head_dim;
       float a[N], b[N];
       Pairs<N, const X, kPairs>{from + p.first, p.half, pair}.load(a, b);
-      if (turns) turn_pairs(a, b, table + 2 * pair);
+      if (rotates) rotate_pairs(a, b, table + 2 * pair);
       if (key < 0) {
         Pairs<N, X, kPairs>{query + p.first, p.half, pair}.store(a, b);
       } else {

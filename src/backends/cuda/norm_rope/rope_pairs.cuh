@@ -51,19 +51,19 @@ struct Pairs {
 
 // Rotates N pairs by table[2 * i ...], the (cos, sin) of their position.
 template <int N>
-__device__ __forceinline__ void turn_pairs(float (&a)[N], float (&b)[N], const float* table) {
-  float turn[2 * N];
-  load_pairs<N>(turn, table);
+__device__ __forceinline__ void rotate_pairs(float (&a)[N], float (&b)[N], const float* table) {
+  float angles[2 * N];
+  load_pairs<N>(angles, table);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float c = turn[2 * j], s = turn[2 * j + 1], u = a[j], v = b[j];
+    const float c = angles[2 * j], s = angles[2 * j + 1], u = a[j], v = b[j];
     a[j] = fmaf(u, c, -(v * s));
     b[j] = fmaf(v, c, u * s);
   }
 }
 
 // One rotated element of a pair: `value` is the element before the rotation, `other` its partner.
-__device__ __forceinline__ float turned(float value, float other, bool second, float cos, float sin) {
+__device__ __forceinline__ float rotated(float value, float other, bool second, float cos, float sin) {
   return fmaf(value, cos, second ? other * sin : -(other * sin));
 }
 

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreadsMost) rope(const __grid_constant__ Par
     const Pairs<N, X, kPairs> pairs{row + head * p.head_dim, p.half, i};
     float a[N], b[N];
     pairs.load(a, b);
-    turn_pairs(a, b, table + 2 * i);
+    rotate_pairs(a, b, table + 2 * i);
     pairs.store(a, b);
   }
 }

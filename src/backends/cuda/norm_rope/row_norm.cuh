@@ -1,10 +1,10 @@
-// The norm of a row in registers (ops/rms_norm.h). Each kernel decides which threads add up the squares.
+// The norm of a row in registers (ops/rms_norm.h). Each kernel decides which threads add the squares.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda {
 
-// From this many CTAs on, a dependent launch costs a chain more than the microsecond that it hides (docs/lab/cuda-routing.md).
+// With at least this many CTAs, a dependent launch costs a chain more than the microsecond that it hides (docs/lab/cuda-routing.md).
 inline constexpr int64_t kManyRows = 4096;
 
 template <int N>

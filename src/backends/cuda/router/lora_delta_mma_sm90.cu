@@ -72,7 +72,7 @@ double tile_us(const LoraDelta::Problem& p, const DeviceInfo& d, const Tile& t) 
       2.0 * static_cast<double>(p.rank * p.features) / t.blocks;
   const double sums = kCost.rank_us * static_cast<double>(p.rank) / 8 * t.tokens / 16;
   const double alone = bytes / kCost.block_per_us + sums;
-  const double of_an_sm = blocks / d.cores;  // on average
+  const double of_an_sm = blocks / d.cores;  // average CTAs per SM
   const double waves = std::max(1.0, blocks / (kCost.resident * d.cores));
   const double together = of_an_sm * (bytes / kCost.sm_per_us + sums);
   const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / d.mem_bytes_per_us;
@@ -144,7 +144,7 @@ struct Parameters {
   int64_t x_stride, y_stride;  // elements between rows
   int64_t tokens;
   int features, hidden, rank, adapters;
-  int blocks, units;  // CTAs per cluster; units of a row for each of their warps
+  int blocks, units;  // CTAs per cluster; units of a row for each warp of these CTAs
   int pitch;
   uint32_t zero;  // always 0, but unknown to the compiler
   bool y_bf16, x_wide;
@@ -175,7 +175,7 @@ struct Adapters {
   }
 };
 
-// sums[token][r] = this warp's part of A x, for the tokens in `members`, which share an adapter. kColumns rows of A at a time.
+// sums[token][r] = this warp's part of A x, for the tokens in `members`, which share an adapter. kColumns rows of A are processed at a time.
 template <int kTokens, int kColumns, int kFlight, bool kAnyRows>
 __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, int slice, int adapter,
                                            uint32_t members, float* sums) {
@@ -204,7 +204,7 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
         for (int m = 0; m < kRowGroups; ++m)
           tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !kAnyRows || p.x_wide);
       }
-      // This zero depends on all loads, so no product starts before the last load has been issued. Otherwise the compiler moves each load
+      // This zero depends on all loads, so no product starts before the last load has been issued. Without it the compiler moves each load
       // next to its use, which serialises the loads.
       uint32_t any = 0;
 #pragma unroll

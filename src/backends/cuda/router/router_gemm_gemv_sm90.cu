@@ -6,10 +6,10 @@
 // launch runs through its instructions once, from memory, so fewer instructions are faster. Other operands: a thread owns a few
 // 16-byte chunks of the expert's row.
 //
-// Wins    one token of every gate, two tokens of most (router_candidates.csv, plain launches): at one token 0.1 to 0.7 us faster than
+// Wins    one token of every router, two tokens of most (router_candidates.csv, plain launches): at one token 0.1 to 0.7 us faster than
 //         splitk_sm90 with bf16 weights, 1.7 us with f32 weights. With f32 weights also at 4 tokens (3.5 us against 4.8 us).
 // Loses   to splitk_sm90 from 4 tokens on with bf16 weights, because every CTA reads every token.
-// Limits  see supports(). The order of a sum depends on hidden and experts alone, so a row's bits do not depend on the batch.
+// Limits  see supports(). The order of a sum depends only on hidden and experts, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
@@ -72,12 +72,12 @@ namespace {
 
 using B16 = __nv_bfloat16;
 
-// The parameters of the loads come first: a launch finds no parameters in any cache and reads them line by line.
+// The parameters of the loads come first: at a launch no parameters are in any cache, and they are read line by line.
 struct SliceParameters {
   const B16 *w, *x;
   int hidden, experts, tokens;
   uint32_t zero;     // always 0, but unknown to the compiler
-  int64_t x_stride;  // in elements, like y_stride
+  int64_t x_stride;  // elements, as y_stride
   const B16* bias;
   void* y;
   int64_t y_stride;
@@ -110,7 +110,7 @@ struct SliceShape {
   }
 };
 
-// A zero that depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load next
+// A zero that depends on all loads, so no sum starts before the last load has been issued. Without it the compiler moves each load next
 // to its use, which serialises the loads.
 template <class S, bool kOnce, int kFlight>
 __device__ __forceinline__ float zero_after_loads(const tile::Eight<B16> (&w)[kFlight],
@@ -143,7 +143,7 @@ __device__ __forceinline__ void multiply_chunks(typename S::Sums& acc, const til
     }
 }
 
-// Adds up the chains, and leaves this warp's parts of the logits.
+// Adds the chains, and leaves this warp's parts of the logits.
 template <class S>
 __device__ __forceinline__ void leave_parts(typename S::Parts& parts, typename S::Sums& acc, int warp, int g,
                                             int c) {
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
       });
   };
   load_x();
-  // The logit that this thread adds up.
+  // The logit that this thread sums.
   const int token = threadIdx.x / kExperts, expert = first_expert + threadIdx.x % kExperts;
   const bool stores = token < min(kTokens, p.tokens) && expert < p.experts;
   const uint32_t bias = tile::load_weight(p.bias + expert, p.bias && stores);

@@ -4,12 +4,12 @@
 // first and before the wait for the previous launch. Warps reduce in shared memory. Then CTAs push their sums into the shared
 // memory of the CTA that owns the logits. One launch, no workspace.
 //
-// Wins    4 to 192 tokens of 128 experts or fewer, 4 to 96 of 4096 x 256, 4 to 32 of the larger gates (router_candidates.csv, plain
+// Wins    4 to 192 tokens of 128 experts or fewer, 4 to 96 of 4096 x 256, 4 to 32 of the larger routers (router_candidates.csv, plain
 //         launches): 2.4 us against 4.1 us of tile_sm90 for 8 tokens of 2880 x 128.
-// Loses   to gemv_sm90 (no cluster) for one token, by 0.1 to 0.7 us with bf16 weights. More tokens, to kernels whose warps share their
+// Loses   to gemv_sm90 (no cluster) for one token, by 0.1 to 0.7 us with bf16 weights; for more tokens to kernels whose warps share their
 //         loads: here each tile loads its rows again, and an SM reads 40 to 60 bytes per clock.
-// Limits  see supports(). The order of a sum depends on hidden alone, so a row's bits do not depend on the batch.
-// Source  original; the contract is ops/router_gemm.h. docs/lab/cuda-router.md has what was measured and dropped.
+// Limits  see supports(). The order of a sum depends only on hidden, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/router_gemm.h. docs/lab/cuda-router.md lists the measured and rejected variants.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
 #include "ops/router_gemm.h"
@@ -44,7 +44,7 @@ Split split_of(int64_t hidden) {
 }
 
 // Fitted to an H200, over 8 shapes and 1 to 256 tokens: the tile of least cost is within a few percent of the fastest tile. Clusters
-// of 8 do not fit everywhere on the GPU: 15 are resident if an SM takes one of their CTAs.
+// of 8 do not fit everywhere on the GPU: 15 are resident if an SM holds one of their CTAs.
 double tile_us(const Tile& t, const Split& s, int64_t tokens, int64_t experts) {
   constexpr double kClusters = 15.4, kBaseUs = 1.9, kKilobyteUs = 0.0093, kPassUs = 0.77;
   constexpr double kWaveUs = 1.1, kBlockUs = 0.155, kLogitUs = 0.068 / 1024;
@@ -69,7 +69,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
   r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
          p.hidden);
-  r.need(p.tokens <= 512, "tokens <= 512 (every tile loads its rows anew)", "tokens", p.tokens);
+  r.need(p.tokens <= 512, "tokens <= 512 (every tile loads its rows again)", "tokens", p.tokens);
   return r;
 }
 
@@ -136,7 +136,7 @@ struct Shape {
   using Sums = float[(kRows + 8) / 16][kColumnGroups][4];
 };
 
-// Where a thread is.
+// The position of a thread.
 struct Place {
   int rank, warp, lane, first_expert, first_token;
 };
@@ -201,7 +201,7 @@ __device__ __forceinline__ void multiply(typename C::Sums& acc, Operands<C>& of,
   for (int unit = 0;;) {
     tile::Eight<typename C::X> xv[C::kFlight][C::kRowGroups];
     of.load_x(xv, p.x_wide);
-    // This zero depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
+    // This zero depends on all loads, so no sum starts before the last load has been issued. Without it the compiler moves each load
     // next to its use, which serialises the loads.
     uint32_t any = 0;
 #pragma unroll
@@ -228,7 +228,7 @@ __device__ __forceinline__ void multiply(typename C::Sums& acc, Operands<C>& of,
   }
 }
 
-// Adds up the sums of the CTA's warps, and sends each pair to the CTA that owns it. sums: shared memory, [warps][pairs].
+// Adds the sums of the CTA's warps, and sends each pair to the CTA that owns it. sums: shared memory, [warps][pairs].
 template <class C>
 __device__ __forceinline__ void exchange(const typename C::Sums& acc, float2* sums,
                                          const tile::SplitInbox& inbox, const Place& at) {
@@ -264,7 +264,7 @@ struct Logits {
   uint32_t bias_even, bias_odd;
 
   static __device__ __forceinline__ bool any() { return threadIdx.x < C::kShare; }
-  // Loads their biases.
+  // Loads the biases of these logits.
   __device__ __forceinline__ Logits(const RouterParameters& p, const Place& at) {
     const int pair = at.rank * C::kShare + threadIdx.x;
     expert = at.first_expert + pair / 32 % C::kColumnGroups * 8 + pair % 4 * 2;

@@ -15,10 +15,10 @@ struct Constants {
   double weights_per_us = 112e3;  // bytes of w that one CTA loads
   double tokens_per_us = 88e3;    // bytes of x that one CTA loads
   double memory_per_us = 3.8e6;   // bytes of x, counted once, from L2 or memory
-  double clocks_per_us = 1400;    // of an SM under load
+  double clocks_per_us = 1400;    // clocks of an SM under load
   double split_clocks = 115;      // issue slots of a warpgroup to split its weights, per 16 values of k
-  double alone_clocks = 170;      // from load to product; a single warpgroup does not hide this
-  double exchange_us = 0.59;      // of partial sums: fixed time; bytes between one CTA and its peer CTAs
+  double alone_clocks = 170;      // clocks from load to product; a single warpgroup does not hide them
+  double exchange_us = 0.59;  // exchange of partial sums: fixed time; bytes between one CTA and its peer CTAs
   double exchange_per_us = 15.9e3;
 };
 constexpr Constants kCost;

@@ -26,7 +26,8 @@ constexpr double kWeightsPerUs = 112e3;  // bytes of w that one CTA loads
 constexpr double kTokensPerUs = 88e3;    // bytes of x that one CTA loads
 constexpr double kMemoryPerUs = 3.8e6;   // bytes of x, counted once, from L2 or memory
 constexpr double kTensorPerUs = 1256;    // tensor core clocks of an SM under load
-constexpr double kExchangeUs = 0.59;  // of partial sums: fixed time; bytes between one CTA and its peer CTAs
+constexpr double kExchangeUs =
+    0.59;  // exchange of partial sums: fixed time; bytes between one CTA and its peer CTAs
 constexpr double kExchangePerUs = 15.9e3;
 
 double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
@@ -91,7 +92,7 @@ namespace {
 // A measured problem: the model's time for its fastest plan, and the logarithms of its sizes.
 struct Near {
   double model_us, hidden, experts, tokens;
-  double octaves_to(const Near& o) const {
+  double doublings_to(const Near& o) const {
     return std::abs(hidden - o.hidden) + std::abs(experts - o.experts) + std::abs(tokens - o.tokens);
   }
 };
@@ -114,19 +115,19 @@ std::array<Near, kMeasured> measured() {
 }  // namespace
 
 // The model alone picks plans that are 7% slower than the fastest, because it does not know how much time CTAs save by reading the
-// same lines at the same time. So the model only extrapolates measurements. It takes the fastest
-// plans of nearby measured problems. The cost of such a plan is its measured time, times the ratio of the model's times here and
-// there. A penalty grows with the distance of the measured problem. If the token counts differ, tiles of other widths are candidates
-// too. Leave-one-out over the measured problems: the choice is 1.4% slower than the fastest plan on average.
+// same lines at the same time. So the model only extrapolates measurements, from the fastest plans of nearby measured problems. The cost
+// of such a plan is its measured time, times the ratio of the model's times for this problem and for the measured problem. A penalty
+// grows with the distance of the measured problem. If the token counts differ, tiles of other widths are also candidates.
+// Leave-one-out over the measured problems: the choice is 1.4% slower than the fastest plan on average.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
-  constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
+  constexpr double kDoubtPerDoubling = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
-  // Fewest tokens measured; smaller problems use the plans of 192 tokens.
+  // The fewest tokens measured; smaller problems use the plans for 192 tokens.
   constexpr int64_t kFewestTokens = 192;
   const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
   const Near here = near(p, 0);
-  double nearest = problems[0].octaves_to(here);
-  for (const Near& n : problems) nearest = std::min(nearest, n.octaves_to(here));
+  double nearest = problems[0].doublings_to(here);
+  for (const Near& n : problems) nearest = std::min(nearest, n.doublings_to(here));
   struct Offer {
     RouterTilePlan plan;
     double us;  // expected time, with the penalty
@@ -141,9 +142,9 @@ std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, doubl
   };
   for (size_t i = 0; i < kMeasured; ++i) {
     const RouterTileMeasured& m = kRouterTilesMeasured[i];
-    const double away = problems[i].octaves_to(here), ratio = m.us / problems[i].model_us;
+    const double away = problems[i].doublings_to(here), ratio = m.us / problems[i].model_us;
     if (away > nearest + kFurther) continue;
-    const double doubt = kDoubtPerOctave * away;
+    const double doubt = kDoubtPerDoubling * away;
     consider(m.plan, ratio * plan_us(p, m.plan), doubt);
     if (std::abs(problems[i].tokens - here.tokens) <= kSameTokens) continue;
     for (const RouterTile& tile : kRouterTiles) {

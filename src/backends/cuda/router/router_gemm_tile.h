@@ -1,4 +1,4 @@
-// How router_gemm_tile_sm90 tiles a problem: data that its cost model (router_gemm_tile.cc) and its kernel share.
+// The tiling of a problem by router_gemm_tile_sm90: data that its cost model (router_gemm_tile.cc) and its kernel share.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -58,7 +58,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& problem, const RouterTil
 // A configuration for each plan near the best one. The best plan has best_us. The other plans have best_us times
 // their expected slowdown. The type of y and the bias do not matter.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& problem, double best_us);
-// Converts a plan to its name, and to a launch and back.
+// Convert a plan to its name, and to a launch and back.
 std::string router_tile_name(const RouterTilePlan& plan);
 KernelLaunch router_tile_launch(const RouterTilePlan& plan);
 RouterTilePlan router_tile_plan(const KernelLaunch& launch);

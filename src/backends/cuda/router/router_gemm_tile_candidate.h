@@ -1,5 +1,5 @@
-// What the kernel descriptors of router_gemm_tile_sm90 and router_gemm_terms_sm90 share. Their .cu files have the mainloops, and say when
-// each wins and loses.
+// Shared by the kernel descriptors of router_gemm_tile_sm90 and router_gemm_terms_sm90. Their .cu files have the mainloops, and say when
+// each kernel wins and loses.
 #pragma once
 #include <array>
 #include <iterator>
@@ -17,7 +17,7 @@ namespace sluice::cuda {
 struct RouterTileData {
   std::string_view name;
   DType weights;
-  std::string_view why;  // why no other type of weights: the end of the refusal
+  std::string_view why;  // the end of the refusal: why other types of weights are not accepted
   int64_t hidden_least;  // shorter sums may miss their bound on tensor cores
   std::vector<Config> (*configs)(const RouterGemm::Problem&, const DeviceInfo&);
 };

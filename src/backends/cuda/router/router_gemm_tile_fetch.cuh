@@ -1,5 +1,5 @@
 // Device code of the router GEMM's tile kernels: the place of a CTA in the problem, and the producer warps that fill its ring. W is
-// the type of the weights. A step of f32 weights is two boxes, one after the other.
+// the type of the weights. A step of f32 weights is two boxes, loaded in sequence.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -34,7 +34,7 @@ struct RouterTileParameters {
   const __nv_bfloat16* x;
   const void* bias;  // has the type of w
   void* y;
-  int64_t x_stride, y_stride;  // in elements
+  int64_t x_stride, y_stride;  // elements between rows
   int tokens, experts, hidden, splits, beside, behind, stages;
   int ahead;  // number of stages whose weights are loaded before the previous launch has ended
   // Steps of k per split, and tokens of the tile that each split finishes. The first `more` splits take one step or token more.
@@ -48,7 +48,7 @@ struct RouterTileParameters {
     return part + splits * (across + beside * along);
   }
   __device__ bool shared() const { return beside * behind > 1; }  // some CTAs multicast
-  // The number of CTAs that read what one CTA loads.
+  // The number of CTAs that read the data that one CTA loads.
   __device__ int readers() const { return beside + behind - 1; }
 };
 
@@ -101,8 +101,8 @@ struct RouterFetch {
   using Parameters = RouterTileParameters;
   using Place = RouterTilePlace;
 
-  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage, whichever CTA copies
-  // them. There is one instance for each way to share operands. Without branches a step is about 30 warp-uniform instructions; with
+  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage, including the bytes that other
+  // CTAs copy. There is one instance for each way to share operands. Without branches a step is about 30 warp-uniform instructions; with
   // tiles of 64 x 64 a step has 200 clocks.
   template <bool kShareW, bool kShareX>
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,

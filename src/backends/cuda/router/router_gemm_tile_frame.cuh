@@ -59,7 +59,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   };
 
-  // One warp sends the CTAs of the other splits the sums of their tokens. An inbox has room for one message from each other split, in the
+  // One warp sends the sums of their tokens to the CTAs of the other splits. An inbox has room for one message from each other split, in the
   // order of the splits.
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                     const tile::SplitInbox& inbox) {
@@ -146,7 +146,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     for (int i = 0; i < kBatch; ++i) total[i] = plus(total[i], bias);
   }
 
-  // Adds up and writes the logits of this CTA's tokens.
+  // Sums and writes the logits of this CTA's tokens.
   static __device__ void finish(const Parameters& p, const Place& at, const float* tile_sums,
                                 const float* inbox, float4 bias) {
     constexpr int kBatch = 4;
@@ -197,7 +197,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       tile::prefetch_map(w);
       if constexpr (kByCopies) tile::prefetch_map(x);
     }
-    // To initialise a barrier takes about 30 clocks, so each warp initialises some of them.
+    // Initialising a barrier takes about 30 clocks, so each warp initialises some of them.
     const uint32_t barriers = tile::shared_address(shared) + p.barriers_offset;
     const tile::Ring ring{barriers, barriers + p.stages * tile::Ring::kBytes};
 #pragma unroll 1

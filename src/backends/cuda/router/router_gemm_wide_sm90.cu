@@ -24,7 +24,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
   need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
   need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
-  r.need(p.tokens <= 2048, "tokens <= 2048 (every tile loads its rows anew)", "tokens", p.tokens);
+  r.need(p.tokens <= 2048, "tokens <= 2048 (every tile loads its rows again)", "tokens", p.tokens);
   r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
          p.hidden);
   return r;
@@ -71,7 +71,7 @@ constexpr int kGroupThreads = 128, kGroupTokens = 64;  // per warpgroup
 constexpr int kStep = 64;                              // values of k in a stage
 constexpr int kChunk = 8, kChunks = kStep / kChunk;    // elements per chunk; chunks of a row in a stage
 constexpr int kRowBytes = tile::kSwizzledRowBytes;
-constexpr int kAlignment = 1024;  // of a stage, required by swizzle.cuh
+constexpr int kAlignment = 1024;  // alignment of a stage, required by swizzle.cuh
 
 template <int kGroups, int kExperts>
 constexpr int kStageBytes = (kGroups * kGroupTokens + kExperts) * kRowBytes;
@@ -215,7 +215,7 @@ __device__ __forceinline__ void multiply(typename C::Sums& sums, const Loads<C>&
   __syncthreads();
 }
 
-// Sends sums to their owners, staged in the memory of the ring. Returns when the other CTAs' sums of this CTA's share are here.
+// Sends sums to their owners, staged in the memory of the ring. Returns when the other CTAs' sums of this CTA's share have arrived.
 template <class C>
 __device__ __forceinline__ void exchange(const typename C::Sums& sums, float2* staged,
                                          const tile::SplitInbox& inbox, const Place& at) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void exchange(const typename C::Sums& sums, float2* s
   inbox.wait();
 }
 
-// Adds up and writes the logits of this CTA's share.
+// Sums and writes the logits of this CTA's share.
 template <class C>
 __device__ __forceinline__ void write(const RouterParameters& p, const float2* staged, const float2* received,
                                       const Place& at) {
@@ -317,7 +317,7 @@ constexpr int kHalfOfAnSM = 113 << 10;
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
 
-// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the cut of least cost is the fastest one, or at most 1.1 times as slow. A
+// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the split of least cost is the fastest one, or at most 1.1 times as slow. A
 // cluster needs a part of the GPU with room for all its CTAs. If a CTA fills an SM, 66 clusters of 2 fit, 30 of 4, 15 of 8 or 7 of 16;
 // one more cluster is a second wave. CTAs that fill half an SM are placed two to an SM as soon as there are more than 66 of them.
 double cut_us(const Cut& cut, const RouterGemm::Problem& p) {

@@ -1,4 +1,4 @@
-// Router GEMM and routing of few tokens in one launch. Some CTAs compute partial logits; one CTA per token adds them up and chooses
+// Router GEMM and routing of few tokens in one launch. Some CTAs compute partial logits; one CTA per token sums them and chooses
 // the experts (tile/few_tokens.cuh).
 //
 // A partial logit is a word of Queue::grid_words; zero means not yet published. The choosing CTA polls words, not counters, so the
@@ -6,8 +6,8 @@
 // zero. Waiting CTAs must not keep out the CTAs they wait for: they are the last CTAs of the grid, at most 64, and fewer than one per
 // SM. For up to 32 experts, a cluster does the same in shared memory.
 //
-// A norm before the router costs no launch. The inverse root of a row is a factor of its logits, so the row's sum of squares travels
-// with the partial logits. The threads of the choosing CTA that have no expert write the normed row.
+// A norm before the router needs no launch of its own. The inverse root of a row is a factor of its logits, so the row's sum of squares is
+// published with the partial logits. The threads of the choosing CTA that have no expert write the normed row.
 #pragma once
 #include "backends/cuda/launch.h"
 #include "backends/cuda/router.h"
@@ -24,7 +24,7 @@ namespace sluice::cuda::few {
 
 using Bf16 = __nv_bfloat16;
 
-// With a norm, x counts as normed: products take x times the norm's weight, and the row's inverse root is multiplied in at the end.
+// With a norm, x is multiplied by the norm's weight before the products, and the row's inverse root is multiplied in at the end.
 enum class Input : uint8_t { kAnyRows, kWideRows, kNormed };
 
 struct Norm {
@@ -107,7 +107,7 @@ struct Operands {
                           i * kUnit < left, kInput != Input::kAnyRows || p.x_wide);
     }
   }
-  // A zero that depends on all loads, so no sum starts before the last load has been issued. Otherwise the compiler moves each load
+  // A zero that depends on all loads, so no sum starts before the last load has been issued. Without it the compiler moves each load
   // next to its use, which serialises the loads.
   __device__ __forceinline__ float zero_after_loads(uint32_t zero) const {
     uint32_t any = 0;
@@ -118,7 +118,7 @@ struct Operands {
     }
     return __uint_as_float(any & zero);
   }
-  // Multiplies x by the norm's weight, and leaves the warp's sums of squares.
+  // Multiplies x by the norm's weight, and stores the warp's sums of squares.
   __device__ __forceinline__ void scale_x(float (&squares)[8 * C::kRows], int g, int c) {
 #pragma unroll
     for (int m = 0; m < C::kRows; ++m) {
@@ -130,7 +130,7 @@ struct Operands {
       if (c == 0) squares[8 * m + g] = sum;
     }
   }
-  // Leaves the warp's products. The place of a pair in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma
+  // Stores the warp's products. The place of a pair in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma
   // hold it.
   __device__ __forceinline__ void multiply(float2 (&sums)[C::kPairs], float zero, int lane) const {
     float acc[(C::kRows + 1) / 2][C::kColumns][4];
@@ -168,7 +168,7 @@ struct Operands {
   }
 };
 
-// Adds up the warps' products of a tile whose first token is `first_token`, and sends the sums of its tokens.
+// Adds the warps' products of a tile whose first token is `first_token`, and sends the sums of its tokens.
 template <class C, class Send>
 __device__ __forceinline__ void send_sums(const float2 (&sums)[C::kWarps][C::kPairs], int first_token,
                                           int tokens, Send send) {

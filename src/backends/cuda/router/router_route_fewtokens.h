@@ -23,7 +23,7 @@ enum class Blocks { kCluster, kGrid };
 
 constexpr int64_t kTokensMost = 64;  // the most tokens of any instance
 // Words in Queue::grid_words for squares: each split of a token publishes its sum of squares twice, for the threads that choose and for
-// the threads that norm.
+// the threads that normalize.
 constexpr int kSquareWords = 2;
 
 // The compiled kernels, and the problems that each of them accepts. Costs: H200, plain launches, weights not in L2.
@@ -83,9 +83,9 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   }
   Refusal team;
   tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
-  const bool known = tokens > 0 || !team.accepted();  // otherwise the reason is this operation's own
+  const bool known = tokens > 0 || !team.accepted();  // otherwise this operation itself refuses
   r.append(team);
-  r.need(known, "a rule and experts that have a kernel from the gate on",
+  r.need(known, "a rule and experts with a kernel that includes the router",
          "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));
   if (tokens == 0) return;
   r.need(p.hidden <= hidden, "hidden <= " + std::to_string(hidden) + " (all of a row is in flight at once)",

@@ -5,7 +5,7 @@
 // Loses   0.05 us at one token of 4096 x 256 with dependent launches. It refuses more tokens, because each tile of 8 or 16 tokens
 //         loads the weights again.
 // Limits  see supports(): choices that need_team() accepts, and partial logits that fit the grid words. The order of a sum depends
-//         on hidden and experts alone, so a row's bits do not depend on the batch.
+//         only on hidden and experts, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_route.h.
 #include "backends/cuda/router/router_route_fewtokens.h"
 

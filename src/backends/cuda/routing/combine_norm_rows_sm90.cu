@@ -1,9 +1,9 @@
-// Combine and the norm that follows it. A CTA owns one row and keeps it in registers from the sum of its slots to the sum of
+// Combine and the following norm. A CTA owns one row and keeps it in registers from the sum of its slots to the sum of
 // squares and the scaling. A row has the same bits as with two kernels and does not depend on the batch.
 //
 // Wins    from 8 tokens on: a decode step of gpt-oss-20b on an H100 takes 3482 us fused and 3528 us unfused at 8 tokens, 5473 and
 //         5501 us at 64 (docs/lab/cuda-step-launches.md). It saves a launch and does not read y again.
-// Loses   nothing at 1 and 2 tokens, but gains nothing: Combine spreads their columns over more CTAs.
+// Loses   nothing. At 1 and 2 tokens it gains nothing, because Combine spreads their columns over more CTAs.
 // Limits  see supports().
 // Source  original; the contract, order of the sum included, is ops/combine_norm.h.
 #include "backends/cuda/card.h"
@@ -56,8 +56,9 @@ namespace {
 // Few rows: all loads of a row are in flight at once. Many rows: CTAs have few registers, so that several fit on an SM, and some
 // CTAs load while others add.
 struct Pace {
-  int threads, ctas, slots_at_once;  // per CTA, at most; per SM, at least; loads in flight together
-  bool weight_first;                 // the norm's weight is loaded before the wait for the previous launch
+  int threads, ctas,
+      slots_at_once;  // most threads per CTA; fewest CTAs per SM; slots whose loads are in flight together
+  bool weight_first;  // the norm's weight is loaded before the wait for the previous launch
 };
 enum class Rows : uint8_t { kFew, kMany };
 constexpr Pace kPaces[] = {{kThreadsMost, 1, 4, true}, {512, 4, 1, false}};

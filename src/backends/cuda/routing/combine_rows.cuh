@@ -1,4 +1,4 @@
-// Sums up a token's row: shared by combine_rows_sm90.cu and combine_norm_rows_sm90.cu.
+// Sums a token's row: shared by combine_rows_sm90.cu and combine_norm_rows_sm90.cu.
 #pragma once
 #include "backends/cuda/row_alignment.h"
 #include "backends/cuda/tile/dependent.cuh"

@@ -1,7 +1,7 @@
 // Packs experts into fragments and unpacks them. A CTA owns one row block of one expert. It reads the block in checkpoint order,
 // 32 bytes of eight rows per warp instruction.
 //
-// Wins    always: it is the only kernel of PackExperts. It moves bytes once; four lanes exchange what they have read by shuffles.
+// Wins    always: it is the only kernel of PackExperts. It moves bytes once; four lanes exchange the bytes that they have read by shuffles.
 // Loses   half of the bandwidth in e2m1 to bit permutations (2.2 TB/s of bytes read and written; bf16 moves 3.6 TB/s), and more
 //         if one small expert is packed alone. CTAs of 128 and 512 threads were slower.
 // Limits  none beyond the contract. Rows of bf16 that are not 16-byte aligned are moved element by element.
@@ -119,7 +119,7 @@ __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* sha
 }
 
 // Transposes bytes 0 to 3 of four registers: register i gets byte i of each register.
-__device__ __forceinline__ void turn_bytes(uint32_t (&v)[4]) {
+__device__ __forceinline__ void transpose_bytes(uint32_t (&v)[4]) {
   const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
   const uint32_t c = __byte_perm(v[0], v[1], 0x7362), d = __byte_perm(v[2], v[3], 0x7362);
   v[0] = __byte_perm(a, b, 0x5410), v[1] = __byte_perm(a, b, 0x7632);
@@ -127,7 +127,7 @@ __device__ __forceinline__ void turn_bytes(uint32_t (&v)[4]) {
 }
 
 // Transposes registers over four adjacent lanes: lane i gets register i of each lane, in lane order.
-__device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
+__device__ __forceinline__ void transpose_lanes(uint32_t (&v)[4]) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {
@@ -230,8 +230,8 @@ __device__ void pack_codes(const Parameters& p, const RowBlock& at, const Shared
         if (at.row_scales[row * p.blocks + 2 * kb + me.step / 2] == 255) part[j][i] = {};
       }
       uint32_t v[4] = {part[j][0].x, part[j][1].x, part[j][0].y, part[j][1].y};
-      turn_bytes(v);
-      turn_lanes(v);
+      transpose_bytes(v);
+      transpose_lanes(v);
       to[static_cast<int64_t>(kb) * kGroupThreads] = {word_of_bytes(v[0]), word_of_bytes(v[1]),
                                                       word_of_bytes(v[2]), word_of_bytes(v[3])};
     }
@@ -253,8 +253,8 @@ __device__ void unpack_codes(const Parameters& p, const RowBlock& at, const Shar
       if (kb >= k_blocks) break;
       uint32_t v[4] = {bytes_of_word(words[j].x), bytes_of_word(words[j].y), bytes_of_word(words[j].z),
                        bytes_of_word(words[j].w)};
-      turn_lanes(v);
-      turn_bytes(v);
+      transpose_lanes(v);
+      transpose_bytes(v);
       const uint2 part[2] = {{v[0], v[2]}, {v[1], v[3]}};
 #pragma unroll
       for (int i = 0; i < 2; ++i)

@@ -21,7 +21,7 @@ struct Lanes {
   const void* logits;
   int64_t logits_stride;
   const float* bias;
-  int bf16, whole;  // whole: rows are 16-byte aligned
+  int bf16, whole;  // whole: rows are 16-byte aligned and copied in whole chunks
   uint32_t tokens, tokens_per_block, words;
   uint32_t tile_shift, tile_less_one;  // without tiles: a shift that gives every expert 0 tiles, and 0
   uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
@@ -267,7 +267,7 @@ struct Cta {
     return mine;
   }
 
-  // Sets the first row and tile of each expert, and the rows of the CTAs before this one. CTA 0 writes what all CTAs know. Returns the
+  // Sets the first row and tile of each expert, and the rows of the CTAs before this one. CTA 0 writes the results that all CTAs have. Returns the
   // number of tiles of chosen experts.
   __device__ __forceinline__ uint32_t place_experts(uint32_t mine) const {
     // Prefix sums of two numbers, or of one word with 16 bits for each.
@@ -351,7 +351,7 @@ struct Cta {
   }
 
  private:
-  // Where a pass of this warp has its logits.
+  // The logits of this warp's tokens of a pass, in shared memory.
   __device__ __forceinline__ std::byte* rows_of(uint32_t pass) const {
     return rows + (pass % 2 * a_pass + warp * Shape::kTokens) * kRowBytes;
   }

@@ -19,7 +19,7 @@ constexpr int64_t kBlocksOfRow = 8;
 Refusal supports(const Sample::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  r.need(p.rows < (int64_t{1} << 27), "rows < 2^27 (eight CTAs a row in a grid)", "rows", p.rows);
+  r.need(p.rows < (int64_t{1} << 27), "rows < 2^27 (eight CTAs per row in a grid)", "rows", p.rows);
   return r;
 }
 
@@ -63,7 +63,7 @@ using namespace draw;
 struct Parameters {
   const void* logits;
   int64_t stride;                            // elements between rows
-  const float *temperature, *top_p, *min_p;  // if null, like the other parameters: every row is greedy
+  const float *temperature, *top_p, *min_p;  // null, like the other parameters: every row is greedy
   const int32_t* top_k;
   const int64_t *seed, *step;
   int32_t* token;
@@ -73,7 +73,7 @@ struct Parameters {
   int wide;   // rows begin at multiples of 16 bytes
 };
 
-// A row's parameters as given. They can be loaded before the row and examined after it.
+// A row's parameters as given. They can be loaded before the row and interpreted after it.
 struct Given {
   float temperature, top_p, min_p;
   int top_k;
@@ -85,13 +85,13 @@ __device__ __forceinline__ Given given_to(const Parameters& p, int64_t row) {
 }
 
 // The parameters that sample one row.
-struct Draw {
+struct Sampler {
   float temperature, top_p, min_p;
   int top_k;  // 0: off
   double u;
   bool by_order;  // the first token in order is sampled, whatever its weight
 };
-__device__ __forceinline__ Draw draw_of(const Given& g, int vocab) {
+__device__ __forceinline__ Sampler sampler_of(const Given& g, int vocab) {
   return {.temperature = g.temperature,
           .top_p = g.top_p,
           .min_p = g.min_p,
@@ -102,7 +102,7 @@ __device__ __forceinline__ Draw draw_of(const Given& g, int vocab) {
 
 // The sums of a pass over a row.
 struct Sums {
-  double plain, tempered;  // of e^(logit - largest); of weights
+  double plain, tempered;  // sum of e^(logit - largest); sum of weights
   uint64_t first;          // the place of the first token in order; set only if that token is sampled
 };
 
@@ -134,51 +134,52 @@ __device__ __forceinline__ Sums sums_of(const Row& row, const Temper& t, float l
   return s;
 }
 
-// Counts the largest logits of the threads by octave. At least as many tokens lie above an octave's end. Sets desk.reach to the
-// octaves that hold the first `top_k` tokens, or to `most`.
-__device__ __forceinline__ void reach_of_count(Desk& desk, int rank, int top_k, float depth_of_most,
+// Counts the largest logits of the threads by binade. At least as many tokens lie above a binade's end. Sets scratch.reach to the
+// binades that hold the first `top_k` tokens, or to `most`.
+__device__ __forceinline__ void reach_of_count(Scratch& scratch, int rank, int top_k, float depth_of_most,
                                                int most) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp;
-  static_assert(kBlocks * kOctaves == kThreads && kOctaves == 2 * kWarp);
-  desk.count[own] = 0;
+  static_assert(kBlocks * kBinades == kThreads && kBinades == 2 * kWarp);
+  scratch.count[own] = 0;
   __syncthreads();
-  if (depth_of_most < kFar) atomicAdd(&desk.count[min(static_cast<int>(depth_of_most), kOctaves - 1)], 1u);
+  if (depth_of_most < kFar) atomicAdd(&scratch.count[min(static_cast<int>(depth_of_most), kBinades - 1)], 1u);
   __syncthreads();
   peers_have_read();
-  tell(&desk.octaves[rank][own % kOctaves], desk.count[own % kOctaves], own / kOctaves);
-  meet();
+  publish(&scratch.binades[rank][own % kBinades], scratch.count[own % kBinades], own / kBinades);
+  cluster_sync();
   if (own < kWarp) {
     uint32_t even = 0, odd = 0;
-    for (int b = 0; b < kBlocks; ++b) even += desk.octaves[b][2 * lane], odd += desk.octaves[b][2 * lane + 1];
+    for (int b = 0; b < kBlocks; ++b)
+      even += scratch.binades[b][2 * lane], odd += scratch.binades[b][2 * lane + 1];
     uint32_t upto = even + odd;
     tile::add_lanes_before(lane, upto);
     const uint32_t wanted = static_cast<uint32_t>(top_k);
-    const int octave = upto - odd >= wanted ? 2 * lane : upto >= wanted ? 2 * lane + 1 : most;
-    const int first = __reduce_min_sync(kAllLanes, octave);
-    if (lane == 0) desk.reach = min(first + 1, most);
+    const int binade = upto - odd >= wanted ? 2 * lane : upto >= wanted ? 2 * lane + 1 : most;
+    const int first = __reduce_min_sync(kAllLanes, binade);
+    if (lane == 0) scratch.reach = min(first + 1, most);
   }
   __syncthreads();
   have_read_last();
 }
 
-// The octaves that matter: beyond them, all `vocab` tokens together weigh less than half of the distance from target to total.
+// The binades that matter: beyond them, all `vocab` tokens together weigh less than half of the distance from target to total.
 __device__ __forceinline__ int reach_of_mass(double target, double total, int vocab, int most) {
   const double beyond = fmax(total - target, total * 0x1p-30);
-  const float octaves = ceilf(log2f(static_cast<float>(2 * static_cast<double>(vocab) / beyond)) + 0.01f);
-  return max(1, min(static_cast<int>(octaves), most));
+  const float binades = ceilf(log2f(static_cast<float>(2 * static_cast<double>(vocab) / beyond)) + 0.01f);
+  return max(1, min(static_cast<int>(binades), most));
 }
 
-// Applies the cuts of one row in order; sets desk.place[desk.chosen] to the sampled token.
+// Applies the cuts of one row in order; sets scratch.place[scratch.chosen] to the sampled token.
 template <class Row>
-__device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank, const Temper& t,
-                                           const Draw& d, double total, int reach) {
-  const DepthBins bins{.reach = static_cast<float>(reach), .per_octave = kBins / reach};
+__device__ __forceinline__ void sample_token(const Row& row, Scratch& scratch, int rank, const Temper& t,
+                                             const Sampler& d, double total, int reach) {
+  const DepthBins bins{.reach = static_cast<float>(reach), .per_binade = kBins / reach};
   const float shared_depth = d.min_p > 0 ? -log2f(d.min_p) : -1.f;
-  double mass = total;  // of the remaining tokens
+  double mass = total;  // mass of the remaining tokens
   bool stale = true;    // the histogram has other bins
   int listed = 0, listed_bin = -1;
   uint32_t count_above = 0;
-  enum Cut { kTopK, kTopP, kDraw, kCuts };
+  enum Cut { kTopK, kTopP, kSample, kCuts };
   for (int cut = d.top_k > 0 ? kTopK : kTopP; cut < kCuts; ++cut) {
     if (cut == kTopP && !(d.top_p < 1)) continue;
     const By by = cut == kTopK ? By::kCount : By::kMass;
@@ -186,91 +187,92 @@ __device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank,
     if (search) peers_have_read();
     if (stale) {
       double shared_mass = 0;
-      count_bins(row, desk, rank, t, bins, [&](float depth, uint32_t units) {
+      count_bins(row, scratch, rank, t, bins, [&](float depth, uint32_t units) {
         if (depth <= shared_depth)
           shared_mass += static_cast<double>(units) * unit_at(static_cast<int>(depth));
       });
-      if (d.min_p > 0) shared_mass = block_sum(shared_mass, desk.of_warp);
-      if (threadIdx.x < kBlocks) tell(&desk.shared_mass[rank], shared_mass, static_cast<int>(threadIdx.x));
-      meet();
+      if (d.min_p > 0) shared_mass = block_sum(shared_mass, scratch.of_warp);
+      if (threadIdx.x < kBlocks)
+        publish(&scratch.shared_mass[rank], shared_mass, static_cast<int>(threadIdx.x));
+      cluster_sync();
       stale = false;
     }
     // The sampled token is at least the first token and lies before the end of the remaining tokens.
-    if (cut == kDraw && d.min_p > 0) mass = fmax(fmin(mass, sum_of(desk.shared_mass)), 1.0);
+    if (cut == kSample && d.min_p > 0) mass = fmax(fmin(mass, sum_of(scratch.shared_mass)), 1.0);
     const double target = cut == kTopK   ? static_cast<double>(d.top_k - 1)
                           : cut == kTopP ? static_cast<double>(d.top_p) * mass
                                          : fmin(d.u * mass, mass * (1 - 0x1p-40));
     if (search) {
-      find(desk, bins, by, target, {.bin = 0, .count = 0, .count_above = 0, .mass_above = 0});
+      find(scratch, bins, by, target, {.bin = 0, .count = 0, .count_above = 0, .mass_above = 0});
       have_read();
-      Found found = desk.found;
+      Found found = scratch.found;
       const bool few = found.count <= kList;
       if (!few) {
-        listed = gather_part(row, desk, rank, t, bins, by, target, &found);
+        listed = gather_part(row, scratch, rank, t, bins, by, target, &found);
         stale = true;
       } else if (found.bin != listed_bin) {
-        listed = gather(row, desk, rank, t, bins, found.bin, found.mass_above);
+        listed = gather(row, scratch, rank, t, bins, found.bin, found.mass_above);
       }
       listed_bin = few ? found.bin : -1;
       count_above = found.count_above;
     }
-    choose(desk, by, target, listed, count_above);
-    mass = fmin(mass, desk.running[desk.chosen]);
+    choose(scratch, by, target, listed, count_above);
+    mass = fmin(mass, scratch.running[scratch.chosen]);
   }
 }
 
 // Samples a row that has a logit above -inf. Only the first thread's result is valid.
 template <class Row>
-__device__ __forceinline__ uint64_t answer(const Row& row, Desk& desk, int rank, const Draw& d, float largest,
-                                           float most, int vocab, double* plain) {
+__device__ __forceinline__ uint64_t answer(const Row& row, Scratch& scratch, int rank, const Sampler& d,
+                                           float largest, float most, int vocab, double* plain) {
   const bool weigh = !d.by_order && largest < INFINITY, alone = weigh && d.temperature == 1.f;
   const Temper t = temper_of(largest, weigh ? d.temperature : 1.f);
   const Sums own = alone   ? sums_of<Adds::kWeights>(row, t, largest)
                    : weigh ? sums_of<Adds::kBoth>(row, t, largest)
                            : sums_of<Adds::kPlain>(row, t, largest);
-  const double tempered = weigh ? block_sum(own.tempered, desk.of_warp) : 0;
-  const double sum = alone ? tempered : block_sum(own.plain, desk.of_warp);
+  const double tempered = weigh ? block_sum(own.tempered, scratch.of_warp) : 0;
+  const double sum = alone ? tempered : block_sum(own.plain, scratch.of_warp);
   uint64_t first = own.first;
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
     const uint64_t other = __shfl_xor_sync(kAllLanes, first, step);
     first = other < first ? other : first;
   }
-  if (threadIdx.x % kWarp == 0) desk.least_of_warp[threadIdx.x / kWarp] = first;
+  if (threadIdx.x % kWarp == 0) scratch.least_of_warp[threadIdx.x / kWarp] = first;
   peers_have_read();
   __syncthreads();
   if (threadIdx.x < kBlocks) {
-    for (int w = 0; w < kWarps; ++w) first = min(first, desk.least_of_warp[w]);
+    for (int w = 0; w < kWarps; ++w) first = min(first, scratch.least_of_warp[w]);
     const int peer = static_cast<int>(threadIdx.x);
-    tell(&desk.plain[rank], sum, peer), tell(&desk.tempered[rank], tempered, peer);
-    tell(&desk.least[rank], first, peer);
+    publish(&scratch.plain[rank], sum, peer), publish(&scratch.tempered[rank], tempered, peer);
+    publish(&scratch.least[rank], first, peer);
   }
-  meet();
-  *plain = sum_of(desk.plain);
-  const double total = sum_of(desk.tempered);
-  first = desk.least[0];
-  for (int b = 1; b < kBlocks; ++b) first = min(first, desk.least[b]);
+  cluster_sync();
+  *plain = sum_of(scratch.plain);
+  const double total = sum_of(scratch.tempered);
+  first = scratch.least[0];
+  for (int b = 1; b < kBlocks; ++b) first = min(first, scratch.least[b]);
   have_read_last();
   if (!weigh) return first;
-  const int octaves = 26 + 32 - __clz(vocab);
+  const int binades = 26 + 32 - __clz(vocab);
   int reach = 0;
   if (d.top_k > 0) {
-    reach_of_count(desk, rank, d.top_k, depth_of(t, most), octaves);
-    reach = desk.reach;
+    reach_of_count(scratch, rank, d.top_k, depth_of(t, most), binades);
+    reach = scratch.reach;
   } else {
-    // min_p needs the mass of all tokens that it keeps, however early the sample is found.
-    reach = d.min_p > 0 ? min(octaves, 1 + static_cast<int>(fminf(fmaxf(-log2f(d.min_p), 0.f), kFar)))
+    // min_p needs the mass of all tokens that it keeps, even if the sample is found early.
+    reach = d.min_p > 0 ? min(binades, 1 + static_cast<int>(fminf(fmaxf(-log2f(d.min_p), 0.f), kFar)))
                         : reach_of_mass((d.top_p < 1 ? static_cast<double>(d.top_p) : d.u) * total, total,
-                                        vocab, octaves);
+                                        vocab, binades);
   }
-  draw_token(row, desk, rank, t, d, total, reach);
-  return desk.place[desk.chosen];
+  sample_token(row, scratch, rank, t, d, total, reach);
+  return scratch.place[scratch.chosen];
 }
 
 template <class T, Where kWhere>
 __global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];
-  Desk& desk = *reinterpret_cast<Desk*>(shared);
+  Scratch& scratch = *reinterpret_cast<Scratch*>(shared);
   const int rank = static_cast<int>(tile::cluster_rank());
   const int64_t row = blockIdx.x / kBlocks;
   have_read_last();  // this CTA runs
@@ -283,24 +285,24 @@ __global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Pa
   const Given given = given_to(p, row);
   float most = -INFINITY;
   if constexpr (kWhere == Where::kShared) {
-    T* const held = reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(shared) + kDeskBytes);
+    T* const held = reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(shared) + kScratchBytes);
     most = take(held, there);
     here.data = held;
   } else {
     here.for_each([&](float logit, int) { most = fmaxf(most, logit); });
   }
-  const Draw d = draw_of(given, p.vocab);
-  const float of_block = block_max(most, desk.of_warp);
+  const Sampler d = sampler_of(given, p.vocab);
+  const float of_block = block_max(most, scratch.of_warp);
   peers_have_read();
-  if (threadIdx.x < kBlocks) tell(&desk.largest[rank], of_block, static_cast<int>(threadIdx.x));
-  meet();
-  float largest = desk.largest[0];
-  for (int b = 1; b < kBlocks; ++b) largest = fmaxf(largest, desk.largest[b]);
+  if (threadIdx.x < kBlocks) publish(&scratch.largest[rank], of_block, static_cast<int>(threadIdx.x));
+  cluster_sync();
+  float largest = scratch.largest[0];
+  for (int b = 1; b < kBlocks; ++b) largest = fmaxf(largest, scratch.largest[b]);
   have_read_last();
   double plain = 0;
   uint64_t place = 0;
   const bool any = largest > -INFINITY;
-  if (any) place = answer(here, desk, rank, d, largest, most, p.vocab, &plain);
+  if (any) place = answer(here, scratch, rank, d, largest, most, p.vocab, &plain);
   if (rank == 0 && threadIdx.x == 0) {
     const double above = static_cast<double>(logit_at(place)) - static_cast<double>(largest);
     p.token[row] = any ? id_at(place) : 0;
@@ -333,11 +335,11 @@ Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Worksp
                               .slice = static_cast<int>(slice),
                               .wide = reinterpret_cast<uintptr_t>(a.logits.data) % kBytes == 0 &&
                                       (p.rows == 1 || bytes_of(p.logits, a.logits.stride[0]) % kBytes == 0)};
-  const size_t held = kDeskBytes + static_cast<size_t>(bytes_of(p.logits, slice));
+  const size_t held = kScratchBytes + static_cast<size_t>(bytes_of(p.logits, slice));
   const bool holds = held <= kMost, bf16 = p.logits == DType::kBF16;
   const auto kernel = holds ? (bf16 ? sample<__nv_bfloat16, Where::kShared> : sample<float, Where::kShared>)
                             : (bf16 ? sample<__nv_bfloat16, Where::kGlobal> : sample<float, Where::kGlobal>);
-  const size_t bytes = holds ? held : kDeskBytes;
+  const size_t bytes = holds ? held : kScratchBytes;
   const Launch how{.grid = {static_cast<unsigned>(p.rows * kBlocks), 1, 1},
                    .block = {kThreads, 1, 1},
                    .shared_bytes = p.rows <= kFewRows ? std::max(bytes, kAlone) : bytes,

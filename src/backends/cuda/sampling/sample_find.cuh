@@ -12,30 +12,30 @@ namespace sluice::cuda::draw {
 
 enum class By : uint8_t { kCount, kMass };
 
-// Bins of depth; `per_octave` times the octaves of `reach` is at most kBins.
+// Bins of depth. A binade holds the depths with the same integer part; `per_binade` times the binades of `reach` is at most kBins.
 struct DepthBins {
   float reach;
-  int per_octave;
+  int per_binade;
   // -1: deeper than all bins.
   __device__ __forceinline__ int of(const Temper& t, float logit, int) const {
     const float depth = depth_of(t, logit);
     if (!(depth < reach)) return -1;
-    const int octave = static_cast<int>(depth);
-    const float part = (depth - static_cast<float>(octave)) * static_cast<float>(per_octave);
-    return octave * per_octave + min(static_cast<int>(part), per_octave - 1);
+    const int binade = static_cast<int>(depth);
+    const float part = (depth - static_cast<float>(binade)) * static_cast<float>(per_binade);
+    return binade * per_binade + min(static_cast<int>(part), per_binade - 1);
   }
-  __device__ __forceinline__ int octave(int bin) const { return bin / per_octave; }
+  __device__ __forceinline__ int binade(int bin) const { return bin / per_binade; }
 };
 
-// Bins of the places from `least` to `most`, which lie in one octave.
+// Bins of the places from `least` to `most`, which lie in one binade.
 struct PlaceBins {
   uint64_t least, most;
-  int shift, in_octave;
+  int shift, in_binade;
   __device__ __forceinline__ int of(const Temper&, float logit, int id) const {
     const uint64_t place = place_of(logit, id);
     return place < least || place > most ? -1 : static_cast<int>((place - least) >> shift);
   }
-  __device__ __forceinline__ int octave(int) const { return in_octave; }
+  __device__ __forceinline__ int binade(int) const { return in_binade; }
 };
 
 __device__ __forceinline__ double mass_of(uint64_t high, uint64_t low, double unit) {
@@ -44,37 +44,37 @@ __device__ __forceinline__ double mass_of(uint64_t high, uint64_t low, double un
 
 // Counts the slice's tokens into bins and sends the sums of its groups to all CTAs. Calls also(depth, units) for each token.
 template <class Row, class Bins, class F>
-__device__ __forceinline__ void count_bins(const Row& row, Desk& desk, int rank, const Temper& t,
+__device__ __forceinline__ void count_bins(const Row& row, Scratch& scratch, int rank, const Temper& t,
                                            const Bins& bins, F also) {
   static_assert(kBins == kThreads);
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, group = own / kWarp;
-  desk.count[own] = desk.high[own] = desk.low[own] = 0;
+  scratch.count[own] = scratch.high[own] = scratch.low[own] = 0;
   __syncthreads();
   row.for_each([&](float logit, int id) {
     const int bin = bins.of(t, logit, id);
     if (bin < 0) return;
     const float depth = depth_of(t, logit);
     const uint32_t units = units_of(t, logit, depth);
-    atomicAdd(&desk.count[bin], 1u);
-    atomicAdd(&desk.high[bin], units >> kHalfBits);
-    atomicAdd(&desk.low[bin], units & ((1u << kHalfBits) - 1));
+    atomicAdd(&scratch.count[bin], 1u);
+    atomicAdd(&scratch.high[bin], units >> kHalfBits);
+    atomicAdd(&scratch.low[bin], units & ((1u << kHalfBits) - 1));
     also(depth, units);
   });
   __syncthreads();
-  double mass = mass_of(desk.high[own], desk.low[own], unit_at(bins.octave(own)));
-  uint32_t count = desk.count[own];
+  double mass = mass_of(scratch.high[own], scratch.low[own], unit_at(bins.binade(own)));
+  uint32_t count = scratch.count[own];
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
     mass += __shfl_xor_sync(kAllLanes, mass, step);
     count += __shfl_xor_sync(kAllLanes, count, step);
   }
   if (lane < kBlocks) {
-    tell(&desk.group_mass[rank][group], mass, lane);
-    tell(&desk.group_count[rank][group], count, lane);
+    publish(&scratch.group_mass[rank][group], mass, lane);
+    publish(&scratch.group_count[rank][group], count, lane);
   }
 }
 
-// The first lane at which the running sum exceeds the target; if none does, the last lane that has tokens. Adds the sum of the
+// The first lane at which the running sum exceeds the target; if there is none, the last lane that has tokens. Adds the sum of the
 // lanes before it to the sum above.
 __device__ __forceinline__ int crossing(By by, double target, double mass, uint32_t count, Found* found) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -92,16 +92,16 @@ __device__ __forceinline__ int crossing(By by, double target, double mass, uint3
   return at;
 }
 
-// Sets desk.found: the bin in which the target is reached. `from`: the sums above all bins. Reads the histograms of peer CTAs, so
+// Sets scratch.found: the bin in which the target is reached. `from`: the sums above all bins. Reads the histograms of peer CTAs, so
 // no cluster arrival is pending.
 template <class Bins>
-__device__ __forceinline__ void find(Desk& desk, const Bins& bins, By by, double target, Found from) {
+__device__ __forceinline__ void find(Scratch& scratch, const Bins& bins, By by, double target, Found from) {
   if (threadIdx.x < kWarp) {
     const int lane = static_cast<int>(threadIdx.x);
     double mass = 0;
     uint32_t count = 0;
     for (int b = 0; lane < kGroups && b < kBlocks; ++b)
-      mass += desk.group_mass[b][lane], count += desk.group_count[b][lane];
+      mass += scratch.group_mass[b][lane], count += scratch.group_count[b][lane];
     uint32_t all = count;
 #pragma unroll
     for (int step = kWarp / 2; step > 0; step /= 2) all += __shfl_xor_sync(kAllLanes, all, step);
@@ -113,84 +113,84 @@ __device__ __forceinline__ void find(Desk& desk, const Bins& bins, By by, double
       count = 0;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        count += ask(&desk.count[bin], b);
-        high += ask(&desk.high[bin], b), low += ask(&desk.low[bin], b);
+        count += read_peer(&scratch.count[bin], b);
+        high += read_peer(&scratch.high[bin], b), low += read_peer(&scratch.low[bin], b);
       }
       found.bin =
-          group * kWarp + crossing(by, target, mass_of(high, low, unit_at(bins.octave(bin))), count, &found);
+          group * kWarp + crossing(by, target, mass_of(high, low, unit_at(bins.binade(bin))), count, &found);
     }
-    if (lane == 0) desk.found = found;
+    if (lane == 0) scratch.found = found;
   }
   __syncthreads();
 }
 
 // Sorts the listed places and sums their weights.
-__device__ __forceinline__ void order(Desk& desk, const Temper& t, int listed, double mass_above) {
+__device__ __forceinline__ void order(Scratch& scratch, const Temper& t, int listed, double mass_above) {
   constexpr int kParts = kThreads / kList;
   const int own = static_cast<int>(threadIdx.x), entry = own % kList, lane = own % kWarp;
-  const uint64_t place = entry < listed ? desk.place[entry] : 0;
+  const uint64_t place = entry < listed ? scratch.place[entry] : 0;
   const int each = (listed + kParts - 1) / kParts, begin = own / kList * each;
   if (entry < listed) {
     uint32_t before = 0;
 #pragma unroll 4
-    for (int i = begin; i < min(begin + each, listed); ++i) before += desk.place[i] < place;
-    atomicAdd(&desk.rank[entry], before);
+    for (int i = begin; i < min(begin + each, listed); ++i) before += scratch.place[i] < place;
+    atomicAdd(&scratch.rank[entry], before);
   }
   __syncthreads();
-  const uint32_t at = own < listed ? desk.rank[own] : 0;
-  if (own < listed) desk.place[at] = place;
+  const uint32_t at = own < listed ? scratch.rank[own] : 0;
+  if (own < listed) scratch.place[at] = place;
   __syncthreads();
   double weight = 0;
   if (own < listed) {
-    const float logit = logit_at(desk.place[own]), depth = depth_of(t, logit);
+    const float logit = logit_at(scratch.place[own]), depth = depth_of(t, logit);
     weight = static_cast<double>(units_of(t, logit, depth)) * unit_at(static_cast<int>(depth));
   }
   double upto = weight;
   tile::add_lanes_before(lane, upto);
-  if (lane == kWarp - 1) desk.of_warp[own / kWarp] = upto;
+  if (lane == kWarp - 1) scratch.of_warp[own / kWarp] = upto;
   __syncthreads();
   double before = mass_above;
-  for (int w = 0; w < own / kWarp; ++w) before += desk.of_warp[w];
-  if (own < listed) desk.running[own] = before + upto;
+  for (int w = 0; w < own / kWarp; ++w) before += scratch.of_warp[w];
+  if (own < listed) scratch.running[own] = before + upto;
   __syncthreads();
 }
 
 // Every CTA lists the tokens of one bin, or all tokens (kEverything), in order. There are at most kList. Returns their number.
 template <class Row, class Bins>
-__device__ __forceinline__ int gather(const Row& row, Desk& desk, int rank, const Temper& t, const Bins& bins,
-                                      int wanted, double mass_above) {
+__device__ __forceinline__ int gather(const Row& row, Scratch& scratch, int rank, const Temper& t,
+                                      const Bins& bins, int wanted, double mass_above) {
   const int own = static_cast<int>(threadIdx.x);
   peers_have_read();
-  if (own == 0) desk.mine_count = 0;
+  if (own == 0) scratch.mine_count = 0;
   __syncthreads();
   row.for_each([&](float logit, int id) {
     const int bin = bins.of(t, logit, id);
     if (bin < 0 || (wanted != kEverything && bin != wanted)) return;
-    const uint32_t slot = atomicAdd(&desk.mine_count, 1u);
-    if (slot < kList) desk.mine[slot] = place_of(logit, id);
+    const uint32_t slot = atomicAdd(&scratch.mine_count, 1u);
+    if (slot < kList) scratch.mine[slot] = place_of(logit, id);
   });
   __syncthreads();
-  if (own < kBlocks) tell(&desk.list_count[rank], desk.mine_count, own);
-  meet();
+  if (own < kBlocks) publish(&scratch.list_count[rank], scratch.mine_count, own);
+  cluster_sync();
   int listed = 0, from = 0, index = 0;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
-    const int count = static_cast<int>(desk.list_count[b]);
+    const int count = static_cast<int>(scratch.list_count[b]);
     if (own >= listed && own < listed + count) from = b, index = own - listed;
     listed += count;
   }
   listed = min(listed, kList);
-  if (own < listed) desk.place[own] = ask(&desk.mine[index], from);
-  if (own < kList) desk.rank[own] = 0;
+  if (own < listed) scratch.place[own] = read_peer(&scratch.mine[index], from);
+  if (own < kList) scratch.rank[own] = 0;
   __syncthreads();
   have_read();
-  order(desk, t, listed, mass_above);
+  order(scratch, t, listed, mass_above);
   return listed;
 }
 
 // The places of the first and the last token of a bin.
 template <class Row>
-__device__ __forceinline__ PlaceBins span_of(const Row& row, Desk& desk, int rank, const Temper& t,
+__device__ __forceinline__ PlaceBins span_of(const Row& row, Scratch& scratch, int rank, const Temper& t,
                                              const DepthBins& bins, int wanted) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp;
   uint64_t least = ~uint64_t{0}, most = 0;
@@ -205,21 +205,22 @@ __device__ __forceinline__ PlaceBins span_of(const Row& row, Desk& desk, int ran
                    high = __shfl_xor_sync(kAllLanes, most, step);
     least = low < least ? low : least, most = high > most ? high : most;
   }
-  if (lane == 0) desk.least_of_warp[own / kWarp] = least, desk.most_of_warp[own / kWarp] = most;
+  if (lane == 0) scratch.least_of_warp[own / kWarp] = least, scratch.most_of_warp[own / kWarp] = most;
   peers_have_read();
   __syncthreads();
   if (own < kBlocks) {
     for (int w = 0; w < kWarps; ++w) {
-      const uint64_t low = desk.least_of_warp[w], high = desk.most_of_warp[w];
+      const uint64_t low = scratch.least_of_warp[w], high = scratch.most_of_warp[w];
       least = low < least ? low : least, most = high > most ? high : most;
     }
-    tell(&desk.least[rank], least, own), tell(&desk.most[rank], most, own);
+    publish(&scratch.least[rank], least, own), publish(&scratch.most[rank], most, own);
   }
-  meet();
-  PlaceBins span{.least = desk.least[0], .most = desk.most[0], .shift = 0, .in_octave = bins.octave(wanted)};
+  cluster_sync();
+  PlaceBins span{
+      .least = scratch.least[0], .most = scratch.most[0], .shift = 0, .in_binade = bins.binade(wanted)};
   for (int b = 1; b < kBlocks; ++b) {
-    if (desk.least[b] < span.least) span.least = desk.least[b];
-    if (desk.most[b] > span.most) span.most = desk.most[b];
+    if (scratch.least[b] < span.least) span.least = scratch.least[b];
+    if (scratch.most[b] > span.most) span.most = scratch.most[b];
   }
   have_read();
   return span;
@@ -227,36 +228,37 @@ __device__ __forceinline__ PlaceBins span_of(const Row& row, Desk& desk, int ran
 
 // gather() for a bin of more tokens than a list holds: lists only the part of the bin that reaches the target. Overwrites the histogram.
 template <class Row>
-__device__ __forceinline__ int gather_part(const Row& row, Desk& desk, int rank, const Temper& t,
+__device__ __forceinline__ int gather_part(const Row& row, Scratch& scratch, int rank, const Temper& t,
                                            const DepthBins& bins, By by, double target, Found* found) {
   constexpr int kBinBits = 9;
   static_assert(1 << kBinBits == kBins);
-  PlaceBins span = span_of(row, desk, rank, t, bins, found->bin);
+  PlaceBins span = span_of(row, scratch, rank, t, bins, found->bin);
   while (found->count > kList) {
     span.shift = max(0, 64 - __clzll(static_cast<long long>(span.most - span.least)) - kBinBits);
     peers_have_read();
-    count_bins(row, desk, rank, t, span, [](float, uint32_t) {});
-    meet();
-    find(desk, span, by, target, *found);
+    count_bins(row, scratch, rank, t, span, [](float, uint32_t) {});
+    cluster_sync();
+    find(scratch, span, by, target, *found);
     have_read();
-    *found = desk.found;
+    *found = scratch.found;
     span.least += static_cast<uint64_t>(found->bin) << span.shift;
     const uint64_t last = span.least + ((uint64_t{1} << span.shift) - 1);
     span.most = last < span.most ? last : span.most;
   }
-  return gather(row, desk, rank, t, span, kEverything, found->mass_above);
+  return gather(row, scratch, rank, t, span, kEverything, found->mass_above);
 }
 
-// Sets desk.chosen to the list entry at which the target is reached, or to the last entry if it is not reached.
-__device__ __forceinline__ void choose(Desk& desk, By by, double target, int listed, uint32_t count_above) {
+// Sets scratch.chosen to the list entry at which the target is reached, or to the last entry if it is not reached.
+__device__ __forceinline__ void choose(Scratch& scratch, By by, double target, int listed,
+                                       uint32_t count_above) {
   const int own = static_cast<int>(threadIdx.x);
   __syncthreads();  // the previous choice may still be read
   if (own < listed) {
     const bool first = own == 0, last = own == listed - 1;
     const double count = static_cast<double>(count_above) + own + 1;
-    const double upto = by == By::kMass ? desk.running[own] : count;
-    const double before = by == By::kMass ? desk.running[max(own - 1, 0)] : count - 1;
-    if ((last || upto > target) && (first || before <= target)) desk.chosen = own;
+    const double upto = by == By::kMass ? scratch.running[own] : count;
+    const double before = by == By::kMass ? scratch.running[max(own - 1, 0)] : count - 1;
+    if ((last || upto > target) && (first || before <= target)) scratch.chosen = own;
   }
   __syncthreads();
 }

@@ -11,7 +11,7 @@ namespace sluice::cuda::draw {
 constexpr int kBlocks = 8, kThreads = 512, kWarp = 32, kWarps = kThreads / kWarp;
 constexpr int kGroups = kWarps, kBins = kGroups * kWarp;  // one warp adds up a group of bins
 constexpr int kList = 256;                                // tokens that a list can sort
-constexpr int kOctaves = 64;
+constexpr int kBinades = 64;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
 // The bin that the sums of a histogram have found.
@@ -23,12 +23,12 @@ struct Found {
 constexpr int kEverything = -2;
 
 // Shared memory of a CTA. Peer CTAs write the arrays of kBlocks, each CTA its own element.
-struct Desk {
-  uint32_t count[kBins], high[kBins], low[kBins];  // of tokens, and of halves of their units
+struct Scratch {
+  uint32_t count[kBins], high[kBins], low[kBins];  // counts of tokens, and of the halves of their units
   uint64_t mine[kList];                            // places of this CTA's tokens, unordered
   union {
     uint64_t place[kList];                // places of all CTAs' tokens, ordered at the end
-    uint32_t octaves[kBlocks][kOctaves];  // used before any place is known
+    uint32_t binades[kBlocks][kBinades];  // used before any place is known
   };
   union {
     double running[kList];  // sums of weights up to each place
@@ -46,11 +46,11 @@ struct Desk {
   double of_warp[kWarps];
   uint64_t least_of_warp[kWarps], most_of_warp[kWarps];
 };
-constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
+constexpr size_t kScratchBytes = (sizeof(Scratch) + 15) / 16 * 16;
 
 // Stores 4 bytes at the same address in each CTA of the cluster. Lanes 0 to 7 of one warp call it, lane r for CTA r.
 template <class T>
-__device__ __forceinline__ void tell(const T* place, T value, int peer) {
+__device__ __forceinline__ void publish(const T* place, T value, int peer) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   const uint32_t to = tile::remote_address(tile::shared_address(place), static_cast<uint32_t>(peer));
   uint32_t words[sizeof(T) / 4];
@@ -59,7 +59,7 @@ __device__ __forceinline__ void tell(const T* place, T value, int peer) {
   for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) tile::store_remote(to + 4 * i, words[i]);
 }
 template <class T>
-__device__ __forceinline__ T ask(const T* place, int peer) {
+__device__ __forceinline__ T read_peer(const T* place, int peer) {
   const uint32_t from = tile::remote_address(tile::shared_address(place), static_cast<uint32_t>(peer));
   uint32_t words[sizeof(T) / 4];
 #pragma unroll
@@ -72,7 +72,7 @@ __device__ __forceinline__ T ask(const T* place, int peer) {
 
 // Rounds of the cluster barrier. Each stage of the kernel is
 //
-//   peers_have_read()  ...  writes that peers see  ...  meet()  ...  reads  ...  have_read() or have_read_last()
+//   peers_have_read()  ...  writes that peers see  ...  cluster_sync()  ...  reads  ...  have_read() or have_read_last()
 //
 // so an arrival is always pending between stages. have_read() is a releasing arrival: it orders this CTA's reads before a peer's
 // next write to the same data. have_read_last() is relaxed and waits for nothing. It serves if no CTA writes that data before
@@ -89,7 +89,7 @@ __device__ __forceinline__ void peers_have_read() {
   __syncwarp();
   tile::cluster_wait();
 }
-__device__ __forceinline__ void meet() {
+__device__ __forceinline__ void cluster_sync() {
   have_read();
   peers_have_read();
 }

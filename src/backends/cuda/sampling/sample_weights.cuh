@@ -1,15 +1,16 @@
 // Weights of a row's tokens, relative to the largest: e^((logit - largest) / temperature) = 2^-depth.
 //
 // Relative error of a weight: a depth is a sum of two floats with an error below 2^-40 of the depth; ex2 adds up to 2^-22,
-// rounding to units 2^-22. A running sum's share of the mass has at most half of that error, because errors above and below the
-// target would have to differ. That is well within the 2^-20 of ops/sample.h.
+// rounding to units 2^-22. A running sum's share of the mass has at most half of that error, because it changes only if the errors
+// above and below the target differ. That is well within the 2^-20 of ops/sample.h.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda::draw {
 
 constexpr float kLog2E = 1.44269502f, kLn2 = .693147182f;
-constexpr float kFar = 100.f;  // a token of at least this depth has weight 0, whatever else the row holds
+constexpr float kFar =
+    100.f;  // a token of at least this depth has weight 0, independent of the rest of the row
 
 struct Temper {
   float scale;         // a power of two that scales logits and the factor into range
@@ -49,9 +50,9 @@ __device__ __forceinline__ float power_of_two(float x) {
   return out;
 }
 
-// 2^(octave - depth); octave is an integer.
-__device__ __forceinline__ float weight_of(const Temper& t, float logit, float depth, float octave) {
-  const float weight = power_of_two(__fsub_rn(octave, depth));
+// 2^(binade - depth); binade is an integer.
+__device__ __forceinline__ float weight_of(const Temper& t, float logit, float depth, float binade) {
+  const float weight = power_of_two(__fsub_rn(binade, depth));
   return fmaf(weight, rest_of_depth(t, logit, depth) * -kLn2, weight);
 }
 
@@ -61,10 +62,10 @@ constexpr float kUnits = 0x1p22f - 0x1p12f;
 __device__ __forceinline__ uint32_t units_of(const Temper& t, float logit, float depth) {
   return __float2uint_rn(weight_of(t, logit, depth, floorf(depth)) * kUnits);
 }
-// The weight of a unit in this octave, from 0 to kFar.
-__device__ __forceinline__ double unit_at(int octave) {
+// The weight of a unit in this binade, from 0 to kFar.
+__device__ __forceinline__ double unit_at(int binade) {
   constexpr double kUnit = 1 / static_cast<double>(kUnits);
-  return static_cast<double>(__uint_as_float(static_cast<uint32_t>(127 - octave) << 23)) * kUnit;
+  return static_cast<double>(__uint_as_float(static_cast<uint32_t>(127 - binade) << 23)) * kUnit;
 }
 
 // The sampling order as one ascending number: the larger logit first, then the lower id; -0 equals +0.

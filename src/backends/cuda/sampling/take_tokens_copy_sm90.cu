@@ -1,7 +1,7 @@
 // Replaces references to tokens of the previous step by their ids: one thread per id.
 //
 // Wins    always: it is the only kernel of TakeTokens. One small launch at the start of a step.
-// Loses   one launch per step to an embedding that would look the token up itself.
+// Loses   one launch per step to an embedding that would look up the token itself.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/take_tokens.h.
 #include "backends/cuda/card.h"
@@ -45,7 +45,7 @@ namespace {
 constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads)
-    take_tokens(const int32_t* ids, const int32_t* drawn, const int32_t* token_of, int32_t* y, int tokens,
+    take_tokens(const int32_t* ids, const int32_t* sampled, const int32_t* token_of, int32_t* y, int tokens,
                 int rows, int map) {
   const int64_t t = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   tile::release_next();
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   int id = ids[t];
   if (id < 0) {
     const int row = -1 - id;  // cannot overflow: the least i32 gives the largest
-    id = row < rows ? drawn[row] : -1;
+    id = row < rows ? sampled[row] : -1;
     if (map > 0) id = id >= 0 && id < map ? token_of[id] : -1;
   }
   y[t] = id;
@@ -65,7 +65,7 @@ Status Launcher::enqueue(const TakeTokens::Problem& p, const TakeTokens::Args& a
   const Launch how{.grid = {static_cast<unsigned>((p.tokens + kThreads - 1) / kThreads), 1, 1},
                    .block = {kThreads, 1, 1}};
   return launch(take_tokens_copy_sm90.name, take_tokens, how, stream, a.ids.as<const int32_t>(),
-                a.drawn.as<const int32_t>(), a.token_of.as<const int32_t>(), a.y.as<int32_t>(),
+                a.sampled.as<const int32_t>(), a.token_of.as<const int32_t>(), a.y.as<int32_t>(),
                 static_cast<int>(p.tokens), static_cast<int>(p.rows), static_cast<int>(p.map));
 }
 

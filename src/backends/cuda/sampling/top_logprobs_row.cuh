@@ -58,7 +58,7 @@ struct Row {
 // What one thread has found in a row.
 struct Seen {
   float base;   // -inf: no finite logit yet
-  double sum;   // of e^(x - base)
+  double sum;   // sum of e^(x - base)
   int before;   // tokens that rank before the sampled one
   float best;   // the largest logit
   int best_id;  // the lowest id with that logit; -1: the thread has read none
@@ -91,30 +91,30 @@ __device__ __forceinline__ Seen pass(const Row& row, int token, float logit) {
 
 struct Totals {
   float largest;
-  double sum;  // of e^(x - largest); meaningless unless the largest is finite
+  double sum;  // sum of e^(x - largest); meaningless unless the largest is finite
   int before;
 };
 
 // Shared memory of a CTA, before its list of places.
-struct Desk {
+struct Scratch {
   float largest[kWarps];
   double sum[kWarps];
   int before[kWarps];
   uint32_t listed;
 };
-constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
+constexpr size_t kScratchBytes = (sizeof(Scratch) + 15) / 16 * 16;
 
 // Totals over all threads. The first thread's result is valid; it has the same bits in every run.
-__device__ __forceinline__ Totals totals_of(const Seen& seen, Desk& desk) {
+__device__ __forceinline__ Totals totals_of(const Seen& seen, Scratch& scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   float largest = seen.best;
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2)
     largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
-  if (lane == 0) desk.largest[warp] = largest;
-  if (threadIdx.x == 0) desk.listed = 0;
+  if (lane == 0) scratch.largest[warp] = largest;
+  if (threadIdx.x == 0) scratch.listed = 0;
   __syncthreads();
-  for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, desk.largest[w]);
+  for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, scratch.largest[w]);
   const bool counts = seen.base > -INFINITY && isfinite(largest);
   double sum = counts ? seen.sum * exp(static_cast<double>(seen.base) - static_cast<double>(largest)) : 0;
   int before = seen.before;
@@ -123,10 +123,10 @@ __device__ __forceinline__ Totals totals_of(const Seen& seen, Desk& desk) {
     sum += __shfl_xor_sync(kAllLanes, sum, step);
     before += __shfl_xor_sync(kAllLanes, before, step);
   }
-  if (lane == 0) desk.sum[warp] = sum, desk.before[warp] = before;
+  if (lane == 0) scratch.sum[warp] = sum, scratch.before[warp] = before;
   __syncthreads();
   sum = 0, before = 0;
-  for (int w = 0; w < kWarps; ++w) sum += desk.sum[w], before += desk.before[w];
+  for (int w = 0; w < kWarps; ++w) sum += scratch.sum[w], before += scratch.before[w];
   return {.largest = largest, .sum = sum, .before = before};
 }
 

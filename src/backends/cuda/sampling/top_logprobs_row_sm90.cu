@@ -69,7 +69,7 @@ struct Parameters {
   int wide;  // rows begin at multiples of 16 bytes
 };
 
-// Writes the answer for a row that does not exist.
+// Writes the result for a row that does not exist.
 __device__ __forceinline__ void answer_nothing(const Parameters& p, int64_t question) {
   const int own = static_cast<int>(threadIdx.x);
   if (own == 0) p.logprob[question] = NAN, p.rank[question] = 0;
@@ -78,8 +78,8 @@ __device__ __forceinline__ void answer_nothing(const Parameters& p, int64_t ques
 
 __global__ void __launch_bounds__(kThreads, 1) top_logprobs(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];
-  Desk& desk = *reinterpret_cast<Desk*>(shared);
-  auto* const list = reinterpret_cast<uint64_t*>(reinterpret_cast<unsigned char*>(shared) + kDeskBytes);
+  Scratch& scratch = *reinterpret_cast<Scratch*>(shared);
+  auto* const list = reinterpret_cast<uint64_t*>(reinterpret_cast<unsigned char*>(shared) + kScratchBytes);
   tile::release_next();
   tile::wait_for_previous();
   const int64_t question = blockIdx.x;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, 1) top_logprobs(const __grid_constan
   const bool known = token >= 0 && token < p.vocab;
   const float logit = known ? fmaxf(row.x[token], -INFINITY) : -INFINITY;  // NaN becomes -inf
   const Seen seen = pass(row, known ? token : -1, logit);
-  const Totals totals = totals_of(seen, desk);
+  const Totals totals = totals_of(seen, scratch);
   const double log_sum = isfinite(totals.largest) ? static_cast<double>(totals.largest) + log(totals.sum)
                                                   : static_cast<double>(NAN);
   if (own == 0) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1) top_logprobs(const __grid_constan
     p.rank[question] = known ? totals.before + 1 : 0;
   }
   if (p.top == 0) return;
-  const int listed = list_first(row, seen, p.top, list, &desk.listed);
+  const int listed = list_first(row, seen, p.top, list, &scratch.listed);
   for (int i = own; i < listed; i += kThreads) {
     const uint64_t place = list[i];
     int before = 0;
@@ -132,7 +132,7 @@ Status Launcher::enqueue(const TopLogprobs::Problem& p, const TopLogprobs::Args&
   const int64_t places = std::min(p.vocab, p.top * share_of(p.vocab));
   const Launch how{.grid = {static_cast<unsigned>(p.rows), 1, 1},
                    .block = {kThreads, 1, 1},
-                   .shared_bytes = kDeskBytes + static_cast<size_t>(places) * sizeof(uint64_t)};
+                   .shared_bytes = kScratchBytes + static_cast<size_t>(places) * sizeof(uint64_t)};
   return launch(top_logprobs_row_sm90.name, top_logprobs, how, stream, parameters);
 }
 

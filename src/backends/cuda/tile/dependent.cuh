@@ -1,4 +1,4 @@
-// Programmatic dependent launch, from the kernel's side.
+// Programmatic dependent launch, in the kernels.
 //
 // The rules, for every kernel here:
 //   1. Before wait_for_previous(), read only weights and tensors that the problem calls settled. A weight is memory that no
@@ -10,7 +10,7 @@
 //      grid and its writes. It takes effect only after all CTAs have called it. A kernel that may precede a problem with settled
 //      inputs (as the expert GEMMs do) releases after its own wait: everything written before it is then complete when the next
 //      launch starts.
-//   4. A kernel may omit its wait, for reads and writes alike, after a kernel of the same kind that released after its own
+//   4. A kernel may omit its wait, for reads and writes, after a kernel of the same kind that released after its own
 //      wait, writes other rows and reads the same inputs. Everything written before the first kernel is then complete when the
 //      second one starts. One CTA of the second kernel still waits before it ends, so that the second grid does not end before
 //      the first: a launch that waits for the second has then waited for both. The second may release at its start.

@@ -1,10 +1,10 @@
-// Division by a launch constant: a multiplication and a shift in place of some forty instructions.
+// Division by a launch constant: a multiplication and a shift instead of some forty instructions.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda::tile {
 
-// From 1 to 65536. Converts to the number itself.
+// A divisor from 1 to 65536. Converts to the number itself.
 class Divisor {
  public:
   Divisor() = default;

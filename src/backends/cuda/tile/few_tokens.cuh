@@ -25,11 +25,11 @@ struct alignas(16) TeamMemory {
   uint32_t list[kWarps * kList];  // the first kList keys of each warp, in order
   uint16_t id[8];                 // per slot; 16 bytes, sent as one chunk; kNoExpert from top_k on
   float x[8];                     // per slot: the input of the weight
-  float sum[kWarps];              // per warp: the sum of its exponentials
+  float sum[kWarps];              // per warp: sum of its exponentials
 };
 
-// before += key > ~bound, in two instructions: the carry of key + bound, and an addition with carry. From a comparison the
-// compiler makes three instructions, each dependent on the previous one.
+// before += key > ~bound, in two instructions: the carry of key + bound, and an addition with carry. For a comparison the
+// compiler emits three instructions, each dependent on the previous one.
 __device__ __forceinline__ void count_above(uint32_t& before, uint32_t key, uint32_t bound) {
   asm("{ .reg .u32 sum; add.cc.u32 sum, %1, %2; addc.u32 %0, %0, 0; }" : "+r"(before) : "r"(key), "r"(bound));
 }

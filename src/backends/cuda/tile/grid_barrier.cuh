@@ -15,7 +15,7 @@ __device__ __forceinline__ void wait_at_grid_barrier(uint32_t* counter, uint32_t
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
   } while ((arrived & 0xffff) != blocks);
 }
-// Called after the wait. The last CTA to leave clears the counter.
+// Called after the wait. The last CTA that leaves clears the counter.
 __device__ __forceinline__ void leave_grid_barrier(uint32_t* counter, uint32_t blocks) {
   if (atomicAdd(counter, 1u << 16) >> 16 == blocks - 1) *counter = 0;
 }

@@ -110,7 +110,7 @@ __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemor
   }
 }
 
-// Assigns slot `slot` of the CTA to expert `id`. Does nothing if `id` is no expert.
+// Assigns slot `slot` of the CTA to expert `id`. Does nothing if `id` is not an expert.
 __device__ __forceinline__ void place(const Grouping& g, const GroupMemory& m, int slot, int id) {
   const bool grouped = id >= 0 && id < g.experts;
   m.slot[slot] = grouped ? id : -1;

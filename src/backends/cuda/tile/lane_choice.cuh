@@ -171,7 +171,7 @@ __device__ __forceinline__ float choice_of(float x, const LaneRow<Shape>& bias, 
   return x;
 }
 
-// The whole warp computes the slots of one token, whatever its row of x holds. Not inlined, because it is rarely called.
+// The whole warp computes the slots of one token, for any contents of its row of x. Not inlined, because it is rarely called.
 template <int kExperts, TeamKind kKind, class Shape, class Slots>
 __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape> row, LaneRow<Shape> bias,
                                             Slots* slots) {
@@ -211,7 +211,7 @@ __device__ __forceinline__ bool best_of_token(float (&v)[kList], const float (&c
   return stays;
 }
 
-// Turns a lane's logits into scores plus biases, and overwrites the row's logits with scores.
+// Converts a lane's logits to scores plus biases, and overwrites the row's logits with scores.
 template <TeamKind kKind, class Shape>
 __device__ __forceinline__ void score_row(float (&c)[Shape::kPerLane], LaneRow<Shape>& row,
                                           const LaneRow<Shape>& bias, uint32_t sub) {
@@ -288,7 +288,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   float last = v[kList - 1];
 #pragma unroll
   for (int i = 0; i + 1 < kList; ++i) last = rule.top_k == i + 1 ? v[i] : last;
-  float sum = 0;  // of the softmax over all experts
+  float sum = 0;  // sum of the softmax over all experts
   if constexpr (kRule.score == RoutingRule::Score::kSoftmaxAll) {
 #pragma unroll
     for (uint32_t i = 0; i < n; ++i) sum += expf(c[i] - v[0]);

@@ -1,6 +1,6 @@
 // mbarriers: barriers in shared memory that count arrivals and bytes.
 //
-// A phase completes when all threads that the barrier was initialised for have arrived and all expected bytes have been written.
+// A phase completes when the number of threads given to barrier_init() have arrived and all expected bytes have been written.
 // A waiter may lag by at most one phase, so a parity names the phase.
 #pragma once
 #include <cstdint>

@@ -4,8 +4,8 @@
 // the stage. `empty` completes when all consumers have released the stage. Producers and consumers advance a RingPlace each, in the same
 // order of stages.
 //
-// The functions take the barriers by address and hold no state, so a ring costs what its mbarriers cost. The stages themselves are the
-// user's: their size, what fills them and where they are.
+// The functions take the barriers by address and hold no state, so a ring costs only its mbarriers. The user decides the size of
+// the stages, their contents and their place.
 #pragma once
 #include <cstdint>
 
@@ -28,7 +28,7 @@ struct RingPlace {
 
 struct Ring {
   static constexpr uint32_t kBytes = sizeof(uint64_t);  // per barrier
-  uint32_t full, empty;  // addresses of the first stage's barriers; those of the other stages follow
+  uint32_t full, empty;  // addresses of the first stage's barriers; the barriers of the other stages follow
 
   __device__ __forceinline__ uint32_t full_of(uint32_t stage) const { return full + kBytes * stage; }
   __device__ __forceinline__ uint32_t empty_of(uint32_t stage) const { return empty + kBytes * stage; }
@@ -65,7 +65,7 @@ struct Ring {
   __device__ __forceinline__ void wait_by_warp(const RingPlace& at) const {
     barrier_wait_by_warp(full_of(at.stage), at.parity);
   }
-  // One arrival by the calling lane, or none if `predicate` is 0. arrive_by_lane() says what `predicate` has to depend on.
+  // One arrival by the calling lane, or none if `predicate` is 0. arrive_by_lane() explains what `predicate` must depend on.
   __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
     arrive_by_lane(empty_of(stage), predicate);
   }

@@ -61,7 +61,7 @@ inline Routing routing(const RouteTopk::Problem& p, const RouteTopk::Args& a) {
           .weights = a.weights.as<float>()};
 }
 
-// The kernel instance that serves a problem. A given choice uses kLogit.
+// The kernel instance that serves a problem. If the caller gives the choice, it is kLogit.
 inline RoutingRule::Score score_kind(const RouteTopk::Problem& p) {
   using Score = RoutingRule::Score;
   const Score score = routing_rule(p.method).score;
@@ -147,7 +147,7 @@ inline bool is_plain(const Routing& r) {
          r.rule.scratch_words == 0;
 }
 
-// A choice that is given, or that a table makes.
+// A choice from the caller or from a hash table.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ Chosen choose_given(const Routing& r, int token, int lane) {
   const int64_t at = static_cast<int64_t>(token) * r.rule.top_k + lane;

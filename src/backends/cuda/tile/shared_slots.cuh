@@ -7,7 +7,7 @@ namespace sluice::cuda::tile {
 
 // A kernel parameter.
 struct SharedSlots {
-  uint32_t count = 0, all = 0;  // slots per token: shared only; shared and chosen
+  uint32_t count = 0, all = 0;  // slots per token: shared slots only; shared and chosen slots
   int first_id = 0;
   float weight = 1;
 };
@@ -33,7 +33,7 @@ __device__ __forceinline__ void put_shared(const SharedSlots& s, int32_t* ids, f
   weights[slot] = s.weight;
 }
 
-// put_shared(), and writes the slot's row. p: a kernel's parameters. first_row, first_tile: the first ones after all chosen experts.
+// Calls put_shared() and writes the slot's row. p: a kernel's parameters. first_row, first_tile: the first ones after all chosen experts.
 template <class Parameters>
 __device__ __forceinline__ void put_shared_row(const Parameters& p, uint32_t token, uint32_t which,
                                                uint32_t first_row, uint32_t first_tile) {

@@ -7,7 +7,7 @@
 //   2. One thread calls expect() with the bytes that the other CTAs send.
 //   3. cluster_wait(): now the peer CTAs run, and their barriers are initialised.
 //   4. For each other CTA: of(rank), then store() by threads or send_by_warp().
-//   5. wait(), and the sums of its own share.
+//   5. wait(), then the sums of its own share.
 //
 // A CTA may exit after its stores, but not before its send_by_warp() copies have arrived: they read their source until then.
 #pragma once
@@ -31,12 +31,12 @@ struct SplitInbox {
   // Returns when all expected bytes of the phase have arrived.
   __device__ __forceinline__ void wait(uint32_t parity = 0) const { barrier_wait(received, parity); }
 
-  // Into a peer CTA's inbox, `at` bytes from its start: a value of 4, 8 or 16 bytes by the calling thread.
+  // Stores a value of 4, 8 or 16 bytes into a peer CTA's inbox, `at` bytes from its start, by the calling thread.
   template <class Value>
   __device__ __forceinline__ void store(uint32_t at, const Value& value) const {
     store_remote(sums + at, value, received);
   }
-  // A copy by one lane of a converged warp, in one piece; cluster.cuh says what the source needs.
+  // Copies to a peer CTA's inbox by one lane of a converged warp, in one piece; cluster.cuh says what the source needs.
   __device__ __forceinline__ void send_by_warp(uint32_t at, const void* from, uint32_t bytes) const {
     tile::send_by_warp(sums + at, from, bytes, received);
   }

@@ -1,4 +1,4 @@
-// The routing problems that tile/few_tokens.cuh and tile/lane_choice.cuh have kernels for. Plain C++, for kernel descriptors.
+// The routing problems for which tile/few_tokens.cuh and tile/lane_choice.cuh have kernels. Plain C++, for kernel descriptors.
 #pragma once
 #include <string>
 
@@ -65,7 +65,7 @@ inline bool team_serves(const RouteTopk::Problem& p, int experts, int list, Team
 inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_most) {
   r.need(p.tokens >= 1 && p.tokens <= tokens_most, "1 to " + std::to_string(tokens_most) + " tokens",
          "tokens", p.tokens);
-  r.need(p.input == RoutingInput::kLogits && !routing_rule(p.method).by_hash, "a choice from logits",
+  r.need(p.input == RoutingInput::kLogits && !routing_rule(p.method).by_hash, "experts chosen from logits",
          "method=" + std::string(word(p.method)));
   r.need(p.scope == ExpertScope::kAll, "scope=all", "scope=" + std::string(word(p.scope)));
   r.need(!p.padded && !p.capture, "no padding and no capture", p.padded ? "padded=1" : "capture=1");
@@ -73,7 +73,7 @@ inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_mo
 #define SLUICE_SERVES(experts, list, kind) served |= team_serves(p, experts, list, kind);
   SLUICE_TEAM_KERNELS(SLUICE_SERVES)
 #undef SLUICE_SERVES
-  r.need(served, "a rule, experts, groups and top_k that have a kernel (tile/few_tokens.cuh)",
+  r.need(served, "a combination of rule, experts, groups and top_k with a kernel (tile/few_tokens.cuh)",
          "method=" + std::string(word(p.method)) + " experts=" + std::to_string(p.experts) +
              " top_k=" + std::to_string(p.top_k));
 }

@@ -8,12 +8,12 @@
 
 namespace sluice::cuda::tile {
 
-// Row strides of a map are multiples of this.
+// Row strides of a map must be multiples of this.
 constexpr int64_t kMapStrideBytes = 16;
 
 // A map of a bf16 or f32 [rows, columns] tensor. Boxes have `box_rows` <= 256 rows of 128 bytes (64 or 32 columns), swizzled
 // (swizzle.cuh), with zeros out of bounds. The first element and the row stride are 16-byte aligned. Returns kDevice if the driver
-// has no tensor maps or rejects this one; the message has the tensor and the driver's error number.
+// has no tensor maps or rejects this map; the message has the tensor and the driver's error number.
 Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows);
 
 // A map of bf16 weights [heads * head_dim, columns] of heads whose elements i and i + head_dim / 2 are rotated together. A box has

@@ -54,7 +54,7 @@ inline TokenRule token_rule(const RouteTopk::Problem& p) {
   return out;
 }
 
-// Keys have the order of the contract: floats by their bits, made monotone; below them NaN; below NaN the key of no expert.
+// Keys have the contract's order: floats by their bits, made monotone; then NaN; then the key of no expert.
 constexpr uint32_t kNoKey = 0, kNanKey = 1;
 
 __device__ __forceinline__ uint32_t key_of(float c) {
@@ -68,8 +68,8 @@ __device__ __forceinline__ float score_of(uint32_t key) {
   return key == kNanKey ? __uint_as_float(0x7fffffffu) : c;
 }
 
-// The exchanges of Batcher's merge exchange. If N is not a power of two: the exchanges of the next power of two that do not reach
-// past N.
+// The exchanges of Batcher's merge exchange. If N is not a power of two: the exchanges of the next power of two that stay
+// within N.
 template <int N>
 struct SortNetwork {
   int count = 0, low[N * N] = {}, high[N * N] = {};
@@ -214,7 +214,7 @@ __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, 
 
 // Lane k < count gets the k-th best key and its expert. `stack` holds this lane's keys, sorted, or no keys; it is consumed.
 //
-// A round takes the best key of all lanes, from every lane that has it: a vote on one lane would cost a third more. After the
+// A round takes the best key of all lanes, from every lane that has it: choosing one lane by a vote would cost a third more. After the
 // rounds, settle_ties() assigns the slots if there were ties. Then lane k looks for its key among the keys of its owner lane.
 template <int N>
 __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&stack)[N], int count, int lane,
@@ -323,13 +323,13 @@ __device__ __forceinline__ float choice_score(const TokenRule& r, float logit, f
   return logit;
 }
 
-// What lane k < top_k gets: the k-th expert by c and its c. Also the softmax over all c, if the rule needs it.
+// The result of lane k < top_k: the k-th expert by c and its c. Also the softmax over all c, if the rule needs it.
 struct Taken {
   int expert;
   float c;
   RowSoftmax row;
 };
-// All lanes call it. c: of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
+// All lanes call it. c: the values of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
 template <int N, bool kFull = false>
 __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&c)[N], uint32_t* scratch) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -355,8 +355,8 @@ __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&
   return {lane < r.top_k ? expert : -1, score_of(taken), row};
 }
 
-// Computes the weights of the chosen experts. logit_of(expert) returns a logit of this row; it is called if the choice was not made
-// by logits.
+// Computes the weights of the chosen experts. logit_of(expert) returns a logit of this row; it is called if the choice was not based
+// on logits.
 template <RoutingRule::Score kScore, class LogitOf>
 __device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& taken, LogitOf logit_of) {
   float x = taken.c;

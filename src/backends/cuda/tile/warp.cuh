@@ -3,8 +3,8 @@
 
 namespace sluice::cuda::tile {
 
-// Returns v, which is equal in all lanes, in a form that the compiler knows to be uniform. Other arguments of TMA, bulk copies and
-// wgmma cost a loop over lanes, or a register in each lane.
+// Returns v, which is equal in all lanes, in a form that the compiler knows to be uniform. Otherwise arguments of TMA, bulk copies and
+// wgmma would cost a loop over lanes, or a register in each lane.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
 // Adds to each value the values of the lanes before it; `lane` is this lane's index among kWidth adjacent lanes. Sums are

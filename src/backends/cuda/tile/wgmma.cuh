@@ -1,4 +1,4 @@
-// wgmma: a warpgroup multiplies a tile of 64 rows with one of N rows, both bf16 in shared memory, into f32 registers.
+// wgmma: a warpgroup multiplies a tile of 64 rows by a tile of N rows, both bf16 in shared memory, into f32 registers.
 //
 //   d[64, N] (+)= a[64, 16] * b[N, 16]^T
 //

@@ -1,4 +1,4 @@
-// wgmma with the A operand in registers and a B operand whose tile has one row per k, as values lie in a KV cache:
+// wgmma with the A operand in registers and a B operand whose tile has one row per k, as values are stored in a KV cache:
 //   d[64, N] += a[64, 16] * b[16, N]
 //
 // d, a and the call order as in wgmma_registers.cuh.

@@ -2,7 +2,7 @@
 //
 //   d[64, N] (+)= a[64, 16] * b[N, 16]^T
 //
-// d and the call order as in wgmma.cuh. Thread t holds of a, as pairs of bf16 with the lower k in the low half:
+// d and the call order as in wgmma.cuh. Thread t holds these elements of a, as pairs of bf16 with the lower k in the low half:
 //   a[0] = (row, k and k + 1), a[1] = (row + 8, the same), a[2] = (row, k + 8 and k + 9), a[3] = (row + 8, the same)
 //   where row = 16 * (t / 32) + t % 32 / 4 and k = 2 * (t % 4).
 // The registers of a may be overwritten after the group that reads them has been waited for.

@@ -1,10 +1,10 @@
 // Rotates the pairs of a head by the angles of their position (ops/rope.h).
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
-#if defined(SLUICE_CPU_SIMD_TURN_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef SLUICE_CPU_SIMD_TURN_H
-#undef SLUICE_CPU_SIMD_TURN_H
+#if defined(SLUICE_CPU_SIMD_ROTATE_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLUICE_CPU_SIMD_ROTATE_H
+#undef SLUICE_CPU_SIMD_ROTATE_H
 #else
-#define SLUICE_CPU_SIMD_TURN_H
+#define SLUICE_CPU_SIMD_ROTATE_H
 #endif
 
 #include "backends/cpu/simd/dot.h"
@@ -33,7 +33,7 @@ HWY_INLINE void store_pairs(hn::Vec<F32> a, hn::Vec<F32> b, BF16* x) {
 }
 
 template <class X>
-HWY_INLINE void turn_pair(X* a, X* b, float c, float s) {
+HWY_INLINE void rotate_pair(X* a, X* b, float c, float s) {
   const float u = scalar_f32(*a), v = scalar_f32(*b);
   store_scalar(u * c - v * s, a);
   store_scalar(v * c + u * s, b);
@@ -41,7 +41,7 @@ HWY_INLINE void turn_pair(X* a, X* b, float c, float s) {
 
 // x: the rotated elements of the head; table: the (cos, sin) of its position.
 template <RopePairs kPairs, class X>
-HWY_INLINE void turn_head(X* x, const float* table, int64_t half) {
+HWY_INLINE void rotate_head(X* x, const float* table, int64_t half) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -53,18 +53,18 @@ HWY_INLINE void turn_head(X* x, const float* table, int64_t half) {
     } else {
       load_pairs(x + 2 * i, a, b);
     }
-    const auto turned_a = hn::NegMulAdd(b, s, hn::Mul(a, c));
-    const auto turned_b = hn::MulAdd(a, s, hn::Mul(b, c));
+    const auto rotated_a = hn::NegMulAdd(b, s, hn::Mul(a, c));
+    const auto rotated_b = hn::MulAdd(a, s, hn::Mul(b, c));
     if constexpr (kPairs == RopePairs::kHalves) {
-      store_f32(turned_a, x + i);
-      store_f32(turned_b, x + i + half);
+      store_f32(rotated_a, x + i);
+      store_f32(rotated_b, x + i + half);
     } else {
-      store_pairs(turned_a, turned_b, x + 2 * i);
+      store_pairs(rotated_a, rotated_b, x + 2 * i);
     }
   }
   for (; i < half; ++i) {
     X* a = kPairs == RopePairs::kHalves ? x + i : x + 2 * i;
-    turn_pair(a, kPairs == RopePairs::kHalves ? a + half : a + 1, table[2 * i], table[2 * i + 1]);
+    rotate_pair(a, kPairs == RopePairs::kHalves ? a + half : a + 1, table[2 * i], table[2 * i + 1]);
   }
 }
 
