@@ -55,7 +55,7 @@ class Product {
     ExpertGemm::Args a;
     a.x = up ? first_rows(turn(x_, i), mlp_.tokens) : h_;
     a.w = first_rows(up ? w.up : w.down, s.experts());
-    if (s.mxfp4()) a.w_scale = first_rows(up ? w.up_scale : w.down_scale, s.experts());
+    if (s.format().scaled()) a.w_scale = first_rows(up ? w.up_scale : w.down_scale, s.experts());
     a.bias = up ? experts_.up_bias() : experts_.down_bias();
     a.row_begin = groups.row_begin, a.row_count = groups.row_count;
     if (up) a.order = groups.order;

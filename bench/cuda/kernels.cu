@@ -83,6 +83,38 @@ __global__ void __launch_bounds__(kThreads) read(const uint4* from, int64_t coun
 
 constexpr unsigned kFillBlocks = 1056;
 
+__device__ void put_f32(uint8_t* to, float value) {
+  const uint32_t bits = __float_as_uint(value);
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<uint8_t>(bits >> (8 * i));
+}
+__device__ uint32_t mixed(uint64_t seed, int64_t row, int64_t i) {
+  uint64_t v = seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(row) * 0xBF58476D1CE4E5B9u +
+               static_cast<uint64_t>(i);
+  v = (v ^ v >> 31) * 0x94D049BB133111EBu;
+  return static_cast<uint32_t>(v >> 32);
+}
+__global__ void row_scales(WeightFormat f, uint8_t* out, int64_t rows, int64_t width, float size,
+                           uint64_t seed) {
+  cuda::tile::wait_for_previous();
+  const int64_t groups = f.column_scales(width), bytes = f.row_scale_bytes(width);
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    uint8_t* to = out + row * bytes;
+    for (int64_t i = threadIdx.x; i < groups; i += blockDim.x) {
+      if (f.scales == WeightScales::kBlocks) {
+        put_f32(to + 4 * i,
+                size * (0.75f + 0x1p-33f * static_cast<float>(mixed(seed, row / kScaleFeatures, i))));
+      } else if (f.scales == WeightScales::kNv) {
+        to[i] = static_cast<uint8_t>(0x34 + mixed(seed, row, i) % 8);  // 0.75 to 1.5
+      } else {
+        to[i] =
+            static_cast<uint8_t>(127 + lrintf(log2f(size)) - 1 + static_cast<int>(mixed(seed, row, i) % 2));
+      }
+    }
+    if (threadIdx.x == 0 && f.has_row_scale())
+      put_f32(to + groups, size * (0.75f + 0x1p-33f * static_cast<float>(mixed(seed, row, -1))));
+  }
+}
+
 }  // namespace
 
 Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream) {
@@ -110,6 +142,13 @@ Status fill_scales(void* out, int64_t bytes, uint64_t seed, Stream stream) {
   const cuda::Launch how{.grid = {kFillBlocks, 1, 1}, .block = {kThreads, 1, 1}};
   return cuda::launch("bench.fill_scales", fill_words<true>, how, stream, static_cast<uint32_t*>(out),
                       bytes / 4, seed);
+}
+
+Status fill_row_scales(WeightFormat f, void* out, int64_t rows, int64_t width, double size, uint64_t seed,
+                       Stream stream) {
+  const cuda::Launch how{.grid = {kFillBlocks, 1, 1}, .block = {kThreads, 1, 1}};
+  return cuda::launch("bench.fill_row_scales", row_scales, how, stream, f, static_cast<uint8_t*>(out), rows,
+                      width, static_cast<float>(size), seed);
 }
 
 Status delay(double us, Stream stream) {

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "base/tensor.h"
+#include "ops/weight_format.h"
 
 namespace sluice::bench {
 
@@ -13,6 +14,9 @@ Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream
 // Random bytes, and random e8m0 scales from 2^-7 to 2^-5. `bytes` is a multiple of 4.
 Status fill_bytes(void* out, int64_t bytes, uint64_t seed, Stream stream);
 Status fill_scales(void* out, int64_t bytes, uint64_t seed, Stream stream);
+// Scales of `rows` rows of `width` columns (ops/weight_format.h), of about `size`. With scales of blocks, those of 32 rows are equal.
+Status fill_row_scales(WeightFormat format, void* out, int64_t rows, int64_t width, double size,
+                       uint64_t seed, Stream stream);
 
 // Keeps the GPU busy for about `us`, so that work enqueued meanwhile runs back to back and does not wait for the host.
 Status delay(double us, Stream stream);

@@ -21,7 +21,7 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
 Times Sluice's kernels on this machine's GPU, and the kernels of the libraries in --peers.
 
-  --suite LIST      comma-separated: router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, gaps,
+  --suite LIST      comma-separated: router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, formats, gaps,
                     expert_configs (default: all but gaps and expert_configs). gaps: the cost of a launch before each MoE
                     layer. Rows of fused go to router.csv, rows of chain to routing.csv.
   --models LIST     only these shapes, named as in the rows: 2880x128,256x8-deepseek_v3,gpt-oss-120b
@@ -49,12 +49,13 @@ struct Suite {
   std::string name;
   Status (Bench::*run)();
 };
-const Suite kSuites[] = {
-    {"router", &Bench::router},         {"fused", &Bench::fused},   {"routing", &Bench::routing},
-    {"chain", &Bench::chain},           {"lora", &Bench::lora},     {"linear", &Bench::linear},
-    {"attention", &Bench::attention},   {"latent", &Bench::latent}, {"sample", &Bench::sample},
-    {"mxfp4", &Bench::mxfp4},           {"bf16", &Bench::bf16},     {"gaps", &Bench::gaps},
-    {"expert_configs", &Bench::configs}};
+const Suite kSuites[] = {{"router", &Bench::router},       {"fused", &Bench::fused},
+                         {"routing", &Bench::routing},     {"chain", &Bench::chain},
+                         {"lora", &Bench::lora},           {"linear", &Bench::linear},
+                         {"attention", &Bench::attention}, {"latent", &Bench::latent},
+                         {"sample", &Bench::sample},       {"mxfp4", &Bench::mxfp4},
+                         {"formats", &Bench::formats},     {"bf16", &Bench::bf16},
+                         {"gaps", &Bench::gaps},           {"expert_configs", &Bench::configs}};
 
 struct Options {
   std::vector<const Suite*> suites;

@@ -49,6 +49,7 @@ class Bench {
   Status attention();  // attention_decode, attention_prefill
   Status latent();     // latent_attention, latent_attend
   Status sample();     // embedding, rope, sample
+  Status formats();    // the same for the other formats of weights
   Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();       // the same, and draft_step
   Status gaps();       // moe_layer_behind: MoE layers after other launches

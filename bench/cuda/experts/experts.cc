@@ -110,10 +110,29 @@ Tensor Experts::shared(const Tensor& packed) const {
 Status Experts::fill(int64_t set) {
   const auto seed = static_cast<uint64_t>(4 * set);
   const Stream stream = memory_.stream();
-  if (!shape_.mxfp4()) {
+  const WeightFormat f = shape_.format();
+  if (!f.scaled()) {
     // Scaled as in checkpoints, so that sums stay near 1.
     SLUICE_TRY(fill_normal(up_rows_, 1 / std::sqrt(static_cast<double>(shape_.hidden)), seed + 1, stream));
     return fill_normal(down_rows_, 1 / std::sqrt(static_cast<double>(shape_.intermediate)), seed + 3, stream);
+  }
+  if (f != WeightFormat{DType::kE2M1}) {
+    for (const bool up : {true, false}) {
+      const Tensor &rows = up ? up_rows_ : down_rows_, &scales = up ? up_scales_ : down_scales_;
+      const int64_t width = up ? shape_.hidden : shape_.intermediate;
+      const uint64_t of = seed + (up ? 1 : 3);
+      // Standard deviations of codes: 64, and 2.9 of uniform e2m1. The weights' is 1 / sqrt(width).
+      const double size = 1 / std::sqrt(static_cast<double>(width)) / (f.w == DType::kE4M3 ? 64 : 2.9);
+      if (f.w == DType::kE4M3) {
+        Tensor codes = rows;
+        codes.dtype = DType::kE4M3;
+        SLUICE_TRY(fill_normal(codes, 64, of, stream));
+      } else {
+        SLUICE_TRY(fill_bytes(rows.data, elements_of(rows), of, stream));
+      }
+      SLUICE_TRY(fill_row_scales(f, scales.data, rows.shape[0] * rows.shape[1], width, size, of + 1, stream));
+    }
+    return {};
   }
   SLUICE_TRY(fill_bytes(up_rows_.data, elements_of(up_rows_), seed + 1, stream));
   SLUICE_TRY(fill_scales(up_scales_.data, elements_of(up_scales_), seed + 2, stream));
@@ -128,20 +147,21 @@ Status Experts::pack(PackedExperts* out) {
                                        .width = up ? shape_.hidden : shape_.intermediate,
                                        .gated = up && is_gated(shape_.act),
                                        .gate_order = shape_.order,
-                                       .w = shape_.w};
+                                       .w = shape_.w,
+                                       .scales = shape_.scales};
     PackExperts::Args args;
     args.rows = up ? up_rows_ : down_rows_;
-    if (!shape_.mxfp4()) {  // the same data, as bytes
+    if (!shape_.format().scaled()) {  // the same data, as bytes
       const int64_t bytes = PackExperts::row_bytes(problem);
       args.rows = make_tensor(args.rows.data, DType::kU8,
                               {matrices(), PackExperts::weight_rows(problem), bytes}, Backend::kCuda);
     }
     args.row_scales = up ? up_scales_ : down_scales_;
     const FragmentShape shape = PackExperts::shape(problem);
-    SLUICE_TRY(memory_.tensor(DType::kU8, {matrices(), shape.code_bytes({shape_.w})}, &args.packed));
-    if (shape_.mxfp4())
+    SLUICE_TRY(memory_.tensor(DType::kU8, {matrices(), shape.code_bytes(shape_.format())}, &args.packed));
+    if (shape_.format().scaled())
       SLUICE_TRY(
-          memory_.tensor(DType::kU8, {matrices(), shape.scale_bytes({shape_.w})}, &args.packed_scales));
+          memory_.tensor(DType::kU8, {matrices(), shape.scale_bytes(shape_.format())}, &args.packed_scales));
     const auto ready = make_ready<PackExperts>(memory_, problem);
     if (!ready.ok()) return ready.status();
     SLUICE_TRY(ready.value()->plan.run(args, ready.value()->workspace, memory_.stream()));
@@ -153,11 +173,11 @@ Status Experts::pack(PackedExperts* out) {
 
 Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
   const int64_t e = matrices(), h = shape_.hidden, i = shape_.intermediate, rows = shape_.up_rows();
-  if (shape_.mxfp4()) {
-    SLUICE_TRY(memory_.tensor(DType::kU8, {e, rows, h / 2}, &up_rows_));
-    SLUICE_TRY(memory_.tensor(DType::kU8, {e, rows, h / 32}, &up_scales_));
-    SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 2}, &down_rows_));
-    SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 32}, &down_scales_));
+  if (const WeightFormat f = shape_.format(); f.scaled()) {
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, rows, bytes_of(f.w, h)}, &up_rows_));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, rows, f.row_scale_bytes(h)}, &up_scales_));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, bytes_of(f.w, i)}, &down_rows_));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, f.row_scale_bytes(i)}, &down_scales_));
   } else {
     SLUICE_TRY(memory_.tensor(DType::kBF16, {e, rows, h}, &up_rows_));
     SLUICE_TRY(memory_.tensor(DType::kBF16, {e, h, i}, &down_rows_));
@@ -217,6 +237,7 @@ Result<std::string> Experts::check(const Answer& answer, double share) {
   args.slots = answer.ids.shape[1];
   args.shared = answer.shared;
   args.experts = raw();
+  args.format = shape_.format();
   args.h = static_cast<double*>(h);
   args.y = static_cast<double*>(wanted);
   SLUICE_TRY(reference_layer(shape_, args, kSamples, memory.stream()));

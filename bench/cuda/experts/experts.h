@@ -1,4 +1,4 @@
-// The experts of an MoE layer with MXFP4 or bf16 weights: shapes, weights, routing, and the layer's expected output.
+// The experts of an MoE layer with weights of any format: shapes, weights, routing, and the layer's expected output.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace sluice::bench {
 struct ExpertShape {
   const char* model;
   int64_t top_k, hidden, intermediate;
-  DType w;  // e2m1 or bf16
+  DType w;
   Activation act;
   double alpha = 1, beta = 0, limit = 0;
   GateOrder order = GateOrder::kGateFirst;
@@ -26,13 +26,17 @@ struct ExpertShape {
   int64_t shared = 0;
   // No kernel and no cost model was fitted to this shape. It is measured only if --models names it.
   bool held_out = false;
+  WeightScales scales = WeightScales::kMx;
 
-  bool mxfp4() const { return w == DType::kE2M1; }
+  WeightFormat format() const { return {w, scales}; }
+  bool mxfp4() const { return format() == WeightFormat{DType::kE2M1}; }
   bool partial() const { return route.scope == ExpertScope::kRange; }
   int64_t experts() const { return partial() ? route.expert_count : route.experts; }  // experts of this rank
   // Weights of one expert, without padding.
   int64_t weights() const { return (is_gated(act) ? 3 : 2) * hidden * intermediate; }
-  int64_t weight_bytes() const { return mxfp4() ? weights() / 2 + weights() / 32 : 2 * weights(); }
+  int64_t weight_bytes() const {
+    return static_cast<int64_t>(static_cast<double>(weights()) * format().bits() / 8);
+  }
   // Rows of one expert's first matrix.
   int64_t up_rows() const { return (is_gated(act) ? 2 : 1) * intermediate; }
   GateShape gate() const;  // of the same model
@@ -45,6 +49,8 @@ struct ExpertShape {
 };
 std::vector<ExpertShape> mxfp4_shapes();
 std::vector<ExpertShape> bf16_shapes();
+// bf16's models in FP8 (blocks of 128 x 128, and one scale for each row), MXFP8, NVFP4 and, to compare, MXFP4.
+std::vector<ExpertShape> format_shapes();
 
 // How tokens choose experts.
 enum class Spread : uint8_t { kUniform, kZipf };
@@ -121,13 +127,14 @@ class Experts {
 // The layer for `count` tokens in double precision, from weights in checkpoint order (experts_reference.cu). sampled i32[count], on the
 // GPU, lists the tokens to compute: rows of x, ids and weights. ids and weights have `slots` columns, of which the first top_k are used.
 // The `shared` experts follow the routed experts and have weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden].
-// For a bf16 shape experts.up and experts.down are bf16 and have no scales.
+// experts.up and experts.down are weights of `format`, with scales as in ops/weight_format.h.
 struct ReferenceArgs {
   const void* x = nullptr;
   const int32_t *ids = nullptr, *sampled = nullptr;
   const float* weights = nullptr;
   int64_t slots = 0, shared = 0;
   sluice_peer_experts experts = {};
+  WeightFormat format = {};
   double *h = nullptr, *y = nullptr;
 };
 Status reference_layer(const ExpertShape& shape, const ReferenceArgs& args, int64_t count, Stream stream);

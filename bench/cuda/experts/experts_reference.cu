@@ -19,19 +19,45 @@ __device__ double value_of(uint32_t code) {
   return code & 8 ? -size : size;
 }
 
-// A row of a matrix of one expert: bf16, or codes with scales.
+__device__ double value8_of(uint32_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double size = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+  return code & 0x80 ? -size : size;
+}
+__device__ double f32_of(const uint8_t* at) {
+  return __uint_as_float(at[0] | at[1] << 8 | at[2] << 16 | static_cast<uint32_t>(at[3]) << 24);
+}
+
+// A row of a matrix of one expert.
 struct RowOf {
+  WeightFormat format;
   const uint8_t *codes, *scales;
-  const __nv_bfloat16* numbers;
-  __device__ double at(int64_t k) const {
-    if (numbers) return __bfloat162float(numbers[k]);
+  int64_t width;
+  __device__ double code(int64_t k) const {
+    if (format.w == DType::kBF16) return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(codes)[k]);
+    if (format.w == DType::kE4M3) return value8_of(codes[k]);
     const uint32_t pair = codes[k / 2];
-    return ldexp(value_of(k % 2 ? pair >> 4 : pair & 15), static_cast<int>(scales[k / 32]) - 127);
+    return value_of(k % 2 ? pair >> 4 : pair & 15);
   }
+  __device__ double scale(int64_t k) const {
+    if (!format.scaled()) return 1;
+    switch (format.scales) {
+      case WeightScales::kMx:
+        return ldexp(1.0, static_cast<int>(scales[k / kMxBlock]) - 127);
+      case WeightScales::kNv:
+        return value8_of(scales[k / kNvBlock]) * f32_of(scales + width / kNvBlock);
+      case WeightScales::kBlocks:
+        return f32_of(scales + 4 * (k / kScaleColumns));
+      default:
+        return f32_of(scales);
+    }
+  }
+  __device__ double at(int64_t k) const { return code(k) * scale(k); }
 };
-__device__ RowOf row_of(const uint8_t* matrix, const uint8_t* scales, int64_t row, int64_t width) {
-  if (scales) return {matrix + row * (width / 2), scales + row * (width / 32), nullptr};
-  return {nullptr, nullptr, reinterpret_cast<const __nv_bfloat16*>(matrix) + row * width};
+__device__ RowOf row_of(WeightFormat f, const uint8_t* matrix, const uint8_t* scales, int64_t row,
+                        int64_t width) {
+  const int64_t bytes = f.w == DType::kE2M1 ? width / 2 : f.w == DType::kE4M3 ? width : 2 * width;
+  return {f, matrix + row * bytes, f.scaled() ? scales + row * f.row_scale_bytes(width) : nullptr, width};
 }
 
 // Returns the sum over k of row[k] * x(k) to all lanes.
@@ -66,7 +92,7 @@ __global__ void hidden(ReferenceArgs a, Sizes s) {
   for (int up = 0; up < (s.gated ? 2 : 1); ++up) {
     const int64_t of_expert = !s.gated ? i : s.interleaved ? 2 * i + up : i + up * s.intermediate;
     const int64_t row = e * (s.gated ? 2 : 1) * s.intermediate + of_expert;
-    z[up] = dot(row_of(a.experts.up, a.experts.up_scale, row, s.hidden), s.hidden,
+    z[up] = dot(row_of(a.format, a.experts.up, a.experts.up_scale, row, s.hidden), s.hidden,
                 [x](int64_t k) { return static_cast<double>(__bfloat162float(x[k])); });
     if (a.experts.up_bias)
       z[up] += __bfloat162float(static_cast<const __nv_bfloat16*>(a.experts.up_bias)[row]);
@@ -94,8 +120,8 @@ __global__ void output(ReferenceArgs a, Sizes s) {
     if (e < 0) continue;
     const int64_t row = e * s.hidden + c;
     const double* h = a.h + (sample * s.slots + k) * s.intermediate;
-    double g = dot(row_of(a.experts.down, a.experts.down_scale, row, s.intermediate), s.intermediate,
-                   [h](int64_t i) { return h[i]; });
+    double g = dot(row_of(a.format, a.experts.down, a.experts.down_scale, row, s.intermediate),
+                   s.intermediate, [h](int64_t i) { return h[i]; });
     if (a.experts.down_bias)
       g += __bfloat162float(static_cast<const __nv_bfloat16*>(a.experts.down_bias)[row]);
     y += k < s.top_k ? a.weights[token * a.slots + k] * g : g;

@@ -114,6 +114,29 @@ std::vector<ExpertShape> bf16_shapes() {
           held_out(glm("held-out-5120x640", 5120, 640, 192))};
 }
 
+std::vector<ExpertShape> format_shapes() {
+  ExpertShape part = deepseek_v3("deepseek-v3-ep8");
+  part.route.scope = ExpertScope::kRange;
+  part.route.expert_count = part.route.experts / 8;
+  using S = WeightScales;
+  const auto as = [](const char* name, ExpertShape shape, DType w, WeightScales scales) {
+    return shape.model = name, shape.w = w, shape.scales = scales, shape;
+  };
+  const ExpertShape qwen = qwen3("", 2048, 768), air = glm("", 4096, 1408, 128);
+  return {as("qwen3-30b-a3b.fp8-blocks", qwen, DType::kE4M3, S::kBlocks),
+          as("qwen3-30b-a3b.fp8-rows", qwen, DType::kE4M3, S::kRows),
+          as("qwen3-30b-a3b.mxfp8", qwen, DType::kE4M3, S::kMx),
+          as("qwen3-30b-a3b.nvfp4", qwen, DType::kE2M1, S::kNv),
+          as("qwen3-30b-a3b.mxfp4", qwen, DType::kE2M1, S::kMx),
+          as("qwen3-30b-a3b.bf16", qwen, DType::kBF16, S::kMx),
+          as("deepseek-v3-ep8.fp8-blocks", part, DType::kE4M3, S::kBlocks),
+          as("deepseek-v3-ep8.nvfp4", part, DType::kE2M1, S::kNv),
+          as("deepseek-v3-ep8.mxfp4", part, DType::kE2M1, S::kMx),
+          as("deepseek-v3-ep8.bf16", part, DType::kBF16, S::kMx),
+          as("glm-4.5-air.fp8-blocks", air, DType::kE4M3, S::kBlocks),
+          as("glm-4.5-air.bf16", air, DType::kBF16, S::kMx)};
+}
+
 GateShape ExpertShape::gate() const {
   return {hidden, route.experts, biases, biases ? DType::kBF16 : DType::kF32};
 }
@@ -134,6 +157,7 @@ MoeConfig ExpertShape::moe() const {
           .expert_begin = route.expert_begin,
           .expert_count = route.expert_count,
           .expert_w = w,
+          .expert_scales = scales,
           .layout = layout_for(Backend::kCuda),
           .gate_order = order,
           .act = act,
@@ -142,7 +166,8 @@ MoeConfig ExpertShape::moe() const {
           .limit = limit,
           .up_bias = biases,
           .down_bias = biases,
-          .shared_w = w};
+          .shared_w = w,
+          .shared_scales = scales};
 }
 
 ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {

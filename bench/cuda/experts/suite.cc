@@ -1,4 +1,4 @@
-// Experts with MXFP4 or bf16 weights: the two GEMMs, and the layer from ids and weights, in bursts and sustained, with the baselines'
+// Experts of any format: the two GEMMs, and the layer from ids and weights, in bursts and sustained, with the baselines'
 // layers and the GPU's ceilings in the same run. experts/blocks.cc has the layers from activations on.
 #include <algorithm>
 #include <fstream>
@@ -94,6 +94,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
 }
 
 Status Bench::mxfp4() { return experts(mxfp4_shapes(), {}); }
+Status Bench::formats() { return experts(format_shapes(), {}); }
 Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // token counts of steps that verify a draft
 
 Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts) {
