@@ -25,8 +25,7 @@ double elements_of_expert(const MoeConfig& m) { return 3 * real(m.hidden) * real
 double elements_of_shared(const MoeConfig& m) { return 3 * real(m.hidden) * real(m.shared_intermediate); }
 
 double bytes_of_expert(const MoeConfig& m) {
-  const double bits = m.expert_w == DType::kE2M1 ? 4 + 8.0 / 32 : 16;  // one scale for 32 codes
-  return elements_of_expert(m) * bits / 8;
+  return elements_of_expert(m) * WeightFormat{m.expert_w, m.expert_scales}.bits() / 8;
 }
 
 // Bytes of the cache of one position, and floating-point operations of one query with it. A latent serves as key and value.

@@ -45,6 +45,55 @@ const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& s
   return down ? p.down : p.up;
 }
 
+// Keeps packed codes of e4m3 below 2, so that none is NaN.
+void bound_e4m3(WeightLayout layout, const Tensor& t) {
+  // In fragments a code's highest bit of exponent is bit 10 of a half word, or the exclusive or of bits 6 and 14.
+  const uint32_t mask = layout == WeightLayout::kFragments ? ~0x44404440u : ~0x40404040u;
+  auto* words = t.as<uint32_t>();
+  for (int64_t i = 0; i < elements_of(t) / 4; ++i) words[i] &= mask;
+}
+
+// One expert's packed scales of a format other than MXFP4. Codes of e4m3 below 2 have a root mean square of about 1/2, those of
+// e2m1 of 2.9.
+void fill_scales(const ExpertGemm::Problem& p, double size, uint8_t* to, int64_t bytes, Random& random) {
+  const WeightFormat f = ExpertGemm::format(p);
+  const bool fragments = p.layout == WeightLayout::kFragments;
+  const auto of_row = static_cast<float>(f.w == DType::kE4M3 ? 2 * size : size / 2.9);
+  const auto power = static_cast<int64_t>(std::lround(std::log2(of_row)));
+  const auto put = [&](int64_t from, int64_t end, float value) {
+    for (int64_t i = from; i + 4 <= end; i += 4) std::memcpy(to + i, &value, sizeof value);
+  };
+  const int64_t top = fragments ? ExpertGemm::fragments(p).top_begin(f) : bytes;
+  switch (f.scales) {
+    case WeightScales::kMx:
+      for (int64_t i = 0; i < bytes; ++i)
+        to[i] = static_cast<uint8_t>(!fragments ? 127 + power - random.integer(0, 1)
+                                     : i < top  ? kFragmentUnscaled - random.integer(0, 1)
+                                                : 127 + power);
+      return;
+    case WeightScales::kBlocks:
+      put(0, bytes, of_row);
+      for (int64_t block = 0; fragments && block < top; block += 32) put(block + 16, block + 32, 1);
+      if (fragments) put(top, bytes, 1);
+      return;
+    case WeightScales::kRows:
+      return put(0, bytes, of_row);
+    case WeightScales::kNv:
+      break;
+  }
+  const auto one = static_cast<uint8_t>(fragments ? fragment_nv_stored(0x38) : 0x38);
+  if (fragments) {
+    std::memset(to, one, static_cast<size_t>(top));
+    return put(top, bytes, 128 * of_row);
+  }
+  const PanelShape s = ExpertGemm::panels(p);
+  for (int64_t panel = 0; panel < s.panels; ++panel) {
+    const int64_t begin = panel * s.panel_scale_bytes(f), factors = panel_row_scale_index(s, f, {panel, 0});
+    std::memset(to + begin, one, static_cast<size_t>(factors - begin));
+    put(factors, begin + s.panel_scale_bytes(f), of_row);
+  }
+}
+
 // Fills weights so that the layer has unit gain: their root mean square is about 1 / sqrt(width). A permutation of random bytes is
 // equally random, so packed weights are filled in place.
 void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
@@ -53,12 +102,16 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
   const double root = std::sqrt(static_cast<double>(product.width));
   const int gain = -static_cast<int>(std::lround(std::log2(root)));
   const int64_t n = elements_of(t);
-  if (is_scale(spec)) {
+  const WeightFormat format = ExpertGemm::format(product);
+  if (is_scale(spec) && format.scaled() && format != WeightFormat{DType::kE2M1}) {
+    const int64_t each = t.shape[1];
+    for (int64_t e = 0; e < t.shape[0]; ++e)
+      fill_scales(product, 1 / root, t.as<uint8_t>() + e * each, each, random);
+  } else if (is_scale(spec)) {
     // Uniform e2m1 codes have a root mean square of 2.9, about 2^1.5. Fragments store relative scales first, then the largest scale of
     // each row.
     const bool fragments = c.layout == WeightLayout::kFragments;
-    const int64_t each = t.shape[1],
-                  top = fragments ? ExpertGemm::fragments(product).top_begin(ExpertGemm::format(product)) : 0;
+    const int64_t each = t.shape[1], top = fragments ? ExpertGemm::fragments(product).top_begin(format) : 0;
     for (int64_t i = 0; i < n; ++i)
       t.as<uint8_t>()[i] = static_cast<uint8_t>(!fragments       ? 127 + gain - 2 + random.integer(0, 1)
                                                 : i % each < top ? kFragmentUnscaled - random.integer(0, 1)
@@ -73,6 +126,7 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
       const auto words = philox(random.bits(), static_cast<uint64_t>(i));
       std::memcpy(t.as<uint8_t>() + i, words.data(), 16);
     }
+    if (format.w == DType::kE4M3) bound_e4m3(c.layout, t);
   } else if (t.dtype == DType::kI32) {
     for (int64_t i = 0; i < n; ++i)  // neighbouring slots get different experts
       t.as<int32_t>()[i] = static_cast<int32_t>((random.bits() % 64 * c.top_k + i) % c.experts);

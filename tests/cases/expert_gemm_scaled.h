@@ -87,40 +87,46 @@ void fill_block_scales(int64_t features, int halves, int64_t width, Fill fill, R
       }
 }
 
-inline void fill_scaled_experts(const ExpertGemm::Problem& p, Fill fill, ExpertGemm::Args& a,
-                                Random& random) {
+// One expert of a packed layout.
+inline void fill_scaled_expert(const ExpertGemm::Problem& p, Fill fill, const Tensor& w, const Tensor& scales,
+                               Random& random) {
   const WeightFormat f = ExpertGemm::format(p);
   const bool gated = is_gated(p.act);
-  const int64_t rows = ExpertGemm::weight_rows(p), each = f.row_scale_bytes(p.width);
-  for (int64_t e = 0; e < p.experts; ++e) {
-    ScaledRows one = scaled_rows(f, rows, p.width, fill, random);
-    const auto row_of = [&](int64_t feature, bool up) {
-      return gated ? gated_row(p.gate_order, p.features, feature, up) : feature;
-    };
-    if (f.scales == WeightScales::kBlocks)
-      fill_block_scales(p.features, gated ? 2 : 1, p.width, fill, row_of, &one, random);
-    if (p.layout == WeightLayout::kRowMajor) {
-      std::memcpy(a.w.as<uint8_t>() + e * static_cast<int64_t>(one.codes.size()), one.codes.data(),
-                  one.codes.size());
-      std::memcpy(a.w_scale.as<uint8_t>() + e * rows * each, one.scales.data(), one.scales.size());
-      continue;
-    }
-    const int64_t bytes = ExpertGemm::packed_bytes(p), scales = ExpertGemm::packed_scale_bytes(p);
-    const PackedMatrix matrix{.features = p.features,
-                              .width = p.width,
-                              .gated = gated,
-                              .gate_order = p.gate_order,
-                              .w = p.w,
-                              .layout = p.layout,
-                              .scales = p.scales};
-    const Status packed =
-        pack_matrix(matrix,
-                    {make_tensor(one.codes.data(), p.w, {rows, p.width}),
-                     make_tensor(one.scales.data(), DType::kU8, {rows, each})},
-                    {make_tensor(a.w.as<uint8_t>() + e * bytes, DType::kU8, {bytes}),
-                     make_tensor(a.w_scale.as<uint8_t>() + e * scales, DType::kU8, {scales})});
-    if (!packed.ok()) std::abort();  // the problem was validated
+  const int64_t rows = ExpertGemm::weight_rows(p);
+  ScaledRows one = scaled_rows(f, rows, p.width, fill, random);
+  const auto row_of = [&](int64_t feature, bool up) {
+    return gated ? gated_row(p.gate_order, p.features, feature, up) : feature;
+  };
+  if (f.scales == WeightScales::kBlocks)
+    fill_block_scales(p.features, gated ? 2 : 1, p.width, fill, row_of, &one, random);
+  if (p.layout == WeightLayout::kRowMajor) {
+    std::memcpy(w.data, one.codes.data(), one.codes.size());
+    std::memcpy(scales.data, one.scales.data(), one.scales.size());
+    return;
   }
+  const PackedMatrix matrix{.features = p.features,
+                            .width = p.width,
+                            .gated = gated,
+                            .gate_order = p.gate_order,
+                            .w = p.w,
+                            .layout = p.layout,
+                            .scales = p.scales};
+  const Status packed =
+      pack_matrix(matrix,
+                  {make_tensor(one.codes.data(), p.w, {rows, p.width}),
+                   make_tensor(one.scales.data(), DType::kU8, {rows, f.row_scale_bytes(p.width)})},
+                  {w, scales});
+  if (!packed.ok()) std::abort();  // the problem was validated
+}
+
+inline void fill_scaled_experts(const ExpertGemm::Problem& p, Fill fill, ExpertGemm::Args& a,
+                                Random& random) {
+  const auto each = [&](const Tensor& all, int64_t e) {
+    const int64_t bytes = bytes_of(all.dtype, elements_of(all)) / p.experts;
+    return make_tensor(all.as<uint8_t>() + e * bytes, DType::kU8, {bytes});
+  };
+  for (int64_t e = 0; e < p.experts; ++e)
+    fill_scaled_expert(p, fill, each(a.w, e), each(a.w_scale, e), random);
 }
 
 }  // namespace sluice::test

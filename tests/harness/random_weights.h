@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "cases/expert_gemm_scaled.h"
 #include "harness/cases.h"
 #include "harness/memory.h"
 #include "nn/decoder.h"
@@ -32,6 +33,18 @@ inline void fill_bf16(void* data, int64_t count, int gain, Random& random) {
   for (int64_t i = 0; i < count; ++i)
     static_cast<BF16*>(data)[i] = to_bf16(static_cast<float>(std::ldexp(random.normal(), gain)));
 }
+
+// The routed or shared experts of a format other than bf16 and MXFP4: one expert after the other, from rows in the checkpoint's
+// order, so that codes and scales belong together.
+inline void fill_scaled_matrices(const ExpertGemm::Problem& p, const Tensor& w, const Tensor& scales,
+                                 Random& random) {
+  const int64_t code_bytes = ExpertGemm::packed_bytes(p), scale_bytes = ExpertGemm::packed_scale_bytes(p);
+  for (int64_t e = 0; e < p.experts; ++e)
+    fill_scaled_expert(
+        p, Fill::kNormal, make_tensor(w.as<uint8_t>() + e * code_bytes, DType::kU8, {code_bytes}),
+        make_tensor(scales.as<uint8_t>() + e * scale_bytes, DType::kU8, {scale_bytes}), random);
+}
+inline bool is_scaled(WeightFormat f) { return f.scaled() && f != WeightFormat{DType::kE2M1}; }
 
 inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
   const int gain = gain_of(c.hidden);
@@ -69,6 +82,15 @@ inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& 
 inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* store, MoeWeights* weights) {
   for (auto& [spec, tensor] : weight_slots(c, weights))
     if (spec.used) fill_weight(c, spec, *tensor = store->add(spec), random);
+  const ExpertProblems p = expert_problems(c);
+  if (is_scaled({c.expert_w, c.expert_scales})) {
+    fill_scaled_matrices(p.up, weights->experts.up, weights->experts.up_scale, random);
+    fill_scaled_matrices(p.down, weights->experts.down, weights->experts.down_scale, random);
+  }
+  if (is_scaled({c.shared_w, c.shared_scales}) && weights->shared.up.present()) {
+    fill_scaled_matrices(p.shared_up, weights->shared.up, weights->shared.up_scale, random);
+    fill_scaled_matrices(p.shared_down, weights->shared.down, weights->shared.down_scale, random);
+  }
 }
 
 inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorStore* store,

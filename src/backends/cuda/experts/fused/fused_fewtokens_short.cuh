@@ -103,6 +103,7 @@ struct ShortSecond {
   template <int kCount>
   __device__ __forceinline__ static void multiply_stage(float (&d)[2][1][4], uint32_t codes, uint32_t scales,
                                                         uint32_t h) {
+    Weights::Unit unit;
     Weights::Operands<kColumns> of[2];
     const auto load = [&](int i) {
       const uint32_t on = i * tile::kSwizzledRowBytes;
@@ -113,7 +114,7 @@ struct ShortSecond {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (i + 1 < kCount) load(i + 1);
-      of[i % 2].multiply(d);
+      of[i % 2].multiply(d, unit);
     }
   }
 

@@ -310,6 +310,7 @@ struct Kernel {
 #pragma unroll 1
       for (int box = 0; box < p.boxes; ++box) {
         m.few.stream.ring(team).wait_by_warp(place);
+        Weights::Unit unit;
         Weights::Operands<kColumns> of[2];
         const auto load = [&](int i) {
           const uint32_t stage = place.stage * S::kBytes, on = i * tile::kSwizzledRowBytes;
@@ -320,7 +321,7 @@ struct Kernel {
 #pragma unroll
         for (int i = 0; i < kBox; ++i) {
           if (i + 1 < kBox) load(i + 1);
-          of[i % 2].multiply(d);
+          of[i % 2].multiply(d, unit);
         }
         m.few.stream.ring(team).release(place.stage, have_loaded<Weights>(d));
         place.step(S::kStages);
