@@ -32,6 +32,8 @@ class FeatureLayer {
       Random random(seed);
       if (spec.used) fill_weight(c, spec, *tensor = store_.add(spec), random);
     }
+    Random of_scaled(7);
+    fill_scaled_weights(c, of_scaled, &host);
     const auto from = weight_slots(c, &host), to = weight_slots(c, &weights_);
     for (size_t i = 0; i < to.size(); ++i)
       if (to[i].first.used) *to[i].second = on_device(*from[i].second, to[i].first);
@@ -179,6 +181,21 @@ TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
       given.check();
     }
   }
+}
+
+// Experts and shared experts, as slots and apart, in every format.
+TYPED_TEST_P(MoeFeaturesOn, WeightsOfEveryFormat) {
+  for (const WeightFormat& f : kScaledFormats)
+    for (const bool as_slots : {false, true})
+      for (const int64_t tokens : {int64_t{1}, int64_t{40}}) {
+        MoeConfig config = feature_config("deepseek-v3");
+        config.expert_w = config.shared_w = f.w, config.expert_scales = config.shared_scales = f.scales;
+        config.shared_as_slots = as_slots;
+        FeatureLayer layer(this->target(), config, tokens);
+        const auto y = layer.run();
+        layer.check();
+        EXPECT_EQ(layer.run(), y) << text(f);
+      }
 }
 
 // A rank computes only its own experts, but captured ids are those of the whole model.
@@ -444,6 +461,6 @@ REGISTER_TYPED_TEST_SUITE_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosen
                             CapturedIdsAreThoseOfTheWholeModel, RowsOfPaddingHaveNoExpert,
                             NormsForTheNextLayer, NormsWhatItReads, EachExpertHasItsOwnActivation,
                             AdaptersOnTheRouterRowByRow, AllAtOnceRecordedHasTheBitsOfACall,
-                            KernelsOfTheExpertsByName);
+                            KernelsOfTheExpertsByName, WeightsOfEveryFormat);
 
 }  // namespace sluice::test

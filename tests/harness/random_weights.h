@@ -79,9 +79,7 @@ inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& 
   }
 }
 
-inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* store, MoeWeights* weights) {
-  for (auto& [spec, tensor] : weight_slots(c, weights))
-    if (spec.used) fill_weight(c, spec, *tensor = store->add(spec), random);
+inline void fill_scaled_weights(const MoeConfig& c, Random& random, MoeWeights* weights) {
   const ExpertProblems p = expert_problems(c);
   if (is_scaled({c.expert_w, c.expert_scales})) {
     fill_scaled_matrices(p.up, weights->experts.up, weights->experts.up_scale, random);
@@ -91,6 +89,12 @@ inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* sto
     fill_scaled_matrices(p.shared_up, weights->shared.up, weights->shared.up_scale, random);
     fill_scaled_matrices(p.shared_down, weights->shared.down, weights->shared.down_scale, random);
   }
+}
+
+inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* store, MoeWeights* weights) {
+  for (auto& [spec, tensor] : weight_slots(c, weights))
+    if (spec.used) fill_weight(c, spec, *tensor = store->add(spec), random);
+  fill_scaled_weights(c, random, weights);
 }
 
 inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorStore* store,

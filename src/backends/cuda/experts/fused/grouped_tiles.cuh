@@ -131,8 +131,9 @@ __device__ __forceinline__ void multiply_tile(const Parameters& p, const ExpertT
   }
   float d[C::kBlocks][N / 2];
   set_zero(d);
-  const uint32_t last =
-      C::Weights::template multiply<N>(d, pick(down, p.product[0].k_blocks, p.product[1].k_blocks), ring);
+  ScalesOf<C> scales;
+  const uint32_t last = C::Weights::template multiply<N>(
+      d, pick(down, p.product[0].k_blocks, p.product[1].k_blocks), ring, scales);
   wait_for_sums(d);
   const uint32_t staging = staging_in_stage<C, true>(ring, last, group);
   if (down) {
