@@ -300,6 +300,18 @@ class CudaDevice final : public Device {
     queue.done = std::max(queue.done, mine->enqueued);
     return group_status(group_queue_of(mine->stream));
   }
+  Result<bool> passed(const Mark& mark) override {
+    const auto* mine = dynamic_cast<const CudaMark*>(&mark);
+    if (!mine) return invalid("cuda: the mark was made on another backend");
+    if (!mine->stream.native) return true;
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "passed"));
+    const cudaError_t error = cudaEventQuery(mine->event);
+    if (error == cudaErrorNotReady) return (void)cudaGetLastError(), false;
+    if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue_of(mine->stream));
+    SLUICE_TRY(group_status(group_queue_of(mine->stream)));
+    return true;
+  }
 
   Result<std::unique_ptr<Recording>> record(Stream stream,
                                             const std::function<Status()>& enqueue_all) override {
