@@ -53,6 +53,7 @@ class Bench {
   Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();       // the same, and draft_step
   Status gaps();       // moe_layer_behind: MoE layers after other launches
+  Status group();      // all_reduce_norm, on all GPUs of the machine
   Status configs();    // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:

@@ -6,6 +6,11 @@
 #endif
 
 namespace sluice {
+namespace {
+
+constexpr int64_t kRowBytesMost = AllReduceNorm::kHiddenMost * 4;  // in f32
+
+}  // namespace
 
 const Catalog& all_candidates() {
   static const Catalog tables = [] {
@@ -29,6 +34,24 @@ Result<std::unique_ptr<Device>> open_device(const OpenOptions& options) {
     return unsupported("cuda: this build has no CUDA backend (SLUICE_CUDA=OFF)");
 #endif
   return cpu::open_device({.threads = options.threads, .log = options.log});
+}
+
+Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices, const GroupOptions& options) {
+  constexpr size_t kMost = AllReduceNorm::kRanksMost;
+  if (devices.size() < 2 || devices.size() > kMost)
+    return invalid("group: wanted 2 to " + std::to_string(kMost) + " devices, found " +
+                   std::to_string(devices.size()));
+  if (options.row_bytes < 1 || options.row_bytes > kRowBytesMost)
+    return invalid("group: row_bytes: wanted 1 to " + std::to_string(kRowBytesMost) + ", found " +
+                   std::to_string(options.row_bytes));
+  for (const Device* device : devices)
+    if (device->info().backend != devices.front()->info().backend)
+      return invalid("group: wanted devices of one backend, found " + text(devices.front()->info()) +
+                     " and " + text(device->info()));
+#if defined(SLUICE_CUDA)
+  if (devices.front()->info().backend == Backend::kCuda) return cuda::make_group(devices, options);
+#endif
+  return cpu::make_group(devices);
 }
 
 std::string compiled_simd_levels() { return cpu::compiled_simd_levels(); }

@@ -1,11 +1,13 @@
 // The only place that knows every backend.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "dispatch/device.h"
+#include "dispatch/group.h"
 
 namespace sluice {
 
@@ -22,6 +24,10 @@ struct OpenOptions {
 };
 // kUnsupported says what is missing on this machine.
 Result<std::unique_ptr<Device>> open_device(const OpenOptions& options);
+
+// Makes a group of 2 to 8 devices of one backend; a device's rank is its index. kInvalidArgument says which device does not fit,
+// kUnsupported which GPU cannot access another's memory.
+Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices, const GroupOptions& options = {});
 
 // The vector levels that this build has code for: "AVX3 AVX2 EMU128".
 std::string compiled_simd_levels();

@@ -85,6 +85,12 @@ class Device {
   // Blocks until the work before the mark has finished; returns at once if the mark was never placed.
   // Reports asynchronous device errors.
   virtual Status wait_for(const Mark& mark) { return mark.stream.native ? wait(mark.stream) : Status{}; }
+  // Whether the work before the mark has finished; true if the mark was never placed. Reports asynchronous device errors. Does not wait
+  // on a device that runs work by itself.
+  virtual Result<bool> passed(const Mark& mark) {
+    SLUICE_TRY(wait_for(mark));
+    return true;
+  }
 
   // Calls `enqueue_all` once and captures what it enqueues without running it. The tensors and workspaces
   // passed inside must keep their addresses while the recording lives.

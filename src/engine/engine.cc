@@ -191,6 +191,24 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const Decoder& decode
           .costs = std::move(costs)};
 }
 
+Status check_ranks(const DecoderConfig& c, const EngineOptions& o) {
+  if (c.ranks == 1 && o.other_ranks.empty()) return {};
+  const auto none = [](const char* what, std::string_view found) {
+    return unsupported(std::string("tensor parallelism: wanted no ") + what + ", found " +
+                       std::string(found));
+  };
+  if (o.speculation.method != DraftMethod::kNone) return none("drafts", text(o.speculation.method));
+  if (o.experts.device) return none("offloaded experts", text(o.experts.device->info()));
+  if (o.other_ranks.empty()) return {};  // one of the other ranks
+  const int64_t ranks = 1 + std::ssize(o.other_ranks);
+  if (!o.group || o.group->ranks() != ranks || c.ranks != ranks)
+    return invalid("tensor parallelism: wanted a group and a slice of " + std::to_string(ranks) +
+                   " ranks, found " +
+                   (o.group ? "a group of " + std::to_string(o.group->ranks()) : "no group") +
+                   " and a slice of " + std::to_string(c.ranks));
+  return {};
+}
+
 }  // namespace
 
 size_t StepPlans::workspace_bytes() const {
@@ -210,8 +228,9 @@ Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Deco
       mask_workers_(decoder_->config().vocab) {}
 
 Engine::~Engine() {
-  // A draft head's work for the last step is waited for by no one else.
-  if (!in_flight_.empty() || plans_.drafts) (void)device_.wait(device_.stream());
+  // A draft head's work for the last step is waited for by no one else, and neither are steps of other ranks.
+  if (!in_flight_.empty() || plans_.drafts || !schedules_) (void)device_.wait(device_.stream());
+  ranks_.reset();
   for (void* memory : {cache_, workspace_, logits_, rope_})
     if (memory) device_.release(memory);
 }
@@ -220,6 +239,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
                                              const NamedWeights& weights, const EngineOptions& options) {
   SLUICE_TRY(check_speculation(options.speculation));
   SLUICE_TRY(check_draft_head(config, options));
+  SLUICE_TRY(check_ranks(config, options));
   DraftHead head;
   const DecoderConfig planned = planned_config(config, options, &head);
   const Result<StepBounds> wanted = bounds_of(planned, options);
@@ -250,7 +270,30 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   engine->batch_invariant_ = options.policy.batch_invariant;
   SLUICE_TRY(engine->take_memory());
   SLUICE_TRY(engine->write_rope_table());
+  if (!options.other_ranks.empty()) SLUICE_TRY(engine->add_ranks(options));
   return engine;
+}
+
+// The other ranks have as many pages, whatever memory they have beyond that.
+Status Engine::add_ranks(const EngineOptions& options) {
+  EngineOptions own = options;
+  own.other_ranks.clear();
+  own.memory_utilization = 0;
+  own.kv_cache_bytes = bounds_.pages * decoder_->cache_layout().page_bytes_of_all();
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<Device*> devices;
+  for (const EngineRank& rank : options.other_ranks) {
+    auto engine = make(*rank.device, *rank.config, *rank.weights, own);
+    if (!engine.ok())
+      return Status{engine.status().code,
+                    "rank " + std::to_string(engines.size() + 1) + ": " + engine.status().message};
+    engine.value()->schedules_ = false;
+    engines.push_back(std::move(engine).value());
+    devices.push_back(rank.device);
+  }
+  auto ranks = OtherRanks::make(*options.group, std::move(engines), std::move(devices));
+  if (!ranks.ok()) return ranks.status();
+  return ranks_ = std::move(ranks).value(), Status{};
 }
 
 Status Engine::take_memory() {

@@ -12,6 +12,7 @@
 
 #include "engine/draft_runner.h"
 #include "engine/expert_counter.h"
+#include "engine/other_ranks.h"
 #include "engine/scheduler.h"
 #include "nn/decoder.h"
 
@@ -25,6 +26,13 @@ constexpr int64_t kRecordedSequences = 256;
 constexpr size_t kRecordingsMax = 1024;  // shapes of steps; others are launched kernel by kernel
 constexpr int64_t kVerifiedRows =
     1024;  // logit rows of a step that verifies drafts, at most; more sequences have a row each
+
+// Another device that computes the model together with the engine's own: rank 1, 2, ... of their group.
+struct EngineRank {
+  Device* device = nullptr;
+  const DecoderConfig* config = nullptr;  // of its slice (nn/decoder_slice.h)
+  const NamedWeights* weights = nullptr;
+};
 
 struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and generated
@@ -57,6 +65,10 @@ struct EngineOptions {
   std::optional<DraftHead> draft_head = {};  // with has_draft_layer(speculation.method)
   // Counts the tokens that each expert of each layer gets; costs one launch per step.
   bool count_experts = false;
+  // With tensor parallelism: the group of the engine's device, which is rank 0, and the other ranks in order. Answers and logits are
+  // those of rank 0; every rank computes and samples them with the same bits. No drafts and no offloaded experts then.
+  Group* group = nullptr;
+  std::vector<EngineRank> other_ranks = {};
   // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
   bool keep_chosen_experts = false;
 };
@@ -167,9 +179,12 @@ class Engine {
          const SchedulerOptions& options);
   Status take_memory();
   Status write_rope_table();
+  Status add_ranks(const EngineOptions& options);
   // engine_steps.cc
   Status begin_steps();
   Status begin(std::vector<Chunk> chunks);
+  Status enqueue_on_all_ranks(InFlight* step);
+  Status fill_adjustments(const InFlight& step);
   Status enqueue(InFlight* step);
   Status launch_all(InFlight* step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
   Status forward_and_score(const StepTensors& tensors, KernelRuns* runs);
@@ -180,7 +195,8 @@ class Engine {
   Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& sampled,
                       const std::vector<TokenScore>& scores) const;
   void drop_ended_steps();
-  void take_back_all();
+  void take_back_all(const Status& why);
+  void end_all_work(const Status& why);
   Result<std::vector<float>> logits_in_pages(const std::shared_ptr<Sequence>& sequence,
                                              const std::vector<int64_t>& positions);
   // engine_masks.cc
@@ -215,7 +231,9 @@ class Engine {
   int64_t steps_ = 0, steps_sat_out_ = 0;
   Status draft_status_;  // of the draft head in the step before
   std::vector<FailedRequest> failed_;
-  MaskWorkers mask_workers_;  // last: its destructor waits for filters that are running
+  bool schedules_ = true;              // false: the engine of another rank than the first
+  std::unique_ptr<OtherRanks> ranks_;  // set with other ranks
+  MaskWorkers mask_workers_;           // last: its destructor waits for filters that are running
 };
 
 }  // namespace sluice

@@ -77,8 +77,8 @@ Status Engine::sample(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), decoder_->config().vocab}, stream.where);
   if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->apply(all, workspace(), stream, runs));
-  // As late as possible: the device computes the logits in the meantime.
-  await_masks(step);
+  // As late as possible: the device computes the logits in the meantime. All ranks need the same masks, before any of them begins.
+  if (schedules_ && !ranks_) await_masks(step);
   if (masked(step->chunks)) {
     SLUICE_TRY(plans_.masks->fill(step->chunks));
     SLUICE_TRY(plans_.masks->apply(all, workspace(), stream, runs));
@@ -148,7 +148,6 @@ Status Engine::enqueue(InFlight* step) {
   const TakeIds ids = takes ? TakeIds::kFromSampled : TakeIds::kFromHost;
   auto filled = staging_->fill(step->block, step->chunks, ids);
   if (!filled.ok()) return filled.status();
-  if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->fill(step->chunks));
   StepTensors t = std::move(filled).value();
   const DecoderConfig& c = decoder_->config();
   const int64_t rotary = c.layers.front().attention.rotary;
@@ -178,6 +177,34 @@ Status Engine::enqueue(InFlight* step) {
   return {};
 }
 
+// The host's part of adjustments keeps counts in the sequences, so one thread fills in those of all ranks.
+Status Engine::fill_adjustments(const InFlight& step) {
+  SLUICE_TRY(plans_.adjustments->fill(step.chunks));
+  if (!ranks_) return {};
+  return ranks_->for_each([&](Engine& rank) -> Status {
+    SLUICE_TRY(rank.device_.wait(rank.device_.stream()));  // it may still sample the step before
+    return rank.plans_.adjustments->fill(step.chunks);
+  });
+}
+
+Status Engine::enqueue_on_all_ranks(InFlight* step) {
+  if (adjusts(step->chunks)) SLUICE_TRY(fill_adjustments(*step));
+  if (!ranks_) return enqueue(step);
+  await_masks(step);
+  const InFlight& same = *step;
+  return ranks_->run(
+      [&same](Engine& rank) -> Status {
+        InFlight own = same;
+        // Its masks of the step before may still be on their way to the device.
+        if (masked(own.chunks)) SLUICE_TRY(rank.device_.wait(rank.device_.stream()));
+        return rank.enqueue(&own);
+      },
+      [&] {
+        InFlight own = same;
+        return enqueue(&own);
+      });
+}
+
 Status Engine::begin(std::vector<Chunk> chunks) {
   InFlight step{.chunks = std::move(chunks), .number = ++steps_};
   step.rows = sampled_rows(step.chunks);
@@ -188,15 +215,14 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
   Status status;
   try {
-    status = enqueue(&step);
+    status = enqueue_on_all_ranks(&step);
     if (status.ok() && plans_.experts) status = plans_.experts->fetch(step.number);
     if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   } catch (const std::bad_alloc&) {
     status = {Code::kOutOfMemory, {}};  // there may be no memory for a message either
   }
   if (!status.ok()) {
-    // The part already enqueued still reads its block.
-    (void)device_.wait(device_.stream());
+    end_all_work(status);  // the part already enqueued still reads its block
     if (plans_.experts) plans_.experts->take_back();
     scheduler_.take_back(step.chunks);
     --steps_;
@@ -250,8 +276,14 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
   return {};
 }
 
-void Engine::take_back_all() {
-  (void)device_.wait(device_.stream());  // an error here is ignored: the first one is being reported
+// Errors here are ignored: the first one is being reported.
+void Engine::end_all_work(const Status& why) {
+  if (ranks_) ranks_->stop_and_recover(why);
+  (void)device_.wait(device_.stream());
+}
+
+void Engine::take_back_all(const Status& why) {
+  end_all_work(why);
   if (plans_.experts) plans_.experts->take_back();
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }
@@ -268,7 +300,7 @@ Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
   if (sampled.ok()) scores = staging_->scores(step.block, step.chunks);
   const Status status = sampled.ok() ? check_logits(step, sampled.value(), scores) : sampled.status();
   if (!status.ok()) {
-    take_back_all();
+    take_back_all(status);
     return status;
   }
   auto tokens = scheduler_.accept(step.chunks, sampled.value(), std::move(scores));
@@ -286,7 +318,7 @@ void Engine::drop_ended_steps() {
     if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
     const auto sampled = staging_->sampled(step.block, step.chunks);
     // Other sequences may use pages that it computed. A persistent error recurs in the next step.
-    if (!sampled.ok()) return take_back_all();
+    if (!sampled.ok()) return take_back_all(sampled.status());
     (void)scheduler_.accept(step.chunks, sampled.value(), staging_->scores(step.block, step.chunks));
     if (plans_.experts) plans_.experts->finish(step.number);
     in_flight_.pop_front();
@@ -357,8 +389,9 @@ Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequenc
       scheduler_.take_pages(s.get(), s->computed + count);
       InFlight step{.chunks = {{.sequence = s, .first = s->computed, .count = count, .sampled = 0}},
                     .rows = 1};
-      SLUICE_TRY(enqueue(&step));
-      SLUICE_TRY(device_.wait(device_.stream()));
+      Status status = enqueue_on_all_ranks(&step);
+      if (status.ok()) status = device_.wait(device_.stream());
+      if (!status.ok()) return end_all_work(status), status;
       s->computed += count;
     }
     out.resize(out.size() + static_cast<size_t>(vocab));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "models/draft.h"
+#include "models/tensor_slice.h"
 #include "models/tensor_source.h"
 #include "nn/dense_load.h"
 #include "nn/moe/canary.h"
@@ -98,6 +99,7 @@ class ModelLoader {
 
   Status load(const Family& family, const std::string& directory) {
     SLUICE_TRY(open(family, directory));
+    SLUICE_TRY(take_slice());
     SLUICE_TRY(check_memory());
     for (const HeldSlot& slot : decoder_weights(parts_.config.decoder)) {
       const auto specs = dense_.find({slot.layer, slot.name});
@@ -139,14 +141,37 @@ class ModelLoader {
     return {};
   }
 
+  Status take_slice() {
+    whole_ = parts_.config.decoder;
+    if (options_.slice.ranks > 1 && options_.experts)
+      return unsupported(
+          "tensor parallelism: wanted the experts on the model's devices, found them offloaded");
+    auto slice = sliced(whole_, options_.slice);
+    if (!slice.ok()) return slice.status();
+    parts_.config.decoder = std::move(slice).value();
+    return {};
+  }
+
+  // The bytes of a tensor that this rank holds.
+  int64_t bytes_of_slice(const TensorSpec& spec) const {
+    const int64_t bytes = *stored_bytes(spec.type, spec.shape);
+    const bool whole = !spec.of_mlp && parts_of(spec).rows.empty() && parts_of(spec).columns.count == 0;
+    return whole ? bytes : (bytes + options_.slice.ranks - 1) / options_.slice.ranks;
+  }
+  WeightParts parts_of(const TensorSpec& spec) const {
+    if (spec.layer < 0) return {};
+    return parts_of_weight(whole_.layers[static_cast<size_t>(spec.layer)].attention, spec.weight,
+                           options_.slice);
+  }
+
   // Linux overcommits memory and may kill the process later, so check first.
   Status check_memory() {
-    const auto bytes = [](const TensorSpec& spec) { return *stored_bytes(spec.type, spec.shape); };
     int64_t dense = 0, largest = 0;  // sum of all, and the largest amount generated at once
     const auto add = [&](const std::vector<TensorSpec>& specs, int64_t* to) {
-      int64_t sum = 0;
-      for (const TensorSpec& spec : specs) sum += bytes(spec);
-      largest = std::max(largest, sum), *to += sum, total_ += sum;
+      int64_t sum = 0, generated = 0;
+      for (const TensorSpec& spec : specs)
+        sum += bytes_of_slice(spec), generated += *stored_bytes(spec.type, spec.shape);
+      largest = std::max(largest, generated), *to += sum, total_ += sum;
     };
     for (const auto& [place, specs] : dense_) add(specs, &dense);
     int64_t offloaded = 0;
@@ -182,8 +207,11 @@ class ModelLoader {
     return pack_dense(device_, from, rows, first.shape[1], host_threads(device_));
   }
 
-  Status load_dense_weight(const HeldSlot& slot, const std::vector<TensorSpec>& specs) {
-    const auto held = source_->hold(specs);
+  Status load_dense_weight(const HeldSlot& slot, std::vector<TensorSpec> specs) {
+    auto held = source_->hold(specs);
+    if (!held.ok()) return held.status();
+    const WeightParts parts = parts_of(specs.front());
+    if (!parts.rows.empty() || parts.columns.count > 0) held = slicer_.hold(*held.value(), parts, &specs);
     if (!held.ok()) return held.status();
     auto made = make_dense(slot, *held.value(), specs);
     if (!made.ok()) return made.status();
@@ -197,14 +225,15 @@ class ModelLoader {
   }
 
   Status load_mlp(int64_t layer) {
-    const MoeConfig& config = parts_.config.decoder.layers[static_cast<size_t>(layer)].mlp;
+    const MoeConfig& config = whole_.layers[static_cast<size_t>(layer)].mlp;
+    const MoeConfig& local = parts_.config.decoder.layers[static_cast<size_t>(layer)].mlp;
     Device& device = options_.experts && !config.dense ? *options_.experts : device_;
     const auto held = source_->hold(experts_[static_cast<size_t>(layer)]);
     if (!held.ok()) return held.status();
     auto loaded = load_moe(device, *held.value(), config,
                            {.naming = naming_of(config, naming_),
                             .layer = layer,
-                            .slice = {},
+                            .slice = {.tp_rank = options_.slice.rank, .tp_size = options_.slice.ranks},
                             .threads = host_threads(device_),
                             .progress = [&](int64_t bytes, int64_t) { progress(bytes); }});
     if (!loaded.ok()) return loaded.status();
@@ -219,7 +248,7 @@ class ModelLoader {
     const int64_t shared =
         slots > 0 ? 0 : bytes_of(DType::kBF16, 3 * config.hidden * config.shared_intermediate);
     parts_.active_bytes += shared + (bytes - shared) * (config.top_k + slots) / (config.experts + slots);
-    parts_.weights.set_moe(layer, config, loaded.value()->weights());
+    parts_.weights.set_moe(layer, local, loaded.value()->weights());
     parts_.moe.push_back(std::move(loaded).value());
     return {};
   }
@@ -229,6 +258,8 @@ class ModelLoader {
   const LoadOptions& options_;
   MoeNaming naming_ = MoeNaming::kGptOss;
   std::optional<TensorSource> source_;
+  TensorSlicer slicer_;
+  DecoderConfig whole_;  // of all ranks
   // The tensors of each weight in stacking order, and the tensors of each layer's MLP.
   std::map<std::pair<int64_t, std::string>, std::vector<TensorSpec>> dense_;
   std::vector<std::vector<TensorSpec>> experts_;

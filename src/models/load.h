@@ -7,6 +7,7 @@
 
 #include "models/family.h"
 #include "models/random_weights.h"
+#include "nn/decoder_slice.h"
 
 namespace sluice {
 
@@ -32,6 +33,8 @@ struct LoadOptions {
   std::function<void(const LoadProgress&)> progress = {};
   // device of the MoE layers; null: the model's device. Must outlive the model
   Device* experts = nullptr;
+  // The part of the model to load; config() and weights() are then of this part. Not with `experts`.
+  DecoderSlice slice = {};
   // The policy and backend that the experts are planned with, so that the canary runs the same kernels.
   Policy policy = {};
   MoeBackend backend = {};

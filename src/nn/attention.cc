@@ -133,6 +133,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                     {&A::kv_len, v("kv_len")},
                     {&A::sinks, held_if(graph, c.sinks, "attention.sinks")},
                     {&A::y, heads}});
+  const bool in_part = v("part").value != kNoValue;
   const Bind residual = v("residual").value == kNoValue ? v("stream") : v("residual");
   using L = Linear::Args;
   g.add<Linear>("attention.o",
@@ -143,12 +144,12 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                  .y = c.x,
                  .layout = c.layout,
                  .bias = c.o_bias,
-                 .residual = true},
+                 .residual = !in_part},
                 {{&L::x, heads},
                  {&L::w, g.held("attention.o")},
                  {&L::bias, held_if(graph, c.o_bias, "attention.o_bias")},
-                 {&L::residual, residual},
-                 {&L::y, v("stream")}});
+                 {&L::residual, in_part ? Bind() : residual},
+                 {&L::y, in_part ? v("part") : v("stream")}});
 }
 
 }  // namespace sluice

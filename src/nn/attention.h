@@ -71,8 +71,9 @@ struct StepTables {
   int64_t rows_max = 0;  // upper bound of one sequence's rows; 0: unknown; 1: every sequence decodes
 };
 
-// Appends stream += attention(x) to a graph, or with a value "residual" stream = residual + attention(x). `values` holds "x"
-// [tokens, input], "stream" [tokens, hidden] and the tables by their names above. The graph must hold these values of the current layer:
+// Appends stream += attention(x) to a graph, or with a value "residual" stream = residual + attention(x), or with a value "part"
+// part = attention(x), of some of the heads. `values` holds "x" [tokens, input], "stream" [tokens, hidden] and the tables by their
+// names above. The graph must hold these values of the current layer:
 //
 //   attention.qkv       bf16 [(heads + 2 kv_heads) * head_dim, input], queries, keys, values; in config.layout
 //   attention.qkv_bias  bf16 [(heads + 2 kv_heads) * head_dim], with qkv_bias

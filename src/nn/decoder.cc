@@ -27,7 +27,10 @@ Status check_layer(const DecoderConfig& c, size_t layer) {
   SLUICE_TRY(same("attention.hidden", l.attention.hidden, c.hidden));
   SLUICE_TRY(same("attention.rotary", l.attention.rotary, first.attention.rotary));
   SLUICE_TRY(same("mlp.hidden", l.mlp.hidden, c.hidden));
-  SLUICE_TRY(same("mlp.residual", l.mlp.residual, 1));
+  SLUICE_TRY(same("mlp.residual", l.mlp.residual, c.ranks == 1));
+  if (l.mlp.dense && c.ranks > 1)
+    return unsupported("decoder: layer " + std::to_string(layer) +
+                       ": wanted experts in every layer of a slice, found a dense MLP");
   if (l.mlp.dense) return {};
   SLUICE_TRY(same("mlp.experts", l.mlp.experts, c.moe().experts));
   return same("mlp.top_k", l.mlp.top_k, c.moe().top_k);
@@ -38,6 +41,8 @@ Status check_config(const DecoderConfig& c) {
   if (c.moe_layers().empty())
     return invalid("decoder: wanted at least one layer with experts, found dense ones alone");
   for (size_t layer = 0; layer < c.layers.size(); ++layer) SLUICE_TRY(check_layer(c, layer));
+  if (c.ranks > 1 && !c.taps.empty())
+    return unsupported("decoder: taps: wanted none in a slice, found " + std::to_string(c.taps.size()));
   for (const int32_t tap : c.taps)
     if (tap < 0 || tap > std::ssize(c.layers) + 1)
       return invalid("decoder: taps: wanted layers from 0 to " + std::to_string(c.layers.size() + 1) +
@@ -115,6 +120,8 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
   if (Status status = check_config(c); !status.ok()) return status;
   if (bounds.tokens < 1)
     return invalid("decoder: tokens: wanted at least 1, found " + std::to_string(bounds.tokens));
+  if (experts_offloaded && c.ranks > 1)
+    return unsupported("decoder: offloaded experts: wanted one rank, found " + std::to_string(c.ranks));
   if (Status status = check_words(c, bounds, policy); !status.ok()) return status;
   DecoderSteps out;
   const auto layers = [&](std::optional<Step>* to, int64_t tokens, int64_t rows_max) -> Status {

@@ -29,6 +29,8 @@ struct DecoderConfig {
   // For a draft layer (nn/draft_layer.h): the layers before which steps copy the residual stream to StepIn::taps. The number of layers: the
   // stream after the last; one more: the output of the last norm.
   std::vector<int32_t> taps = {};
+  // Devices that compute the decoder together, each with its slice of the layers (nn/decoder_slice.h).
+  int64_t ranks = 1;
   // The attention of the draft head, whose cache lies beside those of the layers, in pages of the group that sees all positions.
   std::optional<AttentionConfig> draft_attention = {};
   // Returns this config with the weight layouts of a device: DeviceInfo::layout for dense weights, layout_for for experts.

@@ -29,6 +29,26 @@ void copy_rows(Graph* graph, const DecoderConfig& c, int64_t rows_most, ValueId 
                         {{&E::ids, rows}, {&E::table, from}, {&E::y, to}});
 }
 
+// Appends what joins the parts of the ranks: stream += the sum of `part` over ranks, and the norm of the stream.
+void add_parts(Graph* graph, const std::string& name, const DecoderConfig& c, ValueId part, ValueId stream,
+               Bind weight, ValueId y) {
+  using A = AllReduceNorm::Args;
+  graph->add<AllReduceNorm>(name, {.tokens = 0, .hidden = c.hidden, .ranks = c.ranks, .eps = c.eps, .x = c.x},
+                            {{&A::x, part}, {&A::stream, stream}, {&A::weight, weight}, {&A::y, y}});
+}
+
+// Appends the current layer's experts, of which this rank has a slice: part = mlp(x).
+void append_mlp_part(Graph* graph, const MoeConfig& mlp, ValueId x, ValueId part, ValueId zeros,
+                     const Bind& captured) {
+  NamedValues values;
+  values.set("x", x);
+  values.set("y", part);
+  values.set("zeros", zeros);
+  if (mlp.capture) values.set(chooses_in_captured(mlp) ? "ids" : "captured", captured);
+  hold_weights(graph, mlp, &values);
+  append_moe(graph, mlp, values);
+}
+
 // Appends the current layer's experts or dense MLP, which add to the stream.
 void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zeros, const Bind& captured) {
   NamedValues values;
@@ -75,17 +95,34 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
     add_norm(&g, name, c, out.stream, g.held(weight), normed);
   };
   bool is_normed = false;  // whether the previous layer's offloaded experts normed the stream
+  // With several ranks: the output of the slice of the previous layer, which the next norm adds to the stream first.
+  ValueId part = kNoValue;
+  const auto join = [&](const char* name, const char* weight) {
+    normed = g.between("normed");
+    add_parts(&g, name, c, part, out.stream, g.held(weight), normed);
+  };
   int32_t with_experts = 0;
   for (int32_t layer = 0; layer < static_cast<int32_t>(c.layers.size()); ++layer) {
     const auto at = static_cast<size_t>(layer);
     const MoeConfig mlp = mlp_with_norm(c, layer);
     g.begin_layer(layer);
-    if (!is_normed) norm("attention.norm", "attention.norm");
+    if (part != kNoValue) {
+      join("attention.norm", "attention.norm");
+    } else if (!is_normed) {
+      norm("attention.norm", "attention.norm");
+    }
     tap(layer, out.stream);
     NamedValues values = tables[layout.group[at]];
     values.set("x", normed);
     values.set("stream", out.stream);
+    if (c.ranks > 1) values.set("part", part = g.between("part"));
     append_attention(&g, c.layers[at].attention, bounds, values, rows_max);
+    if (c.ranks > 1) {
+      join("mlp.norm", "mlp.norm");
+      part = g.between("part");
+      append_mlp_part(&g, c.layers[at].mlp, normed, part, zeros, slice_of(captured, with_experts++));
+      continue;
+    }
     is_normed = experts_offloaded && !mlp.dense;
     if (is_normed) {
       g.cut();
@@ -95,7 +132,11 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
     if (!mlp.dense) ++with_experts;
   }
   g.begin_layer(-1);
-  if (!is_normed) norm("final_norm", "final_norm");
+  if (part != kNoValue) {
+    join("final_norm", "final_norm");
+  } else if (!is_normed) {
+    norm("final_norm", "final_norm");
+  }
   tap(static_cast<int32_t>(c.layers.size()), out.stream);
   tap(static_cast<int32_t>(c.layers.size()) + 1, normed);
   out.normed = normed;

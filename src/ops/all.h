@@ -1,6 +1,7 @@
 // All operations, in the order of explain and of the tests.
 #pragma once
 #include "ops/adjust_logits.h"
+#include "ops/all_reduce_norm.h"
 #include "ops/attention.h"
 #include "ops/combine.h"
 #include "ops/combine_norm.h"
@@ -38,9 +39,9 @@ template <class... Ops>
 struct OpList {};
 
 using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
-                      PackExperts, ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts,
-                      Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkNormRopeKvWrite,
-                      QkvRopeKvWrite, LatentNormRopeKvWrite, Attention, LatentAttention, AdjustLogits,
-                      MaskLogits, Sample, LinearArgmax, TopLogprobs>;
+                      PackExperts, ExpertGemm, Combine, CombineNorm, AllReduceNorm, GroupedMlp, ExpertMlp,
+                      CountExperts, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite,
+                      QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, Attention, LatentAttention,
+                      AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
        "--routing, --expert-ids, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
        "--suite: wanted router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, "
-       "gaps or "
+       "group, gaps or "
        "expert_configs, found "
        "'gate'"},
       {{"--suite", ""}, "--suite: wanted a suite, found none"},

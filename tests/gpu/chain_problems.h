@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cases/adjust_logits.h"
+#include "cases/all_reduce_norm.h"
 #include "cases/attention.h"
 #include "cases/combine_norm.h"
 #include "cases/count_experts.h"
@@ -171,6 +172,13 @@ template <>
 struct Problems<RmsNorm> {
   static std::vector<RmsNorm::Problem> list() {
     return {{.tokens = 1}, {.tokens = 64, .hidden = 7168, .residual = true}, {.tokens = 300, .hidden = 4096}};
+  }
+};
+
+template <>
+struct Problems<AllReduceNorm> {
+  static std::vector<AllReduceNorm::Problem> list() {
+    return {{.tokens = 1}, {.tokens = 300, .hidden = 2048}, {.tokens = 9, .x = DType::kF32, .norm = false}};
   }
 };
 

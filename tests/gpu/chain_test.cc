@@ -164,11 +164,12 @@ class Chain {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
-                                 ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax,
-                                 RouterGemm, RouterRoute, LoraDelta, MaskLogits, NormRouterRoute, RmsNorm,
-                                 Rope, RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite,
-                                 RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Chained =
+    ::testing::Types<AdjustLogits, AllReduceNorm, Attention, Combine, CombineNorm, CountExperts, Embedding,
+                     ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm,
+                     RouterRoute, LoraDelta, MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite,
+                     QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, RouteTopk, GroupRows,
+                     RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cases/adjust_logits.h"
+#include "cases/all_reduce_norm.h"
 #include "cases/attention_large.h"
 #include "cases/combine_norm.h"
 #include "cases/count_experts.h"
@@ -76,11 +77,11 @@ class GpuConformance : public OnGpu {
 };
 
 using Tested =
-    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertGemm,
-                     ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, LoraDelta,
-                     MaskLogits, NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite, QkNormRopeKvWrite,
-                     QkvRopeKvWrite, LatentNormRopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows,
-                     RouteGroup, Sample, TakeTokens, TopLogprobs>;
+    ::testing::Types<AdjustLogits, AllReduceNorm, Attention, Combine, CombineNorm, CountExperts, Embedding,
+                     ExpertGemm, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax,
+                     LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite,
+                     QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, RouterGemm, RouteTopk,
+                     RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

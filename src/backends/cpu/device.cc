@@ -7,8 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "backends/cpu/group.h"
 #include "backends/cpu/memory.h"
-#include "backends/cpu/queue.h"
 #include "hwy/targets.h"
 
 namespace sluice::cpu {
@@ -59,7 +59,7 @@ struct CpuRecording final : Recording {
 class CpuDevice final : public Device {
  public:
   CpuDevice(int threads, uint32_t features)
-      : info_(describe(threads, features)), pool_(threads), queue_{{}, &pool_, simd_index(features)} {}
+      : info_(describe(threads, features)), pool_(threads), queue_{{{}, &pool_, simd_index(features)}} {}
 
   int threads() const { return pool_.threads(); }
   const DeviceInfo& info() const override { return info_; }
@@ -86,7 +86,8 @@ class CpuDevice final : public Device {
       if (bytes) std::memcpy(to, from, bytes);
     });
   }
-  Status wait(Stream) override { return {}; }  // work runs during the enqueue
+  // Work runs during the enqueue.
+  Status wait(Stream stream) override { return group_status(group_queue_of(stream)); }
 
   Result<std::unique_ptr<Recording>> record(Stream stream,
                                             const std::function<Status()>& enqueue_all) override {
@@ -106,14 +107,18 @@ class CpuDevice final : public Device {
   Status replay(const Recording& recording, Stream stream) override {
     const auto* mine = dynamic_cast<const CpuRecording*>(&recording);
     if (!mine) return invalid("cpu: the recording was made on another backend");
-    for (const auto& step : mine->steps) step(queue_of(stream));
-    return {};
+    GroupQueue& queue = group_queue_of(stream);
+    for (const auto& step : mine->steps) {
+      SLUICE_TRY(group_status(queue));
+      step(queue);
+    }
+    return group_status(queue);
   }
 
  private:
   DeviceInfo info_;
   ThreadPool pool_;
-  Queue queue_;
+  GroupQueue queue_;
 };
 
 }  // namespace

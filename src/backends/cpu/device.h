@@ -1,9 +1,11 @@
 // The CPU as a device. A caller opens it explicitly.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 
 #include "dispatch/device.h"
+#include "dispatch/group.h"
 
 namespace sluice::cpu {
 
@@ -19,6 +21,9 @@ uint32_t detect_features();
 
 // Returns kInvalidArgument for threads outside [0, 1024].
 Result<std::unique_ptr<Device>> open_device(const Options& options = {});
+
+// Makes a group of open devices; a device's rank is its index. kInvalidArgument: a device is not of this backend or already in a group.
+Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices);
 
 // The SIMD levels that kernels were compiled for, best first.
 std::string compiled_simd_levels();

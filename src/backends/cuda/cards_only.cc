@@ -8,4 +8,8 @@ Result<std::unique_ptr<Device>> open_device(const Options&) {
   return unsupported("cuda: " + std::string(kNoKernels));
 }
 
+Result<std::unique_ptr<Group>> make_group(std::span<Device* const>, const GroupOptions&) {
+  return unsupported("cuda: " + std::string(kNoKernels));
+}
+
 }  // namespace sluice::cuda

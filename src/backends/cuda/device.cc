@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "backends/cuda/gpu_scope.h"
+#include "backends/cuda/group/group.h"
 #include "backends/cuda/queue.h"
 #include "dispatch/explain.h"
 
@@ -118,6 +119,7 @@ class CudaDevice final : public Device {
     queue_.device = options.index;
     queue_.sms = info_.cores;
     queue_.dependent = options.dependent;
+    queue_.member = &member_;
     for_each_op([&]<class Op>() {
       for (const Candidate<Op>* c : cuda::catalog().table<Op>())
         if (!c->planned) built_.add(*c);
@@ -208,11 +210,12 @@ class CudaDevice final : public Device {
   Result<Stream> wrap(void* native) override {
     const OnGpuScope on(queue_.device);
     SLUICE_TRY(check(on.error(), "wrap"));
-    auto queue = std::make_unique<Queue>();
+    auto queue = std::make_unique<GroupQueue>();
     queue->stream = static_cast<cudaStream_t>(native);
     queue->device = queue_.device;
     queue->sms = queue_.sms;
     queue->dependent = queue_.dependent;
+    queue->member = &member_;
     SLUICE_TRY(need_no_capture(queue->stream, "wrap"));
     SLUICE_TRY(check_device(queue->stream, "wrap"));
     // Allocating the counters must not invalidate a capture that another thread has begun on its own stream.
@@ -262,7 +265,7 @@ class CudaDevice final : public Device {
     const cudaError_t error = cudaStreamSynchronize(queue.stream);
     if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue);
     queue.done = queue.enqueued;
-    return {};
+    return group_status(group_queue_of(stream));
   }
 
   Result<std::unique_ptr<Mark>> make_mark() override {
@@ -295,7 +298,19 @@ class CudaDevice final : public Device {
     const cudaError_t error = cudaEventSynchronize(mine->event);
     if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue);
     queue.done = std::max(queue.done, mine->enqueued);
-    return {};
+    return group_status(group_queue_of(mine->stream));
+  }
+  Result<bool> passed(const Mark& mark) override {
+    const auto* mine = dynamic_cast<const CudaMark*>(&mark);
+    if (!mine) return invalid("cuda: the mark was made on another backend");
+    if (!mine->stream.native) return true;
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "passed"));
+    const cudaError_t error = cudaEventQuery(mine->event);
+    if (error == cudaErrorNotReady) return (void)cudaGetLastError(), false;
+    if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue_of(mine->stream));
+    SLUICE_TRY(group_status(group_queue_of(mine->stream)));
+    return true;
   }
 
   Result<std::unique_ptr<Recording>> record(Stream stream,
@@ -373,7 +388,7 @@ class CudaDevice final : public Device {
                          " bytes of page-locked host memory, the system has none");
   }
 
-  std::vector<std::unique_ptr<Queue>>::iterator find_wrapped(Stream stream) {
+  std::vector<std::unique_ptr<GroupQueue>>::iterator find_wrapped(Stream stream) {
     return std::find_if(wrapped_.begin(), wrapped_.end(),
                         [&](const auto& queue) { return queue.get() == stream.native; });
   }
@@ -405,9 +420,10 @@ class CudaDevice final : public Device {
 
   DeviceInfo info_;
   Catalog built_;
-  Queue queue_;
+  const Member* member_ = nullptr;  // set by the device's group
+  GroupQueue queue_;
   std::mutex wrapped_mutex_;
-  std::vector<std::unique_ptr<Queue>> wrapped_;
+  std::vector<std::unique_ptr<GroupQueue>> wrapped_;
   std::mutex host_mutex_;
   std::vector<Block> lent_;  // blocks in use that is_kept() will keep
   Block spare_;

@@ -1,0 +1,47 @@
+// A group of GPUs whose kernels write into each other's memory.
+#pragma once
+#include <cstdint>
+
+#include "backends/cuda/queue.h"
+#include "dispatch/group.h"
+#include "ops/all_reduce_norm.h"
+
+namespace sluice::cuda {
+
+// What kernels exchange rows through. Every rank has a window: memory that the other ranks write. A row lies there in words of 16 bytes:
+// 8 bytes of the row in two halves, each followed by the number of the exchange (tile/exchange.cuh). A CTA uses one lane of the window
+// and counts its exchanges, in device memory, so that a captured launch can be replayed.
+struct Wire {
+  // Exchanges of a lane whose words are kept: a rank that is an exchange ahead of another, which itself sends one ahead, does not
+  // overwrite words that are still read (tile/exchange.cuh).
+  static constexpr int kDepth = 4;
+  // Sums and rows of x have separate regions, because both of one exchange are in the window at once.
+  static constexpr int kRegions = 2;
+  uint4* window = nullptr;                            // of this rank
+  uint4* windows_of[AllReduceNorm::kRanksMost] = {};  // of all ranks, as this rank reaches them
+  uint32_t* exchanges = nullptr;                      // [lanes], of this rank; null with one rank
+  const uint32_t* stopped = nullptr;                  // host memory; not 0: do not wait for other ranks
+  int rank = 0, ranks = 1, lanes = 0, row_words = 0;
+};
+
+// The rank of a device in its group.
+struct Member {
+  Wire wire;
+  int64_t row_bytes = 0;
+  const GroupFault* fault = nullptr;
+};
+
+// The type of every queue of a CudaDevice. Queue itself does not know groups, so only collective kernels depend on them.
+struct GroupQueue : Queue {
+  const Member** member = nullptr;  // of the device; it holds null if the device is in no group
+};
+inline GroupQueue& group_queue_of(Stream stream) { return static_cast<GroupQueue&>(queue_of(stream)); }
+inline const Member* member_of(const GroupQueue& queue) { return *queue.member; }
+
+// The failure that ended the queue's group, if any.
+inline Status group_status(const GroupQueue& queue) {
+  const Member* member = member_of(queue);
+  return member && member->fault->stopped() ? member->fault->status() : Status{};
+}
+
+}  // namespace sluice::cuda
