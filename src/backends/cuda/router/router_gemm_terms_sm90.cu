@@ -85,8 +85,8 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, float> {
         // Values 16 k to 16 k + 15: two chunks of 8 values in one of the two boxes. The exclusive or moves along a swizzled row.
         const uint32_t box = weights + k / 2 * kBoxBytes;
         const uint32_t low = box + (first ^ (k % 2 * 64)), high = box + (first ^ (k % 2 * 64 + 32));
-        const float2 value[4] = {tile::load_shared_pair(low), tile::load_shared_pair(low + kNext8Rows),
-                                 tile::load_shared_pair(high), tile::load_shared_pair(high + kNext8Rows)};
+        const float2 value[4] = {tile::load_shared_floats(low), tile::load_shared_floats(low + kNext8Rows),
+                                 tile::load_shared_floats(high), tile::load_shared_floats(high + kNext8Rows)};
         uint32_t term[4][tile::kTermsOfF32];
 #pragma unroll
         for (int j = 0; j < 4; ++j) tile::split_terms(term[j], value[j]);

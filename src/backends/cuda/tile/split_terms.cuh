@@ -9,7 +9,7 @@ namespace sluice::cuda::tile {
 
 constexpr int kTermsOfF32 = Terms<float>::kCount;
 
-__device__ __forceinline__ float2 load_shared_pair(uint32_t address) {
+__device__ __forceinline__ float2 load_shared_floats(uint32_t address) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
   return v;
