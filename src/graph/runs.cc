@@ -86,6 +86,7 @@ ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Probl
           .w = up.w,
           .b = up.b,
           .g = down.y,
+          .scales = up.scales,
           .layout = up.layout,
           .gate_order = up.gate_order,
           .act = up.act,

@@ -21,7 +21,7 @@ __device__ double value_of(uint32_t code) {
 
 __device__ double value8_of(uint32_t code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const double size = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+  const double size = exponent == 0 ? ldexp(1.0 * mantissa, -9) : ldexp(8.0 + mantissa, exponent - 10);
   return code & 0x80 ? -size : size;
 }
 __device__ double f32_of(const uint8_t* at) {
