@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice_moe import capi
+from sluice_moe import capi, environment
 from sluice_moe.errors import IncompatibleEngine
 
 NAME = "sluice"  # of --quantization
+NAME_AUTO = "sluice_auto"  # what an unquantised model gets with AUTO
+GATES, AUTO = "SLUICE_VLLM_GATES", "SLUICE_VLLM_AUTO"  # environment variables
 RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, 0.32.0 on the CPU in the tests
 NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # the wheels have all SEAMS; the engine was not run
 VERSIONS = tuple(sorted(RUN + NAMES_CHECKED))
@@ -96,6 +98,11 @@ def installed_version() -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def asked_by_environment() -> list[str]:
+    """The environment variables that ask for Sluice without a flag."""
+    return [name for name in (GATES, AUTO) if environment.switch(name)]
 
 
 def torch_version() -> str:
