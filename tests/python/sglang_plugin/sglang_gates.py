@@ -41,10 +41,11 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def experts() -> torch.nn.Module:
+def experts(**more: object) -> torch.nn.Module:
     from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 
-    return FusedMoE(num_experts=EXPERTS, hidden_size=HIDDEN, intermediate_size=WIDTH, layer_id=0, top_k=TOP_K, prefix="model.layers.0.mlp.experts")
+    return FusedMoE(num_experts=EXPERTS, hidden_size=HIDDEN, intermediate_size=WIDTH, layer_id=0, top_k=TOP_K, prefix="model.layers.0.mlp.experts",
+                    **more)
 
 
 def block(gate: torch.nn.Module, name: str = "gate") -> torch.nn.Module:
@@ -115,6 +116,19 @@ def test_a_gate_of_each_class(lines: list[str], kind: str, tokens: int) -> None:
     moe_bounds.assert_within(logits, wanted, bound + (moe_bounds.BF16 * wanted.abs() if y_dtype is BF16 else 0))
     assert lines == [f"sluice: gate {before.__name__} [{EXPERTS}, {HIDDEN}]: router_gemm, logits in "
                      + ("the type of x" if kind in ("ernie4", "bailing") else str(y_dtype).removeprefix("torch."))]
+
+
+@torch.no_grad()
+def test_the_gate_of_a_model_in_fp8(lines: list[str]) -> None:
+    """DeepSeek V3: SGLang's own FP8 method keeps the experts."""
+    from sglang.srt.layers.quantization.fp8 import Fp8Config
+    from sluice_moe.sglang import gates
+
+    fp8 = Fp8Config(is_checkpoint_fp8_serialized=True, activation_scheme="dynamic", weight_block_size=[32, 32])
+    made = torch.nn.Module()
+    made.gate, made.experts = of("deepseek_v2", "MoEGate", config(), fp8), experts(quant_config=fp8)
+    gates.take_over(made)
+    assert gates.runs(made.gate) and type(made.experts.quant_method).__name__ == "Fp8MoEMethod" and len(lines) == 1
 
 
 @torch.no_grad()

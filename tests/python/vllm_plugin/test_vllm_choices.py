@@ -71,6 +71,19 @@ def test_gates_alone_of_a_quantised_model(fp8, monkeypatch, lines, w, y, bias):
     assert len(lines) == 1 and f"gate GateLinear ({EXPERTS}, {HIDDEN})" in lines[0] and "torch.ops.sluice.router_gemm" in lines[0]
 
 
+def test_experts_of_a_quantised_model_stay_with_vllm(fp8, monkeypatch, lines):
+    from sluice_moe.vllm.gate import install_for_every_model
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.layers.fused_moe import FusedMoEFactory
+
+    monkeypatch.setenv(compat.GATES, "1")
+    install_for_every_model()
+    with set_current_vllm_config(fp8):
+        made = FusedMoEFactory(num_experts=EXPERTS, top_k=2, hidden_size=128, intermediate_size=128, params_dtype=torch.bfloat16,
+                               renormalize=True, quant_config=fp8.quant_config, prefix="gates.alone.experts", activation="silu")
+    assert type(made.routed_experts.quant_method).__name__ == "Fp8MoEMethod" and lines == []
+
+
 def test_without_the_variable_gates_are_vllms(fp8, monkeypatch, lines):
     from sluice_moe.vllm.gate import install_for_every_model
 
