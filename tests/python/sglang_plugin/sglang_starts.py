@@ -64,6 +64,28 @@ def gates_alone() -> dict:
     return start_and_build() | {"logged": LOGGED}
 
 
+def gates_after_load() -> dict:
+    """The gates of a model that ModelRunner has loaded; here it only gets one."""
+    os.environ["SLUICE_SGLANG_GATES"] = "1"
+    from sglang.srt.layers.linear import ReplicatedLinear
+    from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+    def load_model(self: ModelRunner) -> None:
+        self.model = torch.nn.Module()
+        self.model.gate = ReplicatedLinear(64, 4, bias=False)
+        self.model.experts = FusedMoE(num_experts=4, hidden_size=64, intermediate_size=64, layer_id=0, top_k=2, prefix="experts")
+
+    ModelRunner.load_model = load_model
+    start_and_build()
+    import torch
+    from sluice_moe.sglang import gates
+
+    runner = ModelRunner.__new__(ModelRunner)
+    runner.load_model()
+    return {"on Sluice": gates.runs(runner.model.gate)}
+
+
 def automatic() -> dict:
     os.environ["SLUICE_SGLANG_AUTO"] = "1"
     logging.getLogger("sluice_moe.sglang").setLevel(logging.INFO)

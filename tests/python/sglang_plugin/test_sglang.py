@@ -14,10 +14,11 @@ import sglang_engine
 from sluice_moe.sglang import compat
 
 HERE = pathlib.Path(__file__).parent
-NEWEST_CASES = ("without_flag", "draft_alone", "target_alone", "gates_alone", "automatic", "automatic_beside_a_flag", "automatic_refused",
-                "moved_method", "other_signature", "other_plug_in", "other_version", "switch_on_newest", "switch_misspelt", "gates_misspelt",
+NEWEST_CASES = ("without_flag", "draft_alone", "target_alone", "gates_alone", "gates_after_load", "automatic", "automatic_beside_a_flag",
+                "automatic_refused", "moved_method", "other_signature", "other_plug_in", "other_version", "switch_on_newest", "switch_misspelt", "gates_misspelt",
                 "flag_overridden")
-OLDER_CASES = ("without_flag", "gates_alone", "automatic", "automatic_refused", "moved_method", "other_version", "switch_without_triton")
+OLDER_CASES = ("without_flag", "gates_alone", "gates_after_load", "automatic", "automatic_refused", "moved_method", "other_version",
+               "switch_without_triton")
 
 
 def run_beside(version: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -66,6 +67,7 @@ GATE_HOOKS = ["sglang.srt.lora.lora_manager.LoRAManager.init_lora_modules", "sgl
 def test_gates_alone_leave_experts_as_they_are(which: str, request: pytest.FixtureRequest) -> None:
     found = request.getfixturevalue(which)["gates_alone"]
     assert found == {"method": "UnquantizedFusedMoEMethod", "hooks": GATE_HOOKS, "logged": []}
+    assert request.getfixturevalue(which)["gates_after_load"] == {"on Sluice": True}
 
 
 @pytest.mark.parametrize("which", ["newest", "older"])
