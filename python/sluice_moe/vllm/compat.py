@@ -78,6 +78,7 @@ SEAMS = (
     Seam("vllm/model_executor/layers/linear.py", "ReplicatedLinear.__init__", ("self", "input_size", "output_size", "bias", "prefix")),
     Seam("vllm/model_executor/layers/linear.py", "ReplicatedLinear.forward", ("self", "x")),
     Seam("vllm/model_executor/custom_op.py", "PluggableLayer.register_oot", ("cls",)),
+    Seam("vllm/envs.py", "compile_factors"),
     Seam("vllm/config/model.py", "ModelConfig._verify_quantization", ("self",)),
     Seam("vllm/lora/utils.py", "get_supported_lora_modules", ("model",)),
     Seam("vllm/model_executor/utils.py", "replace_parameter", ("layer", "param_name")),

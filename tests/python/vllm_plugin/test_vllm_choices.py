@@ -84,6 +84,17 @@ def test_experts_of_a_quantised_model_stay_with_vllm(fp8, monkeypatch, lines):
     assert type(made.routed_experts.quant_method).__name__ == "Fp8MoEMethod" and lines == []
 
 
+def test_compiled_graphs_are_cached_apart(monkeypatch):
+    """vLLM would reuse a graph that was compiled without Sluice's gates: the config of the model is the same."""
+    import vllm.envs as envs
+    from sluice_moe.vllm.gate import install_for_every_model
+
+    monkeypatch.setattr(envs, "environment_variables", {n: get for n, get in envs.environment_variables.items() if n != compat.GATES})
+    assert compat.GATES not in envs.compile_factors()
+    install_for_every_model()
+    assert envs.compile_factors()[compat.GATES] == "1"
+
+
 def test_without_the_variable_gates_are_vllms(fp8, monkeypatch, lines):
     from sluice_moe.vllm.gate import install_for_every_model
 
