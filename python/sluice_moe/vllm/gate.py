@@ -16,7 +16,6 @@ from vllm.model_executor.layers.linear import ReplicatedLinear, UnquantizedLinea
 
 import sluice_moe
 import sluice_moe.ops  # noqa: F401  registers torch.ops.sluice
-
 from sluice_moe import environment
 
 from . import compat
