@@ -7,8 +7,9 @@
     engine_vllm.py rows --out DIR --version COMMIT       prints rows for bench/measured/h200/engine_vllm.csv
 
 MODEL is 20b or 120b (gpt-oss), qwen3 (eight layers of Qwen3-30B-A3B, bf16 experts), hy3 (one layer of Hunyuan 3 and its MTP layer, bf16)
-or tiny (the shape of the shipped model, for a trial on the CPU). BACKEND is default (vLLM's choice), marlin or sluice, and may have a
-variant. Variants only answer prompts, without graphs and with a small cache, so that several fit on a GPU:
+or tiny (the shape of the shipped model, for a trial on the CPU). BACKEND is default (vLLM's choice), marlin, gates (vLLM's
+choice of experts, Sluice's gates) or sluice, and may have a variant. Variants only answer prompts, without graphs and with a small cache,
+so that several fit on a GPU:
     +plain              answers only; the baseline of +draft and +mtp
     +draft              a draft model, whose weights equal the target's, drafts three tokens
     +mtp                the MTP layer drafts one token (hy3 only; its weights equal those of the model's layer)
@@ -190,6 +191,8 @@ class Engine(Steps):
                 "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": list(SEQUENCES)}}
         if backend == "sluice":
             arguments["quantization"] = "sluice"
+        elif backend == "gates":
+            os.environ["SLUICE_VLLM_GATES"] = "1"
         elif backend != "default":
             arguments["moe_backend"] = backend
         arguments |= VARIANTS[self.variant]

@@ -12,12 +12,13 @@ class LayerOptions:
     """A sluice_layer_options and the objects that it points to."""
 
     def __init__(self, model: Optional[str], *, tokens_max: int, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1),
-                 kernel: Optional[str] = None, batch_invariant: bool = False, threads: int = 0,
-                 fields: Optional[Mapping[str, object]] = None):
+                 kernel: Optional[str] = None, batch_invariant: bool = False, threads: int = 0, kernel_decode: Optional[str] = None,
+                 kernel_prefill: Optional[str] = None, decode_tokens: int = 0, fields: Optional[Mapping[str, object]] = None):
         self._policy = capi.Policy(capi.encoded(kernel), int(batch_invariant))
         self.struct = capi.LayerOptions(
             ctypes.sizeof(capi.LayerOptions), capi.encoded(model), capi.words(fields or {}), tokens_max, tp[0], tp[1], ep[0], ep[1],
-            ctypes.pointer(self._policy), threads)
+            ctypes.pointer(self._policy), threads, backend_decode=capi.encoded(kernel_decode), backend_prefill=capi.encoded(kernel_prefill),
+            decode_tokens=decode_tokens)
 
 
 def _device_of(device) -> tuple[Optional[bytes], Optional[int]]:
@@ -30,17 +31,22 @@ def _device_of(device) -> tuple[Optional[bytes], Optional[int]]:
 
 
 def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1, kernel: Optional[str] = None,
-            batch_invariant: bool = False, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1), **fields) -> str:
+            batch_invariant: bool = False, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1), kernel_decode: Optional[str] = None,
+            kernel_prefill: Optional[str] = None, decode_tokens: int = 0, **fields) -> str:
     """Returns text: the kernels that would run, and why others would not.
 
     op_or_model  an operation ("router_gemm"; **fields describe its problem) or a known layer ("gpt-oss-120b"; **fields override its fields)
     device       a known device ("h200"), or a device of this machine: a torch.device, "cpu", "cuda"
     tokens       a number of tokens; several numbers for a layer
+    kernel_decode, kernel_prefill, decode_tokens  of a layer, as for MoeLayer
 
     If no kernel accepts the problem, the text gives the reasons; no error is raised.
     """
     name, handle = _device_of(device)
     if op_or_model in capi.op_names():
+        if kernel_decode or kernel_prefill or decode_tokens:
+            raise InvalidArgument(f"kernel_decode, kernel_prefill, decode_tokens: wanted a layer, found the operation {op_or_model}; use "
+                                  "kernel")
         policy = capi.Policy(capi.encoded(kernel), int(batch_invariant))
         if any(field["name"] == "tokens" for field in capi.op_fields(op_or_model)):
             fields = {"tokens": tokens, **fields}
@@ -48,14 +54,16 @@ def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1,
         return _status_and_text("sluice_explain", question)[1]
     counts = [tokens] if isinstance(tokens, int) else list(tokens)
     options = LayerOptions(op_or_model, tokens_max=max([1, *counts]), tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant,
-                           fields=fields)
+                           kernel_decode=kernel_decode, kernel_prefill=kernel_prefill, decode_tokens=decode_tokens, fields=fields)
     return describe(options, name, handle, counts)[1]
 
 
 def why_not(model: Optional[str] = None, *, device="h200", tokens_max: int = 8192, tp: tuple[int, int] = (0, 1),
-            ep: tuple[int, int] = (0, 1), kernel: Optional[str] = None, batch_invariant: bool = False, **fields) -> Optional[str]:
+            ep: tuple[int, int] = (0, 1), kernel: Optional[str] = None, batch_invariant: bool = False, kernel_decode: Optional[str] = None,
+            kernel_prefill: Optional[str] = None, decode_tokens: int = 0, **fields) -> Optional[str]:
     """Returns None if a MoeLayer with these arguments can run on the device, otherwise the reasons as text."""
-    options = LayerOptions(model, tokens_max=tokens_max, tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant, fields=fields)
+    options = LayerOptions(model, tokens_max=tokens_max, tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant,
+                           kernel_decode=kernel_decode, kernel_prefill=kernel_prefill, decode_tokens=decode_tokens, fields=fields)
     name, handle = _device_of(device)
     try:
         status, text = describe(options, name, handle, [tokens_max])

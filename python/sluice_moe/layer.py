@@ -28,6 +28,9 @@ class MoeLayer(torch.nn.Module):
     tp, ep      (rank, size) of tensor and expert parallelism. Tensor-parallel ranks split the width inside the experts, expert-parallel
                 ranks split the experts. The outputs of all ranks add up to the output of the layer
     kernel      the only kernel allowed, "NAME" or "NAME:CONFIG"; None: the fastest
+    kernel_decode, kernel_prefill  the kernel of the routed experts for calls of at most decode_tokens tokens, and for longer calls, as
+                explain() prints it ("cuda.expert_gemm.mxfp4_tile_sm90") or its last part; None: the fastest
+    decode_tokens  0: 64
     batch_invariant  the output of a row does not depend on the other rows
     threads     threads that pack weights on the CPU; 0: one per processor
     **fields    override the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16", gate_order, act, input="logits"|
@@ -39,12 +42,15 @@ class MoeLayer(torch.nn.Module):
 
     def __init__(self, model: Optional[str] = None, *, tokens_max: int = 8192, device: torch.device | str | int | None = None,
                  tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1), kernel: Optional[str] = None,
-                 batch_invariant: bool = False, threads: int = 0, **fields):
+                 batch_invariant: bool = False, threads: int = 0, kernel_decode: Optional[str] = None, kernel_prefill: Optional[str] = None,
+                 decode_tokens: int = 0, **fields):
         super().__init__()
         self._made_with = dict(model=model, tokens_max=tokens_max, tp=tuple(tp), ep=tuple(ep), kernel=kernel,
-                               batch_invariant=batch_invariant, threads=threads, **fields)
+                               batch_invariant=batch_invariant, threads=threads, kernel_decode=kernel_decode,
+                               kernel_prefill=kernel_prefill, decode_tokens=decode_tokens, **fields)
         self._options = LayerOptions(model, tokens_max=tokens_max, tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant,
-                                     threads=threads, fields=fields)
+                                     threads=threads, kernel_decode=kernel_decode, kernel_prefill=kernel_prefill,
+                                     decode_tokens=decode_tokens, fields=fields)
         self.tokens_max = tokens_max
         self._opened = open_device(wanted_device(device))
         weight_bytes, workspace_bytes = ctypes.c_size_t(), ctypes.c_size_t()

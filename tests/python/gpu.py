@@ -172,6 +172,55 @@ def check_compile():
     return "default and reduce-overhead"
 
 
+def kernels_that_ran(run) -> list[str]:
+    """The names of the CUDA kernels of a call, in order, from torch's profiler."""
+    run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]) as profile:
+        run()
+        torch.cuda.synchronize()
+    found = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith("Mem")]
+    assert found, "wanted kernels in torch's profile, found none: is CUPTI installed?"
+    return [event.name for event in sorted(found, key=lambda event: event.time_range.start)]
+
+
+def explained(layer, tokens: int) -> tuple[str, ...]:
+    """The kernels that explain() names for the experts, with their configurations."""
+    words = (line.split() for line in layer.explain(tokens).splitlines())
+    return tuple(w[1] for w in words if len(w) == 2 and w[1].startswith("cuda.") and ("expert" in w[1] or "mlp" in w[1]))
+
+
+def check_compiled_graph_changes_kernels():
+    """torch.compile once: at each count of tokens the graph runs the kernels that the layer alone runs, with the same bits."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    layer, counter = layer_on("cuda", tokens_max=300), CompileCounterWithBackend("inductor")
+    compiled = torch.compile(lambda x: layer(x), fullgraph=True, dynamic=True, backend=counter)
+    ran, named = {}, {}
+    with torch.inference_mode():
+        for tokens in (3, 8, 17, 33, 64, 65, 128, 200, 300):
+            x = inputs(tokens)
+            assert torch.equal(compiled(x), layer(x)), tokens
+            ran[tokens] = tuple(kernels_that_ran(lambda: compiled(x)))
+            assert list(ran[tokens]) == kernels_that_ran(lambda: layer(x)), (tokens, ran[tokens])
+            named[tokens] = explained(layer, tokens)
+    assert counter.frame_count == 1, f"wanted one compilation, found {counter.frame_count}"
+    assert len(set(named.values())) > 1 and len(set(ran.values())) > 1, (named, ran)
+    return "; ".join(f"{tokens}: {', '.join(dict.fromkeys(name[:60] for name in names))}" for tokens, names in ran.items())
+
+
+def check_kernels_by_phase():
+    """A kernel of the experts by its name: the function that runs for few tokens differs from the function for more."""
+    free = layer_on("cuda", tokens_max=300)
+    names = [n for n in dict.fromkeys(name.split(":")[0] for tokens in (3, 300) for name in explained(free, tokens)) if ".expert_gemm." in n]
+    for name in names or ["cuda.expert_gemm.mxfp4_tile_sm90"]:
+        layer = layer_on("cuda", tokens_max=300, kernel_decode=name, decode_tokens=16)
+        assert {word.split(":")[0] for word in explained(layer, 16)} == {name}, explained(layer, 16)
+        assert explained(layer, 300) == explained(free, 300)
+        near(layer(inputs(16)), free(inputs(16)))
+    return ", ".join(names)
+
+
 def check_opcheck():
     layer, x = layer_on("cuda"), inputs(4)
     torch.library.opcheck(torch.ops.sluice.moe_layer.default, (x, layer.packed, layer.handle))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import os
 from typing import Optional
+
+from sluice_moe import environment
+from sluice_moe.errors import InvalidArgument
 
 BACKEND = "sluice"
 SWITCH = "SLUICE_SGLANG"  # for versions whose list of backends is closed
+GATES, AUTO = "SLUICE_SGLANG_GATES", "SLUICE_SGLANG_AUTO"  # gates of every model; experts and gates of every unquantised model
 
 FUSED_MOE = "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"
 LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
@@ -31,9 +34,8 @@ class Target:
 class Seams:
     """The parts of one version of SGLang on which the plug-in depends."""
 
-    names: bool  # a backend may be registered by name; otherwise Sluice replaces triton if SLUICE_SGLANG=1
+    names: bool  # a backend may be registered by name, and FusedMoE takes a quant_method; otherwise Sluice replaces triton if SLUICE_SGLANG=1
     choices: str  # the module with the choices of --moe-runner-backend
-    method_argument: bool  # FusedMoE takes a quant_method
 
     @property
     def backend(self) -> str:
@@ -51,28 +53,32 @@ class Seams:
         return Target("sglang.srt.runtime_context.publish", ("server_args", "role"))
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        """The targets of the hooks on layers, in the order of hooks._layer_hooks()."""
+    def expert_targets(self) -> tuple[Target, ...]:
+        """The targets of the hooks on experts, in the order of hooks._expert_hooks()."""
         return (
-            Target(f"{FUSED_MOE}.__init__", _FUSED_MOE + (("quant_method",) if self.method_argument else ())),
+            Target(f"{FUSED_MOE}.__init__", _FUSED_MOE + (("quant_method",) if self.names else ())),
             Target("sglang.srt.layers.quantization.mxfp4.Mxfp4Config.get_quant_method", ("layer", "prefix")),
             Target("sglang.srt.layers.quantization.fp8.Fp8Config.get_quant_method", ("layer", "prefix")),
-            Target("sglang.srt.models.gpt_oss.TinyGemmLinear.forward", ("x",)),
-            Target("sglang.srt.models.deepseek_v2.MoEGate.forward", ("hidden_states",)),
+        )
+
+    @property
+    def gate_targets(self) -> tuple[Target, ...]:
+        """The targets of the hooks on gates and of LoRA, in the order of hooks._gate_hooks()."""
+        return (
+            Target("sglang.srt.model_executor.model_runner.ModelRunner.load_model", ("self",)),
+            Target(f"{LORA_MANAGER}.init_lora_modules", ("self",)),
             Target(f"{LORA_MANAGER}.set_lora_module", ("module_name", "module")),
             Target(f"{LORA_MANAGER}.load_lora_weights", ("lora_ref",)),
             Target(f"{LORA_MANAGER}.load_lora_weights_from_tensors", ("lora_ref",)),
         )
 
 
-_CLOSED = Seams(names=False, choices="sglang.srt.server_args", method_argument=False)
-_NAMED_FIRST = Seams(names=True, choices="sglang.srt.server_args", method_argument=True)
-_NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices", method_argument=True)
+_CLOSED = Seams(names=False, choices="sglang.srt.server_args")
+_NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices")
 
-# SGLang often moves its MoE layers, so these are only versions whose layers ran with Sluice: 0.5.17 and 0.5.23 in the tests, the others by hand.
-# A whole engine ran with 0.5.17.
-VERSIONS = {"0.5.17": _CLOSED, "0.5.18": _CLOSED, "0.5.19": _NAMED_FIRST, "0.5.20": _NAMED, "0.5.21": _NAMED, "0.5.22": _NAMED,
-            "0.5.23": _NAMED}
+# SGLang often moves its MoE layers, so these are only versions whose layers run with Sluice in the tests: the newest three, and 0.5.17, with which a
+# whole engine ran.
+VERSIONS = {"0.5.17": _CLOSED, "0.5.21": _NAMED, "0.5.22": _NAMED, "0.5.23": _NAMED}
 
 
 def found_version() -> str:
@@ -91,9 +97,14 @@ def wanted_versions() -> str:
     return ", ".join(VERSIONS)
 
 
-def switched_on() -> bool:
-    """Whether SLUICE_SGLANG is 1. A value other than 0 and 1 ends the process: SGLang only logs an exception of a plug-in."""
-    word = os.environ.get(SWITCH, "0")
-    if word not in ("0", "1"):
-        raise SystemExit(f"sluice: {SWITCH}: wanted 0 or 1, found {word!r}")
-    return word == "1"
+def switched_on(name: str = SWITCH) -> bool:
+    """Whether an environment variable is 1. A value other than 0 and 1 ends the process: SGLang only logs an exception of a plug-in."""
+    try:
+        return environment.switch(name)
+    except InvalidArgument as why:
+        raise SystemExit(f"sluice: {why}") from None
+
+
+def asked_by_environment() -> list[str]:
+    """The environment variables that ask for Sluice."""
+    return [name for name in (SWITCH, GATES, AUTO) if switched_on(name)]

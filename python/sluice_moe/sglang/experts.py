@@ -17,10 +17,11 @@ from sglang.srt.layers.quantization.fp8 import Fp8Config
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 from sglang.srt.utils import set_weight_attrs
 
-from sluice_moe import MoeLayer, activations
+import sluice_moe
+from sluice_moe import MoeLayer, activations, environment
 from sluice_moe.errors import Error, UnsupportedLayer
 
-from . import state
+from . import compat, state
 from .gates import deterministic
 from .loads import Loads
 from .state import logger, refused_layer
@@ -29,7 +30,14 @@ TOKENS_MAX = 8192  # per call; more tokens take several calls
 MX_BLOCK = 32  # MXFP4 values per scale
 ONE = 127  # 2^0 in e8m0
 
-_logged: set[tuple] = set()
+_logged: set[object] = set()
+_reasons: dict[tuple, Optional[str]] = {}  # of _check_kernels()
+
+
+def log_once(line: str) -> None:
+    if line not in _logged:
+        _logged.add(line)
+        logger.info(line)
 
 
 # ---- Which layers ----
@@ -37,26 +45,44 @@ _logged: set[tuple] = set()
 
 def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: Any) -> None:
     """Wraps FusedMoE.__init__. An unquantised layer gets Bf16Experts. A layer that cannot run on Sluice is an error."""
-    if not state.chosen():
-        return original(self, *args, **kwargs)
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    unquantised = given.get("quant_method") is None and given.get("quant_config") is None
+    if not state.chosen():
+        if not (unquantised and state.automatic() and _tried(original, given)):
+            original(self, *args, **kwargs)
+        return
     prefix = given.get("prefix", "")
     if given.get("quant_method") is not None:
         raise refused_layer(prefix, "wanted no quant_method from the model, because Sluice sets it, found "
                                     f"{type(given['quant_method']).__name__}")
-    stands_in = False
-    if given.get("quant_config") is None:
-        if state.takes_method():
-            kwargs["quant_method"] = Bf16Experts(prefix)
-        else:
-            stands_in, given["quant_config"] = True, _NoQuantization()
-            args, kwargs = (), {name: value for name, value in given.items() if name != "self"}
-    original(self, *args, **kwargs)
-    if stands_in:
-        self.quant_config = None
+    if unquantised:
+        _build_bf16(original, given)
+    else:
+        original(self, *args, **kwargs)
     if not isinstance(self.quant_method, SluiceExperts):
         raise refused_layer(prefix, "wanted MXFP4 experts (quantization mxfp4, or fp8 with fp4 experts) or unquantised bf16 experts, "
                                     f"found {type(self.quant_method).__name__} of {type(self.quant_config).__name__}")
+
+
+def _build_bf16(original: Callable, given: dict[str, Any]) -> None:
+    """Calls FusedMoE.__init__ of an unquantised layer so that it gets Bf16Experts."""
+    method = {"quant_method": Bf16Experts(given.get("prefix", ""))} if state.takes_method() else {"quant_config": _NoQuantization()}
+    original(given["self"], **{**{name: value for name, value in given.items() if name != "self"}, **method})
+    if not state.takes_method():
+        given["self"].quant_config = None
+
+
+def _tried(original: Callable, given: dict[str, Any]) -> bool:
+    """Builds an unquantised layer with Bf16Experts. Returns False, and logs the reason, if Sluice cannot run it."""
+    try:
+        with state.trying():
+            _build_bf16(original, given)
+    except UnsupportedLayer as why:
+        reason = str(why).removeprefix("sluice: ").removeprefix(f"{given.get('prefix') or 'experts'}: ")
+        log_once(f"sluice: {compat.AUTO}=1: unquantised experts run on SGLang: {reason}")
+        return False
+    log_once(f"sluice: {compat.AUTO}=1: unquantised experts run on Sluice")
+    return True
 
 
 class _NoQuantization:
@@ -154,6 +180,7 @@ class SluiceExperts(FusedMoEMethodBase):
         try:
             self._check(layer, config)
             self.layer_fields = self.fields(config)
+            self._check_kernels(layer.w13_weight.device)
         except UnsupportedLayer as why:
             raise refused_layer(self.prefix, str(why)) from None
 
@@ -162,14 +189,30 @@ class SluiceExperts(FusedMoEMethodBase):
 
         moe = get_exec().moe
         a2a = get_moe_a2a_backend().value
-        for wanted, found in (("--moe-a2a-backend none", a2a != "none" and a2a),
-                              ("experts with a fixed placement", moe.enable_eplb and "--enable-eplb"),
-                              ("no redundant experts", moe.ep_num_redundant_experts or False),
+        for wanted, found in (("--moe-a2a-backend none", a2a != "none" and f"{a2a}, which groups tokens by expert in a layout of its own"),
+                              ("experts with a fixed placement", moe.enable_eplb and "--enable-eplb, which moves weights that are packed here"),
+                              ("no redundant experts", moe.ep_num_redundant_experts and
+                               f"{moe.ep_num_redundant_experts}, whose weights are placed after loading"),
                               ("router weights on the output of experts", config.apply_router_weight_on_input and "on their input"),
                               ("a sum over the experts of a token", config.no_combine and "no_combine"),
                               ("a top_k", not config.top_k and "none")):
             if found:
                 raise UnsupportedLayer(f"wanted {wanted}, found {found}")
+
+    def options(self) -> dict[str, object]:
+        """The arguments of the MoeLayer besides its fields."""
+        return {"tokens_max": TOKENS_MAX, "batch_invariant": deterministic(), **environment.expert_kernels()}
+
+    def _check_kernels(self, device: torch.device) -> None:
+        """Raises UnsupportedLayer if no kernel runs the layer, before its weights are loaded."""
+        if device.type not in ("cpu", "cuda"):
+            return
+        given = {**self.options(), **self.layer_fields}
+        key = (device, *sorted(given.items(), key=str))
+        if key not in _reasons:
+            _reasons[key] = sluice_moe.why_not(device=device, **given)
+        if _reasons[key]:
+            raise UnsupportedLayer(environment.expert_kernels_text() + _reasons[key])
 
     def fields(self, config: MoeRunnerConfig) -> dict[str, object]:
         """The fields of the MoeLayer."""
@@ -193,7 +236,7 @@ class SluiceExperts(FusedMoEMethodBase):
     def _make(self, layer: FusedMoE) -> None:
         device = layer.w13_weight.device
         try:
-            self.layer = MoeLayer(tokens_max=TOKENS_MAX, device=device, batch_invariant=deterministic(), **self.layer_fields)
+            self.layer = MoeLayer(device=device, **self.options(), **self.layer_fields)
             self._pack()
         except Error as why:
             raise refused_layer(self.prefix, str(why)) from why

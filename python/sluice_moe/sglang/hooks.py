@@ -24,23 +24,23 @@ _installed = False
 def register() -> None:
     """Registers `--moe-runner-backend sluice`, and a hook that installs the others once the flags are known."""
     version = compat.found_version()
-    switched = compat.switched_on()
+    asked = compat.asked_by_environment()
     known = compat.seams(version)
     if known is None:
         line = f"sluice: wanted SGLang {compat.wanted_versions()}, found {version}: SGLang runs without Sluice"
-        if switched:
-            raise SystemExit(f"{line}, but {compat.SWITCH}=1 asks for it")
+        if asked:
+            raise SystemExit(f"{line}, but {asked[0]}=1 asks for it")
         logger.warning(line)
         return
-    if switched and known.names:
-        raise SystemExit(f"sluice: {compat.SWITCH}=1: wanted SGLang before 0.5.19, found {version}: "
+    if compat.SWITCH in asked and known.names:
+        raise SystemExit(f"sluice: {compat.SWITCH}=1: wanted SGLang 0.5.17, found {version}: "
                          f"use --moe-runner-backend {compat.BACKEND} instead")
     if state.seams() is not None:
         return
     try:
         _check(known.publish)
     except IncompatibleEngine as why:
-        if switched:  # the flag selects SGLang's own backend, so no later check would end the process
+        if asked:  # no flag selects Sluice, so no later check would end the process
             raise SystemExit(str(why)) from why
         raise
     state.use(known)
@@ -54,9 +54,12 @@ def register() -> None:
 
 def _after_publish(result: Any, server_args: Any, *args: Any, role: str = "", **kwargs: Any) -> None:
     """Runs after SGLang has published the settings of a process."""
-    if role in _NO_MODEL or not _asked_for(server_args):
+    if role in _NO_MODEL:
         return
-    install()
+    asked = compat.asked_by_environment()
+    experts = _asked_for(server_args) or compat.AUTO in asked
+    if experts or compat.GATES in asked:
+        install(experts)
 
 
 def _asked_for(server_args: Any) -> bool:
@@ -84,14 +87,17 @@ def _asked_for(server_args: Any) -> bool:
 # ---- Installing ----
 
 
-def install() -> None:
-    """Installs the hooks on layers and checks each one. Raises IncompatibleEngine if one is missing."""
+def install(experts: bool = True) -> None:
+    """Installs the hooks on gates and, if asked, on experts, and checks each one. Raises IncompatibleEngine if one is missing."""
     global _installed
     if _installed:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    hooks = {target.path: (target, *hook) for target, hook in zip(state.seams().targets, _layer_hooks(), strict=True)}
+    found = list(zip(state.seams().gate_targets, _gate_hooks(), strict=True))
+    if experts:
+        found += zip(state.seams().expert_targets, _expert_hooks(), strict=True)
+    hooks = {target.path: (target, *hook) for target, hook in found}
     for target, hook, kind in hooks.values():
         _check(target)
         _hook(target, hook, kind)
@@ -100,19 +106,24 @@ def install() -> None:
     if missing:
         raise refused(f"Sluice's hooks are missing on {', '.join(missing)}: remove other plug-ins with hooks there, or see the reason in "
                       "SGLang's log")
-    if state.seams().names:
+    if experts and state.seams().names:
         from sglang.srt.layers.moe.utils import register_moe_runner_backend_name
 
         register_moe_runner_backend_name(compat.BACKEND)
     _installed = True
 
 
-def _layer_hooks() -> tuple[tuple[Callable, str], ...]:
-    from . import experts, gates, lora
+def _expert_hooks() -> tuple[tuple[Callable, str], ...]:
+    from . import experts
 
-    return ((experts.around_fused_moe, "AROUND"), (experts.around_mxfp4, "AROUND"), (experts.around_fp8, "AROUND"),
-            (gates.around_gpt_oss, "AROUND"), (gates.around_deepseek, "AROUND"), (lora.around_set_module, "AROUND"),
-            (lora.around_load, "AROUND"), (lora.around_load, "AROUND"))
+    return (experts.around_fused_moe, "AROUND"), (experts.around_mxfp4, "AROUND"), (experts.around_fp8, "AROUND")
+
+
+def _gate_hooks() -> tuple[tuple[Callable, str], ...]:
+    from . import gates, lora
+
+    return ((gates.after_load, "AFTER"), (lora.around_init, "AROUND"), (lora.around_set_module, "AROUND"), (lora.around_load, "AROUND"),
+            (lora.around_load, "AROUND"))
 
 
 def _hook(target: compat.Target, hook: Callable, kind: str) -> None:

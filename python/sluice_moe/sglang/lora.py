@@ -12,23 +12,51 @@ from typing import Any, Callable
 import torch
 from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 
+from sluice_moe.errors import UnsupportedLayer
+
 from . import experts, gates, state
-from .state import refused_layer
+from .state import logger, refused_layer
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-# Target modules by which SGLang means the experts of a layer, which are one module.
+# Target modules by which SGLang means the experts of a layer, which are one module, and dense layers and shared experts.
 _OF_EXPERTS = ("gate_up_proj", "down_proj")
+
+
+class _Unwrapped(torch.nn.Module):
+    """Stands for experts that keep no adapters, until around_init() removes it."""
+
+
+def around_init(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Wraps LoRAManager.init_lora_modules. Experts on Sluice stay as they are if the target modules that mean them also name dense layers."""
+    original(self, *args, **kwargs)
+    skipped = [name for layer in self.lora_modules for name, module in layer.items() if isinstance(module, _Unwrapped)]
+    if not skipped:
+        return
+    for layer in self.lora_modules:
+        for name in skipped:
+            layer.pop(name, None)
+    dense = {name.rsplit(".", 1)[-1] for layer in self.lora_modules for name in layer} & set(_OF_EXPERTS)
+    if not dense:
+        raise _refused(self, skipped[0], "experts")
+    logger.info("sluice: LoRA on %s: dense layers take adapters, experts do not; an adapter with weights for experts is refused when it is loaded",
+                ", ".join(sorted(dense)))
 
 
 def around_set_module(original: Callable, self: Any, module_name: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Wraps LoRAManager.set_lora_module, which replaces one module."""
     kind = _kind(module)
+    if kind == "experts" and module_name.rsplit(".", 1)[-1] not in self.target_modules:
+        return _Unwrapped()
     if kind:
-        names = {module_name.rsplit(".", 1)[-1], *(_OF_EXPERTS if kind == "experts" else ())}
-        targets = ", ".join(sorted(names & set(self.target_modules)))
-        raise refused_layer(module_name, f"wanted LoRA target modules without {kind} that Sluice runs, found {targets}: name other modules "
-                                         f"in --lora-target-modules, or serve without {state.asked_by()}")
+        raise _refused(self, module_name, kind)
     return original(self, module_name, module, *args, **kwargs)
+
+
+def _refused(manager: Any, module_name: str, kind: str) -> UnsupportedLayer:
+    names = {module_name.rsplit(".", 1)[-1], *(_OF_EXPERTS if kind == "experts" else ())}
+    targets = ", ".join(sorted(names & set(manager.target_modules)))
+    return refused_layer(module_name, f"wanted LoRA target modules without {kind} that Sluice runs, found {targets}: name other modules in "
+                                      f"--lora-target-modules, or serve without {state.asked_by()}")
 
 
 def around_load(original: Callable, self: Any, lora_ref: Any, *args: Any, **kwargs: Any) -> None:

@@ -4,6 +4,7 @@ hooks.py sets the version once. Other modules read it here, because hooks.py imp
 """
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Optional
 
@@ -14,6 +15,7 @@ from . import compat
 logger = logging.getLogger("sluice_moe.sglang")
 
 _seams: Optional[compat.Seams] = None
+_trying = False
 
 
 def use(seams: compat.Seams) -> None:
@@ -29,19 +31,40 @@ def seams() -> Optional[compat.Seams]:
 
 def takes_method() -> bool:
     """Whether FusedMoE takes a quant_method."""
-    return _seams.method_argument
+    return _seams.names
 
 
 def asked_by() -> str:
     """The flag or the environment variable that selects Sluice."""
-    return _seams.asked_by
+    if chosen():
+        return _seams.asked_by
+    return " and ".join(f"{name}=1" for name in (compat.GATES, compat.AUTO) if compat.switched_on(name))
 
 
 def chosen() -> bool:
     """Whether Sluice runs the layers that are built or called now. A draft model may have another backend than its target."""
     from sglang.srt.layers.moe.utils import get_moe_runner_backend
 
-    return get_moe_runner_backend().value == _seams.backend
+    backend = get_moe_runner_backend().value == _seams.backend
+    return backend and (_seams.names or compat.switched_on())
+
+
+def automatic() -> bool:
+    """Whether Sluice runs unquantised experts that are built now, because nobody chose a backend."""
+    from sglang.srt.layers.moe.utils import get_moe_runner_backend
+
+    return compat.switched_on(compat.AUTO) and get_moe_runner_backend().value == "auto"
+
+
+@contextlib.contextmanager
+def trying():
+    """Inside, layers that Sluice cannot run are not logged as errors, because SGLang runs them."""
+    global _trying
+    _trying = True
+    try:
+        yield
+    finally:
+        _trying = False
 
 
 def refused(reason: str) -> IncompatibleEngine:
@@ -53,5 +76,6 @@ def refused(reason: str) -> IncompatibleEngine:
 def refused_layer(prefix: str, reason: str) -> UnsupportedLayer:
     """Returns and logs the error for a module that Sluice cannot run."""
     line = f"{prefix or 'experts'}: {reason}"
-    logger.error("sluice: %s", line)
+    if not _trying:
+        logger.error("sluice: %s", line)
     return UnsupportedLayer(f"sluice: {line}")

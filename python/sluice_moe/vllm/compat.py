@@ -12,12 +12,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice_moe import capi
+from sluice_moe import capi, environment
 from sluice_moe.errors import IncompatibleEngine
 
 NAME = "sluice"  # of --quantization
-RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, 0.32.0 on the CPU in the tests
-NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # the wheels have all SEAMS; the engine was not run
+NAME_AUTO = "sluice_auto"  # what an unquantised model gets with AUTO
+GATES, AUTO = "SLUICE_VLLM_GATES", "SLUICE_VLLM_AUTO"  # environment variables
+RUN = ("0.26.0", "0.30.0", "0.31.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, the others on the CPU in the tests
+NAMES_CHECKED = ("0.33.0",)  # the wheel has all SEAMS; the engine was not run, because there is no wheel for the CPU
 VERSIONS = tuple(sorted(RUN + NAMES_CHECKED))
 TORCH_FIRST = (2, 10)
 
@@ -76,6 +78,9 @@ SEAMS = (
     Seam("vllm/model_executor/layers/linear.py", "ReplicatedLinear.__init__", ("self", "input_size", "output_size", "bias", "prefix")),
     Seam("vllm/model_executor/layers/linear.py", "ReplicatedLinear.forward", ("self", "x")),
     Seam("vllm/model_executor/custom_op.py", "PluggableLayer.register_oot", ("cls",)),
+    Seam("vllm/envs.py", "compile_factors"),
+    Seam("vllm/config/model.py", "ModelConfig._verify_quantization", ("self",)),
+    Seam("vllm/lora/utils.py", "get_supported_lora_modules", ("model",)),
     Seam("vllm/model_executor/utils.py", "replace_parameter", ("layer", "param_name")),
     Seam("vllm/model_executor/models/gpt_oss.py", "MLPBlock.__init__", ("self", "vllm_config", "layer_idx", "prefix")),
 )
@@ -98,6 +103,11 @@ def installed_version() -> str | None:
     return None
 
 
+def asked_by_environment() -> list[str]:
+    """The environment variables that ask for Sluice without a flag."""
+    return [name for name in (GATES, AUTO) if environment.switch(name)]
+
+
 def torch_version() -> str:
     import torch  # vLLM imports torch before it loads plug-ins
 
@@ -111,7 +121,7 @@ def release(version: str) -> str:
 
 
 def supported_text() -> str:
-    return f"{', '.join(RUN)} (run with Sluice), {', '.join(NAMES_CHECKED)} (names checked, not run)"
+    return f"{', '.join(RUN)} (tested with Sluice), {', '.join(NAMES_CHECKED)} (names checked, not run)"
 
 
 def why_not_here() -> str | None:

@@ -5,6 +5,8 @@ model selects Sluice. If not, it behaves as vLLM's own class.
 """
 from __future__ import annotations
 
+import functools
+
 import torch
 import vllm.envs as envs
 from vllm.config import get_current_vllm_config_or_none
@@ -14,6 +16,7 @@ from vllm.model_executor.layers.linear import ReplicatedLinear, UnquantizedLinea
 
 import sluice_moe
 import sluice_moe.ops  # noqa: F401  registers torch.ops.sluice
+from sluice_moe import environment
 
 from . import compat
 from .report import log_once
@@ -30,7 +33,7 @@ class _KeptWeight(UnquantizedLinearMethod):
 
 def _asked_for() -> bool:
     config = get_current_vllm_config_or_none()
-    return config is not None and getattr(config.quant_config, "sluice", False)
+    return config is not None and (getattr(config.quant_config, "sluice", False) or environment.switch(compat.GATES))
 
 
 def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | None:
@@ -108,6 +111,28 @@ def install() -> None:
     model = config.model_config.hf_config.model_type if config is not None and config.model_config is not None else None
     if model == "gpt_oss" and compat.gpt_oss_router_is_replicated():
         _replace("ReplicatedLinear", ReplicatedLinear, SluiceRouter)
+
+
+def install_for_every_model() -> None:
+    """Registers both layers before any model is built. Called once per process, when no model's config is known yet."""
+    # vLLM's cache of compiled graphs must tell a graph with these gates from a graph without them, and the model's config is the same.
+    envs.environment_variables.setdefault(compat.GATES, lambda: "1")
+    _replace("GateLinear", GateLinear, SluiceGateLinear)
+    if not compat.gpt_oss_router_is_replicated():
+        return
+    from vllm.model_executor.models.gpt_oss import MLPBlock  # in these versions this block builds the router
+
+    original = MLPBlock.__init__
+    if getattr(original, "sluice", False):
+        return
+
+    @functools.wraps(original)
+    def build(self, *args, **kwargs) -> None:
+        install()
+        original(self, *args, **kwargs)
+
+    build.sluice = True
+    MLPBlock.__init__ = build
 
 
 def _replace(name: str, original: type, replacement: type) -> None:

@@ -21,11 +21,11 @@ from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod, 
 from vllm.model_executor.utils import replace_parameter
 
 import sluice_moe
-from sluice_moe import activations
+from sluice_moe import activations, environment
 from sluice_moe.errors import UnsupportedLayer
 from sluice_moe.packed import packed_views
 
-from . import dummy
+from . import dummy, lora
 from .compat import NAME
 from .experts import SluiceExperts, equal_ranges
 from .report import log_once
@@ -52,33 +52,15 @@ def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
     return fields
 
 
-def why_not_lora(prefix: str) -> str | None:
-    """Returns why the LoRA flags are not supported, or None. vLLM would put adapters on these experts if the target modules include "experts", the
-    name of a layer's routed experts in nearly all models; gate_up_proj, down_proj and the like are dense layers and shared experts."""
-    lora = get_current_vllm_config().lora_config
-    if lora is None:
-        return None
-    if lora.target_modules is None:
-        return ("wanted --lora-target-modules with --enable-lora, found none: vLLM then puts adapters on every module, but experts on "
-                "Sluice have no LoRA; name the modules of the adapters, without experts")
-    names = {"experts", prefix.rsplit(".", 1)[-1]}
-    of_experts = [target for target in lora.target_modules if names & set(target.split("."))]
-    if of_experts:
-        return f"wanted --lora-target-modules without experts, which have no LoRA, found {', '.join(of_experts)}"
-    log_once(f"LoRA on {', '.join(lora.target_modules)}: vLLM silently ignores all other weights of an adapter, weights of experts "
-             "included", warning=True)
-    return None
-
-
 def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, device: torch.device) -> list[str]:
     """Returns every reason why Sluice cannot run these experts."""
     moe = layer.moe_config
     reasons = []
     if moe.in_dtype != torch.bfloat16:
         reasons.append(f"wanted activations in bf16 (--dtype bfloat16), found {moe.in_dtype}")
-    lora = why_not_lora(prefix)
-    if lora:
-        reasons.append(lora)
+    with_lora = lora.why_not(prefix)
+    if with_lora:
+        reasons.append(with_lora)
     parallel = moe.moe_parallel_config
     if parallel.use_batched_activation_format:
         reasons.append("wanted an --all2all-backend with standard activations (allgather_reducescatter, deepep_high_throughput), "
@@ -87,9 +69,10 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
         reasons.append(f"wanted an activation of {', '.join(activations.VLLM)}, found {layer.activation.value}")
     else:
         fields = layer_fields(layer, kind)
-        library = sluice_moe.why_not(device=device, tokens_max=tokens_max, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields)
+        library = sluice_moe.why_not(device=device, tokens_max=tokens_max, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields,
+                                     **environment.expert_kernels())
         if library:
-            reasons += refusals(library)
+            reasons += [environment.expert_kernels_text() + reason for reason in refusals(library)]
     return reasons
 
 
@@ -102,6 +85,7 @@ def refusals(text: str) -> list[str]:
 class SluiceMethod(FusedMoEMethodBase):
     """The shared code of all kinds. Subclasses define `kind` and create_weights."""
 
+    sluice = True  # read by lora.py
     kind = ""
     experts_cls = SluiceExperts
     supports_pre_processed_weights = False  # packed weights from outside are not accepted, because a layer cannot verify them
@@ -158,7 +142,8 @@ class SluiceMethod(FusedMoEMethodBase):
             fields = layer_fields(layer, self.kind)
             self.maps_ids = layer._expert_map is not None and "ep" not in fields
             self.sluice_layer = sluice_moe.MoeLayer(tokens_max=self.tokens_max, device=device,
-                                                    batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields)
+                                                    batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields,
+                                                    **environment.expert_kernels())
         self.sluice_layer.load(old, naming="plain")
         del old
         views = packed_views(self.sluice_layer)
@@ -206,12 +191,21 @@ class SluiceBf16Method(SluiceMethod):
     create_weights = UnquantizedFusedMoEMethod.create_weights  # vLLM's function, from a class that is not a base of this class
 
 
-def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
-    """Returns the method of an expert layer, before it has parameters. Raises UnsupportedLayer with every reason if Sluice cannot run it."""
+def method_or_reasons(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod | list[str]:
+    """Returns the method of an expert layer, before it has parameters, or every reason why Sluice cannot run it."""
     made = {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
     why = why_not(layer, prefix, kind, made.tokens_max, torch.device(layer.moe_config.device))
     if why:
-        raise UnsupportedLayer(f"--quantization {NAME}: {prefix}: {'; '.join(why)}")
+        return why
+    lora.accept()
+    return made
+
+
+def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
+    """Like method_or_reasons(), but raises UnsupportedLayer with the reasons."""
+    made = method_or_reasons(layer, prefix, kind)
+    if isinstance(made, list):
+        raise UnsupportedLayer(f"--quantization {NAME}: {prefix}: {'; '.join(made)}")
     return made
 
 

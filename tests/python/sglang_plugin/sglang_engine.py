@@ -20,7 +20,7 @@ import pytest
 from sluice_moe.sglang import compat
 
 NEWEST = "0.5.23"
-VERSIONS = ("0.5.17", NEWEST)
+VERSIONS = ("0.5.17", "0.5.21", "0.5.22", NEWEST)
 VERSION = os.environ.get("SLUICE_TEST_SGLANG_VERSION", NEWEST)  # the version in this process
 
 

@@ -4,6 +4,7 @@ float64. SGLang's settings are global to a process, so test_sglang.py runs this 
 from __future__ import annotations
 
 import logging
+import types
 
 import pytest
 import torch
@@ -57,6 +58,14 @@ def halves(rows: torch.Tensor) -> torch.Tensor:
     return torch.cat([rows[:, ::2], rows[:, 1::2]], 1)
 
 
+def with_gates(block: torch.nn.Module) -> torch.nn.Module:
+    """A block as after ModelRunner.load_model."""
+    from sluice_moe.sglang import gates
+
+    gates.take_over(block)
+    return block
+
+
 def zeros(*shape: int) -> torch.Tensor:
     return torch.zeros(*shape, dtype=torch.float64)
 
@@ -104,7 +113,7 @@ class GptOss:
             block.router.bias.copy_(self.router_bias)
         self.load(block)
         block.experts.quant_method.process_weights_after_loading(block.experts)
-        return block
+        return with_gates(block)
 
     def load(self, block: torch.nn.Module, checkpoint: dict[str, torch.Tensor] | None = None) -> None:
         from sglang.srt.models.gpt_oss import GptOssForCausalLM
@@ -257,6 +266,7 @@ def test_qwen3_block_is_transformers_layer() -> None:
     down, router = random(EXPERTS, HIDDEN, WIDTH, seed=3, scale=0.2), random(EXPERTS, HIDDEN, seed=4, scale=0.3)
     block.gate.weight.copy_(router)
     load_experts(block.experts, {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": down})
+    with_gates(block)
 
     eager = modeling_qwen3_moe.Qwen3MoeSparseMoeBlock(config).double()
     eager.gate.weight.copy_(router)
@@ -265,7 +275,7 @@ def test_qwen3_block_is_transformers_layer() -> None:
     x = random(11, HIDDEN, seed=5)
     scores, weights, ids = eager.gate(x.double())
     wanted = eager(x.double()[None])[0]
-    # SGLang's own gate computes scores in bf16.
+    # The gate's scores have SGLang's type, bf16.
     off = moe_bounds.BF16 * scores.abs() + (HIDDEN + 4) * moe_bounds.F32 * (x.double().abs() @ router.double().abs().T)
     sorted_scores = scores.sort(descending=True).values
     clear = (sorted_scores[:, TOP_K - 1] - sorted_scores[:, TOP_K]) > 2 * off.amax(1)
@@ -320,22 +330,6 @@ def test_deepseek_v4_experts() -> None:
 
 
 @torch.no_grad()
-def test_deepseek_gate_gives_float32_scores() -> None:
-    from sglang.srt.models.deepseek_v2 import MoEGate
-    from transformers import DeepseekV3Config
-
-    config = DeepseekV3Config(hidden_size=HIDDEN, n_routed_experts=EXPERTS)
-    config.topk_method = "noaux_tc"
-    gate = MoEGate(config, None)
-    router = random(EXPERTS, HIDDEN, seed=1)
-    gate.weight.copy_(router)
-    x = random(5, HIDDEN, seed=2)
-    found = gate(x)
-    assert found.dtype is torch.float32
-    moe_bounds.assert_within(found, x.double() @ router.double().T, (HIDDEN + 4) * moe_bounds.F32 * (x.double().abs() @ router.double().abs().T))
-
-
-@torch.no_grad()
 def test_more_tokens_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice_moe.sglang import experts
 
@@ -363,6 +357,39 @@ def test_more_tokens_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_refusals_name_the_layer_and_the_reason(more: dict, reason: str) -> None:
     with pytest.raises(RuntimeError, match=f"sluice: model.layers.0.mlp.experts: {reason}"):
         fused_moe(**more)
+
+
+@pytest.mark.parametrize("more, reason", [
+    (dict(a2a="deepep"), "wanted --moe-a2a-backend none, found deepep, which groups tokens by expert in a layout of its own"),
+    (dict(a2a="mooncake"), "wanted --moe-a2a-backend none, found mooncake, "),
+    (dict(enable_eplb=True), "wanted experts with a fixed placement, found --enable-eplb, which moves weights that are packed here"),
+    (dict(ep_num_redundant_experts=2), "wanted no redundant experts, found 2, whose weights are placed after loading"),
+])
+def test_parallel_forms_are_refused(monkeypatch: pytest.MonkeyPatch, more: dict, reason: str) -> None:
+    """DeepEP's one batch per expert is one of the forms of --moe-a2a-backend."""
+    from sglang.srt import runtime_context
+    from sluice_moe.sglang import experts
+
+    real = runtime_context.get_exec()
+    moe = types.SimpleNamespace(**{"enable_eplb": False, "ep_num_redundant_experts": 0} | {n: v for n, v in more.items() if n != "a2a"})
+    monkeypatch.setattr(runtime_context, "get_exec", lambda: types.SimpleNamespace(moe=moe, deterministic=real.deterministic))
+    monkeypatch.setattr(experts, "get_moe_a2a_backend", lambda: types.SimpleNamespace(value=more.get("a2a", "none")))
+    with pytest.raises(RuntimeError, match=f"sluice: model.layers.0.mlp.experts: {reason}"):
+        fused_moe()
+
+
+def test_kernels_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_DECODE_KERNEL", "cpu.expert_gemm.panels_f32")
+    monkeypatch.setenv("SLUICE_DECODE_TOKENS", "2")
+    layer = fused_moe()
+    load_experts(layer, {f"{name}.weight": random(EXPERTS, *shape, seed=i, scale=0.2)
+                         for i, (name, shape) in enumerate([("gate_proj", (WIDTH, HIDDEN)), ("up_proj", (WIDTH, HIDDEN)),
+                                                            ("down_proj", (HIDDEN, WIDTH))])})
+    ran = layer.quant_method.kernels(2)
+    assert [name.split(":")[0] for name in ran if "expert_gemm" in name] == ["cpu.expert_gemm.panels_f32"] * 2
+    monkeypatch.setenv("SLUICE_DECODE_KERNEL", "panels_f23")
+    with pytest.raises(RuntimeError, match="SLUICE_DECODE_KERNEL=panels_f23 SLUICE_DECODE_TOKENS=2: moe backend: wanted auto or one of"):
+        fused_moe(prefix="other")
 
 
 def test_other_quantizations_are_refused() -> None:

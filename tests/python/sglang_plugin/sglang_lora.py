@@ -41,7 +41,7 @@ def weights() -> GptOss:
 class Model(torch.nn.Module):
     """The modules of gpt-oss that can have adapters: projections of attention, router, experts; and a dense layer."""
 
-    def __init__(self, given: GptOss, gate: str = "router") -> None:
+    def __init__(self, given: GptOss, gate: str = "router", dense: str = "down_proj") -> None:
         from sglang.srt.layers.linear import ReplicatedLinear
         from sglang.srt.models.deepseek_v2 import MoEGate
         from transformers import DeepseekV3Config
@@ -59,13 +59,14 @@ class Model(torch.nn.Module):
             config = DeepseekV3Config(hidden_size=HIDDEN, n_routed_experts=EXPERTS)
             config.topk_method = "noaux_tc"
             layers[0].mlp.gate = MoEGate(config, None)
-        layers[1].mlp.down_proj = ReplicatedLinear(WIDTH, HIDDEN, bias=False)
+        setattr(layers[1].mlp, dense, ReplicatedLinear(WIDTH, HIDDEN, bias=False))
         layers[1].mlp.gate = ReplicatedLinear(HIDDEN, EXPERTS, bias=False)  # SGLang's own gate class, as in Qwen3
         self.model = torch.nn.Module()
         self.model.layers = layers
 
     def get_hidden_dim(self, name: str, layer: int) -> tuple[int, int]:
-        return {"o_proj": (HIDDEN, HIDDEN), "down_proj": (WIDTH, HIDDEN), "down_proj_moe": (WIDTH, HIDDEN), "gate": (HIDDEN, EXPERTS)}[name]
+        name = name.removesuffix("_moe")
+        return {"o_proj": (HIDDEN, HIDDEN), "gate_up_proj": (HIDDEN, 2 * WIDTH), "down_proj": (WIDTH, HIDDEN), "gate": (HIDDEN, EXPERTS)}[name]
 
 
 def adapter(folder: pathlib.Path, modules: dict[str, tuple[int, int]], targets: list[str]) -> str:
@@ -89,13 +90,17 @@ def reference(path: str, name: str = "one") -> object:
     return LoRARef(lora_name=name, lora_path=path, pinned=False)
 
 
-def manager(settings: object, weights: GptOss, *paths: str, targets: set[str] | None = None, gate: str = "router") -> object:
+def manager(settings: object, weights: GptOss, *paths: str, targets: set[str] | None = None, gate: str = "router",
+            dense: str = "down_proj") -> object:
     """The manager as ModelRunner creates it after the weights are loaded."""
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.lora.lora_manager import LoRAManager
 
     ranks = {"tp_size": 1, "tp_rank": 0} if "tp_size" in inspect.signature(LoRAManager).parameters else {}
-    model = Model(weights, gate)
+    from sluice_moe.sglang import gates
+
+    model = Model(weights, gate, dense)
+    gates.take_over(model)  # as after ModelRunner.load_model
     return LoRAManager(base_model=model, base_hf_config=model.config, max_loras_per_batch=2, load_config=LoadConfig(), dtype=torch.bfloat16,
                        server_args=settings, lora_backend="torch_native", max_lora_rank=RANK, target_modules=targets,
                        lora_paths=[reference(path) for path in paths], **ranks)
@@ -122,7 +127,7 @@ def of(*names: str) -> dict[str, tuple[int, int]]:
 ], ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else "")
 def test_target_modules_that_sluice_runs_end_the_start(settings: object, weights: GptOss, targets: set[str], gate: str, line: str) -> None:
     with pytest.raises(RuntimeError) as why:
-        manager(settings, weights, targets=targets, gate=gate)
+        manager(settings, weights, targets=targets, gate=gate, dense="other_proj")
     assert str(why.value).startswith(f"sluice: {line}")
     assert str(why.value).endswith(f"or serve without {asked_by()}")
 
@@ -156,6 +161,20 @@ def test_an_adapter_on_other_modules_is_sglangs(settings: object, weights: GptOs
     wrapped = {name for layer in made.lora_modules for name in layer}
     assert set(names) <= wrapped
     assert type(made.base_model.model.layers[0].mlp.experts.quant_method).__name__ == "Mxfp4Experts"
+
+
+def test_dense_layers_with_the_names_of_experts_take_adapters(settings: object, weights: GptOss, tmp_path: pathlib.Path) -> None:
+    """The experts beside them stay on Sluice, and an adapter with weights for them is refused alone."""
+    dense = "model.layers.1.mlp.down_proj"
+    made = manager(settings, weights, targets={"gate_up_proj", "down_proj", "o_proj"})
+    assert {name for layer in made.lora_modules for name in layer} >= {dense, ATTENTION}
+    assert type(made.base_model.model.layers[0].mlp.experts.quant_method).__name__ == "Mxfp4Experts"
+    ref = reference(adapter(tmp_path / "good", of(ATTENTION, dense), ["o_proj", "down_proj"]), "good")
+    assert made.load_lora_adapter(ref).success
+    made.fetch_new_loras({ref.lora_id})
+    made.update_lora_info()
+    refused = loaded(made, adapter(tmp_path / "bad", of(ATTENTION, EXPERT), ["o_proj"]), "file", "bad")
+    assert not refused.success and "wanted no weights for experts or gates that Sluice runs" in refused.error_message
 
 
 # ---- While the server runs ----

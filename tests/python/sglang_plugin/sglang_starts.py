@@ -59,18 +59,69 @@ def target_alone() -> dict:
     return {"target": target["method"], "draft": draft["method"]}
 
 
-def moved_gate() -> dict:
-    """SGLang without a class that a hook needs."""
-    from sglang.srt.models import gpt_oss
+def gates_alone() -> dict:
+    os.environ["SLUICE_SGLANG_GATES"] = "1"
+    return start_and_build() | {"logged": LOGGED}
 
-    del gpt_oss.TinyGemmLinear
+
+def gates_after_load() -> dict:
+    """The gates of a model that ModelRunner has loaded; here it only gets one."""
+    os.environ["SLUICE_SGLANG_GATES"] = "1"
+    from sglang.srt.layers.linear import ReplicatedLinear
+    from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+    def load_model(self: ModelRunner) -> None:
+        self.model = torch.nn.Module()
+        self.model.gate = ReplicatedLinear(64, 4, bias=False)
+        self.model.experts = FusedMoE(num_experts=4, hidden_size=64, intermediate_size=64, layer_id=0, top_k=2, prefix="experts")
+
+    ModelRunner.load_model = load_model
+    start_and_build()
+    import torch
+    from sluice_moe.sglang import gates
+
+    runner = ModelRunner.__new__(ModelRunner)
+    runner.load_model()
+    return {"on Sluice": gates.runs(runner.model.gate)}
+
+
+def automatic() -> dict:
+    os.environ["SLUICE_SGLANG_AUTO"] = "1"
+    logging.getLogger("sluice_moe.sglang").setLevel(logging.INFO)
+    return start_and_build() | {"logged": LOGGED}
+
+
+def automatic_beside_a_flag() -> dict:
+    """Somebody chose a backend."""
+    os.environ["SLUICE_SGLANG_AUTO"] = "1"
+    return start_and_build("--moe-runner-backend", "triton")
+
+
+def automatic_refused() -> dict:
+    """Experts that Sluice cannot run stay with SGLang."""
+    os.environ |= {"SLUICE_SGLANG_AUTO": "1", "SLUICE_DECODE_KERNEL": "nonsense"}
+    logging.getLogger("sluice_moe.sglang").setLevel(logging.INFO)
+    return start_and_build() | {"logged": LOGGED}
+
+
+def gates_misspelt() -> dict:
+    os.environ["SLUICE_SGLANG_GATES"] = "yes"
+    return start_and_build()
+
+
+def moved_method() -> dict:
+    """SGLang without a method that a hook needs."""
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+    del ModelRunner.load_model
     return start_and_build(*sglang_engine.asked_for_sluice())
 
 
 def other_signature() -> dict:
-    from sglang.srt.models.deepseek_v2 import MoEGate
+    from sglang.srt.layers.quantization.mxfp4 import Mxfp4Config
 
-    MoEGate.forward = lambda self, x: x
+    Mxfp4Config.get_quant_method = lambda self, x: x
     return start_and_build(*sglang_engine.asked_for_sluice())
 
 
@@ -78,7 +129,8 @@ def other_plug_in() -> dict:
     """Another plug-in's hook, applied before Sluice's."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register("sglang.srt.models.gpt_oss.TinyGemmLinear.forward", lambda original, *a, **k: original(*a, **k), HookType.AROUND)
+    HookRegistry.register("sglang.srt.layers.quantization.mxfp4.Mxfp4Config.get_quant_method", lambda original, *a, **k: original(*a, **k),
+                          HookType.AROUND)
     return start_and_build(*sglang_engine.asked_for_sluice())
 
 

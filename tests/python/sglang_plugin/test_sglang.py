@@ -14,9 +14,11 @@ import sglang_engine
 from sluice_moe.sglang import compat
 
 HERE = pathlib.Path(__file__).parent
-NEWEST_CASES = ("without_flag", "draft_alone", "target_alone", "moved_gate", "other_signature", "other_plug_in", "other_version",
-                "switch_on_newest", "switch_misspelt", "flag_overridden")
-OLDER_CASES = ("without_flag", "moved_gate", "other_version", "switch_without_triton")
+NEWEST_CASES = ("without_flag", "draft_alone", "target_alone", "gates_alone", "gates_after_load", "automatic", "automatic_beside_a_flag",
+                "automatic_refused", "moved_method", "other_signature", "other_plug_in", "other_version", "switch_on_newest", "switch_misspelt", "gates_misspelt",
+                "flag_overridden")
+OLDER_CASES = ("without_flag", "gates_alone", "gates_after_load", "automatic", "automatic_refused", "moved_method", "other_version",
+               "switch_without_triton")
 
 
 def run_beside(version: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -56,11 +58,40 @@ def test_target_and_draft_choose_apart(newest: dict[str, dict]) -> None:
     assert newest["target_alone"] == {"target": "Bf16Experts", "draft": "UnquantizedFusedMoEMethod"}
 
 
+GATE_HOOKS = ["sglang.srt.lora.lora_manager.LoRAManager.init_lora_modules", "sglang.srt.lora.lora_manager.LoRAManager.load_lora_weights", "sglang.srt.lora.lora_manager.LoRAManager.load_lora_weights_from_tensors",
+              "sglang.srt.lora.lora_manager.LoRAManager.set_lora_module", "sglang.srt.model_executor.model_runner.ModelRunner.load_model",
+              "sglang.srt.runtime_context.publish"]
+
+
+@pytest.mark.parametrize("which", ["newest", "older"])
+def test_gates_alone_leave_experts_as_they_are(which: str, request: pytest.FixtureRequest) -> None:
+    found = request.getfixturevalue(which)["gates_alone"]
+    assert found == {"method": "UnquantizedFusedMoEMethod", "hooks": GATE_HOOKS, "logged": []}
+    assert request.getfixturevalue(which)["gates_after_load"] == {"on Sluice": True}
+
+
+@pytest.mark.parametrize("which", ["newest", "older"])
+def test_unquantised_experts_run_on_sluice_by_themselves(which: str, request: pytest.FixtureRequest) -> None:
+    cases = request.getfixturevalue(which)
+    assert cases["automatic"]["method"] == "Bf16Experts"
+    assert cases["automatic"]["logged"] == ["INFO sluice: SLUICE_SGLANG_AUTO=1: unquantised experts run on Sluice"]
+    refused = cases["automatic_refused"]
+    assert refused["method"] == "UnquantizedFusedMoEMethod" and len(refused["logged"]) == 1
+    assert refused["logged"][0].startswith("INFO sluice: SLUICE_SGLANG_AUTO=1: unquantised experts run on SGLang: SLUICE_DECODE_KERNEL=nonsense: ")
+
+
+def test_a_flag_wins_over_the_variable(newest: dict[str, dict]) -> None:
+    assert newest["automatic_beside_a_flag"]["method"] == "UnquantizedFusedMoEMethod"
+
+
 @pytest.mark.parametrize("case, line", [
-    ("moved_gate", "wanted sglang.srt.models.gpt_oss.TinyGemmLinear.forward of SGLang 0.5.23, found AttributeError"),
-    ("other_signature", "wanted sglang.srt.models.deepseek_v2.MoEGate.forward of SGLang 0.5.23 with hidden_states, found only self, x"),
-    ("other_plug_in", "Sluice's hooks are missing on sglang.srt.models.gpt_oss.TinyGemmLinear.forward: remove other plug-ins with hooks there"),
-    ("switch_on_newest", "SLUICE_SGLANG=1: wanted SGLang before 0.5.19, found 0.5.23: use --moe-runner-backend sluice instead"),
+    ("moved_method", "wanted sglang.srt.model_executor.model_runner.ModelRunner.load_model of SGLang 0.5.23, found AttributeError"),
+    ("other_signature", "wanted sglang.srt.layers.quantization.mxfp4.Mxfp4Config.get_quant_method of SGLang 0.5.23 with layer, prefix, found "
+                        "only self, x"),
+    ("other_plug_in", "Sluice's hooks are missing on sglang.srt.layers.quantization.mxfp4.Mxfp4Config.get_quant_method: remove other plug-ins "
+                      "with hooks there"),
+    ("gates_misspelt", "SLUICE_SGLANG_GATES: wanted 0 or 1, found 'yes'"),
+    ("switch_on_newest", "SLUICE_SGLANG=1: wanted SGLang 0.5.17, found 0.5.23: use --moe-runner-backend sluice instead"),
     ("switch_misspelt", "SLUICE_SGLANG: wanted 0 or 1, found 'yes'"),
     ("flag_overridden", "wanted --moe-runner-backend sluice, found 'triton': SGLang overrides the flag"),
 ])
@@ -75,13 +106,13 @@ def test_an_unknown_version_says_so_and_refuses_the_flag(newest: dict[str, dict]
 
 
 def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
-    assert "wanted sglang.srt.models.gpt_oss.TinyGemmLinear.forward of SGLang 0.5.17" in older["moved_gate"]["stopped"]
+    assert "wanted sglang.srt.model_executor.model_runner.ModelRunner.load_model of SGLang 0.5.17" in older["moved_method"]["stopped"]
     assert "SLUICE_SGLANG=1: wanted --moe-runner-backend triton" in older["switch_without_triton"]["stopped"]
     assert "SGLang runs without Sluice, but SLUICE_SGLANG=1 asks for it" in older["other_version"]["stopped"]
 
 
 @pytest.mark.parametrize("version", sglang_engine.VERSIONS)
-@pytest.mark.parametrize("file", ["sglang_layers.py", "sglang_lora.py"])
+@pytest.mark.parametrize("file", ["sglang_layers.py", "sglang_gates.py", "sglang_lora.py"])
 def test_in_a_process_of_a_version(version: str, file: str) -> None:
     """Runs all tests of a file."""
     done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file))

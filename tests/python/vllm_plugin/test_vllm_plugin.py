@@ -10,7 +10,7 @@ import sluice_moe  # noqa: E402
 import sluice_moe.vllm  # noqa: E402
 from sluice_moe import activations  # noqa: E402
 from sluice_moe.packed import packed_views  # noqa: E402
-from sluice_moe.vllm import compat, config, dummy, experts, method  # noqa: E402
+from sluice_moe.vllm import compat, config, dummy, experts, lora, method  # noqa: E402
 
 
 # ---- Registration ----
@@ -76,36 +76,39 @@ def test_deepseek_v4_keeps_vllms_config_but_for_the_experts():
 
 
 @pytest.mark.parametrize("targets, found", [
-    (None, "found none: vLLM then puts adapters on every module"), (["router", "mlp.experts"], "found mlp.experts"),
-    (["experts", "o_proj"], "found experts"), (["model.layers.3.mlp.experts"], "found model.layers.3.mlp.experts"),
+    (["router", "mlp.experts"], "found mlp.experts"), (["experts", "o_proj"], "found experts"),
+    (["model.layers.3.mlp.experts"], "found model.layers.3.mlp.experts"),
     (["experts.0.gate_proj", "experts.w1"], "found experts.0.gate_proj, experts.w1"), (["text_experts"], "found text_experts")])
 def test_lora_on_experts_is_refused(monkeypatch, targets, found):
-    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
-    monkeypatch.setattr(method, "log_once", lambda *a, **k: pytest.fail("said that it is accepted"))
-    why = method.why_not_lora("model.layers.0.mlp.text_experts" if targets == ["text_experts"] else "model.layers.0.mlp.experts")
-    assert why.startswith("wanted --lora-target-modules ") and found in why
+    monkeypatch.setattr(lora, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
+    why = lora.why_not("model.layers.0.mlp.text_experts" if targets == ["text_experts"] else "model.layers.0.mlp.experts")
+    assert why.startswith("wanted --lora-target-modules without experts") and found in why
 
 
 @pytest.mark.parametrize("targets", [["router", "qkv_proj"], ["gate_up_proj", "down_proj", "o_proj"], ["gate_proj", "up_proj", "w1", "w13"],
-                                     ["shared_experts.down_proj"], ["model.layers.0.mlp.gate"]])
+                                     ["shared_experts.down_proj"], ["model.layers.0.mlp.gate"], None])
 def test_lora_on_other_modules_is_accepted_with_a_line(monkeypatch, targets):
     """Dense layers and shared experts share module names with the matrices of experts, which are one module in vLLM."""
+    import vllm.lora.model_manager as model_manager
     from vllm.lora.utils import is_in_target_modules
 
     packed = {"gate_up_proj": ["gate_proj", "up_proj"], "experts": [f"experts.{e}.{n}_proj" for e in (0, 1) for n in ("gate", "up", "down")]}
-    assert not is_in_target_modules("model.layers.3.mlp.experts", targets, packed)
+    assert targets is None or not is_in_target_modules("model.layers.3.mlp.experts", targets, packed)
     said = []
-    monkeypatch.setattr(method, "log_once", lambda line, warning=False: said.append((line, warning)))
-    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
-    assert method.why_not_lora("model.layers.3.mlp.experts") is None
-    assert said == [(f"LoRA on {', '.join(targets)}: vLLM silently ignores all other weights of an adapter, weights of experts included",
-                     True)]
+    monkeypatch.setattr(model_manager, "get_supported_lora_modules", model_manager.get_supported_lora_modules)
+    monkeypatch.setattr(lora, "log_once", lambda line, warning=False: said.append((line, warning)))
+    monkeypatch.setattr(lora, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
+    assert lora.why_not("model.layers.3.mlp.experts") is None
+    lora.accept()
+    where = ", ".join(targets) if targets else "every module"
+    assert said == [(f"LoRA on {where} except routed experts: an adapter with weights for routed experts is refused when it is loaded", True)]
 
 
 def test_without_lora_nothing_is_said(monkeypatch):
-    monkeypatch.setattr(method, "log_once", lambda *a, **k: pytest.fail("said something"))
-    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=None))
-    assert method.why_not_lora("model.layers.3.mlp.experts") is None
+    monkeypatch.setattr(lora, "log_once", lambda *a, **k: pytest.fail("said something"))
+    monkeypatch.setattr(lora, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=None))
+    assert lora.why_not("model.layers.3.mlp.experts") is None
+    lora.accept()
 
 
 # ---- Expert ids and maps ----

@@ -1,0 +1,36 @@
+"""The environment variables of the plug-ins for vLLM and SGLang. They set what holds for all models of a host; the library reads none of them."""
+from __future__ import annotations
+
+import os
+
+from .errors import InvalidArgument
+
+DECODE_KERNEL, PREFILL_KERNEL, DECODE_TOKENS = "SLUICE_DECODE_KERNEL", "SLUICE_PREFILL_KERNEL", "SLUICE_DECODE_TOKENS"
+
+
+def switch(name: str) -> bool:
+    """Whether a variable is 1. Raises InvalidArgument unless it is 0, 1 or not set."""
+    word = os.environ.get(name, "0")
+    if word not in ("0", "1"):
+        raise InvalidArgument(f"{name}: wanted 0 or 1, found {word!r}")
+    return word == "1"
+
+
+def expert_kernels_text() -> str:
+    """The variables that expert_kernels() reads, as a prefix of an error: "SLUICE_DECODE_KERNEL=dot: "; without variables empty."""
+    given = [f"{name}={os.environ[name]}" for name in (DECODE_KERNEL, PREFILL_KERNEL, DECODE_TOKENS) if os.environ.get(name)]
+    return " ".join(given) + ": " if given else ""
+
+
+def expert_kernels() -> dict[str, object]:
+    """The arguments of MoeLayer that choose the kernels of the experts by phase; without variables none."""
+    out: dict[str, object] = {}
+    for name, argument in ((DECODE_KERNEL, "kernel_decode"), (PREFILL_KERNEL, "kernel_prefill")):
+        if os.environ.get(name):
+            out[argument] = os.environ[name]
+    tokens = os.environ.get(DECODE_TOKENS)
+    if tokens:
+        if not tokens.isdecimal() or int(tokens) < 1:
+            raise InvalidArgument(f"{DECODE_TOKENS}: wanted a number of tokens, 1 or more, found {tokens!r}")
+        out["decode_tokens"] = int(tokens)
+    return out
