@@ -10,10 +10,16 @@ namespace sluice {
 namespace {
 
 constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {
-    {"background", "[false]"}, {"conversation", "[]"},
-    {"echo", "[false]"},       {"max_completion_tokens", "[]"},
-    {"max_tool_calls", "[]"},  {"n_predict", "[-1]"},
-    {"prompt", "[]"},          {"truncation", R"(["disabled"])"}};
+    {"add_generation_prompt", "[true]"},
+    {"continue_final_message", "[false]"},
+    {"background", "[false]"},
+    {"conversation", "[]"},
+    {"echo", "[false]"},
+    {"max_completion_tokens", "[]"},
+    {"max_tool_calls", "[]"},
+    {"n_predict", "[-1]"},
+    {"prompt", "[]"},
+    {"truncation", R"(["disabled"])"}};
 constexpr size_t kMetadataMax = 16, kMetadataKeyMax = 64, kMetadataValueMax = 512;
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 constexpr const char* kEncrypted =
