@@ -265,8 +265,7 @@ class Unharmed(OwnServerTest):
                 server.chat(max_tokens=2)
                 slowest = max(slowest, time.monotonic() - begin)
         self.assertLess(slowest, 60, "seconds of a chat; with these requests it once took minutes")
-        if not is_sanitized():
-            self.assertLess(clock.most_blocked, 0.5, "seconds of /health; with these requests it once took many")
+        clock.check(self)  # with these requests it once took many seconds
         return statuses
 
     def test_objects_of_many_members(self):
