@@ -49,6 +49,14 @@ Result<Program> compile_program(const GrammarSource& source, Work* work) {
   return compile_schema(source.text, source.object, work);
 }
 
+// Whether some value may pass the checks that are made at the ends of values. A search that takes too long proves nothing.
+bool has_text(const CompiledGrammar& grammar, const std::stop_token& stop) {
+  if (!grammar.program.checks) return true;
+  Work work(kCompileSteps, stop);
+  Parse parse(grammar);
+  return parse.begin(&work) && parse.find_text(&work) != Parse::Found::kNone;
+}
+
 }  // namespace
 
 GrammarSource any_json_object() {
@@ -140,6 +148,12 @@ Result<Grammar> GrammarCompiler::compile(const GrammarSource& source, std::stop_
   GrammarMatcher first(out);
   TokenBits bits(static_cast<size_t>(vocabulary->words));
   const Status begins = first.allowed(bits, stop);
+  const bool refused = compiled->grammar.program.refuses && begins.message.ends_with("found none");
+  if (refused || (begins.ok() && !has_text(compiled->grammar, stop)))
+    return invalid(
+        "JSON schema: wanted one under which some value is valid, found one of which no value passes "
+        "\"not\", "
+        "\"oneOf\", \"if\" or \"uniqueItems\"");
   if (!begins.ok()) return wrong(source, begins, work);
   state_->keep(source, compiled);
   return out;

@@ -18,6 +18,13 @@ std::optional<std::vector<std::string>> FewValues::texts_of(Callee callee) {
   return out;
 }
 
+std::optional<int64_t> FewValues::count_of(Callee callee) {
+  spaced_ = false;
+  const auto texts = spelled(callee, 0);
+  if (!texts) return {};
+  return std::ssize(*texts);
+}
+
 std::optional<FewValues::Texts> FewValues::spelled(Callee callee, int depth) {
   if (is_leaf(callee)) return of_leaf(*program_.leaves[static_cast<size_t>(leaf_index(callee))]);
   return depth < kDepthMax ? of_rule(callee, depth + 1) : std::nullopt;
@@ -26,8 +33,8 @@ std::optional<FewValues::Texts> FewValues::spelled(Callee callee, int depth) {
 std::optional<FewValues::Texts> FewValues::of_leaf(const Leaf& leaf) {
   if (!leaf.compact.empty()) return Texts{spaced_ ? leaf.spaced : leaf.compact};
   if (leaf.dfa.empty()) return Texts{};
-  if (leaf.counted() || !work_->spend(kValuesMax)) return {};
-  return leaf.dfa.texts(kValuesMax);
+  if (leaf.counted() || !work_->spend(most_)) return {};
+  return leaf.dfa.texts(most_);
 }
 
 std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
@@ -44,7 +51,7 @@ std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
     if (state.final && way.count >= rule.least &&
         (rule.check == nullptr || rule.check->holds(way.text, work_)) &&
         seen.insert(hash_of_value(way.text)).second) {
-      if (std::ssize(out) == kValuesMax) return {};
+      if (std::ssize(out) == most_) return {};
       out.push_back(way.text);
     }
     const bool after_colon = spaced_ && way.text.ends_with(':');

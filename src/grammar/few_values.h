@@ -13,9 +13,12 @@ namespace sluice {
 
 class FewValues {
  public:
-  FewValues(const Program& program, Work* work) : program_(program), work_(work) {}
+  FewValues(const Program& program, Work* work, int64_t most = 64)
+      : program_(program), work_(work), most_(most), steps_(64 * most) {}
   // Each value as JSON text in a line, with and without blanks; none: there are too many, or the search takes too long.
   std::optional<std::vector<std::string>> texts_of(Callee callee);
+  // The number of the values.
+  std::optional<int64_t> count_of(Callee callee);
 
  private:
   using Texts = std::vector<std::string>;
@@ -30,10 +33,11 @@ class FewValues {
   std::optional<Texts> of_leaf(const Leaf& leaf);
   std::optional<Texts> of_rule(int32_t rule, int depth);
 
-  static constexpr int64_t kValuesMax = 64, kDepthMax = 8;
+  static constexpr int64_t kDepthMax = 8;
   const Program& program_;
   Work* work_;
-  int64_t steps_ = 4096;
+  const int64_t most_;
+  int64_t steps_;
   bool spaced_ = false;
 };
 

@@ -228,6 +228,7 @@ bool Parse::allowed(std::span<uint32_t> bits, Work* work) {
     extra_.resize(extra);
     extra_of_.resize(extra);
   }
+  if (grammar_.program.refuses && !take_out_dead_ends(bits)) return false;
   return work_->spend(static_cast<int64_t>(items.size()) * 16);
 }
 

@@ -36,6 +36,9 @@ class Parse {
   // The functions return false if the budget is spent or the parser exceeds its item limit; then no other function may be called.
   // the bytes of a token; dead() tells whether the grammar rejects them
   bool accept(std::string_view bytes, Work* work);
+  // Searches for a text that the grammar accepts.
+  enum class Found : uint8_t { kText, kNone, kUnknown };
+  Found find_text(Work* work);
   // Sets the bits of tokens that may come; leaves the other bits alone.
   bool allowed(std::span<uint32_t> bits, Work* work);
   bool dead() const { return dead_; }
@@ -127,6 +130,20 @@ class Parse {
   bool exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t> bits);
   bool walk(const TokenTrie& trie, int32_t from, std::span<uint32_t> bits);
   void drop_unneeded();
+
+  // A value that must pass a check at its end (kNoTrace), or differ from the values of a trace. Once it ends, a rule begun in `origin` is in
+  // the state `to`.
+  struct Risk {
+    int32_t set;  // where the value begins
+    int32_t to, origin;
+    TraceId trace;
+  };
+  std::vector<Risk> risks() const;
+  bool has_passed(const Risk& risk) const;
+  bool can_pass(const Risk& risk, bool in_string, int64_t* looks);
+  bool leads_on(std::string_view bytes, const std::vector<Risk>& risks, int64_t* left);
+  std::vector<int32_t> along_earlier(const Risk& risk) const;
+  bool take_out_dead_ends(std::span<uint32_t> bits);
 
   const CompiledGrammar& grammar_;
   Work* work_ = nullptr;

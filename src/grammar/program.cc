@@ -173,7 +173,9 @@ void Program::set_counts(Work* work) {
 
 // Arrays and objects of few values that must be new become leaves, so that used values can be left out.
 void Program::list_few(Work* work) {
+  constexpr int64_t kCountedMax = 1024;
   std::unordered_map<Callee, Callee> listed;
+  std::unordered_map<Callee, int64_t> counts;
   for (size_t s = 0; s < states.size(); ++s)
     for (size_t c = 0; c < states[s].calls.size(); ++c) {
       const Callee callee = states[s].calls[c].callee;
@@ -183,7 +185,43 @@ void Program::list_few(Work* work) {
         if (const auto texts = FewValues(*this, work).texts_of(callee))
           known->second = add_leaf(std::make_shared<const Leaf>(texts_leaf(*texts)));
       states[s].calls[c].callee = known->second;
+      if (is_leaf(known->second)) continue;
+      refuses = true;
+      if (!is_new) continue;
+      if (const auto count = FewValues(*this, work, kCountedMax).count_of(callee)) counts[callee] = *count;
     }
+  for (const Rule& rule : rules) checks |= rule.check != nullptr;
+  refuses |= checks;
+  limit_by_values(counts);
+}
+
+// A rule whose calls all need new values of the same kinds has at most as many of them as there are values.
+void Program::limit_by_values(const std::unordered_map<Callee, int64_t>& counts) {
+  struct Supply {
+    int32_t state = -1;
+    int64_t values = 0;
+    bool known = true;
+  };
+  std::unordered_map<int32_t, Supply> supplies;  // by rule
+  for (size_t s = 0; s < states.size(); ++s)
+    for (const Call& call : states[s].calls) {
+      if (!call.counted) continue;
+      Supply& supply = supplies[states[s].rule];
+      supply.known &= call.distinct() && (supply.state < 0 || supply.state == static_cast<int32_t>(s));
+      supply.state = static_cast<int32_t>(s);
+      if (!supply.known) continue;
+      const auto count = counts.find(call.callee);
+      if (count != counts.end())
+        supply.values += count->second;
+      else if (is_leaf(call.callee) && !leaves[static_cast<size_t>(leaf_index(call.callee))]->texts.empty())
+        supply.values += std::ssize(leaves[static_cast<size_t>(leaf_index(call.callee))]->texts);
+      else
+        supply.known = false;
+    }
+  for (const auto& [rule, supply] : supplies)
+    if (supply.known)
+      rules[static_cast<size_t>(rule)].most =
+          static_cast<int32_t>(std::min<int64_t>(rules[static_cast<size_t>(rule)].most, supply.values));
 }
 
 void Program::set_values(Work* work) {

@@ -74,7 +74,9 @@ struct Program {
   std::vector<std::vector<uint64_t>> values;
   // By such a value: values of the same kind are values of the same leaves.
   std::unordered_map<uint64_t, uint64_t> kinds;
-  Callee root = 0;  // a rule
+  Callee root = 0;       // a rule
+  bool refuses = false;  // some rule may refuse its end: by a check, or because its value is not new
+  bool checks = false;   // some rule has a check
 
   int32_t add_rule();  // with a start state
   int32_t add_state(int32_t rule);
@@ -98,6 +100,7 @@ struct Program {
   void set_nullable(Work* work);
   void set_counts(Work* work);
   void set_values(Work* work);
+  void limit_by_values(const std::unordered_map<Callee, int64_t>& counts);
   void list_few(Work* work);
 };
 

@@ -145,6 +145,7 @@ OrderedJson chat_request(const ApiLimits& limits) {
       object({{"role", {{"const", "assistant"}}},
               {"content", any_of(OrderedJson::array({text, type("null")}))},
               {"reasoning", any_of(OrderedJson::array({type("string"), type("null")}))},
+              {"prefix", any_of(OrderedJson::array({type("boolean"), type("null")}))},
               {"tool_calls", list(call)}},
              {"role", "content"});
   const OrderedJson result =
@@ -162,6 +163,8 @@ OrderedJson chat_request(const ApiLimits& limits) {
             {"max_completion_tokens", integer(1, INT32_MAX)},
             {"include_reasoning", type("boolean")},
             {"add_special_tokens", type("boolean")},
+            {"add_generation_prompt", type("boolean")},
+            {"continue_final_message", type("boolean")},
             {"tools", list(tool)},
             {"tool_choice", any_of(OrderedJson::array({one_of({"none", "auto", "required"}), named}))},
             {"response_format", format(false)},
@@ -341,10 +344,10 @@ std::string openapi_json(const ApiLimits& limits) {
   schemas["CompletionRequest"] = completion_request(limits);
   schemas["ResponseRequest"] = response_request(limits);
   const OrderedJson chat = chat_request(limits);
-  OrderedJson counted =
-      optional({{"add_generation_prompt", type("boolean")}, {"continue_final_message", type("boolean")}});
-  for (const char* same : {"messages", "tools", "tool_choice", "response_format", "reasoning_effort",
-                           "reasoning", "chat_template_kwargs"})
+  OrderedJson counted = OrderedJson::object();
+  for (const char* same :
+       {"messages", "tools", "tool_choice", "response_format", "reasoning_effort", "reasoning",
+        "chat_template_kwargs", "add_generation_prompt", "continue_final_message"})
     counted[same] = chat["properties"][same];
   schemas["TokenizeRequest"] = any_of(OrderedJson::array(
       {object({{"prompt", type("string")}}, {"prompt"}), object(std::move(counted), {"messages"})}));

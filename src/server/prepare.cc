@@ -88,7 +88,7 @@ std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) cons
                   .param = field};
 }
 
-Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& chat, PromptEnd end) const {
+Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& chat) const {
   std::string instructions = chat.response.instructions;
   const std::string& more = chat.conversation.instructions;
   if (!more.empty()) instructions += (instructions.empty() ? "" : "\n\n") + more;
@@ -98,7 +98,7 @@ Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const ApiRequest& 
   if (chat.response_format) bytes += std::ssize(chat.response_format->schema);
   const char* field = field_of(chat);
   if (const auto error = check_bytes(bytes, field)) return *error;
-  Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
+  Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = chat.end};
   // Even an empty system message replaces the server's own instructions.
   if (!instructions.empty() || chat.conversation.has_instructions)
     conversation.options.developer_instructions = instructions;
@@ -173,15 +173,16 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
   return {};
 }
 
-std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) const {
+std::optional<ApiError> ServedModel::make_prompt(Prepared* out) const {
   if (auto error = check_chat(&out->request)) return error;
-  format().forget_old_reasoning(&out->request.conversation.messages);
-  auto tokens = tokens_of(out->request, end);
+  const bool next = out->request.end == PromptEnd::kNextMessage;
+  if (next) format().forget_old_reasoning(&out->request.conversation.messages);
+  auto tokens = tokens_of(out->request);
   if (!tokens.ok()) return tokens.error();
   out->prompts.push_back(std::move(tokens).value());
   out->request.thinking = format().thinking_after(out->request.conversation.messages, out->request.thinking);
   const std::string& named = out->request.tools.named;
-  if (named.empty() || end != PromptEnd::kNextMessage) return {};
+  if (named.empty() || !next) return {};
   auto start = format().call_start(named, out->request.thinking);
   if (!start.ok())
     return ApiError{.message = "tool_choice: " + start.status().message, .param = "tool_choice"};
@@ -202,7 +203,7 @@ std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::st
 
 Result<ServedModel::Prepared, ApiError> ServedModel::conversation(ApiRequest request) const {
   Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
-  if (const auto error = make_prompt(&out, PromptEnd::kNextMessage)) return *error;
+  if (const auto error = make_prompt(&out)) return *error;
   // The prompt now contains the conversation. Only a response that will be stored still needs it.
   if (out.request.kind == ApiKind::kChat || !out.request.response.store) out.request.conversation = {};
   return finish(std::move(out));
@@ -248,7 +249,7 @@ Result<std::string, ApiError> ServedModel::tokenize(std::string_view body) const
     return tokenize_json(tokens.value(), max_model_len());
   }
   Prepared chat{.request = std::move(request.chat), .prompts = {}, .forced = {}, .sampling = {}};
-  if (const auto error = make_prompt(&chat, request.end)) return *error;
+  if (const auto error = make_prompt(&chat)) return *error;
   return tokenize_json(chat.prompts.front(), max_model_len());
 }
 

@@ -49,15 +49,16 @@ class ServedModel {
   int64_t max_model_len() const { return limit_.max_model_len(); }
 
  private:
-  Result<std::vector<int32_t>, ApiError> tokens_of(const ApiRequest& chat, PromptEnd end) const;
-  Result<std::vector<int32_t>, ApiError> tokens_of(const std::string& text, Specials specials, bool add_special_tokens) const;
+  Result<std::vector<int32_t>, ApiError> tokens_of(const ApiRequest& chat) const;
+  Result<std::vector<int32_t>, ApiError> tokens_of(const std::string& text, Specials specials,
+                                                   bool add_special_tokens) const;
   ApiError too_long(const std::string& found, const char* field) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_scores(const Prepared& prepared) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
   // Checks that the chat format supports the request's options. Removes the supported ones from `ignored`.
   std::optional<ApiError> check_chat(ApiRequest* chat) const;
-  std::optional<ApiError> make_prompt(Prepared* chat, PromptEnd end) const;
+  std::optional<ApiError> make_prompt(Prepared* chat) const;
   Result<Prepared, ApiError> conversation(ApiRequest request) const;
   Result<Prepared, ApiError> finish(Prepared prepared) const;
 

@@ -175,7 +175,8 @@ Result<MakeFilter, ApiError> StructuredOutput::of_chat(const ApiRequest& request
   AnswerEnds ends{.final_message = tools.choice != ApiTools::Choice::kRequired,
                   .held_text = text.has_value(),
                   .many_calls = tools.parallel,
-                  .begun = !tools.named.empty()};
+                  .begun = !tools.named.empty(),
+                  .continues = request.end == PromptEnd::kOpenMessage};
   for (size_t i = 0; tools.offered() && i < tools.functions.size(); ++i) {
     const FunctionTool& f = tools.functions[i];
     if (!tools.named.empty() && f.name != tools.named) continue;

@@ -28,6 +28,7 @@ Result<AnswerGate> AnswerGate::from(const Harmony& harmony, const AnswerEnds& en
   gate.behind_analysis_ = std::make_shared<const std::vector<Header>>(std::move(behind));
   gate.headers_ = std::move(headers);
   gate.end_ = *harmony.tokenizer().id_of("<|end|>");
+  if (ends.continues) gate.place_ = Place::kFinal;
   return gate;
 }
 

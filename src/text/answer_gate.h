@@ -11,7 +11,8 @@
 namespace sluice {
 
 // Allows at most one analysis message, then a final message or a call. Other channels, recipients and content types are forbidden,
-// because they would bypass the structure. Starts after a prompt that ends with "<|start|>assistant".
+// because they would bypass the structure. Starts after a prompt that ends with "<|start|>assistant", or inside
+// the final message.
 class AnswerGate {
  public:
   enum class Place : uint8_t {

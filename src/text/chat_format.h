@@ -27,7 +27,8 @@ struct ChatAbilities {
 // Properties of the prompt that the parser of its answer needs.
 struct AnswerContext {
   std::optional<bool> thinking = {};
-  bool calls = false;  // tools are offered, so calls are parsed; otherwise they are text
+  bool calls = false;      // tools are offered, so calls are parsed; otherwise they are text
+  bool continues = false;  // the prompt ends inside the final text
 };
 
 // Immutable and thread-safe.
@@ -56,7 +57,7 @@ class ChatFormat {
   // Removes the reasoning that prompts no longer show, so that a stored conversation has only what its prompt contains.
   virtual void forget_old_reasoning(std::vector<Message>* messages) const = 0;
 
-  // `context` describes the prompt, which must end as in kNextMessage.
+  // `context` describes the prompt, which must end as in kNextMessage, or with `continues` as in kOpenMessage.
   virtual std::unique_ptr<AnswerParser> parser(const AnswerContext& context) const = 0;
   virtual Result<std::unique_ptr<ChatGate>> gate(const AnswerEnds& ends,
                                                  std::optional<bool> thinking) const = 0;

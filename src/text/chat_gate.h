@@ -17,6 +17,7 @@ struct AnswerEnds {
   bool held_text = false;  // the final message has a required structure
   bool many_calls = true;  // several calls in a row, if the format supports them
   bool begun = false;      // the prompt ends with ChatFormat::call_start() of the first function
+  bool continues = false;  // the prompt ends inside the final message, which must be allowed
 };
 
 // The tokens that a format allows next in an answer. One object per answer. The token filter (src/server/structured.h) adds the structure

@@ -57,9 +57,12 @@ Result<std::vector<int32_t>> ChatMl::call_start(const std::string& function,
 }
 
 std::unique_ptr<AnswerParser> ChatMl::parser(const AnswerContext& context) const {
+  using Begin = PartParser::Begin;
   const bool opened = thinking_ == ChatMlThinking::kAlways;
   return std::make_unique<ChatMlParser>(*this,
-                                        opened ? PartParser::Begin::kReasoning : PartParser::Begin::kAnswer,
+                                        context.continues ? Begin::kText
+                                        : opened          ? Begin::kReasoning
+                                                          : Begin::kAnswer,
                                         context.calls ? PartParser::Calls::kRead : PartParser::Calls::kText);
 }
 
@@ -78,9 +81,10 @@ Result<std::unique_ptr<ChatGate>> ChatMl::gate(const AnswerEnds& ends, std::opti
     SLUICE_TRY(encode_frame(hermes_call_head(function), &frame.call_heads.emplace_back()));
   const bool may_think = thinking_ == ChatMlThinking::kSwitch && thinking.value_or(true);
   return FrameGate::make(std::move(frame), ends,
-                         thinking_ == ChatMlThinking::kAlways ? Begin::kReasoning
-                         : may_think                          ? Begin::kEither
-                                                              : Begin::kAnswer);
+                         ends.continues                         ? Begin::kText
+                         : thinking_ == ChatMlThinking::kAlways ? Begin::kReasoning
+                         : may_think                            ? Begin::kEither
+                                                                : Begin::kAnswer);
 }
 
 namespace {

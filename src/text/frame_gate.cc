@@ -11,7 +11,10 @@ Result<std::unique_ptr<ChatGate>> FrameGate::make(AnswerFrame frame, const Answe
   FrameGate gate(std::make_shared<const Shared>(Shared{.frame = std::move(frame), .ends = ends}));
   gate.may_think_ = begin == Begin::kEither && !ends.begun;
   if (ends.begun) gate.heads_ = {0};
-  gate.go_to(ends.begun ? Place::kArguments : begin == Begin::kReasoning ? Place::kReasoning : Place::kStart);
+  gate.go_to(ends.begun                   ? Place::kArguments
+             : begin == Begin::kReasoning ? Place::kReasoning
+             : begin == Begin::kText      ? Place::kText
+                                          : Place::kStart);
   return std::unique_ptr<ChatGate>(std::make_unique<FrameGate>(std::move(gate)));
 }
 

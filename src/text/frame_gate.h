@@ -31,6 +31,7 @@ class FrameGate final : public ChatGate {
     kReasoning,  // the prompt opened the reasoning
     kEither,
     kAnswer,
+    kText,  // the prompt ends inside it
   };
   // `frame` has the heads of the calls of `ends`. kInvalidArgument if `ends` allows neither text nor a call.
   static Result<std::unique_ptr<ChatGate>> make(AnswerFrame frame, const AnswerEnds& ends, Begin begin);

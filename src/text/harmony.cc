@@ -132,7 +132,9 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
   if (const std::string content = developer_text(options); !content.empty())
     SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = content}, &ids));
   const auto& messages = conversation.messages;
-  const auto last_final = std::find_if(messages.rbegin(), messages.rend(), is_final_text).base();
+  // A message to continue keeps its own reasoning.
+  const std::ptrdiff_t open = conversation.end == PromptEnd::kOpenMessage && !messages.empty() ? 1 : 0;
+  const auto last_final = std::find_if(messages.rbegin() + open, messages.rend(), is_final_text).base();
   for (auto m = messages.begin(); m != messages.end(); ++m) {
     if (m < last_final && m->role == ChatRole::kAssistant && is_reasoning(*m)) continue;
     Status status = m->role == ChatRole::kDeveloper

@@ -65,8 +65,9 @@ void Harmony::forget_old_reasoning(std::vector<Message>* messages) const {
   messages->erase(std::remove_if(messages->begin(), last_final, is_old), last_final);
 }
 
-std::unique_ptr<AnswerParser> Harmony::parser(const AnswerContext&) const {
-  return std::make_unique<HarmonyParser>(*this, HarmonyParser::Begin::kAssistant);
+std::unique_ptr<AnswerParser> Harmony::parser(const AnswerContext& context) const {
+  using Begin = HarmonyParser::Begin;
+  return std::make_unique<HarmonyParser>(*this, context.continues ? Begin::kFinal : Begin::kAssistant);
 }
 
 Result<std::unique_ptr<ChatGate>> Harmony::gate(const AnswerEnds& ends, std::optional<bool>) const {

@@ -56,6 +56,11 @@ HarmonyParser::HarmonyParser(const Harmony& harmony, Begin begin) : harmony_(har
 }
 
 std::vector<HarmonyEvent> HarmonyParser::push(int32_t id) {
+  if (begin_ == Begin::kFinal && !std::exchange(is_continued_, true)) {
+    current_ = {};
+    current_.message = text_message({}, Said::kFinal);
+    open_content(Header::kComplete, {});
+  }
   if (id == harmony_.start_)
     on_start();
   else if (id == harmony_.channel_)
@@ -91,6 +96,7 @@ ParsedHarmony HarmonyParser::finish() {
   }
   ParsedHarmony out = std::exchange(done_, {});
   if (begin_ == Begin::kAssistant) begin_header(Author::kImplied);
+  is_continued_ = false;
   return out;
 }
 

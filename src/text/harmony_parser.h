@@ -28,6 +28,7 @@ class HarmonyParser final : public AnswerParser {
   enum class Begin : uint8_t {
     kMessage,    // the tokens begin with a message
     kAssistant,  // the tokens continue a prompt that ends with "<|start|>assistant"
+    kFinal,      // the tokens continue the content of a final message
   };
   HarmonyParser(const Harmony& harmony, Begin begin);
 
@@ -77,6 +78,7 @@ class HarmonyParser final : public AnswerParser {
 
   Harmony harmony_;
   Begin begin_;
+  bool is_continued_ = false;  // kFinal: the message has begun
   Phase phase_ = Phase::kBetween;
   Parts parts_;
   ParsedMessage current_;

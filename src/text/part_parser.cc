@@ -16,7 +16,9 @@ PartParser::PartParser(Begin begin, Calls calls, LinesBeforeCall lines, std::str
 }
 
 void PartParser::begin() {
-  phase_ = begin_ == Begin::kReasoning ? Phase::kReasoning : Phase::kBefore;
+  phase_ = begin_ == Begin::kReasoning ? Phase::kReasoning
+           : begin_ == Begin::kText    ? Phase::kText
+                                       : Phase::kBefore;
   behind_reasoning_ = behind_call_ = false;
 }
 
@@ -44,9 +46,11 @@ void PartParser::on_end_think() {
 
 void PartParser::on_call() {
   if (phase_ == Phase::kCall) note("no " + end_call_);
-  const bool behind_text = phase_ == Phase::kText;
+  bool behind_text = false;
   if (phase_ == Phase::kText || phase_ == Phase::kBefore) {
+    const bool in_text = phase_ == Phase::kText;
     take(bytes_.finish());
+    behind_text = in_text && current_;
     if (behind_text && lines_ == LinesBeforeCall::kOfText) add(held_);
     held_.clear();
   }

@@ -21,6 +21,7 @@ class PartParser : public AnswerParser {
   enum class Begin : uint8_t {
     kAnswer,
     kReasoning,  // the prompt opened it
+    kText,       // the prompt ends inside it
   };
   enum class Calls : uint8_t { kRead, kText };
   ParsedAnswer finish() override;
@@ -29,7 +30,7 @@ class PartParser : public AnswerParser {
   enum class Phase : uint8_t {
     kBefore,     // only line breaks so far
     kReasoning,  // reasoning may come
-    kText,       // text has come
+    kText,       // text has come, of this answer or of the message that it continues
     kCall,
   };
   // Which part owns the line breaks between a text and a call.

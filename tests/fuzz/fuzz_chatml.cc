@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ChatMl::Tokens t = format().tokens();
   const int32_t frame[] = {t.start, t.end, t.think, t.end_think, t.call, t.end_call, t.call, t.end};
   const auto ids = answer_tokens(format().tokenizer(), frame, data + 1, size - 1);
-  ChatMlParser parser(format(), data[0] % 2 ? PartParser::Begin::kAnswer : PartParser::Begin::kReasoning,
+  ChatMlParser parser(format(), static_cast<PartParser::Begin>(data[0] % 3),
                       data[0] % 4 < 2 ? PartParser::Calls::kRead : PartParser::Calls::kText);
   check_answer(&parser, ids);
   return 0;

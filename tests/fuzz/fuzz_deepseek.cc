@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int32_t frame[] = {t.user, t.end, t.think,    t.end_think, t.calls,
                            t.call, t.sep, t.end_call, t.end_calls};
   const auto ids = answer_tokens(model.tokenizer(), frame, data + 1, size - 1);
-  DeepSeekParser parser(model, data[0] % 2 ? PartParser::Begin::kAnswer : PartParser::Begin::kReasoning,
+  DeepSeekParser parser(model, static_cast<PartParser::Begin>(data[0] % 3),
                         data[0] % 4 < 2 ? PartParser::Calls::kRead : PartParser::Calls::kText);
   check_answer(&parser, ids);
   return 0;

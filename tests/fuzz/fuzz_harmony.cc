@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const auto ids = tokens_of(data + 1, size - 1);
   using Begin = HarmonyParser::Begin;
-  HarmonyParser parser(harmony(), data[0] % 2 ? Begin::kAssistant : Begin::kMessage);
+  HarmonyParser parser(harmony(), static_cast<Begin>(data[0] % 3));
   std::string told, content;
   const auto tell = [&](const std::vector<HarmonyEvent>& events) {
     for (const HarmonyEvent& event : events) told += event.text;

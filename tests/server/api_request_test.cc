@@ -299,7 +299,7 @@ TEST(ApiRequest, HowAPromptToBeCountedEnds) {
     const auto read =
         read_tokenize(R"({"messages": [{"role": "user", "content": "q"}])" + fields + "}", kLimits);
     EXPECT_TRUE(read.ok());
-    return read.value().end;
+    return read.value().chat.end;
   };
   EXPECT_EQ(end(""), PromptEnd::kNextMessage);
   EXPECT_EQ(end(R"(, "add_generation_prompt": false)"), PromptEnd::kLastMessage);
@@ -344,10 +344,10 @@ TEST(ApiRequest, APrefixToContinue) {
   };
   const std::string user = R"("role": "user")", assistant = R"("role": "assistant")",
                     prefix = R"(, "prefix": true)";
-  EXPECT_EQ(read(user, assistant + prefix).value().end, PromptEnd::kOpenMessage);
-  EXPECT_EQ(read(user, assistant + prefix, R"(, "continue_final_message": true)").value().end,
+  EXPECT_EQ(read(user, assistant + prefix).value().chat.end, PromptEnd::kOpenMessage);
+  EXPECT_EQ(read(user, assistant + prefix, R"(, "continue_final_message": true)").value().chat.end,
             PromptEnd::kOpenMessage);
-  EXPECT_EQ(read(user, assistant + R"(, "prefix": false)").value().end, PromptEnd::kNextMessage);
+  EXPECT_EQ(read(user, assistant + R"(, "prefix": false)").value().chat.end, PromptEnd::kNextMessage);
   EXPECT_EQ(read(user, assistant + prefix, R"(, "continue_final_message": false)").error().param,
             "continue_final_message");
   EXPECT_EQ(read(user, assistant + prefix, R"(, "add_generation_prompt": true)").error().param,
@@ -356,10 +356,45 @@ TEST(ApiRequest, APrefixToContinue) {
             "messages[1].prefix: wanted false or null outside an assistant's last message, found true");
   EXPECT_EQ(read(assistant + prefix, user).error().param, "messages[0].prefix");
   EXPECT_EQ(read(user, assistant + R"(, "prefix": 1)").error().param, "messages[1].prefix");
+}
+
+TEST(ApiRequest, AChatThatContinuesAMessage) {
+  const auto read = [](const std::string& last, const std::string& fields) {
+    return read_chat(R"({"messages": [{"role": "user", "content": "q"}, )" + last + "]" + fields + "}",
+                     kLimits);
+  };
+  const std::string
+      said = R"({"role": "assistant", "content": "It is"})",
+      prefix = R"({"role": "assistant", "content": "It is", "prefix": true})",
+      asked = R"({"role": "user", "content": "r"})",
+      calls =
+          R"({"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": ""}}]})",
+      open = R"(, "continue_final_message": true)",
+      tools = R"(, "tools": [{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_EQ(read(said, "").value().end, PromptEnd::kNextMessage);
+  EXPECT_EQ(read(said, open + tools).value().end, PromptEnd::kOpenMessage);
+  EXPECT_EQ(read(said, open + R"(, "add_generation_prompt": false)").value().end, PromptEnd::kOpenMessage);
+  EXPECT_EQ(read(prefix, R"(, "response_format": {"type": "text"})").value().end, PromptEnd::kOpenMessage);
+  const auto refused = [&](const std::string& last, const std::string& fields) {
+    return refusal(read(last, fields)).message;
+  };
   EXPECT_EQ(
-      refusal(read_chat(R"({"messages": [{"role": "assistant", "content": "a", "prefix": true}]})", kLimits))
-          .message,
-      "messages[0].prefix: wanted false or null, because only /tokenize continues a message, found true");
+      refused(said, R"(, "add_generation_prompt": false)"),
+      "add_generation_prompt: wanted true or null where continue_final_message is not true, found false");
+  EXPECT_EQ(refused(said, open + R"(, "add_generation_prompt": true)"),
+            "add_generation_prompt: wanted false or null where continue_final_message is true, found true");
+  for (const std::string& last : {asked, calls})
+    EXPECT_EQ(refused(last, open),
+              "continue_final_message: wanted false or null where the last message is not a text of the "
+              "assistant, found true");
+  EXPECT_EQ(refused(prefix, R"(, "response_format": {"type": "json_object"})"),
+            "response_format: wanted null where messages[1].prefix is true, since a structure describes a "
+            "whole answer");
+  EXPECT_EQ(
+      refused(said, open + R"(, "regex": "a")"),
+      "regex: wanted null where continue_final_message is true, since a structure describes a whole answer");
+  EXPECT_EQ(refused(said, open + tools + R"(, "tool_choice": "required")"),
+            R"(tool_choice: wanted "auto" or "none" where continue_final_message is true, found "required")");
 }
 
 TEST(ApiRequest, ABodyThatIsNotAnObject) {

@@ -138,6 +138,17 @@ TEST(ApiResponse, RefusesByName) {
   }
 }
 
+TEST(ApiResponse, NoMessageIsContinued) {
+  const auto said = [](const std::string& prefix) {
+    return R"("input": [{"role": "assistant", "content": "It is", "prefix": )" + prefix + "}]";
+  };
+  EXPECT_EQ(
+      refusal(said("true")).message,
+      "input[0].prefix: wanted false or null, because a response does not continue a message, found true");
+  EXPECT_EQ(request(said("false")).end, PromptEnd::kNextMessage);
+  EXPECT_EQ(refusal(R"("input": "q", "continue_final_message": true)").param, "continue_final_message");
+}
+
 TEST(ApiResponse, ToolsThatAServerRunsAreLeftOut) {
   const ApiRequest r = request(
       R"("input": "q", "tools": [{"type": "web_search", "external_web_access": false}, {"type": "function", "name": "f"},

@@ -74,6 +74,25 @@ class ChatMlTest(ServerTest):
         return [c["function"]["name"] for c in calls]
 
 
+    def check_continuation(self):
+        """The answer is what follows the prompt's tokens, also where the format reasons and where functions are offered."""
+        turns = [*QUESTION, {"role": "assistant", "content": "The answer\n"}]
+        for fields in ({"continue_final_message": True}, {"messages": [*QUESTION, {**turns[-1], "prefix": True}]}, {"continue_final_message": True, "tools": TOOLS[1:]}):
+            fields = {"messages": turns, **fields}
+            ids = self.server.ask("/tokenize", fields)[2]["tokens"]
+            limits = {"max_tokens": 40, "temperature": 1, "seed": 3, "logit_bias": {str(t): -100 for t in added_tokens(self.TOKENIZER).values()}}
+            whole = self.server.chat(**fields, **limits, logprobs=True)["choices"][0]
+            self.assertIsNone(whole["message"]["reasoning"])
+            self.assertEqual(len(whole["logprobs"]["content"]), limits["max_tokens"])
+            self.assertEqual(joined(self.server.stream(**fields, **limits), "content"), whole["message"]["content"])
+            plain = self.server.ask("/v1/completions", {"prompt": ids, "add_special_tokens": False, **limits})[2]["choices"][0]
+            self.assertEqual(whole["message"]["content"], plain["text"])
+        # Constrained to one call, and nevertheless free within the text.
+        for message in self.choices(messages=turns, continue_final_message=True, tools=TOOLS, parallel_tool_calls=False, seed=7):
+            self.assertIsNone(message["reasoning"])
+            self.check_calls(message, 1)
+
+
 class Switch(ChatMlTest):
     def test_schema(self):
         thought = 0
@@ -115,6 +134,9 @@ class Switch(ChatMlTest):
     def test_tools_that_may_not_be_called(self):
         for message in self.choices(tools=TOOLS, tool_choice="none", seed=3):
             self.assertNotIn("tool_calls", message)
+
+    def test_a_chat_continues_a_message(self):
+        self.check_continuation()
 
     def test_streams_say_the_same(self):
         for fields in ({"response_format": FORMAT}, {"tools": TOOLS, "tool_choice": "required"}, {}):

@@ -88,6 +88,9 @@ class Flags(unittest.TestCase):
 class V31(DeepSeekTest):
     TEMPLATE = "deepseek-v3.1"
 
+    def test_a_chat_continues_a_message(self):
+        self.check_continuation()
+
     def test_structure(self):
         self.assertEqual(self.check_structure(), 0)
         self.assertEqual(self.check_structure(chat_template_kwargs={"thinking": False}), 0)
@@ -125,6 +128,9 @@ class R1(DeepSeekTest):
         self.assertEqual(message["content"], "")
         self.assertTrue(message["reasoning"])
 
+    def test_a_chat_continues_a_message(self):
+        self.check_continuation()
+
     def test_structure(self):
         self.assertGreater(self.check_structure(), 0)
 
@@ -135,12 +141,18 @@ class R1(DeepSeekTest):
 class R1Of0528(DeepSeekTest):
     TEMPLATE = "deepseek-r1-0528"
 
+    def test_a_chat_continues_a_message(self):
+        self.check_continuation()
+
     def test_structure(self):
         self.check_structure()
 
 
 class V3(DeepSeekTest):
     TEMPLATE = "deepseek-v3-tools"
+
+    def test_a_chat_continues_a_message(self):
+        self.check_continuation()
 
     def test_structure(self):
         self.assertEqual(self.check_structure(), 0)

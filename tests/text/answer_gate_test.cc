@@ -31,6 +31,11 @@ class AnswerGateTest : public ::testing::Test {
   }
 };
 
+TEST_F(AnswerGateTest, ContinuesAFinalMessage) {
+  EXPECT_EQ(AnswerGate::from(harmony_, {.functions = {"f"}, .continues = true}).value().place(),
+            Place::kFinal);
+}
+
 TEST_F(AnswerGateTest, LeadsThroughAnalysisToTheFinalMessage) {
   EXPECT_EQ(gate_.next().size(), 1u);
   EXPECT_TRUE(takes("<|channel|>analysis<|message|>"));

@@ -38,6 +38,16 @@ TEST(ChatMlParser, ReadsAnswers) {
   EXPECT_EQ(parsed(" \n<|im_end|>"), "final( \n)");
 }
 
+TEST(ChatMlParser, ContinuesAText) {
+  const auto continued = [](std::string_view text) { return parsed(text, ChatMlBegin::kText); };
+  EXPECT_EQ(continued("\n 4\n<|im_end|>"), "final(\n 4\n)");
+  EXPECT_EQ(continued(" \n"), "final( \n)");
+  EXPECT_EQ(continued("a\n" + kCall + "<|im_end|>"), "text(a)f({\"a\": [1, \"}\"]})");
+  EXPECT_EQ(continued(kCall + "<|im_end|>"), "f({\"a\": [1, \"}\"]})");
+  EXPECT_EQ(continued("<|im_end|>"), "");
+  EXPECT_EQ(continued(""), "");
+}
+
 TEST(ChatMlParser, EndsSayWhatEndedAMessage) {
   const auto answer = parse(qwen_ids("<think>\na\n</think>\n\nb\n" + kCall + kCall + "<|im_end|>"),
                             ChatMlBegin::kAnswer, Calls::kRead);

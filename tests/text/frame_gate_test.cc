@@ -104,6 +104,18 @@ TEST(FrameGate, ACallBegunByThePromptIsTheOnlyOne) {
   EXPECT_TRUE(walk.takes("<|im_end|>"));
 }
 
+TEST(FrameGate, ContinuesAText) {
+  for (const ChatMlThinking thinking :
+       {ChatMlThinking::kSwitch, ChatMlThinking::kAlways, ChatMlThinking::kNever}) {
+    const Walk fresh(thinking, {}, {.functions = {"f"}, .many_calls = false, .continues = true});
+    EXPECT_EQ(fresh.content(), Content::kText);
+    EXPECT_FALSE(Walk(fresh).takes("<think>"));
+    EXPECT_TRUE(Walk(fresh).takes("!<|im_end|>"));
+    EXPECT_TRUE(Walk(fresh).takes("a\n" + call("f") + "<|im_end|>"));
+    EXPECT_FALSE(Walk(fresh).takes(call("f") + "\n<tool_call>"));
+  }
+}
+
 TEST(FrameGate, NeedsAnEnd) { EXPECT_FALSE(chatml().gate({.final_message = false}, {}).ok()); }
 
 }  // namespace

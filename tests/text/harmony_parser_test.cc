@@ -78,6 +78,16 @@ TEST(HarmonyParser, ReadsAnAnswer) {
   EXPECT_EQ(parsed.recovered, "");
 }
 
+TEST(HarmonyParser, ContinuesAFinalMessage) {
+  const auto parsed = parse(" 4.<|return|>", Begin::kFinal);
+  ASSERT_EQ(parsed.messages.size(), 1u);
+  EXPECT_EQ(parsed.messages[0].message,
+            (Message{.role = ChatRole::kAssistant, .channel = "final", .content = " 4."}));
+  EXPECT_EQ(parsed.messages[0].end, HarmonyEnd::kReturn);
+  EXPECT_EQ(parsed.messages[0].recovered, "");
+  EXPECT_TRUE(parse("", Begin::kFinal).messages.empty());
+}
+
 TEST(HarmonyParser, ReadsACallWhereverItsRecipientStands) {
   const Message want = {.role = ChatRole::kAssistant,
                         .channel = "commentary",

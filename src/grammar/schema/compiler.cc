@@ -219,7 +219,7 @@ Status SchemaCompiler::rule_of(const Schemas& schemas, int32_t rule) {
 // For a leaf with few texts: the texts that satisfy the checks, so that no value fails at its end.
 std::optional<std::vector<std::string>> SchemaCompiler::texts_that_hold(const Leaf& leaf,
                                                                         const Schemas& checks) {
-  constexpr size_t kFew = 64;
+  constexpr size_t kFew = 256;
   if (leaf.counted() || !work_->spend(leaf.dfa.states())) return {};
   auto texts = leaf.dfa.texts(kFew);
   if (!texts) return {};

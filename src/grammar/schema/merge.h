@@ -117,6 +117,7 @@ class SchemaMerger {
   void negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                       Negation* out);
   void negate_any(const Json& any, int depth, Negation* out);
+  void negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out);
   static void negate_type(const Json& value, Negation* out);
   static void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
   struct Nots {

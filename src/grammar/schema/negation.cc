@@ -18,9 +18,6 @@ const std::set<std::string>& untold() {
                                              "patternProperties",
                                              "propertyNames",
                                              "unevaluatedProperties",
-                                             "dependencies",
-                                             "dependentRequired",
-                                             "dependentSchemas",
                                              "oneOf",
                                              "if",
                                              "$dynamicRef",
@@ -78,6 +75,9 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
       for (Json& one : nots.schemas) out->schemas.push_back(with(one));
       for (Json& one : nots.last) out->last.push_back(with(one));
     }
+  } else if ((key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies") &&
+             value.is_object()) {
+    for (const auto& [name, wanted] : value.items()) negate_dependency(name, wanted, depth, out);
   } else if (key == "minimum" || key == "maximum") {
     const std::string strict = key == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum";
     const bool excluded = schema.value(strict, Json()) == Json(true);
@@ -109,6 +109,25 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else {
     out->complete &= !untold().contains(key);
   }
+}
+
+// The member is there, and what it asks for is not.
+void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out) {
+  const Json there = {{"type", "object"}, {"required", Json::array({name})}};
+  if (wanted.is_array() || wanted.is_string()) {
+    for (const Json& other : wanted.is_array() ? wanted : Json::array({wanted})) {
+      if (!other.is_string()) continue;
+      out->schemas.push_back(there);
+      out->schemas.back()["properties"] = {{other.get<std::string>(), false}};
+    }
+    return;
+  }
+  Negation nots = negated(wanted, depth + 1);
+  out->complete &= nots.complete;
+  for (List* list : {&nots.schemas, &nots.last})
+    for (Json& one : *list)
+      (list == &nots.last ? out->last : out->schemas)
+          .push_back({{"allOf", Json::array({there, std::move(one)})}});
 }
 
 void SchemaMerger::negate_type(const Json& value, Negation* out) {

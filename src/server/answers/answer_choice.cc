@@ -21,10 +21,12 @@ AnswerChoice::AnswerChoice(const ChatFormat& format, const ApiRequest& request)
       offers_tools_(request.tools.offered()),
       wants_logprobs_(request.sampling.logprobs.has_value()),
       only_echoes_(request.sampling.max_tokens == 0),
+      continues_(request.end == PromptEnd::kOpenMessage),
       decoder_(tokenizer_),
       stop_(request.stop) {
   if (request.kind != ApiKind::kCompletion)
-    parser_ = format.parser({.thinking = request.thinking, .calls = request.tools.offered()});
+    parser_ = format.parser(
+        {.thinking = request.thinking, .calls = request.tools.offered(), .continues = continues_});
 }
 
 void AnswerChoice::begin_with(const std::vector<int32_t>& tokens) {
@@ -125,6 +127,7 @@ void AnswerChoice::read(const std::vector<AnswerEvent>& events, const GeneratedT
   for (size_t i = 0; i < events.size(); ++i) {
     const AnswerEvent& e = events[i];
     within_ = e.kind != AnswerEvent::Kind::kEnd;
+    continues_ = false;
     if (e.kind == AnswerEvent::Kind::kHeader) {
       const std::string function = offers_tools_ ? called_function(e.message.recipient) : "";
       kind_ = !function.empty() ? Kind::kArguments : is_reasoning(e.message) ? Kind::kReasoning : Kind::kText;
@@ -153,12 +156,13 @@ void AnswerChoice::push(const GeneratedToken& token) {
   if (tokens_++ == 0) list_echoed(token.prompt);
   if (only_echoes_) return end(FinishReason::kLength);
   const bool is_special = parser_ ? format_.is_frame(token.id) : tokenizer_.is_special(token.id);
+  if (is_special) continues_ = false;
   // After an echoed prompt, every token is listed: benchmark tools score a continuation by its position from either end of the list.
   const bool lists_all = !echoed_.empty();
   if (lists_all) hold(token);
   // A stop token's text is not part of the answer. Only a special token is passed on, because the parser needs it.
   if (token.finish != FinishReason::kStop || is_special) {
-    const bool is_content = !is_special && (within_ || !parser_);
+    const bool is_content = !is_special && (within_ || continues_ || !parser_);
     reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;
     if (wants_logprobs_ && !lists_all && is_content && kind_ == Kind::kText) hold(token);
     if (wants_logprobs_ && parser_ && !is_special && !is_content)

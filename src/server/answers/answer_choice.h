@@ -77,6 +77,7 @@ class AnswerChoice {
   Tokenizer tokenizer_;
   bool show_reasoning_, offers_tools_, wants_logprobs_;
   bool only_echoes_;  // sampled tokens do not belong to the answer
+  bool continues_;    // inside the content of the message to continue, which the parser has not reported yet
   // Prompt tokens that precede the answer's tokens in lists of log probabilities.
   std::vector<int32_t> echoed_;
   size_t text_begins_ = 0, text_ends_ = 0;  // the tokens in `echoed_` that are of the text

@@ -18,6 +18,7 @@ using boost::system::error_code;
 constexpr auto kTick = std::chrono::milliseconds(100);
 // How long an allocation on the loop's thread may retry. All connections wait meanwhile.
 constexpr auto kPatience = std::chrono::milliseconds(50);
+constexpr int kAcceptsOfTurn = 64;
 
 }  // namespace
 
@@ -46,6 +47,7 @@ Status HttpLoop::open() {
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) acceptor_.non_blocking(true, error);
   if (error) return failed(error);
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction now {};
@@ -100,6 +102,13 @@ asio::awaitable<void> HttpLoop::accept_all() {
       continue;
     }
     (void)has_memory_for([&] { take_in(std::move(socket)); });  // on failure the socket is closed
+    // The others that wait, too: with one a turn, the last of many clients would wait for the answers of those before.
+    for (int more = 1; more < kAcceptsOfTurn && acceptor_.is_open(); ++more) {
+      socket = tcp::socket(context_);
+      acceptor_.accept(socket, error);
+      if (error) break;
+      (void)has_memory_for([&] { take_in(std::move(socket)); });
+    }
   }
 }
 

@@ -24,13 +24,11 @@ struct Unsupported {
   const char* neutral;  // a JSON array; null is always neutral
 };
 constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
-                                        {"add_generation_prompt", "[true]"},
                                         {"allowed_token_ids", "[]"},
                                         {"audio", "[]"},
                                         {"bad_words", "[[]]"},
                                         {"best_of", "[1]"},
                                         {"chat_template", "[]"},
-                                        {"continue_final_message", "[false]"},
                                         {"custom_logit_processor", "[]"},
                                         {"documents", "[[]]"},
                                         {"dry_multiplier", "[0]"},
@@ -89,11 +87,16 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
 constexpr const char* kPlainText = R"([{}, {"format": {"type": "text"}}])";
 constexpr Unsupported kUnsupportedOfChat[] = {
     {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}, {"text", kPlainText}};
-constexpr Unsupported kUnsupportedOfCompletion[] = {
-    {"enable_thinking", "[]"},   {"max_completion_tokens", "[]"},
-    {"max_output_tokens", "[]"}, {"n_predict", "[]"},
-    {"text", kPlainText},        {"tool_choice", R"(["none", "auto"])"},
-    {"tools", "[[]]"},           {"top_logprobs", "[0]"}};
+constexpr Unsupported kUnsupportedOfCompletion[] = {{"add_generation_prompt", "[true]"},
+                                                    {"continue_final_message", "[false]"},
+                                                    {"enable_thinking", "[]"},
+                                                    {"max_completion_tokens", "[]"},
+                                                    {"max_output_tokens", "[]"},
+                                                    {"n_predict", "[]"},
+                                                    {"text", kPlainText},
+                                                    {"tool_choice", R"(["none", "auto"])"},
+                                                    {"tools", "[[]]"},
+                                                    {"top_logprobs", "[0]"}};
 // Fields without effect on the answer.
 constexpr const char* kHarmless[] = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
@@ -318,6 +321,37 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
 
 namespace {
 
+void read_prompt_end(ApiFields* fields, ApiRequest* out) {
+  const auto next_at = fields->take("add_generation_prompt");
+  const auto open_at = fields->take("continue_final_message");
+  const bool prefix = !out->prefix_field.empty();
+  const bool open = fields->boolean("continue_final_message", prefix);
+  const bool next = fields->boolean("add_generation_prompt", !open);
+  const std::string field = prefix ? out->prefix_field : "continue_final_message";
+  if (prefix && !open) return fields->fail(*open_at, "true or null where " + field + " is true");
+  if (open && next) return fields->fail(*next_at, "false or null where " + field + " is true");
+  out->end = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
+}
+
+// An answer begins a message of the assistant or continues one. A prompt may end in other ways only where it is counted.
+void check_prompt_end(ApiFields* fields, const ApiRequest& chat) {
+  if (fields->failed() || chat.end == PromptEnd::kNextMessage) return;
+  if (chat.end == PromptEnd::kLastMessage)
+    return fields->fail(*fields->take("add_generation_prompt"),
+                        "true or null where continue_final_message is not true");
+  const auto& messages = chat.conversation.messages;
+  if (messages.empty() || !is_final_text(messages.back()))
+    return fields->fail(*fields->take("continue_final_message"),
+                        "false or null where the last message is not a text of the assistant");
+  const std::string where =
+      " where " + (chat.prefix_field.empty() ? "continue_final_message" : chat.prefix_field) + " is true";
+  if (chat.structure)
+    return fields->fail({Code::kInvalidArgument, "body: " + chat.structure_field + ": wanted null" + where +
+                                                     ", since a structure describes a whole answer"});
+  if (chat.tools.choice == ApiTools::Choice::kRequired || chat.tools.choice == ApiTools::Choice::kNamed)
+    fields->fail(*fields->take("tool_choice"), "\"auto\" or \"none\"" + where);
+}
+
 // Reads all fields that affect a chat's prompt.
 void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* out) {
   read_messages(fields, out);
@@ -327,6 +361,7 @@ void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* o
   read_template_kwargs(fields, out);
   read_tools(fields, body, ToolStyle::kChat, out);
   out->add_special_tokens = fields->boolean("add_special_tokens", false);  // the format has its own
+  read_prompt_end(fields, out);
 }
 
 }  // namespace
@@ -336,10 +371,7 @@ Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& l
     read_prompt_of_chat(fields, body, out);
     read_common(fields, limits, out);
     read_chat_logprobs(fields, limits, &out->sampling);
-    if (!out->prefix_field.empty())
-      fields->fail({Code::kInvalidArgument,
-                    "body: " + out->prefix_field +
-                        ": wanted false or null, because only /tokenize continues a message, found true"});
+    check_prompt_end(fields, *out);
     for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
@@ -372,23 +404,6 @@ Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLim
   });
 }
 
-namespace {
-
-// `prefix_field`: as in ApiRequest.
-void read_prompt_end(ApiFields* fields, const std::string& prefix_field, PromptEnd* out) {
-  const auto next_at = fields->take("add_generation_prompt");
-  const auto open_at = fields->take("continue_final_message");
-  const bool prefix = !prefix_field.empty();
-  const bool open = fields->boolean("continue_final_message", prefix);
-  const bool next = fields->boolean("add_generation_prompt", !open);
-  const std::string field = prefix ? prefix_field : "continue_final_message";
-  if (prefix && !open) return fields->fail(*open_at, "true or null where " + field + " is true");
-  if (open && next) return fields->fail(*next_at, "false or null where " + field + " is true");
-  *out = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
-}
-
-}  // namespace
-
 Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const ApiLimits&) {
   return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
     out->chat.model = fields->string("model");
@@ -403,7 +418,6 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
       out->add_special_tokens = fields->boolean("add_special_tokens", true);
     } else {
       read_prompt_of_chat(fields, body, &out->chat);
-      read_prompt_end(fields, out->chat.prefix_field, &out->end);
     }
   });
 }

@@ -84,6 +84,7 @@ struct ApiRequest {
   bool needs_thinking_switch =
       false;                      // a format without ChatAbilities::thinking_switch rejects enable_thinking
   std::string prefix_field = {};  // the last message's `prefix`, if the answer shall continue it
+  PromptEnd end = PromptEnd::kNextMessage;  // kOpenMessage: the answer continues the last message
   bool include_reasoning = true;
   ApiTools tools = {};
   ApiResponseFields response = {};
@@ -113,7 +114,6 @@ struct TokenizeRequest {
   Specials specials = Specials::kAsText;
   bool add_special_tokens = true;  // of the text; a chat has its own
   ApiRequest chat;
-  PromptEnd end = PromptEnd::kNextMessage;  // chats only
 };
 
 // A field that Sluice does not support is an error that names the field, unless its value means "off".

@@ -10,10 +10,16 @@ namespace sluice {
 namespace {
 
 constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {
-    {"background", "[false]"}, {"conversation", "[]"},
-    {"echo", "[false]"},       {"max_completion_tokens", "[]"},
-    {"max_tool_calls", "[]"},  {"n_predict", "[-1]"},
-    {"prompt", "[]"},          {"truncation", R"(["disabled"])"}};
+    {"add_generation_prompt", "[true]"},
+    {"continue_final_message", "[false]"},
+    {"background", "[false]"},
+    {"conversation", "[]"},
+    {"echo", "[false]"},
+    {"max_completion_tokens", "[]"},
+    {"max_tool_calls", "[]"},
+    {"n_predict", "[-1]"},
+    {"prompt", "[]"},
+    {"truncation", R"(["disabled"])"}};
 constexpr size_t kMetadataMax = 16, kMetadataKeyMax = 64, kMetadataValueMax = 512;
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 constexpr const char* kEncrypted =
@@ -44,6 +50,9 @@ void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   if (!content_at.ok()) return fields->fail(content_at.status());
   const std::string content =
       read_content(content_at.value(), {"input_text", "output_text", "text"}, fields, out->ignored());
+  if (item.has("prefix") && item.at("prefix").value().value() != Json(false))
+    return fields->fail(item.at("prefix").value(),
+                        "false or null, because a response does not continue a message");
   const auto parsed = parse_role(role.value());
   if (parsed == ChatRole::kSystem || parsed == ChatRole::kDeveloper)
     out->instruct(content);
@@ -58,7 +67,7 @@ void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
 // The members of each type of item. `id` and `status` are those of an earlier answer's item, which clients send back.
 void note_unread_of_item(const JsonAt& item, const std::string& type, ConversationReader* out) {
   if (type == "message")
-    note_unread(item, {"type", "id", "status", "role", "content"}, out->ignored());
+    note_unread(item, {"type", "id", "status", "role", "content", "prefix"}, out->ignored());
   else if (type == "reasoning")
     note_unread(item, {"type", "id", "status", "summary", "content"}, out->ignored());
   else if (type == "function_call")

@@ -121,7 +121,10 @@ std::unique_ptr<AnswerParser> DeepSeek::parser(const AnswerContext& context) con
   const bool opened = (model_ == DeepSeekModel::kR1Opened && context.thinking.value_or(true)) ||
                       (model_ == DeepSeekModel::kV31 && context.thinking.value_or(false));
   return std::make_unique<DeepSeekParser>(
-      *this, opened ? PartParser::Begin::kReasoning : PartParser::Begin::kAnswer,
+      *this,
+      context.continues ? PartParser::Begin::kText
+      : opened          ? PartParser::Begin::kReasoning
+                        : PartParser::Begin::kAnswer,
       context.calls && has_calls() ? PartParser::Calls::kRead : PartParser::Calls::kText);
 }
 
@@ -144,6 +147,7 @@ Result<std::unique_ptr<ChatGate>> DeepSeek::gate(const AnswerEnds& ends, std::op
   if (is_r1()) begin = Begin::kEither;
   if (model_ == DeepSeekModel::kR1Opened && thinking.value_or(true)) begin = Begin::kReasoning;
   if (model_ == DeepSeekModel::kV31 && thinking.value_or(false)) begin = Begin::kReasoning;
+  if (ends.continues) begin = Begin::kText;
   return FrameGate::make(std::move(frame), ends, begin);
 }
 

@@ -35,6 +35,7 @@ import schema_combinations
 import schema_corpus
 
 PROMPT_BYTES_MAX = 1024  # a chat's prompt contains the schema, so a larger schema makes a long prompt or exceeds the context
+NO_TOKEN = "wanted a token that the grammar allows here, found none"  # an accepted schema led to a dead end
 SECONDS_MAX = 60  # limit of one request; a longer one counts as a fault
 
 
@@ -140,7 +141,7 @@ def ask(url: str, schema: dict, seed: int, tokens: int, chat: bool, hasty: bool)
     seconds = time.monotonic() - start
     if status != 200:
         said = str(answer.get("error", {}).get("message", answer))
-        outcome = "no token" if "no token" in said else "refused" if status == 400 else "error"
+        outcome = "no token" if NO_TOKEN in said else "refused" if status == 400 else "error"
         return Answer(outcome, f"{status}: {said}", seconds)
     choice = answer["choices"][0]
     text = choice["message"]["content"] if chat else choice["text"]
@@ -221,6 +222,9 @@ class Report:
         """(accepted, all) among the schemas for which `wanted` is true."""
         those = [verdict for verdict in self.verdicts if wanted(verdict.line)]
         return sum(verdict.outcome != "refused" for verdict in those), len(those)
+
+    def count(self, outcome: str) -> int:
+        return sum(verdict.outcome == outcome for verdict in self.verdicts)
 
     def written(self, line) -> bool:
         return line["source"] != schema_combinations.SOURCE

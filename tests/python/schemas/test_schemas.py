@@ -5,6 +5,7 @@ To check all of them: build/python/venv/bin/python tests/python/schemas/schema_j
 import pytest
 import schema_combinations
 import schema_corpus
+import schema_dead_ends
 import schema_judge
 from conftest import ROOT, serve
 
@@ -34,6 +35,14 @@ def test_the_corpus_is_large(corpus):
 def test_every_answer_that_ends_is_valid(report):
     print(report.text())
     assert not report.faults, report.text()
+
+
+def test_accepted_schemas_have_no_dead_ends():
+    """Where nothing may follow, an answer ends in an error: what leads there was refused before the first token."""
+    with serve("--max-num-seqs", "16") as url:
+        report = schema_judge.judge(url, schema_dead_ends.lines(SEED, 60), answers=2, tokens=300, seed=SEED)
+    assert not report.faults and report.count("no token") == 0, report.text()
+    assert report.count("stop") >= 25, report.text()
 
 
 def test_most_schemas_are_judged(report):

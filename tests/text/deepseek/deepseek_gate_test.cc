@@ -45,6 +45,15 @@ TEST(DeepSeekGate, LeadsThroughReasoningToTheText) {
       EXPECT_FALSE(takes(walk(model, held), "a" + std::string(token))) << token;
 }
 
+TEST(DeepSeekGate, ContinuesAText) {
+  for (const Model model : {Model::kV3, Model::kR1, Model::kR1Opened, Model::kV31}) {
+    const GateWalk fresh = walk(model, {.continues = true}, true);
+    EXPECT_EQ(fresh.content(), ChatGate::Content::kText);
+    EXPECT_TRUE(takes(fresh, "a!" + kTurnEnd));
+    EXPECT_EQ(takes(fresh, "<think>"), model == Model::kV3);  // where it is text
+  }
+}
+
 TEST(DeepSeekGate, LeadsToCalls) {
   for (const Model model : {Model::kV3, Model::kR1, Model::kV31}) {
     const GateWalk fresh = walk(model, {.final_message = false, .functions = {"add", "adder", "f"}});

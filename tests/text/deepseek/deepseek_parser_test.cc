@@ -45,6 +45,8 @@ TEST(DeepSeekParser, ReadsAnswers) {
   EXPECT_EQ(said(Model::kR1Opened, "Hm.\n</think>\n\n4" + kEos, PartBegin::kReasoning),
             "reasoning(Hm.)final(4)");
   EXPECT_EQ(said(Model::kV31, "Hm.</think>4" + kEos, PartBegin::kReasoning), "reasoning(Hm.)final(4)");
+  for (const Model model : {Model::kV3, Model::kR1, Model::kR1Opened, Model::kV31})
+    EXPECT_EQ(said(model, "\n\n4\n" + kEos, PartBegin::kText), "final(\n\n4\n)");
   // V3 does not reason, so <think> is text.
   EXPECT_EQ(said(Model::kV3, "<think>a</think>b" + kEos), "final(<think>a</think>b)");
 }
