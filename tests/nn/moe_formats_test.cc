@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/cpu/device.h"
+#include "harness/far_device.h"
 #include "harness/moe_forward.h"
 #include "harness/moe_reach.h"
 #include "nn/moe/canary.h"
@@ -98,6 +99,23 @@ TEST(MoeFormats, EveryNamingOfSeparateMatricesHasEveryFormat) {
     for (const MoeNaming naming : {MoeNaming::kDeepSeekV3, MoeNaming::kDeepSeekV4, MoeNaming::kMiniMaxM2,
                                    MoeNaming::kMiniMaxM3, MoeNaming::kNemotron3, MoeNaming::kMistralLarge3})
       expect_equals_bf16(way_of(name), naming);
+}
+
+// A device with memory of its own gets rows through the upload ring and packs them itself.
+TEST(MoeFormats, EveryFormatIsUploaded) {
+  FarDevice device;
+  for (const char* name : {"FP8 blocks", "FP8 by channel", "MXFP8", "MXFP4 of quark", "NVFP4 of modelopt"}) {
+    SCOPED_TRACE(name);
+    StoredLayer layer(way_of(name), MoeNaming::kQwen3Moe, small_layer(MoeNaming::kQwen3Moe), 7);
+    layer.config.x = layer.config.g = DType::kBF16, layer.config.layout = WeightLayout::kFragments;
+    const Written stored(layer.tensors);
+    const auto loaded =
+        load_moe(device, *stored.checkpoint, layer.config, {.naming = MoeNaming::kQwen3Moe, .threads = 2});
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+    EXPECT_TRUE(loaded.value()->verify().ok()) << loaded.value()->verify().message;
+    const Status checked = canary(device, *loaded.value(), *stored.checkpoint);
+    EXPECT_TRUE(checked.ok()) << checked.message;
+  }
 }
 
 TEST(MoeFormats, ErrorsNameTheTensor) {
