@@ -54,7 +54,7 @@ struct TwoModels {
 
   enum class Attention : uint8_t { kBf16, kStored };
   TwoModels(Json config, const std::string& quantization, const StoredWay& way, MoeNaming naming,
-            Attention attention = Attention::kBf16) {
+            Attention attention = Attention::kBf16, int64_t bf16_layer = -1) {
     std::ofstream(plain.file("config.json")) << config.dump();
     config["quantization_config"] = Json::parse(quantization);
     std::ofstream(quantized.file("config.json")) << config.dump();
@@ -69,7 +69,7 @@ struct TwoModels {
       in_bf16.push_back({{t.name, t.type, t.shape}, {t.data, t.data + t.bytes}});
       const bool expert = spec.weight.starts_with("experts.") || spec.weight.starts_with("shared.");
       const bool projection = spec.name.ends_with("_proj.weight") && attention == Attention::kStored;
-      if (expert || projection) {
+      if ((expert || projection) && spec.layer != bf16_layer) {
         const RandomMatrix m = store_matrix(way, spec.name, spec.shape[0], spec.shape[1], 0, random, &stored);
         std::memcpy(in_bf16.back().bytes.data(), m.w.data(), m.w.size());
       } else {
@@ -92,12 +92,12 @@ Json deepseek_v3() {
   return config;
 }
 
-struct Run {
+struct Answers {
   MoeConfig moe;
   LoadNotes notes;
   std::vector<float> logits;
 };
-Run run(const std::string& directory) {
+Answers run(const std::string& directory) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const auto model = LoadedModel::load(*device, directory, {.x = DType::kF32});
   EXPECT_TRUE(model.ok()) << model.status().message;
@@ -112,7 +112,7 @@ Run run(const std::string& directory) {
 
 // Both models have the same weights, so in f32 only the order of sums differs.
 void expect_same_answers(const TwoModels& models, WeightFormat format) {
-  const Run quantized = run(models.quantized.path()), plain = run(models.plain.path());
+  const Answers quantized = run(models.quantized.path()), plain = run(models.plain.path());
   ASSERT_EQ(quantized.logits.size(), plain.logits.size());
   ASSERT_FALSE(plain.logits.empty());
   EXPECT_EQ((WeightFormat{quantized.moe.expert_w, quantized.moe.expert_scales}), format);
@@ -247,6 +247,19 @@ TEST(Quantization, DeepSeeksSharedExpertHasTheFormatOfTheOthers) {
   EXPECT_TRUE(moe.shared_as_slots);
   expect_same_answers({deepseek_v3(), kModelOptConfig, way_of("NVFP4 of modelopt"), MoeNaming::kDeepSeekV3},
                       kNvfp4);
+}
+
+// As Model Optimizer's lists of excluded modules allow.
+TEST(Quantization, ALayersExpertsMayStayInBf16) {
+  using enum TwoModels::Attention;
+  for (const int64_t layer : {0, 1}) {
+    const TwoModels models(qwen3(), kModelOptConfig, way_of("NVFP4 of modelopt"), MoeNaming::kQwen3Moe, kBf16,
+                           layer);
+    const Answers quantized = run(models.quantized.path()), plain = run(models.plain.path());
+    ASSERT_EQ(quantized.logits.size(), plain.logits.size());
+    for (size_t i = 0; i < plain.logits.size(); ++i)
+      EXPECT_NEAR(quantized.logits[i], plain.logits[i], 1e-3) << i;
+  }
 }
 
 TEST(Quantization, ConfigAndFilesMustAgree) {
