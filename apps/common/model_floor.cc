@@ -27,6 +27,9 @@ double elements_of_shared(const MoeConfig& m) { return 3 * real(m.hidden) * real
 double bytes_of_expert(const MoeConfig& m) {
   return elements_of_expert(m) * WeightFormat{m.expert_w, m.expert_scales}.bits() / 8;
 }
+double bytes_of_shared(const MoeConfig& m) {
+  return elements_of_shared(m) * WeightFormat{m.shared_w, m.shared_scales}.bits() / 8;
+}
 
 // Bytes of the cache of one position, and floating-point operations of one query with it. A latent serves as key and value.
 double bytes_of_position(const AttentionConfig& a) {
@@ -47,10 +50,10 @@ Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows, double
   for (const LayerConfig& layer : c.layers) {
     const MoeConfig& m = layer.mlp;
     const double router = m.dense ? 0 : real(c.hidden) * real(m.experts);
-    const double dense = projection_elements(layer.attention) + router + elements_of_shared(m);
-    f.dense_bytes += 2 * dense + (m.dense ? bytes_of_expert(m) : 0);
+    const double dense = projection_elements(layer.attention) + router;
+    f.dense_bytes += 2 * dense + (m.dense ? bytes_of_expert(m) : bytes_of_shared(m));
     f.expert_bytes += m.dense ? 0 : experts * bytes_of_expert(m);
-    f.flops += 2 * real(tokens) * (dense + real(m.top_k) * elements_of_expert(m));
+    f.flops += 2 * real(tokens) * (dense + elements_of_shared(m) + real(m.top_k) * elements_of_expert(m));
   }
   const double head = real(c.vocab) * real(c.hidden);
   f.dense_bytes += 2 * head;

@@ -126,7 +126,7 @@ std::vector<SessionLine> lines_about(const Session& session) {
                               {"first", tensors.front()}}});
   };
   note(notes.converted, "tensors of F32 or F16, rounded to bf16");
-  note(notes.fp8, "tensors in FP8, converted to bf16");
+  note(notes.fp8, "tensors in FP8 or FP4, converted to bf16");
   note(notes.unused, "tensors that the model does not use");
   return out;
 }

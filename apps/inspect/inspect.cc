@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "dispatch/explain.h"
 #include "models/draft.h"
 #include "models/tensor_source.h"
 #include "weights/checkpoint.h"
 #include "weights/numbers.h"
+#include "weights/stored_matrix.h"
 
 namespace sluice::apps {
 namespace {
@@ -40,32 +42,64 @@ void use_copies(const ModelConfig& config, const Checkpoint& checkpoint, Inspect
     if (std::ranges::count(copies, t.name) > 0) t.use = "draft layer: not read, the model's own is used";
 }
 
+// Whether the tensors of a spec's matrix go together: it is widened, or kept in its format.
+bool has_parts(const Checkpoint& checkpoint, const TensorSpec& spec) {
+  return spec.format.scaled() || is_widened(checkpoint, spec);
+}
+
+// The format of a matrix: it is kept, or rounded to bf16.
+std::string format_of(const Checkpoint& checkpoint, const TensorSpec& spec) {
+  const auto format = stored_format(checkpoint, spec.name, spec.shape[0],
+                                    spec.format.scaled() ? spec.columns : spec.shape[1]);
+  return format ? text(*format) : "";
+}
+
+// Notes the use of every tensor of a matrix: codes, scales, and scales of activations.
+void use_parts(const Checkpoint& checkpoint, const TensorSpec& spec,
+               const std::map<std::string, InspectedTensor*>& by_name) {
+  const auto parts = tensors_of_matrix(checkpoint, spec.name);
+  for (const CheckpointTensor* part : parts) {
+    InspectedTensor& t = *by_name.at(part->name);
+    const bool of_activations =
+        t.name.find(".input_") != std::string::npos || t.name.ends_with(".qscale_act");
+    t.use = of_activations ? "scale of activations, which stay in bf16: not read"
+                           : "scales of " + parts.front()->name;
+  }
+  InspectedTensor& codes = *by_name.at(parts.front()->name);
+  codes.use = use_of(spec, WeightLayout::kPanels16) + ", " + format_of(checkpoint, spec);
+  const Status status =
+      spec.format.scaled()
+          ? find_matrix(checkpoint, spec.name, spec.format,
+                        {.rows = spec.shape[0], .width = spec.columns, .count = spec.shape[0]})
+                .status()
+          : check_widened(checkpoint, spec);
+  if (!status.ok()) codes.wrong = status.message;
+  if (!spec.format.scaled()) codes.use += ", rounded to bf16";
+}
+
 void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoint, Inspection* out) {
-  std::map<std::string, const TensorSpec*> by_name;
-  for (const TensorSpec& s : specs) by_name[s.name] = &s;
-  for (InspectedTensor& t : out->tensors) {
-    const auto found = by_name.find(t.name);
-    if (found == by_name.end()) continue;
-    const TensorSpec& spec = *found->second;
+  std::map<std::string, InspectedTensor*> by_name;
+  for (InspectedTensor& t : out->tensors) by_name[t.name] = &t;
+  for (const TensorSpec& spec : specs) {
+    if (spec.format.scaled() && !is_codes(spec)) continue;  // noted with its codes
+    if (has_parts(checkpoint, spec) && !tensors_of_matrix(checkpoint, spec.name).empty()) {
+      use_parts(checkpoint, spec, by_name);
+      continue;
+    }
+    const auto at = by_name.find(spec.name);
+    if (at == by_name.end()) {
+      out->missing.push_back(spec.name + " " + stored_text(spec.type, spec.shape));
+      continue;
+    }
+    InspectedTensor& t = *at->second;
     t.use = use_of(spec, WeightLayout::kPanels16);
     const CheckpointTensor& stored = *checkpoint.find(t.name).value();
-    if (is_in_fp8(checkpoint, spec)) {
-      t.use += ", FP8 in blocks, rounded to bf16";
-      if (const Status status = check_fp8(checkpoint, spec); !status.ok()) t.wrong = status.message;
-    } else if (!checkpoint.holds(stored, spec.type) || stored.shape != spec.shape) {
+    if (!checkpoint.holds(stored, spec.type) || stored.shape != spec.shape) {
       t.wrong = "wanted " + stored_text(spec.type, spec.shape);
     } else if (is_number(spec.type) && stored.type != spec.type) {
       t.use += std::string(", rounded to ") + text(spec.type);
     }
-    by_name.erase(found);
   }
-  std::map<std::string, std::string> scales;
-  for (const TensorSpec& s : specs)
-    if (is_in_fp8(checkpoint, s)) scales[name_of_scales(s)] = s.name;
-  for (InspectedTensor& t : out->tensors)
-    if (const auto found = scales.find(t.name); found != scales.end()) t.use = "scales of " + found->second;
-  for (const TensorSpec& s : specs)
-    if (by_name.count(s.name)) out->missing.push_back(s.name + " " + stored_text(s.type, s.shape));
 }
 
 // For unknown families: finds the MoE layers that nn/moe/load.h can load, by their names.
@@ -78,14 +112,18 @@ void use_moe_names(const Checkpoint& checkpoint, MoeNaming naming, Inspection* o
     for (std::string_view p :
          {n.router, n.router_bias, n.correction_bias, n.hash_table, n.up_bias, n.down_bias})
       uses[tensor_name(p, layer)] = place + "MoE: copied when its MoE layer is loaded";
-    for (std::string_view p : {n.shared_gate, n.shared_up, n.shared_down, n.shared_gate_scale,
-                               n.shared_up_scale, n.shared_down_scale})
-      uses[tensor_name(p, layer)] = place + "shared expert" + packed;
-    for (int64_t e = 0; e == 0 || checkpoint.find_if_there(tensor_name(n.up, layer, e)); ++e) {
-      for (std::string_view p : {n.gate, n.up, n.down, n.gate_scale, n.up_scale, n.down_scale})
-        uses[tensor_name(p, layer, e)] =
-            place + (n.storage == ExpertStorage::kOneByOne ? "expert " + std::to_string(e) : "experts") +
-            packed;
+    const auto matrix = [&](std::string_view pattern, int64_t expert, const std::string& use) {
+      const std::string name = tensor_name(pattern, layer, expert);
+      uses[name] = use;
+      for (const CheckpointTensor* part : tensors_of_matrix(checkpoint, name)) uses[part->name] = use;
+    };
+    for (std::string_view p : {n.shared_gate, n.shared_up, n.shared_down})
+      matrix(p, 0, place + "shared expert" + packed);
+    for (int64_t e = 0; e == 0 || !tensors_of_matrix(checkpoint, tensor_name(n.up, layer, e)).empty(); ++e) {
+      for (std::string_view p : {n.gate, n.up, n.down, n.up_scale, n.down_scale})
+        matrix(p, e,
+               place + (n.storage == ExpertStorage::kOneByOne ? "expert " + std::to_string(e) : "experts") +
+                   packed);
       if (n.storage != ExpertStorage::kOneByOne) break;
     }
   }

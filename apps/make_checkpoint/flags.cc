@@ -24,6 +24,12 @@ Command add_make_checkpoint(CLI::App& root) {
   app->add_option("--seed", options->seed, "random seed of the weights")
       ->capture_default_str()
       ->check(seed_number());
+  std::string forms;
+  for (const QuantizationForm& form : quantization_forms())
+    forms += (forms.empty() ? "" : ", ") + std::string(form.name);
+  app->add_option("--quantization", options->quantization,
+                  "the experts' form (" + forms + "); all other weights stay in bf16")
+      ->check(some_text());
   add_routing(app, [options](Routing routing) { options->routing = routing; });
   app->add_option("--only", options->only,
                   "write only the tensors whose names contain this text, with the same bytes as in the "

@@ -14,6 +14,7 @@
 #include "apps/common/stand_in_tokenizer.h"
 #include "models/draft.h"
 #include "models/random_weights.h"
+#include "nn/moe/problems.h"
 #include "weights/safetensors_writer.h"
 
 namespace sluice::apps {
@@ -57,6 +58,36 @@ constexpr Like kLike[] = {
 };
 // DeepSeek V4 only: its first layers choose experts by a hash of the token.
 constexpr int64_t kHashLayers = 3;
+
+// Only the experts are quantized; the lists of other modules are those of such checkpoints.
+constexpr QuantizationForm kForms[] = {
+    {"fp8-blocks",
+     {DType::kE4M3, WeightScales::kBlocks},
+     R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+         "modules_to_not_convert": ["self_attn", "lm_head"]})"},
+    {"fp8-rows",
+     {DType::kE4M3, WeightScales::kRows},
+     R"({"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["re:.*self_attn.*", "lm_head"],
+         "config_groups": {"group_0": {"targets": ["Linear"],
+                                       "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": true},
+                                       "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true}}}})"},
+    {"mxfp8",
+     {DType::kE4M3, WeightScales::kMx},
+     R"({"quant_method": "mxfp8", "ignored_layers": ["self_attn", "lm_head"]})"},
+    {"mxfp4",
+     {DType::kE2M1, WeightScales::kMx},
+     R"({"quant_method": "quark", "exclude": ["*self_attn*", "lm_head"],
+         "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}})"},
+    {"nvfp4",
+     {DType::kE2M1, WeightScales::kNv},
+     R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["*self_attn*", "lm_head"]})"},
+};
+
+// The form that the options ask for; null: none.
+const QuantizationForm* form_of(const MakeOptions& o) {
+  const auto* form = std::ranges::find(kForms, o.quantization, &QuantizationForm::name);
+  return form == std::end(kForms) ? nullptr : form;
+}
 
 bool has_router_bias(const Like& like) { return like.naming == MoeNaming::kGptOss; }
 bool is_whole(const Like& like) {
@@ -278,12 +309,16 @@ Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& all, c
 }
 
 // The tensors of the MoE layers that nn/moe/load.h reads, for a model without a family.
-std::vector<TensorSpec> moe_layers_of(const Like& like, int64_t layers) {
+std::vector<TensorSpec> moe_layers_of(const Like& like, int64_t layers, const QuantizationForm* form) {
   std::vector<TensorSpec> out;
   for (int64_t i = 0; i < layers; ++i) {
     const bool hash = like.naming == MoeNaming::kDeepSeekV4 && i < kHashLayers;
     const auto named = known_moe(std::string(like.name) + (hash ? "-hash" : ""));
-    const MoeConfig config = named.ok() ? named.value() : known_moe(like.name).value();
+    MoeConfig config = named.ok() ? named.value() : known_moe(like.name).value();
+    if (form) {
+      config.expert_w = config.shared_w = form->format.w;
+      config.expert_scales = config.shared_scales = form->format.scales;
+    }
     for (TensorSpec& spec : moe_tensors(config, like.naming, like.first_moe_layer + i * like.step))
       out.push_back(std::move(spec));
   }
@@ -295,10 +330,14 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   const fs::path weights = directory / "model.safetensors";
   const int64_t layers = o.layers ? o.layers : like.layers;
   if (!is_whole(like)) {
-    SLUICE_TRY(write_text(directory / "config.json", {{"architectures", {like.architecture}}}));
-    return write_tensors(weights, moe_layers_of(like, layers), {.seed = o.seed}, o.only, progress);
+    Json config = {{"architectures", {like.architecture}}};
+    if (const QuantizationForm* form = form_of(o)) config["quantization_config"] = Json::parse(form->config);
+    SLUICE_TRY(write_text(directory / "config.json", config));
+    return write_tensors(weights, moe_layers_of(like, layers, form_of(o)), {.seed = o.seed}, o.only,
+                         progress);
   }
-  const Json made = config_of(like, layers);
+  Json made = config_of(like, layers);
+  if (const QuantizationForm* form = form_of(o)) made["quantization_config"] = Json::parse(form->config);
   SLUICE_TRY(write_text(directory / "config.json", made));
   SLUICE_TRY(write_text(directory / "generation_config.json", generation_config_of(like)));
   const auto tokenizer = stand_in_tokenizer(made["vocab_size"].get<int64_t>());
@@ -367,16 +406,22 @@ const Like* like_of(const std::string& name) {
 
 }  // namespace
 
+std::span<const QuantizationForm> quantization_forms() { return kForms; }
+
 std::string made_text(const MakeOptions& options) {
   const Like* like = like_of(options.like);
   if (!like || is_whole(*like)) return options.like;
   const int64_t layers = options.layers ? options.layers : like->layers;
   const int64_t last = like->first_moe_layer + (layers - 1) * like->step;
+  const QuantizationForm* form = form_of(options);
   const bool fp4 = known_moe(like->name).value().expert_w == DType::kE2M1;
   return options.like + ": " + std::to_string(layers) + " MoE layers only, " +
          std::to_string(like->first_moe_layer) + " to " + std::to_string(last) +
          (like->step > 1 ? " by " + std::to_string(like->step) : "") + ", experts in " +
-         (fp4 ? "MXFP4" : "bf16") + ", named as " + std::string(word(like->naming));
+         (form  ? std::string(form->name)
+          : fp4 ? "MXFP4"
+                : "bf16") +
+         ", named as " + std::string(word(like->naming));
 }
 
 Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
@@ -402,6 +447,22 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
   if (o.routing != Routing::kUniform && !has_router_bias(*like))
     return invalid("--routing zipf: wanted a model whose routers have biases (" + names_of(has_router_bias) +
                    "), found --like " + o.like);
+  if (!o.quantization.empty()) {
+    std::vector<std::string> forms;
+    for (const QuantizationForm& form : kForms) forms.emplace_back(form.name);
+    if (!form_of(o)) return unknown_name("--quantization", o.quantization, forms);
+    const MoeConfig known = known_moe(like->name).value();
+    if (moe_names(like->naming).storage != ExpertStorage::kOneByOne || known.expert_w != DType::kBF16)
+      return invalid(
+          "--quantization: wanted a model whose experts are stored one by one and known in bf16, found "
+          "--like " +
+          o.like);
+    const int64_t step = form_of(o)->format.width_step();
+    if (expert_width(known) % step || known.intermediate % step)
+      return invalid("--quantization " + o.quantization +
+                     ": wanted a model of widths that are multiples of " + std::to_string(step) +
+                     ", found --like " + o.like);
+  }
   if (o.layers < 0 || o.layers > 1000)
     return invalid("--layers: wanted 0 to 1000, found " + std::to_string(o.layers));
   std::error_code error;

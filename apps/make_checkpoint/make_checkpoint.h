@@ -8,13 +8,22 @@
 
 namespace sluice::apps {
 
+// A published form of quantized experts, and what config.json says about it.
+struct QuantizationForm {
+  std::string_view name;
+  WeightFormat format;
+  std::string_view config;  // quantization_config
+};
+std::span<const QuantizationForm> quantization_forms();
+
 struct MakeOptions {
   std::string directory;  // new or empty
   std::string like = "gpt-oss-20b";
   int64_t layers = 0;  // 0: as many as the model has
   uint64_t seed = 0;
   Routing routing = Routing::kUniform;
-  std::string only;  // writes only tensors whose names contain this; empty: all
+  std::string quantization;  // the experts' form; empty: as the model is known
+  std::string only;          // writes only tensors whose names contain this; empty: all
   enum class Weights : uint8_t { kWrite, kLeaveOut } weights = Weights::kWrite;
 };
 

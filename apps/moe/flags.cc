@@ -20,7 +20,9 @@ Command add_moe(CLI::App& root) {
   const auto flags = std::make_shared<Flags>();
   MoeLayerOptions* options = &flags->options;
   app->add_option("model", options->model,
-                  "one of " + known_moe_names() + "; or fields such as \"hidden=2880 experts=128 top_k=4\"")
+                  "one of " + known_moe_names() +
+                      "; or fields such as \"hidden=2880 experts=128 top_k=4\"; or a name, then fields that "
+                      "differ")
       ->capture_default_str();
   app->add_option("--device", flags->device, "cpu, or cuda: this machine's GPU")
       ->capture_default_str()

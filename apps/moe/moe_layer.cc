@@ -68,12 +68,17 @@ void print(std::ostream* words, const char* format, ...) {
 }
 
 Result<MoeConfig> checked_config(const MoeLayerOptions& options) {
-  const bool fields = options.model.find('=') != std::string::npos;
-  MoeConfig read;
-  if (fields) SLUICE_TRY(named_once(options.model));
-  if (fields) SLUICE_TRY(parse_fields(options.model, &read));
-  Result<MoeConfig> config = fields ? Result<MoeConfig>(read) : known_moe(options.model);
+  // A known name comes first, if there is one; fields replace the layer's own.
+  const size_t space = options.model.find(' ');
+  const bool named = options.model.substr(0, space).find('=') == std::string::npos;
+  const std::string fields = !named                       ? options.model
+                             : space == std::string::npos ? ""
+                                                          : options.model.substr(space + 1);
+  Result<MoeConfig> config =
+      named ? known_moe(options.model.substr(0, space)) : Result<MoeConfig>(MoeConfig{});
   if (!config.ok()) return config;
+  SLUICE_TRY(named_once(fields));
+  SLUICE_TRY(parse_fields(fields, &config.value()));
   config.value().layout = layout_for(options.backend);
   if (options.tokens.empty()) return invalid("tokens: wanted at least one count, found none");
   for (int64_t tokens : options.tokens)

@@ -13,7 +13,7 @@
 namespace sluice::apps {
 
 struct MoeLayerOptions {
-  // A name of known_moe(), or a layer's fields: "hidden=2880 experts=128 ...".
+  // A name of known_moe(), fields of a layer, or both: "hidden=2880 experts=128", "deepseek-v3 expert_w=e4m3 expert_scales=blocks".
   std::string model = "gpt-oss-20b";
   std::vector<int64_t> tokens = {1, 16, 256};
   Backend backend = Backend::kCpu;  // this machine's CPU or its GPU

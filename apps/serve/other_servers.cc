@@ -35,9 +35,10 @@ Status check_parser(const std::string& flag, const std::string& found, std::stri
   return invalid(flag + ": wanted " + joined(known) + " (" + why + "), found '" + found + "'");
 }
 
-// The types in which a checkpoint stores its weights.
+// The formats in which a checkpoint stores its weights.
 struct Stored {
-  bool mxfp4 = false, fp8 = false;
+  WeightFormat experts;
+  bool fp8 = false;  // some weights, which need not be experts
 };
 
 Result<Stored> stored_weights(const ModelFlags& model) {
@@ -56,22 +57,33 @@ Result<Stored> stored_weights(const ModelFlags& model) {
     out.fp8 = std::any_of(tensors.begin(), tensors.end(),
                           [](const CheckpointTensor& t) { return t.type == StoredType::kF8E4M3; });
   }
-  out.mxfp4 = config.value().decoder.moe().expert_w == DType::kE2M1;
+  const MoeConfig& moe = config.value().decoder.moe();
+  out.experts = {moe.expert_w, moe.expert_scales};
   return out;
+}
+
+// The name that other servers give to the format, and what the checkpoint has.
+std::pair<std::string, std::string> name_of(const Stored& stored) {
+  const WeightFormat f = stored.experts;
+  if (f.w == DType::kE2M1)
+    return f.scales == WeightScales::kNv ? std::pair("nvfp4", "NVFP4 experts")
+                                         : std::pair("mxfp4", "MXFP4 experts");
+  if (f.is(DType::kE4M3, WeightScales::kMx)) return {"mxfp8", "MXFP8 experts"};
+  if (f.is(DType::kE4M3, WeightScales::kRows)) return {"fp8", "FP8 weights"};
+  if (f.w == DType::kE4M3 || stored.fp8) return {"fp8", "FP8 blocks"};
+  return {};
 }
 
 // Returns the note on the flag.
 Result<std::string> check_quantization(const std::string& found, const ModelFlags& model) {
   const auto stored = stored_weights(model);
   if (!stored.ok()) return stored.status();
-  if (found == "fp8" && stored.value().fp8)
-    return std::string("--quantization: the checkpoint has FP8 blocks, which become bf16 in memory");
-  if (found == "auto" || (found == "mxfp4" && stored.value().mxfp4))
+  const auto [name, what] = name_of(stored.value());
+  if (found == "auto" || (found == name && !name.empty()))
     return std::string("--quantization: the checkpoint determines how its experts are stored");
-  const char* has = stored.value().mxfp4 ? "auto, mxfp4 (the checkpoint has MXFP4 experts)"
-                    : stored.value().fp8 ? "auto, fp8 (the checkpoint has FP8 blocks)"
-                                         : "auto (the checkpoint is not quantized)";
-  return invalid(std::string("--quantization: wanted ") + has + ", found '" + found + "'");
+  const std::string has = name.empty() ? "auto (the checkpoint is not quantized)"
+                                       : "auto, " + name + " (the checkpoint has " + what + ")";
+  return invalid("--quantization: wanted " + has + ", found '" + found + "'");
 }
 
 }  // namespace

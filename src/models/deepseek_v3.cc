@@ -1,13 +1,13 @@
-// DeepSeek V3: latent attention with YaRN, dense layers first, then layers with bf16 experts in groups, chosen by sigmoid scores and a
+// DeepSeek V3: latent attention with YaRN, dense layers first, then layers with experts in groups, in any format, chosen by sigmoid scores and a
 // correction bias, and a shared expert. Moonlight and Kimi K2 have the same architecture.
 //
 // Source  deepseek-ai/DeepSeek-V3 config.json and inference/model.py; Hugging Face transformers models/deepseek_v3 (configuration,
 //         arithmetic and names), modeling_rope_utils.py.
 #include "models/family.h"
+#include "models/quantization.h"
 #include "models/read_config.h"
 #include "models/read_decoder.h"
 #include "ops/route_bounds.h"
-#include "weights/row_span.h"
 
 namespace sluice {
 namespace of_deepseek_v3 {
@@ -15,19 +15,6 @@ namespace {
 
 const std::string kModels = "DeepSeek V3";
 constexpr double kLatentEps = 1e-6;  // epsilon of the latents' norms, independent of rms_norm_eps
-
-// Projections and experts may be stored in FP8 with a scale for each block; loading converts them to bf16.
-Status check_quantization(const JsonAt& config) {
-  if (!config.has("quantization_config")) return {};
-  const auto member = config.at("quantization_config");
-  if (!member.ok()) return member.status();
-  const JsonAt& q = member.value();
-  SLUICE_TRY(q.need_object());
-  if (const auto method = q.string("quant_method"); !method.ok()) return method.status();
-  SLUICE_TRY(must_be(q, "quant_method", "fp8", kModels));
-  SLUICE_TRY(must_be(q, "fmt", "e4m3", kModels));
-  return must_be(q, "weight_block_size", Json::array({kF8Block, kF8Block}), kModels);
-}
 
 // With mscale_all_dim, YaRN scales the attention scores by its square, and leaves cos and sin as read_rope() has read them.
 Status stretch_scores(const JsonAt& config, const RopeScaling& rope, AttentionConfig* a) {
@@ -104,7 +91,6 @@ Result<ModelConfig> read(const JsonAt& config) {
   for (const char* key : {"index_topk", "compression_config"})
     if (config.has(key)) return unsupported(refused(config, key, "no such key").message);
   SLUICE_TRY(must_be(config, "hidden_act", "silu", kModels));
-  SLUICE_TRY(check_quantization(config));
   ModelConfig out;
   out.architecture = "DeepseekV3ForCausalLM";
   DecoderConfig& d = out.decoder;
@@ -135,6 +121,9 @@ Result<ModelConfig> read(const JsonAt& config) {
 }
 
 std::vector<MoeNaming> namings(const ModelConfig&) { return {MoeNaming::kDeepSeekV3}; }
+Status fit(const Checkpoint& files, ModelConfig* config) {
+  return fit_formats_to_files(files, MoeNaming::kDeepSeekV3, config);
+}
 
 }  // namespace
 }  // namespace of_deepseek_v3
@@ -145,6 +134,7 @@ extern const Family deepseek_v3 = {.architecture = "DeepseekV3ForCausalLM",
                                    .read = of_deepseek_v3::read,
                                    .tensors = hugging_face_tensors,
                                    .namings = of_deepseek_v3::namings,
-                                   .fit = fit_head_to_files};
+                                   .fit = of_deepseek_v3::fit,
+                                   .formats = true};
 
 }  // namespace sluice

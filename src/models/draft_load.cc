@@ -23,7 +23,7 @@ Status DraftWeights::check(const TensorSource& source, const std::vector<TensorS
   for (const TensorSpec& spec : specs) {
     (spec.of_mlp && parts_.experts ? offloaded : here) += *stored_bytes(spec.type, spec.shape);
     // load_moe, which loads the experts, knows which types are interchangeable.
-    if (!spec.of_mlp || parts_.config.mlp.dense || source.is_fp8(spec)) SLUICE_TRY(source.check(spec));
+    if (!spec.of_mlp || parts_.config.mlp.dense || source.is_widened(spec)) SLUICE_TRY(source.check(spec));
   }
   const auto ask = [&](const Device& device, int64_t wanted) -> Status {
     const int64_t free = device.free_bytes();

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "models/generation_config.h"
+#include "models/quantization.h"
 #include "models/read_config.h"
 
 namespace sluice {
@@ -93,6 +94,11 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
   Result<ModelConfig> read = family.value()->read(config);
   if (!read.ok()) return read.status();
   ModelConfig out = std::move(read).value();
+  if (family.value()->formats) {
+    const auto format = read_quantization(config, directory);
+    if (!format.ok()) return format.status();
+    SLUICE_TRY(set_format_of_experts(config, format.value(), &out));
+  }
   const std::string generation = directory + "/generation_config.json";
   std::error_code error;
   if (!std::filesystem::exists(generation, error) && !error) {  // the file is optional

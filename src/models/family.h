@@ -47,9 +47,14 @@ struct TensorSpec {
   std::string weight;     // name in decoder_weights(): "attention.qkv"
   int64_t layer = -1;     // -1: outside the layers
   int64_t first_row = 0;  // first row in that weight, if several tensors form it
-  bool of_mlp = false;    // listed by moe_tensors() and read by load_moe()
+  // the format of a matrix, if these are its codes or scales, and its columns
+  WeightFormat format = {};
+  int64_t columns = 0;
+  bool of_mlp = false;  // listed by moe_tensors() and read by load_moe()
   bool operator==(const TensorSpec&) const = default;
 };
+// Whether it has the codes of a matrix, and not its scales.
+inline bool is_codes(const TensorSpec& spec) { return !spec.weight.ends_with("_scale"); }
 // Describes its use: "layer 3 attention.qkv from row 512: packed as panels16".
 std::string use_of(const TensorSpec& spec, WeightLayout layout);
 
@@ -77,6 +82,8 @@ struct Family {
   std::vector<MoeNaming> (*namings)(const ModelConfig& config);
   // Implements fit_to_files().
   Status (*fit)(const Checkpoint& files, ModelConfig* config);
+  bool formats =
+      false;  // experts may have any format of models/quantization.h; else `read` knows what they may have
 };
 
 std::span<const Family* const> families();

@@ -12,6 +12,7 @@
 #include "nn/moe/canary.h"
 #include "nn/moe/problems.h"
 #include "weights/numbers.h"
+#include "weights/stored_matrix.h"
 
 namespace sluice {
 
@@ -45,7 +46,7 @@ Result<MoeNaming> check_files(const TensorSource& source, const Family& family, 
       if (const auto found = file.find(spec.name); !found.ok()) return found.status();
   }
   for (const TensorSpec& spec : family.tensors(config, naming.value())) {
-    if (!spec.of_mlp || source.is_fp8(spec)) SLUICE_TRY(source.check(spec));
+    if (!spec.of_mlp || source.is_widened(spec)) SLUICE_TRY(source.check(spec));
   }
   return naming;
 }
@@ -65,8 +66,7 @@ void add_mtp_layer(const TensorSource& source, const ModelConfig& config, std::s
   if (!has_mtp_layer(*source.files(), config)) return;
   const int64_t layer = std::ssize(config.decoder.layers);
   for (const TensorSpec& spec : mtp_tensors(mtp_config(config).value(), layer)) {
-    used->insert(spec.name);
-    if (source.is_fp8(spec)) used->insert(name_of_scales(spec));
+    for (const CheckpointTensor* t : tensors_of_matrix(*source.files(), spec.name)) used->insert(t->name);
   }
   for (std::string& name : mtp_copies(layer)) used->insert(std::move(name));
 }
@@ -78,11 +78,14 @@ LoadNotes notes_about(const TensorSource& source, const ModelConfig& config,
   std::set<std::string> used;
   for (const TensorSpec& spec : specs) {
     const CheckpointTensor* t = file.find_if_there(spec.name);
+    if (spec.format.scaled() || source.is_widened(spec)) {
+      if (!is_codes(spec)) continue;
+      for (const CheckpointTensor* part : tensors_of_matrix(file, spec.name)) used.insert(part->name);
+      if (!spec.format.scaled()) out.fp8.push_back(spec.name);
+      continue;
+    }
     if (!t || !used.insert(t->name).second) continue;  // a tied output layer is the embedding again
-    if (source.is_fp8(spec)) {
-      used.insert(name_of_scales(spec));
-      out.fp8.push_back(t->name);
-    } else if (t->type != spec.type && is_number(t->type)) {
+    if (t->type != spec.type && is_number(t->type)) {
       out.converted.push_back(t->name);
     }
   }
@@ -245,8 +248,10 @@ class ModelLoader {
     done_ += bytes;
     parts_.weight_bytes += bytes;
     const int64_t slots = shared_slots(config);
-    const int64_t shared =
-        slots > 0 ? 0 : bytes_of(DType::kBF16, 3 * config.hidden * config.shared_intermediate);
+    const double shared_bits = WeightFormat{config.shared_w, config.shared_scales}.bits();
+    const auto shared = static_cast<int64_t>(
+        slots > 0 ? 0
+                  : shared_bits / 8 * static_cast<double>(3 * config.hidden * config.shared_intermediate));
     parts_.active_bytes += shared + (bytes - shared) * (config.top_k + slots) / (config.experts + slots);
     parts_.weights.set_moe(layer, local, loaded.value()->weights());
     parts_.moe.push_back(std::move(loaded).value());

@@ -18,7 +18,7 @@ struct LoadProgress {
 // Facts about a checkpoint that its user should know, as lists of tensor names.
 struct LoadNotes {
   std::vector<std::string> converted;  // F32 or F16 tensors rounded to bf16
-  std::vector<std::string> fp8;        // tensors in FP8 with scales, converted to bf16
+  std::vector<std::string> fp8;        // matrices in FP8 or FP4 with scales, converted to bf16
   std::vector<std::string> unused;     // tensors that the model does not use
 };
 

@@ -1,6 +1,6 @@
 // Lists the tensors of one MoE layer, from its naming and its config.
 #include "models/family.h"
-#include "weights/row_span.h"
+#include "weights/stored_matrix.h"
 
 namespace sluice {
 namespace {
@@ -48,28 +48,36 @@ struct MoeLister {
     add(scale, StoredType::kU8, {c.experts, rows, width / kMxBlock}, weight + "_scale");
   }
 
-  void one(const std::string& weight, std::string_view pattern, std::string_view scale, int64_t rows,
-           int64_t width, int64_t expert) {
-    if (c.expert_w != DType::kE2M1) return add(pattern, StoredType::kBF16, {rows, width}, weight, expert);
-    add(pattern, StoredType::kI8, {rows, width / 2}, weight, expert);
-    add(scale, StoredType::kF8E8M0, {rows, width / kMxBlock}, weight + "_scale", expert);
-  }
-
-  void shared(const std::string& weight, std::string_view pattern, std::string_view scale, int64_t rows,
-              int64_t width) {
-    if (scale.empty()) return add(pattern, StoredType::kBF16, {rows, width}, weight);
-    add(pattern, StoredType::kF8E4M3, {rows, width}, weight);
-    add(scale, StoredType::kF8E8M0, {f8_blocks(rows), f8_blocks(width)}, weight + "_scale");
+  // A matrix of its own: "experts.up", "experts.up_scale", "experts.up_row_scale".
+  void one(const std::string& weight, std::string_view pattern, WeightFormat format, int64_t rows,
+           int64_t width, int64_t expert = 0) {
+    if (pattern.empty()) return;
+    using What = StoredPart::What;
+    for (StoredPart& part :
+         stored_parts(tensor_name(pattern, layer, expert), format, rows, width, names.scales)) {
+      const char* suffix = part.what == What::kCodes    ? ""
+                           : part.what == What::kScales ? "_scale"
+                                                        : "_row_scale";
+      out.push_back({.name = std::move(part.name),
+                     .type = part.type,
+                     .shape = std::move(part.shape),
+                     .weight = weight + suffix,
+                     .layer = layer,
+                     .format = format,
+                     .columns = width,
+                     .of_mlp = true});
+    }
   }
 
   void experts() {
     const int64_t hidden = c.latent > 0 ? c.latent : c.hidden;  // width that the experts see
     const int64_t up_rows = (is_gated(c.act) ? 2 : 1) * c.intermediate;
     if (names.storage == ExpertStorage::kOneByOne) {
+      const WeightFormat format{c.expert_w, c.expert_scales};
       for (int64_t e = 0; e < c.experts; ++e) {
-        if (is_gated(c.act)) one("experts.up", names.gate, names.gate_scale, c.intermediate, hidden, e);
-        one("experts.up", names.up, names.up_scale, c.intermediate, hidden, e);
-        one("experts.down", names.down, names.down_scale, hidden, c.intermediate, e);
+        if (is_gated(c.act)) one("experts.up", names.gate, format, c.intermediate, hidden, e);
+        one("experts.up", names.up, format, c.intermediate, hidden, e);
+        one("experts.down", names.down, format, hidden, c.intermediate, e);
       }
     } else {
       fused("experts.up", names.up, names.up_scale, up_rows, hidden);
@@ -82,10 +90,13 @@ struct MoeLister {
       add(names.latent_out, StoredType::kBF16, {c.hidden, c.latent}, "latent.out");
     }
     if (c.shared_intermediate == 0) return;
-    if (is_gated(c.act))
-      shared("shared.up", names.shared_gate, names.shared_gate_scale, c.shared_intermediate, c.hidden);
-    shared("shared.up", names.shared_up, names.shared_up_scale, c.shared_intermediate, c.hidden);
-    shared("shared.down", names.shared_down, names.shared_down_scale, c.hidden, c.shared_intermediate);
+    // DeepSeek V4 publishes its shared expert in FP8, which is read as bf16.
+    const bool v4 = names.naming == MoeNaming::kDeepSeekV4 && c.shared_w == DType::kBF16;
+    const WeightFormat format =
+        v4 ? WeightFormat{DType::kE4M3, WeightScales::kBlocks} : WeightFormat{c.shared_w, c.shared_scales};
+    if (is_gated(c.act)) one("shared.up", names.shared_gate, format, c.shared_intermediate, c.hidden);
+    one("shared.up", names.shared_up, format, c.shared_intermediate, c.hidden);
+    one("shared.down", names.shared_down, format, c.hidden, c.shared_intermediate);
   }
 };
 

@@ -2,6 +2,7 @@
 //
 // Source  DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.2; the names of deepseek-ai/DeepSeek-V3's model.safetensors.index.json.
 #include "models/draft_load.h"
+#include "models/quantization.h"
 #include "models/read_config.h"
 #include "nn/dense_load.h"
 
@@ -79,7 +80,7 @@ Result<std::unique_ptr<LoadedDraft>> LoadedDraft::load_mtp(Device& device, const
   }
   for (const char* name : {"embedding", "lm_head"}) parts->weights.set(-1, name, model.weights()(-1, name));
   const int64_t layer = std::ssize(model.config().decoder.layers);
-  const std::vector<TensorSpec> specs = mtp_tensors(parts->config, layer);
+  std::vector<TensorSpec> specs = mtp_tensors(parts->config, layer);
   const int threads = host_threads(device);
   std::optional<TensorSource> source;
   if (options.format == LoadFormat::kDummy) {
@@ -90,6 +91,9 @@ Result<std::unique_ptr<LoadedDraft>> LoadedDraft::load_mtp(Device& device, const
   } else {
     auto file = Checkpoint::open(directory);
     if (!file.ok()) return file.status();
+    // Quantized models may keep this layer in bf16.
+    SLUICE_TRY(fit_experts_to_files(*file.value(), MoeNaming::kDeepSeekV3, layer, &parts->config.mlp));
+    specs = mtp_tensors(parts->config, layer);
     source = TensorSource::of_files(std::move(file).value(), threads);
   }
   DraftWeights weights(parts.get(), device);

@@ -1,4 +1,4 @@
-// Qwen3-MoE: attention with per-head norms of queries and keys before their rotation; bf16 experts, or a
+// Qwen3-MoE: attention with per-head norms of queries and keys before their rotation; experts in any format, or a
 // dense MLP in the layers that the config names.
 //
 // Source  Hugging Face transformers models/qwen3_moe (configuration, arithmetic and names).
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "models/family.h"
+#include "models/quantization.h"
 #include "models/read_config.h"
 #include "models/read_decoder.h"
 
@@ -19,8 +20,8 @@ const std::string kModels = "Qwen3-MoE";
 Status need_plain_layers(const JsonAt& config) {
   SLUICE_TRY(must_be(config, "hidden_act", "silu", kModels));
   SLUICE_TRY(must_be(config, "use_sliding_window", false, kModels));
-  for (const char* key : {"dual_chunk_attention_config", "quantization_config"})
-    if (config.has(key)) return unsupported(refused(config, key, "no such key").message);
+  if (const char* key = "dual_chunk_attention_config"; config.has(key))
+    return unsupported(refused(config, key, "no such key").message);
   if (!config.has("layer_types")) return {};
   const auto types = config.at("layer_types");
   if (!types.ok()) return types.status();
@@ -118,6 +119,9 @@ Result<ModelConfig> read(const JsonAt& config) {
 }
 
 std::vector<MoeNaming> namings(const ModelConfig&) { return {MoeNaming::kQwen3Moe}; }
+Status fit(const Checkpoint& files, ModelConfig* config) {
+  return fit_formats_to_files(files, MoeNaming::kQwen3Moe, config);
+}
 
 }  // namespace
 }  // namespace of_qwen3
@@ -127,6 +131,7 @@ extern const Family qwen3_moe = {.architecture = "Qwen3MoeForCausalLM",
                                  .read = of_qwen3::read,
                                  .tensors = hugging_face_tensors,
                                  .namings = of_qwen3::namings,
-                                 .fit = fit_head_to_files};
+                                 .fit = of_qwen3::fit,
+                                 .formats = true};
 
 }  // namespace sluice

@@ -24,9 +24,22 @@ double root_of_rising(double low, double high, double wanted, F rising) {
 
 int64_t bytes_of_spec(const TensorSpec& spec) { return stored_bytes(spec.type, spec.shape).value_or(0); }
 
+// Codes or scales of a matrix in a format of its own.
+RandomContents contents_of_matrix(const TensorSpec& spec) {
+  const WeightFormat f = spec.format;
+  if (spec.weight.ends_with("_row_scale"))
+    return {f.scales == WeightScales::kNv ? Fill::kNvRowScales : Fill::kF8ScalesF32, spec.columns};
+  if (!spec.weight.ends_with("_scale")) return {f.w == DType::kE4M3 ? Fill::kF8Codes : Fill::kMxfp4Codes, 1};
+  if (f.scales == WeightScales::kNv) return {Fill::kNvScales, spec.columns};
+  if (f.scales == WeightScales::kMx)
+    return {f.w == DType::kE4M3 ? Fill::kMxfp8Scales : Fill::kMxfp4Scales, spec.columns};
+  return {spec.type == StoredType::kF32 ? Fill::kF8ScalesF32 : Fill::kF8Scales, spec.columns};
+}
+
 }  // namespace
 
 RandomContents random_contents(const TensorSpec& spec, int64_t layers) {
+  if (spec.format.scaled()) return contents_of_matrix(spec);
   const std::string_view weight = spec.weight;
   const int64_t last = spec.shape.back();
   if (weight == "embedding") return {Fill::kEmbedding, 2 * std::max<int64_t>(layers, 1)};
@@ -35,11 +48,10 @@ RandomContents random_contents(const TensorSpec& spec, int64_t layers) {
   if (weight == "correction_bias") return {Fill::kTinyF32, 1};
   if (weight.ends_with("norm") || weight.starts_with("feature_norm")) return {Fill::kNorm, 1};
   if (weight.ends_with("bias")) return {Fill::kBias, 1};
-  if (weight.ends_with("scale") && weight.starts_with("shared")) return {Fill::kF8Scales, last * 128};
   if (weight.ends_with("scale")) return {Fill::kMxfp4Scales, last * kMxBlock};
   if (spec.type == StoredType::kBF16) return {Fill::kWeight, last};
   if (spec.type == StoredType::kF32) return {Fill::kSmallF32, last};
-  return {spec.type == StoredType::kF8E4M3 ? Fill::kF8Codes : Fill::kMxfp4Codes, 1};
+  return {Fill::kMxfp4Codes, 1};
 }
 
 std::vector<float> zipf_bias(int64_t experts, int64_t top_k) {

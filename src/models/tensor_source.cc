@@ -6,13 +6,12 @@
 #include <new>
 
 #include "weights/numbers.h"
-#include "weights/row_span.h"
+#include "weights/stored_matrix.h"
 
 namespace sluice {
 namespace {
 
 constexpr int64_t kTensorAlignment = 64;  // alignment of tensors in memory
-constexpr std::string_view kWeight = ".weight";
 
 // Memory for a tensor in BF16.
 int64_t room_of(const TensorSpec& spec) {
@@ -20,7 +19,7 @@ int64_t room_of(const TensorSpec& spec) {
   return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
 }
 
-// The scales as F32, which is the usual type in files.
+// Scales as F32.
 std::vector<float> scales_of(const CheckpointTensor& tensor) {
   std::vector<float> out(static_cast<size_t>(tensor.bytes / number_bytes(tensor.type, 1)));
   convert_numbers(tensor.type, tensor.data, std::ssize(out), DType::kF32,
@@ -28,12 +27,40 @@ std::vector<float> scales_of(const CheckpointTensor& tensor) {
   return out;
 }
 
-Status check_finite(const CheckpointTensor& tensor, const std::vector<float>& scales) {
+Status check_finite(const CheckpointTensor* tensor) {
+  if (!tensor || !is_number(tensor->type)) return {};
+  const std::vector<float> scales = scales_of(*tensor);
   const auto wrong = std::find_if(scales.begin(), scales.end(), [](float x) { return !std::isfinite(x); });
   if (wrong == scales.end()) return {};
-  return {Code::kCorrupt, place_of(tensor) + ": wanted finite numbers, found " +
+  return {Code::kCorrupt, place_of(*tensor) + ": wanted finite numbers, found " +
                               (std::isnan(*wrong) ? "NaN" : "an infinity") + " at element " +
                               std::to_string(wrong - scales.begin())};
+}
+
+// The format of a widened matrix.
+std::optional<WeightFormat> format_in(const Checkpoint& files, const TensorSpec& spec) {
+  if (spec.type != StoredType::kBF16 || spec.shape.size() != 2) return {};
+  const auto format = stored_format(files, spec.name, spec.shape[0], spec.shape[1]);
+  return format && format->scaled() ? format : std::nullopt;
+}
+Result<RowSpan> span_in(const Checkpoint& files, const TensorSpec& spec, WeightFormat format) {
+  return find_matrix(files, spec.name, format,
+                     {.rows = spec.shape[0], .width = spec.shape[1], .count = spec.shape[0]});
+}
+
+// A row as bf16; `stage` has room for it.
+void widen_row(const RowSpan& span, WeightFormat f, int64_t row, int64_t width, std::byte* stage,
+               std::byte* to) {
+  if (span.form == RowForm::kF8Blocks) return void(read_row(span, {}, row, width, to));
+  const RowBytes bytes = read_row(span, f, row, width, stage);
+  const auto* codes = reinterpret_cast<const uint8_t*>(bytes.codes);
+  const auto* scales = reinterpret_cast<const uint8_t*>(bytes.scales);
+  for (int64_t k = 0; k < width; ++k) {
+    const double code =
+        f.w == DType::kE4M3 ? to_float(E4M3{codes[k]}) : kE2M1Values[codes[k / 2] >> (k % 2 * 4) & 15];
+    const BF16 value = to_bf16(static_cast<float>(code * weight_scale_at(f, scales, width, k)));
+    std::memcpy(to + 2 * k, &value, sizeof value);
+  }
 }
 
 }  // namespace
@@ -52,57 +79,44 @@ TensorSource TensorSource::of_random(const std::vector<TensorSpec>& specs, const
   return out;
 }
 
-std::string name_of_scales(const TensorSpec& spec) { return spec.name + "_scale_inv"; }
-
-bool is_in_fp8(const Checkpoint& files, const TensorSpec& spec) {
-  if (spec.type != StoredType::kBF16 || spec.shape.size() != 2 || !spec.name.ends_with(kWeight)) return false;
-  const CheckpointTensor* t = files.find_if_there(spec.name);
-  return t && t->type == StoredType::kF8E4M3;
+bool is_widened(const Checkpoint& files, const TensorSpec& spec) {
+  return format_in(files, spec).has_value();
 }
 
-Status check_fp8(const Checkpoint& files, const TensorSpec& spec) {
-  SLUICE_TRY(files.find(spec.name, StoredType::kF8E4M3, spec.shape).status());
-  return files
-      .find(name_of_scales(spec), StoredType::kF32, {f8_blocks(spec.shape[0]), f8_blocks(spec.shape[1])})
-      .status();
+Status check_widened(const Checkpoint& files, const TensorSpec& spec) {
+  const auto format = format_in(files, spec);
+  return format ? span_in(files, spec, *format).status() : Status{};
 }
 
 Status TensorSource::check(const TensorSpec& spec) const {
   if (!file_) return {};
-  return is_fp8(spec) ? check_fp8(*file_, spec) : file_->find(spec.name, spec.type, spec.shape).status();
+  return is_widened(spec) ? check_widened(*file_, spec)
+                          : file_->find(spec.name, spec.type, spec.shape).status();
 }
 
-// Writes a tensor in FP8 to `to` as BF16.
+// Writes a matrix to `to` as BF16.
 Status TensorSource::widen(const TensorSpec& spec, std::byte* to) {
-  SLUICE_TRY(check(spec));
-  const CheckpointTensor& codes = *file_->find_if_there(spec.name);
-  const CheckpointTensor& stored = *file_->find_if_there(name_of_scales(spec));
+  const WeightFormat format = *format_in(*file_, spec);
+  const auto found = span_in(*file_, spec, format);
+  if (!found.ok()) return found.status();
+  const RowSpan& span = found.value();
   SLUICE_TRY(file_->check_whole());
-  const std::vector<float> scales = scales_of(stored);
-  SLUICE_TRY(check_finite(stored, scales));
+  SLUICE_TRY(check_finite(span.scale_tensor));
+  SLUICE_TRY(check_finite(span.row_scale_tensor));
   const int64_t rows = spec.shape[0], width = spec.shape[1];
-  const RowSpan span{.form = RowForm::kF8Blocks,
-                     .type = StoredType::kF8E4M3,
-                     .rows = rows,
-                     .w = codes.data,
-                     .stride = width,
-                     .scales = reinterpret_cast<const std::byte*>(scales.data()),
-                     .scale_stride = 4 * f8_blocks(width),
-                     .scale_type = StoredType::kF32,
-                     .tensor = &codes,
-                     .scale_tensor = &stored};
   workers_->run(f8_blocks(rows), [&](int64_t block) {
+    std::vector<std::byte> stage(static_cast<size_t>(row_stage_bytes(format, width)));
     for (int64_t row = block * kF8Block; row < std::min(rows, (block + 1) * kF8Block); ++row)
-      read_row(span, {}, row, width, to + 2 * row * width);
+      widen_row(span, format, row, width, stage.data(), to + 2 * row * width);
   });
-  file_->release(codes);
+  file_->release(*span.tensor);
   return {};
 }
 
 Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) {
   if (random_) return random_->make(specs);
   int64_t wanted = 0;
-  if (std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& s) { return is_fp8(s); }))
+  if (std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& s) { return is_widened(s); }))
     return file_.get();
   // The caller does not convert tensors in memory, so other number types are converted here too.
   const auto is_converted = [&](const TensorSpec& spec) {
@@ -110,7 +124,7 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
     return t && spec.type == StoredType::kBF16 && t->type != spec.type && is_number(t->type) &&
            t->shape == spec.shape;
   };
-  for (const TensorSpec& spec : specs) wanted += is_fp8(spec) || is_converted(spec) ? room_of(spec) : 0;
+  for (const TensorSpec& spec : specs) wanted += is_widened(spec) || is_converted(spec) ? room_of(spec) : 0;
   held_.reset();
   if (wanted > capacity_) {
     memory_.reset(), capacity_ = 0;
@@ -124,8 +138,13 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
   std::byte* at = memory_.get();
   for (const TensorSpec& spec : specs) {
     const CheckpointTensor* t = file_->find_if_there(spec.name);
-    if (!t) continue;  // the reader refuses it by name
-    if (is_fp8(spec)) {
+    if (spec.format.scaled()) {  // kept as it is, under the names of the files
+      if (is_codes(spec))
+        for (const CheckpointTensor* part : tensors_of_matrix(*file_, spec.name)) tensors.push_back(*part);
+      continue;
+    }
+    if (!t && !is_widened(spec)) continue;  // the reader refuses it by name
+    if (is_widened(spec)) {
       SLUICE_TRY(widen(spec, at));
     } else if (is_converted(spec)) {
       convert_numbers(t->type, t->data, t->bytes / number_bytes(t->type, 1), DType::kBF16, at);

@@ -8,12 +8,11 @@
 
 namespace sluice {
 
-// Tensors in FP8 with one scale for each block of 128 x 128 elements ("NAME.weight" in F8_E4M3, "NAME.weight_scale_inv" in F32) are
-// read as BF16: code * scale, rounded once.
-bool is_in_fp8(const Checkpoint& files, const TensorSpec& spec);
-std::string name_of_scales(const TensorSpec& spec);
-// Checks the shape of such a tensor, and that its scales exist, in F32 or another number type. kCorrupt names file and tensor.
-Status check_fp8(const Checkpoint& files, const TensorSpec& spec);
+// Matrices in a format of weights/stored_matrix.h, such as FP8 with a scale for each block, that a model needs in BF16: code * scale,
+// rounded once.
+bool is_widened(const Checkpoint& files, const TensorSpec& spec);
+// Checks the shapes of such a matrix's tensors, and that its scales are there. kCorrupt names file and tensor.
+Status check_widened(const Checkpoint& files, const TensorSpec& spec);
 
 class TensorSource {
  public:
@@ -26,10 +25,10 @@ class TensorSource {
   const std::string& place() const { return file_ ? file_->path() : random_->place(); }
   // Checks that the files have this tensor. kCorrupt names file and tensor, what was wanted and what was found.
   Status check(const TensorSpec& spec) const;
-  // Whether the files keep this tensor in FP8.
-  bool is_fp8(const TensorSpec& spec) const { return file_ && is_in_fp8(*file_, spec); }
-  // Returns a checkpoint with these tensors, valid until the next call. Files in other types are mapped; random weights and tensors in
-  // FP8 take host memory.
+  // Whether the files keep this matrix in another format than BF16, as which it is read.
+  bool is_widened(const TensorSpec& spec) const { return file_ && sluice::is_widened(*file_, spec); }
+  // Returns a checkpoint with these tensors, valid until the next call. Files in other types are mapped; random weights and widened
+  // matrices take host memory.
   Result<const Checkpoint*> hold(std::span<const TensorSpec> specs);
 
  private:

@@ -40,7 +40,8 @@ int64_t far_bytes(const PackedMatrix& m, const MatrixSource& source) {
 
 bool is_far(const MatrixSource& source) {
   const auto far = [](const RowSpan& s) {
-    return (s.tensor && is_far(*s.tensor)) || (s.scale_tensor && is_far(*s.scale_tensor));
+    return (s.tensor && is_far(*s.tensor)) || (s.scale_tensor && is_far(*s.scale_tensor)) ||
+           (s.row_scale_tensor && is_far(*s.row_scale_tensor));
   };
   return std::any_of(source.rows.begin(), source.rows.end(), far) ||
          std::any_of(source.ups.begin(), source.ups.end(), far);
@@ -105,6 +106,7 @@ Result<std::vector<MatrixSource>> HostView::matrices(std::span<const Wanted> wan
       for (RowSpan& s : *spans) {
         s.w = near(s.tensor, s.w);
         if (s.scales) s.scales = near(s.scale_tensor, s.scales);
+        if (s.row_scales) s.row_scales = near(s.row_scale_tensor, s.row_scales);
       }
     }
   }

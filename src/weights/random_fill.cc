@@ -86,13 +86,19 @@ const std::vector<uint16_t>& RandomFill::table_of(const RandomContents& c) {
     const auto [mean, deviation] = normal_of(c);
     for (size_t i = 0; i < kTable; ++i) table[i] = to_bf16(mean + deviation * normals_[i]).bits;
   }
-  if (c.fill == Fill::kMxfp4Scales) {
-    const double center =
-        127 - std::log2(kCodeRms * root_of(c.width)) - 0.3;  // the spread below makes rms larger
+  if (c.fill == Fill::kMxfp4Scales || c.fill == Fill::kMxfp8Scales) {
+    const double rms = c.fill == Fill::kMxfp4Scales ? kCodeRms : kF8Rms;
+    const double center = 127 - std::log2(rms * root_of(c.width)) - 0.3;  // the spread below makes rms larger
     for (size_t i = 0; i < kTable; ++i) {
       const double z = normals_[i];
       table[i] = static_cast<uint16_t>(std::clamp(std::lround(center + 0.7 * z), 1L, 254L));
     }
+  }
+  if (c.fill == Fill::kNvScales) {
+    constexpr double kCodeOf16 = 88;  // eight codes for each power of two
+    for (size_t i = 0; i < kTable; ++i)
+      table[i] =
+          static_cast<uint16_t>(std::clamp(std::lround(kCodeOf16 + 4 * double{normals_[i]}), 1L, 126L));
   }
   return table;
 }
@@ -108,6 +114,8 @@ void RandomFill::fill_part(const RandomContents& c, const uint16_t* table, uint6
     });
   switch (c.fill) {
     case Fill::kMxfp4Scales:
+    case Fill::kMxfp8Scales:
+    case Fill::kNvScales:
       return each_word(state_, first, out, [table](uint64_t bits) {
         uint64_t packed = 0;
         for (int i = 0; i < 8; ++i)
@@ -134,13 +142,27 @@ void RandomFill::fill_part(const RandomContents& c, const uint16_t* table, uint6
         return packed;
       });
     }
+    case Fill::kF8ScalesF32:
+    case Fill::kNvRowScales: {
+      const double rms = c.fill == Fill::kF8ScalesF32 ? kF8Rms : kCodeRms * 18;  // of kNvScales: 18
+      const auto size = static_cast<float>(1 / (rms * root_of(c.width)));
+      return each_word(state_, first, out, [this, size](uint64_t bits) {
+        const float pair[2] = {size * std::exp2(normals_[bits & (kTable - 1)] / 4),
+                               size * std::exp2(normals_[(bits >> 16) & (kTable - 1)] / 4)};
+        uint64_t packed;
+        std::memcpy(&packed, pair, 8);
+        return packed;
+      });
+    }
     default:  // kMxfp4Codes
       return each_word(state_, first, out, [](uint64_t bits) { return bits; });
   }
 }
 
 void RandomFill::fill(const RandomContents& c, uint64_t first, std::span<std::byte> out, Workers& workers) {
-  const uint16_t* table = is_normal(c.fill) || c.fill == Fill::kMxfp4Scales ? table_of(c).data() : nullptr;
+  const bool tabled = is_normal(c.fill) || c.fill == Fill::kMxfp4Scales || c.fill == Fill::kMxfp8Scales ||
+                      c.fill == Fill::kNvScales;
+  const uint16_t* table = tabled ? table_of(c).data() : nullptr;
   const auto bytes = static_cast<int64_t>(out.size());
   const auto part = [&](int64_t i) {
     const int64_t begin = i * kPart, end = std::min(bytes, begin + kPart);

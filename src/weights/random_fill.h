@@ -24,6 +24,10 @@ enum class Fill : uint8_t {
   kTinyF32,      // f32, variance 1/65536
   kF8Codes,      // e4m3, below 2 in magnitude
   kF8Scales,     // e8m0, the scale at which sums over `width` such codes have size one
+  kMxfp8Scales,  // e8m0, around that scale
+  kF8ScalesF32,  // f32, around that scale
+  kNvScales,     // e4m3, around 16
+  kNvRowScales,  // f32, around the scale at which sums over `width` e2m1 codes with such scales have size one
   kExpertIds,    // i64 from 0 to 15
 };
 

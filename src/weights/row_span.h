@@ -45,6 +45,7 @@ struct RowSpan {
   int64_t first_row = 0, row_step = 1, expert = -1;
   const CheckpointTensor* tensor = nullptr;
   const CheckpointTensor* scale_tensor = nullptr;
+  const CheckpointTensor* row_scale_tensor = nullptr;
 };
 
 // A row's weights and its scales (null for bf16).

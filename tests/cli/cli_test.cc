@@ -245,6 +245,8 @@ TEST(Cli, MoeNamesWhatIsWrong) {
   EXPECT_TRUE(contains(complaint({"moe", "--token", "4"}), "did you mean '--tokens'?"));
   const std::string tiny = "hidden=64 intermediate=64 experts=8 top_k=2";
   EXPECT_TRUE(contains(complaint({"moe", tiny + " expert=8"}), "did you mean 'experts'?"));
+  EXPECT_TRUE(contains(complaint({"moe", "gpt-oss-20b hidden=64 hidden=96"}), "hidden: given twice"));
+  EXPECT_TRUE(contains(complaint({"moe", "gpt-oss-20 hidden=64"}), "did you mean 'gpt-oss-20b'?"));
   EXPECT_TRUE(contains(complaint({"moe", tiny + " hidden=64"}), "hidden: given twice"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--device", "tpu"}), "--device"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--moe-backend", "dots"}), "did you mean 'dot'?"));

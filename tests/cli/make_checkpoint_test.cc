@@ -102,6 +102,43 @@ TEST(MakeCheckpointCommand, WritesOnlySomeTensors) {
   EXPECT_FALSE(fs::exists(path));
 }
 
+TEST(MakeCheckpointCommand, WritesExpertsInAFormat) {
+  const fs::path path = fs::path(testing::TempDir()) / ("sluice_formats_" + std::to_string(getpid()));
+  const auto types_of = [&](const std::string& like, const std::string& form, const std::string& only) {
+    fs::remove_all(path);
+    const Outcome o = sluice({"make-checkpoint", path.string(), "--like", like, "--layers", "1",
+                              "--quantization", form, "--only", only});
+    EXPECT_EQ(o.status, 0) << o.err;
+    std::string out;
+    const auto written = Checkpoint::open(path.string());
+    if (!written.ok()) return written.status().message;
+    for (const CheckpointTensor& t : written.value()->tensors())
+      out += t.name.substr(t.name.find("down_proj")) + " " + stored_text(t.type, t.shape) + "\n";
+    return out;
+  };
+  const std::string expert = "experts.7.down_proj";
+  EXPECT_EQ(types_of("qwen3-30b-a3b", "fp8-blocks", expert),
+            "down_proj.weight F8_E4M3[2048, 768]\ndown_proj.weight_scale_inv F32[16, 6]\n");
+  EXPECT_EQ(types_of("qwen3-30b-a3b", "fp8-rows", expert),
+            "down_proj.weight F8_E4M3[2048, 768]\ndown_proj.weight_scale F32[2048, 1]\n");
+  EXPECT_EQ(types_of("qwen3-30b-a3b", "mxfp8", expert),
+            "down_proj.weight F8_E4M3[2048, 768]\ndown_proj.weight_scale_inv U8[2048, 24]\n");
+  EXPECT_EQ(types_of("glm-4.5-air", "mxfp4", expert),
+            "down_proj.weight U8[4096, 704]\ndown_proj.weight_scale U8[4096, 44]\n");
+  EXPECT_EQ(types_of("qwen3-30b-a3b", "nvfp4", expert),
+            "down_proj.weight U8[2048, 384]\ndown_proj.weight_scale F8_E4M3[2048, 48]\n"
+            "down_proj.weight_scale_2 F32[]\n");
+  const auto read = read_model_config(path.string());
+  ASSERT_TRUE(read.ok()) << read.status().message;
+  EXPECT_EQ(read.value().decoder.moe().expert_scales, WeightScales::kNv);
+  fs::remove_all(path);
+  expect_refusal({"make-checkpoint", path.string(), "--like", "gpt-oss-20b", "--quantization", "nvfp4"},
+                 {"--quantization: wanted a model whose experts are stored one by one"});
+  expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--quantization", "nvfp"},
+                 {"nvfp4"});
+  EXPECT_FALSE(fs::exists(path));
+}
+
 // Every known layer except DeepSeek V4's -hash layers, which belong to the model named without the suffix.
 TEST(MakeCheckpointCommand, KnowsEveryKnownLayer) {
   std::istringstream names(known_moe_names());

@@ -83,18 +83,19 @@ struct RandomMoe {
     if (n.storage == ExpertStorage::kOneByOne) {
       for (int64_t e = 0; e < c.experts; ++e) {
         const auto at = static_cast<size_t>(e);
-        const auto one = [&](std::string_view w, std::string_view scale, const RandomMatrix& m) {
+        const auto one = [&](std::string_view w, const RandomMatrix& m) {
           if (!m.fp4) return add(w, StoredType::kBF16, {m.rows, m.width}, m.w.data(), m.w.size(), e);
           const StoredType type = e % 3 == 0   ? StoredType::kI8
                                   : e % 3 == 1 ? StoredType::kU8
                                                : StoredType::kF4;
           add(w, type, {m.rows, type == StoredType::kF4 ? m.width : m.width / 2}, m.w.data(), m.w.size(), e);
-          add(scale, e % 2 ? StoredType::kU8 : StoredType::kF8E8M0, {m.rows, m.width / 32}, m.scales.data(),
-              m.scales.size(), e);
+          const std::string stem(w.substr(0, w.size() - std::string_view(".weight").size()));
+          add(stem + std::string(n.scales), e % 2 ? StoredType::kU8 : StoredType::kF8E8M0,
+              {m.rows, m.width / 32}, m.scales.data(), m.scales.size(), e);
         };
-        if (!gate.empty()) one(n.gate, n.gate_scale, gate[at]);
-        one(n.up, n.up_scale, up[at]);
-        one(n.down, n.down_scale, down[at]);
+        if (!gate.empty()) one(n.gate, gate[at]);
+        one(n.up, up[at]);
+        one(n.down, down[at]);
       }
     } else {
       add_fused(n, add);

@@ -50,7 +50,7 @@ std::vector<TensorSpec> tensors_of(const ModelConfig& config) {
 double elements(const std::vector<TensorSpec>& specs) {
   double out = 0;
   for (const TensorSpec& spec : specs) {
-    double of_one = 1;
+    double of_one = is_codes(spec) ? 1 : 0;
     for (const int64_t n : spec.shape) of_one *= static_cast<double>(n);
     out += of_one;
   }
@@ -82,6 +82,8 @@ TEST(DeepSeekV3, ReadsThePublishedConfig) {
   // Apart from the residual stream, the layer equals known_moe()'s.
   MoeConfig known = known_moe("deepseek-v3").value();
   known.residual = true;
+  known.expert_w = known.shared_w = DType::kE4M3;
+  known.expert_scales = known.shared_scales = WeightScales::kBlocks;
   EXPECT_EQ(d.moe(), known);
   const MoeConfig& dense = d.layers[2].mlp;
   EXPECT_EQ(std::tuple(dense.dense, dense.intermediate, dense.residual), std::tuple(true, 18432, true));
@@ -169,12 +171,16 @@ TEST(DeepSeekV3, RefusesByKey) {
   EXPECT_EQ(error_of_v3([](Json& c) { c["moe_layer_freq"] = 2; }), only("moe_layer_freq", "1", "2"));
   EXPECT_EQ(error_of_v3([](Json& c) { c["rope_scaling"]["type"] = "linear"; }),
             only("rope_scaling.type", "\"yarn\"", "\"linear\""));
-  EXPECT_EQ(error_of_v3([](Json& c) { c["quantization_config"]["quant_method"] = "awq"; }),
-            only("quantization_config.quant_method", "\"fp8\"", "\"awq\""));
-  EXPECT_EQ(error_of_v3([](Json& c) {
-              c["quantization_config"]["weight_block_size"] = {64, 64};
-            }),
-            only("quantization_config.weight_block_size", "[128,128]", "an array of 2"));
+  EXPECT_EQ(
+      error_of_v3([](Json& c) { c["quantization_config"]["quant_method"] = "awq"; }),
+      "config.json: quantization_config.quant_method: wanted fp8, mxfp8, compressed-tensors, modelopt or "
+      "quark, found \"awq\"");
+  EXPECT_EQ(
+      error_of_v3([](Json& c) {
+        c["quantization_config"]["weight_block_size"] = {64, 64};
+      }),
+      "config.json: quantization_config.weight_block_size: wanted [128,128], the only value that supported "
+      "quantized models have, found an array of 2");
   EXPECT_EQ(error_of_v3([](Json& c) { c["first_k_dense_replace"] = 61; }),
             "config.json: first_k_dense_replace: wanted less than num_hidden_layers = 61, found 61");
   EXPECT_EQ(error_of_v3([](Json& c) { c.erase("q_lora_rank"); }),

@@ -179,12 +179,16 @@ TEST(Qwen3Moe, RefusesByKey) {
       error_of_qwen3([](Json& c) { c["layer_types"] = {"sliding_attention"}; }),
       "config.json: layer_types[0]: wanted full_attention, the only value that Qwen3-MoE layers have, found "
       "\"sliding_attention\"");
-  for (const char* key : {"quantization_config", "dual_chunk_attention_config"}) {
-    const auto read = changed([&](Json& c) { c[key] = {{"quant_method", "fp8"}}; });
-    EXPECT_EQ(read.status().code, Code::kUnsupported);
-    EXPECT_NE(read.status().message.find(std::string(key) + ": wanted no such key"), std::string::npos)
-        << read.status().message;
-  }
+  EXPECT_EQ(
+      error_of_qwen3([](Json& c) {
+        c["quantization_config"] = {{"quant_method", "gptq"}};
+      }),
+      "config.json: quantization_config.quant_method: wanted fp8, mxfp8, compressed-tensors, modelopt or "
+      "quark, found \"gptq\"");
+  const auto read = changed([](Json& c) { c["dual_chunk_attention_config"] = {{"chunk_size", 1}}; });
+  EXPECT_EQ(read.status().code, Code::kUnsupported);
+  EXPECT_NE(read.status().message.find("dual_chunk_attention_config: wanted no such key"), std::string::npos)
+      << read.status().message;
 }
 
 // Routers of this family have no bias that could implement Zipf routing.

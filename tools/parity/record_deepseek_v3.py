@@ -26,7 +26,7 @@ i + 1:
 Unlike in vLLM, the embedding at position 0 is not zeroed. The norms of the latents have an eps of 1e-6, whatever the config says
 (deepseek_v3.LATENT_EPS). The latents of "moonlight" are so small that another eps would be detected.
 
-In an FP8 checkpoint a projection is f32(q) * weight_scale_inv, rounded once to bf16; activations are not quantised.
+In an FP8 checkpoint a projection is f32(q) * weight_scale_inv, rounded once to bf16 outside the experts; activations are not quantised.
 
 Rounding must not change a choice. Each token is therefore the one of CANDIDATES with the largest margins between experts and groups, and the
 last token also gives drafts with large margins. Of SEEDS models with large margins, the one that uses the most experts is taken. To show that
@@ -264,6 +264,16 @@ def bf16(checkpoint: dict) -> dict:
     return out
 
 
+def widened(checkpoint: dict) -> dict:
+    """Returns the checkpoint's tensors in float64. FP8 is dequantised to bf16, but in experts, which stay in FP8, exactly."""
+    out = {}
+    for name, y in bf16(checkpoint).items():
+        scales = checkpoint.get(f"{name}_scale_inv")
+        exact_codes = scales is not None and "experts." in name
+        out[name] = checkpoint[name].double() * spread(scales, y.shape).double() if exact_codes else y.double()
+    return out
+
+
 class Run:
     """A model and its draft layer."""
 
@@ -396,7 +406,7 @@ def record(out: pathlib.Path, variant: str) -> dict:
 
     def made(seed):
         checkpoint, candidates = make(variant, config, seed)
-        weights = {k: v.double() for k, v in bf16(checkpoint).items()}
+        weights = widened(checkpoint)
         run = Run(config, weights, at)
         ids = run.choose(candidates)
         got = run(ids)
@@ -442,6 +452,10 @@ def record(out: pathlib.Path, variant: str) -> dict:
     # "all.noise" and "mtp.noise" are the noise of logits, as in tools/parity/record.py.
     named = {k if "second" in k else k.replace(".logits.noise", ".noise"): v.contiguous() for k, v in tensors.items()}
     save_file(named, str(out / f"{variant}.safetensors"))
+    if "quantization_config" in config:  # the witnesses have bf16 weights
+        run = Run(config, {k: v.double() for k, v in bf16(checkpoint).items()}, at)
+        with Float64Only():
+            want = run(ids)
     return head | witnesses(out / variant, config, checkpoint, run, ids, want) | {"left_out": shown}
 
 

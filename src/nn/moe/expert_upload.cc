@@ -14,7 +14,8 @@ PackExperts::Problem problem_of(const PackedMatrix& m) {
           .width = m.width,
           .gated = m.gated,
           .gate_order = GateOrder::kInterleaved,
-          .w = m.w};
+          .w = m.w,
+          .scales = m.scales};
 }
 
 int64_t row_bytes(const PackedMatrix& m) { return PackExperts::row_bytes(problem_of(m)); }

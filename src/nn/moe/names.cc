@@ -48,15 +48,10 @@ constexpr MoeNames kNames[] = {
      .gate = "layers.{L}.ffn.experts.{E}.w1.weight",
      .up = "layers.{L}.ffn.experts.{E}.w3.weight",
      .down = "layers.{L}.ffn.experts.{E}.w2.weight",
-     .gate_scale = "layers.{L}.ffn.experts.{E}.w1.scale",
-     .up_scale = "layers.{L}.ffn.experts.{E}.w3.scale",
-     .down_scale = "layers.{L}.ffn.experts.{E}.w2.scale",
      .shared_gate = "layers.{L}.ffn.shared_experts.w1.weight",
      .shared_up = "layers.{L}.ffn.shared_experts.w3.weight",
      .shared_down = "layers.{L}.ffn.shared_experts.w2.weight",
-     .shared_gate_scale = "layers.{L}.ffn.shared_experts.w1.scale",
-     .shared_up_scale = "layers.{L}.ffn.shared_experts.w3.scale",
-     .shared_down_scale = "layers.{L}.ffn.shared_experts.w2.scale"},
+     .scales = ".scale"},
     {.naming = MoeNaming::kDeepSeekV3,
      .storage = ExpertStorage::kOneByOne,
      .router = "model.layers.{L}.mlp.gate.weight",
@@ -204,7 +199,10 @@ std::string tensor_name(std::string_view pattern, int64_t layer, int64_t expert)
 }
 
 std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming) {
-  const std::set<int64_t> layers = layers_with(checkpoint, moe_names(naming).down);
+  const std::string_view down = moe_names(naming).down;
+  std::set<int64_t> layers = layers_with(checkpoint, down);
+  // compressed-tensors' FP4
+  if (down.ends_with(".weight")) layers.merge(layers_with(checkpoint, std::string(down) + "_packed"));
   return {layers.begin(), layers.end()};
 }
 

@@ -43,9 +43,9 @@ struct EnumWords<MoeNaming> {
 enum class ExpertStorage : uint8_t {
   kFusedMxfp4,  // U8 [experts, rows, width / 32, 16], scales U8 [experts, rows, width / 32]; gate and up in one tensor
   kFusedColumns,  // BF16 [experts, width, rows]: transposed; gate and up in one tensor
-  kFusedRows,     // [experts, rows, width], gate and up in one tensor: BF16, or e2m1 as in kOneByOne
-  kOneByOne,      // [rows, width] for each expert, gate and up separate: BF16, or e2m1 codes (I8 or U8 [rows,
-                  // width / 2], F4 [rows, width]) with e8m0 scales (F8_E8M0 or U8 [rows, width / 32])
+  kFusedRows,  // [experts, rows, width], gate and up in one tensor: BF16, or e2m1 codes (I8 or U8 [.., width / 2], F4 [.., width])
+               // with e8m0 scales (F8_E8M0 or U8 [.., width / 32])
+  kOneByOne,   // [rows, width] for each expert, gate and up separate: any form of weights/stored_matrix.h
 };
 
 // Patterns contain {L} for the layer and {E} for the expert. Empty: the naming has no such tensor.
@@ -55,12 +55,13 @@ struct MoeNames {
   // of fused tensors and of biases; kFusedRows: the config decides
   GateOrder gate_order = GateOrder::kGateFirst;
   std::string_view router = {}, router_bias = {}, correction_bias = {}, hash_table = {};
-  std::string_view gate = {}, up = {}, down = {};                    // fused: `up` also holds the gates
-  std::string_view gate_scale = {}, up_scale = {}, down_scale = {};  // of e2m1
-  std::string_view up_bias = {}, down_bias = {};                     // [experts, rows]
-  // BF16 [rows, width], or F8_E4M3 in blocks of 128 x 128 with F32 or F8_E8M0 scales.
-  std::string_view shared_gate = {}, shared_up = {}, shared_down = {};
-  std::string_view shared_gate_scale = {}, shared_up_scale = {}, shared_down_scale = {};
+  std::string_view gate = {}, up = {}, down = {};   // fused: `up` also holds the gates
+  std::string_view up_scale = {}, down_scale = {};  // of fused e2m1
+  std::string_view up_bias = {}, down_bias = {};    // [experts, rows]
+  std::string_view shared_gate = {}, shared_up = {},
+                   shared_down = {};  // in any form of weights/stored_matrix.h
+  // one by one: the form whose scales have this name is the usual one; empty: each format's most common form
+  std::string_view scales = {};
   std::string_view latent_in = {}, latent_out = {};  // BF16 [latent, hidden] and [hidden, latent]
 };
 const MoeNames& moe_names(MoeNaming naming);

@@ -23,11 +23,16 @@ std::string rank_text(const char* what, int64_t rank, int64_t size) {
   return std::string("slice: ") + what + " rank " + std::to_string(rank) + " of " + std::to_string(size);
 }
 
+// Columns that stay on one rank.
+int64_t block_of(WeightFormat f) {
+  return f.is(DType::kE4M3, WeightScales::kBlocks) ? kScaleColumns : kMxBlock;
+}
+
 }  // namespace
 
-Part part_of_width(int64_t width, const Slice& slice) {
-  const int64_t blocks = (width + kMxBlock - 1) / kMxBlock;
-  const int64_t each = (blocks + slice.tp_size - 1) / slice.tp_size * kMxBlock;
+Part part_of_width(int64_t width, const Slice& slice, WeightFormat format) {
+  const int64_t block = block_of(format), blocks = (width + block - 1) / block;
+  const int64_t each = (blocks + slice.tp_size - 1) / slice.tp_size * block;
   const int64_t begin = std::min(width, slice.tp_rank * each);
   return {begin, std::min(each, width - begin)};
 }
@@ -45,12 +50,14 @@ Result<MoeConfig> sliced(const MoeConfig& whole, const Slice& s) {
   SLUICE_TRY(check_ranges(whole));
   SLUICE_TRY(check_shared(whole));
   MoeConfig out = whole;
-  const Part width = part_of_width(whole.intermediate, s);
+  const WeightFormat format{whole.expert_w, whole.expert_scales};
+  const Part width = part_of_width(whole.intermediate, s, format);
   if (width.count == 0)
-    return invalid(rank_text("tp", s.tp_rank, s.tp_size) +
-                   ": wanted at least one block of 32, found none: intermediate " +
+    return invalid(rank_text("tp", s.tp_rank, s.tp_size) + ": wanted at least one block of " +
+                   std::to_string(block_of(format)) + ", found none: intermediate " +
                    std::to_string(whole.intermediate) + " has " +
-                   std::to_string((whole.intermediate + kMxBlock - 1) / kMxBlock) + "; use fewer ranks");
+                   std::to_string((whole.intermediate + block_of(format) - 1) / block_of(format)) +
+                   "; use fewer ranks");
   out.intermediate = width.count;
   if (s.ep_size > 1) {
     const Part experts = part_of_experts(whole.experts, s);
@@ -62,9 +69,11 @@ Result<MoeConfig> sliced(const MoeConfig& whole, const Slice& s) {
     out.expert_count = experts.count;
   }
   out.down_bias = whole.down_bias && s.tp_rank == 0;
-  out.shared_intermediate = s.ep_rank > 0           ? 0
-                            : whole.shared_as_slots ? shared_slots(whole) * width.count
-                                                    : part_of_width(whole.shared_intermediate, s).count;
+  out.shared_intermediate =
+      s.ep_rank > 0 ? 0
+      : whole.shared_as_slots
+          ? shared_slots(whole) * width.count
+          : part_of_width(whole.shared_intermediate, s, {whole.shared_w, whole.shared_scales}).count;
   out.residual = whole.residual && s.tp_rank == 0 && s.ep_rank == 0;
   return out;
 }

@@ -16,9 +16,9 @@ struct Slice {
 struct Part {
   int64_t begin = 0, count = 0;
 };
-// Tensor-parallel: whole blocks of 32, ceil(blocks / tp_size) on each rank until none are left. So the last
-// ranks may have less (2880 by 4: 736, 736, 736, 672) or nothing.
-Part part_of_width(int64_t width, const Slice& slice);
+// Tensor-parallel: whole blocks of 32 (of 64 where weights have scales of blocks), ceil(blocks / tp_size) on each rank until none are
+// left. So the last ranks may have less (2880 by 4: 736, 736, 736, 672) or nothing.
+Part part_of_width(int64_t width, const Slice& slice, WeightFormat format = {});
 // Expert-parallel: contiguous ranges of sizes as equal as possible.
 Part part_of_experts(int64_t experts, const Slice& slice);
 

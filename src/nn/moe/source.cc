@@ -2,6 +2,7 @@
 
 #include "nn/moe/problems.h"
 #include "weights/numbers.h"
+#include "weights/stored_matrix.h"
 
 namespace sluice {
 namespace {
@@ -18,6 +19,7 @@ class Finder {
       : out_(*out),
         names_(names),
         only_(only),
+        place_(out->place()),
         width_(expert_width(out->whole)),
         gate_order_(names.storage == ExpertStorage::kFusedRows ? out->whole.gate_order : names.gate_order) {}
 
@@ -111,26 +113,39 @@ class Finder {
     if (gated && fused && c.gate_order != names_.gate_order)
       return refuse("gate_order: wanted " + std::string(word(names_.gate_order)) + ", found " +
                     std::string(word(c.gate_order)));
-    const bool can_fp4 = names_.storage == ExpertStorage::kFusedMxfp4 || !names_.down_scale.empty();
-    const bool fits = names_.storage == ExpertStorage::kFusedMxfp4 ? c.expert_w == DType::kE2M1
-                      : can_fp4                                    ? true
-                                                                   : c.expert_w == DType::kBF16;
-    if (!fits)
-      return refuse(std::string("expert_w: wanted ") + (can_fp4 ? "e2m1" : "bf16") + ", found " +
-                    text(c.expert_w));
+    SLUICE_TRY(check_format("expert", {c.expert_w, c.expert_scales}));
     if (c.shared_intermediate > 0 && names_.shared_up.empty())
       return refuse("shared_intermediate: wanted 0, found " + std::to_string(c.shared_intermediate));
-    if (c.shared_intermediate > 0 && c.shared_w != DType::kBF16)
-      return refuse(std::string("shared_w: wanted bf16, found ") + text(c.shared_w));
+    if (c.shared_intermediate > 0) SLUICE_TRY(check_format("shared", {c.shared_w, c.shared_scales}));
     if (c.shared_intermediate > 0 && (c.up_bias || c.down_bias))
       return refuse("up_bias and down_bias: wanted none beside a shared expert, found one");
-    if (c.expert_w == DType::kE2M1 && (width_ % kMxBlock || c.intermediate % kMxBlock))
+    if (const int64_t step = WeightFormat{c.expert_w, c.expert_scales}.width_step();
+        width_ % step || c.intermediate % step)
       return refuse(std::string(c.latent > 0 ? "latent" : "hidden") +
-                    " and intermediate: wanted multiples of 32 (MXFP4 blocks), found " +
-                    std::to_string(width_) + " and " + std::to_string(c.intermediate));
+                    " and intermediate: wanted multiples of " + std::to_string(step) + " (blocks of " +
+                    text(WeightFormat{c.expert_w, c.expert_scales}) + "), found " + std::to_string(width_) +
+                    " and " + std::to_string(c.intermediate));
     if (c.latent > 0 && names_.latent_in.empty())
       return refuse("latent: wanted 0, found " + std::to_string(c.latent) + ": these checkpoints have none");
     return {};
+  }
+
+  // Matrices one by one may have any format. Fused ones are stored in one or two formats; a shared expert beside them is bf16.
+  Status check_format(const std::string& of, WeightFormat f) const {
+    const bool one_by_one = names_.storage == ExpertStorage::kOneByOne;
+    std::vector<WeightFormat> known;
+    if (names_.storage != ExpertStorage::kFusedMxfp4 || of == "shared") known.emplace_back();
+    const bool mxfp4 =
+        names_.storage == ExpertStorage::kFusedMxfp4 || names_.storage == ExpertStorage::kFusedRows;
+    if (mxfp4 && of != "shared") known.push_back({DType::kE2M1, WeightScales::kMx});
+    if (one_by_one ? f.exists() : std::find(known.begin(), known.end(), f) != known.end()) return {};
+    if (one_by_one)
+      return refuse(of + "_w and " + of +
+                    "_scales: wanted bf16, e2m1 with mx or nv, or e4m3 with mx, blocks or rows, found " +
+                    text(f));
+    std::string wanted;
+    for (const WeightFormat& k : known) wanted += (wanted.empty() ? "" : " or ") + text(k);
+    return refuse(of + "_w: wanted " + wanted + ", found " + text(f));
   }
 
   // Finds a tensor of one of these types. If the config does not use it, it must be absent, because the
@@ -245,23 +260,22 @@ class Finder {
             .tensor = &t};
   }
 
-  // Finds one matrix of one expert: [rows, width] in bf16, or e2m1 in any of the types that store it.
-  Status matrix(std::string_view pattern, std::string_view scale_pattern, Cut cut, RowSpan* to) {
-    const CheckpointTensor *t = nullptr, *scales = nullptr;
-    const std::string name = tensor_name(pattern, out_.layer, cut.expert);
-    if (out_.whole.expert_w == DType::kBF16) {
-      SLUICE_TRY(find(name, {StoredType::kBF16}, {cut.rows, cut.width}, &t));
-      return *to = span(*t, nullptr, DType::kBF16, cut), Status{};
-    }
-    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
-    if (there && there->type == StoredType::kF4) {
-      SLUICE_TRY(find(name, {StoredType::kF4}, {cut.rows, cut.width}, &t));
-    } else {
-      SLUICE_TRY(find(name, {StoredType::kI8, StoredType::kU8}, {cut.rows, cut.width / 2}, &t));
-    }
-    SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer, cut.expert),
-                    {StoredType::kF8E8M0, StoredType::kU8}, {cut.rows, cut.width / kMxBlock}, &scales));
-    return *to = span(*t, scales, DType::kE2M1, cut), Status{};
+  // Finds one matrix of one expert, [rows, width] in the format.
+  Status matrix(std::string_view pattern, WeightFormat format, const Cut& cut, RowSpan* to) {
+    const auto found =
+        find_matrix(*out_.checkpoint, tensor_name(pattern, out_.layer, cut.expert), format, part_of(cut));
+    if (!found.ok()) return found.status();
+    return *to = found.value(), Status{};
+  }
+  MatrixPart part_of(const Cut& c) const {
+    return {.rows = c.rows,
+            .width = c.width,
+            .first = c.first,
+            .count = c.count,
+            .column = c.column,
+            .expert = c.expert,
+            .scales = names_.scales,
+            .place = place_};
   }
 
   // All experts' matrices of one kind, stacked by rows.
@@ -296,6 +310,7 @@ class Finder {
 
   Status one_by_one() {
     const MoeConfig& c = out_.whole;
+    const WeightFormat format{c.expert_w, c.expert_scales};
     for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
       if (skip(e)) continue;
       const Cut up{.rows = c.intermediate,
@@ -306,9 +321,9 @@ class Finder {
       const Cut down{
           .rows = width_, .width = c.intermediate, .column = out_.width.begin, .count = width_, .expert = e};
       RowSpan gate_span, up_span, down_span;
-      if (is_gated(c.act)) SLUICE_TRY(matrix(names_.gate, names_.gate_scale, up, &gate_span));
-      SLUICE_TRY(matrix(names_.up, names_.up_scale, up, &up_span));
-      SLUICE_TRY(matrix(names_.down, names_.down_scale, down, &down_span));
+      if (is_gated(c.act)) SLUICE_TRY(matrix(names_.gate, format, up, &gate_span));
+      SLUICE_TRY(matrix(names_.up, format, up, &up_span));
+      SLUICE_TRY(matrix(names_.down, format, down, &down_span));
       out_.of_expert.push_back(
           {is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
            {{down_span}, {}}});
@@ -316,32 +331,14 @@ class Finder {
     return {};
   }
 
-  // bf16, or F8_E4M3 with one scale per block of 128 x 128.
-  Status shared_matrix(std::string_view pattern, std::string_view scale_pattern, const Cut& cut,
-                       RowSpan* to) {
-    const std::string name = tensor_name(pattern, out_.layer);
-    const CheckpointTensor *t = nullptr, *scales = nullptr;
-    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
-    if (scale_pattern.empty() || !there || there->type != StoredType::kF8E4M3) {
-      SLUICE_TRY(find(name, {StoredType::kBF16}, {cut.rows, cut.width}, &t));
-      return *to = span(*t, nullptr, DType::kBF16, cut), Status{};
-    }
-    const int64_t blocks = f8_blocks(cut.width);
-    SLUICE_TRY(find(name, {StoredType::kF8E4M3}, {cut.rows, cut.width}, &t));
-    SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer), {StoredType::kF8E8M0, StoredType::kF32},
-                    {f8_blocks(cut.rows), blocks}, &scales));
-    *to = {.form = RowForm::kF8Blocks,
-           .rows = cut.count,
-           .w = t->data + cut.first * cut.width + cut.column,
-           .stride = cut.width,
-           .scales = scales->data,
-           .scale_stride = blocks * bits_of(scales->type) / 8,
-           .scale_type = scales->type,
-           .first_column = cut.column,
-           .first_row = cut.first,
-           .tensor = t,
-           .scale_tensor = scales};
-    return {};
+  // The shared expert's format; FP8 with scales of blocks may also be read as bf16.
+  Status shared_matrix(std::string_view pattern, const Cut& cut, RowSpan* to) {
+    WeightFormat format{out_.whole.shared_w, out_.whole.shared_scales};
+    constexpr WeightFormat kBlocks{DType::kE4M3, WeightScales::kBlocks};
+    const auto stored =
+        stored_format(*out_.checkpoint, tensor_name(pattern, out_.layer), cut.rows, cut.width);
+    if (!format.scaled() && stored == kBlocks) format = kBlocks;
+    return matrix(pattern, format, cut, to);
   }
 
   // Finds both latent projections, or neither.
@@ -394,10 +391,9 @@ class Finder {
     const Cut up{.rows = c.shared_intermediate, .width = c.hidden, .first = part.begin, .count = part.count};
     const Cut down{.rows = c.hidden, .width = c.shared_intermediate, .column = part.begin, .count = c.hidden};
     RowSpan gate_span, up_span, down_span;
-    if (is_gated(c.act))
-      SLUICE_TRY(shared_matrix(names_.shared_gate, names_.shared_gate_scale, up, &gate_span));
-    SLUICE_TRY(shared_matrix(names_.shared_up, names_.shared_up_scale, up, &up_span));
-    SLUICE_TRY(shared_matrix(names_.shared_down, names_.shared_down_scale, down, &down_span));
+    if (is_gated(c.act)) SLUICE_TRY(shared_matrix(names_.shared_gate, up, &gate_span));
+    SLUICE_TRY(shared_matrix(names_.shared_up, up, &up_span));
+    SLUICE_TRY(shared_matrix(names_.shared_down, down, &down_span));
     *to = {is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
            {{down_span}, {}}};
     return {};
@@ -406,6 +402,7 @@ class Finder {
   MoeSource& out_;
   const MoeNames& names_;
   std::optional<int64_t> only_;
+  std::string place_;
   int64_t width_;  // of the experts' input and output
   GateOrder gate_order_;
 };
@@ -425,8 +422,8 @@ Result<MoeSource> find_some(const Checkpoint& checkpoint, const MoeConfig& whole
   if (whole.scope == ExpertScope::kRange)
     return invalid(out.place() +
                    ": scope: wanted all (slices come from the loader's own argument), found range");
-  out.width = part_of_width(whole.intermediate, slice);
-  out.shared_width = part_of_width(whole.shared_intermediate, slice);
+  out.width = part_of_width(whole.intermediate, slice, {whole.expert_w, whole.expert_scales});
+  out.shared_width = part_of_width(whole.shared_intermediate, slice, {whole.shared_w, whole.shared_scales});
   out.experts = part_of_experts(whole.experts, slice);
   if (only && (*only < out.experts.begin || *only >= out.experts.begin + out.experts.count))
     return invalid(out.place() + ": wanted an expert from " + std::to_string(out.experts.begin) + " to " +
@@ -470,15 +467,17 @@ int64_t weight_bytes(const PackedMatrix& m) {
 void for_each_extent(const PackedMatrix& m, const MatrixSource& source, const ExtentVisitor& visit) {
   const auto extents = [&](const RowSpan& s) {
     if (s.rows == 0 || !s.tensor) return;
+    const WeightFormat format = m.format();
     const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + number_bytes(s.type, 1)
                         : s.form == RowForm::kF8Blocks ? m.width
-                        : m.w == DType::kE2M1          ? bytes_of(m.w, m.width)
+                        : format.scaled()              ? bytes_of(m.w, m.width)
                                                        : number_bytes(s.type, m.width);
     visit(*s.tensor, s.w - s.tensor->data, (s.rows - 1) * s.stride + row);
-    if (m.w == DType::kE2M1)
+    if (s.form == RowForm::kF8Blocks) return visit(*s.scale_tensor, 0, s.scale_tensor->bytes);
+    if (format.scaled() && s.scales)
       visit(*s.scale_tensor, s.scales - s.scale_tensor->data,
-            (s.rows - 1) * s.scale_stride + m.width / kMxBlock);
-    if (s.form == RowForm::kF8Blocks) visit(*s.scale_tensor, 0, s.scale_tensor->bytes);
+            (s.rows - 1) * s.scale_stride + format.column_scales(m.width) * format.column_scale_bytes());
+    if (s.row_scale_tensor) visit(*s.row_scale_tensor, 0, s.row_scale_tensor->bytes);
   };
   for (const RowSpan& s : source.rows) extents(s);
   for (const RowSpan& s : source.ups) extents(s);

@@ -75,8 +75,7 @@ Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& who
 PackedMatrix packed_matrix(const ExpertGemm::Problem& problem);
 // Bytes of a matrix's weights and scales without padding, which packing reads.
 int64_t weight_bytes(const PackedMatrix& matrix);
-// Calls visit(tensor, begin, bytes) for the parts of tensors that a matrix's spans cover; the scales of an
-// F8 matrix count as a whole.
+// Calls visit(tensor, begin, bytes) for the parts of tensors that a matrix's spans cover; scales of blocks and of rows count as a whole.
 using ExtentVisitor = std::function<void(const CheckpointTensor& tensor, int64_t begin, int64_t bytes)>;
 void for_each_extent(const PackedMatrix& matrix, const MatrixSource& source, const ExtentVisitor& visit);
 // Page hints to the operating system for a matrix (weights/mapped_file.h).

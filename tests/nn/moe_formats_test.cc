@@ -1,0 +1,192 @@
+// Layers from checkpoints with experts in FP8, MXFP8, MXFP4 and NVFP4, in their published forms.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backends/cpu/device.h"
+#include "harness/far_device.h"
+#include "harness/moe_forward.h"
+#include "harness/moe_reach.h"
+#include "nn/moe/canary.h"
+#include "nn/moe/slice.h"
+#include "nn/stored_formats.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr int64_t kTokens = 3;
+
+// Neither width is a multiple of 128, and the second of two ranks begins inside a block of 128.
+MoeConfig small_layer(MoeNaming naming) {
+  MoeConfig c = small_config(naming);
+  c.x = c.g = DType::kF32, c.hidden = 192, c.intermediate = 320, c.experts = 4, c.top_k = 2;
+  if (c.groups > 1) c.groups = 2, c.topk_groups = 1;
+  if (c.latent > 0) c.latent = 0;
+  if (c.shared_intermediate > 0) c.shared_intermediate = c.shared_as_slots ? 320 : 64;
+  return c;
+}
+
+std::vector<float> random_rows(const MoeConfig& c) {
+  Random random(4);
+  std::vector<float> out(static_cast<size_t>(kTokens * c.hidden));
+  for (float& v : out) v = static_cast<float>(random.normal());
+  return out;
+}
+
+// Both layers are exact within `reach`.
+void expect_near(const std::vector<float>& found, const std::vector<float>& wanted,
+                 const std::vector<Reach>& reach) {
+  double largest = 0, loosest = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_NEAR(found[i], wanted[i], 2 * reach[i].error) << i;
+    largest = std::max(largest, std::abs(double{wanted[i]})), loosest = std::max(loosest, 2 * reach[i].error);
+  }
+  EXPECT_LT(loosest, largest * 2e-2) << "the bound is too loose to prove anything";
+}
+
+void expect_equals_bf16(const StoredWay& way, MoeNaming naming) {
+  SCOPED_TRACE(way.name + " as " + std::string(word(naming)));
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const StoredLayer layer(way, naming, small_layer(naming), 7);
+  const Written stored(layer.tensors), plain(layer.plain.tensors(naming, 0));
+  std::vector<float> values = random_rows(layer.config);
+  const Tensor x = make_tensor(values.data(), DType::kF32, {kTokens, layer.config.hidden});
+  const std::vector<Reach> reach = reach_of(layer.plain, x);
+  const auto wanted =
+      forward(*device, *plain.checkpoint, layer.plain.config, {.naming = naming, .threads = 2}, x);
+  const auto loaded = load_moe(*device, *stored.checkpoint, layer.config, {.naming = naming, .threads = 2});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+  const Status checked = canary(*device, *loaded.value(), *stored.checkpoint);
+  EXPECT_TRUE(checked.ok()) << checked.message;
+  expect_near(forward(*device, *stored.checkpoint, layer.config, {.naming = naming, .threads = 2}, x), wanted,
+              reach);
+  std::vector<float> sum(wanted.size());
+  for (const int64_t rank : {0, 1}) {
+    const auto part = forward(*device, *stored.checkpoint, layer.config,
+                              {.naming = naming, .slice = {.tp_rank = rank, .tp_size = 2}, .threads = 2}, x);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+  }
+  expect_near(sum, wanted, reach);
+}
+
+std::string error_of(const std::vector<StoredTensor>& tensors, const MoeConfig& config) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const Written file(tensors);
+  const auto loaded = load_moe(*device, *file.checkpoint, config, {.naming = MoeNaming::kQwen3Moe});
+  EXPECT_FALSE(loaded.ok());
+  const std::string message = loaded.ok() ? "" : loaded.status().message;
+  const size_t at = message.find("model.safetensors: ");
+  return at == std::string::npos ? message : message.substr(at + 19);
+}
+
+StoredWay way_of(const std::string& name) {
+  for (const StoredWay& way : stored_ways())
+    if (way.name == name) return way;
+  ADD_FAILURE() << name;
+  return {};
+}
+
+}  // namespace
+
+TEST(MoeFormats, EveryPublishedFormEqualsItsWeightsInBf16) {
+  for (const StoredWay& way : stored_ways()) expect_equals_bf16(way, MoeNaming::kQwen3Moe);
+}
+
+// One form of each format.
+TEST(MoeFormats, EveryNamingOfSeparateMatricesHasEveryFormat) {
+  for (const char* name : {"FP8 blocks", "FP8 by channel", "MXFP8", "MXFP4 of quark", "NVFP4 of modelopt",
+                           "NVFP4 of compressed-tensors"})
+    for (const MoeNaming naming : {MoeNaming::kDeepSeekV3, MoeNaming::kDeepSeekV4, MoeNaming::kMiniMaxM2,
+                                   MoeNaming::kMiniMaxM3, MoeNaming::kNemotron3, MoeNaming::kMistralLarge3})
+      expect_equals_bf16(way_of(name), naming);
+}
+
+// A device with memory of its own gets rows through the upload ring and packs them itself.
+TEST(MoeFormats, EveryFormatIsUploaded) {
+  FarDevice device;
+  for (const char* name : {"FP8 blocks", "FP8 by channel", "MXFP8", "MXFP4 of quark", "NVFP4 of modelopt"}) {
+    SCOPED_TRACE(name);
+    StoredLayer layer(way_of(name), MoeNaming::kQwen3Moe, small_layer(MoeNaming::kQwen3Moe), 7);
+    layer.config.x = layer.config.g = DType::kBF16, layer.config.layout = WeightLayout::kFragments;
+    const Written stored(layer.tensors);
+    const auto loaded =
+        load_moe(device, *stored.checkpoint, layer.config, {.naming = MoeNaming::kQwen3Moe, .threads = 2});
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+    EXPECT_TRUE(loaded.value()->verify().ok()) << loaded.value()->verify().message;
+    const Status checked = canary(device, *loaded.value(), *stored.checkpoint);
+    EXPECT_TRUE(checked.ok()) << checked.message;
+  }
+}
+
+TEST(MoeFormats, ErrorsNameTheTensor) {
+  const std::string expert = "model.layers.0.mlp.experts.1.up_proj";
+  const auto changed = [&](const char* way, const std::string& suffix, auto change) {
+    StoredLayer layer(way_of(way), MoeNaming::kQwen3Moe, small_layer(MoeNaming::kQwen3Moe), 7);
+    const auto at =
+        std::ranges::find(layer.tensors, expert + suffix, [](const StoredTensor& t) { return t.what.name; });
+    EXPECT_NE(at, layer.tensors.end());
+    change(&layer, at);
+    return error_of(layer.tensors, layer.config);
+  };
+  const auto gone = [](StoredLayer* l, auto at) { l->tensors.erase(at); };
+  const auto typed = [](StoredType type, std::vector<int64_t> shape) {
+    return [=](StoredLayer*, auto at) {
+      at->what.type = type, at->what.shape = shape;
+      at->bytes.assign(static_cast<size_t>(*stored_bytes(type, shape)), std::byte{});
+    };
+  };
+  EXPECT_NE(changed("FP8 blocks", ".weight_scale_inv", gone)
+                .find("wanted tensor '" + expert + ".weight_scale_inv'"),
+            std::string::npos);
+  EXPECT_NE(
+      changed("FP8 by channel", ".weight_scale", gone).find("wanted tensor '" + expert + ".weight_scale'"),
+      std::string::npos);
+  EXPECT_NE(changed("NVFP4 of modelopt", ".weight_scale_2", gone)
+                .find("wanted tensor '" + expert + ".weight_scale_2'"),
+            std::string::npos);
+  EXPECT_EQ(changed("FP8 blocks", ".weight_scale_inv", typed(StoredType::kF32, {3, 3})),
+            expert + ".weight_scale_inv: wanted F32[3, 2], found F32[3, 3]");
+  EXPECT_EQ(changed("FP8 blocks", ".weight_scale_inv", typed(StoredType::kF16, {3, 2})),
+            expert + ".weight_scale_inv: wanted F32[3, 2], found F16[3, 2]");
+  EXPECT_EQ(changed("FP8 blocks", ".weight", typed(StoredType::kBF16, {320, 192})),
+            expert + ".weight: wanted F8_E4M3[320, 192], found BF16[320, 192]");
+  EXPECT_EQ(changed("FP8 by channel", ".weight_scale", typed(StoredType::kF32, {3, 2})),
+            expert + ".weight_scale: wanted F32[320, 1], found F32[3, 2]");
+  EXPECT_EQ(changed("MXFP8", ".weight_scale_inv", typed(StoredType::kF32, {3, 2})),
+            expert + ".weight_scale_inv: wanted F8_E8M0[320, 6], found F32[3, 2]");
+  EXPECT_EQ(changed("NVFP4 of modelopt", ".weight_scale", typed(StoredType::kU8, {320, 6})),
+            expert + ".weight_scale: wanted F8_E4M3[320, 12], found U8[320, 6]");
+  EXPECT_EQ(changed("NVFP4 of modelopt", ".weight_scale_2", typed(StoredType::kF32, {320, 1})),
+            expert + ".weight_scale_2: wanted F32[], found F32[320, 1]");
+  // The reciprocal of zero.
+  EXPECT_NE(changed("NVFP4 of compressed-tensors", ".weight_global_scale",
+                    [](StoredLayer*, auto at) { std::ranges::fill(at->bytes, std::byte{}); })
+                .find("wanted a finite scale, found an infinity"),
+            std::string::npos);
+}
+
+TEST(MoeFormats, ImpossibleFormatsAreRefused) {
+  const StoredLayer layer(way_of("FP8 blocks"), MoeNaming::kQwen3Moe, small_layer(MoeNaming::kQwen3Moe), 7);
+  MoeConfig c = layer.config;
+  c.expert_w = DType::kE4M3, c.expert_scales = WeightScales::kNv;
+  EXPECT_NE(error_of(layer.tensors, c).find("expert_w and expert_scales: wanted"), std::string::npos)
+      << error_of(layer.tensors, c);
+  c.expert_scales = WeightScales::kMx, c.intermediate = 328;
+  EXPECT_NE(error_of(layer.tensors, c).find("wanted multiples of 32"), std::string::npos)
+      << error_of(layer.tensors, c);
+}
+
+TEST(MoeFormats, SlicesOfBlocksAreOf64Columns) {
+  MoeConfig c = small_layer(MoeNaming::kQwen3Moe);
+  c.intermediate = 96;
+  EXPECT_EQ(sliced(c, {.tp_rank = 0, .tp_size = 2}).value().intermediate, 64);
+  c.intermediate = 160;
+  EXPECT_EQ(sliced(c, {.tp_rank = 0, .tp_size = 2}).value().intermediate, 96);
+  c.expert_w = DType::kE4M3, c.expert_scales = WeightScales::kBlocks;
+  EXPECT_EQ(sliced(c, {.tp_rank = 0, .tp_size = 2}).value().intermediate, 128);
+  EXPECT_NE(
+      sliced(c, {.tp_rank = 3, .tp_size = 4}).status().message.find("at least one block of 64, found none"),
+      std::string::npos);
+}
+
+}  // namespace sluice::test
