@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 set_target_properties(sluice_capi PROPERTIES EXPORT_NAME sluice)
 set_target_properties(sluice_capi_static PROPERTIES EXPORT_NAME static)
-install(FILES include/sluice/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice COMPONENT library)
+install(FILES include/sluice/sluice.h include/sluice/group.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice COMPONENT library)
 # Two exports, so that users of the shared library do not need the dependencies of the static one.
 foreach(kind shared static)
   if(kind STREQUAL "shared")

@@ -358,8 +358,8 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
     if (!read.ok()) return read.status();
     info.mem_bytes_per_us = read.value();
   }
-  BenchReport report{.model = s.directory, .device = text(info), .rows = {}};
-  report.weight_bytes = s.model->weight_bytes();
+  BenchReport report{.model = s.directory, .device = devices_text(s), .rows = {}};
+  report.weight_bytes = weight_bytes(s);
   report.active_bytes = s.model->active_bytes();
   report.load_seconds = s.load_seconds;
   report.experts = s.model->config().decoder.moe().experts;

@@ -177,6 +177,12 @@ void add_execution_flags(CLI::App* app, ModelFlags* flags, const char* group) {
       ->group(group)
       ->check(integer_between(0, kThreadsMax));
   app->add_option(
+         "--tensor-parallel-size,--tp-size,--tp", flags->tensor_parallel_size,
+         "devices that compute the model together, each with its heads and its columns of the experts")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(1, AllReduceNorm::kRanksMost));
+  app->add_option(
          "--experts", flags->experts,
          "cuda: run the MoE layers on the GPU and the rest on the CPU; default: everything on one device")
       ->group(group)

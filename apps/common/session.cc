@@ -40,13 +40,6 @@ Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device&
       .status();
 }
 
-Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
-  if (f.experts.empty()) return open_main_device(f.device, f.threads);
-  if (f.device == "cuda")
-    return invalid("--experts cuda: needs --device cpu (for the rest of the model), found cuda");
-  return open_device({.threads = f.threads});
-}
-
 // Runs before the model is read, which may take minutes.
 Status find_draft_head(const ModelFlags& flags, Session* s) {
   if (flags.speculation.method != DraftMethod::kEagle3) return {};
@@ -153,13 +146,12 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (!format.ok()) return format.status();
   if (flags.routing && format.value() != LoadFormat::kDummy)
     return invalid("--routing: needs --load-format dummy, found " + flags.load_format);
+  SLUICE_TRY(check_tensor_parallel(flags));
   SLUICE_TRY(find_draft_head(flags, &s));
   const Result<std::string> directory = model_directory(flags.model);
   if (!directory.ok()) return directory.status();
   s.directory = directory.value(), s.format = format.value();
-  auto device = open_device_of(flags);
-  if (!device.ok()) return device.status();
-  s.device = std::move(device).value();
+  SLUICE_TRY(open_devices(flags, &s));
   if (suit) suit(*s.device, &flags);
   if (!flags.experts.empty()) {
     auto experts = open_device({.backend = Backend::kCuda});
@@ -177,9 +169,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (!flags.quiet && people_are_watching())
     options.progress = [bar = ProgressBar(dummy ? "Making random weights" : "Loading safetensors")](
                            const LoadProgress& p) mutable { bar(p.bytes_done, p.bytes_total); };
-  auto model = LoadedModel::load(*s.device, s.directory, options);
-  if (!model.ok()) return model.status();
-  s.model = std::move(model).value();
+  SLUICE_TRY(load_slices(options, &s));
   const ModelConfig& config = s.model->config();
   if (flags.max_model_len > config.context)
     return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
@@ -195,6 +185,12 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
           kDraftsMax, s.draft_head->speculative_tokens().value_or(step.speculation.num_speculative_tokens));
   }
   step.experts = {.device = s.experts.get(), .backend = flags.moe_backend};
+  std::vector<DecoderConfig> slices;
+  for (const auto& slice : s.other_models)
+    slices.push_back(slice->config().decoder.with_caches(cache.value()));
+  step.group = s.group.get();
+  for (size_t i = 0; i < slices.size(); ++i)
+    step.other_ranks.push_back({s.other_devices[i].get(), &slices[i], &s.other_models[i]->weights()});
   auto engine = Engine::make(*s.device, config.decoder.with_caches(cache.value()), s.model->weights(), step);
   if (!engine.ok()) return engine.status();
   s.engine = std::move(engine).value();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/common/model_directory.h"
 #include "engine/engine.h"
@@ -16,9 +17,11 @@ namespace sluice::apps {
 struct ModelFlags {
   std::string model;            // in the form that model_directory() accepts
   std::string device = "auto";  // device of the model: auto (a Hopper GPU if present), cpu, cuda
-  int threads = 0;              // CPU threads; 0: one per processor
-  std::string experts;          // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
-  MoeBackend moe_backend = {};  // kernels of the experts
+  int threads = 0;              // CPU threads of all ranks together; 0: one per processor
+  int64_t tensor_parallel_size =
+      1;                // devices that compute the model together, each with a slice (nn/decoder_slice.h)
+  std::string experts;  // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
+  MoeBackend moe_backend = {};          // kernels of the experts
   std::string load_format = "auto";     // auto, safetensors, dummy
   std::optional<Routing> routing;       // routing of dummy weights; none: uniform
   std::string dtype = "auto";           // activations: auto, bfloat16, float32
@@ -46,13 +49,22 @@ struct ModelFlags {
 
 struct Session {
   std::unique_ptr<Device> device, experts;
+  // With tensor parallelism: the devices and the slices of the ranks but the first, which `device` and `model` are.
+  std::vector<std::unique_ptr<Device>> other_devices;
+  std::unique_ptr<Group> group;
   std::unique_ptr<LoadedModel> model;
+  std::vector<std::unique_ptr<LoadedModel>> other_models;
   std::unique_ptr<LoadedDraft> draft_head;
   std::unique_ptr<Engine> engine;  // refers to the members above
   std::string directory, draft_directory;
   LoadFormat format = LoadFormat::kSafetensors;
   double load_seconds = 0;
 };
+
+// "h200 (sm90, 132 SMs)", or with tensor parallelism "2 x h200 (sm90, 132 SMs)".
+std::string devices_text(const Session& session);
+// Bytes of the weights on all devices.
+int64_t weight_bytes(const Session& session);
 
 // Completes the flags once the device is known.
 using SuitFlags = std::function<void(const Device&, ModelFlags*)>;
@@ -61,6 +73,12 @@ EngineOptions engine_options(const ModelFlags& flags, const ModelConfig& config,
 
 // Shows a progress bar if standard error is a terminal, and prints lines about the model, its memory and its kernels.
 Result<Session> open_session(const ModelFlags& flags, const SuitFlags& suit = {});
+
+// Parts of open_session() for tensor parallelism (ranks.cc). The first refuses flags that exclude it. The second opens the devices of all
+// ranks; CPU ranks share the threads. The third loads the slice of each rank on a thread of its own; `options`: of the first rank.
+Status check_tensor_parallel(const ModelFlags& flags);
+Status open_devices(const ModelFlags& flags, Session* session);
+Status load_slices(const LoadOptions& options, Session* session);
 
 // `name`: auto, bfloat16, float32.
 Result<DType> dtype_of(const std::string& name);

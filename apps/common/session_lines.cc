@@ -43,13 +43,17 @@ std::string variant_of(const std::string& kernel) {
   return variant == std::string::npos ? kernel : kernel.substr(variant + 1);
 }
 
+std::string slices_text(const Session& s) {
+  return s.other_models.empty() ? "" : " on " + std::to_string(1 + s.other_models.size()) + " devices";
+}
+
 SessionLine line_of_model(const Session& s) {
   const ModelConfig& c = s.model->config();
   const std::string name = near_name(s.directory);
   return {.text = name + ": " + c.architecture + ", " + std::to_string(c.decoder.layers.size()) +
                   " layers, " + std::to_string(c.decoder.moe().experts) + " experts (top " +
-                  std::to_string(c.decoder.moe().top_k) + "), " + gigabytes(s.model->weight_bytes()) +
-                  (s.format == LoadFormat::kDummy ? " of random weights" : "") + " in " +
+                  std::to_string(c.decoder.moe().top_k) + "), " + gigabytes(weight_bytes(s)) +
+                  slices_text(s) + (s.format == LoadFormat::kDummy ? " of random weights" : "") + " in " +
                   fixed(s.load_seconds, 1) + " s",
           .fields = {{"kind", "model"},
                      {"model", name},
@@ -57,12 +61,13 @@ SessionLine line_of_model(const Session& s) {
                      {"layers", std::ssize(c.decoder.layers)},
                      {"experts", c.decoder.moe().experts},
                      {"top_k", c.decoder.moe().top_k},
-                     {"weight_bytes", s.model->weight_bytes()},
+                     {"weight_bytes", weight_bytes(s)},
+                     {"tensor_parallel_size", 1 + std::ssize(s.other_models)},
                      {"seconds", s.load_seconds}}};
 }
 
 SessionLine line_of_experts(const Session& s) {
-  const std::string device = text((s.experts ? s.experts : s.device)->info()),
+  const std::string device = s.experts ? text(s.experts->info()) : devices_text(s),
                     kernel = experts_kernel(*s.engine);
   return {.text = device + ": experts of a decode step: " + kernel,
           .fields = {{"kind", "experts"}, {"device", device}, {"kernel", kernel}}};

@@ -102,7 +102,7 @@ Result<EvalReport> evaluate(const EvalOptions& options,
   Session& s = session.value();
   auto chat = Chat::open(s, format.value());
   if (!chat.ok()) return chat.status();
-  EvalReport report{.model = s.directory, .device = text(s.device->info()), .tasks = {}, .mistakes = {}};
+  EvalReport report{.model = s.directory, .device = devices_text(s), .tasks = {}, .mistakes = {}};
   for (const EvalQuestion& q : questions.value()) ++task_of(&report, q.task).questions;
   const auto start = std::chrono::steady_clock::now();
   Run run(s, chat.value(), options, system.value());

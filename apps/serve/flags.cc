@@ -195,18 +195,17 @@ struct ForeignFlag {
 };
 
 const std::vector<ForeignFlag>& foreign_flags() {
-  static const char* const one_device = "Sluice runs a model on one device";
+  static const char* const divided = "Sluice divides a model by --tensor-parallel-size alone";
   static const char* const calls = "the chat format defines tool calls";
   static const std::vector<ForeignFlag> flags{
       {"--reasoning-format", {"auto", "deepseek"}, "reasoning is always reported separately"},
       {"--enable-auto-tool-choice", {}, calls},
       {"--jinja", {}, "prompts use the built-in chat format, not a template"},
       {"--trust-remote-code", {}, "Sluice never runs code of a model"},
-      {"--tensor-parallel-size,--tp-size,--tp", {"1"}, one_device},
-      {"--pipeline-parallel-size,--pp-size,--pp", {"1"}, one_device},
-      {"--data-parallel-size,--dp-size,--dp", {"1"}, one_device},
-      {"--expert-parallel-size,--ep-size", {"1"}, one_device},
-      {"--enable-expert-parallel", {}, one_device},
+      {"--pipeline-parallel-size,--pp-size,--pp", {"1"}, divided},
+      {"--data-parallel-size,--dp-size,--dp", {"1"}, divided},
+      {"--expert-parallel-size,--ep-size", {"1"}, divided},
+      {"--enable-expert-parallel", {}, divided},
       {"--n-gpu-layers,--gpu-layers,--ngl",
        {"all", "auto", "99", "999"},
        "a whole model runs on one device: --device"},

@@ -14,8 +14,8 @@
  *            unchanged, except for the messages and the sizes that its description names.
  *
  * Ownership  The caller releases every object returned by sluice_open, sluice_allocate, sluice_stream_wrap,
- *            sluice_plan_create, sluice_table_create, sluice_layer_create and sluice_record with the matching
- *            function; releasing NULL does nothing. The caller releases all other objects before their device. A
+ *            sluice_plan_create, sluice_table_create, sluice_layer_create, sluice_record and sluice_group_create with the
+ *            matching function; releasing NULL does nothing. The caller releases all other objects before their device. A
  *            returned string lives as long as the object that returned it, or forever if there is no such object.
  *            The library reads strings passed to it only during the call.
  *

@@ -10,8 +10,10 @@
 
 #include "base/printable.h"
 #include "capi/shared_moes.h"
+#include "dispatch/group.h"
 #include "graph/any_op.h"
 #include "nn/moe/load.h"
+#include "sluice/group.h"
 #include "sluice/sluice.h"
 
 struct sluice_device {
@@ -36,6 +38,9 @@ struct sluice_layer {
   int64_t tokens_max = 0;
   bool has_weights = false;
   std::string text;
+};
+struct sluice_group {
+  std::unique_ptr<sluice::Group> group;
 };
 struct sluice_recording {
   std::unique_ptr<sluice::Recording> recording;

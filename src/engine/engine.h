@@ -184,8 +184,11 @@ class Engine {
   Status begin_steps();
   Status begin(std::vector<Chunk> chunks);
   Status enqueue_on_all_ranks(InFlight* step);
-  Status fill_adjustments(const InFlight& step);
-  Status enqueue(InFlight* step);
+  Status fill_for_all_ranks(const InFlight& step);
+  bool is_recorded(const InFlight& step) const;
+  // kMake: makes the recording that the step replays, if it is missing, and runs nothing.
+  enum class Recordings : uint8_t { kMake, kMakeAndRun };
+  Status enqueue(InFlight* step, Recordings recordings = Recordings::kMakeAndRun);
   Status launch_all(InFlight* step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
   Status forward_and_score(const StepTensors& tensors, KernelRuns* runs);
   bool logits_are_readable() const { return device_.shares_host_memory() && steps_ahead_ == 0; }

@@ -25,6 +25,12 @@ int64_t sampled_rows(const std::vector<Chunk>& chunks) {
   return rows;
 }
 
+int64_t tokens_of(const std::vector<Chunk>& chunks) {
+  int64_t tokens = 0;
+  for (const Chunk& chunk : chunks) tokens += chunk.count;
+  return tokens;
+}
+
 // The number of rows of a chunk whose samples are accepted.
 int64_t counted_rows(const Chunk& chunk, const std::vector<GeneratedToken>& sampled) {
   if (!chunk.sampled) return 0;
@@ -77,10 +83,11 @@ Status Engine::sample(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), decoder_->config().vocab}, stream.where);
   if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->apply(all, workspace(), stream, runs));
-  // As late as possible: the device computes the logits in the meantime. All ranks need the same masks, before any of them begins.
-  if (schedules_ && !ranks_) await_masks(step);
+  // As late as possible: the device computes the logits in the meantime. Several ranks have their masks before they begin.
+  const bool alone = schedules_ && !ranks_;
+  if (alone) await_masks(step);
   if (masked(step->chunks)) {
-    SLUICE_TRY(plans_.masks->fill(step->chunks));
+    if (alone) SLUICE_TRY(plans_.masks->fill(step->chunks));
     SLUICE_TRY(plans_.masks->apply(all, workspace(), stream, runs));
   }
   SLUICE_TRY(run_and_count(*plans_.sample, step->rows, t.sample, workspace(), stream, runs));
@@ -138,10 +145,9 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
 // Enqueues everything of a step but its two copies. If a step of this many sequences has been captured,
 // that is one replay. Steps with adjustments, masks or requested log probabilities are not captured, because the sizes of
 // their launches differ from step to step.
-Status Engine::enqueue(InFlight* step) {
+Status Engine::enqueue(InFlight* step, Recordings recordings) {
   const Stream stream = device_.stream();
-  const bool recorded = decodes(step->chunks) && std::ssize(step->chunks) <= recorded_sequences_ &&
-                        !needs_logprobs(step->chunks);
+  const bool recorded = is_recorded(*step);
   const bool takes =
       steps_ahead_ > 0 && (recorded || std::any_of(step->chunks.begin(), step->chunks.end(),
                                                    [](const Chunk& c) { return c.taken.has_value(); }));
@@ -163,7 +169,7 @@ Status Engine::enqueue(InFlight* step) {
   t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
   const StepShape shape{std::ssize(step->chunks), chosen_tokens_};
   if (!recorded || (!recordings_.contains(shape) && recordings_.size() >= kRecordingsMax))
-    return launch_all(step, t, ids, &kernel_runs_);
+    return recordings == Recordings::kMake ? Status{} : launch_all(step, t, ids, &kernel_runs_);
   RecordedSteps& both = recordings_[shape];
   RecordedStep& known = step->greedy ? both.greedy : both.sampled;
   if (!known.recording) {
@@ -172,37 +178,50 @@ Status Engine::enqueue(InFlight* step) {
     if (!made.ok()) return made.status();
     known = {std::move(made).value(), std::move(runs)};
   }
+  if (recordings == Recordings::kMake) return {};
   SLUICE_TRY(device_.replay(*known.recording, stream));
   kernel_runs_.add(known.runs);
   return {};
 }
 
-// The host's part of adjustments keeps counts in the sequences, so one thread fills in those of all ranks.
-Status Engine::fill_adjustments(const InFlight& step) {
-  SLUICE_TRY(plans_.adjustments->fill(step.chunks));
+// One thread fills in the adjustments and masks of all ranks: sequences keep counts for adjustments, and more memory for either must not be
+// taken on one device while another waits for it.
+Status Engine::fill_for_all_ranks(const InFlight& step) {
+  if (adjusts(step.chunks)) SLUICE_TRY(plans_.adjustments->fill(step.chunks));
   if (!ranks_) return {};
+  if (masked(step.chunks)) SLUICE_TRY(plans_.masks->fill(step.chunks));
+  if (!adjusts(step.chunks) && !masked(step.chunks)) return {};
   return ranks_->for_each([&](Engine& rank) -> Status {
     SLUICE_TRY(rank.device_.wait(rank.device_.stream()));  // it may still sample the step before
-    return rank.plans_.adjustments->fill(step.chunks);
+    if (adjusts(step.chunks)) SLUICE_TRY(rank.plans_.adjustments->fill(step.chunks));
+    return masked(step.chunks) ? rank.plans_.masks->fill(step.chunks) : Status{};
   });
 }
 
+// Whether the step is captured and replayed.
+bool Engine::is_recorded(const InFlight& step) const {
+  return decodes(step.chunks) && std::ssize(step.chunks) <= recorded_sequences_ &&
+         !needs_logprobs(step.chunks);
+}
+
 Status Engine::enqueue_on_all_ranks(InFlight* step) {
-  if (adjusts(step->chunks)) SLUICE_TRY(fill_adjustments(*step));
+  if (ranks_) await_masks(step);
+  SLUICE_TRY(fill_for_all_ranks(*step));
   if (!ranks_) return enqueue(step);
-  await_masks(step);
-  const InFlight& same = *step;
-  return ranks_->run(
-      [&same](Engine& rank) -> Status {
-        InFlight own = same;
-        // Its masks of the step before may still be on their way to the device.
-        if (masked(own.chunks)) SLUICE_TRY(rank.device_.wait(rank.device_.stream()));
-        return rank.enqueue(&own);
-      },
-      [&] {
-        InFlight own = same;
-        return enqueue(&own);
-      });
+  const auto on_all = [&](Recordings recordings) {
+    const InFlight& same = *step;
+    const auto enqueue_copy = [&same, recordings](Engine& engine) {
+      InFlight own = same;
+      return engine.enqueue(&own, recordings);
+    };
+    return ranks_->run(enqueue_copy, [&] { return enqueue_copy(*this); });
+  };
+  // A recording takes memory of its device, so all ranks have made it before any of them begins to wait for the others.
+  const auto known = recordings_.find({std::ssize(step->chunks), tokens_of(step->chunks)});
+  if (is_recorded(*step) && (known == recordings_.end() ||
+                             !(step->greedy ? known->second.greedy : known->second.sampled).recording))
+    SLUICE_TRY(on_all(Recordings::kMake));
+  return on_all(Recordings::kMakeAndRun);
 }
 
 Status Engine::begin(std::vector<Chunk> chunks) {

@@ -1,4 +1,4 @@
-// The shared library exports exactly the functions of its header, all named sluice_*.
+// The shared library exports exactly the functions of its headers, all named sluice_*.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -20,8 +20,11 @@ std::set<std::string> exported() {
 }
 
 std::set<std::string> declared() {
-  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/include/sluice/sluice.h");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  for (const char* name : {"sluice.h", "group.h"}) {
+    std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/include/sluice/" + name);
+    text.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
   std::set<std::string> out;
   for (size_t at = text.find("\nSLUICE_API "); at != std::string::npos;
        at = text.find("\nSLUICE_API ", at + 1)) {

@@ -10,6 +10,7 @@
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
 #include "models/draft.h"
+#include "nn/decoder_slice.h"
 
 namespace sluice::test {
 namespace {
@@ -105,6 +106,13 @@ std::string draft_steps_of(const DecoderConfig& model, const DraftLayerConfig& h
 }
 
 DecoderConfig gpt_oss_20b() { return published_decoder("gpt-oss-20b"); }
+// gpt-oss-20b with four times the experts and one and a half times the layers.
+DecoderConfig gpt_oss_120b() {
+  DecoderConfig model = gpt_oss_20b();
+  while (model.layers.size() < 36) model.layers.push_back(model.layers[model.layers.size() - 2]);
+  for (LayerConfig& layer : model.layers) layer.mlp.experts = 128;
+  return model;
+}
 
 }  // namespace
 
@@ -114,12 +122,14 @@ TEST(StepGolden, GptOss20bWithADraftHead) {
   expect_golden("gpt_oss_20b_eagle3", draft_steps_of(gpt_oss_20b(), head_of_gpt_oss()));
 }
 
-// gpt-oss-20b with four times the experts and one and a half times the layers.
-TEST(StepGolden, GptOss120b) {
-  DecoderConfig model = gpt_oss_20b();
-  while (model.layers.size() < 36) model.layers.push_back(model.layers[model.layers.size() - 2]);
-  for (LayerConfig& layer : model.layers) layer.mlp.experts = 128;
-  expect_golden("gpt_oss_120b", steps_of(model));
+TEST(StepGolden, GptOss120b) { expect_golden("gpt_oss_120b", steps_of(gpt_oss_120b())); }
+// The second of two ranks; the first has biases of output projections too.
+TEST(StepGolden, GptOss120bOnTwoRanks) {
+  expect_golden("gpt_oss_120b_tp2", steps_of(sliced(gpt_oss_120b(), {.rank = 1, .ranks = 2}).value()));
+}
+TEST(StepGolden, Qwen3Moe235bA22bOnFourRanks) {
+  const DecoderConfig model = published_decoder("qwen3-235b-a22b");
+  expect_golden("qwen3_235b_a22b_tp4", steps_of(sliced(model, {.rank = 0, .ranks = 4}).value()));
 }
 
 TEST(StepGolden, Qwen3Moe30bA3b) {

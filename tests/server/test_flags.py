@@ -47,7 +47,7 @@ class Flags(OwnServerTest):
                 self.assertEqual(len(said.strip().splitlines()), 1, said)
 
     def test_what_would_mean_something_else_is_refused(self):
-        for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-format", "none"),
+        for flag, value in (("--pipeline-parallel-size", "2"), ("--tensor-parallel-size", "9"), ("--reasoning-format", "none"),
                             ("--kv-cache-dtype", "fp8_e5m2"), ("--log-format", "xml"), ("--n-gpu-layers", "20")):
             status, said = refusal(flag, value)
             self.assertEqual(status, 2)
@@ -69,9 +69,9 @@ class Flags(OwnServerTest):
             self.assertIn(said, done.stderr)
 
     def test_one_dash_is_as_good_as_two(self):
-        for words, said in ((("-tp", "2"), "--tensor-parallel-size: wanted 1 (Sluice runs a model on one device), found '2'"),
-                            (("-pp=2",), "--pipeline-parallel-size: wanted 1 (Sluice runs a model on one device), found '2'"),
-                            (("-dp", "x"), "--data-parallel-size: wanted 1 (Sluice runs a model on one device), found 'x'"),
+        for words, said in ((("-tp", "9"), "--tensor-parallel-size: wanted an integer from 1 to 8, found '9'"),
+                            (("-pp=2",), "--pipeline-parallel-size: wanted 1 (Sluice divides a model by --tensor-parallel-size alone), found '2'"),
+                            (("-dp", "x"), "--data-parallel-size: wanted 1 (Sluice divides a model by --tensor-parallel-size alone), found 'x'"),
                             (("-ngl", "0"), "--n-gpu-layers: wanted all, auto, 99, 999 (a whole model runs on one device: --device), found '0'"),
                             (("-t", "p"), "--threads: wanted an integer from 0 to 1024, found 'p'")):
             self.assertEqual(refusal(*words), (2, f"sluice: {said} (see sluice --help)\n"))

@@ -1,0 +1,54 @@
+#include "backends/backends.h"
+#include "capi/handles.h"
+
+using namespace sluice;        // NOLINT: the C boundary names every type of the library
+using namespace sluice::capi;  // NOLINT
+
+extern "C" {
+
+sluice_status sluice_group_create(sluice_device* const* devices, int32_t count, int64_t row_bytes,
+                                  sluice_group** out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(devices, "devices"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    std::vector<Device*> ranks;
+    for (int32_t rank = 0; rank < count; ++rank) {
+      SLUICE_TRY(need_pointer(devices[rank], "devices"));
+      ranks.push_back(devices[rank]->device.get());
+    }
+    GroupOptions options;
+    if (row_bytes != 0) options.row_bytes = row_bytes;
+    auto handle = std::make_unique<sluice_group>();
+    auto made = make_group(ranks, options);
+    if (!made.ok()) return made.status();
+    handle->group = std::move(made).value();
+    *out = handle.release();
+    return {};
+  });
+}
+
+void sluice_group_stop(sluice_group* group, int32_t rank, const char* why) {
+  if (!group) return;
+  (void)guarded(nullptr, [&]() -> Status {
+    group->group->stop(rank, {Code::kDevice, why ? why : "the rank failed"});
+    return {};
+  });
+}
+
+sluice_status sluice_group_status(const sluice_group* group, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(group, "group"));
+    return group->group->status();
+  });
+}
+
+sluice_status sluice_group_recover(sluice_group* group, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(group, "group"));
+    return group->group->recover();
+  });
+}
+
+void sluice_group_destroy(sluice_group* group) { delete group; }
+
+}  // extern "C"
