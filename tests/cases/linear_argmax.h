@@ -1,5 +1,5 @@
 #pragma once
-#include "cases/expert_gemm_large.h"
+#include "cases/large/expert_gemm_large.h"
 #include "cases/linear.h"
 #include "ops/linear_argmax.h"
 

@@ -1,6 +1,6 @@
 // Sample cases whose reference is slow; they run only on GPUs (expert_gemm_large.h).
 #pragma once
-#include "cases/expert_gemm_large.h"
+#include "cases/large/expert_gemm_large.h"
 #include "cases/sample.h"
 
 namespace sluice::test {

@@ -1,6 +1,6 @@
 // RouterGemm cases whose reference is slow; they run only on GPUs.
 #pragma once
-#include "cases/expert_gemm_large.h"
+#include "cases/large/expert_gemm_large.h"
 #include "cases/router_gemm.h"
 
 namespace sluice::test {

@@ -1,6 +1,6 @@
 // TopLogprobs cases whose reference is slow; they run only on GPUs (expert_gemm_large.h).
 #pragma once
-#include "cases/expert_gemm_large.h"
+#include "cases/large/expert_gemm_large.h"
 #include "cases/top_logprobs.h"
 
 namespace sluice::test {

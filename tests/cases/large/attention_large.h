@@ -2,7 +2,7 @@
 // has several tiles of queries.
 #pragma once
 #include "cases/attention.h"
-#include "cases/expert_gemm_large.h"
+#include "cases/large/expert_gemm_large.h"
 
 namespace sluice::test {
 
