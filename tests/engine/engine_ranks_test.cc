@@ -18,7 +18,7 @@ namespace sluice::test {
 namespace {
 
 // Fails a copy that is asked for after a fixed number of others.
-class FailingDevice final : public WrappedDevice {
+class RankDevice final : public WrappedDevice {
  public:
   using WrappedDevice::WrappedDevice;
   Status copy(void* to, const void* from, size_t bytes, Stream s) override {
@@ -38,7 +38,7 @@ class RanksModel {
     for (int64_t rank = 0; rank < ranks; ++rank) {
       owned_.push_back(cpu::open_device({.threads = 1}).value());
       devices.push_back(owned_.back().get());
-      wrapped.push_back(std::make_unique<FailingDevice>(*owned_.back()));
+      wrapped.push_back(std::make_unique<RankDevice>(*owned_.back()));
       auto made = LoadedModel::load(*owned_.back(), directory,
                                     {.x = x, .slice = {.rank = rank, .ranks = ranks}, .format = format});
       EXPECT_TRUE(made.ok()) << made.status().message;
@@ -58,7 +58,7 @@ class RanksModel {
   std::vector<std::unique_ptr<Device>> owned_;
 
  public:
-  std::vector<std::unique_ptr<FailingDevice>> wrapped;
+  std::vector<std::unique_ptr<RankDevice>> wrapped;
   std::unique_ptr<Group> group;
   std::vector<std::unique_ptr<LoadedModel>> models;
   std::vector<DecoderConfig> configs;
@@ -224,7 +224,7 @@ TEST(EngineRanks, AFailureOfAnyRankIsOneErrorAndTheNextStepRecovers) {
   std::map<int64_t, Answer> got;
   int failures = 0;
   for (int step = 0; !engine->idle(); ++step) {
-    FailingDevice& device = *two.wrapped[static_cast<size_t>(step / 3 % 2)];
+    RankDevice& device = *two.wrapped[static_cast<size_t>(step / 3 % 2)];
     if (step % 3 == 2 && step < 12) device.copies_left = 0;
     const auto begin = std::chrono::steady_clock::now();
     const auto tokens = engine->step();

@@ -17,7 +17,7 @@
 namespace sluice::test {
 namespace {
 
-constexpr const char* kModels[] = {"deepseek_v3/v3", "deepseek_v3/gpu", "deepseek_v3/fp8"};
+constexpr const char* kDraftModels[] = {"deepseek_v3/v3", "deepseek_v3/gpu", "deepseek_v3/fp8"};
 
 // Runs one step of these tokens and returns the hidden states after the model's last norm.
 std::vector<float> hidden_states(Device& device, const LoadedModel& model, std::vector<int32_t> ids) {
@@ -139,19 +139,19 @@ void expect_drafts_of(Device& device, const std::string& name, DType x, const Al
 }  // namespace
 
 TEST(Mtp, HiddenStatesAndDraftsInBf16AreWithinTheNoiseOfRoundings) {
-  for (const char* name : kModels)
+  for (const char* name : kDraftModels)
     for (const auto& device : every_level(2)) expect_drafts_of(*device, name, DType::kBF16, kBf16Roundings);
 }
 
 TEST(Mtp, HiddenStatesAndDraftsInF32AreWithinTheNoiseOfSums) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  for (const char* name : kModels) expect_drafts_of(*device, name, DType::kF32, kF32Roundings);
+  for (const char* name : kDraftModels) expect_drafts_of(*device, name, DType::kF32, kF32Roundings);
 }
 
 TEST(Mtp, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
   const auto device = cpu::open_device({.threads = 2}).value();
   FarDevice far;
-  for (const char* name : kModels) expect_drafts_of(*device, name, DType::kBF16, kBf16Roundings, &far);
+  for (const char* name : kDraftModels) expect_drafts_of(*device, name, DType::kBF16, kBf16Roundings, &far);
 }
 
 TEST(Mtp, SharesTheModelsEmbeddingAndOutputLayer) {
