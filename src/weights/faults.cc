@@ -1,7 +1,10 @@
 #include "weights/faults.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include "ops/fragment_layout.h"
@@ -57,8 +60,7 @@ std::string number_text(float value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return "an infinity";
   char text[32];
-  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(value));
-  return text;
+  return {text, std::to_chars(text, std::end(text), value).ptr};
 }
 
 std::string scale_fault(WeightFormat f, const std::byte* scales, int64_t i) {

@@ -23,7 +23,7 @@ TEST(Json, RefusesTextThatIsNotJson) {
   EXPECT_EQ(error_of("{"), "a.json: wanted JSON, found text that ends too early, after 1 byte");
   EXPECT_EQ(error_of("[1, \"a"), "a.json: wanted JSON, found text that ends too early, after 6 bytes");
   EXPECT_NE(error_of("\"\xff\"").find("byte 2"), std::string::npos);
-  EXPECT_NE(error_of("[1e999]").find("no double"), std::string::npos);
+  EXPECT_NE(error_of("[1e999]").find("too large for a double"), std::string::npos);
   EXPECT_NE(error_of("{\"a\": 1, \"b\": {\"a\": 2}, \"a\": 3}").find("\"a\" twice"), std::string::npos);
 }
 

@@ -180,7 +180,7 @@ TEST(ExplainModel, DraftsThatCannotBeExplained) {
   };
   const std::string ngram = R"({"method": "ngram"})";
   EXPECT_NE(error({"--speculative-config", ngram}).find("needs --model"), std::string::npos);
-  EXPECT_NE(error({"--model", kModel, "--speculative-config", ngram, "--sweep", "tokens"}).find("no --sweep"),
+  EXPECT_NE(error({"--model", kModel, "--speculative-config", ngram, "--sweep", "tokens"}).find("cannot be combined with --sweep"),
             std::string::npos);
   EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "medusa"})"}).find("medusa"),
             std::string::npos);

@@ -492,7 +492,7 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
   expect_refusal({"run", "-q", "-p", "x", "--dtype", "float61"}, {"--dtype", "float61", "float32"});
   expect_refusal({"run", "-q", "-p", "x", "--reasoning-effort", "hi"}, {"--reasoning-effort", "high"});
   expect_refusal({"run", "--max-seqs", "5"}, {"unknown flag '--max-seqs'; did you mean '--max-num-seqs'?"});
-  expect_refusal({"run", "--json"}, {"wanted a prompt"});
+  expect_refusal({"run", "--json"}, {"needs a prompt (-p or -f)"});
   expect_refusal({"eval", "-q", "--questions", "/nowhere"}, {"/nowhere: cannot be opened"});
 }
 

@@ -326,13 +326,31 @@ TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
       << refusal<ExpertMlp>(slices, p);
 }
 
+// The format of the weights in a kernel's name.
+WeightFormat format_of(std::string_view kernel) {
+  const auto named = [&](std::string_view part) { return kernel.find(part) != std::string_view::npos; };
+  if (named("bf16")) return {DType::kBF16};
+  if (named("nvfp4")) return {DType::kE2M1, WeightScales::kNv};
+  if (named("mxfp8")) return {DType::kE4M3};
+  if (named("fp8_blocks")) return {DType::kE4M3, WeightScales::kBlocks};
+  if (named("fp8_rows")) return {DType::kE4M3, WeightScales::kRows};
+  EXPECT_TRUE(named("mxfp4")) << kernel;
+  return {DType::kE2M1};
+}
+
 TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
   const std::string_view fma = "cuda.expert_gemm.fma_sm90";
   for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {
     if (c->name == fma) continue;
-    const bool bf16 = c->name.find("bf16") != std::string_view::npos;
-    ExpertGemm::Problem p{.w = bf16 ? DType::kBF16 : DType::kE2M1, .layout = WeightLayout::kFragments};
-    EXPECT_EQ(refusal<ExpertGemm>(c->name, p), "");
+    const WeightFormat own = format_of(c->name);
+    const bool bf16 = own.w == DType::kBF16;
+    ExpertGemm::Problem p{.w = own.w, .scales = own.scales, .layout = WeightLayout::kFragments};
+    EXPECT_EQ(refusal<ExpertGemm>(c->name, p), "") << c->name;
+    if (own == WeightFormat{DType::kE2M1, WeightScales::kNv}) {
+      p.scales = WeightScales::kMx;
+      EXPECT_NE(refusal<ExpertGemm>(c->name, p).find("w=e2m1 with scales=mx"), std::string::npos) << c->name;
+    }
+    p.scales = WeightScales::kMx;
     p.w = bf16 ? DType::kE2M1 : DType::kBF16;
     EXPECT_NE(refusal<ExpertGemm>(c->name, p).find(bf16 ? "w=e2m1" : "w=bf16"), std::string::npos) << c->name;
     p.w = DType::kBF16, p.width = 36, p.x = DType::kF32;

@@ -23,7 +23,7 @@ TEST(ExpertMlpContract, EveryBrokenBoundOnce) {
   for (const char* reason :
        {"tokens from 0 to", "tokens=-1", "slots from 1 to 64; slots=65",
         "experts_routed 0 or at least experts; experts_routed=8",
-        "hidden % 32 == 0 (one scale for 32 codes); hidden=40",
+        "hidden % 32 == 0 (codes come in blocks of 32); hidden=40",
         "intermediate from 1 to 65536; intermediate=0", "x in f32 or bf16; x=i32", "g in f32 or bf16; g=e2m1",
         "limit above 0 (infinity is no limit); limit=0", "scale a finite number"})
     EXPECT_NE(line.find(reason), std::string::npos) << reason << " is not in: " << line;

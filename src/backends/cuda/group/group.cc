@@ -3,7 +3,10 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/device.h"
@@ -26,9 +29,19 @@ Status reach(int from, int to) {
         gpu_text(from) + " cannot access " + gpu_text(to));
   const OnGpuScope on(from);
   SLUICE_TRY(check(on.error(), "peer access"));
+  // Enabling twice is an error that compute-sanitizer reports, so each pair is enabled once. Another library may have enabled it before.
+  static std::mutex mutex;
+  static std::set<std::pair<int, int>> enabled;
+  const std::lock_guard lock(mutex);
+  if (enabled.contains({from, to})) return {};
   const cudaError_t error = cudaDeviceEnablePeerAccess(to, 0);
-  if (error == cudaErrorPeerAccessAlreadyEnabled) return (void)cudaGetLastError(), Status{};
-  return check(error, "peer access from " + gpu_text(from) + " to " + gpu_text(to));
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();
+  } else {
+    SLUICE_TRY(check(error, "peer access from " + gpu_text(from) + " to " + gpu_text(to)));
+  }
+  enabled.emplace(from, to);
+  return {};
 }
 
 class CudaGroup final : public Group {

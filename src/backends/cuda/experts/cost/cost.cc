@@ -125,7 +125,12 @@ void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceIn
 
 void need_format(Refusal& r, WeightFormat found, WeightFormat wanted, std::string_view cause) {
   if (found == wanted) return;
-  r.need(false, "w in " + text(wanted) + " (" + std::string(cause) + ")", "w=" + text(found));
+  r.need(false, "w in " + text(wanted) + " (" + std::string(cause) + ")",
+         "w=" + text(found) +
+             // Where only the scales differ, names them even if they are the usual ones.
+             (found.w == wanted.w && text(found) == text(found.w)
+                  ? " with scales=" + std::string(word(found.scales))
+                  : ""));
 }
 
 ExpertLoad expert_load(const ExpertGemm::Problem& p) {
