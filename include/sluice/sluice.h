@@ -350,7 +350,10 @@ typedef struct sluice_weight {
  * nemotron3, minimax_m2, llama4, minimax_m3 and mistral_large_3, as the publishers of the models name them;
  * and plain, Sluice's own naming: router, router_bias, correction_bias, hash_table, experts.up and
  * experts.down [experts, rows, width] (with experts.up_scale, experts.up_bias and so on) with gate and up
- * in the layer's gate_order, shared.gate, shared.up and shared.down. Tensors hold the whole layer: the
+ * in the layer's gate_order, shared.gate, shared.up and shared.down. experts.up_scale is, by expert_scales,
+ * mx: F8_E8M0 or U8 [experts, rows, width / 32]; nv: F8_E4M3 [experts, rows, width / 16]; blocks: F32, BF16
+ * or F8_E8M0 [experts, ceil(rows / 128), ceil(width / 128)]. rows and nv have experts.up_row_scale, F32 or
+ * BF16 [experts, rows] or [experts]. Tensors hold the whole layer: the
  * library cuts this rank's slice out of them. A tensor of all experts may hold this rank's experts alone.
  * The list may contain tensors of other layers. If the layer's fields ask for them, these tensors are
  * expected with any naming: experts.act_params, F32 [experts, 3] (alpha, beta, limit), and lora_a, lora_b,

@@ -33,7 +33,7 @@ class MoeLayer(torch.nn.Module):
     decode_tokens  0: 64
     batch_invariant  the output of a row does not depend on the other rows
     threads     threads that pack weights on the CPU; 0: one per processor
-    **fields    override the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16", gate_order, act, input="logits"|
+    **fields    override the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16"|"e4m3", expert_scales="mx"|"nv"|"blocks"|"rows", gate_order, act, input="logits"|
                 "precomputed"|"packed", ...: `sluice_moe.capi.layer_fields()` lists them
 
     load() sets the weights. They are packed for the kernels of this device in one buffer, `packed` (u8 [weight_bytes]). state_dict() has
@@ -92,8 +92,9 @@ class MoeLayer(torch.nn.Module):
                  experts may also hold only the experts of this rank. Tensors of other layers are ignored
         naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
                  mistral_large_3 or plain; None: recognised from the names. plain: router [experts, hidden], router_bias [experts],
-                 experts.up [experts, rows, width], experts.up_scale [experts, rows, width / 32], experts.up_bias [experts, rows],
-                 experts.down...
+                 experts.up [experts, rows, width], experts.up_bias [experts, rows], experts.down... Scales, by expert_scales:
+                 mx: experts.up_scale u8 [experts, rows, width / 32]; blocks: experts.up_scale f32 [experts, rows / 128, width / 128], rounded
+                 up; nv: experts.up_scale e4m3 [experts, rows, width / 16]; nv and rows: experts.up_row_scale f32 [experts, rows] or [experts]
         layer    the layer's number in the names; -1: the names contain a single layer
 
         The layer must not run during the call. If the call raises, the layer keeps its old weights.

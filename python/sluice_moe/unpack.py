@@ -52,6 +52,8 @@ def unpacked(file: torch.Tensor) -> dict[str, torch.Tensor]:
     experts.up_bias, experts.down_bias [experts, rows] if the layer has them
     """
     fields, tensors = read_packed(file)
+    if fields["expert_w"] == "e4m3" or fields.get("expert_scales", "mx") != "mx":
+        raise Unsupported(f"unpack: wanted experts in bf16 or MXFP4, found expert_w={fields['expert_w']} with expert_scales={fields['expert_scales']}")
     hidden, intermediate = int(fields["hidden"]), int(fields["intermediate"])
     columns = int(fields["latent"]) or hidden
     gated = ACTIVATIONS[fields["act"]].gated

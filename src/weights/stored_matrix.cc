@@ -52,20 +52,6 @@ const CheckpointTensor* there(const Checkpoint& files, std::string_view stem, st
 using Types = std::vector<StoredType>;
 using Shapes = std::vector<std::vector<int64_t>>;
 
-Types types_of_scales(WeightScales scales) {
-  switch (scales) {
-    case WeightScales::kMx:
-      return {StoredType::kF8E8M0, StoredType::kU8};
-    case WeightScales::kNv:
-      return {StoredType::kF8E4M3};
-    default:
-      return {StoredType::kF32, StoredType::kBF16, StoredType::kF8E8M0, StoredType::kU8};
-  }
-}
-std::vector<int64_t> shape_of_scales(WeightFormat f, int64_t rows, int64_t width) {
-  if (f.scales == WeightScales::kBlocks) return {f8_blocks(rows), f8_blocks(width)};
-  return {rows, f.column_scales(width)};
-}
 // One for a matrix, or one for a row.
 Shapes shapes_of_row_scale(WeightFormat f, int64_t rows) {
   if (f.scales == WeightScales::kNv) return {{}, {1}};
@@ -162,6 +148,22 @@ Result<RowSpan> find_numbers(const Checkpoint& files, const std::string& name, c
 }
 
 }  // namespace
+
+std::vector<StoredType> types_of_scales(WeightScales scales) {
+  switch (scales) {
+    case WeightScales::kMx:
+      return {StoredType::kF8E8M0, StoredType::kU8};
+    case WeightScales::kNv:
+      return {StoredType::kF8E4M3};
+    default:
+      return {StoredType::kF32, StoredType::kBF16, StoredType::kF8E8M0, StoredType::kU8};
+  }
+}
+
+std::vector<int64_t> shape_of_scales(WeightFormat f, int64_t rows, int64_t width) {
+  if (f.scales == WeightScales::kBlocks) return {f8_blocks(rows), f8_blocks(width)};
+  return {rows, f.column_scales(width)};
+}
 
 std::span<const StoredForm> stored_forms(WeightFormat format) {
   const auto first = std::ranges::find(kForms, format, &StoredForm::format);

@@ -20,6 +20,10 @@ struct StoredForm {
 // The forms of a format, the most common one first; none for bf16.
 std::span<const StoredForm> stored_forms(WeightFormat format);
 
+// Scales of a matrix's columns: their types, the most common one first, and their shape.
+std::vector<StoredType> types_of_scales(WeightScales scales);
+std::vector<int64_t> shape_of_scales(WeightFormat format, int64_t rows, int64_t width);
+
 // `count` rows of a matrix [rows, width], from row `first` and column `column` on.
 struct MatrixPart {
   int64_t rows = 0, width = 0;

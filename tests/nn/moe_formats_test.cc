@@ -69,10 +69,11 @@ void expect_equals_bf16(const StoredWay& way, MoeNaming naming) {
   expect_near(sum, wanted, reach);
 }
 
-std::string error_of(const std::vector<StoredTensor>& tensors, const MoeConfig& config) {
+std::string error_of(const std::vector<StoredTensor>& tensors, const MoeConfig& config,
+                     MoeNaming naming = MoeNaming::kQwen3Moe) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const Written file(tensors);
-  const auto loaded = load_moe(*device, *file.checkpoint, config, {.naming = MoeNaming::kQwen3Moe});
+  const auto loaded = load_moe(*device, *file.checkpoint, config, {.naming = naming});
   EXPECT_FALSE(loaded.ok());
   const std::string message = loaded.ok() ? "" : loaded.status().message;
   const size_t at = message.find("model.safetensors: ");
@@ -99,6 +100,110 @@ TEST(MoeFormats, EveryNamingOfSeparateMatricesHasEveryFormat) {
     for (const MoeNaming naming : {MoeNaming::kDeepSeekV3, MoeNaming::kDeepSeekV4, MoeNaming::kMiniMaxM2,
                                    MoeNaming::kMiniMaxM3, MoeNaming::kNemotron3, MoeNaming::kMistralLarge3})
       expect_equals_bf16(way_of(name), naming);
+}
+
+// Stacks the matrices of the routed experts under the plain names, gate before up.
+std::vector<StoredTensor> stacked(const StoredWay& way, const StoredLayer& layer) {
+  const auto named = [&](const std::string& name) -> const StoredTensor* {
+    const auto at = std::ranges::find(layer.tensors, name, [](const StoredTensor& t) { return t.what.name; });
+    return at == layer.tensors.end() ? nullptr : &*at;
+  };
+  std::vector<StoredTensor> out;
+  const auto stack = [&](const std::string& name, const std::vector<std::string>& parts,
+                         const std::string& suffix) {
+    if (suffix.empty()) return;
+    StoredTensor all;
+    for (int64_t e = 0; e < layer.config.experts; ++e)
+      for (const std::string& part : parts) {
+        const StoredTensor* one =
+            named("model.layers.0.mlp.experts." + std::to_string(e) + "." + part + suffix);
+        ASSERT_TRUE(one) << part << suffix;
+        all.what = one->what;
+        // A scale of a whole matrix becomes one for each of its rows.
+        const int64_t copies = one->what.shape.empty() || one->what.shape == std::vector<int64_t>{1}
+                                   ? (part == "down_proj" ? layer.config.hidden : layer.config.intermediate)
+                                   : 1;
+        if (copies > 1) all.what.shape = {copies};
+        for (int64_t copy = 1; copy < copies; ++copy)
+          all.bytes.insert(all.bytes.end(), one->bytes.begin(), one->bytes.end());
+        all.bytes.insert(all.bytes.end(), one->bytes.begin(), one->bytes.end());
+      }
+    all.what.name = name;
+    all.what.shape[0] *= static_cast<int64_t>(parts.size());
+    all.what.shape.insert(all.what.shape.begin(), layer.config.experts);
+    out.push_back(std::move(all));
+  };
+  for (const auto& [name, parts] :
+       {std::pair{std::string("experts.up"), std::vector<std::string>{"gate_proj", "up_proj"}},
+        std::pair{std::string("experts.down"), std::vector<std::string>{"down_proj"}}}) {
+    stack(name, parts, way.codes);
+    stack(name + "_scale", parts, way.scales);
+    stack(name + "_row_scale", parts, way.row_scale);
+  }
+  for (StoredTensor t : layer.tensors)
+    if (t.what.name == "model.layers.0.mlp.gate.weight") t.what.name = "router", out.push_back(std::move(t));
+  return out;
+}
+
+// Engines hold the experts of a layer in one tensor. The second of two ranks begins inside a block of 128.
+TEST(MoeFormats, StackedExpertsEqualSeparateOnes) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  for (const char* name : {"FP8 blocks", "FP8 blocks, bf16 scales", "FP8 by channel", "FP8 by tensor",
+                           "MXFP8", "MXFP4 of quark", "NVFP4 of modelopt"}) {
+    SCOPED_TRACE(name);
+    MoeConfig c = small_layer(MoeNaming::kQwen3Moe);
+    c.intermediate = 384, c.gate_order = GateOrder::kGateFirst;
+    const StoredLayer layer(way_of(name), MoeNaming::kQwen3Moe, c, 7);
+    const std::vector<StoredTensor> tensors = stacked(way_of(name), layer);
+    if (HasFatalFailure()) return;
+    const Written separate(layer.tensors), plain(tensors);
+    std::vector<float> values = random_rows(layer.config);
+    const Tensor x = make_tensor(values.data(), DType::kF32, {kTokens, layer.config.hidden});
+    for (const Slice& slice : {Slice{}, Slice{.tp_rank = 0, .tp_size = 2}, Slice{.tp_rank = 1, .tp_size = 2},
+                               Slice{.ep_rank = 1, .ep_size = 2}}) {
+      const auto of = [&](const Written& files, MoeNaming naming) {
+        return forward(*device, *files.checkpoint, layer.config,
+                       {.naming = naming, .slice = slice, .threads = 2}, x);
+      };
+      EXPECT_EQ(of(plain, MoeNaming::kPlain), of(separate, MoeNaming::kQwen3Moe));
+    }
+    // Through the upload ring of a device with memory of its own.
+    FarDevice far;
+    c = layer.config, c.x = c.g = DType::kBF16, c.layout = WeightLayout::kFragments;
+    const auto loaded = load_moe(far, *plain.checkpoint, c, {.naming = MoeNaming::kPlain, .threads = 2});
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+    const Status checked = canary(far, *loaded.value(), *plain.checkpoint);
+    EXPECT_TRUE(checked.ok()) << checked.message;
+  }
+}
+
+TEST(MoeFormats, ErrorsOfStackedExpertsNameTheTensor) {
+  MoeConfig c = small_layer(MoeNaming::kQwen3Moe);
+  c.intermediate = 384, c.gate_order = GateOrder::kGateFirst;
+  const auto error = [&](const char* way, const std::string& name, std::vector<int64_t> shape,
+                         GateOrder order) {
+    const StoredLayer layer(way_of(way), MoeNaming::kQwen3Moe, c, 7);
+    std::vector<StoredTensor> tensors = stacked(way_of(way), layer);
+    for (StoredTensor& t : tensors)
+      if (t.what.name == name) {
+        t.what.shape = shape;
+        t.bytes.assign(static_cast<size_t>(*stored_bytes(t.what.type, shape)), std::byte{});
+      }
+    MoeConfig config = layer.config;
+    config.gate_order = order;
+    return error_of(tensors, config, MoeNaming::kPlain);
+  };
+  const GateOrder first = GateOrder::kGateFirst;
+  EXPECT_EQ(error("FP8 blocks", "experts.up_scale", {4, 5, 2}, first),
+            "experts.up_scale: wanted F32[4, 6, 2], found F32[4, 5, 2]");
+  EXPECT_EQ(error("FP8 by channel", "experts.down_row_scale", {4, 5}, first),
+            "experts.down_row_scale: wanted F32[4, 192], found F32[4, 5]");
+  EXPECT_EQ(error("NVFP4 of modelopt", "experts.up_row_scale", {5}, first),
+            "experts.up_row_scale: wanted F32[4], found F32[5]");
+  EXPECT_NE(error("FP8 blocks", "", {}, GateOrder::kInterleaved)
+                .find("wanted gate_first or up_first and a multiple of 32 beside scales of blocks, found "
+                      "interleaved"),
+            std::string::npos);
 }
 
 // A device with memory of its own gets rows through the upload ring and packs them itself.

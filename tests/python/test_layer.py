@@ -21,6 +21,54 @@ def test_a_layer_is_what_its_formula_says(expert_w, gate_order):
     assert close(layer(x), made.wanted(x))
 
 
+FP8 = torch.float8_e4m3fn
+
+
+def codes_and_scales(scales: str, rows: int, width: int, draw: torch.Generator):
+    """FP8 codes or pairs of e2m1 codes [4, rows, width], their scales by plain suffix, and the weights in bf16, which holds them exactly."""
+    def powers(*shape):
+        return torch.randint(-6, -3, (4, *shape), generator=draw).float().exp2()
+    if scales == "nv":
+        codes = torch.randint(0, 256, (4, rows, width // 2), dtype=torch.uint8, generator=draw)
+        values = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
+        weights = torch.stack([values[(codes & 15).long()], values[(codes >> 4).long()]], -1).flatten(-2)
+        of_columns, of_experts = powers(rows, width // 16).to(FP8), torch.tensor([1, .5, .25, 2])
+        weights = weights * of_columns.float().repeat_interleave(16, -1) * of_experts[:, None, None]
+        return codes, {"_scale": of_columns, "_row_scale": of_experts}, weights.bfloat16()
+    codes = torch.randn(4, rows, width, generator=draw).to(FP8)
+    if scales == "blocks":
+        of_blocks = powers((rows + 127) // 128, (width + 127) // 128)
+        each = of_blocks.repeat_interleave(128, 1)[:, :rows].repeat_interleave(128, 2)[:, :, :width]
+        return codes, {"_scale": of_blocks}, (codes.float() * each).bfloat16()
+    if scales == "mx":
+        of_columns = powers(rows, width // 32)
+        e8m0 = (of_columns.log2() + 127).to(torch.uint8)
+        return codes, {"_scale": e8m0}, (codes.float() * of_columns.repeat_interleave(32, -1)).bfloat16()
+    of_rows = powers(rows)
+    return codes, {"_row_scale": of_rows}, (codes.float() * of_rows[..., None]).bfloat16()
+
+
+@pytest.mark.parametrize("scales", ["blocks", "rows", "mx", "nv"])
+def test_stacked_experts_in_every_format(scales):
+    """The layer equals one with the same weights in bf16, as the codes are exact."""
+    draw = torch.Generator().manual_seed(3)
+    sizes = dict(hidden=192, intermediate=160, experts=4, top_k=2, act="swiglu", gate_order="gate_first", x="f32", g="f32")
+    router = torch.randn(4, 192, generator=draw).bfloat16()
+    stored, dense = {"router": router}, {"router": router}
+    for name, rows, width in (("experts.up", 320, 192), ("experts.down", 192, 160)):
+        stored[name], beside, dense[name] = codes_and_scales(scales, rows, width, draw)
+        stored |= {name + suffix: t for suffix, t in beside.items()}
+    made = []
+    for tensors, format in ((stored, {"expert_w": "e2m1" if scales == "nv" else "e4m3", "expert_scales": scales}), (dense, {"expert_w": "bf16"})):
+        layer = sluice_moe.MoeLayer(tokens_max=8, device="cpu", **sizes, **format)
+        layer.load(tensors, naming="plain")
+        made.append(layer)
+    x = torch.randn(5, 192, generator=draw)
+    torch.testing.assert_close(made[0](x), made[1](x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(sluice_moe.Unsupported, match=f"unpack: wanted experts in bf16 or MXFP4, found .*expert_scales={scales}"):
+        sluice_moe.unpack.unpacked(made[0].packed_bytes())
+
+
 def test_shapes_of_a_call():
     made = Made()
     layer, x = made.layer(), made.x(6)

@@ -43,9 +43,9 @@ struct EnumWords<MoeNaming> {
 enum class ExpertStorage : uint8_t {
   kFusedMxfp4,  // U8 [experts, rows, width / 32, 16], scales U8 [experts, rows, width / 32]; gate and up in one tensor
   kFusedColumns,  // BF16 [experts, width, rows]: transposed; gate and up in one tensor
-  kFusedRows,  // [experts, rows, width], gate and up in one tensor: BF16, or e2m1 codes (I8 or U8 [.., width / 2], F4 [.., width])
-               // with e8m0 scales (F8_E8M0 or U8 [.., width / 32])
-  kOneByOne,   // [rows, width] for each expert, gate and up separate: any form of weights/stored_matrix.h
+  kFusedRows,  // [experts, rows, width], gate and up in one tensor: BF16, or codes (F8_E4M3; e2m1 as I8 or U8 [.., width / 2] or F4 [.., width])
+  // with scales of columns [experts, ..] as in weights/stored_matrix.h, and f32 of rows [experts, rows] or [experts]
+  kOneByOne,  // [rows, width] for each expert, gate and up separate: any form of weights/stored_matrix.h
 };
 
 // Patterns contain {L} for the layer and {E} for the expert. Empty: the naming has no such tensor.
@@ -56,8 +56,9 @@ struct MoeNames {
   GateOrder gate_order = GateOrder::kGateFirst;
   std::string_view router = {}, router_bias = {}, correction_bias = {}, hash_table = {};
   std::string_view gate = {}, up = {}, down = {};   // fused: `up` also holds the gates
-  std::string_view up_scale = {}, down_scale = {};  // of fused e2m1
-  std::string_view up_bias = {}, down_bias = {};    // [experts, rows]
+  std::string_view up_scale = {}, down_scale = {};  // of fused codes
+  std::string_view up_row_scale = {}, down_row_scale = {};
+  std::string_view up_bias = {}, down_bias = {};  // [experts, rows]
   std::string_view shared_gate = {}, shared_up = {},
                    shared_down = {};  // in any form of weights/stored_matrix.h
   // one by one: the form whose scales have this name is the usual one; empty: each format's most common form

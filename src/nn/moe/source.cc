@@ -114,6 +114,11 @@ class Finder {
       return refuse("gate_order: wanted " + std::string(word(names_.gate_order)) + ", found " +
                     std::string(word(c.gate_order)));
     SLUICE_TRY(check_format("expert", {c.expert_w, c.expert_scales}));
+    if (rows && gated && c.expert_scales == WeightScales::kBlocks &&
+        (c.gate_order == GateOrder::kInterleaved || c.intermediate % kScaleFeatures))
+      return refuse("gate_order and intermediate: wanted gate_first or up_first and a multiple of " +
+                    std::to_string(kScaleFeatures) + " beside scales of blocks, found " +
+                    std::string(word(c.gate_order)) + " and " + std::to_string(c.intermediate));
     if (c.shared_intermediate > 0 && names_.shared_up.empty())
       return refuse("shared_intermediate: wanted 0, found " + std::to_string(c.shared_intermediate));
     if (c.shared_intermediate > 0) SLUICE_TRY(check_format("shared", {c.shared_w, c.shared_scales}));
@@ -130,22 +135,19 @@ class Finder {
     return {};
   }
 
-  // Matrices one by one may have any format. Fused ones are stored in one or two formats; a shared expert beside them is bf16.
+  // Matrices one by one and fused rows may have any format, gpt-oss's fused ones only their own. A shared expert beside fused ones is bf16.
   Status check_format(const std::string& of, WeightFormat f) const {
-    const bool one_by_one = names_.storage == ExpertStorage::kOneByOne;
-    std::vector<WeightFormat> known;
-    if (names_.storage != ExpertStorage::kFusedMxfp4 || of == "shared") known.emplace_back();
-    const bool mxfp4 =
-        names_.storage == ExpertStorage::kFusedMxfp4 || names_.storage == ExpertStorage::kFusedRows;
-    if (mxfp4 && of != "shared") known.push_back({DType::kE2M1, WeightScales::kMx});
-    if (one_by_one ? f.exists() : std::find(known.begin(), known.end(), f) != known.end()) return {};
-    if (one_by_one)
-      return refuse(of + "_w and " + of +
-                    "_scales: wanted bf16, e2m1 with mx or nv, or e4m3 with mx, blocks or rows, found " +
-                    text(f));
-    std::string wanted;
-    for (const WeightFormat& k : known) wanted += (wanted.empty() ? "" : " or ") + text(k);
-    return refuse(of + "_w: wanted " + wanted + ", found " + text(f));
+    const bool one_by_one = names_.storage == ExpertStorage::kOneByOne, shared = of == "shared";
+    if (one_by_one || (names_.storage == ExpertStorage::kFusedRows && !shared))
+      return f.exists()
+                 ? Status{}
+                 : refuse(
+                       of + "_w and " + of +
+                       "_scales: wanted bf16, e2m1 with mx or nv, or e4m3 with mx, blocks or rows, found " +
+                       text(f));
+    const bool mxfp4 = names_.storage == ExpertStorage::kFusedMxfp4 && !shared;
+    const WeightFormat wanted = mxfp4 ? WeightFormat{DType::kE2M1} : WeightFormat{};
+    return f == wanted ? Status{} : refuse(of + "_w: wanted " + text(wanted) + ", found " + text(f));
   }
 
   // Finds a tensor of one of these types. If the config does not use it, it must be absent, because the
@@ -167,7 +169,7 @@ class Finder {
     return find(name, types, shape, to);
   }
 
-  Status find(const std::string& name, std::initializer_list<StoredType> types,
+  Status find(const std::string& name, const std::vector<StoredType>& types,
               const std::vector<int64_t>& shape, const CheckpointTensor** to) {
     const auto found = out_.checkpoint->find(name);
     if (!found.ok()) return {found.status().code, out_.place() + ": " + found.status().message};
@@ -180,17 +182,21 @@ class Finder {
     return {};
   }
 
+  // All experts' matrices of one kind, stacked by rows.
+  struct Stack {
+    const CheckpointTensor *w = nullptr, *scales = nullptr, *row_scale = nullptr;
+  };
   // Selects `count` rows of a matrix of `rows` by `width` that begins at byte `at` of a tensor: from row
   // `first` in steps of `step`, with columns from `column` on.
   struct Cut {
-    int64_t rows = 0, width = 0, at = 0, scale_at = 0, first = 0, step = 1, column = 0, count = 0,
-            expert = -1;
+    int64_t rows = 0, width = 0, at = 0, scale_at = 0, row_scale_at = 0, first = 0, step = 1, column = 0,
+            count = 0, expert = -1;
   };
-  RowSpan span(const CheckpointTensor& t, const CheckpointTensor* scales, DType w, const Cut& c) const {
-    const auto bytes = [&](int64_t n) {
-      return w == DType::kE2M1 ? bytes_of(w, n) : number_bytes(t.type, n);
-    };
-    RowSpan s{.type = w == DType::kE2M1 ? StoredType::kBF16 : t.type,
+  // The part of a matrix in a stack.
+  RowSpan span(const Stack& from, WeightFormat f, const Cut& c) const {
+    const CheckpointTensor& t = *from.w;
+    const auto bytes = [&](int64_t n) { return f.scaled() ? bytes_of(f.w, n) : number_bytes(t.type, n); };
+    RowSpan s{.type = f.scaled() ? StoredType::kBF16 : t.type,
               .rows = c.count,
               .w = t.data + c.at + c.first * bytes(c.width) + bytes(c.column),
               .stride = c.step * bytes(c.width),
@@ -198,33 +204,51 @@ class Finder {
               .row_step = c.step,
               .expert = c.expert,
               .tensor = &t,
-              .scale_tensor = scales};
-    if (!scales) return s;
-    const int64_t blocks = c.width / kMxBlock;
-    s.scales = scales->data + c.scale_at + c.first * blocks + c.column / kMxBlock;
-    s.scale_stride = c.step * blocks;
+              .scale_tensor = from.scales ? from.scales : from.row_scale,
+              .row_scale_tensor = from.row_scale};
+    if (from.scales && f.scales == WeightScales::kBlocks) {
+      s.form = RowForm::kF8Blocks;
+      s.scales = from.scales->data + c.scale_at, s.scale_type = from.scales->type;
+      s.scale_stride = f8_blocks(c.width) * bits_of(from.scales->type) / 8;
+      s.first_column = c.column;
+    } else if (from.scales) {
+      const int64_t of_row = f.column_scales(c.width);
+      s.scales = from.scales->data + c.scale_at + c.first * of_row + c.column / f.columns();
+      s.scale_stride = c.step * of_row;
+    }
+    if (from.row_scale) {
+      const int64_t each = bits_of(from.row_scale->type) / 8;
+      const bool many = from.row_scale->shape.size() > 1;  // else one for each expert
+      s.row_scales = from.row_scale->data + c.row_scale_at + (many ? c.first * each : 0);
+      s.row_scale_type = from.row_scale->type;
+      s.row_scale_stride = many ? c.step * each : 0;
+    }
     return s;
   }
 
   Status fused() {
     const MoeConfig& c = out_.whole;
-    const auto stack = [&](std::string_view w, std::string_view scales, int64_t rows, int64_t width,
-                           Stack* to) {
-      return names_.storage == ExpertStorage::kFusedRows ? stack_of_rows(w, scales, rows, width, to)
-                                                         : stack_of_blocks(w, scales, rows, width, to);
-    };
+    const WeightFormat format{c.expert_w, c.expert_scales};
     Stack up, down;
-    SLUICE_TRY(stack(names_.up, names_.up_scale, up_rows(), width_, &up));
-    SLUICE_TRY(stack(names_.down, names_.down_scale, width_, c.intermediate, &down));
+    if (names_.storage == ExpertStorage::kFusedRows) {
+      SLUICE_TRY(stack_of_rows(names_.up, names_.up_scale, names_.up_row_scale, up_rows(), width_, &up));
+      SLUICE_TRY(stack_of_rows(names_.down, names_.down_scale, names_.down_row_scale, width_, c.intermediate,
+                               &down));
+    } else {
+      SLUICE_TRY(stack_of_blocks(names_.up, names_.up_scale, up_rows(), width_, &up));
+      SLUICE_TRY(stack_of_blocks(names_.down, names_.down_scale, width_, c.intermediate, &down));
+    }
     const bool gated = is_gated(c.act);
     for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
       if (skip(e)) continue;
       const auto cut = [&](const Stack& from, Cut part) {
-        part.expert = e, part.at = out_.row_of_expert(*from.w, e) * (from.w->bytes / from.w->shape[0]);
-        if (from.scales)
-          part.scale_at = out_.row_of_expert(*from.scales, e) * (from.scales->bytes / from.scales->shape[0]);
+        const auto begin = [&](const CheckpointTensor* t) {
+          return t ? out_.row_of_expert(*t, e) * (t->bytes / t->shape[0]) : 0;
+        };
+        part.expert = e, part.at = begin(from.w);
+        part.scale_at = begin(from.scales), part.row_scale_at = begin(from.row_scale);
         return names_.storage == ExpertStorage::kFusedColumns ? columns(*from.w, part)
-                                                              : span(*from.w, from.scales, c.expert_w, part);
+                                                              : span(from, format, part);
       };
       const auto part_of_up = [&](bool is_up) {
         const int64_t first =
@@ -278,23 +302,34 @@ class Finder {
             .place = place_};
   }
 
-  // All experts' matrices of one kind, stacked by rows.
-  struct Stack {
-    const CheckpointTensor *w = nullptr, *scales = nullptr;
-  };
-  Status stack_of_rows(std::string_view pattern, std::string_view scale_pattern, int64_t rows, int64_t width,
-                       Stack* to) {
+  // Scales of columns and f32 of rows are tensors beside the codes.
+  Status stack_of_rows(std::string_view pattern, std::string_view scale_pattern,
+                       std::string_view row_scale_pattern, int64_t rows, int64_t width, Stack* to) {
     const std::string name = tensor_name(pattern, out_.layer);
     const int64_t n = count_in(pattern);
-    if (out_.whole.expert_w == DType::kBF16) return find(name, {StoredType::kBF16}, {n, rows, width}, &to->w);
+    const WeightFormat f{out_.whole.expert_w, out_.whole.expert_scales};
+    if (!f.scaled()) return find(name, {StoredType::kBF16}, {n, rows, width}, &to->w);
     const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
-    if (there && there->type == StoredType::kF4) {
+    if (f.w == DType::kE4M3) {
+      SLUICE_TRY(find(name, {StoredType::kF8E4M3}, {n, rows, width}, &to->w));
+    } else if (there && there->type == StoredType::kF4) {
       SLUICE_TRY(find(name, {StoredType::kF4}, {n, rows, width}, &to->w));
     } else {
       SLUICE_TRY(find(name, {StoredType::kU8, StoredType::kI8}, {n, rows, width / 2}, &to->w));
     }
-    return find(tensor_name(scale_pattern, out_.layer), {StoredType::kU8, StoredType::kF8E8M0},
-                {count_in(scale_pattern), rows, width / kMxBlock}, &to->scales);
+    if (f.columns() > 0) {
+      std::vector<int64_t> shape = shape_of_scales(f, rows, width);
+      shape.insert(shape.begin(), count_in(scale_pattern));
+      SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer), types_of_scales(f.scales), shape, &to->scales));
+    }
+    if (!f.has_row_scale()) return {};
+    // [experts, rows], [experts, rows, 1], or one for each expert.
+    const std::string row_scale = tensor_name(row_scale_pattern, out_.layer);
+    std::vector<int64_t> shape{count_in(row_scale_pattern), rows};
+    const CheckpointTensor* found = out_.checkpoint->find_if_there(row_scale);
+    if (found && found->shape.size() == 1) shape.pop_back();
+    if (found && found->shape.size() == 3) shape.push_back(1);
+    return find(row_scale, {StoredType::kF32, StoredType::kBF16}, shape, &to->row_scale);
   }
   // The same in the form of gpt-oss: MXFP4 blocks, or transposed matrices.
   Status stack_of_blocks(std::string_view pattern, std::string_view scale_pattern, int64_t rows,
@@ -351,8 +386,7 @@ class Finder {
         plain("latent", names_.latent_out, c.latent > 0, {StoredType::kBF16}, {c.hidden, c.latent}, &out));
     if (c.latent == 0) return {};
     const auto whole = [&](const CheckpointTensor& t) -> MatrixSource {
-      return {{span(t, nullptr, DType::kBF16,
-                    {.rows = t.shape[0], .width = t.shape[1], .count = t.shape[0], .expert = 0})},
+      return {{span({&t}, {}, {.rows = t.shape[0], .width = t.shape[1], .count = t.shape[0], .expert = 0})},
               {}};
     };
     out_.latent = ExpertSource{whole(*in), whole(*out)};
@@ -447,51 +481,6 @@ Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole,
 Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
                               int64_t expert) {
   return find_some(checkpoint, whole, place, expert);
-}
-
-PackedMatrix packed_matrix(const ExpertGemm::Problem& p) {
-  return {.features = p.features,
-          .width = p.width,
-          .gated = is_gated(p.act),
-          .gate_order = p.gate_order,
-          .w = p.w,
-          .layout = p.layout,
-          .scales = p.scales};
-}
-
-int64_t weight_bytes(const PackedMatrix& m) {
-  const int64_t rows = m.gated ? 2 * m.features : m.features;
-  return rows * (bytes_of(m.w, m.width) + m.format().row_scale_bytes(m.width));
-}
-
-void for_each_extent(const PackedMatrix& m, const MatrixSource& source, const ExtentVisitor& visit) {
-  const auto extents = [&](const RowSpan& s) {
-    if (s.rows == 0 || !s.tensor) return;
-    const WeightFormat format = m.format();
-    const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + number_bytes(s.type, 1)
-                        : s.form == RowForm::kF8Blocks ? m.width
-                        : format.scaled()              ? bytes_of(m.w, m.width)
-                                                       : number_bytes(s.type, m.width);
-    visit(*s.tensor, s.w - s.tensor->data, (s.rows - 1) * s.stride + row);
-    if (s.form == RowForm::kF8Blocks) return visit(*s.scale_tensor, 0, s.scale_tensor->bytes);
-    if (format.scaled() && s.scales)
-      visit(*s.scale_tensor, s.scales - s.scale_tensor->data,
-            (s.rows - 1) * s.scale_stride + format.column_scales(m.width) * format.column_scale_bytes());
-    if (s.row_scale_tensor) visit(*s.row_scale_tensor, 0, s.row_scale_tensor->bytes);
-  };
-  for (const RowSpan& s : source.rows) extents(s);
-  for (const RowSpan& s : source.ups) extents(s);
-}
-
-void prefetch(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source) {
-  for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
-    checkpoint.prefetch(t, begin, bytes);
-  });
-}
-void release(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source) {
-  for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
-    checkpoint.release(t, begin, bytes);
-  });
 }
 
 }  // namespace sluice
