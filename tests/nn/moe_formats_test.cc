@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "backends/cpu/device.h"
-#include "harness/far_device.h"
 #include "harness/moe_forward.h"
 #include "harness/moe_reach.h"
+#include "nn/far_tensors.h"
 #include "nn/moe/canary.h"
 #include "nn/moe/slice.h"
 #include "nn/stored_formats.h"
@@ -174,6 +174,15 @@ TEST(MoeFormats, StackedExpertsEqualSeparateOnes) {
     ASSERT_TRUE(loaded.ok()) << loaded.status().message;
     const Status checked = canary(far, *loaded.value(), *plain.checkpoint);
     EXPECT_TRUE(checked.ok()) << checked.message;
+    // From tensors in the memory of that device.
+    const FarTensors there(far, tensors);
+    for (const Slice& slice : {Slice{}, Slice{.tp_rank = 1, .tp_size = 2, .ep_rank = 1, .ep_size = 2}}) {
+      const MoeLoadOptions options{.naming = MoeNaming::kPlain, .slice = slice, .threads = 2};
+      const auto of_file = load_moe(far, *plain.checkpoint, c, options);
+      const auto of_device = load_moe(far, *there.tensors, c, options);
+      ASSERT_TRUE(of_file.ok() && of_device.ok()) << of_device.status().message;
+      EXPECT_EQ(packed(*of_device.value()), packed(*of_file.value()));
+    }
   }
 }
 
