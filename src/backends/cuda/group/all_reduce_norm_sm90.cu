@@ -4,8 +4,8 @@
 //   once     every rank sends its whole row to every other rank, and all ranks compute all rows
 //   twice    a row belongs to one rank, which gets the others' parts, computes the sum and sends it back; then all norm it
 //
-// Wins    always: it is the only kernel of AllReduceNorm. A launch for one row of 2880 takes 2.66 us in a chain on two H200s, of which the
-//         norm alone takes 1.78; NCCL's all-reduce alone takes 12.7 (bench/measured/archive/h200/group.csv).
+// Wins    always: it is the only kernel of AllReduceNorm. A launch for one row of 2880 takes 2.66 us in a chain on two H200s, and 1.78 us
+//         without the exchange (bench/measured/archive/h200/group.csv).
 // Loses   bandwidth: half of the bytes sent are numbers of exchanges (tile/exchange.cuh). 8192 rows take 288 us, of which their bytes
 //         without the numbers would take 105 on NVLink.
 // Limits  none beyond the contract.
@@ -25,8 +25,8 @@ Refusal supports(const AllReduceNorm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// An exchange takes a store to another GPU and its arrival; rows travel at the rate of NVLink, in words of which half is data. The norm hides
-// behind the next row's arrival. Fitted to two H200s, within 9% from 1 to 8192 rows of 2048 and 2880.
+// An exchange takes a store to another GPU and its arrival; rows travel at the rate of NVLink, in words of which half is data. For two
+// ranks the time grows with the bytes sent alone. Fitted to two H200s, 1 to 8192 rows of 2048 and 2880: the faster way within 6%, the other within 12%.
 double cost_us(const AllReduceNorm::Problem& p, const DeviceInfo& d, Way way) {
   if (p.ranks == 1) return stream_us<AllReduceNorm>(p, d);
   constexpr double kLaunchUs = 1.7, kOnceUs = 0.8, kTwiceUs = 2.1;
