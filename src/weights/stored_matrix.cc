@@ -106,30 +106,6 @@ Result<const CheckpointTensor*> find_codes(const Checkpoint& files, const std::s
   return find(files, name, p.place, {StoredType::kI8, StoredType::kU8}, {{p.rows, p.width / 2}});
 }
 
-// Points the span to its scales, except the rows' f32.
-void add_scales(const CheckpointTensor& scales, WeightFormat f, const MatrixPart& p, RowSpan* s) {
-  s->scale_tensor = &scales;
-  if (f.scales == WeightScales::kBlocks) {
-    s->form = RowForm::kF8Blocks;
-    s->scales = scales.data, s->scale_type = scales.type;
-    s->scale_stride = f8_blocks(p.width) * bits_of(scales.type) / 8;
-    s->first_column = p.column;
-    return;
-  }
-  s->scale_stride = f.column_scales(p.width);
-  s->scales = scales.data + p.first * s->scale_stride + p.column / f.columns();
-}
-
-void add_row_scale(const CheckpointTensor& scale, const StoredForm& form, const MatrixPart& p, RowSpan* s) {
-  const int64_t each = bits_of(scale.type) / 8, count = scale.bytes / each;
-  s->row_scale_tensor = &scale;
-  if (!s->scale_tensor) s->scale_tensor = &scale;
-  s->row_scale_type = scale.type;
-  s->row_scale_stride = count > 1 ? each : 0;
-  s->row_scales = scale.data + p.first * s->row_scale_stride;
-  s->reciprocal = form.reciprocal;
-}
-
 Result<RowSpan> find_numbers(const Checkpoint& files, const std::string& name, const MatrixPart& p) {
   const auto found = find(files, name, p.place);
   if (!found.ok()) return found.status();
@@ -163,6 +139,30 @@ std::vector<StoredType> types_of_scales(WeightScales scales) {
 std::vector<int64_t> shape_of_scales(WeightFormat f, int64_t rows, int64_t width) {
   if (f.scales == WeightScales::kBlocks) return {f8_blocks(rows), f8_blocks(width)};
   return {rows, f.column_scales(width)};
+}
+
+void set_scales(const CheckpointTensor& scales, int64_t at, WeightFormat f, const MatrixPart& p, RowSpan* s) {
+  s->scale_tensor = &scales;
+  if (f.scales == WeightScales::kBlocks) {
+    s->form = RowForm::kF8Blocks;
+    s->scales = scales.data + at, s->scale_type = scales.type;
+    s->scale_stride = f8_blocks(p.width) * bits_of(scales.type) / 8;
+    s->first_column = p.column;
+    return;
+  }
+  const int64_t of_row = f.column_scales(p.width);
+  s->scale_stride = p.step * of_row;
+  s->scales = scales.data + at + p.first * of_row + p.column / f.columns();
+}
+
+void set_row_scales(const CheckpointTensor& scale, int64_t at, bool one_for_all, const MatrixPart& p,
+                    RowSpan* s) {
+  const int64_t each = one_for_all ? 0 : bits_of(scale.type) / 8;
+  s->row_scale_tensor = &scale;
+  if (!s->scale_tensor) s->scale_tensor = &scale;
+  s->row_scale_type = scale.type;
+  s->row_scale_stride = p.step * each;
+  s->row_scales = scale.data + at + p.first * each;
 }
 
 std::span<const StoredForm> stored_forms(WeightFormat format) {
@@ -213,13 +213,15 @@ Result<RowSpan> find_matrix(const Checkpoint& files, const std::string& name, We
     const auto scales = find(files, beside(stem, form.scales), p.place, types_of_scales(format.scales),
                              {shape_of_scales(format, p.rows, p.width)});
     if (!scales.ok()) return scales.status();
-    add_scales(*scales.value(), format, p, &out);
+    set_scales(*scales.value(), 0, format, p, &out);
   }
   if (!form.row_scale.empty()) {
     const auto scale = find(files, beside(stem, form.row_scale), p.place,
                             {StoredType::kF32, StoredType::kBF16}, shapes_of_row_scale(format, p.rows));
     if (!scale.ok()) return scale.status();
-    add_row_scale(*scale.value(), form, p, &out);
+    const CheckpointTensor& found = *scale.value();
+    set_row_scales(found, 0, found.bytes == bits_of(found.type) / 8, p, &out);
+    out.reciprocal = form.reciprocal;
   }
   if (can_read(out, format)) return out;
   return invalid(place_of(t) + ": wanted a part that begins at a multiple of " +

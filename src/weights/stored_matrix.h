@@ -24,15 +24,22 @@ std::span<const StoredForm> stored_forms(WeightFormat format);
 std::vector<StoredType> types_of_scales(WeightScales scales);
 std::vector<int64_t> shape_of_scales(WeightFormat format, int64_t rows, int64_t width);
 
-// `count` rows of a matrix [rows, width], from row `first` and column `column` on.
+// `count` rows of a matrix [rows, width], from row `first` and column `column` on, in steps of `step` rows.
 struct MatrixPart {
   int64_t rows = 0, width = 0;
-  int64_t first = 0, count = 0, column = 0;
+  int64_t first = 0, count = 0, column = 0, step = 1;
   int64_t expert = -1;  // for messages
   std::string_view scales =
       {};  // the name of scales to ask for if no form's tensors are there; empty: the most common form's
   std::string_view place = {};  // prefix of the error for a missing tensor
 };
+
+// Points the span of a part to the scales of its columns; those of the matrix begin at byte `at` of the tensor.
+void set_scales(const CheckpointTensor& scales, int64_t at, WeightFormat format, const MatrixPart& part,
+                RowSpan* to);
+// The same for the rows' f32, one for each row or one for the matrix.
+void set_row_scales(const CheckpointTensor& scale, int64_t at, bool one_for_all, const MatrixPart& part,
+                    RowSpan* to);
 
 // The format of a matrix of this name ("X.weight"), by its tensors' types and shapes; empty: there is none, or of another type. FP8
 // without scales counts as blocks.

@@ -203,26 +203,10 @@ class Finder {
               .first_row = c.first,
               .row_step = c.step,
               .expert = c.expert,
-              .tensor = &t,
-              .scale_tensor = from.scales ? from.scales : from.row_scale,
-              .row_scale_tensor = from.row_scale};
-    if (from.scales && f.scales == WeightScales::kBlocks) {
-      s.form = RowForm::kF8Blocks;
-      s.scales = from.scales->data + c.scale_at, s.scale_type = from.scales->type;
-      s.scale_stride = f8_blocks(c.width) * bits_of(from.scales->type) / 8;
-      s.first_column = c.column;
-    } else if (from.scales) {
-      const int64_t of_row = f.column_scales(c.width);
-      s.scales = from.scales->data + c.scale_at + c.first * of_row + c.column / f.columns();
-      s.scale_stride = c.step * of_row;
-    }
-    if (from.row_scale) {
-      const int64_t each = bits_of(from.row_scale->type) / 8;
-      const bool many = from.row_scale->shape.size() > 1;  // else one for each expert
-      s.row_scales = from.row_scale->data + c.row_scale_at + (many ? c.first * each : 0);
-      s.row_scale_type = from.row_scale->type;
-      s.row_scale_stride = many ? c.step * each : 0;
-    }
+              .tensor = &t};
+    if (from.scales) set_scales(*from.scales, c.scale_at, f, part_of(c), &s);
+    if (from.row_scale)
+      set_row_scales(*from.row_scale, c.row_scale_at, from.row_scale->shape.size() == 1, part_of(c), &s);
     return s;
   }
 
@@ -297,6 +281,7 @@ class Finder {
             .first = c.first,
             .count = c.count,
             .column = c.column,
+            .step = c.step,
             .expert = c.expert,
             .scales = names_.scales,
             .place = place_};
