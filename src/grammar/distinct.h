@@ -27,16 +27,25 @@ class DistinctSearch {
     bool counted, limited = true;
     std::vector<uint64_t> values = {};
   };
-  static std::vector<Step> steps_from(const Program& program, const Program::State& state);
+  const std::vector<Step>& steps_from(int32_t state);
   bool assign(size_t position, std::unordered_set<uint64_t>* seen);
+  void give(uint64_t value, size_t position);
+  void take_back(size_t changes);
 
   static constexpr int32_t kLooksMax = 2048;  // states on all ways
   const Program& program_;
   Work* work_;
   const std::unordered_set<uint64_t> used_;
   int32_t looks_ = kLooksMax;
-  std::vector<std::vector<uint64_t>> positions_;  // values of each limited call on the way
-  std::unordered_map<uint64_t, size_t> owner_;    // by value: its position
+  std::unordered_map<int32_t, std::vector<Step>> steps_;  // by state: its steps, without used values
+  std::vector<const std::vector<uint64_t>*> positions_;   // values of each limited call on the way
+  std::unordered_map<uint64_t, size_t> owner_;            // by value: its position, or kNobody
+  static constexpr size_t kNobody = SIZE_MAX;
+  struct Change {
+    uint64_t value;
+    size_t before;
+  };
+  std::vector<Change> changes_;  // of owner_, so that a failed way can be undone without a copy of the map
 };
 
 }  // namespace sluice
