@@ -101,7 +101,8 @@ bool Parse::can_pass(const Risk& risk, bool in_string, int64_t* looks) {
     pop_to(sets);
     return found;
   };
-  // Ends come first. Blanks and escapes add no value that other bytes do not give.
+  // Ends come first. Blanks and escapes add no value that other bytes do not give, but the second half of a surrogate pair is always an
+  // escape.
   constexpr std::string_view kFirst = "}]\",";
   for (const char c : kFirst)
     if (passes(c)) return true;
@@ -110,7 +111,9 @@ bool Parse::can_pass(const Risk& risk, bool in_string, int64_t* looks) {
     if (kFirst.find(c) != kFirst.npos || c == '\\' || (!in_string && is_blank(c))) continue;
     if (passes(byte)) return true;
   }
-  return false;
+  int64_t choices = 0;
+  for (const uint64_t word : next) choices += std::popcount(word);
+  return choices == 1 && passes('\\');
 }
 
 Parse::Found Parse::find_text(Work* work) {

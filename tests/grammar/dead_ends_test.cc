@@ -84,5 +84,57 @@ TEST_F(DeadEnds, SchemasWithoutAValueAreRefused) {
     EXPECT_NE(refusal(kSchema, schema).find("wanted one under which"), std::string::npos) << schema;
 }
 
+TEST_F(DeadEnds, NegatedUnevaluatedParts) {
+  for (const Json& value :
+       values(R"({"not": {"anyOf": [true, {"properties": {"foo": true}}], "unevaluatedProperties": false}})",
+              10)) {
+    ASSERT_TRUE(value.is_object()) << value.dump();
+    EXPECT_GT(value.size(), value.count("foo")) << value.dump();
+  }
+  for (const Json& value :
+       values(R"({"not": {"allOf": [{"prefixItems": [true, true]}], "unevaluatedItems": false}})", 5)) {
+    ASSERT_TRUE(value.is_array()) << value.dump();
+    EXPECT_GT(value.size(), 2u) << value.dump();
+  }
+}
+
+TEST_F(DeadEnds, AlternativesThatAlwaysHoldTogether) {
+  // Every message matches twice.
+  for (
+      const Json& value : values(
+          R"({"oneOf": [{"oneOf": [{"$ref": "#/$defs/message"}]}, {"$ref": "#/$defs/message"}, {"$ref": "#/$defs/reference"}], "$defs": {
+               "message": {"type": "object", "properties": {"type": {"const": "message"}, "text": {"type": "string"}}, "required": ["type", "text"]},
+               "reference": {"type": "object", "properties": {"type": {"const": "reference"}, "id": {"type": "string"}}, "required": ["type", "id"]}}})",
+          5))
+    EXPECT_EQ(value["type"], "reference") << value.dump();
+  for (const Json& value :
+       values(R"({"type": "integer", "not": {"oneOf": [{"minimum": 3}, {"maximum": 5}]}})", 20))
+    EXPECT_TRUE(value >= 3 && value <= 5) << value.dump();
+}
+
+TEST_F(DeadEnds, UnevaluatedPartsOfListedValues) {
+  const auto accepts = [&](const std::string& schema, const std::set<std::string>& right,
+                           const std::set<std::string>& wrong) {
+    const Grammar compiled = grammar(kSchema, schema);
+    for (const std::string& text : right) EXPECT_TRUE(matches(compiled, text)) << schema << text;
+    for (const std::string& text : wrong) EXPECT_FALSE(matches(compiled, text)) << schema << text;
+  };
+  accepts(R"({"enum": [{"a":1}, {"a":1,"b":2}, {"b":2}, {"c":3}], "unevaluatedProperties": false,
+              "anyOf": [{"required": ["a"], "properties": {"a": true, "b": true}}, {"properties": {"a": true}}]})",
+          {R"({"a":1})", R"({"a":1,"b":2})"}, {R"({"b":2})", R"({"c":3})"});
+  accepts(
+      R"({"enum": [{"k":1,"x":1}, {"k":2,"x":1}, {"k":2,"y":1}], "unevaluatedProperties": false, "properties": {"k": true},
+              "if": {"properties": {"k": {"const": 1}}}, "then": {"properties": {"x": true}}, "else": {"properties": {"y": true}}})",
+      {R"({"k":1,"x":1})", R"({"k":2,"y":1})"}, {R"({"k":2,"x":1})"});
+  accepts(
+      R"({"enum": [{"a":1,"b":1}, {"b":1}], "dependentSchemas": {"a": {"properties": {"b": true}}}, "properties": {"a": true},
+              "unevaluatedProperties": false})",
+      {R"({"a":1,"b":1})"}, {R"({"b":1})"});
+  accepts(
+      R"({"enum": [["x",1], ["x",1,2], [1]], "oneOf": [{"prefixItems": [{"type": "string"}, true]}, {"maxItems": 1}],
+              "unevaluatedItems": false})",
+      {R"(["x",1])"}, {R"(["x",1,2])", "[1]"});
+}
+
 }  // namespace
 }  // namespace sluice

@@ -179,6 +179,10 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
     found = negations_.emplace(&never, std::move(alternatives)).first;
   }
   if (found->second) return choose({&s, "not"}, *found->second, m, todo, decisions);
+  if (const uint8_t types = types_that_fail(never, 0); types != kAnyType) {
+    m->typed = true;
+    m->types &= types;
+  }
   return check(*document_->only(s, {"not"}), m);
 }
 

@@ -114,12 +114,13 @@ class SchemaMerger {
     }
   };
   Negation negated(const Json& schema, int depth);
+  uint8_t types_that_fail(const Json& schema, int depth);
   void negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                       Negation* out);
   void negate_any(const Json& any, int depth, Negation* out);
   void negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out);
   static void negate_type(const Json& value, Negation* out);
-  static void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
+  void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
   struct Nots {
     Schemas schemas = {};
     size_t first = 0;  // as many come first; the others are used where none of these is possible

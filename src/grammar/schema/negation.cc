@@ -1,5 +1,6 @@
 // Expresses by schemas that a schema fails.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 
@@ -10,6 +11,50 @@ namespace {
 
 constexpr size_t kNegationsMax = 24;
 
+// The types of values for which a keyword can fail; 0: it never fails.
+uint8_t types_of_keyword(const std::string& key) {
+  static const std::map<std::string, uint8_t> kAll = {{"minimum", kNumber},
+                                                      {"maximum", kNumber},
+                                                      {"exclusiveMinimum", kNumber},
+                                                      {"exclusiveMaximum", kNumber},
+                                                      {"multipleOf", kNumber},
+                                                      {"divisibleBy", kNumber},
+                                                      {"minLength", kString},
+                                                      {"maxLength", kString},
+                                                      {"pattern", kString},
+                                                      {"format", kString},
+                                                      {"items", kArray},
+                                                      {"prefixItems", kArray},
+                                                      {"additionalItems", kArray},
+                                                      {"unevaluatedItems", kArray},
+                                                      {"contains", kArray},
+                                                      {"minItems", kArray},
+                                                      {"maxItems", kArray},
+                                                      {"uniqueItems", kArray},
+                                                      {"properties", kObject},
+                                                      {"additionalProperties", kObject},
+                                                      {"patternProperties", kObject},
+                                                      {"unevaluatedProperties", kObject},
+                                                      {"propertyNames", kObject},
+                                                      {"required", kObject},
+                                                      {"minProperties", kObject},
+                                                      {"maxProperties", kObject},
+                                                      {"dependentRequired", kObject},
+                                                      {"dependentSchemas", kObject},
+                                                      {"dependencies", kObject},
+                                                      {"const", kAnyType},
+                                                      {"enum", kAnyType},
+                                                      {"not", kAnyType},
+                                                      {"oneOf", kAnyType},
+                                                      {"if", kAnyType},
+                                                      {"$dynamicRef", kAnyType},
+                                                      {"$recursiveRef", kAnyType},
+                                                      {"disallow", kAnyType},
+                                                      {"extends", kAnyType}};
+  const auto found = kAll.find(key);
+  return found == kAll.end() ? 0 : found->second;
+}
+
 // Keywords that can fail without a schema to express it.
 const std::set<std::string>& untold() {
   static const std::set<std::string> kAll = {"multipleOf",
@@ -18,7 +63,6 @@ const std::set<std::string>& untold() {
                                              "patternProperties",
                                              "propertyNames",
                                              "unevaluatedProperties",
-                                             "oneOf",
                                              "if",
                                              "$dynamicRef",
                                              "$recursiveRef",
@@ -37,6 +81,33 @@ SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
   for (const auto& [key, value] : schema.items()) negate_keyword(schema, key, value, depth, &out);
   for (List* list : {&out.schemas, &out.last})
     if (list->size() > kNegationsMax) list->resize(kNegationsMax), out.complete = false;
+  return out;
+}
+
+// The types of values for which `schema` may fail.
+uint8_t SchemaMerger::types_that_fail(const Json& schema, int depth) {
+  if (schema.is_boolean()) return schema.get<bool>() ? 0 : kAnyType;
+  if (!schema.is_object() || depth > 8 || !work_->spend(32)) return kAnyType;
+  uint8_t out = 0;
+  for (const auto& [key, value] : schema.items()) {
+    if (key == "anyOf" && value.is_array()) {
+      uint8_t all = kAnyType;
+      for (const Json& one : value) all &= types_that_fail(one, depth + 1);
+      out |= all;
+    } else if (key == "allOf" && value.is_array()) {
+      for (const Json& one : value) out |= types_that_fail(one, depth + 1);
+    } else if (key == "$ref" && value.is_string()) {
+      const auto target = document_->target(value.get<std::string>());
+      out |= target.ok() ? types_that_fail(*target.value(), depth + 1) : uint8_t{kAnyType};
+    } else if (key == "type") {
+      uint8_t named = 0;
+      for (const Json& name : value.is_array() ? value : Json::array({value}))
+        if (name.is_string() && name != Json("integer")) named |= json_type(name.get<std::string>());
+      out |= static_cast<uint8_t>(kAnyType & ~named);
+    } else {
+      out |= types_of_keyword(key);
+    }
+  }
   return out;
 }
 
@@ -96,6 +167,11 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     if (value.is_number_unsigned()) flip(type_of_size(what), "min" + what, value.get<int64_t>() + 1);
   } else if (key == "anyOf" && value.is_array()) {
     negate_any(value, depth, out);
+  } else if (key == "oneOf" && value.is_array()) {
+    negate_any(value, depth, out);  // none holds, or two do
+    for (size_t i = 0; i < value.size() && out->schemas.size() <= kNegationsMax; ++i)
+      for (size_t k = i + 1; k < value.size() && out->schemas.size() <= kNegationsMax; ++k)
+        out->schemas.push_back({{"allOf", Json::array({value[i], value[k]})}});
   } else if (key == "allOf" && value.is_array()) {
     for (const Json& one : value) out->add(negated(one, depth + 1));
   } else if (key == "items" || key == "prefixItems" || key == "additionalItems" || key == "contains" ||
@@ -153,6 +229,7 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
     with["type"] = "array";
     out->last.push_back(std::move(with));
   };
+  const auto can_fail = [&](const Json& inside) { return types_that_fail(inside, 0) != 0; };
   // The element at `index` fails `inside`.
   const auto negate_at = [&](size_t index, const Json& inside) {
     Json prefix = Json::array();
@@ -175,8 +252,9 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
     if (most >= 0) array({{"contains", value}, {"minContains", most + 1}});
   } else if (value.is_array()) {
     out->complete &= value.size() <= kNegationsMax;
-    for (size_t i = 0; i < std::min(value.size(), kNegationsMax); ++i) negate_at(i, value[i]);
-  } else if (value != Json(true) && value != Json::object() && (key == "items" || list)) {
+    for (size_t i = 0; i < std::min(value.size(), kNegationsMax); ++i)
+      if (can_fail(value[i])) negate_at(i, value[i]);
+  } else if (can_fail(value) && (key == "items" || list)) {
     const Json* prefix = list ? items : member(schema, "prefixItems");
     const size_t before = prefix != nullptr && prefix->is_array() ? prefix->size() : 0;
     if (before == 0) return array({{"contains", {{"not", value}}}});

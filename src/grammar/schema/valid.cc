@@ -3,6 +3,8 @@
 #include <cctype>
 #include <cmath>
 #include <set>
+#include <string>
+#include <type_traits>
 
 #include "base/utf8.h"
 #include "grammar/leaf.h"
@@ -159,8 +161,9 @@ class Validator {
     if (items != nullptr && items->is_array()) prefix = items, rest = member(schema, "additionalItems");
     for (size_t i = 0; i < value.size(); ++i) {
       const Json* one = prefix != nullptr && i < prefix->size() ? &(*prefix)[i] : rest;
-      // Other schemas may evaluate these elements; this is unknown here.
-      if (one == nullptr && bound_ == Bound::kInner) one = member(schema, "unevaluatedItems");
+      if (one == nullptr && member(schema, "unevaluatedItems") != nullptr &&
+          !evaluates(value, schema, i, depth))
+        one = member(schema, "unevaluatedItems");
       if (one != nullptr && !inside(value[i], *one, depth)) return false;
     }
     if (const Json* contains = member(schema, "contains")) {
@@ -188,9 +191,8 @@ class Validator {
         if (name.is_string() && !value.contains(name.get<std::string>())) return false;
     const Json *names = member(schema, "propertyNames"), *properties = member(schema, "properties");
     const Json *patterns = member(schema, "patternProperties"),
-               *others = member(schema, "additionalProperties");
-    // Other schemas may evaluate these members; this is unknown here.
-    if (others == nullptr && bound_ == Bound::kInner) others = member(schema, "unevaluatedProperties");
+               *others = member(schema, "additionalProperties"),
+               *unevaluated = member(schema, "unevaluatedProperties");
     for (const auto& [key, member] : value.items()) {
       if (names != nullptr && !inside(Json(key), *names, depth)) return false;
       bool known = false;
@@ -207,9 +209,76 @@ class Validator {
           if ((bound_ == Bound::kInner ? high : low)->matches(key) && !inside(member, inner, depth))
             return false;
         }
-      if (!known && others != nullptr && !inside(member, *others, depth)) return false;
+      if (known) continue;
+      if (others != nullptr) {
+        if (!inside(member, *others, depth)) return false;
+      } else if (unevaluated != nullptr && !evaluates(value, schema, key, depth)) {
+        if (!inside(member, *unevaluated, depth)) return false;
+      }
     }
     return dependent(value, schema, depth);
+  }
+
+  // Whether a keyword of `schema` itself evaluates this element, beside "unevaluatedItems".
+  bool evaluates_here(const Json& array, const Json& schema, size_t index, int depth) const {
+    const Json *items = member(schema, "items"), *prefix = member(schema, "prefixItems");
+    const bool list = items != nullptr && items->is_array();  // as up to 2019
+    if (items != nullptr && !list) return true;
+    if (list) prefix = items;
+    if (prefix != nullptr && index < prefix->size()) return true;
+    if (list && member(schema, "additionalItems") != nullptr) return true;
+    const Json* contains = document_.draft() >= 2020 ? member(schema, "contains") : nullptr;
+    return contains != nullptr && inside(array[index], *contains, depth);
+  }
+
+  // Whether a keyword of `schema` itself evaluates this member, beside "unevaluatedProperties".
+  bool evaluates_here(const Json&, const Json& schema, const std::string& name, int) const {
+    const Json *properties = member(schema, "properties"), *patterns = member(schema, "patternProperties");
+    if (member(schema, "additionalProperties") != nullptr) return true;
+    if (properties != nullptr && properties->contains(name)) return true;
+    if (patterns == nullptr) return false;
+    const auto& all = patterns->items();
+    return std::any_of(all.begin(), all.end(), [&](const auto& one) {
+      const Dfa* dfa = document_.known_pattern(one.key(), bound_);
+      return dfa == nullptr ? bound_ == Bound::kOuter : dfa->matches(name);
+    });
+  }
+
+  // Whether a part of `schema` that holds for the value evaluates this element (`at` is its index) or member (its name). kInner: surely;
+  // kOuter: perhaps.
+  template <class At>
+  bool evaluates(const Json& value, const Json& schema, const At& at, int depth) const {
+    if (schema.is_boolean()) return false;
+    if (depth > kDepthMax || !work_->spend(kLookSteps)) return bound_ == Bound::kOuter;
+    if (evaluates_here(value, schema, at, depth)) return true;
+    constexpr bool kElement = std::is_same_v<At, size_t>;
+    // A part that holds and has this keyword leaves nothing unevaluated.
+    const auto part = [&](const Json& one) {
+      return (one.is_object() &&
+              member(one, kElement ? "unevaluatedItems" : "unevaluatedProperties") != nullptr) ||
+             evaluates(value, one, at, depth + 1);
+    };
+    for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
+      if (const Json* name = member(schema, key)) {
+        const auto target = document_.target(name->get<std::string>());
+        if (target.ok() && part(*target.value())) return true;
+      }
+    for (const char* key : {"allOf", "anyOf", "oneOf"})
+      if (const Json* list = member(schema, key))
+        for (const Json& one : *list)
+          if (inside(value, one, depth) && part(one)) return true;
+    if (const Json* condition = member(schema, "if")) {
+      const Json *then = member(schema, "then"), *otherwise = member(schema, "else");
+      if (inside(value, *condition, depth) && (part(*condition) || (then != nullptr && part(*then))))
+        return true;
+      if (otherwise != nullptr && fails(value, *condition, depth) && part(*otherwise)) return true;
+    }
+    if (!kElement)
+      for (const char* key : {"dependentSchemas", "dependencies"})
+        if (const Json* all = member(schema, key); all != nullptr && all->is_object())
+          for (const auto& [name, one] : all->items())
+            if (value.contains(name) && !one.is_array() && part(one)) return true;
+    return false;
   }
 
   bool dependent(const Json& value, const Json& schema, int depth) const {
