@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "text/harmony.h"
 
 namespace sluice {
@@ -241,6 +242,22 @@ TEST(ApiAnswer, LogprobsOfATextWithoutItsFrame) {
       std::erase(content, ' ');
       EXPECT_EQ(listed, content) << said;
     }
+}
+
+// The text has U+FFFD for the bytes of these tokens.
+TEST(ApiAnswer, LogprobsOfBytesWithoutAFrame) {
+  for (const std::string said : {"\xff"
+                                 "ab",
+                                 "\xe2\x82",
+                                 "a\xe2"
+                                 "b"}) {
+    const auto ids = tokens_of(said);
+    const auto answer = answer_to({.sampling = {.logprobs = 0}});
+    push_with_logprobs(answer.get(), ids);
+    const Json choice = Json::parse(answer->finish())["choices"][0];
+    EXPECT_EQ(choice["message"]["content"], valid_utf8(said));
+    EXPECT_EQ(text_in(choice["logprobs"]["content"]), said) << choice.dump();
+  }
 }
 
 TEST(ApiAnswer, LogprobsEndWhereAStopStringBegins) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace sluice {
 
 namespace {
@@ -63,36 +65,44 @@ void AnswerChoice::hold(const GeneratedToken& token) {
                    .characters = text_characters_});
 }
 
-// Of a header that turned out to be `text`, or to have it: the tokens that gave it.
+// The header turned out to be content: `text` is all of it or a part. Lists the tokens that have a byte of `text`.
 void AnswerChoice::hold_header(const std::string& text) {
-  std::string all;
-  std::vector<size_t> ends;
-  for (const TextToken& token : header_) {
-    all += tokenizer_.decode({&token.id, 1});
-    ends.push_back(all.size());
+  std::string bytes, all;  // `all` is valid UTF-8, as `text` is
+  std::vector<size_t> token_of_byte, token_of;
+  for (size_t t = 0; t < header_.size(); ++t) {
+    bytes += tokenizer_.decode({&header_[t].id, 1});
+    token_of_byte.resize(bytes.size(), t);
+  }
+  for (size_t at = 0; at < bytes.size();) {
+    const auto length = static_cast<size_t>(utf8_step(std::string_view(bytes).substr(at)).bytes);
+    const std::string character = valid_utf8(std::string_view(bytes).substr(at, length));
+    for (size_t i = 0; i < character.size(); ++i)
+      token_of.push_back(token_of_byte[at + std::min(i, length - 1)]);
+    all += character;
+    at += length;
   }
   constexpr size_t kNone = std::string::npos;
-  std::vector<size_t> place(all.size(), kNone);  // of each byte, in `text`
+  std::vector<size_t> first(header_.size(), kNone);  // by token: where it begins in `text`
+  const auto place = [&](size_t in_all, size_t in_text) {
+    size_t& at = first[token_of[in_all]];
+    at = std::min(at, in_text);
+  };
   if (const size_t found = all.rfind(text); found != kNone) {
-    for (size_t i = 0; i < text.size(); ++i) place[found + i] = i;
+    for (size_t i = 0; i < text.size(); ++i) place(found + i, i);
   } else {
-    // Words between are of the header, and bytes that are no UTF-8 were replaced: what is alike from the end on.
+    // Some words belong to the header and are not in `text`. Compares from the end.
     for (size_t i = text.size(), left = all.size(); i-- > 0 && left > 0;) {
       const size_t same = all.rfind(text[i], left - 1);
       const bool skipped = same == kNone || (text[i] == ' ' && same != left - 1);  // a blank joins two parts
       if (skipped) continue;
-      place[same] = i;
+      place(same, i);
       left = same;
     }
   }
-  size_t from = 0;
-  for (size_t t = 0; t < header_.size(); from = ends[t++]) {
-    const auto end = place.begin() + static_cast<std::ptrdiff_t>(ends[t]);
-    const auto first = std::find_if(place.begin() + static_cast<std::ptrdiff_t>(from), end,
-                                    [](size_t i) { return i != kNone; });
-    if (first == end) continue;
-    header_[t].offset = text_bytes_ + static_cast<int64_t>(*first);
-    header_[t].characters = text_characters_ + characters_in(std::string_view(text).substr(0, *first));
+  for (size_t t = 0; t < header_.size(); ++t) {
+    if (first[t] == kNone) continue;
+    header_[t].offset = text_bytes_ + static_cast<int64_t>(first[t]);
+    header_[t].characters = text_characters_ + characters_in(std::string_view(text).substr(0, first[t]));
     held_.push_back(std::move(header_[t]));
   }
 }
