@@ -1,4 +1,4 @@
-// Allocates from one block of memory in order, and frees everything at once.
+// A bump allocator over one block of memory; frees everything at once.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Element types, and the exact meaning of the small ones.
+// Element types, and the exact semantics of the 4-bit and 8-bit ones.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -78,7 +78,7 @@ inline E4M3 to_e4m3(float value) {
   if (magnitude > 0x7f800000u) return coded(0x7f);
   const float size = std::bit_cast<float>(magnitude);
   if (size >= kE4M3Max) return coded(0x7e);
-  // Adding 2^14, whose last place is 2^-9, rounds a number below the smallest normal to a multiple of 2^-9.
+  // Adding 2^14, whose ulp in f32 is 2^-9, rounds a number below the smallest normal to a multiple of 2^-9.
   if (size < 0x1p-6f)
     return coded(std::bit_cast<uint32_t>(size + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f));
   return coded(((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3));

@@ -74,13 +74,13 @@ Status Field::set(std::string_view value) const {
 
 std::string nearest(std::string_view word, std::span<const std::string> names) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // larger distances do not help
+  size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // names at this distance are too far
   for (const std::string& name : names) {
     const size_t distance = edit_distance(word, name, best_distance);
     if (distance < best_distance) best = name, best_distance = distance;
   }
   if (best_distance <= 1) return best;
-  // A name that `word` begins is a better hint than a similar name of equal length: --temp means
+  // A name that starts with `word` is a better hint than a similar name of equal length: --temp means
   // --temperature, not --help.
   constexpr size_t kBeginning = 4;
   if (word.size() < kBeginning) return best;

@@ -31,7 +31,7 @@ std::string_view word(E value) {
   return EnumWords<E>::words[static_cast<size_t>(value)];
 }
 
-// One field, by reference; its type is erased to one of three kinds.
+// A reference to one field; its type is erased to one of three kinds.
 struct Field {
   enum class Kind : uint8_t { kInt, kReal, kWord };
   std::string_view name;
@@ -97,7 +97,7 @@ std::string fields_text(const Problem& problem) {
 // The name nearest to `word` by edit distance; empty if none is near.
 std::string nearest(std::string_view word, std::span<const std::string> names);
 
-// Sets one field by name. For an unknown name the error names the nearest field.
+// Sets one field by name. For an unknown name the error suggests the nearest field.
 template <class Problem>
 Status set_field(Problem& problem, std::string_view name, std::string_view value);
 

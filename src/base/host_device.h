@@ -1,4 +1,4 @@
-// For functions that host and device code share.
+// A macro for functions that host and device code share.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -58,7 +58,7 @@ std::string syntax_error(size_t byte, std::string_view text) {
   return why;
 }
 
-// Members in any order: returns a key that appears twice, or null.
+// Returns a key that appears twice, or null. The members may be in any order.
 const std::string* twice_in(const OrderedJson::object_t& object) {
   std::vector<const std::string*> keys;
   keys.reserve(object.size());
@@ -231,7 +231,8 @@ bool JsonAt::has(const std::string& key) const {
 Result<JsonAt> JsonAt::at(const std::string& key) const {
   SLUICE_TRY(need_object());
   const auto found = value_->find(key);
-  // The document itself has no key: "config.json: hidden_size", but below it "config.json: a.b".
+  // A key of the document itself follows ": ", as in "config.json: a"; a deeper key follows ".", as in
+  // "config.json: a.b".
   const std::string place = where_ + (where_.find(": ") == std::string::npos ? ": " : ".") + key;
   if (found == value_->end()) return corrupt(place + ": wanted a value, found no such key");
   return JsonAt(*found, place);

@@ -18,9 +18,9 @@ using OrderedJson = nlohmann::ordered_json;  // keeps members in the order of th
 // kCorrupt names `what` (a file), the place and the reason: syntax, invalid UTF-8, more than 64 levels of
 // nesting, or a duplicate key in an object.
 Result<Json> parse_json(std::string_view text, std::string_view what);
-// Does the same and keeps the members of every object in the order of the text. `only`: returns only this
-// member of the outermost object, or null. Use this for untrusted text, because the library's own
-// OrderedJson parser compares each key with all earlier keys.
+// Like parse_json(), but keeps the members of every object in the order of the text. With `only`, returns
+// only this member of the outermost object, or null if it is missing. Use this for untrusted text, because
+// the library's own OrderedJson parser compares each key with all earlier keys.
 Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view what,
                                        std::optional<std::string_view> only = {});
 // kIo: the file cannot be read. kCorrupt: it is larger than `bytes_max`, or parse_json refuses it.
@@ -34,8 +34,8 @@ struct WideInteger {
   std::string text;
 };
 // Finds the first such integer of the JSON `text` within the member at `path` (names, and array indices as
-// digits). Exception: a bound in a JSON schema, such as "maximum", may be written like a double, because
-// programs that only have doubles write it so.
+// digits). Exception: a bound in a JSON schema, such as "maximum", may be the text of a double, because some
+// programs store all numbers as doubles.
 std::optional<WideInteger> wide_integer(std::string_view text, std::span<const std::string> path = {});
 
 // A value and its place ("config.json: rope_scaling.factor"). A view: the document must outlive it. Every

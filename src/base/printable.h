@@ -15,7 +15,7 @@ enum class Lines : uint8_t {
 // "\x1b". All other bytes stay unchanged, valid UTF-8 or not.
 std::string printable(std::string_view text, Lines lines = Lines::kOne);
 
-// Returns `text`, or if it is longer than `bytes`, as much of it as fits, followed by "...": for foreign
+// Returns `text`, or if it is longer than `bytes`, as much of it as fits, followed by "...": for untrusted
 // names in errors and logs. UTF-8 is cut between characters.
 std::string shortened(std::string_view text, size_t bytes = 80);
 

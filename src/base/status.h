@@ -11,10 +11,10 @@ namespace sluice {
 enum class Code : uint8_t {
   kOk,
   kInvalidArgument,  // the caller broke a contract: shape, dtype, stride, bound, null pointer
-  kUnsupported,      // the request is legal, but nothing here can do it
+  kUnsupported,      // the request is legal, but this build or device does not support it
   kOutOfMemory,
   kIo,
-  kCorrupt,  // input data contradicts itself
+  kCorrupt,  // input data is malformed or inconsistent
   kDevice,   // a fault that a device reported
 };
 

@@ -7,7 +7,7 @@
 namespace sluice {
 
 // Blocks signals on the calling thread during its lifetime, so that threads started meanwhile inherit the
-// mask. Signals about faults of the thread itself, and the profiler's signals, stay unblocked.
+// mask. Fault signals such as SIGSEGV, and the profiler's SIGPROF, stay unblocked.
 class SignalsBlocked {
  public:
   SignalsBlocked();

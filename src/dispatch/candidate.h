@@ -1,4 +1,4 @@
-// A kernel descriptor: what dispatch knows of a kernel, as plain functions without state.
+// A kernel descriptor: what dispatch knows about a kernel, as plain functions without state.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -36,8 +36,8 @@ struct DeviceInfo {
   double mem_bytes_per_us = 0;   // read bandwidth of the whole device
   double bf16_flops_per_us = 0;  // sustained, dense
   double f32_flops_per_us = 0;
-  double launch_us = 0;                           // cost of an additional kernel in a captured chain
-  WeightLayout layout = WeightLayout::kPanels16;  // layout of the weights of dense kernels
+  double launch_us = 0;                           // cost of one more kernel in a captured graph
+  WeightLayout layout = WeightLayout::kPanels16;  // weight layout that the dense kernels read
 };
 // "h200 (sm90, 132 SMs)", "cpu (2 threads; avx2 avx512 ...)"
 std::string text(const DeviceInfo& device);
@@ -47,7 +47,7 @@ struct Policy {
   // part of a name is its operation (cuda.expert_gemm.mxfp4_tile_sm90). If a forced kernel refuses the problem,
   // planning fails. In a step, a forced fused kernel runs at the token counts that it accepts (Pieces::allowed).
   std::string force = {};
-  bool batch_invariant = false;  // only kernels whose rows do not depend on each other
+  bool batch_invariant = false;  // only kernels whose result for a row does not depend on the other rows
 };
 
 // One launch of a plan, as numbers that only the candidate that listed it interprets.
@@ -74,7 +74,7 @@ struct Candidate {
   // problems that Op::validate accepts.
   Refusal (*supports)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
 
-  // For a candidate with a single configuration. cost_us is a model: nothing is timed at run time.
+  // For a candidate with a single configuration. cost_us is a model; kernels are never timed at run time.
   // enqueue() must not allocate, synchronize or read device memory, so that it can be captured.
   double (*cost_us)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
   size_t (*workspace_bytes)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
@@ -82,7 +82,7 @@ struct Candidate {
 
   // For a candidate with several configurations, instead of the above. configs() lists all configurations
   // of a problem that supports() accepts, in a fixed order, each with its cost or refusal. enqueue_config()
-  // enqueues the launches of one configuration and decides nothing.
+  // enqueues the launches of one configuration and makes no decisions.
   std::vector<Config> (*configs)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
   Status (*enqueue_config)(const typename Op::Problem&, std::span<const KernelLaunch>,
                            const typename Op::Args&, Workspace, Stream) = nullptr;
@@ -101,7 +101,7 @@ inline std::string_view variant_of(std::string_view candidate) {
   return candidate.substr(candidate.rfind('.') + 1);
 }
 
-// All configurations of a candidate: of a candidate without configs(), its only one.
+// All configurations of a candidate; a candidate without configs() has exactly one.
 template <class Op>
 std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Problem& problem,
                                const DeviceInfo& device) {

@@ -1,4 +1,5 @@
-// The one function that decides. make_plan() uses it and explain prints it, so the two cannot disagree.
+// decide() is the only function that chooses kernels. make_plan() runs its choice and explain prints it, so
+// the two cannot disagree.
 #pragma once
 #include <span>
 #include <string>
@@ -12,7 +13,7 @@ namespace sluice {
 struct Verdict {
   std::string_view candidate;
   Refusal refusal = {};
-  double cost_us = 0;  // cost and workspace_bytes: of the cheapest configuration
+  double cost_us = 0;  // cost_us and workspace_bytes belong to the cheapest configuration
   size_t workspace_bytes = 0;
   bool planned = false;                 // Candidate::planned
   std::vector<Config> configs = {};     // if accepted: at least one
@@ -21,7 +22,7 @@ struct Verdict {
 };
 
 struct Decision {
-  Refusal contract;  // the contract's reasons against the problem, found before any kernel is asked
+  Refusal contract;  // why the contract rejects the problem; checked before any kernel
   std::vector<Verdict> verdicts;  // in table order
   int chosen = -1;                // index into verdicts; -1: all refuse
   Status status() const;          // ok, or every reason of every candidate
@@ -75,7 +76,7 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
   return out;
 }
 
-// Does the same and describes the launches of each candidate's cheapest configuration.
+// Like decide(), but also describes the launches of each candidate's cheapest configuration.
 template <class Op>
 Decision decide_in_words(const typename Op::Problem& problem, const DeviceInfo& device,
                          std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {

@@ -19,7 +19,7 @@ class Recording {
   virtual ~Recording() = default;
 };
 
-// A point in the work of a stream.
+// A point in a stream's work, like a CUDA event.
 class Mark {
  public:
   virtual ~Mark() = default;
@@ -49,21 +49,21 @@ class Device {
   virtual int64_t total_bytes() const { return free_bytes(); }
 
   virtual Stream stream() = 0;
-  // Makes a stream of this device out of the caller's stream (a cudaStream_t): launches and copies go to
-  // that stream alone, also while the caller captures it. For start-up only, because it takes memory. The
-  // wrapped stream must outlive the work enqueued on it; it is released with the device at the latest.
-  // Graphs captured through it share its counters, so such a graph must not run concurrently with itself or
-  // with other work of the same wrapped stream; wrapping a stream twice gives two sets of counters.
+  // Makes a stream of this device out of the caller's stream (a cudaStream_t): launches and copies go to that
+  // stream alone, also while the caller captures it. For start-up only, because it allocates memory. The
+  // wrapped stream must outlive the work enqueued on it; it is released with the device at the latest. Graphs
+  // captured through it share its counters, so such a graph must not run concurrently with itself or with
+  // other work of the same wrapped stream; wrapping a stream twice gives two sets of counters.
   // kInvalidArgument: a stream of another device, a stream under capture; or, on a device that runs work
-  // immediately, anything but null, which gives stream().
+  // immediately, a pointer that is not null (null gives stream()).
   virtual Result<Stream> wrap(void* native) {
     if (!native) return stream();
     return invalid(std::string(text(info().backend)) +
                    ": wrap: wanted null (this device has no other streams), found a pointer");
   }
   // Points a stream from wrap() at another stream of the caller, from now on; the counters stay with the
-  // wrapped stream. Takes no memory, and either stream may be under capture. kInvalidArgument as in wrap(),
-  // and for a stream that is not from wrap().
+  // wrapped stream. Allocates no memory, and either stream may be under capture. kInvalidArgument as in
+  // wrap(), and for a stream that is not from wrap().
   virtual Status retarget(Stream wrapped, void* native) {
     if (!native && wrapped.native == stream().native) return {};
     return invalid(
@@ -73,27 +73,27 @@ class Device {
   }
   // Releases a stream from wrap() after its work has run. The caller's stream is not affected; any other stream is ignored.
   virtual void unwrap(Stream) {}
-  // Enqueues a copy to, from or inside device memory. `from` must not change until the stream has done the copy.
+  // Enqueues a copy to, from or inside device memory. `from` must not change until the stream has finished the copy.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   // Blocks until the stream is idle, and reports asynchronous device errors.
   virtual Status wait(Stream stream) = 0;
 
-  // For callers that wait for part of a stream's work. For start-up only, because it takes memory.
+  // For callers that wait for part of a stream's work. For start-up only, because it allocates memory.
   virtual Result<std::unique_ptr<Mark>> make_mark() { return std::make_unique<Mark>(); }
   // Places the mark after all work enqueued on the stream so far.
   virtual Status place(Mark& mark, Stream stream) { return mark.stream = stream, Status{}; }
   // Blocks until the work before the mark has finished; returns at once if the mark was never placed.
   // Reports asynchronous device errors.
   virtual Status wait_for(const Mark& mark) { return mark.stream.native ? wait(mark.stream) : Status{}; }
-  // Whether the work before the mark has finished; true if the mark was never placed. Reports asynchronous device errors. Does not wait
-  // on a device that runs work by itself.
+  // Whether the work before the mark has finished; true if the mark was never placed. Reports asynchronous device errors. Does not
+  // block on a device that runs work asynchronously.
   virtual Result<bool> passed(const Mark& mark) {
     SLUICE_TRY(wait_for(mark));
     return true;
   }
 
   // Calls `enqueue_all` once and captures what it enqueues without running it. The tensors and workspaces
-  // passed inside must keep their addresses while the recording lives.
+  // passed inside must keep their addresses while the recording exists.
   virtual Result<std::unique_ptr<Recording>> record(Stream stream,
                                                     const std::function<Status()>& enqueue_all) = 0;
   virtual Status replay(const Recording& recording, Stream stream) = 0;

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// The problem, the device, and for each candidate its cost, workspace, configurations and launches, or every reason against it.
+// The problem, the device, and for each candidate its cost, workspace, configurations and launches, or why it is refused.
 std::string explain_text(std::string_view op, const std::string& problem, const DeviceInfo& device,
                          const Decision& decision);
 
@@ -17,8 +17,8 @@ std::string explain(const typename Op::Problem& problem, const DeviceInfo& devic
                       decide_in_words<Op>(problem, device, catalog.table<Op>(), policy));
 }
 
-// Devices that Sluice knows from data sheets and its own measurements; none of them needs to be present.
-// kInvalidArgument lists the known names.
+// Devices that Sluice knows from data sheets and its own measurements; they need not be present. kInvalidArgument lists
+// the known names.
 Result<DeviceInfo> known_device(std::string_view name);
 std::span<const DeviceInfo> known_devices();
 std::string known_device_names();

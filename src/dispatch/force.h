@@ -48,7 +48,7 @@ Policy with_forced(const Policy& policy, Keeps keeps) {
 inline Policy policy_for(const Policy& policy, std::string_view op) {
   return with_forced(policy, [&](const ForcedKernel& kernel) { return kernel.op() == op; });
 }
-// kInvalidArgument: Policy::force names a kernel of none of these operations.
+// kInvalidArgument if Policy::force names a kernel that belongs to none of these operations.
 Status check_force(const Policy& policy, const std::vector<std::string_view>& ops);
 
 }  // namespace sluice

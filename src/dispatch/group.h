@@ -8,16 +8,16 @@
 
 namespace sluice {
 
-// A member's rank is its place in the list that made the group. Its collective operations (ops/all_reduce_norm.h) run on its device's
-// streams, in the same order on every rank, and each rank needs a host thread of its own on a device that runs work immediately. The
-// devices must outlive the group; a device is in at most one group.
+// A member's rank is its index in the list that made the group. Its collective operations (ops/all_reduce_norm.h) run on its device's
+// streams, in the same order on every rank. On a device that runs work immediately, each rank needs its own host thread. The devices must
+// outlive the group; a device is in at most one group.
 class Group {
  public:
   virtual ~Group() = default;
   virtual int ranks() const = 0;
-  // Ends all collective operations of the group, on all ranks, those under way included; `rank` is the rank that failed. From then on each
-  // device of the group returns status() from its waits (and, on a device that runs work immediately, from launches). Any thread may call it.
-  // Of several calls the first counts.
+  // Aborts all collective operations of the group on all ranks, including those that are running; `rank` is the rank that failed. From then
+  // on each device of the group returns status() from its waits (and, on a device that runs work immediately, from launches). Any thread may
+  // call stop(); only the first call counts.
   virtual void stop(int rank, const Status& why) = 0;
   // Ok unless stopped.
   virtual Status status() const = 0;
@@ -26,7 +26,7 @@ class Group {
 };
 
 struct GroupOptions {
-  int64_t row_bytes = 32768;  // of the largest row that an operation exchanges
+  int64_t row_bytes = 32768;  // size of the largest row that an operation exchanges
 };
 
 // The first failure of a group.

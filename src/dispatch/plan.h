@@ -1,4 +1,4 @@
-// A plan is a decision made once. Running a plan chooses nothing.
+// A plan stores a decision of decide(). Running a plan makes no further choices.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -28,7 +28,7 @@ class Plan {
   const typename Op::Problem& problem() const { return problem_; }
 
   // Checks the tensors against the problem (host data only) and enqueues. kInvalidArgument names the
-  // tensor, what was wanted and what was found; nothing is enqueued then.
+  // tensor, what was wanted and what was found; in that case nothing is enqueued.
   Status run(const typename Op::Args& args, Workspace workspace, Stream stream) const {
     return run_as(problem_, args, workspace, stream);
   }
@@ -86,8 +86,8 @@ Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& pro
 // Implements Policy::batch_invariant for all token counts of a problem. One kernel must serve all counts,
 // because two batch-invariant kernels may give different bits (and it must use one configuration, if the
 // configuration decides the bits). Returns a policy that forces this kernel: among the kernels that accept
-// 1, 2, 4, ... and `most` tokens, the kernel with the lowest average ratio of its cost to the least
-// cost at a count. kUnsupported: there is no such kernel.
+// 1, 2, 4, ... and `most` tokens, the kernel with the lowest average ratio of its cost to the least cost at each
+// count. kUnsupported: there is no such kernel.
 template <class Op>
 Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t most, const Policy& policy) {
@@ -133,9 +133,9 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
 }
 
 // Finds the changes of a step function of the token count from `first` on. Examines all counts up to 64,
-// then counts that grow by a thirty-second each. Calls same(a, b) for neighboring counts, which returns
-// whether they agree. If not, finds by bisection the first count after a that differs from a, calls
-// change(count), and continues from there. Between two counts that agree, no change is assumed.
+// then counts that grow by a thirty-second each. Calls same(a, b) for neighboring examined counts, which
+// returns whether they agree. If not, finds by bisection the first count after a that differs from a, calls
+// change(count), and continues from there. Assumes that there is no change between two counts that agree.
 template <class Same, class Change>
 Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t first = 0) {
   constexpr int64_t kAll = 64, kShare = 32;
@@ -179,16 +179,16 @@ inline Status check_count(std::string_view op, int64_t tokens, int64_t first, in
 }
 
 // The results of decide() for token counts from tokens_min to a maximum, stored as the steps of a step
-// function (for_each_change). With Policy::batch_invariant there is one step if the kernel has a single
-// list of launches, and another for zero tokens if the kernel does not accept them. Candidates guarantee
-// (tests/cuda/cards_test.cc) that a kernel that accepts two counts accepts all counts between them, and
-// that a kernel with several configurations never needs less workspace for more tokens. A call is a single
-// lookup, made inside the operation, so that neither a compiler nor a recording can freeze a wrong branch.
+// function (for_each_change). With Policy::batch_invariant there is one step if the kernel has a single list
+// of launches, and another for zero tokens if the kernel does not accept them. Candidates guarantee
+// (tests/cuda/cards_test.cc) that a kernel that accepts two counts accepts all counts between them, and that
+// a kernel with several configurations never needs less workspace for more tokens. A call makes a single
+// lookup, inside the operation, so that neither a compiler nor a captured graph can hard-code a wrong choice.
 template <class Op>
 class PlanTable {
  public:
   struct Step {
-    int64_t first;  // first token count of this plan, up to the next step
+    int64_t first;  // the plan serves token counts from here up to the next step
     Plan<Op> plan;  // its problem is for `first` tokens; its workspace covers the whole step
   };
 
@@ -261,7 +261,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
   const auto plan_at = [&](int64_t tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);
     Result<Plan<Op>> made = make_plan<Op>(device, table, at, for_all.value());
-    // Zero tokens produce no bits, so another kernel may serve them.
+    // Zero tokens produce no output bits, so another kernel may serve them.
     return made.ok() || tokens > 0 ? made : make_plan<Op>(device, table, at, policy);
   };
   const auto same = [&](int64_t, int64_t units) {

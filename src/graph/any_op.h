@@ -30,7 +30,7 @@ class AnyPlan {
   virtual Status run(std::span<const NamedTensor> args, Workspace workspace, Stream stream) const = 0;
 };
 
-// One step of a table: token counts from first to last run the same launches.
+// One range of a table: all token counts from first to last run the same launches.
 struct TableStep {
   int64_t first = 0, last = 0;
   std::string kernel;  // kernels of a fused operation's stages are joined by "+", with their configurations
@@ -65,10 +65,10 @@ class AnyProblem {
   virtual std::vector<Field> fields() = 0;
   Status set(std::string_view name, std::string_view value);
   Status parse(std::string_view line);   // parse_fields()
-  virtual Refusal validate() const = 0;  // the contract's reasons against it
+  virtual Refusal validate() const = 0;  // the reasons why the contract rejects it
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual int64_t tokens() const = 0;
-  // Bytes and arithmetic that the contract cannot avoid.
+  // Bytes and arithmetic that the contract requires.
   virtual double bytes() const = 0;
   virtual double flops() const = 0;
 
@@ -81,10 +81,10 @@ class AnyProblem {
 
 // Names of all operations, in the order of ops/all.h.
 std::vector<std::string> op_names();
-// kInvalidArgument names the nearest operation.
+// kInvalidArgument for an unknown name; the message suggests the most similar one.
 Result<std::unique_ptr<AnyProblem>> make_problem(std::string_view op);
 
-// Erases the type of a known problem by way of its text, which always parses.
+// Erases the type of a known problem. Goes through the problem's text, which always parses.
 template <class Op>
 std::unique_ptr<AnyProblem> any_problem(const typename Op::Problem& problem) {
   std::unique_ptr<AnyProblem> erased = std::move(make_problem(Op::kName)).value();

@@ -86,7 +86,7 @@ class StageOf final : public StageOp {
 struct Stage {
   std::string name;
   int32_t layer = -1;    // -1: outside the layers
-  bool experts = false;  // the experts' kernels may be forced separately for decode and prefill
+  bool experts = false;  // a stage of the experts: its kernel may be forced separately for decode and prefill
   int32_t part = 0;      // one kernel never computes stages of two parts (Graph::cut)
   std::unique_ptr<const StageOp> op;
   std::vector<Bind> slots;  // in the order of the operation's slots
@@ -111,11 +111,11 @@ struct SlotBind {
 
 class Graph {
  public:
-  // Values passed by the caller, in the order of the lists that a call passes.
+  // Adds a value that the caller passes with each call. The caller lists these tensors in the order of creation.
   ValueId call(std::string name, int64_t row = 0) {
     return add_value(std::move(name), Place::kCall, calls_++, row);
   }
-  // A held value belongs to the current layer.
+  // Adds a value that the caller holds; it belongs to the current layer.
   ValueId held(std::string name) {
     const ValueId value = add_value(std::move(name), Place::kHeld, held_++);
     return values_.back().layer = layer_, value;
@@ -123,7 +123,7 @@ class Graph {
   ValueId between(std::string name, int64_t row = 0) {
     return add_value(std::move(name), Place::kBetween, -1, row);
   }
-  // Stages see only columns of the value's rows, which are `elements` apart.
+  // Declares that stages see only some columns of the value, whose rows are `elements` elements apart.
   void in_rows(ValueId value, int64_t elements) {
     if (value != kNoValue) values_[static_cast<size_t>(value)].row = elements;
   }
@@ -145,7 +145,7 @@ class Graph {
     });
     add_bound<Op>(std::move(name), problem, std::move(binds), options);
   }
-  // Does the same with all slots, in the operation's order.
+  // Like add(), but lists all slots, in the operation's order.
   template <class Op>
   void add_bound(std::string name, const typename Op::Problem& problem, std::vector<Bind> slots,
                  StageOptions options = {}) {
@@ -156,7 +156,7 @@ class Graph {
                        .op = std::make_unique<StageOf<Op>>(problem, options.rows),
                        .slots = std::move(slots)});
   }
-  // The stages added after this belong to this layer.
+  // Stages added after this call belong to this layer.
   void begin_layer(int32_t layer) { layer_ = layer; }
   // Marks a point where other work is enqueued: a step runs up to it and continues after it (Step::run_part).
   void cut() { ++part_; }
@@ -178,14 +178,14 @@ class Graph {
   int32_t calls_ = 0, held_ = 0, layer_ = -1, part_ = 0;
 };
 
-// A held value, in the caller's order, with the spec of its first reader.
+// A held value, in the caller's order, with the spec of the first stage that uses it.
 struct HeldSlot {
   std::string name;
   int32_t layer = -1;
   SlotSpec spec = {};
   // "layer 3 attention.qkv"
   std::string text() const { return (layer < 0 ? "" : "layer " + std::to_string(layer) + " ") + name; }
-  // Whether stages write it, as they do a cache but not a weight.
+  // Whether stages write the value: true for a cache, false for a weight.
   bool is_written() const { return spec.role != Role::kIn; }
 };
 std::vector<HeldSlot> held_slots(const Graph& graph);

@@ -41,7 +41,7 @@ class HostCopy {
   };
   HostCopy(Device& device, const typename Op::Args& args) : device_(&device), args_(args) {}
 
-  // Bytes from the first element to the end of the last.
+  // Bytes from the first element to the end of the last element.
   static int64_t span_bytes(const Tensor& t) {
     if (elements_of(t) == 0) return 0;
     int64_t last = 0;

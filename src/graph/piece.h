@@ -14,18 +14,18 @@ namespace sluice {
 // The caller's tensors of a call, in the order in which Graph::call() and Graph::held() created their values.
 struct Given {
   std::span<const Tensor> call, held;
-  // `stand_in` replaces this value, which otherwise lies in the workspace.
+  // `stand_in` replaces this value, which is otherwise stored in the workspace.
   ValueId instead = kNoValue;
   Tensor stand_in = {};
 };
 
-// Marks a value that no kernel of a plan writes.
+// The offset of a value that no kernel of the plan writes.
 inline constexpr size_t kNowhere = ~size_t{0};
 
 // Where the values of a step are stored, in a call of `tokens` tokens.
 struct Placed {
   std::span<const Value> values;
-  std::span<const size_t> at;  // offset in the workspace of each value between stages
+  std::span<const size_t> at;  // workspace offset of each Place::kBetween value
   const Given* given = nullptr;
   std::byte* base = nullptr;
   int64_t tokens = 0;
@@ -52,12 +52,12 @@ class PieceKind {
   int64_t first() const { return first_; }
   int64_t last() const { return last_; }
   bool serves_all(int64_t first, int64_t last) const { return first_ <= first && last <= last_; }
-  // If no kernel exists: every reason.
+  // All reasons, if no kernel exists.
   const Status& refusal() const { return refusal_; }
   // Policy::force names a kernel of this kind, so no other kernel may compute its stages.
   bool required() const { return required_; }
 
-  // For a token count that it serves.
+  // Only for token counts that the piece serves:
   virtual double cost_us(int64_t tokens) const = 0;
   virtual std::string_view kernel(int64_t tokens) const = 0;
   virtual std::string choice(int64_t tokens) const = 0;  // "NAME" or "NAME:CONFIG"

@@ -20,7 +20,7 @@ struct PieceBounds {
 template <class Op>
 class PieceOf final : public PieceKind {
  public:
-  // `rows`: rows of the operation per token. sources: where a fused operation's slots are found.
+  // `rows`: rows of the operation per token. `sources`: the stage slots that bind a fused operation's slots.
   PieceOf(const typename Op::Problem& problem, int64_t rows, size_t stages, const DeviceInfo& device,
           std::span<const Candidate<Op>* const> candidates, const Policy& policy, const PieceBounds& bounds,
           std::vector<StageSlot> sources = {})

@@ -36,7 +36,8 @@ struct PlacedPiece {
 
 // The operations of a graph's stages, and the fused operations that cover some of them.
 std::vector<std::string_view> ops_of(const Graph& graph);
-// Returns the policy that forces only kernels of this graph's operations, if several graphs share one policy.
+// Returns the policy with only those forced kernels that belong to this graph's operations; several graphs may
+// share one policy.
 Policy policy_of(const Policy& policy, const Graph& graph);
 
 // For each phase, the pieces of each single stage and of all runs that a fused operation covers.
@@ -52,7 +53,7 @@ class Pieces {
   const std::vector<std::unique_ptr<PieceKind>>& kinds() const { return kinds_; }
   // The range [first, end) of stages that some piece computes together with this stage.
   std::pair<size_t, size_t> reach(size_t stage) const { return reach_[stage]; }
-  // Whether the piece does not write this value.
+  // Whether the piece keeps this value internal instead of writing it.
   bool hides(const PlacedPiece& piece, ValueId value) const {
     const auto found = hidden_.find({piece.first, piece.kind});
     return found != hidden_.end() &&

@@ -1,5 +1,5 @@
-// The stages of a fused operation as a separate graph. It is the pattern of the runs that the operation
-// covers in other graphs, and the way to compute the operation if it has no kernel of its own.
+// The stages of a fused operation as a separate graph. It is the pattern that finds the operation's runs in
+// other graphs, and the plan for computing the operation stage by stage.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -29,23 +29,24 @@ class RunGraph {
       if (member == slot) return bind;
     return {};
   }
-  // Stages see only columns of the slot's rows, which are `elements` apart.
+  // Declares that stages see only some columns of the slot, whose rows are `elements` elements apart.
   Bind in_rows(Slot slot, int64_t elements) {
     const Bind bind = (*this)(slot);
     graph.in_rows(bind.value, elements);
     return bind;
   }
-  // Makes the slot columns of another value.
+  // Binds the slot to columns of another value.
   void is_part(Slot slot, const Bind& of) {
     for (auto& [member, bind] : slots_)
       if (member == slot) bind = of;
   }
-  // The operation's kernels may leave other contents in `count` columns of a value than its stages do.
+  // Declares that the operation's kernels may leave other contents in `count` columns of a value than its
+  // stages.
   void leaves(const Bind& columns, int64_t count) {
     graph.may_be_scratch(columns.value);
     scratch_.push_back({columns, count});
   }
-  // Adds a stage whose tensors are the operation's own.
+  // Adds a stage whose slots are slots of the operation.
   template <class Part>
   void add_own(std::string name, const typename Part::Problem& problem) {
     static_assert(std::is_base_of_v<typename Part::Args, typename Op::Args>);

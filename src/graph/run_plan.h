@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// The name in a Decision of the choice to compute stage by stage.
+// The candidate name of stage-by-stage execution in a Decision.
 inline constexpr std::string_view kStageByStage = "stage by stage";
 
 // Whether the stages of the operation are known, so that it can run stage by stage.
@@ -26,9 +26,9 @@ concept kHasStages = kIsRun<Op> && !requires {
 // "A+B": the kernels of a step's pieces, optionally with their configurations.
 std::string joined_kernels(const Step& step, int64_t tokens, bool with_configs);
 
-// The verdicts of decide() on the fused kernels, then the verdict on the cheapest way to compute stage by
-// stage. If Policy::force names a fused kernel, no other way remains; if it names a kernel
-// of a stage, only the stages remain.
+// The verdicts of decide() on the fused kernels, then the verdict on the cheapest stage-by-stage execution. If
+// Policy::force names a fused kernel, only that kernel is accepted; if it names a kernel of a stage, only
+// stage-by-stage execution is accepted.
 struct RunDecision {
   Decision decision;
   std::shared_ptr<const Step> stages = {};  // null if some stage has no kernel

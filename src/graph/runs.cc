@@ -74,7 +74,7 @@ StageSlot source_of(const Graph& pattern, const Bind& bind) {
 
 namespace {
 
-// The problem that covers both products.
+// The problem that covers both GEMMs.
 ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down) {
   return {.tokens = 0,
           .slots = up.slots,
@@ -99,7 +99,7 @@ ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Probl
           .x_unaligned = up.x_unaligned};
 }
 
-// Adds the router's product and the routing, after the stages that compute their input x.
+// Adds RouterGemm and RouteTopk, after the stages that compute their input x.
 template <class Op>
 void add_router(RunGraph<Op>* g, const RouterRoute::Problem& p, const Bind& x) {
   using A = RouterRoute::Args;
@@ -110,7 +110,7 @@ void add_router(RunGraph<Op>* g, const RouterRoute::Problem& p, const Bind& x) {
   g->template add_own<RouteTopk>("route", p.route);
 }
 
-// The groups of rows that both products use.
+// The groups of rows that both GEMMs use.
 struct Groups {
   Bind begin, count, order;
 };
@@ -153,7 +153,7 @@ struct HeadColumns {
   int64_t keys, values;
 };
 
-// Adds the rotation and the cache write of such rows.
+// Adds the rotation and the cache write of QKV rows.
 template <class Op>
 void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qkv) {
   using A = typename Op::Args;

@@ -16,13 +16,13 @@ namespace sluice {
 //
 //   Ops               the operations of its stages, in order
 //   of(problems...)   the problem whose stages have these problems, ignoring x_unaligned and settled; none if the operation cannot
-//                     express them. of() may ignore fields: the stages of its result are compared with these afterwards.
-//   stages(p, g)      adds its stages to `g`, and declares columns in which its kernels may leave other values (RunGraph::leaves). They
-//                     need not write the values between the stages.
+//                     express them. of() may ignore fields, because find_run() compares the stages of its result with the graph.
+//   stages(p, g)      adds its stages to `g`, and declares columns in which its kernels may leave other values (RunGraph::leaves). The
+//                     kernels need not write the values between the stages.
 //   kUnaligned        slots whose rows begin at multiples of 16 bytes unless the problem's x_unaligned is set; optional
 //   kSettled          slots that no launch writes if the problem declares them settled (settled(p)); optional
-//   alone(p, g)       the stages for a caller with separate tensors where stages() uses columns of one tensor; optional
-//   kKernelsOnly      true if no stages can compute it for such a caller; optional
+//   alone(p, g)       the stages for a caller that passes separate tensors where stages() uses columns of one tensor; optional
+//   kKernelsOnly      true if the operation cannot run stage by stage for such a caller; optional
 template <class Op>
 struct RunOf;
 template <class Op>
@@ -130,7 +130,7 @@ struct RunOf<QkNormRopeKvWrite> {
   static void alone(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
 };
 
-// Queries and rows of the cache are separate tensors, because the queries may have their own latent.
+// Queries and cache rows are separate tensors, because the queries may come from their own latent.
 template <>
 struct RunOf<LatentNormRopeKvWrite> {
   using A = LatentNormRopeKvWrite::Args;
@@ -170,7 +170,7 @@ struct StageSlot {
 template <class Op>
 struct FoundRun {
   typename Op::Problem problem;    // problem for zero tokens
-  std::vector<ValueId> hidden;     // values that its kernels need not write
+  std::vector<ValueId> hidden;     // values that the operation's kernels need not write
   std::vector<StageSlot> sources;  // source of each slot
 };
 
@@ -179,11 +179,11 @@ namespace detail {
 // Matches the pattern with the stages from `first` on. Returns the graph's value and column for each value of
 // `pattern`; empty if there is no match.
 std::vector<Bind> match(const Graph& pattern, const Graph& graph, size_t first);
-// Whether only the stages [first, end) read the value.
+// Whether only the stages [first, end) use the value, and the caller does not read it.
 bool unseen(const Graph& graph, size_t first, size_t end, ValueId value);
-// Whether no stage from `end` on reads any of the `count` columns.
+// Whether neither a stage from `end` on nor the caller reads any of the `count` columns.
 bool unread(const Graph& graph, size_t end, const Bind& columns, int64_t count);
-// The first slot of a pattern's stages that is bound to this.
+// The first slot of the pattern's stages that is bound to `bind`.
 StageSlot source_of(const Graph& pattern, const Bind& bind);
 
 // The stages from `first` on, if they have these operations and no cut lies between them.
@@ -215,7 +215,7 @@ RunGraph<Op> run_graph(const typename Op::Problem& problem) {
   return out;
 }
 
-// The same graph for a caller with separate tensors.
+// The graph of the stages for a caller that passes separate tensors.
 template <class Op>
 Graph op_graph(const typename Op::Problem& problem) {
   if constexpr (requires(RunGraph<Op> * g) { RunOf<Op>::alone(problem, g); }) {
@@ -227,7 +227,7 @@ Graph op_graph(const typename Op::Problem& problem) {
   }
 }
 
-// The run that a fused operation would compute from this stage on, if any.
+// The run of stages from `first` on that the fused operation can compute; none if there is no such run.
 template <class Op>
 std::optional<FoundRun<Op>> find_run(const Graph& graph, size_t first) {
   const auto found =
@@ -273,7 +273,7 @@ std::optional<typename Op::Problem> run_at(const Graph& graph, size_t stage) {
   if (!found) return {};
   return found->problem;
 }
-// The problem of the first such run in a graph.
+// The problem of the operation's first run in a graph.
 template <class Op>
 std::optional<typename Op::Problem> first_run(const Graph& graph) {
   std::optional<typename Op::Problem> out;

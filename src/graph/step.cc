@@ -74,7 +74,7 @@ std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
 }
 
 std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
-  std::map<const PieceKind*, std::optional<double>> known;  // the layers of a model ask for the same kinds
+  std::map<const PieceKind*, std::optional<double>> known;  // the layers of a model share kinds
   return cheapest(phase_of(tokens), [&](const PieceKind& kind) {
     const auto [at, added] = known.try_emplace(&kind);
     if (added && kind.serves(tokens)) at->second = kind.cost_us(tokens);
@@ -166,8 +166,9 @@ std::vector<int64_t> Step::placed_up_to() const {
   return out;
 }
 
-// Places values so that no two overlap while both live. A value lives from the first stage that writes it
-// to the last that reads it, extended by the stages that any piece computes together with these.
+// Places values in the workspace; values that are live at the same time do not overlap. A value is live from
+// the first stage that writes it to the last stage that reads it, and in all stages that any piece computes
+// together with these.
 void Step::lay_out() {
   struct Life {
     size_t first = kNowhere, last = 0;
@@ -199,13 +200,13 @@ void Step::lay_out() {
   std::vector<size_t> order;
   for (size_t v = 0; v < lives.size(); ++v)
     if (lives[v].first != kNowhere) order.push_back(v);
-  // Kept values come first, so that graphs with the same kept values place them alike.
+  // Kept values come first, so that graphs with the same kept values place them at the same offsets.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     const bool kept = graph_->values()[a].kept, other = graph_->values()[b].kept;
     return kept != other ? kept : lives[a].first < lives[b].first;
   });
   size_t used = 0;
-  std::vector<size_t> placed;  // ordered by place
+  std::vector<size_t> placed;  // ordered by offset
   for (const size_t v : order) {
     const size_t bytes = Arena::footprint(static_cast<size_t>(lives[v].bytes));
     size_t at = 0;

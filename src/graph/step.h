@@ -32,7 +32,7 @@ struct PieceProblem {
   double cost_us = 0;
   bool planned = false;  // Candidate::planned
   size_t first = 0, stages = 1;
-  bool experts = false;  // whether Stage::experts is set for one of them
+  bool experts = false;  // whether Stage::experts is set for any of its stages
 };
 
 // How to treat stages without a kernel: as an error, or as a gap in a plan that can be explained but not run.
@@ -40,8 +40,8 @@ enum class Gaps : uint8_t { kRefused, kShown };
 
 class Step {
  public:
-  // Plans for 0 to tokens_max tokens. `name` begins its errors. Pure: depends only on its arguments.
-  // kInvalidArgument and kUnsupported as in make_plan: every reason of every stage without a kernel.
+  // Plans for 0 to tokens_max tokens. Error messages begin with `name`. Pure: depends only on its arguments.
+  // kInvalidArgument and kUnsupported as in make_plan, with every reason of the first stage without a kernel.
   static Result<Step> plan(std::string name, const DeviceInfo& device, const Catalog& catalog, Graph graph,
                            int64_t tokens_max, const StepPolicy& policy = {}, Gaps gaps = Gaps::kRefused);
 
@@ -70,13 +70,13 @@ class Step {
   double cost_us(int64_t tokens) const;
   // The ranges of token counts in which the piece that begins at a stage at `tokens` runs, and its kernel in each range.
   std::vector<TableStep> ranges(size_t stage, int64_t tokens) const;
-  // The counts at which the cover changes; the first is 0.
+  // The counts at which the cover changes, preceded by the first count of the first phase.
   std::vector<int64_t> breakpoints() const;
   const Pieces& pieces() const { return pieces_; }
 
  private:
   struct Cover {
-    int64_t first = 0;  // first token count that it serves, up to the next cover
+    int64_t first = 0;  // the cover serves token counts from here up to the next cover
     std::vector<PlacedPiece> pieces;
   };
   Step() = default;

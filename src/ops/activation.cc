@@ -9,14 +9,14 @@
 namespace sluice {
 namespace {
 
-// For an f32 evaluation of one of these functions, the bound allows this many roundings of the result.
+// The bound allows a kernel this many roundings of the result of one of these functions in f32.
 constexpr double kRoundings = 16;
-// Largest slopes over the reals of x sigmoid(x) (the same for any alpha), of gelu, and of its tanh form.
+// Largest slopes over the reals: of x sigmoid(alpha x), for any alpha; of gelu and its tanh form.
 constexpr double kSiluSlope = 1.1, kGeluSlope = 1.13;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// x sigmoid(alpha x). Its limits at infinity exist although the product there is NaN.
+// x sigmoid(alpha x). At -infinity the product would be NaN; the limit is -0.
 double swish(double x, double alpha) {
   if (x == -std::numeric_limits<double>::infinity() && alpha > 0) return -0.0;
   return x * sigmoid(alpha * x);
@@ -34,7 +34,7 @@ double at_most(double x, double limit) { return x > limit ? limit : x; }
 double within(double x, double limit) { return x > limit ? limit : x < -limit ? -limit : x; }
 
 // Adds the error of evaluation in f32. `part_scale` covers results that are tiny differences or subnormal:
-// 1 + erf and 1 + tanh cancel near -1, where the absolute error is that of the summands.
+// 1 + erf and 1 + tanh cancel near -1, so the absolute error is as large as the summands' error.
 Bounded evaluated(double value, double propagated, double part_scale) {
   return {value, propagated + kRoundings * kF32Eps * (std::abs(value) + part_scale) + kFlush};
 }

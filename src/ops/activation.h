@@ -32,7 +32,7 @@ struct EnumWords<Activation> {
 constexpr bool is_gated(Activation a) { return a >= Activation::kSwiGlu; }
 
 struct ActivationParams {
-  double alpha = 1, beta = 0, limit = 0;  // only the clamped and the step form read `limit`
+  double alpha = 1, beta = 0, limit = 0;  // only kSwiGluClamped and kSwiGluStep read `limit`
 };
 
 // A value, and a bound on the error of computing it in f32.

@@ -12,18 +12,18 @@ struct EnumWords<AdjustWay> {
   static constexpr std::string_view words[] = {"apply", "restore"};
 };
 
-// Changes a few logits of each row before sampling: penalties on tokens that have occurred, biases on any token. After sampling it
-// restores them, so that log probabilities are the model's (ops/top_logprobs.h) without a copy of all logits.
+// Changes a few logits of each row before sampling: penalties on tokens that have occurred, biases on any token. After sampling,
+// AdjustLogits restores them, so that log probabilities are the model's (ops/top_logprobs.h) without a copy of all logits.
 //
 //   Entry e names x = logits[row[e], id[e]]. apply:
 //     raw[e] = x
 //     x = x + logit_bias[e]
 //     x = x > 0 ? x / repetition : x * repetition    in_prompt[e] != 0 or count[e] > 0
 //     x = x - frequency * count[e] - presence        count[e] > 0
-//   with the parameters of row[e]; a NaN parameter switches its step off. restore: x = raw[e]. Arithmetic is IEEE: -inf stays
-//   -inf, NaN stays NaN. An entry whose row or id does not exist is skipped: nothing is read or written for it. If two entries
-//   name one logit, that logit and both raw values depend on the order of reads and writes, which is unspecified. Other logits
-//   do not change: a row without entries costs nothing.
+//   with the parameters of row[e]; a NaN parameter disables its step. restore: x = raw[e]. Arithmetic is IEEE: -inf stays -inf,
+//   NaN stays NaN. An entry whose row or id does not exist is skipped: nothing is read or written for it. If two entries refer
+//   to the same logit, that logit and both raw values depend on the order of reads and writes, which is unspecified. Other
+//   logits do not change: a row without entries costs nothing.
 //
 // Shapes     row, id, count i32[entries]; in_prompt u8[entries]; logit_bias, raw f32[entries]; repetition, frequency,
 //            presence f32[rows]; logits f32[rows, vocab], rows may be strided. entries, rows >= 0; vocab from 1 to 2^24.
@@ -31,7 +31,7 @@ struct EnumWords<AdjustWay> {
 // Bytes      21 (apply) or 12 (restore) per entry, plus 8 for its logit.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  2^-21 * (max(1, repetition, 1 / repetition) * (|raw| + |logit_bias|) + |frequency * count| + |presence|); raw,
-//            restored logits and logits without an entry: equal. Numbers below 2^-126 may count as zero.
+//            restored logits and logits without an entry: equal. Numbers below 2^-126 may be flushed to zero.
 // Source     Keskar et al., "CTRL" (2019) for repetition; vLLM, vllm/v1/sample/sampler.py, for the order, biases first.
 struct AdjustLogits {
   static constexpr std::string_view kName = "adjust_logits";

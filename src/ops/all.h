@@ -1,4 +1,4 @@
-// All operations, in the order of explain and of the tests.
+// All operations, in the order in which explain and the tests list them.
 #pragma once
 #include "ops/adjust_logits.h"
 #include "ops/all_reduce_norm.h"

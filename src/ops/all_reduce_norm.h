@@ -6,25 +6,25 @@
 
 namespace sluice {
 
-// Sums a row over the ranks of a group (dispatch/group.h), adds the sum to the residual stream and norms the stream: the work between a
-// projection whose input is divided among ranks and the next projection.
+// Sums a row over the ranks of a group (dispatch/group.h), adds the sum to the residual stream and normalizes the stream: the work between
+// a row-parallel projection (its input is split among the ranks) and the next projection.
 //
 //   stream[t, i] = x_0[t, i] + x_1[t, i] + ... (+ stream[t, i], last), where x_r is the x of rank r; rounded to its type
-//   y[t, i]      = RmsNorm of stream as it is written, with weight and eps (ops/rms_norm.h)
+//   y[t, i]      = RmsNorm of the rounded stream, with weight and eps (ops/rms_norm.h)
 //
-// A collective: every rank of the group runs it with the same problem, in the same order among the group's operations. Each rank passes
-// its own tensors; with `residual`, stream holds equal values on all ranks. The order of the sum is part of the contract, so stream and
-// y have the same bits on all ranks and from run to run. With one rank there is no exchange, and no group is needed.
+// A collective: every rank of the group runs it with the same problem, and all ranks run the group's operations in the same order. Each
+// rank passes its own tensors; with `residual`, stream holds equal values on all ranks. The order of the sum is part of the contract, so
+// stream and y have the same bits on all ranks and from run to run. With one rank there is no exchange, and no group is needed.
 //
 // Shapes     x, stream, y [tokens, hidden], rows may be strided and begin at multiples of 16 bytes; weight [hidden]. tokens >= 0; hidden a
-//            multiple of 8 up to 8192; ranks 1 to 8; eps as in RmsNorm. No two tensors overlap.
+//            multiple of 8 up to 8192; ranks 1 to 8; eps as in RmsNorm. Tensors must not overlap.
 // Types      x, stream and y all bf16 or all f32; weight bf16 or f32. f32 arithmetic.
 // NaN        as in RmsNorm. A NaN or an infinity of one rank reaches all ranks.
 // Bytes      reads x (and stream), writes stream (and y); sends x to other ranks.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: kInvalidArgument if the stream's device is in no group of
-//            `ranks` ranks, or if a row exceeds the group's row_bytes. If a rank fails, the outputs of all are unspecified, and the
+//            `ranks` ranks, or if a row exceeds the group's row_bytes. If a rank fails, the outputs of all ranks are unspecified, and the
 //            devices report the failure (Group).
-// Exactness  stream: (ranks + 1) * 2^-24 * sum |addend| + half an ulp. y: RmsNorm's bound, for the stream that was written.
+// Exactness  stream: (ranks + 1) * 2^-24 * sum |addend| + half an ulp. y: RmsNorm's bound, relative to the stream that was written.
 // Source     the sum as in NCCL's LL protocol and vLLM's custom all-reduce; FlashInfer and TensorRT-LLM fuse it with the norm.
 struct AllReduceNorm {
   static constexpr std::string_view kName = "all_reduce_norm";
@@ -73,10 +73,10 @@ struct AllReduceNorm {
   static int64_t tokens_of(const Problem& p) { return p.tokens; }
 };
 
-// With more than one rank the other ranks' x is unknown, so any finite stream is accepted.
+// With more than one rank the other ranks' x is unknown, so the reference accepts any stream.
 Expectations reference(const AllReduceNorm::Problem& problem, const AllReduceNorm::Args& args);
 Expectations reference_given(const AllReduceNorm::Problem& problem, const AllReduceNorm::Args& args);
-// The stream that every rank must have, from the args of all ranks.
+// Computes the stream that every rank must have from the args of all ranks.
 Expectations reference_of_ranks(const AllReduceNorm::Problem& problem,
                                 std::span<const AllReduceNorm::Args> ranks);
 

@@ -14,37 +14,37 @@ namespace sluice {
 //   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest score or sink
 //   with the sink term only if `sinks`
 //
-// rows_max is the caller's guarantee that no sequence owns more rows; 0: any number. Rows of a longer sequence are unspecified.
-// settled is another guarantee: no launch writes page_table, q_begin and kv_len, because they are copied before all launches; and since
-// that copy no launch has written cache positions before a sequence's first row.
+// With rows_max, the caller guarantees that no sequence owns more rows (0: any number). Rows of a longer sequence are unspecified.
+// With settled, the caller guarantees that no launch writes page_table, q_begin or kv_len (they are copied before all launches) and
+// that no launch since that copy has written cache positions before a sequence's first row.
 // sinks are weights: only the loader of a model writes them.
 //
-// Rows without a sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
-// outside [0, pages) makes its positions absent. If there is nothing to weight (no position, as for a query at a
-// position below zero, or every score and the sink at -inf), y is zero.
+// Rows without a sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. Positions whose page number is
+// outside [0, pages) are absent: no query attends to them. If no position is left, as for a query at a position below zero, or if
+// every score and the sink are -inf, y is zero.
 //
 // Shapes     q, y [tokens, heads, head_dim], rows may be strided; k_cache, v_cache [pages, kv_heads,
 //            page_size, head_dim]: a page's rows of one head are adjacent; page_table i32[sequences, pages_per_seq];
 //            q_begin i32[sequences + 1], ascending; kv_len i32[sequences]; sinks [heads]. kv_len <= pages_per_seq *
-//            page_size; positions beyond that count as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
-//            sequences >= 1; tokens >= 0; window >= 0; scale from 2^-100 to 2^100.
+//            page_size; positions beyond that are absent. heads a multiple of kv_heads; head_dim from 1 to 512; sequences >= 1;
+//            tokens >= 0; window >= 0; scale from 2^-100 to 2^100.
 // Types      q and y both bf16 or both f32; caches in q's type, or e4m3 (field cache); sinks bf16 or f32 (field s). f32
 //            arithmetic, one rounding. Keys and values are the caches' contents: reading e4m3 is exact.
-// NaN        in an attended key, value, query or sink spreads as the formula says; a position that a query does not
-//            attend to never affects it.
+// NaN        in an attended key, value, query or sink propagates as the formula says; a position that a query does not attend to
+//            never affects it.
 // Bytes      the attended keys and values once per sequence, q and y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  per element, with n attended positions, p the weights and u = 2^-24:
 //              (e^(2 d) - 1 + (2 n + 32) u e^(2 d)) * sum_j p_j |v_j| + w e^(2 d) * sum_j p_j (|v_j| + |y|) + half an ulp
 //              d = (head_dim + 16) u S,   S = the larger of max_j scale sum |q||k_j| and |sink|
-//            d bounds the error of an exponent: head_dim + 4 roundings make a score, and subtracting m and
-//            converting to base 2 lose a few u of numbers up to 2 S. A weight is then off by a factor of at most e^d,
-//            the ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
-//            w = 2^-8 if q is bf16, else 0: a weight may be rounded to bf16, an error of at most 2^-8 / (1 + 2^-8), either
-//            where it multiplies a value, or both there and in the sum of weights. If q is bf16, weights below 2^-100 of the
-//            largest may count as zero, and with e4m3 caches a weight may also be rounded to a multiple of 2^-39 of the
-//            largest; therefore 2^-100, or 2^-40, times sum_j |v_j| over the sum of weights is added. Numbers below 2^-126
-//            may count as zero. If d or a sum overflows f32, the result is unspecified.
+//            d bounds the error of an exponent: computing a score takes head_dim + 4 roundings, and subtracting m and converting to
+//            base 2 lose a few u of numbers up to 2 S. A weight is then off by a factor of at most e^d, the ratio of two sums of
+//            weights by e^(2 d), and each sum adds a rounding or two for each term. w = 2^-8 if q is bf16, else 0: a weight may be
+//            rounded to bf16, an error of at most 2^-8 / (1 + 2^-8), either where it multiplies a value, or both there and in the
+//            sum of weights. If q is bf16, weights below 2^-100 of the largest may be treated as zero, and with e4m3 caches a
+//            weight may also be rounded to a multiple of 2^-39 of the largest; therefore 2^-100, or 2^-40, times sum_j |v_j| over
+//            the sum of weights is added. Numbers below 2^-126 may be flushed to zero. If d or a sum overflows f32, the result is
+//            unspecified.
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";

@@ -8,7 +8,7 @@
 namespace sluice {
 
 enum class CacheType : uint8_t {
-  kSame,  // the type of the keys and values written and of the queries that read
+  kSame,  // the type of the queries, keys and values
   kE4M3,  // DType::kE4M3, without a scale
 };
 

@@ -9,7 +9,7 @@ namespace sluice {
 //
 //   w = weights[t, k], or 1 if not `weighted` (the expert's input was weighted instead). A slot whose position is
 //   outside [0, rows) contributes nothing at all, whatever its weight; a token without slots gets shared + residual,
-//   or zeros. Order: the sum over k from 0 up in f32, starting at zero; then * scale, + shared, + residual.
+//   or zeros. Order: the sum over ascending k in f32, starting at zero; then * scale, + shared, + residual.
 //
 // Shapes     g [rows, hidden], position i32[tokens, slots], ids i32[tokens, slots] (with bias; an id outside
 //            [0, experts) adds no bias), weights f32[tokens, slots], bias [experts, hidden], shared and
@@ -19,7 +19,7 @@ namespace sluice {
 // Types      g, bias, y bf16 or f32 (fields g, b, y); f32 arithmetic, one rounding to y.
 // Settled    position, ids and weights were written before the previous launch, so a dependent launch may read
 //            them before the previous launch has ended.
-// Bytes      reads tokens * slots rows of g, writes tokens rows.
+// Bytes      reads tokens * slots rows of g, writes `tokens` rows of y.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  |y - ref| <= (slots + 6) * 2^-24 * (|scale| sum |w|(|g| + |bias|) + |shared| + |residual|), and
 //            half an ulp of y.
@@ -70,7 +70,7 @@ struct Combine {
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);
   static double flops(const Problem& p) { return 2.0 * p.tokens * p.slots * p.hidden; }
-  static Problem at_tokens(Problem p, int64_t n);  // keeps rows - tokens * slots, the slack of aligned groups
+  static Problem at_tokens(Problem p, int64_t n);  // keeps the padding rows, rows - tokens * slots
   static int64_t tokens_of(const Problem& p) { return p.tokens; }
 };
 

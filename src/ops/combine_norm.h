@@ -15,7 +15,7 @@ namespace sluice {
 // Types      normed has the type of y; norm_weight bf16 or f32 (field norm_w).
 // Bytes      Combine's bytes, and normed once.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  each half as in its contract; normed refers to the rounded y.
+// Exactness  each step as in its contract; normed is computed from the rounded y.
 // Source     the contracts; TensorRT-LLM and FlashInfer fuse the same two steps to save a pass over y.
 struct CombineNorm {
   static constexpr std::string_view kName = "combine_norm";

@@ -1,4 +1,4 @@
-// The reference of Combine for a g that has error bounds itself; ops/expert_mlp.h uses it for its last part.
+// The reference of Combine for a g that has error bounds itself; ops/expert_mlp.h uses it for its last step.
 #pragma once
 #include <functional>
 

@@ -13,7 +13,7 @@ namespace sluice {
 //            experts from 1 to 1024; layers from 1 to 2^31 - 1. tokens == 0 is legal and writes nothing.
 // Bytes      reads ids, reads and writes counts.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal, as long as counts stay below 2^63.
+// Exactness  equal to the reference, as long as counts stay below 2^63.
 // Source     original.
 struct CountExperts {
   static constexpr std::string_view kName = "count_experts";

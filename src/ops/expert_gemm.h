@@ -28,25 +28,25 @@ namespace sluice {
 //            as ops/group_rows.h and ops/route_topk.h write them. y [rows, features]; rows of x and y may be
 //            strided. Rows of x begin at multiples of 16 bytes, unless x_unaligned is set or a row's size is not such a
 //            multiple. rows is an upper bound; row_begin[experts] rows are in use. width % 32 == 0 for e2m1 and
-//            for scales mx. 0 <= rows < 2^31, experts <= 2048, features and width <= 65536; all but rows at least 1.
+//            for scales mx. 0 <= rows < 2^31, experts <= 2048, features and width <= 65536; all of these except rows are at least 1.
 // Types      x bf16 or f32; w bf16, e2m1 (scales mx or nv) or e4m3 (scales mx, blocks or rows); bias bf16 or f32
 //            (field b), y bf16 or f32. Sums in f32, the activation in f32, one rounding to y.
-// Weights    decode exactly for every code and scale. A NaN code or scale makes its weights NaN. In fragments so does a
-//            negative scale of nv, and a scale of blocks that is not of magnitude 2^-60 to 2^60.
+// Weights    decode exactly for every code and scale. A NaN code or scale makes its weights NaN. In layout fragments, a negative nv
+//            scale and a blocks scale of a magnitude outside 2^-60 to 2^60 also make their weights NaN.
 // NaN        as the formula says; clamps and relu return NaN for NaN.
 // Bytes      each active expert's weights once, x and y once. expected_rows() affects only the cost.
 // Settled    row_begin, row_count, order and weights were written before the previous launch, not by it:
 //            a dependent launch may read them, and load weights, before the previous launch has ended.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by
 //            ops/group_rows.h.
-// Exactness  z: (width + 5 + m) * 2^-24 * (|in| sum |x||w| + |bias|), where m is 2 for nv and 3 for each scale of a row of
-//            blocks, because kernels may apply these to sums; plus for each term (|in| + 1) times the loss from
-//            counting numbers below the smallest normal as zero. That loss is |x||w| if |x| < 2^-126 or
-//            |w| < 2^-126 or |w| <= 6 * 2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a
-//            partial sum; s_row is the row's largest scale (nv: 128 times the row's f32), and kernels may sum relative to it. The bound
-//            then passes through the activation by its slope (ops/activation.h), plus half an ulp of y. If the sum of
-//            |x||w|, or of |x||code| before scales (up to 128 times that in fragments; for blocks, of |x||w| divided by the
-//            row's smallest scale), exceeds the largest f32, the result may overflow as well; no single weight does.
+// Exactness  z: (width + 5 + m) * 2^-24 * (|in| sum |x||w| + |bias|), where m is 2 for nv, 3 per scale of a row for blocks and 0
+//            otherwise, because kernels may apply nv and blocks scales to sums; plus, for each term, (|in| + 1) times the loss from
+//            flushing numbers below the smallest normal to zero. The loss is |x||w| if |x| < 2^-126 or |w| < 2^-126 or |w| <= 6 *
+//            2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a partial sum; s_row is the row's largest scale (nv: 128
+//            times the row's f32), and kernels may sum relative to it. The bound then passes through the activation by its slope
+//            (ops/activation.h), plus half an ulp of y. If the sum of |x||w|, or of |x||code| before scales (up to 448 times that
+//            for nv, and up to 128 times that for scales mx in fragments; for blocks, of |x||w| divided by the row's smallest
+//            scale), exceeds the largest f32, the result may overflow too; a single weight never overflows.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";
@@ -136,11 +136,10 @@ struct ExpertGemm {
     v(slot("y", Role::kOut, p.y, {p.rows, p.features}, true, Rows::kMayBeStrided), &Args::y);
   }
   static Refusal validate(const Problem& p);
-  // Expected rows of local experts in a batch of the bound's size: rows_expected, or if that is 0, the
-  // experts' share of `rows`.
+  // Expected rows of the local experts: rows_expected or, if it is 0, the local experts' share of `rows`.
   static double expected_rows(const Problem& p);
-  static double bytes(const Problem& p);  // with the experts active under uniform routing
-  static double flops(const Problem& p);  // of expected_rows()
+  static double bytes(const Problem& p);  // for the experts that are active under uniform routing
+  static double flops(const Problem& p);  // for expected_rows() rows
   // If rows are gathered: n tokens with the same rows - tokens * slots. Otherwise: n rows.
   static Problem at_tokens(Problem p, int64_t n);
   static int64_t tokens_of(const Problem& p) { return p.slots > 0 ? p.tokens : p.rows; }

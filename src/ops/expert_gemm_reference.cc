@@ -13,7 +13,7 @@ constexpr double kLargestF32 = std::numeric_limits<float>::max();
 // One row of one expert's weights, decoded once and used for all rows of x.
 struct WeightRow {
   std::vector<double> w;      // [width]
-  std::vector<double> codes;  // set_codes()
+  std::vector<double> codes;  // written by set_codes()
   double largest_scale = 0;   // ignores NaN scales
 };
 
@@ -22,7 +22,7 @@ int64_t source_row(const ExpertGemm::Problem& p, int64_t e, int64_t i, bool up) 
   return e * ExpertGemm::weight_rows(p) + row;
 }
 
-// A scale's factor of a sum of codes, and the scale that a kernel's sums are in units of.
+// A weight is its code times `value`. A kernel may keep its sums in multiples of `unit`.
 struct Scale {
   double value = 1, unit = 1;
 };
@@ -93,8 +93,8 @@ double weight_code(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int6
   return kE2M1Values[bytes[n.byte] >> n.shift & 15];
 }
 
-// What a kernel may sum in place of weights, before it applies a scale: the code times the scales inside a row, in the layout's
-// unit; for blocks relative to the row's smallest scale.
+// Sets row->codes to what a kernel may sum in place of weights before it applies a scale: the code times the largest factor
+// that the layout applies before the sum; for blocks, the weight divided by the row's smallest scale.
 void set_codes(const ExpertGemm::Problem& p, double smallest, WeightRow* row) {
   const WeightFormat f = ExpertGemm::format(p);
   const bool fragments = p.layout == WeightLayout::kFragments;
@@ -119,7 +119,7 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
   Scale scale;
   double smallest = 0;
   for (int64_t k = 0; k < p.width; ++k) {
-    if (k % kNvBlock == 0) {  // divides the columns of every scale
+    if (k % kNvBlock == 0) {  // kNvBlock divides every format's columns per scale
       scale = weight_scale(p, a, e, i, up, k);
       const double unit = std::abs(scale.unit);
       if (unit > row.largest_scale) row.largest_scale = unit;
@@ -133,9 +133,9 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
   return row;
 }
 
-// The loss of one term if numbers below the smallest normal count as zero. The whole term is lost if x may
-// be such a number, or the weight is (by itself, or relative to the row's largest scale, since kernels may
-// sum that way). Its product and one partial sum may be lost as well, in either unit.
+// The loss of one term if numbers below the smallest normal are flushed to zero. The whole term is lost if x may be that
+// small, or if the weight is (in itself, or relative to the row's largest scale, because kernels may sum in that unit). The
+// product and one partial sum may be lost as well, in either unit.
 double flushed_by_term(Bounded x, double w, double largest_scale) {
   // the largest code, scaled 127 powers of two below the row's largest scale
   constexpr double kLostCode = 6 * 0x1p-127;

@@ -1,4 +1,4 @@
-// The reference of ExpertGemm for an x with error bounds of its own; ops/expert_mlp.h uses it for its products.
+// The reference of ExpertGemm for an x that has error bounds itself; ops/expert_mlp.h uses it for its GEMMs.
 #pragma once
 #include <functional>
 
@@ -11,7 +11,7 @@ using Loop = std::function<void(int64_t count, const std::function<void(int64_t)
 void one_by_one(int64_t count, const std::function<void(int64_t)>& f);
 
 // Like reference(problem, args), but with x_at(row, k) in place of args.x. An infinite bound of x gives an
-// infinite bound. `loop` runs over features, which are independent of each other.
+// infinite bound of y. `loop` runs over the features, which are independent of each other.
 Expectations reference_given_x(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args,
                                const std::function<Bounded(int64_t row, int64_t k)>& x_at,
                                const Loop& loop = one_by_one);

@@ -86,7 +86,7 @@ Refusal ExpertMlp::validate(const Problem& p) {
 double ExpertMlp::bytes(const Problem& p) {
   const ExpertGemm::Problem first = up(p), second = down(p);
   const double rows_here = ExpertGemm::expected_rows(first);
-  // Activations that the two products exchange through memory.
+  // Activations that the two GEMMs exchange through memory.
   const double between =
       rows_here * static_cast<double>(bytes_of(p.x, p.hidden + 2 * p.intermediate) + bytes_of(p.g, p.hidden));
   return ExpertGemm::bytes(first) + ExpertGemm::bytes(second) - between +

@@ -5,30 +5,31 @@
 
 namespace sluice {
 
-// The experts of a layer, fused, from the routing's outputs on: GroupRows, ExpertGemm up, ExpertGemm down, Combine.
+// The experts of a layer, fused: GroupRows, ExpertGemm up, ExpertGemm down and Combine, from the router's ids and weights.
 //
 //   row_begin, row_count,  = GroupRows of ids (ops/group_rows.h): an id outside [0, experts) is an empty slot
 //   order, position
 //   h[r] = ExpertGemm with `up` (ops/expert_gemm.h), gathered from x by order[r] / slots, in x's type
-//   g[r] = ExpertGemm with `down`, of h, in type g; a kernel that does not output g may keep it in f32
+//   g[r] = ExpertGemm with `down`, applied to h, in type g; a kernel that does not write g to memory may keep it in f32
 //   y[t] = Combine of g, position and weights (ops/combine.h), without an additional bias
 //
 // With weight_on_input the router's weight multiplies the input of `up` instead of the output. A token whose slots are all
 // empty gets shared + residual, or zeros.
 //
-// Shapes     x [tokens, hidden]; `up` and `down` are w, w_scale and bias of ExpertGemm: intermediate features of hidden
-//            columns, and hidden features of intermediate columns. ids i32[tokens, slots], weights f32[tokens, slots];
-//            an expert may appear in several slots of a token. shared, residual, y [tokens, hidden] in y's type.
-//            Rows of x, shared, residual and y may be strided. y may alias residual or shared, but no other tensor.
-//            tokens == 0 is legal and writes nothing. slots <= 64, experts <= 2048, hidden and intermediate <= 65536,
-//            multiples of 32 for e2m1
-//            and for scales mx.
-// Types      x bf16 or f32, w (of both) as in ops/expert_gemm.h, b bf16 or f32, g bf16 or f32, y bf16 or f32.
-// Bytes      each active expert's weights once, ids, weights, x and y once. experts_routed affects only the cost.
-// Errors     make_plan: kInvalidArgument if a bound is broken, each one named. run: never fails on data.
-// Exactness  the three bounds, each on top of the error of the previous part: an error of h reaches g by |w|; an
-//            error of g, half an ulp of its type included, reaches y by |scale| |weight|. f32 in place of a bf16 g
-//            merely avoids that half ulp. Sums of g and y may be split and ordered in any way.
+// Shapes     x [tokens, hidden]; `up` and `down` are ExpertGemm's w, w_scale and bias: `up` with `intermediate` features
+//            of width `hidden`, `down` with `hidden` features of width `intermediate`. ids i32[tokens, slots], weights
+//            f32[tokens, slots]; an expert may appear in several slots of a token. shared, residual, y [tokens, hidden] in
+//            y's type. Rows of x, shared, residual and y may be strided. y may alias residual or shared, but no other
+//            tensor. tokens == 0 is legal and writes nothing. slots <= 64, experts <= 2048, hidden and intermediate <=
+//            65536, multiples of 32 for e2m1 and for scales mx.
+// Types      x bf16 or f32, w (of up and down) as in ops/expert_gemm.h, b bf16 or f32, g bf16 or f32, y bf16 or f32.
+// Bytes      each active expert's weights, the ids, the router's weights, x and y, once. experts_routed affects only the
+//            cost.
+// Errors     make_plan: kInvalidArgument if a bound is broken; the message names each one. run: never fails on data.
+// Exactness  the bounds of the three contracts, each added to the error propagated from the previous part: an error of h
+//            reaches g multiplied by |w|; an error of g, including half an ulp of its type, reaches y multiplied by
+//            |scale| |weight|. f32 in place of a bf16 g merely avoids that half ulp. Sums of g and y may be split and
+//            ordered in any way.
 // Source     the four contracts.
 struct ExpertMlp {
   static constexpr std::string_view kName = "expert_mlp";
@@ -124,7 +125,7 @@ struct ExpertMlp {
             .scales = p.scales,
             .layout = p.layout,
             .bias = p.down_bias,
-            .settled = true};  // `up` ran in between, so the groups are already written
+            .settled = true};  // `up` runs between GroupRows and `down`
   }
   static Combine::Problem combine(const Problem& p) {
     return {.tokens = p.tokens,
@@ -140,9 +141,9 @@ struct ExpertMlp {
             .settled = true,
             .scale = p.scale};
   }
-  // The Args of the parts. `groups` holds the intermediate values row_count i32[experts], row_begin
-  // i32[experts + 1], order i32[rows] and position i32[tokens, slots]; h [rows, intermediate] in x's type
-  // and g [rows, hidden] in type g are intermediate as well.
+  // The Args of the four parts. `groups` holds the intermediate values row_count i32[experts], row_begin
+  // i32[experts + 1], order i32[rows] and position i32[tokens, slots]; h [rows, intermediate] in x's type and
+  // g [rows, hidden] in type g are intermediate as well.
   static GroupRows::Args group(const Args& a, const GroupRows::Args& groups);
   static ExpertGemm::Args up(const Problem& p, const Args& a, const GroupRows::Args& groups, const Tensor& h);
   static ExpertGemm::Args down(const Args& a, const GroupRows::Args& groups, const Tensor& h,

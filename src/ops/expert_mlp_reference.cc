@@ -7,8 +7,8 @@
 namespace sluice {
 namespace {
 
-// Element (row, column) of a reference with `columns` columns. A value that is certainly NaN or infinite
-// stays so; a value that may have overflowed on the way gets an infinite bound.
+// Element (row, column) of a reference with `columns` columns. A value that is certainly NaN or infinite is
+// kept; a value whose computation may have overflowed gets an infinite bound.
 Bounded element(const Expected& of, int64_t columns, int64_t row, int64_t column) {
   const auto at = static_cast<size_t>(row * columns + column);
   const double value = of.value[at], bound = of.bound[at];
@@ -18,7 +18,7 @@ Bounded element(const Expected& of, int64_t columns, int64_t row, int64_t column
   return {0, kInfinity};
 }
 
-// The rows of g of GroupedMlp.
+// GroupedMlp's output g.
 Expected answers(const GroupedMlp::Problem& p, const GroupedMlp::Args& a, const Loop& loop) {
   const ExpertGemm::Args up = GroupedMlp::up(p, a, {});
   const Expectations h = reference_given_x(

@@ -14,9 +14,9 @@ namespace {
 // Packed weights have the same bytes on every machine: words are little-endian, and so is every machine that Sluice supports.
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int64_t kSlabRows = 16, kStepBytes = 8;  // codes of 16 columns of one row
+constexpr int64_t kSlabRows = 16, kStepBytes = 8;  // kStepBytes: e2m1 codes of 16 columns of one row
 
-// Contribution of a checkpoint's byte (two codes, the even one low) to a word, for each of the word's four pairs.
+// Contribution of a checkpoint's byte (two codes, the even column in the low nibble) to a word, for each of the four pairs.
 using PairTable = std::array<uint32_t, 256>;
 constexpr PairTable pair_table(int pair) {
   PairTable out{};
@@ -77,7 +77,7 @@ void unpack_row_pair(const std::byte* from, RowPiece* low, RowPiece* high) {
   }
 }
 
-// Offset in the block's codes of the sixteen words of rows r and r + 8; `row` is the lower row.
+// Offset of the sixteen words of rows r and r + 8 in the block's codes; `row` is r.
 constexpr int64_t pair_place(int64_t row) {
   return (row / kSlabRows * 32 + row % 8 * 4) * static_cast<int64_t>(sizeof(uint32_t) * 4);
 }
@@ -85,7 +85,7 @@ constexpr int64_t pair_place(int64_t row) {
 uint8_t byte_at(const std::byte* at, int64_t i) { return static_cast<uint8_t>(at[i]); }
 void put(std::byte* to, float value) { std::memcpy(to, &value, sizeof value); }
 
-// e4m3: words of rows r and r + 8 of one k block. Two planes of two steps.
+// e4m3: packs rows r and r + 8 of one k block. The block has two planes of two steps each.
 void pack_row_pair8(const std::byte* low, const std::byte* high, int64_t count, int64_t row,
                     std::byte* block) {
   const FragmentShape one{1, 1};
@@ -140,7 +140,7 @@ struct RowToPack {
   const std::byte *codes, *scales;
 
   FragmentShape shape() const { return {1, k_blocks}; }
-  // Whether the codes of a 32-group have a NaN of e4m3.
+  // Whether a group of 32 codes contains an e4m3 NaN.
   bool nan_in_group(int64_t b) const {
     return format.w == DType::kE4M3 && has_nan8(codes + b * kMxBlock, kMxBlock);
   }

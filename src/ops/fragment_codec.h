@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// The rows of a block in the layout's order, without alignment; null: padding, packed as zeros and skipped by unpacking.
+// The rows of a block in the layout's order, at any alignment; null: padding, packed as zeros and skipped by unpacking.
 using FragmentRows = std::array<const std::byte*, kFragmentRows>;
 using FragmentRowsOut = std::array<std::byte*, kFragmentRows>;
 
@@ -17,14 +17,15 @@ using FragmentRowsOut = std::array<std::byte*, kFragmentRows>;
 struct FragmentBlock {
   std::byte* codes;   // [k blocks][fragment_code_bytes()]
   std::byte* scales;  // [k blocks][fragment_scale_bytes()]
-  std::byte* top;     // [64]: largest scales, or factors
+  std::byte* top;     // [64]: each row's largest scale (u8) or factor (f32)
 };
 // Locates row block `block` of an expert whose weights and scales (null for bf16) begin at these addresses.
 FragmentBlock fragment_block(const FragmentShape& shape, WeightFormat format, std::byte* w, std::byte* scales,
                              int64_t block);
 
 // e2m1 and e4m3: `codes` are rows of codes, `scales` rows of scales (ops/weight_format.h); gated: whether the block has gates and
-// ups. Packing writes every byte of the block. What is NaN is stored as in ops/pack_experts.h; all other bits are restored.
+// ups. Packing writes every byte of the block. NaN codes and scales are stored as in ops/pack_experts.h; all other bits survive a
+// round trip.
 void pack_fragment_rows(WeightFormat format, bool gated, const FragmentRows& codes,
                         const FragmentRows& scales, int64_t width, const FragmentBlock& to);
 void unpack_fragment_rows(WeightFormat format, const FragmentBlock& from, int64_t width,

@@ -5,30 +5,31 @@
 //            [row blocks][k blocks], each block 64 rows x 64 columns.
 // Rows       Not gated: row rho of block rb is feature 64 rb + rho. A gated layer of n features has 2n rows: block
 //            rb holds features 32 rb .. 32 rb + 31, and its slab s of 16 rows holds the gates of features
-//            32 rb + 8 s + 0..7 and then their ups, regardless of the checkpoint's order. So one thread of
-//            wgmma's result holds gate and up of the same feature (rows r and r + 8).
-// e2m1       A block is 2048 bytes: 16 for each of 128 threads, which are the thread's A operands of four
-//            wgmma m64nNk16 (word j: step j). A word holds four pairs of codes, one for each 32-bit register;
-//            its bits are placed so that two or three instructions turn a pair into bf16: fragment_pair().
-// e4m3       A block is 4096 bytes: 16 for each thread, with two words for step 0 and two for step 1, and then the same for
-//            steps 2 and 3. A word holds two pairs of codes, for registers 0 and 1 or 2 and 3: fragment_pair8().
+//            32 rb + 8 s + 0..7 and then their ups, regardless of the checkpoint's order. So one thread's wgmma accumulators
+//            hold gate and up of the same feature (rows r and r + 8).
+// e2m1       A block is 2048 bytes: 16 bytes for each of 128 threads, the thread's A operands of four wgmma m64nNk16 (word j
+//            is step j). A word holds four pairs of codes, one for each 32-bit register; its bits are placed so that two or
+//            three instructions turn a pair into bf16: fragment_pair().
+// e4m3       A block is 4096 bytes: 16 bytes for each thread, with two words for step 0 and two for step 1, and then the
+//            same for steps 2 and 3. A word holds two pairs of codes, for registers 0 and 1 or 2 and 3: fragment_pair8().
 // Scales     of mx: [row blocks][k blocks][128] bytes, one 32-bit word for each row pair (r, r + 8) of a block, and then
 //            [row blocks][64] bytes `top`: the row's largest scale that is not NaN (0 if all are NaN). A scale
 //            is stored relative to `top`, as the exponent field of a bf16: 254 + scale - top, 0 to 254; 255 for NaN,
 //            whose 32 codes are stored as 0 (0 * infinity is NaN, so kernels need no check). Padding is 0.
-//            So a pair times its scales' exponent fields is code * 2^(scale - top + 1), and a row's sum
-//            is correct after * 2^(top - 128): every legal scale decodes with one multiplication per weight. For e4m3 these
-//            are code * 2^(scale - top + 7) and 2^(top - 134). The NaN of e4m3 counts as a NaN scale.
-//            of nv: [row blocks][k blocks][256] bytes, one 64-bit word for each row pair, with a byte for each step: the
-//            e4m3 scale as 5 bits of exponent, biased by 22, and its 3 bits of mantissa, so that subnormal scales are
-//            normal. 0 for zero and 248 for NaN or a negative scale, whose codes are stored as 0. A pair times the bf16 of
-//            fragment_nv_multiplier() is code * scale * 2^-7.
-//            of blocks: [row blocks][k blocks] of eight f32: the scales of features 0..31 or rows 0..31 of the block, gate
-//            (rows r) and up (rows r + 8); the same of the others (again those of a gated block); and four factors, by which
-//            a sum of the k blocks before must be multiplied: their scale divided by this one, 1 in the first k block.
-//            A scale must be a number of magnitude 2^-60 to 2^60. Any other makes its rows NaN, and is stored as 1.
+//            So a pair times the bf16 with that exponent field is code * 2^(scale - top + 1), and the kernel multiplies a
+//            row's sum by 2^(top - 128): every legal scale decodes with one multiplication per weight. For e4m3 these are
+//            code * 2^(scale - top + 7) and 2^(top - 134). A NaN code of e4m3 is stored as a NaN scale.
+//            of nv: [row blocks][k blocks][256] bytes, one 64-bit word for each row pair, with a byte for each step and
+//            row: the e4m3 scale as 5 bits of exponent, biased by 22, and its 3 bits of mantissa, so that subnormal scales
+//            become normal. A zero scale is stored as 0, a NaN or negative scale as 248; the codes of both are stored as 0.
+//            A pair times the bf16 of fragment_nv_multiplier() is code * scale * 2^-7.
+//            of blocks: [row blocks][k blocks] of eight f32. Four scales: for rows 0..31 of the block and then for rows
+//            32..63, each for rows r (gate) and rows r + 8 (up); a gated block has the same scales in both halves. Then four
+//            factors, by which a kernel multiplies the sum over the previous k blocks: the previous block's scale divided by
+//            this one, 1 in the first k block.
+//            A scale must have a magnitude from 2^-60 to 2^60. Any other scale makes its rows NaN and is stored as 1.
 //            nv, blocks and rows end with f32[row blocks][64], the factor of a row's sum: the row's f32 times 2^7 (nv), 1
-//            (blocks), the row's f32 (rows). It is NaN if the row has a NaN code or such a scale.
+//            (blocks), the row's f32 (rows). The factor is NaN if the row has a NaN code or an invalid scale.
 // bf16       A block is 8192 bytes, [64 rows][64 k], with the 16-byte chunk c of row rho at chunk c ^ (rho % 8): the
 //            128-byte swizzle of shared memory, so that one bulk copy loads what wgmma's descriptor expects.
 #pragma once
@@ -47,7 +48,7 @@ constexpr int64_t kFragmentBf16Elements = 64 * 64;          // per block in bf16
 constexpr int64_t kFragmentAlignment = 128;  // an expert's scales are padded to a multiple of this
 constexpr uint8_t kFragmentUnscaled = 254, kFragmentNan = 255;  // stored bytes: a scale equal to `top`; NaN
 
-// Bytes of a block's codes and scales, and of the ends of a row block: `top`, or the factors of its rows.
+// Bytes of a block's codes, of a block's scales, and of a row block's `top` or factors.
 SLUICE_HOST_DEVICE constexpr int64_t fragment_code_bytes(DType w) {
   return w == DType::kE2M1   ? kFragmentCodeBytes
          : w == DType::kE4M3 ? kFragmentCode8Bytes
@@ -70,7 +71,7 @@ struct FragmentShape {
   SLUICE_HOST_DEVICE constexpr int64_t code_bytes(WeightFormat f) const {
     return blocks() * fragment_code_bytes(f.w);
   }
-  // The offset of the ends of row blocks in the scales, and the size of all scales.
+  // The offset of the `top` bytes or factors in the scales, and the size of all scales.
   SLUICE_HOST_DEVICE constexpr int64_t top_begin(WeightFormat f) const {
     return blocks() * fragment_scale_bytes(f);
   }
@@ -101,8 +102,8 @@ SLUICE_HOST_DEVICE constexpr FragmentFeature fragment_feature(bool gated, Fragme
   return {r.block * 32 + r.row / 16 * 8 + r.row % 8, r.row % 16 >= 8};
 }
 
-// e2m1: the 32-bit word that holds the code of row r at k, the pair in the word (which is the register of
-// the operand), and the half of the pair (0: the lower k).
+// e2m1: the 32-bit word that holds the code of row r at k, the pair in the word (which is also the operand's register),
+// and the half of the pair (0: the lower k).
 struct FragmentCode {
   int64_t word;
   int pair, half;
@@ -114,8 +115,8 @@ SLUICE_HOST_DEVICE constexpr FragmentCode fragment_code(const FragmentShape& s, 
           static_cast<int>(k % 2)};
 }
 
-// The bits of a decoded pair of codes: each half of 32 bits has a code s e1 e0 m at bits 15, 8, 7, 6. Read
-// as bf16, this is the code's value times 2^-126, for subnormal codes too.
+// The bits of a decoded pair of codes: each 16-bit half has a code s e1 e0 m at bits 15, 8, 7, 6. Read as bf16, this is
+// the code's value times 2^-126, for subnormal codes too.
 constexpr uint32_t kFragmentMask = 0x81C081C0;
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair_of(uint32_t low_code, uint32_t high_code) {
   const uint32_t both = low_code | high_code << 16;
@@ -126,8 +127,8 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_code_of(uint32_t pair, int half) 
   return (bits >> 12 & 8) | (bits >> 6 & 7);
 }
 // Extracts pair `pair` of a word, as kernels do. A shift or rotation extracts each of the first three
-// pairs. Their bits leave no places from which one more shift could extract the fourth pair, so it is the
-// exclusive or of two shifts. That mixes in bits of other pairs, which fragment_word() cancels beforehand.
+// pairs. Their bits leave no room for a fourth pair that a single shift could extract, so the fourth pair is the
+// exclusive or of two shifts. The second shift mixes in bits of other pairs, which fragment_word() cancels beforehand.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair(uint32_t word, int pair) {
   switch (pair) {
     case 0:
@@ -140,8 +141,8 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair(uint32_t word, int pair) {
       return (word << 6 ^ word >> 2) & kFragmentMask;
   }
 }
-// The inverse: the word whose pair `pair` is `bits` (of fragment_pair_of) and whose other pairs are 0. All
-// of this is linear, so a whole word is the exclusive or of its four words.
+// The inverse: the word whose pair `pair` is `bits` (of fragment_pair_of) and whose other pairs are 0. Both functions are
+// linear over exclusive or, so a full word is the exclusive or of the words of its four pairs.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_word(uint32_t bits, int pair) {
   switch (pair) {
     case 0:
@@ -159,7 +160,7 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_word(uint32_t bits, int pair) {
   }
 }
 
-// e4m3: as fragment_code(); the word is that of a block of 4096 bytes, and holds two pairs.
+// e4m3: like fragment_code(), for blocks of 4096 bytes whose words hold two pairs.
 SLUICE_HOST_DEVICE constexpr FragmentCode fragment_code8(const FragmentShape& s, FragmentRow r, int64_t k) {
   const int64_t block = r.block * s.k_blocks + k / kFragmentWidth, step = k % kFragmentWidth / 16;
   const int64_t thread = r.row / 16 * 32 + r.row % 8 * 4 + k % 8 / 2, upper = k % 16 / 8;
@@ -167,8 +168,8 @@ SLUICE_HOST_DEVICE constexpr FragmentCode fragment_code8(const FragmentShape& s,
               upper,
           static_cast<int>(r.row % 16 / 8), static_cast<int>(k % 2)};
 }
-// The bits of a decoded pair of e4m3 codes: each half of 32 bits has a code s e3..e0 m2..m0 at bits 15 and 10 to 4. Read as
-// bf16, this is the code's value times 2^-120, for subnormal codes too.
+// The bits of a decoded pair of e4m3 codes: each 16-bit half has a code s e3..e0 m2..m0 at bits 15 and 10 to 4. Read as bf16,
+// this is the code's value times 2^-120, for subnormal codes too.
 constexpr uint32_t kFragmentMask8 = 0x87F087F0;
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8_of(uint32_t low_code, uint32_t high_code) {
   const uint32_t both = low_code | high_code << 16;
@@ -178,13 +179,13 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_code8_of(uint32_t pair, int half)
   const uint32_t bits = pair >> (16 * half);
   return (bits >> 8 & 0x80) | (bits >> 4 & 0x7F);
 }
-// Extracts pair `pair` of a word, as kernels do: the first needs no shift, the second is the exclusive or of two.
+// Extracts pair `pair` of a word, as kernels do: the first needs no shift, the second is the exclusive or of two shifts.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8(uint32_t word, int pair) {
   return (pair == 0 ? word : word << 4 ^ word >> 4) & kFragmentMask8;
 }
 // The word whose second pair is `bits` and whose first pair is 0.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8_second(uint32_t bits) {
-  // The bits that one shift extracts alone; then the chain of those that the other shift mixes with another free bit.
+  // First the bits that need one free bit of the word; then the chain of bits that are the exclusive or of two free bits.
   uint32_t word = (bits & 0x07000700) << 4 | (bits & 0x00700070) >> 4;
   const uint32_t b27 = bits >> 31, b19 = (bits >> 23 & 1) ^ b27, b11 = (bits >> 15 & 1) ^ b19,
                  b3 = (bits >> 7 & 1) ^ b11;
@@ -196,7 +197,7 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8(uint32_t bits, int pair) {
 }
 
 // nv: the offset of the scale byte of row r at k, the stored byte of an e4m3 scale and its inverse, and the multiplier of a
-// stored byte as bf16: scale * 2^119, infinity for NaN, and some number for zero.
+// stored byte as bf16: scale * 2^119, infinity for NaN, and an arbitrary number for zero.
 constexpr uint8_t kFragmentNvNan = 248;
 SLUICE_HOST_DEVICE constexpr int64_t fragment_nv_index(const FragmentShape& s, FragmentRow r, int64_t k) {
   return (r.block * s.k_blocks + k / kFragmentWidth) * (2 * kFragmentScaleBytes) +
@@ -217,7 +218,7 @@ SLUICE_HOST_DEVICE constexpr uint8_t fragment_nv_scale(uint8_t stored) {
 SLUICE_HOST_DEVICE constexpr uint16_t fragment_nv_multiplier(uint8_t stored) {
   return static_cast<uint16_t>(stored << 4 | 0x7000);
 }
-// blocks: the index of the f32 of row r at k among all f32; the factor is four further.
+// blocks: the index of the f32 scale of row r at k; its factor is four elements later.
 SLUICE_HOST_DEVICE constexpr int64_t fragment_block_scale_index(const FragmentShape& s, FragmentRow r,
                                                                 int64_t k) {
   return (r.block * s.k_blocks + k / kFragmentWidth) * 8 + r.row / 32 * 2 + r.row % 16 / 8;

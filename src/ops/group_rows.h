@@ -8,17 +8,18 @@ struct GroupTensors {
   Tensor row_count, row_begin, order, position, tile_count, tiles;
 };
 
-// Sorts the (token, slot) pairs by expert, so that each expert's rows are adjacent. Stable: within an expert,
-// by token, then by slot. A flat slot is f = t * slots + k; ids outside [0, experts) are empty slots.
+// Sorts the (token, slot) pairs by expert, so that each expert's rows are adjacent. The sort is stable: within an
+// expert, rows are in the order of tokens, then of slots. A flat slot is f = t * slots + k; ids outside [0,
+// experts) are empty slots.
 //
 //   row_count[e]    slots of expert e                                           i32[experts]
 //   row_begin[e]    first row of expert e; row_begin[experts] = rows in use     i32[experts + 1]
 //                   row_begin[e + 1] = row_begin[e] + row_count[e] rounded up to row_align
-//   order[r]        the flat slot of row r; -1 for rows without a slot          i32[rows]
+//   order[r]        the flat slot of row r; -1 for padding rows                 i32[rows]
 //   position[t, k]  the row of that slot; -1 for an empty slot                  i32[tokens, slots]
 //
-// With tile_rows > 0 it also lists the tiles of a grouped matrix product: each expert's rows cut into chunks of
-// tile_rows, the last chunk possibly shorter; ordered by expert, then by row.
+// With tile_rows > 0, GroupRows also lists the tiles of a grouped GEMM: each expert's rows are cut into chunks of
+// tile_rows, of which the last may be shorter. Tiles are ordered by expert, then by row.
 //
 //   tile_count[0]   number of tiles                                             i32[1]
 //   tiles[i]        (expert, first row) of tile i; (-1, -1) beyond the count    i32[tiles_max, 2]
@@ -30,7 +31,7 @@ struct GroupTensors {
 //            tokens == 0 is legal: row_count and row_begin are zeros, and padding rows still get -1.
 // Bytes      reads the ids, writes order, position and tiles.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal.
+// Exactness  equal to the reference.
 // Source     the permutation before every grouped GEMM (vLLM moe_align_block_size, CUTLASS's expand).
 struct GroupRows {
   static constexpr std::string_view kName = "group_rows";
@@ -67,7 +68,7 @@ struct GroupRows {
     v(slot("tile_count", Role::kOut, DType::kI32, {1}, p.tile_rows > 0), &Args::tile_count);
     v(slot("tiles", Role::kOut, DType::kI32, {tiles_max(p), 2}, p.tile_rows > 0), &Args::tiles);
   }
-  // Visits all slots but ids, for operations that compute the ids themselves.
+  // Visits all slots except ids, for operations that compute the ids themselves.
   template <class V>
   static void slots_written(const Problem& p, V v) {
     slots(p, [&](const SlotSpec& spec, Tensor Args::*member) {

@@ -20,7 +20,7 @@ ExpertGemm::Args GroupedMlp::down(const Args& a, const Tensor& h) {
 
 double GroupedMlp::bytes(const Problem& p) {
   const ExpertGemm::Problem first = up(p), second = down(p);
-  // The first product writes rows of h, and the second reads them.
+  // The first GEMM writes rows of h, and the second GEMM reads them.
   const double between =
       2 * ExpertGemm::expected_rows(first) * static_cast<double>(bytes_of(p.mlp.x, p.mlp.intermediate));
   return ExpertGemm::bytes(first) + ExpertGemm::bytes(second) - between;

@@ -3,10 +3,10 @@
 
 namespace sluice {
 
-// Both matrix products of rows grouped by expert, fused: ExpertGemm up, ExpertGemm down.
+// Both GEMMs of the experts, fused, for rows grouped by expert: ExpertGemm up, ExpertGemm down.
 //
 //   h[r] = ExpertGemm with `up` (ops/expert_gemm.h), gathered from x by order[r] / slots, in x's type
-//   g[r] = ExpertGemm with `down`, of h
+//   g[r] = ExpertGemm with `down`, applied to h
 //
 // Rows of g without an expert are not written. With weight_on_input the router's weight multiplies the input of `up`.
 //
@@ -15,14 +15,15 @@ namespace sluice {
 // Types      as in ops/expert_mlp.h. h is rounded to x's type and stays internal.
 // Bytes      each active expert's weights once, x and g once. experts_routed affects only the cost.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by ops/group_rows.h.
-// Exactness  the two bounds, the second on top of the error of the first: an error of h reaches g by |w|.
+// Exactness  the bounds of the two contracts, the second added to the error propagated from the first: an error of h
+//            reaches g multiplied by |w|.
 // Source     the two contracts.
 struct GroupedMlp {
   static constexpr std::string_view kName = "grouped_mlp";
   static constexpr std::string_view kSummary =
       "both matrix products of each expert, for rows that are grouped by expert";
   struct Problem {
-    ExpertMlp::Problem mlp;  // the operation around this one; fields about summing outputs are ignored
+    ExpertMlp::Problem mlp;  // the ExpertMlp around this operation; fields of its final sum are ignored
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -54,17 +55,17 @@ struct GroupedMlp {
     Tensor x, up, up_scale, up_bias, down, down_scale, down_bias, row_begin, row_count, order, weights, g;
   };
   static int64_t rows(const Problem& p) { return ExpertMlp::rows(p.mlp); }
-  // The middle part of an operation that starts from ids.
+  // The GroupedMlp inside an ExpertMlp.
   static Problem of(ExpertMlp::Problem p) {
     p.y = DType::kBF16, p.shared = p.residual = false, p.scale = 1;
     return {p};
   }
-  // The two parts. h [rows, intermediate] is the value between them.
+  // The two parts; h [rows, intermediate] is the intermediate value.
   static ExpertGemm::Problem up(const Problem& p) { return ExpertMlp::up(p.mlp); }
   static ExpertGemm::Problem down(const Problem& p) { return ExpertMlp::down(p.mlp); }
   static ExpertGemm::Args up(const Problem& p, const Args& a, const Tensor& h);
   static ExpertGemm::Args down(const Args& a, const Tensor& h);
-  // The Args of this part within ExpertMlp; `groups` holds the intermediate groups.
+  // The Args of the GroupedMlp inside an ExpertMlp; `groups` holds the outputs of GroupRows.
   static Args of(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, const GroupRows::Args& groups,
                  const Tensor& g) {
     return {.x = a.x,

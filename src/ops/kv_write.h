@@ -6,7 +6,7 @@ namespace sluice {
 
 // Stores the keys and values of new tokens in the paged cache.
 //
-//   k_cache[slot / page_size, :, slot % page_size] = k[t],  slot = slot_of[t];  v likewise, with `values`
+//   k_cache[slot / page_size, :, slot % page_size] = k[t],  slot = slot_of[t];  v_cache likewise, if `values`
 //
 // Latent attention stores keys and values together in one row, so it has no v.
 //
@@ -19,8 +19,8 @@ namespace sluice {
 // Types      k and v bf16 or f32; the caches in the same type, or e4m3 (field cache).
 // Bytes      reads k and v, writes the same number of elements.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal. e4m3 caches store the nearest number of that type, ties to an even code; numbers beyond 448, and infinity,
-//            are stored as 448, and NaN as a NaN.
+// Exactness  equal to the reference. e4m3 caches store the nearest number of that type, ties to an even code; numbers beyond
+//            448, and infinity, are stored as 448; NaN is stored as NaN.
 // Source     vLLM's reshape_and_cache; Kwon et al., "PagedAttention" (2023).
 struct KvWrite {
   static constexpr std::string_view kName = "kv_write";

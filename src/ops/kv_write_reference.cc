@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Calls put(element of the cache, element of the rows) for each element written.
+// Calls put(element of the cache, token, element of the token's row) for each element written.
 template <class Put>
 void each_written(const KvWrite::Problem& p, const Tensor& slot_of, Put put) {
   for (int64_t t = 0; t < p.tokens; ++t) {

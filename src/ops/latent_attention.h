@@ -3,50 +3,49 @@
 
 namespace sluice {
 
-// Causal multi-head latent attention over a paged cache of latents. The keys and values of all heads are two
-// matrices applied to one short row c per position. Beside c the cache holds a key r that carries the position and is
-// shared by all heads.
+// Causal multi-head latent attention over a paged cache of latents. Two matrices per head compute the keys and values of all
+// heads from one short row c per position. Next to c, the cache holds a rotary key r that all heads share.
 //
 // Sequences, pages and causality are as in ops/attention.h, without window and sinks: sequence s owns the
-// query rows q_begin[s] .. q_begin[s + 1] - 1; its last row is at position kv_len[s] - 1, and that cache row is
-// already written; a query at position p attends to the positions j <= p; position j lies in page
-// page_table[s, j / page_size]. A cache row is (c, r): `rank` and `rope` elements.
+// query rows q_begin[s] .. q_begin[s + 1] - 1; its last row is at position kv_len[s] - 1, whose cache row is already
+// written; a query at position p attends to the positions j <= p; position j lies in page page_table[s, j / page_size].
+// A cache row is (c, r): `rank` and `rope` elements.
 //
 //   score_j = scale * (a . K_h c_j + b . r_j)   (a, b) the `nope` and the `rope` elements of head h of q,
 //                                               K_h the first `nope` rows of kv_b[h]
 //   y       = V_h sum_j p_j c_j                 p = softmax(score), V_h the last `v_dim` rows of kv_b[h]
 //
-// Kernels are meant to multiply K_h into a (a' = a K_h), so that a position costs one product with its cache row.
+// Kernels are meant to absorb K_h into a (a' = a K_h), so that a position costs one dot product with its cache row.
 //
-// rows_max is the caller's guarantee that no sequence owns more rows; 0: any number. Rows of a longer sequence are unspecified.
+// With rows_max, the caller guarantees that no sequence owns more rows (0: any number). Rows of a longer sequence are
+// unspecified.
 //
-// Rows without a sequence are not written. A page number outside [0, pages) makes its positions absent. If
-// no position is present, y is zero.
+// Rows without a sequence are not written. Positions whose page number is outside [0, pages) are absent: no query attends to
+// them. If no position is left, y is zero.
 //
 // Shapes     q [tokens, heads, nope + rope], y [tokens, heads, v_dim], rows may be strided; kv_b [heads, nope +
 //            v_dim, rank]; cache [pages, 1, page_size, rank + rope]; page_table i32[sequences, pages_per_seq];
 //            q_begin i32[sequences + 1], ascending; kv_len i32[sequences]. kv_len <= pages_per_seq *
-//            page_size; positions beyond that count as absent. heads from 1 to 4096; rank, nope, rope, v_dim
-//            from 1 to 1024, and rank + rope up to 1024; sequences >= 1; tokens >= 0; rows_max >= 0; scale from 2^-100 to
-//            2^100.
+//            page_size; positions beyond that are absent. heads from 1 to 4096; rank, nope, rope, v_dim from 1 to 1024, and rank
+//            + rope up to 1024; sequences >= 1; tokens >= 0; rows_max >= 0; scale from 2^-100 to 2^100.
 // Types      q, cache and y all bf16 or all f32; kv_b bf16 or f32. f32 arithmetic, one rounding, and the roundings that Exactness
 //            allows.
-// NaN        in an attended row, a query or the head's weights spreads as the formula says; a position that a query does
-//            not attend to never affects it. An infinity in any of them: that head of that row is unspecified.
+// NaN        in an attended row, a query or the head's weights propagates as the formula says; a position that a query does not
+//            attend to never affects it. An infinity in any of them makes that head of that row unspecified.
 // Bytes      the attended rows once per sequence, kv_b, q and y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  per element, with n attended positions and u = 2^-24:
 //              (e^(2 d) - 1 + ((3 n + rank + 40) u + w) e^(2 d)) * sum_k |V_dk| sum_j p_j |c_jk| + half an ulp
 //              d = (nope + rank + rope + 24) u S + e,
 //              S = max_j scale (sum_i sum_k |a_i||K_ik||c_jk| + sum |b||r_j|)
-//            A score is a sum of nope products in each of rank sums, then rope more; ops/attention.h derives the other
-//            parts of d. Weighting n rows and adding the weights loses a rounding for each term,
-//            and another one whenever a larger score appears; V adds rank.
+//            A score adds `rank` sums of `nope` products each, then `rope` products; ops/attention.h derives the other parts of
+//            d. Weighting n rows and adding the weights costs a rounding for each term, and another one whenever a larger score
+//            appears; the product with V costs `rank` more.
 //            e and w are 0 unless q is bf16. Then a' may be rounded to bf16 once, which moves a score by at most
 //            e = 2^-9 max_j scale sum_k |a'_k||c_jk|. Each weight may be rounded as well, after it was added to the sum of
 //            weights, and so may sums of weighted rows, over all or some positions: w = (1 + 2^-9)^2 - 1, because y is
-//            linear in both. Numbers below 2^-126 may count as zero. If a sum of magnitudes (also of a') exceeds the
-//            largest number of the type of q, the result is unspecified.
+//            linear in both. Numbers below 2^-126 may be flushed to zero. If a sum of magnitudes (also of a') exceeds the largest
+//            number of q's type, the result is unspecified.
 // Source     DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1 and appendix C; deepseek-ai/DeepSeek-V3
 //            inference/model.py, MLA.
 struct LatentAttention {

@@ -10,7 +10,7 @@ namespace {
 constexpr double kLargestF32 = std::numeric_limits<float>::max(), kLargestBF16 = 0x1.fep127;
 constexpr double kBF16Eps = 0x1p-9;  // unit roundoff
 
-// A sum, the sum of its terms' magnitudes, and the error if a number counts as zero or is rounded to bf16.
+// A sum, the sum of its terms' magnitudes, and its errors from flushing to zero and rounding to bf16.
 struct Sum {
   double value = 0, magnitude = 0, flushed = 0, rounded = 0;
 };
@@ -129,7 +129,7 @@ class Head {
     return out;
   }
 
-  // `scale` multiplies the bounds in `magnitude`: zero if the result is exact.
+  // `scale` multiplies the bounds in `magnitude`: 0 if the result is exact, infinity if it is unspecified.
   void append(Expected* y, const std::vector<Sum>& out, double scale) const {
     for (const Sum& s : out) {
       // Unspecified: any number or NaN.
@@ -141,7 +141,7 @@ class Head {
   const LatentAttention::Problem& p_;
   const LatentAttention::Args& a_;
   const Query& query_;
-  // The loss from rounding a', a weight or a latent.
+  // The relative error of rounding a', a weight or a sum of weighted rows to bf16.
   const double eps_ = p_.q == DType::kBF16 ? kBF16Eps : 0;
   bool unspecified_ = false;
 };

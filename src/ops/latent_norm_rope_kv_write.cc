@@ -19,7 +19,7 @@ Refusal LatentNormRopeKvWrite::validate(const Problem& p) {
   return r;
 }
 
-// Reads and writes the rotated part of the queries, and a row of the cache of each token.
+// For each token, reads and writes the rotated part of the queries and one cache row.
 double LatentNormRopeKvWrite::bytes(const Problem& p) {
   return 2 * static_cast<double>(bytes_of(p.rope.x, p.rope.tokens * (p.rope.heads * p.rope.rotary + row(p))));
 }

@@ -6,23 +6,23 @@
 
 namespace sluice {
 
-// The work between the projections of latent attention and its scores, fused: Rope of the queries, RmsNorm of the latents of keys and
-// values, Rope of the keys stored after the latents, and KvWrite of these rows.
+// The work between latent attention's projections and its scores, fused: Rope of the queries, RmsNorm of the key-value latents, Rope of the
+// keys stored after the latents, and KvWrite of the resulting rows.
 //
-//   q        = rotated as in ops/rope.h
-//   k_cache  = KvWrite (ops/kv_write.h) of rows of `rank` + `rotary` elements: the first `rank` of k after RmsNorm with norm_weight and eps
-//               (ops/rms_norm.h), and the other elements, rotated
+//   q        = q, rotated as in ops/rope.h
+//   k_cache  = KvWrite (ops/kv_write.h) of rows of `rank` + `rotary` elements: the first `rank` elements of k after RmsNorm with
+//               norm_weight and eps (ops/rms_norm.h), then the other elements of k, rotated
 //   k        is scratch: its content is unspecified afterwards
 //
-// A token without a position is normalized and stored nevertheless. settled is a guarantee: no launch writes positions, table and slot_of,
-// because they are copied before all launches.
+// A token whose position is outside the table is not rotated, but still normalized and stored. With settled, the caller guarantees that no
+// launch writes positions, table or slot_of (they are copied before all launches).
 //
 // Shapes     q [tokens, heads, head_dim], k [tokens, 1, rank + rotary], rows may be strided; norm_weight [rank]; k_cache [pages, 1,
-//            page_size, rank + rotary]; otherwise as in the contracts. rank from 1; rank + rotary up to 1024.
+//            page_size, rank + rotary]; otherwise as in the contracts. rank >= 1; rank + rotary <= 1024.
 // Types      q, k and k_cache all bf16 or all f32; norm_weight bf16 or f32 (field norm_w); the table f32.
 // Bytes      q's rotated elements and k, read and written once.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  as the contracts: q and the last `rotary` elements of a stored row have Rope's bound, the first `rank` RmsNorm's.
+// Exactness  as in the contracts: q and the last `rotary` elements of a stored row have Rope's bound, the first `rank` RmsNorm's.
 // Source     the contracts; DeepSeek-V3's attention (nn/latent_attention.h).
 struct LatentNormRopeKvWrite {
   static constexpr std::string_view kName = "latent_norm_rope_kv_write";
@@ -68,7 +68,7 @@ struct LatentNormRopeKvWrite {
     v(slot("norm_weight", Role::kIn, p.norm_w, {p.rank}), &Args::norm_weight);
     v(slot("k_cache", Role::kInOut, type, {p.pages, 1, p.page_size, row(p)}), &Args::k_cache);
   }
-  // All parts but the rotation of the queries, which is Problem::rope.
+  // The parts. The rotation of the queries is Problem::rope.
   static RmsNorm::Problem norm(const Problem& p) {
     return {
         .tokens = p.rope.tokens, .hidden = p.rank, .eps = p.eps, .x = p.rope.x, .w = p.norm_w, .y = p.rope.x};

@@ -18,8 +18,8 @@ namespace sluice {
 // Bytes      w, x, y once; 2 * tokens * features * width flops.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  |y - ref| <= (width + 4) * 2^-24 * (sum |x||w| + |bias| + |residual|) + half an ulp of y, and
-//            2^-126 for each number below the smallest normal, which may count as zero. If that sum of
-//            magnitudes exceeds the largest f32, the result may overflow as well.
+//            2^-126 for each number below the smallest normal, which may be flushed to zero. If that sum of magnitudes
+//            exceeds the largest f32, the result may overflow too.
 // Source     torch.nn.Linear.
 struct Linear {
   static constexpr std::string_view kName = "linear";

@@ -26,7 +26,7 @@ struct ArgmaxRow {
   bool may_be(int64_t n) const {
     if (std::isnan(logprob)) return n == token;
     const auto at = static_cast<size_t>(n), best = static_cast<size_t>(token);
-    // No other logit is certainly larger.
+    // True unless the largest logit is certainly larger.
     return logits[at] + bound[at] >= logits[best] - bound[best];
   }
   bool may_be_logprob(double got) const {

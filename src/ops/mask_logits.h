@@ -12,19 +12,19 @@ struct EnumWords<MaskWay> {
   static constexpr std::string_view words[] = {"apply", "restore"};
 };
 
-// Removes tokens from a few rows of logits before sampling. After sampling it restores the rows, so that log probabilities are the
-// model's, as ops/adjust_logits.h does.
+// Removes tokens from a few rows of logits before sampling. After sampling, MaskLogits restores the rows, so that log probabilities are
+// the model's (see ops/adjust_logits.h).
 //
 //   Mask m applies to row r = row[m]; x = logits[r, i]. apply:
 //     raw[m, i] = x
 //     x = -inf    bit i % 32 of allowed[m, i / 32] is 0
 //   restore: x = raw[m, i]. Bits are copied unchanged, NaN included. A mask whose row does not exist is skipped: nothing is read or
-//   written for it. If two masks name one row, that row and both raw rows depend on the order of reads and writes, which is unspecified.
-//   Other rows do not change.
+//   written for it. If two masks refer to the same row, that row and both raw rows depend on the order of reads and writes, which is
+//   unspecified. Other rows do not change.
 //
 // Shapes     row i32[masks]; allowed i32[masks, ceil(vocab / 32)]; raw f32[masks, vocab]; logits f32[rows, vocab], rows may be
 //            strided. masks, rows >= 0; vocab from 1 to 2^24. restore uses row, raw and logits.
-// Bytes      12 (apply) or 8 (restore) per logit of a masked row, and the bits.
+// Bytes      12 (apply) or 8 (restore) per logit of a masked row, and the bitmask.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal to the reference.
 // Source     original; bits as in the token bitmasks of vLLM and SGLang.

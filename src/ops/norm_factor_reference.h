@@ -1,4 +1,4 @@
-// Helpers shared by references of operations that apply a row's norm as a factor of sums over the row.
+// Helpers shared by references of operations that apply a row's norm factor to sums over the row.
 #pragma once
 #include <span>
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-// Bounds the difference between a sum over a normed row and a sum whose norm was rounded at another point.
+// Bounds the difference between a sum over a normalized row and the same sum with the norm rounded at another point.
 class NormFactor {
  public:
-  // For row t. `normed` holds the rows used by the sums' reference, and each of its elements may be off by `share` of its value.
+  // For row t. `normed` holds the rows that the reference sums; each element may be off by `share` of its value.
   NormFactor(const RmsNorm::Problem& problem, const RmsNorm::Args& args, const Tensor& normed, int64_t t,
              double share);
   // The additional bound of a sum with weights of these magnitudes, beyond the bound of a sum over
@@ -19,7 +19,7 @@ class NormFactor {
 
  private:
   double share_, squares_ = 0;
-  // magnitudes of the norm and of what is multiplied in its place; units that may be flushed
+  // per element: |normed|; |x weight|, which a kernel may sum instead; the loss from flushing to zero
   std::vector<double> normed_, before_, flushed_;
 };
 

@@ -17,7 +17,7 @@ Status mismatch(const SlotSpec& spec, const Tensor& tensor, const char* what) {
 }
 
 bool strides_fit(const SlotSpec& spec, const Tensor& tensor) {
-  // The bits between the first row and the end of the last row must fit into 63 bits.
+  // The size of all rows in bits must fit into 63 bits.
   int64_t bits = 0;
   if (spec.rank > 0 && (__builtin_mul_overflow(tensor.shape[0], tensor.stride[0], &bits) ||
                         __builtin_mul_overflow(bits, int64_t{bits_of(spec.dtype)}, &bits)))

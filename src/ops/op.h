@@ -1,12 +1,12 @@
 // The parts of an operation. An operation is a struct with
 //
-//   kName                      one name everywhere
+//   kName                      the operation's name, the same everywhere
 //   kSummary                   its purpose in one line, for lists of operations
 //   Problem                    everything that selects a kernel, without pointers; lists its fields once (base/fields.h)
 //   Args                       tensors; `slots` says which of them a Problem uses, and how
 //   validate(problem)          checks the contract's bounds, on any backend; returns every reason
 //   bytes(problem), flops(problem)   the traffic and arithmetic that the contract requires, for costs and rooflines
-//   at_tokens(problem, n)      the same problem for n tokens (or rows or sequences, if that is its size)
+//   at_tokens(problem, n)      the same problem for n tokens (or n rows or sequences, if these are its size)
 //   tokens_of(problem)
 //
 // and a free function `reference(problem, args)`: in double precision, slow, written once, never dispatched to.
@@ -83,7 +83,7 @@ struct Expected {
   std::vector<double> value;            // NaN: the output must be NaN
   std::vector<double> bound;            // |got - value| <= bound; 0: exact. Empty: exact everywhere
   std::vector<uint8_t> untouched = {};  // empty, or 1 for elements that the contract leaves unwritten
-  // If several results are right (a sampled token at the edge of two intervals), this decides instead of the bound.
+  // If several results are right (a sampled token at the border of two intervals), this decides instead of the bound.
   std::function<bool(size_t index, double got)> accept = {};
 };
 using Expectations = std::vector<Expected>;
@@ -104,9 +104,9 @@ struct Comparison {
   // The largest error relative to its bound; infinity if an element that must be exact is not.
   double worst_share = 0;
   std::string text =
-      {};  // the number of wrong elements, and the worst: its place, its value and the reference
+      {};  // the number of wrong elements; of the worst one its index, its value and the reference
 };
-// `poison` is the byte that elements marked untouched must still hold; without it they are not checked.
+// Elements marked untouched must still hold the byte `poison`; without `poison` they are not checked.
 Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_t> poison = {});
 
 // Reads an input element of any type for the reference.

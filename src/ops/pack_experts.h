@@ -13,12 +13,12 @@ namespace sluice {
 //            rows u8[experts, rows, bytes of width weights], little-endian bf16, e4m3, or e2m1 with the even code in the
 //            low nibble; row_scales u8[experts, rows, bytes of a row's scales] (ops/weight_format.h). packed
 //            u8[experts, bytes] and packed_scales u8[experts, bytes], sizes by fragment_shape. experts from 0 to 2048,
-//            features and width from 1 to 65536, width % 32 == 0 for e2m1 and for scales mx. Scales of blocks are those of
-//            the first row of each 32 features: equal in all of them.
+//            features and width from 1 to 65536, width % 32 == 0 for e2m1 and for scales mx. Scales blocks: the gate rows
+//            of each 32 features have equal scales, and so do their up rows.
 // Bytes      reads one form and writes the other; padding is written as zeros and never read.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal, byte by byte. What makes weights NaN is packed as ops/fragment_layout.h says: codes under a NaN scale,
-//            and under a scale of 0 of nv, are zeros, and scales and row factors that are no such numbers are not restored.
+// Exactness  equal to the reference, byte by byte. NaN weights are packed as ops/fragment_layout.h says: codes under a NaN
+//            scale or under a zero scale of nv become zeros; invalid scales, and the scales of NaN codes, are not restored.
 // Source     ops/fragment_layout.h.
 struct PackExperts {
   static constexpr std::string_view kName = "pack_experts";
@@ -53,7 +53,7 @@ struct PackExperts {
   static int64_t row_bytes(const Problem& p) { return bytes_of(p.w, p.width); }
   SLUICE_HOST_DEVICE static constexpr WeightFormat format(const Problem& p) { return {p.w, p.scales}; }
   static int64_t row_scale_bytes(const Problem& p) { return format(p).row_scale_bytes(p.width); }
-  // The checkpoint's row stored at `at`, or -1 for padding.
+  // The checkpoint's row that is stored at `at`; -1 for padding.
   SLUICE_HOST_DEVICE static int64_t source_row(const Problem& p, FragmentRow at) {
     const FragmentFeature f = fragment_feature(p.gated, at);
     if (f.feature >= p.features) return -1;

@@ -14,7 +14,7 @@ const uint8_t* row_at(const PackExperts::Problem& p, const Tensor& t, int64_t ex
   return t.as<const uint8_t>() + (expert * PackExperts::weight_rows(p) + row) * bytes;
 }
 
-// What packing makes of one row: its codes by column, its scales, and whether its sums are NaN.
+// One row after packing: its codes by column, its scales, and whether its sums are NaN.
 struct PackedRow {
   std::vector<uint8_t> codes;
   std::vector<uint8_t> scales;  // as in the row, with bytes of 255 or 0x7F for groups that are NaN
@@ -50,7 +50,7 @@ PackedRow packed_row(const PackExperts::Problem& p, const uint8_t* codes, const 
 
 void put(uint8_t* to, float value) { std::memcpy(to, &value, sizeof value); }
 
-// The scales of a row at `at`, but for blocks.
+// Packs the scales of the row stored at `at`; for blocks, only its factor.
 void pack_scales(const PackExperts::Problem& p, FragmentRow at, const PackedRow& row, uint8_t* to) {
   const WeightFormat f = PackExperts::format(p);
   const FragmentShape s = PackExperts::shape(p);
@@ -75,7 +75,7 @@ void pack_scales(const PackExperts::Problem& p, FragmentRow at, const PackedRow&
   put(to + fragment_factor_index(s, f, at), nan ? std::numeric_limits<float>::quiet_NaN() : factor);
 }
 
-// blocks: the scales of `first`, the first row of its features in row block `at`, and the rows that they make NaN.
+// blocks: packs the scales of the row stored at `at`.
 void pack_block_scales(const PackExperts::Problem& p, FragmentRow at, const PackedRow& row, uint8_t* to) {
   const FragmentShape s = PackExperts::shape(p);
   float before = 0;
@@ -129,7 +129,7 @@ Expectations pack(const PackExperts::Problem& p, const PackExperts::Args& a) {
       PackedRow one = packed_row(p, from, row_at(p, a.row_scales, e, row, PackExperts::row_scale_bytes(p)));
       if (f.scales == WeightScales::kBlocks) {
         one.nan |= has_bad_scale(p, one);
-        // The rows of 32 features have the same scales, so the last one to write them writes what the first one did.
+        // The rows of 32 features have the same scales, so all of these rows write the same values.
         pack_block_scales(p, at, one, to_scales);
         if (p.gated) pack_block_scales(p, {at.block, (at.row + 32) % kFragmentRows}, one, to_scales);
       }
@@ -143,7 +143,7 @@ Expectations pack(const PackExperts::Problem& p, const PackExperts::Args& a) {
   return out;
 }
 
-// A row's scales from packed ones.
+// Unpacks the scales of the row stored at `at`.
 void unpack_scales(const PackExperts::Problem& p, FragmentRow at, const uint8_t* from, uint8_t* to) {
   const WeightFormat f = PackExperts::format(p);
   const FragmentShape s = PackExperts::shape(p);

@@ -12,16 +12,16 @@ namespace sluice {
 //   k_cache, v_cache = KvWrite (ops/kv_write.h) of v, and of k after RmsNorm with k_norm and eps and the same rotation
 //   k                is scratch: its content is unspecified afterwards
 //
-// A token without a position is normalized nevertheless. settled is a guarantee: no launch writes positions, table and slot_of, because
-// they are copied before all launches.
+// A token whose position is outside the table is not rotated, but still normalized. With settled, the caller guarantees that no launch
+// writes positions, table or slot_of (they are copied before all launches).
 //
 // Shapes     as in the contracts; q_norm and k_norm [head_dim]; rows of q, k and v may be strided.
 // Types      q, k, v all bf16 or all f32; q_norm and k_norm both bf16 or both f32 (field norm_w); the caches in q's type, or e4m3 (field
 //            cache); the table f32.
 // Bytes      RopeKvWrite's bytes.
 // Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  RmsNorm's bound of a norm rounded to the type of q, carried through the rotation: |c| bound(a) + |s| bound(b), plus
-//            Rope's own. An e4m3 k_cache may hold the rounded value of any number within that bound. v_cache: as KvWrite.
+// Exactness  RmsNorm's bound for outputs of q's type, propagated through the rotation: |c| bound(a) + |s| bound(b), plus Rope's own. An
+//            e4m3 k_cache may hold the rounded value of any number within that bound. v_cache: as KvWrite.
 // Source     the contracts; Qwen3's attention. TensorRT-LLM, SGLang and vLLM fuse norm and rotation to save a pass over q and k.
 struct QkNormRopeKvWrite {
   static constexpr std::string_view kName = "qk_norm_rope_kv_write";

@@ -1,10 +1,10 @@
-// Helpers shared by references of operations that rotate the heads of a projection and write them.
+// Helpers shared by references of operations that rotate the heads of a projection and write them to caches.
 #pragma once
 #include "ops/qkv_rope_kv_write.h"
 
 namespace sluice {
 
-// The outputs of QkvRopeKvWrite for y, [tokens, features] with bounds.
+// The outputs of QkvRopeKvWrite, computed from y [tokens, features] and its bounds.
 Expectations rotated_and_written(const QkvRopeKvWrite::Problem& problem, const QkvRopeKvWrite::Args& args,
                                  const Expected& y);
 

@@ -9,20 +9,20 @@ namespace sluice {
 //   y[t, i] = h[t, i] / sqrt(mean_i h^2 + eps) * weight[i]
 //   with a residual, h is the sum before that rounding
 //
-// With `heads`, a row holds that many heads side by side. Each head has its own mean, and all share one weight: queries
-// or keys of attention, as a projection writes them.
+// A row holds `heads` heads next to each other, for example the queries or keys that a projection writes. Each head has
+// its own mean; all heads share one weight.
 //
 // Shapes     x, residual, y [tokens, heads * hidden], rows may be strided; weight [hidden]. tokens >= 0; heads and
-//            hidden at least 1, heads * hidden at most 65536; eps from 2^-100 to 1 (so that it and its inverse root
-//            are normal in f32). y may alias x.
+//            hidden at least 1, heads * hidden at most 65536; eps from 2^-100 to 1 (so that eps and 1 / sqrt(eps) are
+//            normal f32 numbers). y may alias x.
 // Types      x and residual both bf16 or both f32; weight bf16 or f32; y bf16 or f32. f32 arithmetic.
 // NaN        in a head makes that head of y NaN. If the sum of squares of a head overflows f32 while every h is
 //            finite, that head is unspecified.
 // Bytes      reads x (and residual), writes y (and residual).
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  y: (hidden / 2 + 12) * 2^-24 * |ref| + half an ulp: the sum of squares is off by at most
-//            (hidden + 5) roundings, the root halves that, and the rest is a few single operations.
-//            residual: 2^-24 |h| + half an ulp. Numbers below 2^-126 may count as zero.
+//            (hidden + 5) roundings, the root halves that error, and the rest is a few single operations.
+//            residual: 2^-24 |h| + half an ulp. Numbers below 2^-126 may be flushed to zero.
 // Source     Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); openai/gpt-oss RMSNorm.
 struct RmsNorm {
   static constexpr std::string_view kName = "rms_norm";

@@ -32,7 +32,8 @@ Expectations reference(const RmsNorm::Problem& p, const RmsNorm::Args& a) {
     const double inverse = 1 / std::sqrt(squares / static_cast<double>(p.hidden) + p.eps);
     for (int64_t i = 0; i < p.hidden; ++i) {
       const double v = h[static_cast<size_t>(i)], w = load(a.weight, i), out = v * inverse * w;
-      // Numbers that may count as zero: both addends and h, the weight, and the product before and after the weight.
+      // Numbers that may be flushed to zero: both addends, h, the weight, and the product before and after the
+      // weight.
       const double flushed = kFlush * (3 * inverse * std::abs(w) + std::abs(v * inverse) + std::abs(w) + 1);
       y.value.push_back(out);
       y.bound.push_back(row_overflows(squares, largest) ? kInfinity

@@ -12,13 +12,13 @@ struct EnumWords<RopePairs> {
   static constexpr std::string_view words[] = {"halves", "interleaved"};
 };
 
-// Rotates pairs of each head by an angle that grows with the position, in place.
+// Rotates pairs of elements in each head, in place, by angles that grow with the position.
 //
 //   with (c, s) = table[positions[t], i] and (a, b) pair i of the `rotary` elements from `first` on:
 //   a' = a c - b s,   b' = b c + a s
 //
-// A token whose position is outside [0, table_rows), -1 by convention, is not changed; neither are the
-// other elements.
+// A token whose position is outside [0, table_rows), -1 by convention, is not changed. Elements of a head
+// outside the `rotary` ones are not changed either.
 //
 // Shapes     x [tokens, heads, head_dim], rows may be strided; positions i32[tokens]; table f32[table_rows,
 //            rotary / 2, 2] as rope_table() writes it. tokens >= 0; heads >= 1; rotary even,
@@ -26,8 +26,8 @@ struct EnumWords<RopePairs> {
 // Types      x bf16 or f32; f32 arithmetic, one rounding.
 // Bytes      reads and writes x once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp; unchanged elements are equal. Numbers below
-//            2^-126 may count as zero.
+// Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp; unchanged elements are equal. Numbers below 2^-126
+//            may be flushed to zero.
 // Source     Su et al., "RoFormer" (2021); openai/gpt-oss gpt_oss/torch/model.py, RotaryEmbedding.
 struct Rope {
   static constexpr std::string_view kName = "rope";
@@ -68,14 +68,14 @@ struct Rope {
 
 Expectations reference(const Rope::Problem& problem, const Rope::Args& args);
 
-// The parameters of a rotary table. factor == 1 is the plain embedding; above 1, YaRN stretches the context.
+// The parameters of a rotary table. factor == 1 is plain RoPE; a factor above 1 extends the context as in YaRN.
 struct RopeScaling {
   double theta = 150000;           // base of the geometric series of wavelengths; above 1
-  double factor = 1;               // context extension; gpt-oss 32
+  double factor = 1;               // context extension; 32 in gpt-oss
   double original_context = 4096;  // tokens the model was trained on before extension
-  double beta_fast = 32;  // pairs that rotate more often than this over original_context keep their speed
-  double beta_slow = 1;   // pairs that rotate less often are slowed by `factor`; a linear blend between
-  // The variable of the linear blend: the number of the pair (YaRN), or its rotations over original_context (Llama 3).
+  double beta_fast = 32;  // pairs that rotate more often than this over original_context keep their frequency
+  double beta_slow = 1;   // pairs that rotate less often get frequency / factor; linear blend in between
+  // The variable of the linear blend: a pair's index (YaRN), or its rotations over original_context (Llama 3).
   enum class Blend : uint8_t { kPairs, kRotations } blend = Blend::kPairs;
   double attention_factor = 0;  // multiplies cos and sin; 0: 0.1 ln(factor) + 1
   enum class Truncate : uint8_t {

@@ -4,14 +4,13 @@
 
 namespace sluice {
 
-// Rope on queries and keys, followed by KvWrite, fused: the work between the QKV projection of an attention layer and its
-// scores.
+// Rope on queries and keys, followed by KvWrite, fused: the work between an attention layer's QKV projection and its scores.
 //
-//   q                = rotated as in ops/rope.h
-//   k_cache, v_cache = KvWrite (ops/kv_write.h) of k rotated as in ops/rope.h, and of v
+//   q                = q, rotated as in ops/rope.h
+//   k_cache, v_cache = KvWrite (ops/kv_write.h) of k, rotated as in ops/rope.h, and of v
 //   k                is not changed
 //
-// settled is a guarantee: no launch writes positions, table and slot_of, because they are copied before all launches.
+// With settled, the caller guarantees that no launch writes positions, table or slot_of (they are copied before all launches).
 //
 // Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The other shapes and all bounds
 //            are as in the two contracts.

@@ -24,7 +24,7 @@ Status check(const RopeScaling& s, int64_t rows, int64_t rotary, const float* ta
   SLUICE_TRY(need(s.original_context > 0 && std::isfinite(s.original_context),
                   "original_context finite and above 0", s.original_context));
   SLUICE_TRY(need(s.beta_slow > 0, "beta_slow above 0", s.beta_slow));
-  // Kimi K2 has equal values: the blend is a step then.
+  // Kimi K2 has equal values, which make the blend a step.
   const bool may_be_equal = s.blend == RopeScaling::Blend::kPairs;
   const bool ordered = may_be_equal ? s.beta_fast >= s.beta_slow : s.beta_fast > s.beta_slow;
   return need(
@@ -33,7 +33,7 @@ Status check(const RopeScaling& s, int64_t rows, int64_t rotary, const float* ta
       s.beta_fast);
 }
 
-// The range of pairs in which the blend runs: below `low` nothing changes, above `high` all pairs are slowed down.
+// The range of the blend: pairs below `low` keep their frequency, pairs above `high` get frequency / factor.
 struct Ramp {
   double low, high;
 };

@@ -4,18 +4,18 @@
 
 namespace sluice {
 
-// From logits to all inputs of the products with the experts' weights, fused: RouteTopk (ops/route_topk.h), then GroupRows
-// (ops/group_rows.h) over its ids, shared slots included. Both contracts hold unchanged and are not restated here.
+// RouteTopk (ops/route_topk.h) followed by GroupRows (ops/group_rows.h) over its ids, shared slots included, fused: from
+// logits to all inputs of the expert GEMMs. Both contracts hold unchanged and are not restated here.
 //
-// Grouped by  experts(problem) ids, from 0: experts + shared_slots under scope kAll; expert_count + shared_slots under
-//             kRange; mapped_experts under kMap, because the map may name copies of experts that only the map knows. A
-//             larger id is an empty slot.
+// Grouped by  ids below experts(problem): experts + shared_slots under scope kAll; expert_count + shared_slots under
+//             kRange; mapped_experts under kMap, because only the map knows how many copies of experts there are. Larger
+//             ids are empty slots.
 // Shapes      as in the two contracts, with slots = top_k + shared_slots columns of ids.
 // Bytes       reads the logits once and writes every output once; ids are not read back.
-// Errors      make_plan: kInvalidArgument if a bound of either contract is broken (for example no expert to group by).
-//             run: never fails on data.
-// Exactness   weights as in RouteTopk, all other outputs equal.
-// Source      original as a fused operation; SGLang and vLLM run its parts as two to five launches.
+// Errors      make_plan: kInvalidArgument if a bound of either contract is broken (for example zero experts to group
+//             by). run: never fails on data.
+// Exactness   weights as in RouteTopk; all other outputs equal to the reference.
+// Source      the fusion is original; SGLang and vLLM run its parts as two to five launches.
 struct RouteGroup {
   static constexpr std::string_view kName = "route_group";
   static constexpr std::string_view kSummary =

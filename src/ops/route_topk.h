@@ -67,20 +67,22 @@ RoutingRule routing_rule(RoutingMethod method);
 //   number that ops/score_math.h defines to the bit, and c = s + bias is one f32 addition, so every backend
 //   chooses the same experts, near-ties included.
 //
-//   Groups: experts / groups neighbors form a group. Its rank is the sum (one f32 addition) of its two
-//   largest c (kDeepSeekV3; of its only c if a group has one expert) or its largest c (kGroupedSoftmax). The
-//   topk_groups best groups stay eligible; ties go to the lower group, and a NaN rank is below -inf.
+//   Groups: each group has experts / groups neighboring experts. A group's rank is the sum (one f32 addition)
+//   of its two largest c (kDeepSeekV3; its only c if the group has one expert) or its largest c
+//   (kGroupedSoftmax). The topk_groups best groups stay eligible; ties go to the lower group, and a NaN rank
+//   is below -inf.
 //
 //   kHash: ids[t, :] = hash_table[token_ids[t], :]; a token id outside [0, vocab) or an expert outside
 //   [0, experts) gives -1 and weight 0.
 //
 // Weights. w = s[id] without the bias, then by rule: unchanged; / (sum_k + 1e-20); softmax over the chosen
-//   logits; sigmoid of the logit. With scale_here then * scale. f32.
+//   logits; sigmoid of the logit. Then, with scale_here, * scale. f32.
 //
-// Slots. shared_slots more slots follow the top_k: slot j has id experts + j and a weight that is 1 after the
-//   routed scale: 1 if the scale is applied here (scale_here), else 1 / scale.
+// Slots. shared_slots additional slots follow the top_k slots: slot j has id experts + j and a weight that
+//   becomes 1 when the routed scale is applied: 1 if the scale is applied here (scale_here), else 1 / scale.
 //
-// Scope. Ids of routed experts go through `scope`; an expert of another rank becomes -1 and keeps its weight.
+// Scope. `scope` translates the ids of routed experts; an expert of another rank gets id -1 and keeps its
+//   weight.
 //   Shared slots: under kRange their id is expert_count + j, under kMap and kAll it is experts + j.
 //
 // Padding. Rows at or beyond tokens_valid[0] get ids -1, weights 0, captured -1, shared slots included.
@@ -99,8 +101,8 @@ RoutingRule routing_rule(RoutingMethod method);
 //            weight of that row).
 // Bytes      reads the logits once, writes ids and weights once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  ids, captured: equal. weights: |w - ref| <= (n + 24 + |logit - max|) * 2^-23 * |ref|, n the
-//            length of the sum; the reference computes the exact bound for each element.
+// Exactness  ids, captured: equal to the reference. weights: |w - ref| <= (n + 24 + |logit - max|) * 2^-23 *
+//            |ref|, n the length of the sum; the reference computes the exact bound for each element.
 // Source     openai/gpt-oss MLPBlock; DeepSeek-V2 and V3 MoEGate.forward (V3: noaux_tc); DeepSeek-V4 Gate;
 //            MiniMax-M2; Llama 4 Router; FlashInfer tllm_enums.py RoutingMethodType for the names.
 struct RouteTopk {

@@ -120,7 +120,8 @@ std::vector<Inexact> softmax(const std::vector<double>& x) {
   for (double v : x) most = v > most ? v : most;
   std::vector<Inexact> out;
   for (double v : x) {
-    // f32 rounds the difference (|v - most| * 2^-24 of the result) and takes an exponential of up to 4 ulp.
+    // f32 rounds the difference (an error of |v - most| * 2^-24 of the result); the exponential is off by up
+    // to 4 ulp.
     const double away = std::min(std::abs(v - most), 200.0);
     out.push_back(within_ulps(std::exp(v - most), 4 + away));
   }

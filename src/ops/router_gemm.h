@@ -10,11 +10,11 @@ namespace sluice {
 // Shapes     x [tokens, hidden], w [experts, hidden], bias [experts], y [tokens, experts]; rows of x and y
 //            may be strided. 0 <= tokens <= 16384, 1 <= experts <= 1024, 1 <= hidden <= 65536.
 // Types      x bf16 or f32; w and bias both bf16 or both f32; y bf16 or f32. Products and sums in f32.
-// NaN        spreads along its row of x or w, as the formula says.
+// NaN        propagates along its row of x or w, as the formula says.
 // Bytes      reads x, w, bias once, writes y once; 2 * tokens * experts * hidden flops.
 // Errors     make_plan: kInvalidArgument if a bound above is broken. run: never fails on data.
 // Exactness  |y - ref| <= (hidden + 3) * 2^-24 * (sum_h |x||w| + |bias|) + half an ulp of y, and 2^-126 for
-//            each number below the smallest normal, which may count as zero.
+//            each number below the smallest normal, which may be flushed to zero.
 // Source     the router of every MoE model; the bias is openai/gpt-oss's (gpt_oss/torch/model.py, MLPBlock).
 struct RouterGemm {
   static constexpr std::string_view kName = "router_gemm";

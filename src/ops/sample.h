@@ -11,20 +11,19 @@ namespace sluice {
 //   top_p[r] < 1: renormalize these; keep the shortest prefix whose sum reaches top_p, at least one;
 //   min_p[r] > 0: of these keep the tokens with p >= min_p * (largest p), at least one;
 //   renormalize; u = uniform(seed[r], step[r]) (base/random.h); take the first token whose running sum exceeds u.
-// logprob[r] = ln softmax(logits)[token] of the unmodified logits. A row without a number above -inf gives
-// token 0 and logprob NaN. A row with +inf is greedy, and its logprob is NaN.
+// logprob[r] = ln softmax(logits)[token] of the unmodified logits. A row whose logits are all -inf gives token 0 and logprob NaN. A row
+// with +inf is greedy, and its logprob is NaN.
 //
 // Shapes     logits [rows, vocab], rows may be strided; temperature, top_p, min_p f32[rows]; top_k i32[rows];
 //            seed and step i64[rows], all of them absent if every row is greedy; token i32[rows], logprob f32[rows]. rows >= 0,
 //            vocab from 1 to 2^24.
 // Types      logits f32 or bf16.
 // Bytes      reads the logits.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data. A parameter that is
-//            NaN switches its step off (temperature: greedy).
-// Exactness  token: equal to the reference, except near an edge, where the tokens on both sides are accepted: u
-//            within 2^-20 of a running sum, a running sum within 2^-20 of top_p, p / (largest p) within 2^-20
-//            of min_p. Equal inputs always give equal tokens on one backend. logprob: of the returned
-//            token, within 2^-18 * (1 + |ref|).
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data. A parameter that is NaN disables its step
+//            (temperature: greedy).
+// Exactness  token: equal to the reference, except near a threshold, where the tokens on both sides are accepted: u within 2^-20 of a
+//            running sum, a running sum within 2^-20 of top_p, p / (largest p) within 2^-20 of min_p. Equal inputs always give equal
+//            tokens on one backend. logprob: of the returned token, within 2^-18 * (1 + |ref|).
 // Source     Holtzman et al. (2020) for top-p; Hugging Face generation/logits_process.py for the order.
 struct Sample {
   static constexpr std::string_view kName = "sample";

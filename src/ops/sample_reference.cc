@@ -14,7 +14,7 @@ struct Answer {
   int64_t token = 0;
   double logprob = kNan;
 };
-// The first is the exact result; the others are its neighbors across an edge.
+// The first is the exact result; the others are its neighbors across a threshold.
 using Answers = std::vector<Answer>;
 
 struct DrawRow {
@@ -23,7 +23,7 @@ struct DrawRow {
   double u = 0;
 };
 
-// The number of tokens that may be kept: the least, the exact and the largest number.
+// How many tokens may be kept: the smallest, the exact and the largest number.
 struct Kept {
   int64_t fewest, exact, most;
 };
@@ -51,7 +51,7 @@ Kept kept_of(const DrawRow& row, const std::vector<double>& p, const std::vector
   return kept;
 }
 
-// Positions in the order of p that may be sampled, the exact one first.
+// Indices into p that may be sampled, the exact one first.
 std::vector<int64_t> drawn(const DrawRow& row, std::vector<double> p) {
   const double total = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& x : p) x /= total;

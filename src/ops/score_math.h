@@ -1,16 +1,15 @@
-// The f32 functions of a biased choice of experts, defined to the bit: every backend computes the same bits.
+// The f32 score functions for choosing experts with a bias, defined to the bit: every backend computes the same bits.
 //
 // An expert is chosen by score + bias, and two scores may be one rounding apart, so the score itself is part
 // of the contract (ops/route_topk.h). All functions here consist of IEEE +, -, *, /, sqrt, comparisons and bit
-// operations in the order written. No multiply-add may be fused (the build sets -ffp-contract=off, device code
-// uses the _rn intrinsics), and no result or intermediate that matters is subnormal, so that units that
-// flush subnormals to zero agree. backends/cpu/simd/score.h holds the same functions for vectors; a test compares
-// the bits.
+// operations in the order written. Multiply-adds must not be fused (the build sets -ffp-contract=off, device code uses
+// the _rn intrinsics), and no result or intermediate that matters is subnormal, so that units that flush subnormals to
+// zero agree. backends/cpu/simd/score.h holds the same functions vectorized; a test compares the bits.
 //
 // Accuracy   measured on every float with 2^-9 < |x| < 192, in ulp: score_exp 1.1, score_sigmoid 2.5,
 //            score_sqrt_softplus 2.0. kScoreUlps bounds all three.
-// Monotone   score_exp and score_sigmoid never decrease there; score_sqrt_softplus decreases by up to 2 ulp between
-//            one pair of neighbors in 160, so without a bias experts are chosen by logits instead of scores.
+// Monotone   score_exp and score_sigmoid never decrease there; score_sqrt_softplus decreases by up to 2 ulp between one
+//            in 160 pairs of neighboring floats, so without a bias experts are chosen by logits instead of scores.
 // Range      a result below 1.04 * 2^-126 is 0; score_exp above 87.3 is infinity. NaN gives NaN.
 #pragma once
 #include <cmath>
@@ -126,8 +125,8 @@ SLUICE_HOST_DEVICE inline float score_sigmoid(float x) {
 }
 
 // sqrt(log(1 + exp(x))) = sqrt(max(x, 0) + log(1 + z)) with z = exp(-|x|), and log(1 + z) = 2 atanh(z / (2
-// + z)). Far below zero log(1 + z) equals z to the last bit, and the result is exp(x / 2), which keeps its
-// digits where z underflows.
+// + z)). Far below zero log(1 + z) equals z to the last bit, and the result is exp(x / 2), which stays
+// accurate where z underflows.
 SLUICE_HOST_DEVICE inline float score_sqrt_softplus(float x) {
   using namespace score;
   constexpr float c0 = kAtanh[0], c1 = kAtanh[1], c2 = kAtanh[2], c3 = kAtanh[3], c4 = kAtanh[4];

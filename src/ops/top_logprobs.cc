@@ -10,9 +10,9 @@ namespace sluice {
 namespace {
 
 struct LogitsRow {
-  std::vector<double> x;       // without NaN
+  std::vector<double> x;       // NaN replaced by -inf
   std::vector<int64_t> order;  // token ids, sorted
-  double log_sum;              // NaN: no logprob is meaningful
+  double log_sum;              // NaN if no logprob is meaningful
 };
 
 LogitsRow row_of(const TopLogprobs::Problem& p, const Tensor& logits, int64_t row) {

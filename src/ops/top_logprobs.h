@@ -13,7 +13,7 @@ namespace sluice {
 //   The order is by logit, descending, then by id; -0 equals +0, and NaN counts as -inf throughout. So rank r is the position
 //   of t in any list of at least r tokens, even with ties.
 //
-//   If top exceeds the vocabulary, the rest of the list has id -1 and logprob NaN. In a row with +inf, or without a number above -inf,
+//   If top exceeds the vocabulary, the rest of the list has id -1 and logprob NaN. In a row with +inf, or whose logits are all -inf,
 //   every logprob is NaN. A token outside [0, vocab) has logprob NaN and rank 0. A row that does not exist has rank 0, ids -1 and
 //   logprobs NaN.
 //
@@ -22,7 +22,7 @@ namespace sluice {
 //            from 1 to 2^24; top from 0 to 32.
 // Bytes      reads the rows once, writes 8 + 8 * top bytes per row.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  ids and ranks: equal. logprobs: within 2^-18 * (1 + |ref|), -inf and NaN equal.
+// Exactness  ids and ranks: equal to the reference. logprobs: within 2^-18 * (1 + |ref|), -inf and NaN equal.
 // Source     vLLM, vllm/v1/sample/sampler.py, gather_logprobs; its rank also counts all equal tokens.
 struct TopLogprobs {
   static constexpr std::string_view kName = "top_logprobs";

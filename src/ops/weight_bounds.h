@@ -1,4 +1,4 @@
-// The check of a weight format that contracts share.
+// Checks of a weight format, shared by contracts.
 #pragma once
 #include <string>
 

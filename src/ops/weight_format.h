@@ -12,16 +12,16 @@
 
 namespace sluice {
 
-// The scales of a row of weights. A row's scales are bytes without alignment, little-endian:
+// The scales of a row of weights. A row's scales are unaligned little-endian bytes:
 enum class WeightScales : uint8_t {
-  // e8m0 for 32 columns: u8[width / 32]. e2m1: MXFP4, e4m3: MXFP8. bf16 weights have no scales; this is their value too.
+  // One e8m0 per 32 columns: u8[width / 32]. e2m1: MXFP4, e4m3: MXFP8. bf16 weights have no scales and use this value.
   kMx,
-  // NVFP4: e4m3 for 16 columns and f32 for the row: u8[width / 16], f32. The weight is code * e4m3 * f32.
+  // NVFP4: one e4m3 per 16 columns and one f32 per row: u8[width / 16], f32. The weight is code * e4m3 * f32.
   kNv,
-  // FP8 in blocks: f32 for 64 columns, f32[width / 64 rounded up]. Packing into fragments needs the same scales in the rows of 32
-  // features, gates and ups apart: blocks of 128 x 128, or of any multiples of 32 x 64.
+  // FP8 per block: one f32 per 64 columns, f32[width / 64 rounded up]. Packing into fragments requires equal scales in the rows
+  // of each 32 features, separately for gates and ups, as in blocks of 128 x 128 or any multiple of 32 x 64.
   kBlocks,
-  // FP8 by channel or by tensor: f32 for the row.
+  // FP8 per channel or per tensor: one f32 per row.
   kRows,
 };
 template <>
@@ -40,7 +40,7 @@ struct WeightFormat {
   constexpr bool operator==(const WeightFormat&) const = default;
   SLUICE_HOST_DEVICE constexpr bool scaled() const { return w != DType::kBF16; }
   SLUICE_HOST_DEVICE constexpr bool is(DType type, WeightScales s) const { return w == type && scales == s; }
-  // Whether there are such weights.
+  // Whether this combination of type and scales exists.
   constexpr bool exists() const {
     switch (w) {
       case DType::kBF16:
@@ -53,7 +53,7 @@ struct WeightFormat {
         return false;
     }
   }
-  // Columns that share a scale; 0: the row's scale is the only one, or there is none.
+  // Columns that share a scale; 0: a row has only its f32 scale, or no scale.
   SLUICE_HOST_DEVICE constexpr int64_t columns() const {
     if (!scaled() || scales == WeightScales::kRows) return 0;
     return scales == WeightScales::kMx ? kMxBlock : scales == WeightScales::kNv ? kNvBlock : kScaleColumns;
@@ -62,21 +62,21 @@ struct WeightFormat {
   SLUICE_HOST_DEVICE constexpr int64_t width_step() const {
     return w == DType::kE2M1 || (w == DType::kE4M3 && scales == WeightScales::kMx) ? kMxBlock : 1;
   }
-  // Scales of the row's columns, and the bytes of each.
+  // The number of column scales of a row, and the bytes of each.
   SLUICE_HOST_DEVICE constexpr int64_t column_scales(int64_t width) const {
     return columns() == 0 ? 0 : (width + columns() - 1) / columns();
   }
   SLUICE_HOST_DEVICE constexpr int64_t column_scale_bytes() const {
     return scales == WeightScales::kBlocks ? 4 : 1;
   }
-  // Whether a row has an f32 of its own, after the scales of its columns.
+  // Whether a row has an f32 scale, stored after its column scales.
   SLUICE_HOST_DEVICE constexpr bool has_row_scale() const {
     return scaled() && (scales == WeightScales::kNv || scales == WeightScales::kRows);
   }
   SLUICE_HOST_DEVICE constexpr int64_t row_scale_bytes(int64_t width) const {
     return column_scales(width) * column_scale_bytes() + (has_row_scale() ? 4 : 0);
   }
-  // Bits of a weight with its part of the scales, without an f32 of the row.
+  // Bits of a weight with its share of the column scales, without the row's f32.
   constexpr double bits() const {
     return bits_of(w) + (columns() == 0 ? 0
                                         : 8.0 * static_cast<double>(column_scale_bytes()) /
@@ -94,7 +94,7 @@ inline float load_f32_bytes(const void* at) {
   return value;
 }
 
-// The factor of the codes at column k, from a row's scales. Exact in double.
+// The scale of the code at column k, from a row's scales. Exact in double.
 inline double weight_scale_at(WeightFormat f, const uint8_t* scales, int64_t width, int64_t k) {
   if (!f.scaled()) return 1;
   switch (f.scales) {

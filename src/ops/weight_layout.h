@@ -14,12 +14,12 @@ enum class WeightLayout : uint8_t {
   // u8[experts, rows, bytes of a row's scales] (ops/weight_format.h).
   kRowMajor,
   // For CPUs: panels of 16 rows, so that one vector holds the same k of 16 rows. Width is padded with zeros to a multiple of 32
-  // and rows to a multiple of 16 (scales are zeros there, e8m0 is 127). A gated layer of n features has 2n rows: panel 2q holds the gates of
-  // features 16q .. 16q + 15 and panel 2q + 1 their ups, regardless of the checkpoint's order. The index functions below define
-  // the order inside a panel.
+  // and rows to a multiple of 16 (padding scales are zeros, or 127 for e8m0). A gated layer of n features has 2n rows: panel 2q holds the
+  // gates of features 16q .. 16q + 15 and panel 2q + 1 their ups, regardless of the checkpoint's order. The index functions below define the
+  // order inside a panel.
   kPanels16,
-  // For Hopper: blocks of 64 rows by 64 columns, in which each thread of a warpgroup finds its own part of the
-  // tensor cores' operand (ops/fragment_layout.h).
+  // For Hopper: blocks of 64 rows by 64 columns, in which each thread of a warpgroup reads its own fragment of the tensor cores' operand
+  // (ops/fragment_layout.h).
   kFragments,
 };
 template <>
@@ -30,7 +30,7 @@ struct EnumWords<WeightLayout> {
 // The order of gate and up rows in a gated layer's checkpoint, and in its bias.
 enum class GateOrder : uint8_t {
   kInterleaved,  // row 2i gate, row 2i + 1 up: gpt-oss
-  kGateFirst,    // [gate; up]: most
+  kGateFirst,    // [gate; up]: most models
   kUpFirst,      // [up; gate]: FlashInfer
 };
 template <>
@@ -56,7 +56,7 @@ struct PanelShape {
   SLUICE_HOST_DEVICE constexpr int64_t code_bytes(WeightFormat f) const {
     return panels * kPanelRows * width * (f.w == DType::kE2M1 ? 1 : f.w == DType::kE4M3 ? 2 : 4) / 2;
   }
-  // A row's scales of its columns, padded like the width, and its f32 if it has one; for 16 rows.
+  // Scales of 16 rows: each row's column scales, padded like the width, and its f32 if it has one.
   SLUICE_HOST_DEVICE constexpr int64_t panel_scale_bytes(WeightFormat f) const {
     return kPanelRows * f.row_scale_bytes(width);
   }
@@ -96,8 +96,8 @@ SLUICE_HOST_DEVICE constexpr NibbleAt panel_mxfp4_nibble(const PanelShape& s, Pa
 SLUICE_HOST_DEVICE constexpr int64_t panel_e4m3_index(const PanelShape& s, PanelRow r, int64_t k) {
   return (r.panel * s.width + k) * kPanelRows + r.lane;
 }
-// Scales: a panel is [scales of a row][16 lanes] of one or four bytes, and then, if rows have an f32, f32[16 lanes]. The byte
-// offsets of the scale of column k, and of the row's f32.
+// Scales: a panel is [scales of a row][16 lanes] of one or four bytes, and then, if rows have an f32, f32[16 lanes]. The
+// functions return the byte offset of the scale of column k, and of the row's f32.
 SLUICE_HOST_DEVICE constexpr int64_t panel_scale_index(const PanelShape& s, WeightFormat f, PanelRow r,
                                                        int64_t k) {
   return r.panel * s.panel_scale_bytes(f) + (k / f.columns() * kPanelRows + r.lane) * f.column_scale_bytes();
