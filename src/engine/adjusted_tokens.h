@@ -1,5 +1,5 @@
-// The tokens of one sequence whose logits are changed by penalties and biases (ops/adjust_logits.h). The
-// list grows with the sequence.
+// The tokens to which the penalties and biases of one sequence apply (ops/adjust_logits.h). The list grows
+// with the sequence.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -19,17 +19,19 @@ struct AdjustedToken {
 
 class AdjustedTokens {
  public:
-  // Adds the tokens of `tokens` (prompt and generated) that are new since the last call. `sampling`: a Sequence's. The list holds each token once.
+  // Updates the list, which holds each token once, with the tokens that are new since the last call.
+  // `tokens`: prompt and generated tokens. `sampling`: Sequence::sampling, in which no penalty is absent.
   const std::vector<AdjustedToken>& update(const std::vector<int32_t>& tokens, int64_t prompt_tokens,
                                            const SamplingParams& sampling);
   const std::vector<AdjustedToken>& list() const { return list_; }
-  // The list as it would be once `drafts` had followed what update() took in, of a request with penalties.
+  // Only for requests with penalties: returns the list as it would be if `drafts` followed the tokens of the
+  // last update().
   std::vector<AdjustedToken> behind(std::span<const int32_t> drafts) const;
 
  private:
   AdjustedToken& of(int32_t id);
   std::vector<AdjustedToken> list_;
-  std::unordered_map<int32_t, size_t> place_;  // token to index in list_
+  std::unordered_map<int32_t, size_t> place_;  // token id to index in list_
   size_t seen_ = 0;                            // tokens processed so far
   bool begun_ = false;
 };

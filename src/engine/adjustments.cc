@@ -11,9 +11,10 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kEntriesOfLaunch = int64_t{1} << 20;  // longer lists take several launches
+constexpr int64_t kEntriesOfLaunch = int64_t{1} << 20;  // longer lists need several launches
 
-// The tokens that penalties and biases change in the `row`-th row of a chunk, given the drafts before it. May use `changed`.
+// The tokens that penalties and biases change in row `row` of a chunk, given the drafts before that row. Uses
+// `changed` to hold the list if it differs from the sequence's own.
 const std::vector<AdjustedToken>& adjusted_row(const Chunk& chunk, int64_t row,
                                                std::vector<AdjustedToken>* changed) {
   const Sequence& s = *chunk.sequence;
@@ -65,7 +66,7 @@ Status LogitAdjustments::reserve(size_t bytes) {
 
 void LogitAdjustments::write(const Layout& l, const std::vector<Chunk>& chunks) const {
   std::byte* const host = memory_.host();
-  // Rows without entries are never read, but the copy includes their parameters, so those must be initialized.
+  // Initializes all rows: kernels do not read rows without entries, but the copy to the device includes them.
   std::fill_n(at<float>(host, l.repetition), bounds_.logit_rows(), 1.f);
   std::fill_n(at<float>(host, l.frequency), bounds_.logit_rows(), 0.f);
   std::fill_n(at<float>(host, l.presence), bounds_.logit_rows(), 0.f);

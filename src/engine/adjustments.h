@@ -1,4 +1,5 @@
-// Penalties and biases of one step: copies the token lists to the device and launches the operations before and after sampling.
+// Penalties and biases of one step: copies the token lists to the device, and launches the operations that
+// adjust the logits before sampling and restore them afterwards.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,16 +19,17 @@ class LogitAdjustments {
                                                         int64_t vocab, const Policy& policy);
 
   size_t workspace_bytes() const;
-  // Lists the tokens of the rows that `chunks` sample and enqueues their copy. The previous step must have
-  // finished, because this overwrites what that step reads and reallocates memory if a list has outgrown
-  // it. kOutOfMemory gives the bytes wanted.
+  // Lists the adjusted tokens of the rows that `chunks` sample, and enqueues the copy to the device. The
+  // previous step must have finished, because this call overwrites the memory that step reads, and
+  // reallocates it if the lists have outgrown it. kOutOfMemory gives the bytes needed.
   Status fill(const std::vector<Chunk>& chunks);
-  // Run before and after sampling in the step that was filled last; `logits` f32 [bounds.logit_rows(), vocab].
+  // Enqueue them before and after sampling in the step of the last fill(). `logits`: f32
+  // [bounds.logit_rows(), vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
  private:
-  // Offsets in the block; `raw` exists only on the device.
+  // Byte offsets in the block. `raw` exists only on the device.
   struct Layout {
     size_t repetition, frequency, presence, row, id, count, logit_bias, in_prompt, raw, end;
   };
@@ -42,7 +44,7 @@ class LogitAdjustments {
   StepBounds bounds_;
   std::optional<PlanTable<AdjustLogits>> apply_, restore_;
   UploadBlock memory_;
-  size_t bytes_ = 0;  // of the host block and of the device block, each
+  size_t bytes_ = 0;  // size of the host block, and of the device block
   int64_t entries_ = 0;
 };
 

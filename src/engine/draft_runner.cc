@@ -46,7 +46,8 @@ Status DraftRunner::take_memory(const KvCache& cache) {
   if (!read.ok()) return read.status();
   host_drafts_ = static_cast<int32_t*>(read.value());
   const Stream stream = device_.stream();
-  // Copies include the gaps between tensors, and rows that no step has written yet are read as a table.
+  // Initializes gaps between tensors, which copies include, and table rows that kernels read before a step
+  // writes them.
   std::memset(host_, 0, written_bytes_);
   SLUICE_TRY(device_.copy(block_, host_, written_bytes_, stream));
   auto held = head_->bind(weights_, cache);
@@ -67,10 +68,11 @@ Tensor DraftRunner::taps(int64_t tokens) const {
   return view(taps_at_, head_->config().x, {tokens, head_->config().features()});
 }
 
-// Tensors of one place begin at multiples of 16 bytes, as kernels want them.
+// Rows reserved per draft position. Rounded up, so that every position's tensors begin at a multiple of 16
+// bytes, as kernels require.
 int64_t DraftRunner::pitch() const { return (bounds_.sequences + 3) / 4 * 4; }
 
-// Of each place: a token for each row, and behind them a log probability for each row.
+// The outputs for draft position `place`: pitch() tokens, followed by pitch() logprobs.
 DraftLayerOut DraftRunner::drafted(int64_t place, int64_t rows) const {
   const auto at = [&](int64_t half) {
     return drafted_at_ + static_cast<size_t>(bytes_of(DType::kI32, (2 * place + half) * pitch()));
@@ -80,7 +82,7 @@ DraftLayerOut DraftRunner::drafted(int64_t place, int64_t rows) const {
           .hidden = view(hidden_at_, head_->config().x, {rows, head_->config().hidden})};
 }
 
-// `rows`: sequences with a draft at each place.
+// rows[place]: number of sequences that have a draft at position `place`.
 DraftRunner::Layout DraftRunner::layout(int64_t tokens, std::span<const int64_t> rows) const {
   Places places;
   Layout at{};
@@ -98,7 +100,7 @@ DraftRunner::Layout DraftRunner::layout(int64_t tokens, std::span<const int64_t>
   return at;
 }
 
-// Most drafts first, so that the sequences of each pass are the first ones.
+// Sorts sequences by descending number of drafts, so that every pass runs on a prefix of the list.
 std::vector<DraftRunner::Drafting> DraftRunner::drafting(const std::vector<Chunk>& chunks) {
   std::vector<Drafting> out;
   int64_t first_row = 0;
@@ -118,7 +120,8 @@ void DraftRunner::write(const Layout& l, const std::vector<Chunk>& chunks,
   auto* token = at<int32_t>(host_, l.token_ids);
   for (const Chunk& chunk : chunks) {
     const std::vector<int32_t>& tokens = chunk.sequence->tokens;
-    // Rows behind a rejected draft have no next token. Their keys are computed again before any row reads them.
+    // Rows after a rejected draft have no next token. Their keys and values are recomputed before any row
+    // reads them.
     for (auto next = static_cast<size_t>(chunk.first) + 1;
          next <= static_cast<size_t>(chunk.first + chunk.count); ++next)
       *token++ = next < tokens.size() ? tokens[next] : 0;

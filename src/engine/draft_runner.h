@@ -1,4 +1,5 @@
-// Runs the draft layer of an engine's model: after each step over that step's rows, then over the drafts one after the other.
+// Runs the draft layer of an engine's model after each step: first on the rows of the step, then on one draft
+// position after another.
 #pragma once
 #include <memory>
 #include <span>
@@ -13,12 +14,13 @@ namespace sluice {
 struct DraftHead {
   DraftLayerConfig config;
   const NamedWeights* weights = nullptr;
-  MoeSite experts = {};  // of a layer with experts
+  MoeSite experts = {};  // where the experts of an MoE draft layer run
 };
 
 class DraftRunner {
  public:
-  // For steps within `bounds`. `group`: of the layers whose pages hold the head's keys and values (CacheLayout).
+  // `bounds`: of the engine's steps. `group`: the group of layers (CacheLayout) whose pages hold the draft
+  // layer's keys and values.
   static Result<std::unique_ptr<DraftRunner>> plan(Device& device, const DraftHead& head,
                                                    const StepBounds& bounds, size_t group,
                                                    const Policy& policy);
@@ -29,40 +31,43 @@ class DraftRunner {
   size_t workspace_bytes() const { return head_->workspace_bytes(); }
   int64_t bytes() const {
     return static_cast<int64_t>(device_bytes_);
-  }  // besides weights, cache and workspace
-  // Allocates bytes(). `cache`: of the head's layer.
+  }  // device memory besides weights, cache and workspace
+  // Allocates bytes() of device memory. `cache`: the draft layer's cache.
   Status take_memory(const KvCache& cache);
-  // Where a step of `tokens` tokens leaves the model's features (StepIn::taps); the address is the same for all steps.
+  // The tensor to which a step of `tokens` tokens writes its hidden states (StepIn::taps); all steps use the
+  // same address.
   Tensor taps(int64_t tokens) const;
   size_t group() const { return group_; }
-  // Microseconds of one draft for each of `rows` sequences. first: behind rows whose features are known.
+  // Estimated microseconds of one draft for each of `rows` sequences. first: the first draft position, which
+  // follows extend().
   double cost_us(int64_t rows, bool first) const { return head_->cost_us(rows, first); }
-  // Of the rows of a step, whether or not anything is drafted behind them.
+  // Estimated microseconds of running the draft layer on all rows of a step, which is necessary even if no
+  // token is drafted. verifies: some sequence has more than one token.
   double extend_cost_us(int64_t tokens, bool verifies) const {
     return head_->extend_cost_us(tokens, verifies);
   }
 
-  // Continues from a step that the scheduler has accepted and whose `tables` are still in device memory: computes the keys and values of
-  // all its rows, then replaces the drafts of its sequences (Sequence::drafts_now), whose number and pages the scheduler has chosen.
-  // Waits for these drafts. An error leaves no drafts.
+  // Runs after a step that the scheduler has accepted; the step's `tables` must still be in device memory.
+  // Computes the draft layer's keys and values for all rows of the step. Then computes the drafts of its
+  // sequences and waits for them; the scheduler has already chosen their number and allocated their pages
+  // (Sequence::drafts_now). After an error, the sequences have no drafts.
   Status run(const std::vector<Chunk>& chunks, const StepTables& tables, Workspace workspace,
              KernelRuns* runs);
-  // DraftCounts::not_finite.
   int64_t not_finite() const { return not_finite_; }
 
  private:
   struct Drafting {
     Sequence* sequence;
-    int32_t row;  // of the token before its last one, among the rows of the step
+    int32_t row;  // row in the step of the token before the sequence's last token
   };
-  // Offsets in the block that the host writes.
+  // The tables of one pass over drafts, as byte offsets in the block that the host writes.
   struct Pass {
     size_t positions, slot_of, kv_len, q_begin;
     int64_t rows;
   };
   struct Layout {
     size_t token_ids, rows, page_table, end;
-    std::vector<Pass> passes;  // behind the first draft
+    std::vector<Pass> passes;  // one per draft position after the first
   };
   DraftRunner(Device& device, const DraftHead& source, const StepBounds& bounds, size_t group)
       : device_(device), weights_(*source.weights), bounds_(bounds), group_(group) {}
@@ -84,7 +89,7 @@ class DraftRunner {
   DraftLayerHeld held_;
   size_t device_bytes_ = 0, written_bytes_ = 0;
   std::byte *block_ = nullptr,
-            *host_ = nullptr;  // on the device behind what the host writes: the values below
+            *host_ = nullptr;  // page-locked copy of the first written_bytes_
   int32_t* host_drafts_ = nullptr;
   size_t drafted_at_ = 0, taps_at_ = 0, stream_at_ = 0, hidden_at_ = 0, rope_at_ = 0;
 };

@@ -12,13 +12,13 @@
 namespace sluice {
 namespace {
 
-// Pages for `sequences` sequences of the maximum length, whatever the chunks.
+// Pages that `sequences` sequences of the maximum length need, whatever their chunks.
 int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
   return pages_needed(layout.windows, b.page_size,
                       {.sequences = sequences, .tokens = b.positions, .step_tokens = b.tokens});
 }
 
-// Tokens that the cache holds of such sequences during decode: whole pages, plus a fraction for the last sequence.
+// EngineMemory::tokens. A last sequence that does not fit entirely counts as a fraction.
 int64_t tokens_held(const CacheLayout& layout, const StepBounds& b) {
   const int64_t of_one = pages_needed(layout.windows, b.page_size, {.tokens = b.positions});
   const int64_t tokens = b.pages_per_seq() * b.page_size;
@@ -30,7 +30,7 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
     if (value >= 1) return {};
     return invalid(std::string(name) + ": wanted at least 1, found " + std::to_string(value));
   };
-  // Checked before planning, because plans cover every token count up to the largest.
+  // Checked before planning, because planning takes time for every token count up to the largest.
   const auto tokens = [](const char* name, int64_t value) -> Status {
     if (value >= 1 && value <= kStepTokensMax) return {};
     return invalid(std::string(name) + ": wanted 1 to " + std::to_string(kStepTokensMax) + ", found " +
@@ -65,7 +65,8 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   return b;
 }
 
-// Returns the wanted value, which must be 0 to `most`. Default: `there` on a device with its own memory, 0 on any other device.
+// Returns the value of an option, which must be 0 to `most`. The default is `there` on a device with its own
+// memory and 0 on other devices.
 Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted, int64_t there, int64_t most,
                           const Device& device) {
   const int64_t value = wanted.value_or(device.shares_host_memory() ? 0 : std::min(there, most));
@@ -99,7 +100,8 @@ Status check_draft_head(const DecoderConfig& c, const EngineOptions& o) {
   return same("vocab", head.vocab, c.vocab);
 }
 
-// The decoder that an engine runs.
+// Adds to the decoder's config what the options require: capture of chosen experts, taps, the draft layer's
+// cache.
 DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o, DraftHead* head) {
   DecoderConfig out = config;
   const bool capture = o.count_experts || o.keep_chosen_experts;
@@ -115,17 +117,19 @@ DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o
 StepBytes step_bytes(const Decoder& decoder, const StepPlans& plans) {
   const DecoderConfig& c = decoder.config();
   const StepBounds& b = decoder.bounds();
-  // Prompts are scored while the decoder's workspace still holds its results, so both need space at once.
+  // Prompt scoring runs while the decoder's workspace still holds the layers' output, so both need memory at
+  // once.
   const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + plans.top->workspace_bytes();
   return {.workspace = static_cast<int64_t>(std::max(scoring, plans.workspace_bytes())),
-          // A greedy step has no logits and uses this memory as workspace.
+          // A greedy step stores no logits and uses this memory as workspace.
           .logits = std::max(bytes_of(DType::kF32, b.logit_rows() * c.vocab),
                              static_cast<int64_t>(decoder.greedy_workspace_bytes())),
           .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary),
           .drafts = plans.drafts ? plans.drafts->bytes() : 0};
 }
 
-// Reduces the cache to the pages that fit below the given share of device memory, at most the planned number of pages.
+// Reduces the number of pages so that the process stays below memory_utilization of device memory; never
+// raises it.
 Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& beside, Decoder* decoder) {
   if (o.memory_utilization == 0 || o.kv_cache_bytes > 0) return {};
   const StepBounds& b = decoder->bounds();
@@ -144,7 +148,7 @@ Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& 
                        "gpu_memory_utilization");
 }
 
-// All of StepPlans but the draft head, whose plan depends on the number of pages.
+// Plans all of StepPlans except `drafts`, whose plan depends on the number of pages.
 Status plan_operations(Device& device, const DecoderConfig& planned, const StepBounds& bounds,
                        const EngineOptions& options, int64_t steps_ahead, StepPlans* out) {
   const int64_t vocab = planned.vocab, rows = bounds.logit_rows();
@@ -175,10 +179,10 @@ Status plan_drafts(Device& device, const Decoder& decoder, const DraftHead& head
   return out->drafts = std::move(runner).value(), Status{};
 }
 
-// The scheduler asks `decoder` and `drafts` for the costs of steps.
+// The scheduler keeps references to `decoder` and `drafts`, which estimate the cost of steps.
 SchedulerOptions scheduler_options(const EngineOptions& o, const Decoder& decoder, const DraftRunner* drafts,
                                    int64_t steps_ahead) {
-  // With a draft head every step waits for the one before it.
+  // With a draft layer, every step waits for the previous step in any case.
   StepCosts costs{.waiting = steps_ahead > 0 && !drafts ? kWaitingUs : 0};
   costs.step = [&decoder, drafts](int64_t tokens, bool verifies) {
     return decoder.cost_us(tokens, verifies) + (drafts ? drafts->extend_cost_us(tokens, verifies) : 0);
@@ -199,7 +203,7 @@ Status check_ranks(const DecoderConfig& c, const EngineOptions& o) {
   };
   if (o.speculation.method != DraftMethod::kNone) return none("drafts", text(o.speculation.method));
   if (o.experts.device) return none("offloaded experts", text(o.experts.device->info()));
-  if (o.other_ranks.empty()) return {};  // one of the other ranks
+  if (o.other_ranks.empty()) return {};  // the engine of a rank above 0
   const int64_t ranks = 1 + std::ssize(o.other_ranks);
   if (!o.group || o.group->ranks() != ranks || c.ranks != ranks)
     return invalid("tensor parallelism: wanted a group and a slice of " + std::to_string(ranks) +
@@ -228,7 +232,8 @@ Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Deco
       mask_workers_(decoder_->config().vocab) {}
 
 Engine::~Engine() {
-  // A draft head's work for the last step is waited for by no one else, and neither are steps of other ranks.
+  // Other code does not wait for the draft layer's work after the last step, or for the steps of ranks above
+  // 0.
   if (!in_flight_.empty() || plans_.drafts || !schedules_) (void)device_.wait(device_.stream());
   ranks_.reset();
   for (void* memory : {cache_, workspace_, logits_, rope_})
@@ -274,7 +279,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   return engine;
 }
 
-// The other ranks have as many pages, whatever memory they have beyond that.
+// The other ranks get the same number of pages as rank 0, even if they have more free memory.
 Status Engine::add_ranks(const EngineOptions& options) {
   EngineOptions own = options;
   own.other_ranks.clear();
@@ -302,7 +307,7 @@ Status Engine::take_memory() {
              .workspace_bytes = bytes.workspace,
              .pages = bounds_.pages,
              .tokens = tokens_held(decoder_->cache_layout(), bounds_)};
-  // Checked before the first page is touched, because the operating system overcommits memory.
+  // Checked before the memory is touched, because the operating system overcommits memory.
   const int64_t wanted = memory_.kv_cache_bytes + memory_.workspace_bytes, free = device_.free_bytes();
   if (wanted > free)
     return out_of_memory("engine: wanted " + std::to_string(memory_.kv_cache_bytes) + " bytes of cache (" +

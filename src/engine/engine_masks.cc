@@ -1,13 +1,13 @@
-// The part of Engine that handles masks of filters, which worker threads compute.
+// The part of Engine that handles the masks of filters, which worker threads compute.
 #include <algorithm>
 
 #include "engine/engine.h"
 
 namespace sluice {
 
-// Handles masks that are finished: requests whose filter failed end, and sequences that sat out return to
-// the batch. Then starts the workers on masks whose preceding tokens have become known. Sitting out steps
-// never changes an answer, because a sample depends only on the sequence's own tokens (Scheduler).
+// Handles finished masks: ends requests whose filter failed, and returns sequences that sat out to the batch.
+// Starts the workers on masks whose preceding tokens are now known. Sitting out never changes an answer,
+// because a sample depends only on the sequence's own tokens (Scheduler).
 void Engine::begin_masks() {
   std::vector<std::shared_ptr<TokenMask>> wanted;
   for (const auto& s : scheduler_.filtered()) {
@@ -34,7 +34,7 @@ void Engine::await_masks(InFlight* step) {
     }
 }
 
-// Called when there is no other work. The wait is short, since the caller may have requests or
+// Called when there is no other work. Waits only briefly, because the caller may have requests or
 // cancellations for the next step.
 void Engine::await_any_mask() {
   std::vector<std::shared_ptr<TokenMask>> late;
@@ -43,7 +43,8 @@ void Engine::await_any_mask() {
   if (!late.empty()) mask_workers_.wait_for_any(late, std::chrono::steady_clock::now() + kMaskWait);
 }
 
-// Called after a step; counts the sequences whose sample it dropped and the sequences that it left out.
+// Called after a step. Counts the sequences whose mask was late: the step dropped their sample or omitted
+// them.
 void Engine::count_sitting_out() {
   for (const auto& s : scheduler_.filtered()) steps_sat_out_ += s->sits_out ? 1 : 0;
 }

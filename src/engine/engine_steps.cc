@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// Whether every token of the step samples the next one: last known tokens and drafts.
+// Whether the step only decodes: every row is a sequence's last token or a draft, and is sampled from.
 bool decodes(const std::vector<Chunk>& chunks) {
   return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == c.rows(); });
 }
@@ -31,7 +31,7 @@ int64_t tokens_of(const std::vector<Chunk>& chunks) {
   return tokens;
 }
 
-// The number of rows of a chunk whose samples are accepted.
+// The number of a chunk's samples that are accepted.
 int64_t counted_rows(const Chunk& chunk, const std::vector<GeneratedToken>& sampled) {
   if (!chunk.sampled) return 0;
   const auto first = static_cast<size_t>(*chunk.sampled);
@@ -74,16 +74,17 @@ DraftCounts Engine::draft_counts() const {
 }
 
 // Samples a token for each sampled row. Logprobs refer to the model's own logits, but sampling uses the
-// adjusted logits. Therefore adjustments change only the listed tokens, save the original values, and restore
-// them after sampling; masks do the same with whole rows. One pass over the restored logits then gives the
-// sampled token's logprob, its rank and the top list. A pass before sampling would not know the sampled token.
+// adjusted logits. So adjustments save the original logits of the listed tokens and restore them after
+// sampling; masks do the same with whole rows. Then one pass over the restored logits computes the sampled
+// token's logprob, its rank and the top logprobs. A pass before sampling would not know the sampled token.
 Status Engine::sample(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   if (step->rows == 0 || step->greedy) return {};
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.logit_rows(), decoder_->config().vocab}, stream.where);
   if (adjusts(step->chunks)) SLUICE_TRY(plans_.adjustments->apply(all, workspace(), stream, runs));
-  // As late as possible: the device computes the logits in the meantime. Several ranks have their masks before they begin.
+  // Waits as late as possible: the device computes the logits in the meantime. With several ranks, the masks
+  // are ready before the step begins (enqueue_on_all_ranks).
   const bool alone = schedules_ && !ranks_;
   if (alone) await_masks(step);
   if (masked(step->chunks)) {
@@ -122,7 +123,8 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
   return sample(step, t, runs);
 }
 
-// Scores come first: sampling overwrites the layers' results, and needs the logits of its own rows at the end.
+// Scores the prompt before sampling: sampling overwrites the layers' output, and needs the logits of its rows
+// to be computed last.
 Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   const Stream stream = device_.stream();
   const int64_t vocab = decoder_->config().vocab;
@@ -142,9 +144,9 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   return decoder_->logits_of(t.in.logit_rows, held_, t.sample.logits, workspace(), stream, false, runs);
 }
 
-// Enqueues everything of a step but its two copies. If a step of this many sequences has been captured,
-// that is one replay. Steps with adjustments, masks or requested log probabilities are not captured, because the sizes of
-// their launches differ from step to step.
+// Enqueues a step without the copy of its results: replays a captured graph if the step has one
+// (is_recorded), otherwise launches kernel by kernel. Steps with adjustments, masks or requested logprobs are
+// not captured, because their launch sizes vary.
 Status Engine::enqueue(InFlight* step, Recordings recordings) {
   const Stream stream = device_.stream();
   const bool recorded = is_recorded(*step);
@@ -184,21 +186,21 @@ Status Engine::enqueue(InFlight* step, Recordings recordings) {
   return {};
 }
 
-// One thread fills in the adjustments and masks of all ranks: sequences keep counts for adjustments, and more memory for either must not be
-// taken on one device while another waits for it.
+// One thread fills the adjustments and masks of all ranks, because filling updates token counts in the
+// sequences, and because a device must not allocate memory while another rank waits for it in an all-reduce.
 Status Engine::fill_for_all_ranks(const InFlight& step) {
   if (adjusts(step.chunks)) SLUICE_TRY(plans_.adjustments->fill(step.chunks));
   if (!ranks_) return {};
   if (masked(step.chunks)) SLUICE_TRY(plans_.masks->fill(step.chunks));
   if (!adjusts(step.chunks) && !masked(step.chunks)) return {};
   return ranks_->for_each([&](Engine& rank) -> Status {
-    SLUICE_TRY(rank.device_.wait(rank.device_.stream()));  // it may still sample the step before
+    SLUICE_TRY(rank.device_.wait(rank.device_.stream()));  // the rank may still be sampling the previous step
     if (adjusts(step.chunks)) SLUICE_TRY(rank.plans_.adjustments->fill(step.chunks));
     return masked(step.chunks) ? rank.plans_.masks->fill(step.chunks) : Status{};
   });
 }
 
-// Whether the step is captured and replayed.
+// Whether the step is run from a captured graph.
 bool Engine::is_recorded(const InFlight& step) const {
   return decodes(step.chunks) && std::ssize(step.chunks) <= recorded_sequences_ &&
          !needs_logprobs(step.chunks);
@@ -216,7 +218,8 @@ Status Engine::enqueue_on_all_ranks(InFlight* step) {
     };
     return ranks_->run(enqueue_copy, [&] { return enqueue_copy(*this); });
   };
-  // A recording takes memory of its device, so all ranks have made it before any of them begins to wait for the others.
+  // Capturing allocates device memory, so all ranks capture the graph before any rank runs it and waits for
+  // the others.
   const auto known = recordings_.find({std::ssize(step->chunks), tokens_of(step->chunks)});
   if (is_recorded(*step) && (known == recordings_.end() ||
                              !(step->greedy ? known->second.greedy : known->second.sampled).recording))
@@ -227,8 +230,9 @@ Status Engine::enqueue_on_all_ranks(InFlight* step) {
 Status Engine::begin(std::vector<Chunk> chunks) {
   InFlight step{.chunks = std::move(chunks), .number = ++steps_};
   step.rows = sampled_rows(step.chunks);
-  // Where the host can read the logits, check_logits examines them, so they must be written. With one kernel for all batches, a row's
-  // logprob must not depend on whether the other rows are greedy too.
+  // If the host can read the logits, they must be written, because check_logits reads them. With
+  // batch_invariant, a row's logprob must not depend on whether the other rows are greedy, so all steps must
+  // use the same kernels.
   step.greedy = step.rows > 0 && !batch_invariant_ && all_greedy(step.chunks) &&
                 !needs_logprobs(step.chunks) && !scores(step.chunks) && !logits_are_readable();
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
@@ -238,10 +242,10 @@ Status Engine::begin(std::vector<Chunk> chunks) {
     if (status.ok() && plans_.experts) status = plans_.experts->fetch(step.number);
     if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   } catch (const std::bad_alloc&) {
-    status = {Code::kOutOfMemory, {}};  // there may be no memory for a message either
+    status = {Code::kOutOfMemory, {}};  // without a message, which would need memory too
   }
   if (!status.ok()) {
-    end_all_work(status);  // the part already enqueued still reads its block
+    end_all_work(status);  // waits, because work already enqueued still reads the staging block
     if (plans_.experts) plans_.experts->take_back();
     scheduler_.take_back(step.chunks);
     --steps_;
@@ -253,18 +257,18 @@ Status Engine::begin(std::vector<Chunk> chunks) {
 
 Status Engine::begin_steps() {
   while (in_flight_.size() <= steps_ahead_) {
-    // Penalties and filters need the tokens of the previous step, so the host must have read them.
+    // Penalties, filters and drafts need the previous step's tokens on the host.
     if (!in_flight_.empty() && scheduler_.needs_all_tokens()) return {};
     std::vector<Chunk> chunks = scheduler_.next();
     if (chunks.empty()) return {};
     if (const Status status = begin(std::move(chunks)); !status.ok())
-      return in_flight_.empty() ? status : Status{};  // the steps in flight are good; the next call retries
+      return in_flight_.empty() ? status : Status{};  // the steps in flight are valid; the next call retries
   }
   return {};
 }
 
-// If the host cannot read the logits, or a later step has already overwritten them, the sample shows
-// whether they were finite: a row with an infinity or with NaN alone has no logprob.
+// If the host cannot read the logits, or a later step has already overwritten them, checks the sample's
+// logprob instead: it is not finite if the row has an infinity or only NaN.
 Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& sampled,
                             const std::vector<TokenScore>& scores) const {
   const int64_t vocab = decoder_->config().vocab;
@@ -279,7 +283,7 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
       return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
                                  std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
                                  number_text(unlike->logprob) + " as a logprob of its prompt"};
-    // Samples behind a rejected draft are discarded.
+    // Ignores samples after a rejected draft, which are discarded.
     for (int64_t i = 0; i < counted_rows(chunk, sampled); ++i) {
       const int64_t row = *chunk.sampled + i;
       const float* begin = logits ? logits + row * vocab : &sampled[static_cast<size_t>(row)].logprob;
@@ -295,7 +299,7 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
   return {};
 }
 
-// Errors here are ignored: the first one is being reported.
+// Ignores errors, because the caller is already reporting one.
 void Engine::end_all_work(const Status& why) {
   if (ranks_) ranks_->stop_and_recover(why);
   (void)device_.wait(device_.stream());
@@ -307,7 +311,7 @@ void Engine::take_back_all(const Status& why) {
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }
 
-// The tokens of the step are good even if the head fails, so the next call reports the error.
+// The step's tokens are valid even if the draft layer fails, so the next call of step() reports the error.
 void Engine::draft(const InFlight& step) {
   draft_status_ = plans_.drafts->run(step.chunks, step.draft_tables, workspace(), &kernel_runs_);
 }
@@ -329,14 +333,15 @@ Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
   return tokens;
 }
 
-// Discards steps in flight whose sequences have all ended.
+// Completes and removes steps in flight whose sequences have all ended.
 void Engine::drop_ended_steps() {
   while (!in_flight_.empty()) {
     const InFlight& step = in_flight_.front();
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };
     if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
     const auto sampled = staging_->sampled(step.block, step.chunks);
-    // Other sequences may use pages that it computed. A persistent error recurs in the next step.
+    // Discards all work, because other sequences may use pages of this step. A persistent error recurs in the
+    // next step.
     if (!sampled.ok()) return take_back_all(sampled.status());
     (void)scheduler_.accept(step.chunks, sampled.value(), staging_->scores(step.block, step.chunks));
     if (plans_.experts) plans_.experts->finish(step.number);
@@ -402,7 +407,7 @@ Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequenc
       return invalid("logits: wanted ascending positions below " + std::to_string(n) + ", found " +
                      std::to_string(position));
     last = position;
-    // Each chunk ends at a position whose logits are asked for, because a chunk does not see the tokens after it.
+    // Each chunk ends at a requested position at the latest, because only a chunk's last token has logits.
     while (s->computed <= position) {
       const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
       scheduler_.take_pages(s.get(), s->computed + count);

@@ -10,7 +10,8 @@
 
 namespace sluice {
 
-// Each layer's ids begin at an aligned address, so that the layer can write them there directly (Moe::ids_stand_in).
+// Each layer's ids begin at an aligned address, so that routing can write them there directly
+// (Moe::ids_stand_in).
 ExpertCounter::ExpertCounter(Device& device, const CountExperts::Problem& most, std::vector<int32_t> layers)
     : device_(device),
       most_(most),
@@ -45,7 +46,7 @@ Tensor ExpertCounter::captured(int64_t tokens) const {
 int64_t ChosenExperts::distinct(int64_t layer) const {
   const auto begin = ids.begin() + layer * tokens * top_k;
   std::unordered_set<int32_t> there(begin, begin + tokens * top_k);
-  there.erase(-1);  // no expert
+  there.erase(-1);  // -1: no expert
   return std::ssize(there);
 }
 

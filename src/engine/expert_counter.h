@@ -1,4 +1,5 @@
-// Counts on the device how many tokens each expert of each layer gets, and copies the counts to the host after a step.
+// Counts the tokens per expert and MoE layer on the device, and copies the counts to the host on request,
+// after a step.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,45 +12,48 @@
 namespace sluice {
 
 struct ExpertCounts {
-  std::vector<int32_t> layers = {};  // layers with experts, by their numbers in the model
+  std::vector<int32_t> layers = {};  // the MoE layers, as layer numbers of the model
   int64_t experts = 0;
   std::vector<int64_t> tokens = {};  // [layers, experts]
 };
 
-// The experts that the tokens of one step chose, in the layers that have experts.
+// The experts that the tokens of one step chose in each MoE layer.
 struct ChosenExperts {
   int64_t layers = 0, tokens = 0, top_k = 0;
   std::vector<int32_t> ids = {};  // [layers, tokens, top_k]
-  // Number of different experts that the tokens of a layer chose.
+  // Number of different experts that the tokens chose in a layer.
   int64_t distinct(int64_t layer) const;
 };
 
 class ExpertCounter {
  public:
-  // For steps of at most `tokens` tokens. Allocates memory on `device`; all counts begin at zero.
+  // `tokens`: upper bound of the tokens of a step. Allocates memory on `device`; all counts begin at zero.
   static Result<std::unique_ptr<ExpertCounter>> make(Device& device, const MoeConfig& moe,
                                                      std::vector<int32_t> layers, int64_t tokens,
                                                      const Policy& policy);
 
   size_t workspace_bytes() const { return plans_->workspace_bytes(); }
-  // Where the layers of a step write the experts that its tokens choose (StepIn::captured); the address is the same for all steps.
+  // The tensor to which a step writes the experts that its tokens choose (StepIn::captured); all steps use
+  // the same address.
   Tensor captured(int64_t tokens) const;
-  // Returns what a step of `tokens` tokens left there. Waits for all enqueued work.
+  // Waits for all enqueued work, and returns the experts that the last step, of `tokens` tokens, wrote there.
   Result<ChosenExperts> chosen(int64_t tokens) const;
-  // Enqueues the counting of a step. May be captured.
+  // Enqueues the kernel that counts a step's tokens. May be captured in a graph.
   Status count(int64_t tokens, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
-  // The next fetch() copies the counts, once any copy under way has finished.
+  // Requests a copy: the next fetch() enqueues it, unless an earlier copy is still in flight.
   void ask() { asked_ = true; }
-  // Call it after all other work of step `step` is enqueued, before the step's mark. Enqueues nothing unless ask() was called.
+  // Enqueues the copy if ask() requested one. Call it after all other work of step `step` is enqueued, before
+  // the step's mark.
   Status fetch(int64_t step);
-  // Call it when step `step` has finished; reads the counts that it copied.
+  // Call it when step `step` has finished. Reads the counts if that step copied them.
   void finish(int64_t step);
-  // Discards the steps under way; call it when the device is idle. The next fetch() copies the counts in their place.
+  // Call it when the steps in flight are discarded and the device is idle. If one of them was to copy the
+  // counts, the next fetch() copies them instead.
   void take_back();
-  // Enqueues the copy and waits for the whole stream.
+  // Enqueues a copy, waits for the whole stream and reads the counts.
   Status read_now();
-  // The counts read last.
+  // The counts of the last read.
   std::shared_ptr<const ExpertCounts> counts() const { return counts_; }
 
  private:
@@ -61,13 +65,13 @@ class ExpertCounter {
   void read();
 
   Device& device_;
-  CountExperts::Problem most_;   // of one step
-  std::vector<int32_t> layers_;  // numbers of the layers in the model
-  int64_t layer_stride_ = 0;     // distance between the ids of two layers
+  CountExperts::Problem most_;   // of the largest step
+  std::vector<int32_t> layers_;  // layer numbers of the MoE layers
+  int64_t layer_stride_ = 0;     // elements from one layer's ids to the next layer's
   std::optional<PlanTable<CountExperts>> plans_;
-  UploadBlock memory_;  // counts on both sides; on the device the captured ids follow them
+  UploadBlock memory_;  // counts on host and device; on the device, captured ids follow
   bool asked_ = false;
-  std::optional<int64_t> under_way_;  // the step that copies the counts
+  std::optional<int64_t> under_way_;  // the step in flight that copies the counts
   std::shared_ptr<const ExpertCounts> counts_;
 };
 

@@ -10,7 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Half of the processors, which leaves the others to the steps; at least two, one of either kind.
+// Half of the processors, which leaves the others to the steps. At least two threads, one of each kind
+// (Takes).
 int threads_wanted() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 16u));
 }
@@ -45,12 +46,12 @@ Status TokenMask::ask(int64_t vocab) {
   try {
     if (!drafts_.empty()) ask_behind_drafts(vocab);
   } catch (const std::bad_alloc&) {
-    // Fewer drafts can count.
+    // Out of memory only means that fewer drafts have a mask.
   }
   return {};
 }
 
-// An error behind a draft is not the request's error, because the draft may be rejected.
+// Ignores the filter's errors, because a draft that causes one may be rejected.
 void TokenMask::ask_behind_drafts(int64_t vocab) {
   const std::stop_token stop = stop_.get_token();
   const std::unique_ptr<TokenFilter> filter = filter_->copy();
@@ -93,7 +94,8 @@ Status MaskWorkers::open() {
   const int wanted = threads_wanted();
   under_way_.resize(static_cast<size_t>(wanted));
   try {
-    // The threads created first take all filters, so that the work gets done even if the system grants fewer threads.
+    // The first threads take jobs of all filters, so that all jobs are done even if the system grants fewer
+    // threads.
     for (int i = 0; i < wanted; ++i)
       threads_.emplace_back([this, i, takes = i < (wanted + 1) / 2 ? Takes::kAll : Takes::kQuick] {
         work(static_cast<size_t>(i), takes);
@@ -138,7 +140,7 @@ MaskTimes MaskWorkers::times() const {
   return times_;
 }
 
-// Null: no job for this kind of thread.
+// The queue from which this kind of thread takes its next job; null if there is no job for it.
 std::deque<MaskWorkers::Job>* MaskWorkers::queue_for(Takes takes) {
   if (takes == Takes::kQuick || slow_.empty()) return quick_.empty() ? nullptr : &quick_;
   if (quick_.empty()) return &slow_;
@@ -162,7 +164,7 @@ void MaskWorkers::work(size_t thread, Takes takes) {
     mask->made_.store(true, std::memory_order_release);
     if (awaits_any_ || awaited_ == mask.get()) made_.notify_one();
     lock.unlock();
-    mask.reset();  // the last reference may destroy the filter here, which may take a while
+    mask.reset();  // unlocked, because destroying the filter may take a while
     lock.lock();
   }
 }

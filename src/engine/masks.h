@@ -1,4 +1,5 @@
-// The filters' masks of one step: copies the allowed bits to the device and launches the operations before and after sampling.
+// The filters' masks of one step: copies the bits of allowed tokens to the device, and launches the
+// operations that mask the logits before sampling and restore them afterwards.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,16 +19,18 @@ class LogitMasks {
                                                   const Policy& policy);
 
   size_t workspace_bytes() const;
-  // Enqueues the copy of the bits of the rows that `chunks` sample; their masks must be made. The previous
-  // step must have finished, because this overwrites what that step reads. If there are more masks than
-  // ever before, it reallocates memory, a row of logits for each mask. kOutOfMemory gives the bytes wanted.
+  // Enqueues the copy of the masks of the rows that `chunks` sample; the masks must be finished. The previous
+  // step must have finished, because this call overwrites the memory that step reads. If there are more masks
+  // than in any earlier call, reallocates the memory, which includes a row of logits per mask. kOutOfMemory
+  // gives the bytes needed.
   Status fill(const std::vector<Chunk>& chunks);
-  // Run before and after sampling in the step that was filled last; `logits` f32 [bounds.logit_rows(), vocab].
+  // Enqueue them before and after sampling in the step of the last fill(). `logits`: f32
+  // [bounds.logit_rows(), vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
  private:
-  // Offsets in the block; `raw` exists only on the device.
+  // Byte offsets in the block. `raw` exists only on the device.
   struct Layout {
     size_t row, allowed, raw, end;
   };
@@ -43,7 +46,7 @@ class LogitMasks {
   int64_t vocab_;
   std::optional<PlanTable<MaskLogits>> apply_, restore_;
   UploadBlock memory_;
-  int64_t masks_max_ = 0, masks_ = 0;  // that fit into the block; of the last step
+  int64_t masks_max_ = 0, masks_ = 0;  // masks that fit into the block; masks of the last step
 };
 
 }  // namespace sluice

@@ -10,7 +10,7 @@ size_t NgramIndex::slot_of(std::span<const int32_t> gram) const {
   return static_cast<size_t>(hash >> 32) & (latest_.size() - 1);
 }
 
-// Hashes map to other slots of a larger table, so all positions are indexed again.
+// Enlarges the table. All positions must then be indexed again, because hashes map to other slots.
 void NgramIndex::make_room(int64_t tokens) {
   size_t slots = std::max<size_t>(256, latest_.size());
   while (static_cast<int64_t>(slots) < 2 * tokens) slots *= 2;
@@ -26,7 +26,7 @@ bool NgramIndex::update(std::span<const int32_t> tokens, int64_t* budget) {
   *budget -= end - indexed_;
   before_.resize(static_cast<size_t>(end) + 1, 0);
   for (; indexed_ < end; ++indexed_) {
-    const int64_t position = indexed_ + 1;  // after the token
+    const int64_t position = indexed_ + 1;  // the position after the token
     if (position < min_match_) continue;
     int32_t& latest = latest_[slot_of(
         tokens.subspan(static_cast<size_t>(position - min_match_), static_cast<size_t>(min_match_)))];

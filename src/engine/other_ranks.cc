@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Between two looks at a device that works.
+// The interval at which a thread checks a busy device for faults.
 constexpr std::chrono::milliseconds kWatch{20};
 
 }  // namespace

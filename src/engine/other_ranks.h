@@ -1,4 +1,4 @@
-// The ranks of an engine but the first (nn/decoder_slice.h).
+// Tensor parallelism: the ranks above 0 of an engine (nn/decoder_slice.h).
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -14,36 +14,37 @@ namespace sluice {
 
 class Engine;
 
-// Each rank has an engine and a thread. The engines never schedule: they enqueue the steps that the first rank's engine has made up,
-// from the same chunks, and sample the same tokens.
+// Each rank has an engine and a thread. These engines do not schedule: they enqueue the steps that rank 0's
+// engine schedules, from the same chunks, and sample the same tokens.
 class OtherRanks {
  public:
-  // engines[i] is that of rank i + 1. kOutOfMemory: no thread.
+  // engines[i] belongs to rank i + 1. kOutOfMemory: the system cannot create a thread.
   static Result<std::unique_ptr<OtherRanks>> make(Group& group, std::vector<std::unique_ptr<Engine>> engines,
                                                   std::vector<Device*> devices);
   ~OtherRanks();
   OtherRanks(const OtherRanks&) = delete;
   OtherRanks& operator=(const OtherRanks&) = delete;
 
-  // Calls `work` for each rank on its thread, and `own` on the caller's; returns when all have returned. If one fails, the group is
-  // stopped and its status returned. Afterwards each thread watches its device until the work that was enqueued is done, because a
-  // rank with a fault must not keep the others waiting.
+  // Calls `work` for each rank on that rank's thread, and `own` on the caller's thread; returns when all
+  // calls have returned. If a call fails, stops the group and returns the group's status. Afterwards each
+  // thread watches its device until the enqueued work is done, so that a faulty rank does not keep the other
+  // ranks waiting forever.
   Status run(const std::function<Status(Engine&)>& work, const std::function<Status()>& own);
-  // Calls `work` for one rank after the other on the caller's thread.
+  // Calls `work` for one rank after another, on the caller's thread.
   Status for_each(const std::function<Status(Engine&)>& work);
-  // Ends the work of all ranks after a failure of the first, waits for all devices and makes the group usable again. If that fails,
-  // every later step fails too.
+  // Stops the work of all ranks after a failure, waits for the devices of these ranks and makes the group
+  // usable again. If that fails, every later step fails too.
   void stop_and_recover(const Status& why);
 
  private:
   struct Rank {
     std::unique_ptr<Engine> engine;
     Device* device = nullptr;
-    std::unique_ptr<Mark> mark;  // after the work enqueued last
+    std::unique_ptr<Mark> mark;  // placed after the last enqueued work
     std::mutex mutex;
     std::condition_variable changed;
-    const std::function<Status(Engine&)>* work = nullptr;  // to be done
-    Status status;                                         // of the work done last
+    const std::function<Status(Engine&)>* work = nullptr;  // the pending call, or null
+    Status status;                                         // result of the last call
     bool ends = false;
     WorkerThread thread;
   };

@@ -10,7 +10,7 @@ PagePool::PagePool(int64_t pages, PageHash hash, const std::vector<int64_t>& win
       whole_context_(windows.front() == 0),
       prefixes_(groups_, hash) {}
 
-// Prefix lookups no longer find this page; if no sequence uses it, it becomes free.
+// Removes the page from prefix lookups. If no sequence uses it, it becomes free.
 void PagePool::unpublish(int32_t page) {
   Page& p = at(page);
   prefixes_.set_page(std::exchange(p.prefix, kNoPrefix), p.group, kNoPage);

@@ -1,5 +1,5 @@
-// The pages of the cache: how many sequences use each page, and which tokens' keys and values the full
-// pages hold. Host data only.
+// The pages of the KV cache: how many sequences use each page, and which tokens the full pages belong to.
+// Host data only.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,18 +13,19 @@ namespace sluice {
 
 // Whether a page is worth keeping after its last user releases it.
 enum class Reuse : uint8_t {
-  kUnlikely,  // no sequence is expected to begin after it
+  kUnlikely,  // no sequence is expected to continue from it
   kLikely,
 };
 
-// A full page may be published: lookups then find it by the prefix that ends with its tokens. A published
-// page without users stays cached until a page is needed. Pages whose reuse is unlikely are evicted first,
-// and among equals the least recently used.
+// A full page may be published: then lookups find it by the prefix that ends with its tokens. A published
+// page without users stays cached until a page is needed. Pages whose reuse is unlikely are evicted first;
+// among pages of equal likelihood, the least recently used.
 //
-// All groups of layers share one pool. A sequence continues from pages of all groups; from a group that sees the
-// whole context it needs every page back to the first. A user of such a page also uses all pages before it and
-// releases the last page first, so prefixes are evicted from their ends. Evicting such a page also unpublishes
-// the other groups' pages of the same prefix, because no sequence can continue from them without it.
+// All groups of layers share one pool. To continue from a prefix, a sequence needs pages of all groups; from
+// the group that sees the whole context, it needs all pages of the prefix. A user of such a page also uses
+// all earlier pages and releases the last page first, so prefixes are evicted from their ends. Evicting such
+// a page also unpublishes the other groups' pages of the same prefix, because no sequence can continue from
+// them without it.
 class PagePool {
  public:
   // windows: see CacheLayout.
@@ -54,9 +55,9 @@ class PagePool {
  private:
   struct Page {
     int64_t users = 0, prefix = kNoPrefix;  // kNoPrefix: not published
-    size_t group = 0;                       // of a published page
+    size_t group = 0;                       // valid while published
     Reuse reuse = Reuse::kLikely;           // valid while the page has no users
-    std::list<int32_t>::iterator unused;    // its position in the list of that reuse
+    std::list<int32_t>::iterator unused;    // its position in unused_[reuse]
   };
   Page& at(int32_t page) { return pages_[static_cast<size_t>(page)]; }
   std::list<int32_t>& unused(Reuse reuse) { return unused_[static_cast<size_t>(reuse)]; }
@@ -68,7 +69,7 @@ class PagePool {
   bool whole_context_;  // whether group 0 sees the whole context
   PrefixTree prefixes_;
   std::vector<Page> pages_;                   // grows to the number of pages ever taken
-  std::vector<int32_t> free_;                 // neither used nor published; taken from the back
+  std::vector<int32_t> free_;                 // neither used nor published; taken from the end
   std::array<std::list<int32_t>, 2> unused_;  // published and unused, least recently used first
   int64_t published_ = 0, evictions_ = 0;
 };

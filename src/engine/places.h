@@ -1,10 +1,10 @@
-// Lays out tensors one after the other in a block of memory.
+// Lays out tensors one after another in a block of memory.
 #pragma once
 #include "base/arena.h"
 
 namespace sluice {
 
-// Assigns offsets, in bytes.
+// Assigns byte offsets.
 struct Places {
   size_t used = 0;
   size_t take(DType dtype, int64_t elements) {

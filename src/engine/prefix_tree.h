@@ -1,4 +1,5 @@
-// Prefixes of sequences in whole pages of tokens, and the cache pages that hold their keys and values. Host data only.
+// A tree of token prefixes that consist of whole pages, with the cache pages that hold their keys and values.
+// Host data only.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -8,16 +9,17 @@
 
 namespace sluice {
 
-// Hash of one page of tokens that follows prefix `parent`.
+// Hash of one page of tokens after prefix `parent`.
 using PageHash = uint64_t (*)(int64_t parent, std::span<const int32_t> tokens);
 uint64_t page_hash(int64_t parent, std::span<const int32_t> tokens);  // XXH3
 
 constexpr int64_t kNoPrefix = 0;  // the empty prefix
 constexpr int32_t kNoPage = -1;
 
-// A prefix is its parent prefix plus one page of tokens. Its number is never reused. Lookups compare the
-// tokens, so a hash collision never finds a wrong prefix. Each group of layers may have a page for the
-// prefix's last tokens. A prefix exists as long as it has a page, is held, or is part of a longer prefix.
+// A prefix is its parent prefix plus one page of tokens. It has a number, which is never reused. Lookups
+// compare the tokens, so a hash collision never returns a wrong prefix. Each group of layers may have a cache
+// page for the prefix's last page of tokens. A prefix exists while it has a cache page, is held, or is the
+// parent of another prefix.
 class PrefixTree {
  public:
   PrefixTree(size_t groups, PageHash hash) : groups_(groups), hash_(hash) {}
@@ -28,9 +30,9 @@ class PrefixTree {
   void hold(int64_t prefix);     // adds a hold; kNoPrefix: does nothing
   void release(int64_t prefix);  // drops a hold; kNoPrefix: does nothing
   int32_t page(int64_t prefix, size_t group) const;
-  // Sets a page where there is none, or removes it (kNoPage).
+  // Sets the cache page of a prefix that has none in this group; kNoPage removes it.
   void set_page(int64_t prefix, size_t group, int32_t page);
-  void clear();  // nothing may be held
+  void clear();  // no prefix may be held
   int64_t size() const { return std::ssize(nodes_); }
 
  private:

@@ -60,7 +60,7 @@ void Scheduler::cancel(int64_t id) {
 }
 
 bool Scheduler::needs_all_tokens() const {
-  // A draft layer drafts behind tokens that the host knows.
+  // A draft layer continues from tokens that the host knows.
   if (has_drafts_ || has_draft_layer(options_.speculation.method)) return true;
   const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
   return std::any_of(running_.begin(), running_.end(), needs) ||
@@ -84,8 +84,8 @@ void Scheduler::drop_pages(Sequence* s) {
   s->published = s->computed = 0;
 }
 
-// The first page that tokens from `first` on can see. Positions are rounded down to the page boundary
-// before `first`, as scheduler.h explains; earlier pages have left the window.
+// The first page in the window of tokens from `first` on. The window is measured from the page boundary
+// before `first`, as scheduler.h explains.
 int64_t Scheduler::first_page(size_t group, int64_t first) const {
   const int64_t window = options_.windows[group], size = bounds_.page_size;
   return window == 0 ? 0 : std::max<int64_t>(0, first / size * size - window + 1) / size;
@@ -97,7 +97,7 @@ Reuse Scheduler::reuse_of(const Sequence& s, size_t group, int64_t page) const {
   return Reuse::kUnlikely;
 }
 
-// Releases the pages that no token after the computed tokens can see.
+// Releases the pages that have left the window of all tokens that are still to be computed.
 void Scheduler::release_passed(Sequence* s) {
   for (size_t group = 0; group < s->pages.size(); ++group) {
     GroupPages& own = s->pages[group];
@@ -107,7 +107,8 @@ void Scheduler::release_passed(Sequence* s) {
   }
 }
 
-// Takes pages until the sequence has enough for `tokens` tokens in all. If there are too few, returns false and takes none.
+// Allocates pages until the sequence has enough for `tokens` tokens in total. If there are too few free
+// pages, returns false and allocates none.
 bool Scheduler::reserve(Sequence* s, int64_t tokens) {
   s->pages.resize(options_.windows.size());
   const int64_t need = pages_of(tokens) - std::ssize(s->pages.front().page);
@@ -117,7 +118,7 @@ bool Scheduler::reserve(Sequence* s, int64_t tokens) {
   return true;
 }
 
-// Preempts the youngest sequence; it is recomputed later from its tokens.
+// Preempts the youngest sequence, which is later recomputed from its tokens.
 void Scheduler::stop_youngest() {
   drop_pages(running_.back().get());
   waiting_.push_front(std::move(running_.back()));
@@ -129,13 +130,13 @@ std::span<const int32_t> Scheduler::page_tokens(const Sequence& s, int64_t page)
   return std::span(s.tokens).subspan(static_cast<size_t>(page) * size, size);
 }
 
-// Takes the longest cached prefix from which the sequence can continue. The sequence must have no pages,
-// and all its tokens must be known.
+// Acquires the pages of the longest cached prefix from which the sequence can continue. The sequence must
+// have no pages, and all its tokens must be known.
 void Scheduler::take_prefix(Sequence* s) {
   if (!options_.prefix_cache || s->needs_scores()) return;
   const PrefixTree& tree = pool_.prefixes();
   const size_t groups = options_.windows.size();
-  std::vector<int64_t> chain, unbroken(groups);  // prefixes; by group, last pages without a gap
+  std::vector<int64_t> chain, unbroken(groups);  // prefixes; per group, number of last pages without a gap
   for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
     const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
     if (!next) break;
@@ -173,10 +174,11 @@ bool Scheduler::has_twin(const Sequence& s) const {
   return false;
 }
 
-// Publishes the full pages whose tokens are known, in order. Of two pages with the same tokens only one is published.
+// Publishes the full pages whose tokens are known, in order. Of pages with the same tokens, publishes only
+// one.
 void Scheduler::publish(Sequence* s, Twin twin) {
   if (!options_.prefix_cache) return;
-  // The last token of a sequence with a filter may have to be recomputed.
+  // With a filter, the last token may have to be recomputed.
   const int64_t settled = std::ssize(s->tokens) - (s->mask ? 1 : 0);
   const int64_t full = std::min(s->computed, settled) / bounds_.page_size;
   for (; s->published < full; ++s->published) {
@@ -206,19 +208,19 @@ int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length
 
 std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
-  int64_t budget = bounds_.tokens, prompts = budget;  // tokens that the step can still take; of prompts
+  int64_t budget = bounds_.tokens, prompts = budget;  // tokens and prompt tokens that still fit
   const auto decodes = [](const Owned& s) { return left_of(*s) == 1 && !s->sits_out; };
-  // Drafts take what is left after one token of each decoding sequence.
+  // Drafts get the tokens that remain after one token per decoding sequence.
   int64_t drafts = std::min(bounds_.logit_rows() - bounds_.sequences,
                             budget - std::count_if(running_.begin(), running_.end(), decodes));
   const int64_t preempted_before = preemptions_;
   for (const Owned& s : running_) release_passed(s.get());
-  // Older sequences may take pages from younger ones, never the reverse, so the oldest always makes progress.
+  // A sequence may preempt only younger ones, so the oldest always makes progress.
   const auto take = [&](Owned s, int64_t most) -> int64_t {
     const int64_t count = std::min(left_of(*s), most);
     while (!reserve(s.get(), s->computed + count)) {
       const Sequence* youngest = running_.back().get();
-      if (youngest == s.get()) return 0;  // it waits for a free page
+      if (youngest == s.get()) return 0;  // wait for a free page
       std::erase_if(chunks, [&](const Chunk& c) {
         if (c.sequence.get() == youngest) budget += c.count;
         return c.sequence.get() == youngest;
@@ -242,17 +244,18 @@ std::vector<Chunk> Scheduler::next() {
                                     [](const Owned& s) { return s->length() < s->tokens_max; });
   int64_t rows = 0;
   for (Chunk& chunk : chunks) start(&chunk, &rows);
-  // After a preemption nothing is admitted, since a sequence that has just lost its pages would take them again.
+  // Admits no sequence after a preemption, because the preempted sequence would be first and take back its
+  // pages.
   if (preemptions_ == preempted_before)
     admit({.tokens = std::min(budget, prompts), .sequences = bounds_.sequences - active, .rows = rows},
           &chunks);
-  // The sequence keeps its own page even if another holds the same tokens: this step may write both, and
-  // two sequences must not write one page.
+  // A sequence keeps its own page even if another page holds the same tokens: this step may write both pages,
+  // and two sequences must not write to one page.
   for (const Chunk& chunk : chunks) publish(chunk.sequence.get(), Twin::kKeepsOwn);
   return chunks;
 }
 
-// Drafts never preempt a sequence.
+// Adds the sequence's drafts to its chunk if there are pages for them; never preempts a sequence.
 void Scheduler::add_drafts(Chunk* chunk, int64_t most) {
   Sequence& s = *chunk->sequence;
   if (s.ahead > 0) return;
@@ -262,7 +265,7 @@ void Scheduler::add_drafts(Chunk* chunk, int64_t most) {
   chunk->count += wanted;
 }
 
-// Drafts for all decoding sequences, from their known tokens.
+// Chooses drafts for all decoding sequences.
 void Scheduler::draft() {
   if (!speculation_) return;
   std::vector<Sequence*> decoding;
@@ -271,12 +274,12 @@ void Scheduler::draft() {
       decoding.push_back(s.get());
   has_drafts_ = speculation_->draft(decoding, bounds_.logit_rows() - bounds_.sequences);
   if (!has_draft_layer(options_.speculation.method)) return;
-  // The layer writes keys and values of the drafts.
+  // The draft layer writes keys and values of the drafts, so it needs pages for them.
   for (Sequence* s : decoding)
     if (!s->drafts.empty() && !reserve(s, s->computed + 1 + std::ssize(s->drafts))) s->drafts.clear();
 }
 
-// Whether a chunk of this step computes the page that follows the pages found for `s`.
+// Whether this step computes the page after the cached pages that were found for `s`.
 bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
   const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
   if (!options_.prefix_cache || s.needs_scores() || end >= s.tokens.size()) return false;
@@ -291,7 +294,7 @@ bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Seque
 void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
   for (auto at = waiting_.begin(); at != waiting_.end() && room.tokens > 0 && room.sequences > 0;) {
     const Owned s = *at;
-    if (s->ahead > 0) return;  // it was preempted before the host knew its last token
+    if (s->ahead > 0) return;  // preempted before the host knew its last token
     take_prefix(s.get());
     if (computes_next_page(*chunks, *s)) {
       drop_pages(s.get());
@@ -312,12 +315,13 @@ void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
 void Scheduler::count_query(Sequence* s) {
   if (!options_.prefix_cache || s->cached_tokens) return;
   s->cached_tokens = s->computed;
-  if (s->needs_scores()) return;  // it makes no lookup
+  if (s->needs_scores()) return;  // makes no lookup
   queries_ += s->length();
   hits_ += s->computed;
 }
 
-// Puts the chunk in flight; `rows` counts the sampling chunks before it in the step.
+// Marks the chunk as in flight and assigns the rows that it samples. *rows: sampled rows of the step before
+// this chunk.
 void Scheduler::start(Chunk* chunk, int64_t* rows) {
   Sequence& s = *chunk->sequence;
   if (s.needs_scores())
@@ -331,14 +335,14 @@ void Scheduler::start(Chunk* chunk, int64_t* rows) {
   ++s.ahead;
 }
 
-// A preempted sequence recomputes tokens that already have scores; those are skipped.
+// Skips tokens that already have scores, which a preempted sequence recomputes.
 void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
   Sequence& s = *chunk.sequence;
   for (int64_t i = std::max<int64_t>(0, s.scored - chunk.first); i < chunk.scores; ++i, ++s.scored)
     s.scores.push_back(std::move(scores[static_cast<size_t>(i)]));
 }
 
-// Appends the accepted tokens of `chunk` to `out`; returns the number of its rows.
+// Appends the chunk's accepted tokens to `out`. Returns the number of rows that the chunk sampled.
 size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken> sampled,
                               std::vector<GeneratedToken>* out) {
   const auto rows = static_cast<size_t>(chunk.rows());
@@ -373,10 +377,11 @@ size_t Scheduler::take_tokens(const Chunk& chunk, std::span<const GeneratedToken
     out->push_back(std::move(token));
   }
   s.has_features = true;
-  // Positions behind a rejected draft are computed again.
+  // Positions after a rejected draft are recomputed.
   s.computed -= static_cast<int64_t>(rows - taken);
   if (!chunk.drafts.empty()) speculation_->verified(&s, chunk.rows() - 1, accepted);
-  // Steps in flight already have their page tables, so only later steps read another page in place of the sequence's own.
+  // Replacing the sequence's page by another with the same tokens is safe: steps in flight have their own
+  // page tables.
   publish(&s, Twin::kTakesOther);
   return rows;
 }

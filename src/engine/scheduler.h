@@ -1,4 +1,4 @@
-// Chooses which tokens the next step computes, and in which pages their keys and values lie. Host data only.
+// Chooses the tokens that the next step computes, and the pages for their keys and values. Host data only.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,38 +21,38 @@ namespace sluice {
 
 // The pages of a sequence for one group of layers (CacheLayout), in token order.
 struct GroupPages {
-  std::vector<int32_t> page;  // kNoPage: released, since no later token sees it
-  int64_t first = 0;          // first page still held; those before it are kNoPage
+  std::vector<int32_t> page;  // kNoPage: released, because it has left the window
+  int64_t first = 0;          // first page still held; all earlier pages are kNoPage
 };
 
 struct Sequence {
   int64_t id = 0;
   std::vector<int32_t> tokens;  // prompt and generated tokens that the host knows
   int64_t prompt_tokens = 0;
-  int64_t tokens_max = 0;   // prompt and generated
-  int64_t ahead = 0;        // tokens after those that steps in flight sample
-  int64_t sampled_row = 0;  // row of the last of these among the tokens of its step
-  int64_t computed = 0;     // tokens whose keys and values are in the cache when the steps in flight are done
-  bool ended = false;       // samples of steps in flight are dropped
+  int64_t tokens_max = 0;   // upper bound of prompt and generated tokens
+  int64_t ahead = 0;        // further tokens that steps in flight sample
+  int64_t sampled_row = 0;  // row of the last such token among the tokens that its step samples
+  int64_t computed = 0;     // tokens whose keys and values are in the cache once steps in flight are done
+  bool ended = false;       // if true, samples of steps in flight are dropped
   std::vector<GroupPages> pages;              // by group; all of equal length
   int64_t published = 0;                      // number of its first pages that are in the prefix cache
   int64_t prefix = kNoPrefix;                 // the prefix of those pages; held
-  int64_t known = 0;                          // pages of the longest cached prefix found when it began
-  std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the cache when it first began
+  int64_t known = 0;                          // pages of the longest cached prefix when it last began
+  std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the prefix cache when it first began
   SamplingParams sampling = complete({});
   AdjustedTokens adjusted;          // used if sampling.adjusts()
   std::shared_ptr<TokenMask> mask;  // set if the request has a filter
-  bool sits_out = false;            // its mask was late: no step decodes it until the mask is made
-  // Speculative decoding: the tokens that the next step verifies, and the number of tokens before them. They are stale at any other
-  // length.
+  bool sits_out = false;            // its mask was late: it is not decoded until the mask is finished
+  // Speculative decoding: the drafts that the next step verifies, and the sequence length for which they were
+  // made. At any other length they are stale.
   std::vector<int32_t> drafts;
   int64_t drafted_at = -1;
   bool has_features =
-      false;  // the step accepted last has computed the draft head's features of its last token
+      false;  // the last accepted step wrote the hidden states that the draft layer needs for this sequence
   std::optional<NgramIndex> ngrams;
   Acceptance acceptance;
-  // With sampling.prompt_logprobs, for the prompt's tokens from the second on: the number of tokens with a
-  // score, and the scores, kept until a token is sampled.
+  // With sampling.prompt_logprobs, for the prompt tokens from the second on: the number of tokens that have a
+  // score, and the scores, which are kept until a token is sampled.
   int64_t scored = 0;
   std::vector<TokenScore> scores;
   bool needs_all_tokens() const { return sampling.adjusts() || mask; }
@@ -67,20 +67,24 @@ struct Sequence {
 struct Chunk {
   std::shared_ptr<Sequence> sequence;
   int64_t first = 0, count = 0;
-  // If the host does not know the last token of the chunk: its row among the tokens that the previous step samples.
+  // Set if the host does not know the last token of the chunk: the token's row among the tokens that the
+  // previous step samples.
   std::optional<int64_t> taken = {};
-  // The chunk's row among the tokens that this step samples; empty if the sequence has later known tokens.
+  // The chunk's first row among the tokens that this step samples; empty if the sequence has known tokens
+  // after the chunk.
   std::optional<int64_t> sampled = {};
-  int64_t number = 0;  // of the sampled token in its answer, counted from 0
-  // Its last tokens are these drafts. It also samples behind each draft, in the rows after `sampled`.
+  int64_t number = 0;  // index of the sampled token in the answer, from 0
+  // The chunk's last tokens, if it verifies drafts. A token is also sampled after each draft, in the next
+  // rows.
   std::vector<int32_t> drafts = {};
-  int64_t scores = 0;  // number of its first tokens whose logits score the next prompt token
-  // The sample is discarded because the mask was late or could not be made. The chunk's last token is recomputed later.
+  int64_t scores = 0;  // number of tokens, from the first, whose logits score the next prompt token
+  // The sample is discarded because the mask was late or its filter failed. The last token is recomputed
+  // later.
   bool dropped = false;
 
-  // Tokens that it samples.
+  // Number of tokens that the chunk samples.
   int64_t rows() const { return sampled ? 1 + std::ssize(drafts) : 0; }
-  // The i-th of its tokens; -1 - taken if the host does not know it.
+  // Token i of the chunk; -1 - taken if the host does not know it.
   int32_t token(int64_t i) const {
     const int64_t known = count - std::ssize(drafts);
     if (i >= known) return drafts[static_cast<size_t>(i - known)];
@@ -93,8 +97,8 @@ struct Chunk {
   // Whether a filter removes tokens from the logits.
   bool masked() const { return sampled && !dropped && sequence->mask; }
   int64_t masked_rows() const { return masked() ? std::min(rows(), sequence->mask->rows()) : 0; }
-  // Whether TopLogprobs reads the logits: because the request asks for it, or because the logits are
-  // changed, in which case Sample only knows the changed ones.
+  // Whether TopLogprobs runs on the logits: if the request asks for logprobs, or if the logits are changed
+  // before sampling, because Sample then computes the logprob from the changed logits.
   bool needs_logprobs() const {
     return sampled && (sequence->sampling.logprobs || sequence->needs_all_tokens());
   }
@@ -102,79 +106,85 @@ struct Chunk {
 
 struct SchedulerOptions {
   bool prefix_cache = true;
-  // Upper bound of prompt tokens in a step that also decodes, since the decoding sequences wait for the
-  // whole step. 0: only the step's own bound applies.
+  // Upper bound of prompt tokens in a step that also decodes, because the decoding sequences wait for the
+  // whole step. 0: only the bound of the step applies.
   int64_t mixed_prefill_tokens = 0;
   PageHash hash = page_hash;
   std::vector<int64_t> windows = {0};  // see CacheLayout
   SpeculationOptions speculation = {};
-  StepCosts costs = {};  // with speculation
+  StepCosts costs = {};  // used with speculation
 };
 
-// In tokens, counted when a request first begins; a request that resumes after a preemption is not counted again.
+// queries and hits are in tokens and counted when a request first begins, not when it resumes after a
+// preemption.
 struct PrefixCacheCounts {
-  int64_t queries = 0, hits = 0;  // looked up, and found
-  int64_t evictions = 0;          // pages
+  int64_t queries = 0, hits = 0;  // tokens looked up; tokens found
+  int64_t evictions = 0;          // evicted pages
 };
 
-// Order: decodes first, then prompts in chunks, oldest first, up to bounds.tokens per step and
-// bounds.sequences at once. A step that decodes may have a separate limit for prompt tokens
-// (options.mixed_prefill_tokens). When pages run out, the youngest sequence is preempted: it loses its
-// pages and is recomputed later from its tokens, like a prompt. Its samples do not change, because a sample
-// depends only on the seed and the number of the token.
+// Order: first decodes, then prompts in chunks, oldest first, up to bounds.tokens tokens per step and
+// bounds.sequences running sequences. A step that decodes may have a separate limit for prompt tokens
+// (options.mixed_prefill_tokens). When pages run out, the youngest sequence is preempted: it loses its pages
+// and is later recomputed from its tokens, like a prompt. Its samples do not change, because a sample depends
+// only on the seed, the token's index and the tokens before it.
 //
-// Steps ahead: a step may be chosen before the tokens of the previous step are known, but at most one such
-// step. A sequence then continues with the token that it will have sampled. If that token ends the
-// sequence, the row was computed in vain and its sample is dropped. Steps run in the order in which they
-// were chosen, so a page may change owners as soon as a step is chosen.
+// Steps ahead: one step may be scheduled before the tokens of the previous step are known. A sequence then
+// continues with the token that the previous step samples. If that token ends the sequence, the row is wasted
+// and its sample is dropped. Steps run in the order in which they are scheduled, so a page may change owners
+// as soon as a step is scheduled.
 //
-// Windows: groups of layers with a window release pages that have left the window before the next step is
-// chosen. A chunk needs pages for the window before it and for all of itself. The window is measured from the
-// page boundary before the chunk, so that a sequence always leaves enough pages to begin at its last full page.
+// Windows: before each step, groups of layers with a window release the pages that have left it. A chunk
+// needs pages for all its tokens and for the window before them. The window is measured from the page
+// boundary before the chunk, so that the pages of an ended sequence suffice to continue after its last full
+// page.
 //
-// Prefix cache: a full page is published once the step that computes it is chosen and its tokens are known.
-// A sequence begins after the longest prefix for which all pages visible through the windows at its end are
-// published. It always computes its last token, because it needs the logits, and its whole prompt if prompt
-// scores are requested. Pages can be used from the next step on, because attention may read keys and values
-// of earlier steps before this step has written its own ("settled" in ops/attention.h). So a sequence that
-// could continue from pages that this step computes waits for the next step.
+// Prefix cache: a full page is published once the step that computes it is scheduled and its tokens are
+// known. A sequence begins after the longest prefix for which all pages in the windows at the prefix's end
+// are published. It always computes its last token, because it needs that token's logits, and its whole
+// prompt if prompt scores are requested. Other sequences can use a page from the next step on, because
+// attention may read keys and values of earlier steps before this step has written its own ("settled" in
+// ops/attention.h). So a sequence that could continue from pages that this step computes waits for the next
+// step.
 //
-// Late masks: a sequence whose mask is late steps back by the token whose logits it would have sampled
-// from. It sits out steps until the engine reports that the mask is made (Sequence::sits_out), and then
-// computes that token's keys and values once more. So the page that holds them is not published before a
-// following token is known, because other sequences may read published pages at any time.
+// Late masks: if the mask of a sequence is late, the step's sample is dropped, and the sequence sits out
+// steps until the engine reports that the mask is finished (Sequence::sits_out). It then computes its last
+// token again, and writes that token's keys and values again. So the page that holds them is published only
+// when the next token is known, because other sequences may read published pages at any time.
 //
-// Eviction: pages that have left the window are evicted first, except those in the windows at two
-// positions: the end of the prompt, since a chat continues there when its reasoning is left out; and the
-// end of the longest known prefix, where sequences have begun to differ.
+// Eviction: pages that have left the window are evicted first, except pages in the windows at two positions:
+// the end of the prompt, where the next turn of a chat continues if it omits the reasoning, and the end of
+// the longest known prefix, where sequences have diverged before.
 class Scheduler {
  public:
   explicit Scheduler(const StepBounds& bounds, const SchedulerOptions& options = {});
 
-  // kInvalidArgument: the prompt is empty, or leaves no room for a token in bounds.positions or in the whole cache.
+  // Returns the request's id. kInvalidArgument: the prompt is empty, or leaves no room for another token in
+  // bounds.positions or in the whole cache.
   Result<int64_t> add(Request request);
   void cancel(int64_t id);  // does nothing if the request is finished or unknown
   bool idle() const { return waiting_.empty() && running_.empty(); }
-  // Whether any request needs all previous tokens before it samples, or has drafts to verify: then accept() must come before the next
-  // step is chosen.
+  // Whether accept() must be called before the next step is scheduled: some request needs all previous tokens
+  // before it samples, or has drafts to verify.
   bool needs_all_tokens() const;
   // The sequences that have a filter.
   std::vector<std::shared_ptr<Sequence>> filtered() const;
 
-  // Returns the chunks of the next step and takes pages for them. Empty if there is nothing to do, or
-  // nothing before the steps in flight are accepted.
+  // Returns the chunks of the next step and allocates pages for them. Empty if there is nothing to do, or
+  // nothing until the steps in flight are accepted.
   std::vector<Chunk> next();
-  // Takes the results of the oldest step in flight: Chunk::rows() tokens of each chunk, in order, and Chunk::scores scores of each
-  // chunk. Returns the tokens up to the first one that differs from its draft. Finished sequences are removed.
+  // Takes the results of the oldest step in flight: Chunk::rows() tokens and Chunk::scores scores per chunk,
+  // in order. Returns the accepted tokens: each chunk's tokens up to and including the first that differs
+  // from its draft. Removes finished sequences.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
                                      const std::vector<GeneratedToken>& sampled,
                                      std::vector<TokenScore> scores = {});
-  // Call it if the youngest step in flight has failed or never began. What that step wrote is unknown, and other sequences
-  // may have found its pages, so all sequences are recomputed from their tokens and the prefix cache is emptied.
+  // Call it if the youngest step in flight has failed or never began. The contents of its pages are unknown,
+  // and other sequences may already use them, so all sequences are recomputed from their tokens and the
+  // prefix cache is emptied.
   void take_back(const std::vector<Chunk>& chunks);
 
-  // Takes pages for `tokens` tokens in all of a sequence outside any request, at most bounds.tokens more
-  // than are computed, while the scheduler is idle; requires tokens <= bounds.positions.
+  // For a sequence that belongs to no request, while the scheduler is idle: allocates pages for `tokens`
+  // tokens in total, at most bounds.tokens more than are computed. Requires tokens <= bounds.positions.
   void take_pages(Sequence* sequence, int64_t tokens);
   void release_pages(Sequence* sequence) { drop_pages(sequence); }
 
@@ -188,9 +198,9 @@ class Scheduler {
 
  private:
   using Owned = std::shared_ptr<Sequence>;
-  // What a sequence does if another page holds the same tokens as its own.
+  // What a sequence does if a published page holds the same tokens as its own page.
   enum class Twin : uint8_t { kKeepsOwn, kTakesOther };
-  // What a step can still take; rows: tokens that it samples so far.
+  // The tokens and sequences that a step can still take, and the rows that it samples so far.
   struct Room {
     int64_t tokens = 0, sequences = 0, rows = 0;
   };
@@ -220,8 +230,8 @@ class Scheduler {
   SchedulerOptions options_;
   PagePool pool_;
   std::optional<Speculation> speculation_;
-  bool has_drafts_ = false;  // some sequence has drafts for the tokens that were accepted last
-  int64_t room_;             // tokens of the longest sequence that fits into the cache alone
+  bool has_drafts_ = false;  // some sequence has drafts after the last accepted tokens
+  int64_t room_;             // tokens of the longest sequence that fits into the empty cache
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;  // oldest first
   int64_t next_id_ = 0, preemptions_ = 0, queries_ = 0, hits_ = 0;

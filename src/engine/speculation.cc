@@ -13,12 +13,12 @@ namespace sluice {
 namespace {
 
 constexpr double kFirstGuess = 0.7,
-                 kNextPlace = 0.95;  // of untried places: the first, and relative to the place before
-constexpr double kOwnWeight = 0.05, kAllWeight = 0.005;  // of one step in the running means
-constexpr double kGuessTrials = 4;                       // that a guess counts for
-constexpr double kDeviations = 2;                        // of a mean that chance does not explain
-constexpr double kWorthwhile = 1.03, kNearBest = 0.98;   // cost models are no better than a few percent
-constexpr int64_t kProbeEvery = 32;                      // every so many unprofitable steps try one draft
+                 kNextPlace = 0.95;  // initial guesses: first draft; each further, relative to the previous
+constexpr double kOwnWeight = 0.05, kAllWeight = 0.005;  // weight of one step in the running means
+constexpr double kGuessTrials = 4;                       // number of trials for which a guess counts
+constexpr double kDeviations = 2;                        // standard deviations that chance does not explain
+constexpr double kWorthwhile = 1.03, kNearBest = 0.98;   // margins: cost models err by a few percent
+constexpr int64_t kProbeEvery = 32;                      // every 32nd unprofitable step tries one draft
 constexpr int64_t kIndexedTokens = 8 * NgramIndex::kTokensOfCall;
 
 class NgramSource final : public DraftSource {
@@ -40,7 +40,7 @@ class NgramSource final : public DraftSource {
   SpeculationOptions options_;
 };
 
-// Stands for the drafts that a draft head computes once their number is chosen.
+// Proposes placeholder tokens. The draft layer computes the real drafts once their number is chosen.
 class HeadSource final : public DraftSource {
  public:
   std::vector<int32_t> propose(Sequence* s, int64_t most, int64_t*) override {
@@ -48,7 +48,7 @@ class HeadSource final : public DraftSource {
   }
 };
 
-// Random tokens of the sequence, since those are in the vocabulary.
+// Proposes random tokens of the sequence, which are certainly in the vocabulary.
 class RandomSource final : public DraftSource {
  public:
   std::vector<int32_t> propose(Sequence* s, int64_t most, int64_t*) override {
@@ -95,7 +95,7 @@ double Acceptance::at(int64_t place) const {
 double Acceptance::at(int64_t place, const Acceptance& all) const {
   const auto i = static_cast<size_t>(place);
   const double mean = all.at(place), own = rate_[i];
-  // A mean of 0 or 1 has no spread, but is a mean of few trials at first.
+  // A mean of 0 or 1 would have no spread, but at first it is a mean of few trials.
   const double spread = std::max(mean * (1 - mean), 0.05);
   const bool differs = trials_[i] * (own - mean) * (own - mean) > kDeviations * kDeviations * spread;
   return differs ? own : mean;
@@ -104,7 +104,8 @@ double Acceptance::at(int64_t place, const Acceptance& all) const {
 void Acceptance::add(int64_t drafted, int64_t accepted, double weight) {
   for (int64_t place = 0; place < std::min(drafted, accepted + 1); ++place) {
     const auto i = static_cast<size_t>(place);
-    // The first trials have equal weights, beside the guess that they replace; later the mean forgets.
+    // The first trials and the initial guess are averaged with equal weights; after that, the mean is an
+    // exponential moving average.
     const double share = std::max(weight, 1 / (kGuessTrials + 1 + trials_[i])), before = at(place);
     rate_[i] = static_cast<float>(before + share * ((place < accepted ? 1 : 0) - before));
     trials_[i] = static_cast<float>(std::min(trials_[i] + 1.0, 1 / weight));
@@ -152,21 +153,22 @@ size_t worthwhile_count(double plain, std::span<const DraftRate> rates) {
   return 0;
 }
 
-// Candidates are in descending order. For many sequences it tries few counts, so that
-// few shapes of steps are captured.
+// Returns how many of the candidates, which are in descending order, the next step verifies. With many
+// sequences, considers only a few counts, so that few step shapes are captured.
 size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t decoding) {
   const size_t every = std::max<size_t>(1, static_cast<size_t>(decoding) / 2);
   std::vector<DraftRate> rates;
   double tokens = static_cast<double>(decoding);
   const double without = cost_of(decoding, false), plain = tokens / without;
   double drafting = 0;
-  std::array<int64_t, kDraftsMax> rows_at = {};  // drafts at each place so far
+  std::array<int64_t, kDraftsMax> rows_at = {};  // drafts at each draft position so far
   for (size_t i = 0; i < candidates.size(); ++i) {
     tokens += candidates[i].accepted;
     const int64_t place = candidates[i].place, rows = ++rows_at[static_cast<size_t>(place)];
     drafting += cost_of_draft(rows, place == 0) - cost_of_draft(rows - 1, place == 0);
     if ((i + 1) % every != 0 && i + 1 < candidates.size()) continue;
-    // The plan of steps that verify expects the most rows of each sequence: with fewer it counts keys and values of too few sequences.
+    // max(): the cost model of verifying steps assumes the maximum number of rows per sequence. If sequences
+    // have fewer rows, the model underestimates the number of sequences whose keys and values are read.
     const double step = std::max(without, cost_of(decoding + static_cast<int64_t>(i) + 1, true));
     const double cost = step + drafting + costs_.waiting;
     rates.push_back({tokens / cost, i + 1});
@@ -181,7 +183,7 @@ bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
     Sequence& s = *decoding[i];
     s.drafts.clear();
     s.drafted_at = std::ssize(s.tokens);
-    // The step also samples one token behind the last draft.
+    // -1: the step also samples one token after the last draft.
     const int64_t most = std::min(options_.num_speculative_tokens, s.tokens_max - std::ssize(s.tokens) - 1);
     if (most < 1) continue;
     s.drafts = source_->propose(&s, most, &budget);
@@ -190,12 +192,13 @@ bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
       candidates.push_back({accepted *= s.acceptance.at(place, all_), i, place});
   }
   if (candidates.empty()) return false;
-  // A draft is never more likely to be accepted than the one before it, so any prefix of this order takes prefixes of drafts.
+  // A draft is never more likely to be accepted than the draft before it, so every prefix of this order
+  // contains a prefix of each sequence's drafts.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.accepted > b.accepted; });
   candidates.resize(std::min(candidates.size(), static_cast<size_t>(std::max<int64_t>(rows, 0))));
   size_t count = options_.by_cost ? best_count(candidates, std::ssize(decoding)) : candidates.size();
-  // The text may have changed, so an occasional draft updates the means.
+  // Tries an occasional draft to update the means, because the text may have become more predictable.
   if (count == 0 && !candidates.empty() && ++unprofitable_ % kProbeEvery == 0) count = 1;
   std::vector<size_t> kept(decoding.size());
   for (size_t i = 0; i < count; ++i) ++kept[candidates[i].sequence];

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// The first `wanted` entries of a row of TopLogprobs; absent: none.
+// The first `wanted` entries of a row of TopLogprobs; none if `wanted` is absent.
 std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs,
                                     std::optional<int64_t> wanted) {
   std::vector<TokenLogprob> out;
@@ -53,7 +53,7 @@ Result<std::unique_ptr<StepStaging>> StepStaging::make(Device& device, const Ste
     one.done = std::move(mark).value();
     std::memset(one.host, 0, out->ids_at_);
   }
-  // Initializes the gaps between tensors once, because copies include them.
+  // Initializes the gaps between tensors, because copies include them.
   SLUICE_TRY(device.copy(out->block_, out->blocks_.front().host, out->ids_at_, device.stream()));
   SLUICE_TRY(device.wait(device.stream()));
   return out;
@@ -107,11 +107,11 @@ StepStaging::Layout StepStaging::layout(const Counts& counts) const {
   at.step = places.take(DType::kI64, rows);
   at.requested_row = places.take(DType::kI32, requested);
   at.score_row = places.take(DType::kI32, scores);
-  // Whole slices: TopLogprobs has a token for every row of logits.
+  // Leaves room for a whole last slice, because TopLogprobs reads a token for every row of logits.
   at.scored_token = places.take(DType::kI32, scores > 0 ? scores + bounds_.logit_rows() : 0);
   at.scored_row = places.take(DType::kI32, std::min(scores, bounds_.logit_rows()));
-  // Rows of sequences that a step does not have are neither written nor copied: what stands in their place belongs to other
-  // tensors, and nothing reads it.
+  // Page table rows beyond the step's sequences are neither written nor copied. Their memory belongs to other
+  // tensors, and no kernel reads it as a page table.
   for (size_t group = 0; group < groups_; ++group)
     at.page_table.push_back(places.take(DType::kI32, sequences * bounds_.pages_per_seq()));
   at.end = places.used;
@@ -208,7 +208,7 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
         at<int32_t>(host, l.requested_row)[requested++] = static_cast<int32_t>(sampled);
     }
   }
-  // Absent sequences own no rows.
+  // Entries beyond the step's sequences have no tokens.
   std::fill(kv_len + sequence, kv_len + bounds_.sequences, 0);
   std::fill(q_begin + sequence, q_begin + bounds_.sequences + 1, static_cast<int32_t>(row));
 }
@@ -224,14 +224,14 @@ void StepStaging::write_scores(std::byte* host, const Layout& l, const std::vect
     row += chunk.count;
   }
   if (score == 0) return;
-  // Each slice's logits begin at row 0; no row refers to a token past the last.
+  // Each slice's logits begin at row 0. Padding tokens after the last score are 0.
   std::iota(at<int32_t>(host, l.scored_row),
             at<int32_t>(host, l.scored_row) + std::min(score, bounds_.logit_rows()), 0);
   std::fill_n(at<int32_t>(host, l.scored_token) + score, bounds_.logit_rows(), 0);
 }
 
-// No query sees a page that has left the window, so its table entry may be any page. It must be a valid
-// page: a kernel may pack the positions that exist, and missing pages would change its order of summation.
+// No query sees a page that has left the window, so its table entry may be any valid page. It must be valid
+// because a kernel may skip positions without a page, which would change its order of summation.
 void StepStaging::write_pages(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
   for (size_t group = 0; group < groups_; ++group) {
     auto* slot = at<int32_t>(host, l.slot_of[group]);
@@ -269,7 +269,7 @@ Status StepStaging::fetch(size_t block, const std::vector<Chunk>& chunks) {
   const Block& to = blocks_[block];
   const Counts n = counts(chunks);
   const Answers from = answers(n);
-  // One copy includes the gaps between tensors, which are small.
+  // Uses one copy, which includes the gaps between tensors; they are small.
   const size_t end = n.requested + n.scores > 0
                          ? from.end
                          : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));

@@ -1,5 +1,5 @@
-// The inputs of a step besides weights and caches: the host writes them into one block and sends it with
-// one copy. The step's results come back with a second copy.
+// The inputs of a step besides weights and caches. The host writes them into one block and uploads it with
+// one copy; a second copy downloads the step's results.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,14 +9,15 @@
 
 namespace sluice {
 
-// The tensors of one step, in device memory. Steps with equal numbers of tokens and sampled rows use the same addresses.
+// The tensors of one step, in device memory. Steps with equal numbers of tokens and sampled rows use the same
+// addresses, so they can share a captured graph.
 struct StepTensors {
-  StepIn in;              // tables.rope is set by the caller; token_ids: written by `take` or by the host
-  TakeTokens::Args take;  // if the step takes tokens of the previous step
-  Sample::Args sample;    // logits are set by the caller
-  TopLogprobs::Args top;  // for the rows that request log probabilities; logits are set by the caller
-  // A slice of the tokens whose logits score the next token (Chunk::scores): at most as many tokens as there are
-  // rows of logits. Holds their rows in the step, and the arguments of TopLogprobs, whose logits the caller sets.
+  StepIn in;              // the caller sets tables.rope; token_ids is written by `take` or by the host
+  TakeTokens::Args take;  // used if the step reads tokens that the previous step samples
+  Sample::Args sample;    // the caller sets logits
+  TopLogprobs::Args top;  // rows that request logprobs; the caller sets logits
+  // Tokens whose logits score the next prompt token (Chunk::scores), in slices of at most bounds.logit_rows()
+  // tokens. logit_rows: their rows in the step. The caller sets top.logits.
   struct Scores {
     Tensor logit_rows;
     TopLogprobs::Args top;
@@ -26,45 +27,45 @@ struct StepTensors {
 
 // Where a step's token ids come from.
 enum class TakeIds : uint8_t {
-  kFromHost,     // all are known
-  kFromSampled,  // some are sampled by the previous step: TakeTokens inserts them
+  kFromHost,     // the host knows all tokens
+  kFromSampled,  // the previous step samples some tokens; TakeTokens inserts them on the device
 };
 
 class StepStaging {
  public:
-  // `blocks`: how many steps may be in flight at once; each has a block of page-locked memory.
-  // groups: groups of layers, see CacheLayout.
+  // blocks: number of steps that may be in flight; each has a block of page-locked memory. groups: number of
+  // groups of layers (CacheLayout).
   static Result<std::unique_ptr<StepStaging>> make(Device& device, const StepBounds& bounds, size_t groups,
                                                    size_t blocks);
   ~StepStaging();
   StepStaging(const StepStaging&) = delete;
   StepStaging& operator=(const StepStaging&) = delete;
 
-  // Writes block `block` and enqueues its copy. The last step of that block must have finished.
+  // Writes block `block` and enqueues its upload. The last step that used the block must have finished.
   Result<StepTensors> fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids);
-  // Enqueues the copy of the step's results to the host.
+  // Enqueues the download of the step's results.
   Status fetch(size_t block, const std::vector<Chunk>& chunks);
-  // Waits for the step, and for nothing behind it. Chunk::rows() tokens of each chunk, in order.
+  // Waits for the step, not for later steps. Returns Chunk::rows() tokens of each chunk, in order.
   Result<std::vector<GeneratedToken>> sampled(size_t block, const std::vector<Chunk>& chunks);
-  // For a step whose tokens sampled() has returned: Chunk::scores scores of each chunk, in order.
+  // Returns Chunk::scores scores of each chunk, in order. Call it after sampled() of the same step.
   std::vector<TokenScore> scores(size_t block, const std::vector<Chunk>& chunks) const;
 
  private:
-  // Offsets in a block: as dense as this step's counts allow, which keeps the copy short.
+  // Byte offsets of a step's inputs in the block, without unused rows, which keeps the copy short.
   struct Layout {
     size_t token_ids, positions, q_begin, kv_len, logit_rows;
     size_t temperature, top_k, top_p, min_p, seed, step, requested_row;
     size_t score_row, scored_token, scored_row, end;
-    std::vector<size_t> slot_of, page_table;  // of each group
+    std::vector<size_t> slot_of, page_table;  // one per group
   };
-  // Offsets of the results at the front of the block, equally dense.
+  // Byte offsets of a step's results at the beginning of the block, also without unused rows.
   struct Answers {
     size_t token, logprob, requested_logprob, rank, top_id, top_logprob;
     size_t score, score_rank, score_top_id, score_top_logprob, end;
   };
   struct Counts {
-    int64_t tokens, sequences;  // of a step
-    int64_t rows, requested;    // sampled rows, and those that request log probabilities
+    int64_t tokens, sequences;  // of the step
+    int64_t rows, requested;    // sampled rows; rows that request logprobs
     int64_t scores;
   };
   struct Block {
@@ -85,8 +86,8 @@ class StepStaging {
   Device& device_;
   StepBounds bounds_;
   size_t groups_;
-  // On the device, `bytes_` long; the host's blocks have the same layout up to the ids: results, inputs of
-  // the step, then the token ids after TakeTokens.
+  // Device memory of bytes_ bytes: results, inputs of the step (from in_at_), and token ids after TakeTokens
+  // (from ids_at_). The host's blocks have the same layout without those ids.
   std::byte* block_ = nullptr;
   size_t in_at_ = 0, ids_at_ = 0, bytes_ = 0;
   std::vector<Block> blocks_;

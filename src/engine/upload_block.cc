@@ -21,7 +21,7 @@ Status UploadBlock::replace(size_t host_bytes, size_t device_bytes) {
   const Result<void*> block = device_.allocate(device_bytes);
   if (!block.ok()) return failed(block.status());
   block_ = static_cast<std::byte*>(block.value());
-  std::memset(host_, 0, host_bytes);  // initializes gaps between tensors, which copies include
+  std::memset(host_, 0, host_bytes);  // initializes the gaps between tensors, which copies include
   return {};
 }
 

@@ -1,8 +1,9 @@
-// DeepSeek V3: latent attention with YaRN, dense layers first, then layers with experts in groups, in any format, chosen by sigmoid scores and a
-// correction bias, and a shared expert. Moonlight and Kimi K2 have the same architecture.
+// DeepSeek V3: latent attention with YaRN; first dense layers, then MoE layers with a shared expert and
+// grouped routing by sigmoid scores and a correction bias. Experts may have any format. Moonlight and Kimi K2
+// have the same architecture.
 //
-// Source  deepseek-ai/DeepSeek-V3 config.json and inference/model.py; Hugging Face transformers models/deepseek_v3 (configuration,
-//         arithmetic and names), modeling_rope_utils.py.
+// Source  deepseek-ai/DeepSeek-V3 config.json and inference/model.py; Hugging Face transformers
+//         models/deepseek_v3 (configuration, arithmetic and names), modeling_rope_utils.py.
 #include "models/family.h"
 #include "models/quantization.h"
 #include "models/read_config.h"
@@ -16,7 +17,8 @@ namespace {
 const std::string kModels = "DeepSeek V3";
 constexpr double kLatentEps = 1e-6;  // epsilon of the latents' norms, independent of rms_norm_eps
 
-// With mscale_all_dim, YaRN scales the attention scores by its square, and leaves cos and sin as read_rope() has read them.
+// Multiplies the attention scale by the square of YaRN's factor for mscale_all_dim. read_rope() has already
+// set the scale of cos and sin.
 Status stretch_scores(const JsonAt& config, const RopeScaling& rope, AttentionConfig* a) {
   const std::string key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   if (!config.has(key)) return {};
@@ -37,7 +39,8 @@ Status read_attention(const JsonAt& config, int64_t hidden, AttentionConfig* a) 
   int64_t heads = 0, rotary = 0;
   ConfigReader r{config};
   r.integer("num_attention_heads", 1, 1024, &heads);
-  // null: queries have no latent. A missing key would mean the rank of the published model.
+  // null means that queries have no latent. A missing key is an error: transformers would use the published
+  // model's rank.
   const bool none = config.value().contains("q_lora_rank") && config.value()["q_lora_rank"].is_null();
   if (!none) r.integer("q_lora_rank", 1, 65536, &shape.q_rank);
   r.integer("kv_lora_rank", 1, 1022, &shape.rank);
@@ -61,7 +64,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   SLUICE_TRY(must_be(config, "topk_method", "noaux_tc", kModels));
   SLUICE_TRY(must_be(config, "norm_topk_prob", true, kModels));
   SLUICE_TRY(must_be(config, "moe_layer_freq", 1, kModels));
-  *moe = known_moe("deepseek-v3").value();  // provides the arithmetic; the checkpoint provides the shape
+  *moe = known_moe("deepseek-v3").value();  // sets the arithmetic; the config sets the shape
   moe->hidden = hidden;
   moe->residual = true;
   int64_t shared = 1;

@@ -22,7 +22,7 @@ Status DraftWeights::check(const TensorSource& source, const std::vector<TensorS
   int64_t here = 0, offloaded = 0;
   for (const TensorSpec& spec : specs) {
     (spec.of_mlp && parts_.experts ? offloaded : here) += *stored_bytes(spec.type, spec.shape);
-    // load_moe, which loads the experts, knows which types are interchangeable.
+    // load_moe() checks most tensors of the experts itself, because it accepts more types than `spec` says.
     if (!spec.of_mlp || parts_.config.mlp.dense || source.is_widened(spec)) SLUICE_TRY(source.check(spec));
   }
   const auto ask = [&](const Device& device, int64_t wanted) -> Status {
@@ -48,7 +48,7 @@ Status DraftWeights::keep(Result<OwnedTensor> made, const SlotSpec& slot) {
   return {};
 }
 
-// Loads a weight from the tensors that it stacks, or loads the MLP.
+// Loads one weight from the tensors that form it, or loads the MLP.
 Status DraftWeights::load_weight(TensorSource* source, std::span<const TensorSpec> specs, const Mlp& mlp) {
   const auto held = source->hold(specs);
   if (!held.ok()) return held.status();

@@ -1,4 +1,4 @@
-// Shared by the loaders of draft layers.
+// Code that the loaders of draft layers share.
 #pragma once
 #include <memory>
 #include <optional>
@@ -30,11 +30,12 @@ class DraftWeights {
     int64_t layer;
   };
   DraftWeights(LoadedDraft::Parts* parts, Device& device) : parts_(*parts), device_(device) {}
-  // Checks the tensors, and that enough memory is free. kOutOfMemory gives the bytes wanted and the bytes free.
+  // Checks the tensors, and that enough memory is free. kOutOfMemory gives the bytes needed and the bytes
+  // free.
   Status check(const TensorSource& source, const std::vector<TensorSpec>& specs) const;
-  // Loads checked tensors.
+  // Loads tensors that check() has accepted.
   Status load(TensorSource* source, const std::vector<TensorSpec>& specs, const Mlp& mlp);
-  // Stores a weight that the caller has made.
+  // Stores a weight that the caller has loaded.
   Status keep(Result<OwnedTensor> made, const SlotSpec& slot);
 
  private:

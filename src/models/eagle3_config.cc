@@ -1,7 +1,8 @@
 // Reads config.json of EAGLE3 draft heads.
 //
-// Source  vLLM model_executor/models/llama_eagle3.py, transformers_utils/configs/speculators; SGLang srt/models/{llama_eagle3,gpt_oss}.py;
-//         speculators models/eagle3/config.py; Model-Optimizer export/plugins/hf_spec_configs.py; transformers models/llama.
+// Source  vLLM model_executor/models/llama_eagle3.py, transformers_utils/configs/speculators; SGLang
+//         srt/models/{llama_eagle3,gpt_oss}.py; speculators models/eagle3/config.py; Model-Optimizer
+//         export/plugins/hf_spec_configs.py; transformers models/llama.
 #include <algorithm>
 
 #include "models/draft.h"
@@ -16,18 +17,19 @@ const std::string kModels = "EAGLE3 draft";
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 constexpr int64_t kLayerIdsMost = 64;
 
-// The error for a key whose value no head has, or which does not fit this model.
+// kUnsupported for a key whose value does not match this model, or which no supported head has.
 Status unfit(const JsonAt& config, const std::string& key, const std::string& wanted) {
   return unsupported(refused(config, key, wanted).message);
 }
 
-// The objects of a config.json that hold a head's keys. Without a nested object, its keys are at the top level.
+// The objects of a config.json that hold a head's keys. A nested object that does not exist is replaced by
+// the top level.
 struct Keys {
-  JsonAt top, layer;            // layer: transformer_layer_config of speculators
-  std::optional<JsonAt> eagle;  // eagle_config of ModelOpt
-  bool nested = false;
+  JsonAt top, layer;            // layer: transformer_layer_config, written by speculators
+  std::optional<JsonAt> eagle;  // eagle_config, written by ModelOpt
+  bool nested = false;          // whether transformer_layer_config exists
 
-  // Keys that may be at the top level or in eagle_config; the top level takes precedence.
+  // The object that has a key: eagle_config if only it has the key, otherwise the top level.
   const JsonAt& holder(const std::string& key) const {
     return eagle && !top.has(key) && eagle->has(key) ? *eagle : top;
   }
@@ -36,7 +38,8 @@ struct Keys {
   }
 };
 
-// speculators writes only values that differ from transformers' LlamaConfig.
+// Adds the defaults of transformers' LlamaConfig, because speculators writes only values that differ from
+// them.
 Json with_llama_defaults(const Json& layer) {
   Json out = {{"hidden_size", 4096},
               {"intermediate_size", 11008},
@@ -65,7 +68,7 @@ Status need_architecture(const JsonAt& config) {
   return unsupported(list.value().where() + ": wanted " + wanted + ", found " + name);
 }
 
-// Refuses variants that no head of one layer uses.
+// Rejects variants that no single-layer head uses.
 Status need_plain_layer(const Keys& k) {
   SLUICE_TRY(must_be(k.top, "speculators_model_type", "eagle3", kModels));
   if (k.nested) SLUICE_TRY(must_be(k.layer, "model_type", "llama", kModels));
@@ -114,8 +117,9 @@ Status read_sizes(const Keys& k, const ModelConfig& model, DraftLayerConfig* c) 
   return top.status;
 }
 
-// Finds the layer ids, and how they count. vLLM and SpecForge count layers by their input, as DraftLayerConfig does. ModelOpt, the only tool
-// that writes the ids into eagle_config alone, counts layers by their output, unless an id is the number of layers.
+// Reads the layer ids and converts them to the numbering of DraftLayerConfig::taps. vLLM and SpecForge use
+// that numbering, in which id i is the input of layer i. ModelOpt, the only tool that writes the ids only
+// into eagle_config, means the output of layer i, unless an id equals the number of layers.
 Result<std::vector<int32_t>> read_layer_ids(const JsonAt& config, int64_t layers, bool may_be_outputs) {
   std::vector<int32_t> out;
   const auto list = config.at(kLayerIds);
@@ -163,7 +167,7 @@ Result<std::vector<int32_t>> read_taps(const Keys& k, int64_t layers) {
   return taps;
 }
 
-// How the model's features are projected and normalized before the layer.
+// Reads how the model's hidden states are normed and projected before the layer.
 Status read_features(const Keys& k, int64_t layers, DraftLayerConfig* c) {
   const auto fc = k.flag("use_aux_hidden_state", true);
   const auto all = k.flag("norm_before_fc", false);
@@ -206,7 +210,7 @@ Status read_llama3(const JsonAt& layer, const JsonAt& scaling, RopeScaling* rope
   return unfit(scaling, "high_freq_factor", "a number above low_freq_factor");
 }
 
-// The head's own rotary embedding, never the model's.
+// Reads the head's rotary embedding, which is independent of the model's.
 Status read_rotary(const JsonAt& layer, RopeScaling* rope) {
   const char* const key = layer.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   if (layer.has(key)) {
@@ -236,7 +240,7 @@ Status read_layer(const Keys& k, DraftLayerConfig* c) {
   return r.status;
 }
 
-// `layer` receives the nested object with its defaults.
+// If config.json has a nested object, `layer` receives it with its defaults and must outlive the result.
 Result<Keys> keys_of(const JsonAt& config, Json* layer) {
   Keys out{.top = config, .layer = config, .eagle = {}};
   if (config.has("transformer_layer_config")) {

@@ -11,7 +11,7 @@ namespace sluice {
 namespace of_eagle3 {
 namespace {
 
-// The decoder layer's names in a checkpoint. Some tools write "model." before names.
+// The prefixes of a decoder layer's tensors in a checkpoint. Some tools write "model." before them.
 struct LayerNames {
   std::string_view prefix;
   MoeNaming mlp;
@@ -29,13 +29,13 @@ Result<LayerNames> names_in(const Checkpoint& file) {
                      std::to_string(file.tensors().size()) + " tensors");
 }
 
-// A tensor's name in a checkpoint, with "model." if only that name exists.
+// A tensor's name in a checkpoint: with "model." if only the prefixed name exists.
 std::string name_in(const Checkpoint* file, const std::string& name) {
   const bool prefixed = file && !file->find_if_there(name) && file->find_if_there("model." + name);
   return prefixed ? "model." + name : name;
 }
 
-// The name of a tap's norm; `taps` is the number of taps. `file` is null for random weights.
+// The name of a tap's norm. taps: the number of taps. file: null for random weights.
 std::string feature_norm_in(const Checkpoint* file, size_t tap, size_t taps) {
   constexpr const char* kOld[] = {"aux_norm_low.weight", "aux_norm_mid.weight", "aux_norm_high.weight"};
   if (file && taps == std::size(kOld)) {
@@ -45,7 +45,7 @@ std::string feature_norm_in(const Checkpoint* file, size_t tap, size_t taps) {
   return name_in(file, "fc_norm." + std::to_string(tap) + ".weight");
 }
 
-// Tensors that a head has itself instead of sharing the model's.
+// Which weights a head has itself instead of sharing the model's.
 struct Own {
   bool embedding = false, lm_head = false;
 };
@@ -90,7 +90,7 @@ std::vector<TensorSpec> tensors_of(const DraftLayerConfig& c, const Checkpoint* 
   return out;
 }
 
-// Refuses tensors that config.json does not imply: to ignore a norm or a second layer would ruin every draft.
+// Rejects tensors that config.json does not imply: ignoring a norm or a second layer would ruin every draft.
 Status check_unused(const Checkpoint& file, const std::vector<TensorSpec>& specs) {
   std::set<std::string_view> used;
   for (const TensorSpec& spec : specs) used.insert(spec.name);
@@ -98,7 +98,8 @@ Status check_unused(const Checkpoint& file, const std::vector<TensorSpec>& specs
     std::string_view name = t.name;
     if (used.contains(name)) continue;
     if (name.starts_with("model.")) name.remove_prefix(6);
-    // The inverse of d2t, copies of the model's weights from training, and a table that config.json determines.
+    // Known tensors that are not read here: d2t (read by token_of) and its inverse t2d, copies of the target
+    // model's weights, and a rotary table that config.json determines.
     const bool known = name == "d2t" || name == "t2d" || name.starts_with("verifier_") ||
                        name.ends_with("rotary_emb.inv_freq");
     if (known) continue;
@@ -143,7 +144,7 @@ class Loader {
     return file_->find_if_there(name_in(file_, name));
   }
 
-  // Decides what the head shares with the model, and which tokens it drafts.
+  // Decides which weights the head shares with the model, and whether d2t maps its tokens.
   Status share() {
     DraftLayerConfig& c = parts_.config;
     const bool whole = c.draft_vocab == c.vocab, same_width = c.hidden == c.model_hidden;
@@ -154,7 +155,8 @@ class Loader {
     } else {
       c.maps_tokens = !whole;
     }
-    // The model's weights do not fit then. If the files lack their own, loading fails and names the missing ones.
+    // The model's weights have other shapes in these cases. If the files lack their own, loading fails and
+    // names the missing tensors.
     own_.embedding |= !same_width;
     own_.lm_head |= !same_width || !whole;
     if (!whole && !c.maps_tokens)
@@ -165,7 +167,7 @@ class Loader {
     return {};
   }
 
-  // The model's token for each draft token. Files store the difference to the draft token.
+  // The model's token id for each draft token id. d2t stores the difference of the two.
   Result<std::vector<int32_t>> token_of() const {
     const DraftLayerConfig& c = parts_.config;
     std::vector<int32_t> out(static_cast<size_t>(c.draft_vocab));

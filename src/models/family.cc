@@ -20,7 +20,7 @@ const Family* const kFamilies[] = {
 #undef SLUICE_FAMILY
 };
 
-// Matrices are packed, except matrices that are read one row at a time or in checkpoint form.
+// Matrices are packed, except matrices that kernels read row by row or in checkpoint form.
 bool is_packed(const TensorSpec& spec) {
   if (spec.shape.size() < 2 || spec.weight.ends_with("_bias")) return false;
   for (const char* copied : {"embedding", "router", "hash_table", "attention.kv_b"})
@@ -41,7 +41,7 @@ std::span<const Family* const> families() { return kFamilies; }
 
 Result<const Family*> family_of(const JsonAt& config) {
   SLUICE_TRY(config.need_object());
-  // Tools that identify a model by its type alone omit the architecture.
+  // Some tools identify a model only by model_type and omit architectures.
   if (!config.has("architectures") && config.has("model_type")) {
     const auto type = config.string("model_type");
     if (!type.ok()) return type.status();
@@ -57,11 +57,11 @@ Result<const Family*> family_of(const JsonAt& config) {
   if (items.value().size() != 1) return list.value().wrong("one architecture");
   const auto name = items.value().front().string();
   if (!name.ok()) return name.status();
-  // An unknown name is never corrected to a similar one, because another architecture is another model.
+  // Suggests no similar name, because another architecture is another model.
   std::string known;
   for (const Family* family : kFamilies) {
     if (family->architecture == name.value()) {
-      // transformers selects the model by its type.
+      // Also checks model_type, because transformers selects the model by it.
       const auto type = config.has("model_type") ? config.string("model_type")
                                                  : Result<std::string>(std::string(family->model_type));
       if (!type.ok()) return type.status();

@@ -1,5 +1,5 @@
-// Model families: how a checkpoint's config.json becomes a decoder, and which tensors the checkpoint
-// contains. Each family is one file and one line in families.def.
+// Model families: each reads config.json into a decoder config and lists the tensors of its checkpoints. A
+// family is one source file and one line in families.def.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,34 +12,35 @@
 
 namespace sluice {
 
-// upper bound in requests: above it all tokens are practically equally likely
+// Upper bound of a request's temperature; above it, all tokens are practically equally likely.
 constexpr double kTemperatureMax = 100;
 
-// Bounds of penalties and biases: OpenAI's API limits, and repetition penalties that neither erase a logit nor let it dominate.
+// Bounds of penalties and biases: the limits of OpenAI's API; and repetition penalties that neither erase a
+// logit nor let it dominate.
 constexpr double kPenaltyMax = 2, kLogitBiasMax = 100, kRepetitionMin = 0.01, kRepetitionMax = 100;
 
-// Recommended defaults of the model's authors, from generation_config.json. SamplingParams has the same fields as optional values. Here all
-// are set: a value missing in the file has transformers' default. The initial values change nothing.
+// Default sampling parameters that the model's authors recommend, from generation_config.json. A value that
+// the file lacks is transformers' default. The initial values have no effect on sampling.
 struct GenerationDefaults {
-  double temperature = 1;  // 0 if do_sample is false
+  double temperature = 1;  // 0 (greedy) if do_sample is false
   double top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
-  std::optional<int64_t> max_new_tokens = {};  // limit of the answer
-  std::optional<int64_t> max_length = {};      // limit of the prompt and the answer
+  std::optional<int64_t> max_new_tokens = {};  // upper bound of the answer's tokens
+  std::optional<int64_t> max_length = {};      // upper bound of prompt and answer tokens together
 };
 
 struct ModelConfig {
   std::string architecture;  // from config.json: "GptOssForCausalLM"
   DecoderConfig decoder;
   int64_t context = 0;               // positions that the model supports
-  std::vector<int32_t> stop_tokens;  // each of them ends an answer
+  std::vector<int32_t> stop_tokens;  // any of them ends an answer
   GenerationDefaults generation;
   int64_t mtp_layers = 0;  // multi-token prediction layers after the decoder's layers (models/draft.h)
-  enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: the output layer is the embedding
+  enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: lm_head is the embedding
 };
 
-// A tensor of a checkpoint, and the decoder weight that it becomes, as a whole or as some of its rows.
+// A tensor of a checkpoint, and the decoder weight that it forms, alone or as some of the weight's rows.
 struct TensorSpec {
   std::string name;
   StoredType type = StoredType::kBF16;
@@ -47,20 +48,21 @@ struct TensorSpec {
   std::string weight;     // name in decoder_weights(): "attention.qkv"
   int64_t layer = -1;     // -1: outside the layers
   int64_t first_row = 0;  // first row in that weight, if several tensors form it
-  // the format of a matrix, if these are its codes or scales, and its columns
+  // If the tensor has the codes or scales of a matrix: the matrix's format and number of columns.
   WeightFormat format = {};
   int64_t columns = 0;
   bool of_mlp = false;  // listed by moe_tensors() and read by load_moe()
   bool operator==(const TensorSpec&) const = default;
 };
-// Whether it has the codes of a matrix, and not its scales.
+// Whether the tensor has a matrix's codes, not its scales.
 inline bool is_codes(const TensorSpec& spec) { return !spec.weight.ends_with("_scale"); }
-// Describes its use: "layer 3 attention.qkv from row 512: packed as panels16".
+// Describes how a tensor is used: "layer 3 attention.qkv from row 512: packed as panels16".
 std::string use_of(const TensorSpec& spec, WeightLayout layout);
 
-// The tensors of one MoE layer or dense MLP under any naming of nn/moe/names.h, with the shapes that nn/moe/source.h checks.
+// The tensors of one MoE layer or dense MLP under a naming of nn/moe/names.h, with the shapes that
+// nn/moe/source.h checks.
 std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer);
-// The naming of a layer's MLP in a checkpoint whose experts follow `naming`.
+// The naming of a layer's MLP in a checkpoint whose MoE layers follow `naming`.
 inline MoeNaming naming_of(const MoeConfig& mlp, MoeNaming naming) {
   return mlp.dense ? MoeNaming::kDenseMlp : naming;
 }
@@ -74,29 +76,29 @@ inline constexpr std::string_view kHuggingFaceHead = "lm_head.weight";
 
 struct Family {
   std::string_view architecture, model_type;
-  std::string_view other_type = {};  // model_type of other models that use this architecture
-  // kUnsupported or kCorrupt names the key of config.json, what was wanted and what was found.
+  std::string_view other_type = {};  // model_type of other models with this architecture
+  // Reads config.json. kUnsupported and kCorrupt name the key, what was wanted and what was found.
   Result<ModelConfig> (*read)(const JsonAt& config);
   std::vector<TensorSpec> (*tensors)(const ModelConfig& config, MoeNaming naming);
-  // The namings that a checkpoint of `config` may follow, most common first.
+  // The namings that a checkpoint of the model may follow, the most common one first.
   std::vector<MoeNaming> (*namings)(const ModelConfig& config);
   // Implements fit_to_files().
   Status (*fit)(const Checkpoint& files, ModelConfig* config);
   bool formats =
-      false;  // experts may have any format of models/quantization.h; else `read` knows what they may have
+      false;  // true: experts may have any format of models/quantization.h; false: `read` sets their format
 };
 
 std::span<const Family* const> families();
-// The family that config.json names; kUnsupported lists the known families.
+// The family of the model that config.json describes. kUnsupported lists the known families.
 Result<const Family*> family_of(const JsonAt& config);
 
-// Reads <directory>/config.json, and generation_config.json if it exists; the latter's stop tokens and
-// defaults then take precedence.
+// Reads <directory>/config.json, and generation_config.json if it exists, whose stop tokens and defaults take
+// precedence.
 Result<ModelConfig> read_model_config(const std::string& directory);
 
-// Corrects config.json entries that tools leave behind and the files contradict: bf16 experts in spite of
-// MXFP4's quantization_config, or a separate output layer in spite of tied embeddings. kCorrupt: the files
-// have MXFP4 experts, but the config does not mention them.
+// Corrects outdated entries of config.json that the files contradict: the files may have bf16 experts
+// although quantization_config says MXFP4, or a separate lm_head although the embeddings are tied. kCorrupt:
+// the files have quantized experts that the config does not mention.
 Status fit_to_files(const Checkpoint& files, ModelConfig* config);
 
 }  // namespace sluice

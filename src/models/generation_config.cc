@@ -1,4 +1,5 @@
-// Source  Hugging Face transformers, generation/configuration_utils.py (GenerationConfig: keys and defaults) and generation/utils.py.
+// Source  Hugging Face transformers, generation/configuration_utils.py (GenerationConfig: keys and defaults)
+//         and generation/utils.py.
 #include "models/generation_config.h"
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace sluice {
 namespace {
 
-// Keys that request something Sluice does not compute, and the JSON value that means "off", as null and a missing key do.
+// Keys of features that Sluice does not support, and the JSON value that means "off". null and a missing key
+// also mean "off".
 struct Neutral {
   std::string_view key, value;
 };
@@ -49,8 +51,8 @@ constexpr std::string_view kComputed[] = {
     "presence_penalty", "repetition_penalty", "temperature",       "top_k",      "top_p",
 };
 
-// Keys that do not change the tokens of an answer: caching, compilation, lookahead and extra outputs of generate(), ids of tokens that are
-// not needed here, and settings of beam search.
+// Keys that do not change the tokens of an answer: caching, compilation, lookahead and extra outputs of
+// generate(), ids of tokens that are not needed here, and settings of beam search.
 constexpr std::string_view kNoSay[] = {
     "_commit_hash",
     "_from_model_config",
@@ -120,7 +122,7 @@ Status check_known(const JsonAt& config) {
     const bool neutral =
         std::any_of(std::begin(kNotComputed), std::end(kNotComputed),
                     [&, &name = key](const Neutral& n) { return n.key == std::string_view(name); });
-    if (neutral) continue;  // its value has been checked
+    if (neutral) continue;  // its value was checked above
     return unsupported_value(config.at(key).value(), "no such key, because Sluice does not know its meaning");
   }
   return {};

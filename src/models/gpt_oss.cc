@@ -1,6 +1,8 @@
-// gpt-oss: attention with sinks, every second layer with a sliding window, YaRN, and experts in every layer, MXFP4 or bf16.
+// gpt-oss: attention with sinks, YaRN, and a sliding window in every second layer; MXFP4 or bf16 experts in
+// every layer.
 //
-// Source  openai/gpt-oss gpt_oss/torch/{model,weights}.py; Hugging Face transformers models/gpt_oss (configuration and names).
+// Source  openai/gpt-oss gpt_oss/torch/{model,weights}.py; Hugging Face transformers models/gpt_oss
+//         (configuration and names).
 #include <cmath>
 #include <string_view>
 
@@ -14,7 +16,7 @@ namespace {
 
 constexpr const char* kOriginalHead = "unembedding.weight";
 
-// Which layers use a sliding window: layer_types, or by default every second layer beginning with the first.
+// Which layers use a sliding window: those in layer_types, or by default every second layer from the first.
 Result<std::vector<bool>> read_windowed(const JsonAt& config, int64_t layers) {
   std::vector<bool> out;
   if (!config.has("layer_types")) {
@@ -38,11 +40,11 @@ Result<std::vector<bool>> read_windowed(const JsonAt& config, int64_t layers) {
 }
 
 Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
-  *moe = known_moe("gpt-oss-20b").value();  // provides the arithmetic; the checkpoint provides the shape
+  *moe = known_moe("gpt-oss-20b").value();  // sets the arithmetic; the config sets the shape
   moe->hidden = hidden;
   moe->residual = true;
-  // The reference rounds router logits to bf16. Exact logits cost nothing here and choose the experts that
-  // the exact model would choose; rounded logits create ties, which the lower expert wins.
+  // OpenAI's reference rounds router logits to bf16. Unrounded logits cost nothing here and choose the
+  // experts that exact arithmetic would choose; rounding creates ties, which the lower expert wins.
   moe->logits = DType::kF32;
   ConfigReader r{config};
   r.integer("intermediate_size", kMxBlock, 65536, &moe->intermediate);
@@ -54,16 +56,17 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   SLUICE_TRY(r.status);
   if (moe->intermediate % kMxBlock)
     return refused(config, "intermediate_size", "a multiple of 32 (MXFP4 blocks)");
-  // OpenAI's name of the same number; published configs contain both.
+  // OpenAI's name for the same number; published configs contain both.
   if (config.has("experts_per_token"))
     SLUICE_TRY(must_be_also(config, "experts_per_token", "num_experts_per_tok", moe->top_k));
-  // transformers' second name of the number of experts.
+  // A second name of transformers for the same number.
   if (config.has("num_experts"))
     SLUICE_TRY(must_be_also(config, "num_experts", "num_local_experts", moe->experts));
   if (moe->top_k > moe->experts)
     return refused(config, "num_experts_per_tok",
                    "at most num_local_experts = " + std::to_string(moe->experts));
-  // Without quantization the experts are bf16, as in many finetuned models; the files take precedence (fit).
+  // Without quantization_config the experts are bf16, as in many fine-tuned models. The files take precedence
+  // (fit).
   if (!config.has("quantization_config")) return moe->expert_w = DType::kBF16, Status{};
   const auto quantization = config.at("quantization_config");
   if (!quantization.ok()) return quantization.status();
@@ -72,7 +75,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   return must_be(quantization.value(), "quant_method", "mxfp4", "gpt-oss");
 }
 
-// Missing keys have the published model's values, as in transformers.
+// Defaults of missing keys: the published model's values, as in transformers.
 RopeFamily rope_family() {
   return {.models = "gpt-oss",
           .unsaid = {.theta = 150000, .factor = 32, .original_context = 4096},
@@ -110,7 +113,7 @@ Result<ModelConfig> read(const JsonAt& config) {
   return out;
 }
 
-// OpenAI's own names, with queries, keys and values in one tensor.
+// The names of OpenAI's original files, which have queries, keys and values in one tensor.
 std::vector<TensorSpec> original_tensors(const ModelConfig& config) {
   const DecoderConfig& d = config.decoder;
   std::vector<TensorSpec> out;

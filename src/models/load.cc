@@ -33,15 +33,16 @@ std::string gigabytes(int64_t bytes) {
   return text;
 }
 
-// Checks every tensor before memory is allocated: it must exist under the checkpoint's naming, with the type and
-// shape that the config implies. Expert tensors are left to load_moe, which knows which types are interchangeable.
+// Checks, before memory is allocated, that every tensor exists under the checkpoint's naming, with the type
+// and shape that the config implies. load_moe() checks expert tensors, because it accepts more types than the
+// specs say.
 Result<MoeNaming> check_files(const TensorSource& source, const Family& family, const ModelConfig& config) {
   const Checkpoint& file = *source.files();
   const Result<MoeNaming> naming = detect(file);
   if (!naming.ok()) return naming.status();
   const std::vector<MoeNaming> known = family.namings(config);
   if (std::find(known.begin(), known.end(), naming.value()) == known.end()) {
-    // Config and files disagree about the experts; the first missing tensor shows the difference.
+    // The config and the files disagree about the experts. The error names the first tensor that is missing.
     for (const TensorSpec& spec : family.tensors(config, known.front()))
       if (const auto found = file.find(spec.name); !found.ok()) return found.status();
   }
@@ -51,7 +52,7 @@ Result<MoeNaming> check_files(const TensorSource& source, const Family& family, 
   return naming;
 }
 
-// Refuses adapters that were saved beside the model instead of merged into it: answers would ignore them.
+// Rejects LoRA adapters that are not merged into the weights, because answers would ignore them.
 Status check_merged(const Checkpoint& file) {
   for (const CheckpointTensor& t : file.tensors())
     if (t.name.find("lora_") != std::string::npos)
@@ -84,7 +85,7 @@ LoadNotes notes_about(const TensorSource& source, const ModelConfig& config,
       if (!spec.format.scaled()) out.fp8.push_back(spec.name);
       continue;
     }
-    if (!t || !used.insert(t->name).second) continue;  // a tied output layer is the embedding again
+    if (!t || !used.insert(t->name).second) continue;  // a tied lm_head is the embedding
     if (t->type != spec.type && is_number(t->type)) {
       out.converted.push_back(t->name);
     }
@@ -109,7 +110,7 @@ class ModelLoader {
       if (specs != dense_.end()) SLUICE_TRY(load_dense_weight(slot, specs->second));
     }
     for (int64_t layer = 0; layer < std::ssize(experts_); ++layer) SLUICE_TRY(load_mlp(layer));
-    progress(total_ - done_);  // corrects for bytes that packing added or omitted
+    progress(total_ - done_);  // corrects for bytes that packing adds or omits
     return {};
   }
 
@@ -155,7 +156,7 @@ class ModelLoader {
     return {};
   }
 
-  // The bytes of a tensor that this rank holds.
+  // Bytes of the part of a tensor that this rank loads.
   int64_t bytes_of_slice(const TensorSpec& spec) const {
     const int64_t bytes = *stored_bytes(spec.type, spec.shape);
     const bool whole = !spec.of_mlp && parts_of(spec).rows.empty() && parts_of(spec).columns.count == 0;
@@ -167,9 +168,9 @@ class ModelLoader {
                            options_.slice);
   }
 
-  // Linux overcommits memory and may kill the process later, so check first.
+  // Checks free memory before loading: Linux overcommits memory and may kill the process later.
   Status check_memory() {
-    int64_t dense = 0, largest = 0;  // sum of all, and the largest amount generated at once
+    int64_t dense = 0, largest = 0;  // sum over dense weights; largest amount generated at once
     const auto add = [&](const std::vector<TensorSpec>& specs, int64_t* to) {
       int64_t sum = 0, generated = 0;
       for (const TensorSpec& spec : specs)
@@ -196,7 +197,7 @@ class ModelLoader {
     if (options_.progress) options_.progress({std::min(done_ + bytes, total_), total_});
   }
 
-  // Stacks tensors into one weight, in the layout of the device's kernels or in checkpoint form.
+  // Loads one weight from the tensors that form it, in the layout of the device's kernels or unchanged.
   Result<OwnedTensor> make_dense(const HeldSlot& slot, const Checkpoint& from,
                                  const std::vector<TensorSpec>& specs) {
     const TensorSpec& first = specs.front();
@@ -264,11 +265,11 @@ class ModelLoader {
   MoeNaming naming_ = MoeNaming::kGptOss;
   std::optional<TensorSource> source_;
   TensorSlicer slicer_;
-  DecoderConfig whole_;  // of all ranks
+  DecoderConfig whole_;  // the decoder before slicing
   // The tensors of each weight in stacking order, and the tensors of each layer's MLP.
   std::map<std::pair<int64_t, std::string>, std::vector<TensorSpec>> dense_;
   std::vector<std::vector<TensorSpec>> experts_;
-  int64_t done_ = 0, total_ = 0;  // bytes of the weights in their stored types
+  int64_t done_ = 0, total_ = 0;  // bytes of the weights in the files
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Lists the tensors of one MoE layer, from its naming and its config.
+// Lists the tensors of one MoE layer under a naming.
 #include "models/family.h"
 #include "weights/stored_matrix.h"
 
@@ -32,7 +32,7 @@ struct MoeLister {
       add(names.hash_table, StoredType::kI64, {c.hash_vocab, c.top_k}, "hash_table");
   }
 
-  // All experts in one tensor, gate and up together.
+  // Tensors [experts, ...] of all experts, with gate and up together.
   void fused(const std::string& weight, std::string_view pattern, std::string_view scale, int64_t rows,
              int64_t width) {
     if (names.storage == ExpertStorage::kFusedColumns)
@@ -48,7 +48,7 @@ struct MoeLister {
     add(scale, StoredType::kU8, {c.experts, rows, width / kMxBlock}, weight + "_scale");
   }
 
-  // A matrix of its own: "experts.up", "experts.up_scale", "experts.up_row_scale".
+  // The tensors of a single matrix: codes, "_scale" and "_row_scale" as its format requires.
   void one(const std::string& weight, std::string_view pattern, WeightFormat format, int64_t rows,
            int64_t width, int64_t expert = 0) {
     if (pattern.empty()) return;
@@ -70,7 +70,7 @@ struct MoeLister {
   }
 
   void experts() {
-    const int64_t hidden = c.latent > 0 ? c.latent : c.hidden;  // width that the experts see
+    const int64_t hidden = c.latent > 0 ? c.latent : c.hidden;  // width of the experts' input
     const int64_t up_rows = (is_gated(c.act) ? 2 : 1) * c.intermediate;
     if (names.storage == ExpertStorage::kOneByOne) {
       const WeightFormat format{c.expert_w, c.expert_scales};
@@ -90,7 +90,7 @@ struct MoeLister {
       add(names.latent_out, StoredType::kBF16, {c.hidden, c.latent}, "latent.out");
     }
     if (c.shared_intermediate == 0) return;
-    // DeepSeek V4 publishes its shared expert in FP8, which is read as bf16.
+    // DeepSeek V4's checkpoints have the shared expert in FP8, which is read as bf16.
     const bool v4 = names.naming == MoeNaming::kDeepSeekV4 && c.shared_w == DType::kBF16;
     const WeightFormat format =
         v4 ? WeightFormat{DType::kE4M3, WeightScales::kBlocks} : WeightFormat{c.shared_w, c.shared_scales};

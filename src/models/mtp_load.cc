@@ -1,6 +1,7 @@
 // Loads the multi-token prediction layer of a DeepSeek V3 checkpoint.
 //
-// Source  DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.2; the names of deepseek-ai/DeepSeek-V3's model.safetensors.index.json.
+// Source  DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.2; tensor names:
+//         deepseek-ai/DeepSeek-V3, model.safetensors.index.json.
 #include "models/draft_load.h"
 #include "models/quantization.h"
 #include "models/read_config.h"
@@ -84,20 +85,21 @@ Result<std::unique_ptr<LoadedDraft>> LoadedDraft::load_mtp(Device& device, const
   const int threads = host_threads(device);
   std::optional<TensorSource> source;
   if (options.format == LoadFormat::kDummy) {
-    // After the model's random weights, as `sluice make-checkpoint` writes them.
+    // The layer's tensors come after the model's in the random stream, in the order in which `sluice
+    // make-checkpoint` writes them.
     std::vector<TensorSpec> all = hugging_face_tensors(model.config(), MoeNaming::kDeepSeekV3);
     all.insert(all.end(), specs.begin(), specs.end());
     source = TensorSource::of_random(all, {.seed = options.seed}, threads);
   } else {
     auto file = Checkpoint::open(directory);
     if (!file.ok()) return file.status();
-    // Quantized models may keep this layer in bf16.
+    // Quantized checkpoints may have this layer in bf16.
     SLUICE_TRY(fit_experts_to_files(*file.value(), MoeNaming::kDeepSeekV3, layer, &parts->config.mlp));
     specs = mtp_tensors(parts->config, layer);
     source = TensorSource::of_files(std::move(file).value(), threads);
   }
   DraftWeights weights(parts.get(), device);
-  // Some tools leave out the layer but keep num_nextn_predict_layers in the config.
+  // Some tools omit the layer but keep num_nextn_predict_layers in the config, so the error names the key.
   if (Status status = weights.check(*source, specs); !status.ok())
     return Status{status.code,
                   "mtp, layer " + std::to_string(layer) + " (num_nextn_predict_layers): " + status.message};

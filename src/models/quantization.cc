@@ -1,6 +1,7 @@
-// Reads quantization_config of config.json, and hf_quant_config.json.
+// Reads the quantization_config of config.json, or hf_quant_config.json.
 //
-// Sources  transformers' and vLLM's readers of fp8, mxfp8, compressed-tensors, modelopt and quark; deepseek-ai/DeepSeek-V3 config.json.
+// Sources  code in transformers and vLLM that reads fp8, mxfp8, compressed-tensors, modelopt and quark;
+//          deepseek-ai/DeepSeek-V3 config.json.
 #include "models/quantization.h"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ const std::string kModels = "supported quantized";
 
 Status unknown(const JsonAt& at, const std::string& wanted) { return unsupported(at.wrong(wanted).message); }
 
-// The value of a key as one of several words.
+// Reads a key whose value must be one of several words.
 Result<std::string> word_of(const JsonAt& q, const std::string& key,
                             std::initializer_list<std::string_view> words) {
   const auto value = q.string(key);
@@ -41,13 +42,13 @@ Result<std::string> word_of(const JsonAt& q, const std::string& key,
 Result<WeightFormat> read_fp8(const JsonAt& q) {
   SLUICE_TRY(must_be(q, "fmt", "e4m3", kModels));
   SLUICE_TRY(must_be(q, "expert_dtype", "fp8", kModels));
-  // Without blocks there is one scale for a tensor.
+  // Without blocks, each matrix has one scale.
   if (!q.has("weight_block_size")) return kFp8Rows;
   SLUICE_TRY(must_be(q, "weight_block_size", Json::array({kF8Block, kF8Block}), kModels));
   return kFp8Blocks;
 }
 
-// One group of modules of compressed-tensors.
+// Reads one group of modules of a compressed-tensors config.
 Result<WeightFormat> read_group(const JsonAt& group, const std::string& form) {
   const auto weights = group.at("weights");
   if (!weights.ok()) return weights.status();
@@ -97,7 +98,7 @@ Result<WeightFormat> read_compressed_tensors(const JsonAt& q) {
   return *out;
 }
 
-// `q` has quant_algo, or the object "quantization" with it.
+// `q` has quant_algo, or an object "quantization" that has it.
 Result<WeightFormat> read_modelopt(const JsonAt& q) {
   if (q.has("quantization")) {
     const auto inner = q.at("quantization");
@@ -131,7 +132,7 @@ bool matches_file(const std::optional<WeightFormat>& stored, WeightFormat wanted
   return !stored || !stored->scaled() || *stored == wanted;
 }
 
-// How the formats are called in a config.
+// The name of a format in error messages.
 std::string config_text(WeightFormat f) {
   if (f == kFp8Blocks) return "FP8 in blocks of 128 x 128";
   if (f == kFp8Rows) return "FP8 with a scale for each channel or tensor";

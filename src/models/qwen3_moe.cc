@@ -1,5 +1,5 @@
-// Qwen3-MoE: attention with per-head norms of queries and keys before their rotation; experts in any format, or a
-// dense MLP in the layers that the config names.
+// Qwen3-MoE: attention with per-head norms of queries and keys before the rotary embedding; experts in any
+// format, and a dense MLP in the layers that the config names.
 //
 // Source  Hugging Face transformers models/qwen3_moe (configuration, arithmetic and names).
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 const std::string kModels = "Qwen3-MoE";
 
-// Refuses layer variants that no published model uses.
+// Rejects layer variants that no published model uses.
 Status need_plain_layers(const JsonAt& config) {
   SLUICE_TRY(must_be(config, "hidden_act", "silu", kModels));
   SLUICE_TRY(must_be(config, "use_sliding_window", false, kModels));
@@ -42,7 +42,7 @@ Status read_attention(const JsonAt& config, int64_t hidden, double eps, Attentio
 }
 
 Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
-  *moe = known_moe("qwen3-30b-a3b").value();  // provides the arithmetic; the checkpoint provides the shape
+  *moe = known_moe("qwen3-30b-a3b").value();  // sets the arithmetic; the config sets the shape
   moe->hidden = hidden;
   moe->residual = true;
   ConfigReader r{config};
@@ -63,7 +63,8 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   return {};
 }
 
-// Which layers have a dense MLP: the layers of mlp_only_layers, and layer i unless decoder_sparse_step divides i + 1.
+// Which layers have a dense MLP: the layers in mlp_only_layers, and every layer i for which
+// decoder_sparse_step does not divide i + 1.
 Result<std::vector<bool>> read_dense_layers(const JsonAt& config, int64_t layers) {
   std::vector<bool> dense(static_cast<size_t>(layers));
   const auto step = config.integer("decoder_sparse_step", 1, 1000, 1);
@@ -102,7 +103,7 @@ Result<ModelConfig> read(const JsonAt& config) {
   SLUICE_TRY(r.status);
   SLUICE_TRY(read_tied(config, &out));
   SLUICE_TRY(read_rope(config, {.models = kModels, .unsaid = {.theta = 10000}, .context = 32768}, &d.rope));
-  // The model card adds YaRN to a config but leaves max_position_embeddings unchanged.
+  // Users add YaRN as the model card describes, which leaves max_position_embeddings unchanged.
   if (d.rope.factor > 1)
     out.context = static_cast<int64_t>(std::min(d.rope.factor * d.rope.original_context, double{INT32_MAX}));
   LayerConfig with_experts, dense;

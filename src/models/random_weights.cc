@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // alignment of tensors in memory
 
-// Finds the argument in [low, high] at which the increasing function `rising` equals `wanted`.
+// Finds the argument in [low, high] for which the increasing function `rising` is `wanted`, by bisection.
 template <class F>
 double root_of_rising(double low, double high, double wanted, F rising) {
   for (int i = 0; i < 100; ++i) {
@@ -24,7 +24,7 @@ double root_of_rising(double low, double high, double wanted, F rising) {
 
 int64_t bytes_of_spec(const TensorSpec& spec) { return stored_bytes(spec.type, spec.shape).value_or(0); }
 
-// Codes or scales of a matrix in a format of its own.
+// Contents of the codes or scales of a quantized matrix.
 RandomContents contents_of_matrix(const TensorSpec& spec) {
   const WeightFormat f = spec.format;
   if (spec.weight.ends_with("_row_scale"))
@@ -59,8 +59,8 @@ std::vector<float> zipf_bias(int64_t experts, int64_t top_k) {
   std::vector<double> share(n);
   double sum = 0;
   for (size_t r = 0; r < n; ++r) sum += share[r] = 1 / static_cast<double>(r + 1);
-  // An expert is among top_k distinct experts with probability 1 - (1 - share)^draws; `draws` is chosen so
-  // that these sum to top_k.
+  // Models the choice of top_k distinct experts as `draws` samples with repetition: an expert is chosen with
+  // probability 1 - (1 - share)^draws. `draws` is set so that these probabilities sum to top_k.
   const auto chance = [&](size_t r, double draws) { return 1 - std::pow(1 - share[r] / sum, draws); };
   const double draws = root_of_rising(1, 1e6, static_cast<double>(top_k), [&](double d) {
     double chances = 0;

@@ -1,4 +1,5 @@
-// A model's random weights, generated on demand: byte for byte the tensors of `sluice make-checkpoint`.
+// A model's random weights, generated on demand. Their bytes equal the tensors that `sluice make-checkpoint`
+// writes.
 #pragma once
 #include <memory>
 #include <span>
@@ -11,21 +12,22 @@
 
 namespace sluice {
 
-// Content of a tensor of a random checkpoint. Projections have variance 1 / width, so that activations stay
-// of order one and a router's scores spread over its experts. Norms are about one and biases are small; MXFP4
-// scales match. The embedding's variance is twice the number of layers, as much as all residual branches
-// could add, so that tokens stay distinct up to the last router. With variance one, the component that
-// branches add to every token alike grows from layer to layer (attention averages values and keeps their
-// common part), and 64 tokens of a model of 36 layers choose 80 of 128 experts instead of 111.
+// Contents of a tensor of a random checkpoint. Projections have variance 1 / width, so that activations stay
+// of order one and a router's logits differ between experts; scales of quantized weights are chosen to match.
+// Norm weights are about one, biases are small. The embedding has variance 2 * layers, as much as all
+// residual branches together could add, so that tokens stay distinct up to the last router. With variance
+// one, the component that the branches add to all tokens alike grows from layer to layer, because attention
+// averages values and so keeps their common part: 64 tokens of a 36-layer model would then choose 80 of 128
+// experts instead of 111.
 RandomContents random_contents(const TensorSpec& spec, int64_t layers);
 
 // How the routers of random weights distribute tokens over experts.
 enum class Routing : uint8_t {
-  kUniform,  // all experts about equally often, nearly as trained routers do
-  kZipf,     // with probability proportional to 1 / rank; ranks differ from layer to layer
+  kUniform,  // all experts about equally often, as trained routers nearly do
+  kZipf,     // expert of rank r with probability proportional to 1 / r; ranks differ from layer to layer
 };
-// The biases of a router's experts by rank. With other scores normally distributed with variance 1, the
-// `top_k` largest are then chosen by Zipf's law without repetition.
+// The router biases of experts by rank for kZipf. If router logits without bias are normally distributed with
+// variance 1, the top_k experts then follow Zipf's law, without repetition.
 std::vector<float> zipf_bias(int64_t experts, int64_t top_k);
 
 struct RandomOptions {
@@ -34,22 +36,22 @@ struct RandomOptions {
   int64_t top_k = 1;  // experts per token; for kZipf
 };
 
-// The seed and the ordered list of tensors determine every byte, because the tensors consume one random stream in
-// order. Another routing changes only the bytes of router biases.
+// Every byte depends only on the seed and the ordered list of tensors, because the tensors take their bytes
+// from one random stream in order. kZipf changes only the bytes of router biases.
 class RandomWeights {
  public:
   RandomWeights(const std::vector<TensorSpec>& specs, const RandomOptions& options, int threads);
   const std::string& place() const { return place_; }  // prefix of error messages
   int64_t bytes() const { return bytes_; }             // bytes of all tensors
 
-  // Generates these tensors of the list, or parts of them, in host memory; they are valid until the next
-  // call. Takes memory only for the largest call's tensors.
+  // Generates some tensors of the list, or parts of them, in host memory; they are valid until the next call.
+  // The memory grows to the size of the largest call's tensors.
   Result<const Checkpoint*> make(std::span<const TensorSpec> specs);
-  // Fills in the bytes of one tensor from `begin` on, a multiple of 8.
+  // Generates the bytes of one tensor from byte `begin` on, which must be a multiple of 8.
   void fill(const TensorSpec& spec, int64_t begin, std::span<std::byte> out);
 
  private:
-  // Fills in a router's bias by Zipf's law, from byte `begin` of the tensor on.
+  // Generates a router's bias for kZipf, from byte `begin` of the tensor on.
   void fill_zipf(const TensorSpec& spec, uint64_t first_word, int64_t begin, std::span<std::byte> out) const;
 
   RandomOptions options_;

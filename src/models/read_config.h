@@ -1,4 +1,4 @@
-// Helpers shared by the families' readers of config.json.
+// Helpers for reading config.json, which all families share.
 #pragma once
 #include <cmath>
 #include <string>
@@ -10,8 +10,9 @@ namespace sluice {
 
 constexpr int64_t kConfigBytesMax = 16 << 20;
 
-// For keys of which Sluice supports a single value: the config must have that value or lack the key.
-// kUnsupported names the key, the value that `models` have, and the value found.
+// Checks a key for which Sluice supports a single value: the config must have that value or lack the key.
+// kUnsupported names the key, the supported value and the value found; `models` is the models' name in the
+// message.
 template <class T>
 Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {
   SLUICE_TRY(config.need_object());
@@ -25,12 +26,12 @@ Status must_be(const JsonAt& config, const std::string& key, const T& wanted, co
   return status;
 }
 
-// YaRN's attention factor for one of its two mscale weights.
+// YaRN's attention factor for one of its two settings, mscale and mscale_all_dim.
 inline double yarn_stretch(double factor, double mscale) {
   return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1;
 }
 
-// Reads numbers into fields; keeps the first error.
+// Reads numbers into fields. After the first error, `status` keeps that error and further calls do nothing.
 struct ConfigReader {
   const JsonAt& config;
   Status status = {};

@@ -1,4 +1,4 @@
-// Reads the keys of config.json that decoder families share.
+// Reads the keys of config.json that model families share.
 //
 // Source  Hugging Face transformers modeling_rope_utils.py, configuration_utils.py.
 #include "models/read_decoder.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kThetaMin = 1.0001, kThetaMax = 1e12;
 
-// Returns "yarn" or "default". kUnsupported names any other type, and members that neither type has.
+// Returns "yarn" or "default". kUnsupported names another type, or a member that neither type has.
 Result<std::string> rope_type(const JsonAt& scaling, const std::string& models) {
   const auto type = scaling.string(scaling.has("rope_type") ? "rope_type" : "type", "default");
   if (!type.ok()) return type;
@@ -49,14 +49,15 @@ Status read_yarn(const JsonAt& scaling, double context, RopeScaling* rope) {
                                : yarn_stretch(rope->factor, 1);
   r.number("attention_factor", 1e-3, 1e3, stretched, &rope->attention_factor);
   SLUICE_TRY(r.status);
-  // null means false here, a missing key true.
+  // A missing key means true, but null means false.
   const auto truncate = scaling.boolean("truncate", !scaling.value().contains("truncate"));
   if (!truncate.ok()) return truncate.status();
   rope->truncate = truncate.value() ? RopeScaling::Truncate::kYes : RopeScaling::Truncate::kNo;
   return {};
 }
 
-// Parameters by kind of layer: all kinds must agree, because the decoder rotates all layers alike.
+// Reads parameters that are given per kind of layer. They must be equal, because the decoder has one rotary
+// table for all layers.
 Result<JsonAt> rope_of_kinds(const JsonAt& parameters, const std::string& models) {
   std::vector<JsonAt> kinds;
   for (const auto& [key, value] : parameters.value().items()) {

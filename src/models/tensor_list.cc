@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-// Adds bf16 tensors of layer `layer`, or outside the layers (-1).
+// Adds bf16 tensors of layer `layer`; -1: outside the layers.
 struct Lister {
   std::vector<TensorSpec> out = {};
   int64_t layer = -1;

@@ -8,11 +8,11 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kElementBytes = 2;  // of BF16
+constexpr int64_t kElementBytes = 2;  // BF16
 
-// The part of [begin, begin + count) in each row of a tensor, and the rows.
+// A rank's part of a tensor: ranges of rows, and a range of columns in each of these rows.
 struct Cut {
-  std::vector<Part> rows;  // of the tensor
+  std::vector<Part> rows;
   Part columns;
   int64_t row_count() const {
     int64_t sum = 0;

@@ -1,4 +1,4 @@
-// The rows or columns of a rank in tensors that are divided among devices.
+// Tensor parallelism: copies a rank's rows or columns of checkpoint tensors.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,8 +10,9 @@ namespace sluice {
 
 class TensorSlicer {
  public:
-  // Copies the parts of the tensors `specs`, which form one weight in this order, to host memory, as BF16, and changes the specs to
-  // the shapes of the copies. The result is valid until the next call. kCorrupt names a tensor of another shape.
+  // Copies a rank's parts of the tensors `specs`, which form one weight in this order, to host memory as
+  // BF16, and sets the shapes in `specs` to those of the copies. The result is valid until the next call.
+  // kCorrupt names a tensor whose shape is wrong.
   Result<const Checkpoint*> hold(const Checkpoint& from, const WeightParts& parts,
                                  std::vector<TensorSpec>* specs);
 

@@ -13,13 +13,13 @@ namespace {
 
 constexpr int64_t kTensorAlignment = 64;  // alignment of tensors in memory
 
-// Memory for a tensor in BF16.
+// Bytes that a tensor needs in BF16, rounded up to the alignment.
 int64_t room_of(const TensorSpec& spec) {
   const int64_t bytes = stored_bytes(StoredType::kBF16, spec.shape).value_or(0);
   return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
 }
 
-// Scales as F32.
+// The scales, converted to F32.
 std::vector<float> scales_of(const CheckpointTensor& tensor) {
   std::vector<float> out(static_cast<size_t>(tensor.bytes / number_bytes(tensor.type, 1)));
   convert_numbers(tensor.type, tensor.data, std::ssize(out), DType::kF32,
@@ -37,7 +37,7 @@ Status check_finite(const CheckpointTensor* tensor) {
                               std::to_string(wrong - scales.begin())};
 }
 
-// The format of a widened matrix.
+// The quantized format in which the files have a matrix that is read as BF16; empty: it is not quantized.
 std::optional<WeightFormat> format_in(const Checkpoint& files, const TensorSpec& spec) {
   if (spec.type != StoredType::kBF16 || spec.shape.size() != 2) return {};
   const auto format = stored_format(files, spec.name, spec.shape[0], spec.shape[1]);
@@ -48,7 +48,7 @@ Result<RowSpan> span_in(const Checkpoint& files, const TensorSpec& spec, WeightF
                      {.rows = spec.shape[0], .width = spec.shape[1], .count = spec.shape[0]});
 }
 
-// A row as bf16; `stage` has room for it.
+// Converts a row to bf16; `stage` is the staging buffer of read_row().
 void widen_row(const RowSpan& span, WeightFormat f, int64_t row, int64_t width, std::byte* stage,
                std::byte* to) {
   if (span.form == RowForm::kF8Blocks) return void(read_row(span, {}, row, width, to));
@@ -94,7 +94,7 @@ Status TensorSource::check(const TensorSpec& spec) const {
                           : file_->find(spec.name, spec.type, spec.shape).status();
 }
 
-// Writes a matrix to `to` as BF16.
+// Converts a quantized matrix to BF16.
 Status TensorSource::widen(const TensorSpec& spec, std::byte* to) {
   const WeightFormat format = *format_in(*file_, spec);
   const auto found = span_in(*file_, spec, format);
@@ -118,7 +118,7 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
   int64_t wanted = 0;
   if (std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& s) { return is_widened(s); }))
     return file_.get();
-  // The caller does not convert tensors in memory, so other number types are converted here too.
+  // Loading does not convert tensors of a checkpoint in memory, so F32 and F16 are converted here.
   const auto is_converted = [&](const TensorSpec& spec) {
     const CheckpointTensor* t = file_->find_if_there(spec.name);
     return t && spec.type == StoredType::kBF16 && t->type != spec.type && is_number(t->type) &&
@@ -138,12 +138,12 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
   std::byte* at = memory_.get();
   for (const TensorSpec& spec : specs) {
     const CheckpointTensor* t = file_->find_if_there(spec.name);
-    if (spec.format.scaled()) {  // kept as it is, under the names of the files
+    if (spec.format.scaled()) {  // kept in its format, under the names in the files
       if (is_codes(spec))
         for (const CheckpointTensor* part : tensors_of_matrix(*file_, spec.name)) tensors.push_back(*part);
       continue;
     }
-    if (!t && !is_widened(spec)) continue;  // the reader refuses it by name
+    if (!t && !is_widened(spec)) continue;  // the caller reports it as missing
     if (is_widened(spec)) {
       SLUICE_TRY(widen(spec, at));
     } else if (is_converted(spec)) {

@@ -1,4 +1,4 @@
-// Provides tensors to the loaders of models: from a checkpoint's files, or random weights.
+// Provides tensors to the model loaders, from a checkpoint's files or as random weights.
 #pragma once
 #include <memory>
 #include <span>
@@ -8,27 +8,29 @@
 
 namespace sluice {
 
-// Matrices in a format of weights/stored_matrix.h, such as FP8 with a scale for each block, that a model needs in BF16: code * scale,
-// rounded once.
+// Whether a matrix that a model needs in BF16 is widened: the files have it in a quantized format of
+// weights/stored_matrix.h, such as FP8 with block scales. Its BF16 value is code * scale, rounded once.
 bool is_widened(const Checkpoint& files, const TensorSpec& spec);
-// Checks the shapes of such a matrix's tensors, and that its scales are there. kCorrupt names file and tensor.
+// Checks that all tensors of such a matrix exist and have the right shapes. kCorrupt names the file and the
+// tensor.
 Status check_widened(const Checkpoint& files, const TensorSpec& spec);
 
 class TensorSource {
  public:
   static TensorSource of_files(std::unique_ptr<Checkpoint> file, int threads);
-  // The tensors that will be requested, in the order of their random numbers.
+  // specs: all tensors that hold() may be asked for, in the order in which they take random numbers.
   static TensorSource of_random(const std::vector<TensorSpec>& specs, const RandomOptions& options,
                                 int threads);
 
   const Checkpoint* files() const { return file_.get(); }  // null for random weights
   const std::string& place() const { return file_ ? file_->path() : random_->place(); }
-  // Checks that the files have this tensor. kCorrupt names file and tensor, what was wanted and what was found.
+  // Checks that the files have this tensor. kCorrupt names the file and the tensor, what was wanted and what
+  // was found.
   Status check(const TensorSpec& spec) const;
-  // Whether the files keep this matrix in another format than BF16, as which it is read.
+  // Whether hold() converts this matrix from a quantized format.
   bool is_widened(const TensorSpec& spec) const { return file_ && sluice::is_widened(*file_, spec); }
-  // Returns a checkpoint with these tensors, valid until the next call. Files in other types are mapped; random weights and widened
-  // matrices take host memory.
+  // Returns a checkpoint with these tensors, valid until the next call. Random weights and converted tensors
+  // are in host memory; all other tensors are views of the mapped files.
   Result<const Checkpoint*> hold(std::span<const TensorSpec> specs);
 
  private:

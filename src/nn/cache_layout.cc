@@ -23,7 +23,7 @@ CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t pag
   if (layers.empty()) out.windows.push_back(0);
   std::ranges::sort(out.windows);
   out.windows.erase(std::unique(out.windows.begin(), out.windows.end()), out.windows.end());
-  // Picks the first tensor of the same form that no layer of the same group uses.
+  // A layer gets the first tensor of its page size and kind that no other layer of its group uses.
   std::vector<std::vector<bool>> taken;  // [tensors][groups]
   for (const AttentionConfig& c : layers) {
     const auto group =
@@ -47,8 +47,9 @@ CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t pag
   return out;
 }
 
-// A step that begins at `first` sees the window - 1 positions before it and keeps the whole page of `first`.
-// Therefore pages_of(window - 1) pages precede the page of `first`, even if `first` is the page's last position.
+// If a step begins at position `first`, a sequence keeps the page of `first` and the pages of the window - 1
+// positions before `first`. So at most pages_of(window - 1) pages precede the page of `first`, wherever
+// `first` lies in its page.
 int64_t pages_needed(const std::vector<int64_t>& windows, int64_t page_size, const PageNeed& need) {
   const auto pages_of = [&](int64_t tokens) { return (tokens + page_size - 1) / page_size; };
   const int64_t all = need.sequences * pages_of(need.tokens);

@@ -1,4 +1,4 @@
-// Constant lists of integers in device memory.
+// Constant integer tensors in device memory.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,7 +16,8 @@ inline Result<OwnedTensor> make_constant(Device& device, const SlotSpec& spec,
   SLUICE_TRY(device.wait(device.stream()));
   return out;
 }
-// i32[tokens, 1], all zeros: the expert ids of dense layers. A dense layer is a single expert that every token chooses.
+// i32[tokens, 1], all zeros: the expert ids of a dense layer, which runs as one expert that every token
+// chooses.
 inline Result<OwnedTensor> make_zeros(Device& device, int64_t tokens) {
   return make_constant(device, slot("zeros", Role::kIn, DType::kI32, {tokens, 1}),
                        std::vector<int32_t>(static_cast<size_t>(tokens), 0), "ids of dense layers");

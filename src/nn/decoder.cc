@@ -10,10 +10,12 @@
 namespace sluice {
 namespace {
 
-// Upper bounds of a call's values: token ids, six tables for each group of layers, the chosen experts, zeros, rows, taps.
+// Upper bounds for the values of a call: token ids, six tables for each group of layers, captured experts,
+// zeros, rows, taps.
 constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
-// With Policy::batch_invariant, the kernel of the logits is chosen for up to so many rows, whatever a step's bound is: engines that verify
-// drafts have more rows than others, and must compute them with the same kernel.
+// With Policy::batch_invariant, the logits kernel is chosen for this many rows, not for bounds.logit_rows().
+// An engine that verifies drafts has a larger bound than one that does not, and both must use the same
+// kernel.
 constexpr int64_t kChoiceRows = 1024;
 
 Status check_layer(const DecoderConfig& c, size_t layer) {
@@ -50,7 +52,7 @@ Status check_config(const DecoderConfig& c) {
   return {};
 }
 
-// kInvalidArgument: a word of the policy names no operation of any graph here.
+// kInvalidArgument: policy.force names an operation that none of the decoder's graphs has.
 Status check_words(const DecoderConfig& c, const StepBounds& bounds, const Policy& policy) {
   if (policy.force.empty()) return {};
   std::vector<std::string_view> ops = ops_of(layers_graph(c, bounds, 0, false).graph);
@@ -133,7 +135,7 @@ Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catal
     return keep_in(to, Step::plan("decoder", device, catalog, std::move(graph), tokens, own, gaps));
   };
   if (Status status = layers(&out.layers.any, bounds.tokens, 0); !status.ok()) return status;
-  // With Policy::batch_invariant one kernel must serve all steps.
+  // With Policy::batch_invariant, all steps must use the same kernels.
   if (!policy.batch_invariant)
     if (Status status = layers(&out.layers.decode, std::min(bounds.tokens, bounds.sequences), 1);
         !status.ok())
@@ -191,7 +193,7 @@ Status Decoder::plan_steps() {
   size_t head = 0;
   for (const auto* step : {&steps_.logits, &steps_.all_logits})
     head = std::max(head, (*step)->workspace_bytes());
-  // After the layers' result, which is the head's input.
+  // The head's workspace begins after the output of the layers, which the head reads.
   head_at_ = Arena::footprint(static_cast<size_t>(bytes_of(config_.x, bounds_.tokens * config_.hidden)));
   workspace_bytes_ = std::max(steps_.layers.workspace_bytes(), head_at_ + head);
   return {};
@@ -327,7 +329,7 @@ Status Decoder::logits_of(const Tensor& logit_rows, const DecoderHeld& held, con
     const std::array call = {last_normed(workspace, rows), logits};
     return steps_.all_logits->run(rows, {.call = call, .held = held.head}, head, stream, runs);
   }
-  // The table spans bounds_.tokens rows, so that a row's number does not depend on the step's token count.
+  // The lookup table always has bounds_.tokens rows, as planned, whatever the number of tokens of this step.
   const std::array call = {logit_rows, last_normed(workspace, bounds_.tokens), logits};
   return steps_.logits->run(rows, {.call = call, .held = held.head}, head, stream, runs);
 }
@@ -348,7 +350,8 @@ Status Decoder::sample_greedy(const StepIn& in, const DecoderHeld& held, const T
   return steps_.greedy->run(rows, {.call = call, .held = held.head}, scratch, stream, runs);
 }
 
-// Runs layer by layer: attention and dense layers on this device, experts with the norms around them on the other.
+// Runs layer by layer: attention and dense layers on this device, experts and the norms before and after them
+// on the other device.
 Status Decoder::run_offloaded(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
                               Workspace workspace, Stream stream, KernelRuns* runs) const {
   const int64_t n = in.token_ids.shape[0];
@@ -385,7 +388,7 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
   if (offloaded_)
     for (auto& [stage, kernel] : offloaded_->moe().kernels(tokens)) add(std::move(stage), std::move(kernel));
   for (StageKernel& s : steps_.all_logits->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
-  // If the host reads the logits, the engine samples from them and never runs the greedy head.
+  // If the device shares the host's memory, the engine samples on the host and never runs the greedy head.
   if (!device_.shares_host_memory())
     for (StageKernel& s : steps_.all_greedy->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
   return out;

@@ -17,66 +17,71 @@ namespace sluice {
 // stream += attention(norm(stream)), then stream += mlp(norm(stream)).
 struct LayerConfig {
   AttentionConfig attention;
-  MoeConfig mlp;  // experts, or a dense MLP (MoeConfig::dense); also adds the residual stream
+  MoeConfig mlp;  // experts, or a dense MLP (MoeConfig::dense); includes the addition to the stream
 };
 
 struct DecoderConfig {
   int64_t vocab = 201088, hidden = 2880;
-  double eps = 1e-5;       // of every norm around attention and experts
+  double eps = 1e-5;       // epsilon of every norm of the residual stream
   DType x = DType::kBF16;  // activations and residual stream; logits are f32
   std::vector<LayerConfig> layers;
   RopeScaling rope;
-  // For a draft layer (nn/draft_layer.h): the layers before which steps copy the residual stream to StepIn::taps. The number of layers: the
-  // stream after the last; one more: the output of the last norm.
+  // For a draft layer (nn/draft_layer.h): steps copy these hidden states to StepIn::taps. Entry i <
+  // layers.size() is the residual stream before layer i; layers.size() is the stream after the last layer;
+  // layers.size() + 1 is the output of the final norm.
   std::vector<int32_t> taps = {};
-  // Devices that compute the decoder together, each with its slice of the layers (nn/decoder_slice.h).
+  // Tensor-parallel ranks: the number of devices that each compute a slice of every layer
+  // (nn/decoder_slice.h).
   int64_t ranks = 1;
-  // The attention of the draft head, whose cache lies beside those of the layers, in pages of the group that sees all positions.
+  // The attention of the draft layer. Its cache uses the same pool as the layers' caches, with pages of the
+  // group without a window.
   std::optional<AttentionConfig> draft_attention = {};
-  // Returns this config with the weight layouts of a device: DeviceInfo::layout for dense weights, layout_for for experts.
+  // Returns this config with the weight layouts of a device: DeviceInfo::layout for dense weights,
+  // layout_for() for experts.
   DecoderConfig with_layouts_of(const DeviceInfo& device) const;
-  // Returns this config with activations of type `x`; caches of CacheType::kSame change with them.
+  // Returns this config with activations of type `x`. Caches of CacheType::kSame get the same type.
   DecoderConfig with_activations(DType x) const;
-  // Returns this config with all caches in the given type.
+  // Returns this config with all caches of the given type.
   DecoderConfig with_caches(CacheType cache) const;
-  // The layers with experts, ascending; at least one. All have the same number of experts and the same top_k.
+  // The MoE layers, ascending; at least one. All have the same number of experts and the same top_k.
   std::vector<int32_t> moe_layers() const;
-  // The config of the first layer with experts.
+  // The config of the first MoE layer.
   const MoeConfig& moe() const;
-  std::vector<AttentionConfig> attention() const;  // of each layer, then draft_attention
+  std::vector<AttentionConfig> attention() const;  // one per layer, then draft_attention if set
 };
 
-// The MLP of a layer as a step runs it: with the preceding norm.
+// The MLP config of a layer, with the preceding norm, which a step runs as part of the MLP.
 MoeConfig mlp_with_norm(const DecoderConfig& config, int32_t layer);
 
 // The weights of a decoder by layer and name. Outside the layers: "embedding" bf16 [vocab, hidden],
-// "final_norm" bf16 [hidden] and "lm_head" bf16 [vocab, hidden] in the attention's layout. In each layer:
-// "attention.norm" and "mlp.norm" bf16 [hidden], the weights of append_attention() and the weights of
-// weight_slots(). Caches are not included.
+// "final_norm" bf16 [hidden], and "lm_head" bf16 [vocab, hidden] in the layout of the attention weights. In
+// each layer: "attention.norm" and "mlp.norm" bf16 [hidden], the weights of append_attention() and the
+// weights of weight_slots(). Caches are not included.
 std::vector<HeldSlot> decoder_weights(const DecoderConfig& config);
 
-// What one step computes; device memory. rows = 0 to bounds.logit_rows(), logit_rows i32[rows]: the tokens of this step whose
-// logits are wanted.
+// The arguments of one step, in device memory: inputs, and tensors that the step fills.
 struct StepIn {
   Tensor token_ids;  // i32[tokens]
   // One entry per group of layers (CacheLayout); entries differ in slot_of and page_table.
   std::vector<StepTables> tables;
+  // i32[rows], rows <= bounds.logit_rows(): the tokens of this step whose logits are computed
   Tensor logit_rows;
-  bool every_row = false;  // logit_rows are all tokens in order; the step does not read them then
-  // i32[layers with experts, tokens, top_k], layers may be strided; with mlp.capture: receives the experts that each token chose
+  bool every_row = false;  // logit_rows lists all tokens in order; the step then uses only its length
+  // i32[MoE layers, tokens, top_k], layers may be strided. With mlp.capture, receives the experts that each
+  // token chose.
   Tensor captured = {};
-  Tensor taps = {};  // [tokens, taps * hidden]; with DecoderConfig::taps
+  Tensor taps = {};  // [tokens, taps * hidden]; receives the hidden states of DecoderConfig::taps
 };
-// The cache of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may share a cache. Without v for latent
-// attention.
+// The cache of one layer: k and v [pages, kv_heads, page_size, head_dim]. v is absent for latent attention.
+// Layers of different groups may share a cache (nn/cache_layout.h).
 struct KvCache {
   Tensor k = {}, v = {};
 };
 
-// The values that a decoder's steps hold: weights and caches in the order of their graphs' held slots.
+// Weights and caches, in the order of the held slots of the steps' graphs.
 struct DecoderHeld {
   std::vector<Tensor> layers, head;
-  // With offloaded experts, of each layer with experts: its MoE weights, the norm before it, and the norm after it.
+  // One per MoE layer if experts are offloaded: its weights, the norm before it and the norm after it.
   struct Offloaded {
     MoeWeights weights;
     Tensor norm, next_norm;
@@ -84,13 +89,14 @@ struct DecoderHeld {
   std::vector<Offloaded> offloaded = {};
 };
 
-// The steps of a Decoder: host data only, so the device may be absent.
+// The planned steps of a Decoder. Contains host data only, so planning works without the device.
 struct DecoderSteps {
   StepsByRows layers;
-  // From the last norm to logits, or to the token of the largest logit; for rows by number, or for all tokens in order.
+  // The head: computes logits, or only the token with the largest logit (greedy), for the rows of logit_rows
+  // or for all tokens in order (all_).
   std::optional<Step> logits, all_logits, greedy, all_greedy;
 };
-// experts_offloaded: MoE layers run on another device, at the cuts of the graph.
+// experts_offloaded: MoE layers run on another device, between the parts into which cuts divide the graph.
 Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog,
                                   const DecoderConfig& config, const StepBounds& bounds,
                                   const Policy& policy = {}, const MoeBackend& backend = {},
@@ -105,39 +111,42 @@ class Decoder {
   const DecoderConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // Sets the number of pages of the cache. Call it before the first step.
+  // Sets the number of pages of the cache and plans the steps again. Call it before the first step.
   Status set_pages(int64_t pages);
   const CacheLayout& cache_layout() const { return layout_; }
-  int64_t cache_bytes() const;  // keys and values of all layers
-  // Returns views of `memory`, which has cache_bytes() bytes, one for each entry of DecoderConfig::attention().
+  int64_t cache_bytes() const;  // bytes of the keys and values of all layers
+  // Divides `memory`, which has cache_bytes() bytes, into caches. Returns one view for each entry of
+  // DecoderConfig::attention().
   std::vector<KvCache> caches(void* memory) const;
-  // Call it once for weights and caches, whose addresses must not change. kInvalidArgument names the first
-  // tensor that is missing or has another shape.
+  // Collects the tensors that steps read, once: the addresses of weights and caches must not change
+  // afterwards. kInvalidArgument names the first tensor that is missing or has another shape.
   Result<DecoderHeld> bind(const NamedWeights& weights, const std::vector<KvCache>& caches) const;
 
-  // Enqueues one step and writes logits f32 [rows, vocab] of logit_rows. `held` is the result of bind().
-  // May be captured, except with offloaded experts. This function and the next two count the kernels that
-  // they run in `runs`, unless that is null.
+  // Enqueues one step, which writes the logits f32 [rows, vocab] of in.logit_rows. `held` is the result of
+  // bind(). May be captured in a graph, except with offloaded experts. If `runs` is not null, this function
+  // and the next two count in it the kernels that they run.
   Status forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
                  Stream stream, KernelRuns* runs = nullptr) const;
-  // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.logit_rows()]. Only this, and what
-  // stays behind the first workspace_bytes(), has written to the workspace since. every_row: as in StepIn.
+  // Enqueues the computation of logits for other tokens of the last step. logit_rows: i32[0 to
+  // bounds.logit_rows()]; every_row: as in StepIn. Since forward(), only this function may have written to
+  // the first workspace_bytes() of the workspace.
   Status logits_of(const Tensor& logit_rows, const DecoderHeld& held, const Tensor& logits,
                    Workspace workspace, Stream stream, bool every_row = false,
                    KernelRuns* runs = nullptr) const;
-  // Replaces the logits of a step: forward() received `in` with zero logit_rows, and this writes token
-  // i32[rows] and logprob f32[rows] of the largest logits, which are never stored (ops/linear_argmax.h).
-  // `scratch`: greedy_workspace_bytes(), separate from the workspace.
+  // Greedy sampling without stored logits (ops/linear_argmax.h): writes the token i32[rows] with the largest
+  // logit of each row, and its logprob f32[rows]. Call it after a forward() with the same `in` except that
+  // logit_rows was empty. `scratch` has greedy_workspace_bytes() and does not overlap the workspace.
   Status sample_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token, const Tensor& logprob,
                        Workspace scratch, Workspace workspace, Stream stream,
                        KernelRuns* runs = nullptr) const;
   size_t greedy_workspace_bytes() const;
-  // Returns (stage, kernel) of one layer of each kind and of the stages around the layers, for a decode
-  // step of `tokens` tokens and `rows` rows of logits.
+  // Returns the distinct (stage, kernel) pairs of a decode step with `tokens` tokens and `rows` rows of
+  // logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   const DecoderSteps& steps() const { return steps_; }
-  // Microseconds of a step by the cost models of its kernels, without its attention's context: `tokens` tokens, 1 to
-  // bounds.logit_rows(), and logits of all of them. verifies: more than one token of some sequence. Offloaded experts are not counted.
+  // Estimated microseconds of a step with `tokens` tokens (1 to bounds.logit_rows()) that computes the logits
+  // of all of them: the sum of its kernels' cost models. Excludes the cost of attending to earlier positions
+  // and of offloaded experts. verifies: some sequence has more than one token.
   double cost_us(int64_t tokens, bool verifies) const;
 
  private:
@@ -165,8 +174,8 @@ class Decoder {
   DecoderSteps steps_;
   std::unique_ptr<OffloadedMoe> offloaded_;  // set with offloaded experts
   ValueId offloaded_stream_ = kNoValue, offloaded_normed_ = kNoValue;
-  OwnedTensor zeros_;  // i32[bounds.tokens, 1], expert ids of products of all tokens
-  OwnedTensor rows_;   // i32[bounds.tokens]: 0, 1, 2, ...; with taps
+  OwnedTensor zeros_;  // i32[bounds.tokens, 1], expert ids of dense layers
+  OwnedTensor rows_;   // i32[bounds.tokens]: 0, 1, 2, ...; used to copy taps
   int64_t captured_layers_ = 0;
   size_t head_at_ = 0, workspace_bytes_ = 0;
 };

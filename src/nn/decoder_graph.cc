@@ -21,7 +21,7 @@ void set_tables(NamedValues* values, Graph* graph, const std::string& group) {
     values->set(name, graph->call(group + name));
 }
 
-// Copies rows of the workspace: a lookup of each row by its number.
+// Copies rows of the workspace, with an embedding lookup whose ids are the row numbers.
 void copy_rows(Graph* graph, const DecoderConfig& c, int64_t rows_most, ValueId rows, ValueId from,
                const Bind& to) {
   using E = Embedding::Args;
@@ -29,7 +29,7 @@ void copy_rows(Graph* graph, const DecoderConfig& c, int64_t rows_most, ValueId 
                         {{&E::ids, rows}, {&E::table, from}, {&E::y, to}});
 }
 
-// Appends what joins the parts of the ranks: stream += the sum of `part` over ranks, and the norm of the stream.
+// Appends an all-reduce and a norm: stream += the sum of `part` over ranks, then y = norm(stream).
 void add_parts(Graph* graph, const std::string& name, const DecoderConfig& c, ValueId part, ValueId stream,
                Bind weight, ValueId y) {
   using A = AllReduceNorm::Args;
@@ -37,7 +37,7 @@ void add_parts(Graph* graph, const std::string& name, const DecoderConfig& c, Va
                             {{&A::x, part}, {&A::stream, stream}, {&A::weight, weight}, {&A::y, y}});
 }
 
-// Appends the current layer's experts, of which this rank has a slice: part = mlp(x).
+// Appends this rank's slice of the current layer's experts: part = mlp(x).
 void append_mlp_part(Graph* graph, const MoeConfig& mlp, ValueId x, ValueId part, ValueId zeros,
                      const Bind& captured) {
   NamedValues values;
@@ -49,7 +49,7 @@ void append_mlp_part(Graph* graph, const MoeConfig& mlp, ValueId x, ValueId part
   append_moe(graph, mlp, values);
 }
 
-// Appends the current layer's experts or dense MLP, which add to the stream.
+// Appends the current layer's experts or dense MLP: stream += mlp(norm(stream)).
 void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zeros, const Bind& captured) {
   NamedValues values;
   values.set("x", stream);
@@ -83,8 +83,8 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
         copy_rows(&g, c, rows_most, rows, from, Bind(taps, static_cast<int64_t>(i) * c.hidden));
   };
 
-  // These two values are created first, so their place in the workspace does not depend on a step's other
-  // values. With offloaded experts, every layer's following norm writes to the same `normed`.
+  // These two values are created first, so that their address in the workspace does not depend on a step's
+  // other values. With offloaded experts, the norm after every MoE layer writes to the same `normed`.
   ValueId normed = experts_offloaded ? g.between("normed") : kNoValue;
   out.stream = g.between("stream", c.hidden);
   using E = Embedding::Args;
@@ -94,8 +94,9 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
     if (!experts_offloaded) normed = g.between("normed");
     add_norm(&g, name, c, out.stream, g.held(weight), normed);
   };
-  bool is_normed = false;  // whether the previous layer's offloaded experts normed the stream
-  // With several ranks: the output of the slice of the previous layer, which the next norm adds to the stream first.
+  bool is_normed = false;  // whether the previous layer's offloaded experts already ran this norm
+  // With several ranks: the output of this rank's previous slice, which is summed over ranks and added to the
+  // stream before the next norm.
   ValueId part = kNoValue;
   const auto join = [&](const char* name, const char* weight) {
     normed = g.between("normed");
@@ -152,7 +153,7 @@ Graph head_graph(const DecoderConfig& c, const StepBounds& bounds, bool every_ro
   const WeightLayout layout = c.layers.front().attention.layout;
   ValueId x = table;
   if (!every_row) {
-    // A lookup like the embedding's; the table is the normed output of the last layer.
+    // An embedding lookup, whose table is the normed output of the last layer.
     x = g.between("rows");
     using E = Embedding::Args;
     g.add<Embedding>("logits.gather",

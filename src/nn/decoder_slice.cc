@@ -44,7 +44,7 @@ Result<DecoderConfig> sliced(const DecoderConfig& whole, const DecoderSlice& s) 
     auto mlp = sliced(layer.mlp, Slice{.tp_rank = s.rank, .tp_size = s.ranks});
     if (!mlp.ok()) return mlp.status();
     layer.mlp = std::move(mlp).value();
-    layer.mlp.residual = false;  // the sum over ranks adds the stream
+    layer.mlp.residual = false;  // the all-reduce adds the stream
   }
   return out;
 }

@@ -1,23 +1,25 @@
-// The part of a decoder that one of several devices holds.
+// Tensor parallelism: the slice of a decoder that one of several devices computes.
 #pragma once
 #include "nn/decoder.h"
 #include "nn/moe/slice.h"
 
 namespace sluice {
 
-// One of `ranks` devices that compute a decoder together. Each has its heads of every attention with their caches, and its columns of
-// every expert (nn/moe/slice.h), and adds its parts to those of the others twice per layer (ops/all_reduce_norm.h). Each has all of
-// the embedding, the norms, the routers and the output layer.
+// One of `ranks` tensor-parallel devices. Each rank holds a share of the heads of every layer, their caches,
+// and a share of the intermediate columns of every expert (nn/moe/slice.h). Two all-reduces per layer sum the
+// ranks' outputs (ops/all_reduce_norm.h). The embedding, the norms, the routers and lm_head are replicated.
 struct DecoderSlice {
   int64_t rank = 0, ranks = 1;
 };
 
-// Returns the decoder of one rank; with one rank, `whole`. Biases of output projections are on rank 0 alone.
-// kInvalidArgument names the size that `ranks` does not divide; kUnsupported the part of the decoder that has no slices.
+// Returns the decoder config of one rank, which is `whole` if ranks == 1. Only rank 0 has the biases of
+// output projections. kInvalidArgument names the size that `ranks` does not divide; kUnsupported names the
+// part of the decoder that cannot be sliced.
 Result<DecoderConfig> sliced(const DecoderConfig& whole, const DecoderSlice& slice);
 
-// The rows of a rank in a weight of attention that is divided by rows ("attention.qkv", "attention.qkv_bias", "attention.sinks"), in
-// order, or its columns of one that is divided by columns ("attention.o"). Empty: every rank has the whole weight.
+// A rank's share of an attention weight: row ranges of a weight that is divided by rows ("attention.qkv",
+// "attention.qkv_bias", "attention.sinks"), or the columns of a weight that is divided by columns
+// ("attention.o"). Empty: every rank has the whole weight.
 struct WeightParts {
   std::vector<Part> rows;
   Part columns;

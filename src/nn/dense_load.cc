@@ -21,10 +21,11 @@ constexpr Pair kSame[] = {{StoredType::kBF16, DType::kBF16}, {StoredType::kF32, 
 StoredType stored_as(DType dtype) {
   for (const Pair& p : kSame)
     if (p.dtype == dtype) return p.stored;
-  return StoredType::kBool;  // matches no number type
+  return StoredType::kBool;  // not a number type, so no tensor matches
 }
 
-// Whether a tensor can become `dtype`: unchanged, converted (Checkpoint::holds), or a caller's bf16 widened to f32 without loss.
+// Whether a tensor can be loaded as `dtype`: unchanged, converted (Checkpoint::holds), or widened from a
+// caller's bf16 to f32, which is exact.
 bool becomes(const Checkpoint& checkpoint, const CheckpointTensor& t, DType dtype) {
   return checkpoint.holds(t, stored_as(dtype)) || (t.type == StoredType::kBF16 && dtype == DType::kF32);
 }
@@ -48,7 +49,7 @@ constexpr int64_t kStage = int64_t{4} << 20;
 
 namespace {
 
-// Elements first .. first + count - 1 of a tensor: a view, or a copy if another type is wanted.
+// Elements first .. first + count - 1 of a tensor. `data` points to the tensor or to a converted copy.
 struct PartOfTensor {
   const CheckpointTensor* tensor;
   int64_t first, count;
@@ -56,10 +57,11 @@ struct PartOfTensor {
   StoredType type;
 };
 
-// Checks values of type T whose exponent bits are all ones: a zero fraction means infinity, any other means NaN.
+// Checks values of type T whose exponent bits are all ones: a zero fraction means infinity, any other means
+// NaN.
 template <class T>
 Status check_bits(const PartOfTensor& part, T exponent, T fraction, Numbers allowed) {
-  constexpr int64_t kBlock = 4096;  // most blocks contain no such value; their check has no branches
+  constexpr int64_t kBlock = 4096;  // most blocks have no such value and are checked without branches
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t count = part.count;
   const auto at = [&](int64_t i) {
@@ -92,7 +94,7 @@ Status check_part(const PartOfTensor& part, Numbers allowed) {
   return {};
 }
 
-// Tensors to be placed contiguously in device memory, as `dtype`.
+// Tensors to copy to adjacent places in device memory, as `dtype`.
 struct Copies {
   std::vector<const CheckpointTensor*> tensors;
   Numbers allowed = Numbers::kFinite;
@@ -100,9 +102,10 @@ struct Copies {
   std::byte* to = nullptr;
 };
 
-// Bytes that a thread copies at a time, in the larger of both types; divisible by every element size.
+// Bytes of a piece that a thread copies, in the wider of the stored and the loaded type; a multiple of every
+// element size.
 constexpr int64_t kPiece = int64_t{1} << 20;
-// Below this size, threads and a ring cost more than they save.
+// Bytes below which threads and an upload ring cost more than they save.
 constexpr int64_t kLarge = int64_t{4} << 20;
 
 // The pieces of all copies, and their destinations.
@@ -128,7 +131,7 @@ struct PiecesOf {
   }
 };
 
-// Copies a piece, and checks it while it is in the processor's cache.
+// Copies a piece, then checks it while it is in the processor's cache.
 Status copy_piece(PartOfTensor piece, const Copies& copies, std::byte* to) {
   const StoredType wanted = stored_as(copies.dtype);
   if (piece.type == wanted)

@@ -71,7 +71,8 @@ MoeConfig mlp_with_norm(const DraftLayerConfig& c) {
   return mlp;
 }
 
-// Appends the input of the attention, and sets "x", "stream" and "residual". Both halves of `pair` are written in place.
+// Appends the stages that compute the input of the attention, and sets "x", "stream" and "residual". They
+// write both halves of `pair` in place.
 void add_input(Graph* g, const DraftLayerConfig& c, ValueId hidden, ValueId pair, ValueId stream,
                NamedValues* v) {
   add_norm(g, "embedding_norm", c, c.hidden, pair, pair);
@@ -89,13 +90,13 @@ void add_input(Graph* g, const DraftLayerConfig& c, ValueId hidden, ValueId pair
 }
 
 struct LayerGraph {
-  bool of_features = true;  // false: the layer reads a draft's hidden state instead
-  int64_t rows_max = 0;     // upper bound of one sequence's rows; 0: unknown
+  bool of_features = true;  // false: the layer reads the hidden state of the previous draft instead
+  int64_t rows_max = 0;     // upper bound of the rows of one sequence; 0: unknown
   bool experts_offloaded = false;
 };
 
-// Call values: token_ids; the model's features or the hidden states of drafts; positions, slot_of, q_begin, kv_len, page_table, rope;
-// the stream; zeros.
+// Call values: token_ids; features of the model or hidden states of drafts; positions, slot_of, q_begin,
+// kv_len, page_table, rope; stream; zeros.
 Graph layer_graph(const DraftLayerConfig& c, const StepBounds& bounds, const LayerGraph& wanted) {
   Graph g;
   const ValueId token_ids = g.call("token_ids");
@@ -123,7 +124,7 @@ Graph layer_graph(const DraftLayerConfig& c, const StepBounds& bounds, const Lay
   return g;
 }
 
-// Call values: the indices of the rows, the stream, -1, -2, ..., then hidden, token and logprob.
+// Call values: row indices, stream, sampled_rows (-1, -2, ...), hidden, token, logprob.
 Graph head_graph(const DraftLayerConfig& c, const StepBounds& bounds) {
   Graph g;
   const ValueId rows = g.call("rows"), stream = g.call("stream"), sampled_rows = g.call("sampled_rows");

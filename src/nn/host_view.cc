@@ -15,7 +15,8 @@ struct Extent {
   size_t at = 0;
 };
 
-// The parts that the host cannot read. Gate and up rows may alternate in one tensor, so adjacent extents of a tensor are joined.
+// The bytes that the host cannot read, one extent per tensor: from the first to the last byte of the spans,
+// because gate and up rows may alternate in one tensor.
 std::vector<Extent> extents_of(const PackedMatrix& m, const MatrixSource& source) {
   std::vector<Extent> out;
   for_each_extent(m, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
@@ -77,7 +78,7 @@ Result<MatrixSource> HostView::matrix(const PackedMatrix& m, const MatrixSource&
 }
 
 Result<std::vector<MatrixSource>> HostView::matrices(std::span<const Wanted> wanted) {
-  std::vector<std::vector<Extent>> extents;  // extents of each wanted matrix
+  std::vector<std::vector<Extent>> extents;  // one entry per wanted matrix
   size_t total = 0;
   for (const Wanted& w : wanted) {
     extents.push_back(extents_of(*w.matrix, *w.source));

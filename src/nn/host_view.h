@@ -1,4 +1,4 @@
-// Gives the host access to a caller's tensors in device memory, by copying them on demand.
+// Lets the host read a caller's tensors in device memory: copies them to page-locked host memory on demand.
 #pragma once
 #include <span>
 #include <vector>
@@ -16,8 +16,8 @@ class HostView {
   HostView& operator=(const HostView&) = delete;
   // Returns the tensor itself if the host can read it; otherwise a copy, which is valid until the next call.
   Result<CheckpointTensor> tensor(const CheckpointTensor& t);
-  // Does the same for the parts of tensors that the matrix's spans cover. Nothing else is copied, so this
-  // takes at most the memory of the largest matrix as its tensors store it.
+  // Does the same for the bytes that the matrix's spans cover, and copies nothing else. So the buffer is
+  // never larger than the largest matrix in its stored form.
   Result<MatrixSource> matrix(const PackedMatrix& matrix, const MatrixSource& source);
   // Does the same for several matrices, with a single wait.
   struct Wanted {
@@ -27,7 +27,7 @@ class HostView {
   Result<std::vector<MatrixSource>> matrices(std::span<const Wanted> wanted);
 
  private:
-  // Ensures this many bytes of page-locked memory, because copies to pageable memory are slower.
+  // Grows the buffer to this many bytes. It is page-locked, because copies to pageable memory are slower.
   Status reserve(size_t bytes);
   Device& device_;
   std::byte* buffer_ = nullptr;

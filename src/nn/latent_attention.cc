@@ -27,8 +27,8 @@ void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepB
   const LatentShape& latent = *c.latent;
   const int64_t head = c.query_dim(), row = latent.rank + c.rotary, queries = c.heads * head;
   const int64_t q_rows = latent.q_rank > 0 ? latent.q_rank : queries;
-  // One projection of x gives both latents: a row of keys and values follows the queries' latent, or the queries. Rows begin at multiples of
-  // 16 bytes, as the products require.
+  // One projection of x computes the query latent (or the queries) and, after it, the cache row (KV latent
+  // and rotary key). Rows are padded to multiples of 16 bytes, as the matrix products require.
   constexpr int64_t kEach = 8;
   const ValueId projected = g.between("qkv", (q_rows + row + kEach - 1) / kEach * kEach);
   const Bind of_keys(projected, q_rows);
@@ -51,7 +51,7 @@ void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepB
     g.add<RmsNorm>(name, {.tokens = 0, .hidden = width, .eps = latent.eps, .x = c.x, .y = c.x},
                    {{&N::x, x}, {&N::weight, g.held(name)}, {&N::y, x}});
   };
-  // Rotates the part of a head that carries the position.
+  // Rotates the last `rotary` elements of each head.
   const auto rotate = [&](const char* name, int64_t count, int64_t head_dim, const Bind& x) {
     using R = Rope::Args;
     g.add<Rope>(name,
@@ -71,7 +71,7 @@ void append_latent_attention(Graph* graph, const AttentionConfig& c, const StepB
     project("attention.q_b", queries, latent.q_rank, projected, q);
   }
   rotate("attention.q_rope", c.heads, head, q);
-  // The norm applies to the latent, the rotation to the key after it.
+  // The norm applies to the KV latent, the rotation to the rotary key after it.
   norm("attention.kv_norm", latent.rank, of_keys);
   rotate("attention.k_rope", 1, row, of_keys);
   const ValueId cache = g.held("k_cache");

@@ -11,7 +11,8 @@
 
 namespace sluice {
 
-// The names are the names of held values in the model's graphs ("attention.qkv", "experts.up"). Layer -1: outside the layers.
+// Names are those of the held values in the model's graphs ("attention.qkv", "experts.up"). Layer -1 holds
+// the weights outside the layers.
 class NamedWeights {
  public:
   void set(int64_t layer, std::string_view name, const Tensor& tensor) {
@@ -46,7 +47,7 @@ class NamedWeights {
   std::map<int32_t, std::map<std::string, Tensor, std::less<>>> tensors_;
 };
 
-// Collects the tensors of held_slots(graph), caches included, in order. kInvalidArgument begins with `who`
+// Collects the tensors of held_slots(graph), including caches, in order. kInvalidArgument begins with `who`
 // and names the first tensor that does not match its slot.
 Status bind_held(std::string_view who, const Graph& graph, const NamedWeights& weights, Backend where,
                  std::vector<Tensor>* out);

@@ -1,4 +1,4 @@
-// Tensors of known shapes in device memory.
+// Tensors in device memory that are released on destruction.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,18 +8,17 @@
 
 namespace sluice {
 
-// Returns the tensor that a slot describes, contiguous at `data` in memory of the device's kind.
+// Returns the tensor that a slot describes, contiguous at `data` in memory of backend `where`.
 Tensor tensor_at(void* data, Backend where, const SlotSpec& spec);
 int64_t bytes_of_slot(const SlotSpec& spec);
-// Returns the same elements in the shape of a slot with equally many elements; otherwise `tensor` unchanged. Files keep some
-// 3-D tensors as 2-D.
+// Returns the tensor with the slot's shape if both have equally many elements; otherwise returns it
+// unchanged. Needed because files store some 3-D tensors as 2-D.
 Tensor shaped_like(const SlotSpec& spec, const Tensor& tensor);
 
-// Releases its tensor on destruction.
 class OwnedTensor {
  public:
   OwnedTensor() = default;
-  // kOutOfMemory names `what`, the bytes wanted and the bytes free.
+  // kOutOfMemory names `what`, the bytes needed and the bytes free.
   static Result<OwnedTensor> make(Device& device, const SlotSpec& spec, const std::string& what);
   OwnedTensor(OwnedTensor&& other) noexcept
       : device_(std::exchange(other.device_, nullptr)), tensor_(std::exchange(other.tensor_, {})) {}

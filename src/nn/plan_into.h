@@ -1,5 +1,5 @@
-// Plans a table into a member. Several tables of one class may share a policy: each table gets only the kernels
-// that the policy forces for its operation.
+// Makes a plan table and stores it in a member. A class may pass one policy for several tables: each table
+// applies only the forced kernels of its own operation.
 #pragma once
 #include <optional>
 #include <utility>

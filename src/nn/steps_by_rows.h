@@ -1,4 +1,5 @@
-// Plans one graph several times, because the best kernels depend on the rows that a sequence may have in a step.
+// Keeps several plans of one graph, because the best kernels depend on how many rows a sequence can have in a
+// step.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -18,12 +19,12 @@ Status keep_in(std::optional<T>* out, Result<T> made) {
 }
 
 struct StepsByRows {
-  // any: for any tokens, up to bounds.tokens. Unless one kernel must serve all steps, there is also decode, for one token per sequence, and
-  // verify, for up to `verify_rows` tokens per sequence.
+  // any: up to bounds.tokens tokens of any sequences. decode: one token per sequence. verify: up to
+  // verify_rows tokens per sequence. decode and verify are absent if all steps must use the same kernels.
   std::optional<Step> any, decode, verify;
   int64_t verify_rows = 0;
 
-  // rows_max: upper bound of one sequence's rows; 0: unknown.
+  // The plan to use. rows_max: upper bound of the rows of one sequence; 0: unknown.
   const Step& of(int64_t tokens, int64_t rows_max) const {
     if (decode && rows_max == 1 && tokens <= decode->tokens_max()) return *decode;
     return verify && rows_max > 0 && rows_max <= verify_rows && tokens <= verify->tokens_max() ? *verify

@@ -9,18 +9,18 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// The ring is released in parts; a part becomes free when it is completely on the device.
+// The ring is freed in parts: a part can be refilled when all its copies have finished.
 constexpr int64_t kParts = 4;
 
 }  // namespace
 
-// The reading side: threads take pieces in order, and wait while the ring is full.
+// The reading side: threads claim pieces in order, and wait while the ring is full.
 class UploadRing::Readers {
  public:
   Readers(const UploadRing& ring, int64_t count, const Work& work)
       : ring_(ring), work_(work), count_(count), read_(static_cast<size_t>(count)) {}
 
-  // Reads the next piece that no thread has taken. Returns false if no piece is left.
+  // Reads the next piece that no thread has claimed. Returns false if no piece is left.
   bool read_next() {
     int64_t i = 0;
     {
@@ -50,7 +50,7 @@ class UploadRing::Readers {
     arrived_.wait(lock, [&] { return read.done; });
     return read.status;
   }
-  // The slots of the first `pieces` pieces may be refilled.
+  // Allows threads to refill the slots of the first `pieces` pieces.
   void give_back(int64_t pieces) {
     {
       const std::lock_guard lock(mutex_);
@@ -109,7 +109,7 @@ Status UploadRing::run(int64_t count, const Work& work) {
         status = send_all(count, work, &readers);
         readers.stop();
       });
-  // Waits after an error too, because copies may still read the ring.
+  // Waits even after an error, because copies may still be reading the ring.
   const Status waited = device_.wait(device_.stream());
   return status.ok() ? waited : status;
 }

@@ -1,5 +1,5 @@
-// Uploads host data into device memory at full speed: threads fill a ring of page-locked memory, and the caller's
-// thread enqueues the copies.
+// Uploads host data to device memory at full bandwidth: threads fill a ring of page-locked memory, and the
+// caller's thread enqueues the copies.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,25 +14,25 @@ namespace sluice {
 class UploadRing {
  public:
   struct Options {
-    int threads = 0;         // reading threads, including the caller's; 0: one for each processor
+    int threads = 0;         // reading threads, including the caller's; 0: one per processor
     int64_t slot_bytes = 0;  // size of the largest piece
-    int64_t ring_bytes = int64_t{32} << 20;  // grows if two pieces need more
+    int64_t ring_bytes = int64_t{32} << 20;  // raised if two pieces do not fit
   };
-  // kOutOfMemory.
+  // kOutOfMemory: the ring cannot be allocated.
   static Result<std::unique_ptr<UploadRing>> make(Device& device, const Options& options);
   ~UploadRing();
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
-  // Callbacks that handle a piece, by its number.
+  // Callbacks that handle a piece, given its number.
   struct Work {
     std::function<Status(int64_t piece, std::byte* slot)> read;  // on any thread: fills the slot
-    std::function<void(int64_t piece)> after = {};  // on the same thread: the piece has been read
+    std::function<void(int64_t piece)> after = {};  // on the thread of read(): called after it
     // on the caller's thread, in order: enqueues copies
     std::function<Status(int64_t piece, std::byte* slot)> send;
   };
-  // Reads and sends pieces 0 .. count - 1, and returns when the device's stream has finished. If pieces
-  // cannot be read, returns the error of the first such piece; neither it nor later pieces are sent.
+  // Reads and sends pieces 0 .. count - 1, and returns when the device's stream has finished. If reading
+  // fails, returns the error of the first piece that failed; that piece and later pieces are not sent.
   Status run(int64_t count, const Work& work);
 
  private:

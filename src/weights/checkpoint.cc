@@ -107,7 +107,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::of_memory(std::string place,
   return out;
 }
 
-// Files with transformers' own names come before others, as in transformers.
+// Prefers the file names of transformers, as transformers does.
 Status Checkpoint::open_directory() {
   const auto tensors = names_in(path_, kTensorsSuffix);
   const auto indices = names_in(path_, kIndexSuffix);
@@ -138,12 +138,12 @@ Status Checkpoint::open_directory() {
   return add_file(base + (whole ? std::string(kWholeFile) : files[0]));
 }
 
-// With `beside_whole` there is a model.safetensors in the directory. transformers loads that file and vLLM the files of the index, so
-// they must be the same.
+// `beside_whole`: the directory also has a model.safetensors. transformers loads that file, and vLLM loads
+// the files of the index, so the index must name that file only.
 Status Checkpoint::open_index(const std::string& path, bool beside_whole) {
   const auto text = read_file(path, kIndexBytesMax);
   if (!text.ok()) return text.status();
-  // Counted before parsing: each tensor takes a name and a file, in four quotes.
+  // Counts before parsing: each tensor has a name and a file name, so four quotes.
   if (std::count(text.value().begin(), text.value().end(), '"') / 4 > kIndexTensorsMax)
     return corrupt(path + ": wanted at most " + std::to_string(kIndexTensorsMax) + " tensors, found more");
   const auto index = parse_json(text.value(), path);

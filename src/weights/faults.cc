@@ -46,7 +46,7 @@ int64_t faulty_scale(WeightFormat f, const std::byte* scales, int64_t width) {
   return -1;
 }
 
-// The row's f32; a scale of nv is multiplied by 2^7 when it is packed.
+// The row's f32 scale. Packing multiplies it by 2^7 in nv, so has_faulty_row_scale() checks the product.
 float row_scale(WeightFormat f, const std::byte* scales, int64_t width) {
   return load_f32_bytes(scales + f.column_scales(width));
 }

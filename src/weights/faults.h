@@ -1,4 +1,4 @@
-// Weights that are not finite numbers, or that not every layout can hold.
+// Finds weights that are not finite, and scales that some packed layout cannot represent.
 #pragma once
 #include <string>
 
@@ -6,9 +6,10 @@
 
 namespace sluice {
 
-// Whether a row has a NaN or an infinity, or a scale that fragments cannot hold (ops/fragment_layout.h).
+// Whether a row has a NaN, an infinity, or a scale that fragments cannot represent (ops/fragment_layout.h).
 bool has_fault(WeightFormat format, const RowBytes& row, int64_t width);
-// Names the first one of row `row` of a span: the tensor, the place, what was wanted and what was found.
+// Error message for the first fault in row `row` of a span: the tensor, the position, what was wanted and
+// found.
 std::string fault_text(const RowSpan& span, WeightFormat format, int64_t row, int64_t width);
 
 }  // namespace sluice

@@ -12,19 +12,20 @@ namespace sluice {
 
 class MappedFile {
  public:
-  // kIo names the file and the reason: missing, not a regular file, empty, or impossible to map. Reading the lost
-  // bytes of a file that was truncated meanwhile raises SIGBUS, as with every mapping, so call check_whole() first.
+  // kIo names the file and the reason: missing, not a regular file, empty, or not mappable. If the file is
+  // truncated later, reading the lost bytes raises SIGBUS, as with every mapping, so call check_whole()
+  // first.
   static Result<MappedFile> open(const std::string& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();
 
-  // kIo names the file if it has become shorter since it was opened.
+  // kIo names the file if it was truncated after it was opened.
   Status check_whole() const;
 
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(bytes_)}; }
-  // Page hints for a part of bytes(): prefetch() announces reading; release() ends it, so that the pages no
-  // longer count as this process's memory. Released pages may still be read.
+  // Page hints for a part of bytes(). prefetch() announces that the part will be read. release() says that it
+  // was read, so its pages no longer count as this process's memory. Released pages may still be read.
   void prefetch(const std::byte* begin, int64_t bytes) const;
   void release(const std::byte* begin, int64_t bytes) const;
 

@@ -33,8 +33,8 @@ void convert_each(int64_t count, DType dtype, std::byte* to, Read read) {
 
 float half_to_float(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
-  // Exponents increase by 112; the exponent of infinities and NaN becomes the largest. Numbers below the
-  // smallest normal are multiples of 2^-24.
+  // Adds 112 to exponents, the difference of the biases. The exponent of infinities and NaN becomes all ones.
+  // Subnormals are multiples of 2^-24.
   if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
   if (magnitude >= 0x0400u) return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));

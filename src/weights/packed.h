@@ -1,4 +1,5 @@
-// Packed experts with a header: Sluice's own versioned format, so that no kernel ever reads bytes of another layout.
+// Packed experts with a versioned header. The header is checked before a kernel reads the bytes, so no kernel
+// reads bytes of another layout.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,15 +10,15 @@
 namespace sluice {
 
 constexpr uint64_t kPackedMagic = 0x4b50454349554c53;  // "SLUICEPK"
-constexpr uint32_t kPackedVersion = 2;                 // of the layouts in ops/
+constexpr uint32_t kPackedVersion = 2;                 // version of the layouts in ops/
 
 // The header of a packed tensor.
 struct PackedHeader {
   uint64_t magic = kPackedMagic;
   uint32_t version = kPackedVersion;
-  PackedMatrix matrix;  // of one expert; unpack_expert returns rows in its gate_order
+  PackedMatrix matrix;  // one expert's; unpack_expert returns rows in this gate_order
   int64_t experts = 0;
-  int64_t code_bytes = 0, scale_bytes = 0;  // of one expert; scale_bytes is 0 for bf16
+  int64_t code_bytes = 0, scale_bytes = 0;  // per expert; scale_bytes is 0 for bf16
   uint64_t fingerprint = 0;                 // a hash of the experts' fingerprints
 };
 
@@ -25,24 +26,27 @@ struct PackedExperts {
   PackedHeader header;
   Tensor w;                            // u8[experts, code_bytes]
   Tensor scales;                       // u8[experts, scale_bytes], absent for bf16
-  std::vector<uint64_t> fingerprints;  // of each expert's source bytes (weights/packing.h)
+  std::vector<uint64_t> fingerprints;  // one per expert: hash of its source bytes (weights/packing.h)
 };
 
-// Prepares the views for packing, without weights. kInvalidArgument: the tensors do not fit the matrix.
+// Wraps tensors whose weights are not packed yet; pack_expert() writes them. kInvalidArgument: a tensor has
+// the wrong size for the matrix.
 Result<PackedExperts> packed_experts(const PackedMatrix& matrix, int64_t experts, const Tensor& w,
                                      const Tensor& scales);
 // kCorrupt names what differs: magic, version, layout, or a field of the matrix.
 Status verify(const PackedHeader& header, const PackedMatrix& matrix, int64_t experts);
-// kCorrupt names the first expert whose bytes have changed since packing. Reads all bytes; they must be in host memory.
+// Reads all bytes, which must be in host memory. kCorrupt names the first expert whose bytes have changed
+// since packing.
 Status verify_bytes(const PackedExperts& packed, int threads);
-// The same for one expert whose bytes are given, even if the others are elsewhere.
+// Checks one expert whose bytes the caller passes in host memory. The bytes in `packed` are not read and may
+// be in device memory.
 Status verify_expert(const PackedExperts& packed, int64_t expert, const PackedWeights& bytes, int threads);
 // The location of one expert's bytes.
 PackedWeights bytes_of_expert(const PackedExperts& packed, int64_t expert);
 
-// Packs one expert in host memory, as the first weights or over older ones; addresses do not change.
-// Everything is checked before the first byte is written; NaN and infinite weights only if `check` asks for
-// it (a first load checks while it packs).
+// Packs one expert in host memory, either first weights or replacements; addresses do not change. Checks all
+// arguments before it writes the first byte. kYes also checks for NaN and infinite weights before writing;
+// kNo finds them while packing, as a first load does.
 enum class CheckFirst : uint8_t { kNo, kYes };
 Status pack_expert(PackedExperts* packed, int64_t expert, const MatrixSource& from, int threads,
                    CheckFirst check);

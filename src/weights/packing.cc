@@ -25,7 +25,7 @@ bool in_fragments(const PackedMatrix& m) { return m.layout == WeightLayout::kFra
 bool is_scaled(const PackedMatrix& m) { return m.format().scaled(); }
 int64_t row_bytes(const PackedMatrix& m) { return bytes_of(m.w, m.width); }
 int64_t scale_bytes(const PackedMatrix& m) { return m.format().row_scale_bytes(m.width); }
-// Bytes of a stage for one row: its weights, then its scales.
+// Bytes of the staging buffer for one row: its weights, then its scales.
 int64_t stage_bytes(const PackedMatrix& m) { return row_stage_bytes(m.format(), m.width); }
 
 Status check_matrix(const PackedMatrix& m) {
@@ -79,15 +79,16 @@ Status check(const PackedMatrix& m, const MatrixSource& from) {
   return check_spans(m, from.ups, "ups", m.gated ? m.features : 0);
 }
 
-// A group is the set of rows that are packed together into bytes of their own: a panel or a row block.
-// `lane` counts the rows of a group, `place` the rows of all groups.
+// A group is a set of rows that are packed into one contiguous piece: a panel or a row block. `lane` is a
+// row's index in its group, `place` its index over all groups.
 constexpr size_t kLanesMost = kFragmentRows;
 int64_t lanes_of(const PackedMatrix& m) { return in_fragments(m) ? kFragmentRows : kPanelRows; }
 int64_t groups_of(const PackedMatrix& m) {
   return in_fragments(m) ? fragments_of(m).row_blocks : panels_of(m).panels;
 }
 
-// The feature of a lane, and whether the lane is its up row; features beyond the matrix are padding.
+// The feature of a lane, and whether the lane is the feature's up row. Features beyond the matrix are
+// padding.
 FragmentFeature feature_of(const PackedMatrix& m, int64_t group, int64_t lane) {
   if (in_fragments(m)) return fragment_feature(m.gated, {group, lane});
   return {(m.gated ? group / 2 : group) * kPanelRows + lane, m.gated && group % 2 == 1};
@@ -108,7 +109,7 @@ RowRef row_of(const PackedMatrix& m, const MatrixSource& from, int64_t group, in
   return {};
 }
 
-// The rows of a group; null: padding, or a lane that the layout's groups lack.
+// The rows of a group. Null: padding, or a lane beyond the layout's group size.
 using Lanes = std::array<const std::byte*, kLanesMost>;
 using LanesOut = std::array<std::byte*, kLanesMost>;
 Lanes read_only(const LanesOut& lanes) {
@@ -134,7 +135,7 @@ uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scale
   return hash_pieces(pieces.data(), count);
 }
 
-// The first faulty place in the order of groups and lanes; threads agree on the minimum.
+// The first faulty place: the minimum over all threads, so the result does not depend on their timing.
 class FirstFault {
  public:
   void report(int64_t place) {
@@ -155,10 +156,10 @@ Status no_number(const PackedMatrix& m, const MatrixSource& from, int64_t place)
   return {Code::kCorrupt, fault_text(*at.span, m.format(), at.row, m.width)};
 }
 
-// Rows per work item: enough to outweigh the cost of taking one.
+// Rows per work item: enough that the cost of claiming an item does not matter.
 constexpr int64_t kRowsAtOnce = 128;
 
-// Calls f(group, stage) for every group on several threads; `stage` has room for a group's rows.
+// Calls f(group, stage) for every group on several threads; `stage` is a staging buffer for a group's rows.
 template <class F>
 void for_each_group(const PackedMatrix& m, const PackOptions& options, F f) {
   const int64_t groups = groups_of(m), at_once = kRowsAtOnce / lanes_of(m);
@@ -189,7 +190,7 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
       if (options.no_numbers == NoNumbers::kRefuse && has_fault(m.format(), bytes, m.width))
         return fault.report(group * lanes_of(m) + lane);
     }
-    // Hashing reads the rows first and in order, so packing finds them in the cache.
+    // Hashing comes first because it reads the rows in order; packing then finds them in the cache.
     hashes[static_cast<size_t>(group)] = hash_rows(m, codes, scales);
     put(group, codes, scales);
   });
@@ -231,7 +232,8 @@ void unpack_group(const PackedMatrix& m, const FragmentBlock& from, const LanesO
   unpack_panel_scales(m.format(), from.scales, m.width, first_lanes<PanelLanesOut>(scales));
 }
 
-// Clears bytes that belong to no row block: in fragments, padding after the ends of the last one.
+// Clears the bytes that belong to no row block: in fragments, the padding after the last block's `top` or
+// factors.
 void clear_behind(const PackedMatrix& m, const PackedWeights& to) {
   if (!in_fragments(m) || !is_scaled(m)) return;
   const FragmentShape s = fragments_of(m);
@@ -239,7 +241,7 @@ void clear_behind(const PackedMatrix& m, const PackedWeights& to) {
   std::memset(to.scales.as<std::byte>() + used, 0, static_cast<size_t>(s.scale_bytes(m.format()) - used));
 }
 
-// Describes a tensor in a checkpoint's order as spans.
+// The spans of a row-major matrix whose rows are in gate_order.
 MatrixSource spans_of(const PackedMatrix& m, const RowMajorWeights& rows) {
   const auto span = [&](int64_t first, int64_t step) {
     RowSpan s{.rows = m.features,
@@ -282,12 +284,12 @@ int64_t rows_in_blocks(const PackedMatrix& m, int64_t first, int64_t blocks) {
 
 namespace {
 
-// The lane of row `row` of a row block whose gates and ups alternate.
+// The lane that holds row `row` of a row block with alternating gates and ups.
 int64_t lane_of_row(const PackedMatrix& m, int64_t row) {
   return m.gated ? fragment_row(true, row / 2, row % 2 == 1).row : row;
 }
 
-// Merges copies that are adjacent on both sides.
+// Merges copies whose sources and targets are both adjacent.
 class CopyRuns {
  public:
   void add(std::byte* to, const std::byte* from, int64_t bytes) {
@@ -329,7 +331,7 @@ Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const 
       codes_of[at] = w + r * own;
       if (own_scales > 0) scales_of[at] = s + r * own_scales;
       const RowBytes bytes = read_row(*span, m.format(), row, m.width, stage.data());
-      // What is in the stage is copied at once, because the next row takes its place; the rest in long runs.
+      // Staged bytes are copied immediately, because the next row overwrites them; other bytes in long runs.
       const auto copy = [&](CopyRuns& runs, std::byte* target, const std::byte* source, int64_t count) {
         const bool staged = source >= stage.data() && source < stage.data() + stage.size();
         staged ? static_cast<void>(std::memcpy(target, source, static_cast<size_t>(count)))
@@ -338,7 +340,8 @@ Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const 
       copy(rows, w + r * own, bytes.codes, own);
       if (own_scales > 0) copy(scales, s + r * own_scales, bytes.scales, own_scales);
     }
-    // Rows are copied in address order, which the processor prefetches, then checked and hashed from the cache in lane order.
+    // Rows are copied in address order, which the hardware prefetcher follows, then checked and hashed from
+    // the cache in lane order.
     rows.finish();
     scales.finish();
     for (size_t lane = 0; lane < codes_of.size(); ++lane)

@@ -15,16 +15,16 @@ namespace sluice {
 
 struct PackedMatrix {
   int64_t features = 0, width = 0;  // columns of y, columns of x
-  bool gated = false;               // 2 * features rows, in gate_order
+  bool gated = false;               // true: 2 * features rows, in gate_order
   GateOrder gate_order = GateOrder::kInterleaved;
-  DType w = DType::kBF16;                         // or kE2M1 or kE4M3, with scales
+  DType w = DType::kBF16;                         // or kE2M1 or kE4M3, which have scales
   WeightLayout layout = WeightLayout::kPanels16;  // or kFragments
   WeightScales scales = WeightScales::kMx;
 
   WeightFormat format() const { return {w, scales}; }
 };
 
-// The two forms of one matrix. `scales` is absent for bf16.
+// The same matrix before and after packing. `scales` is absent for bf16.
 struct RowMajorWeights {
   Tensor w;       // [rows, width]
   Tensor scales;  // u8 [rows, bytes of a row's scales] (ops/weight_format.h)
@@ -39,37 +39,39 @@ struct PackedSizes {
 };
 PackedSizes packed_sizes(const PackedMatrix& matrix);
 
-// Packing writes every byte of `to`: padding becomes zeros, and in panels16 an e8m0 scale of padding becomes 127. Unpacking
-// restores all bits and never reads padding; only what is NaN does not come back from fragments (ops/pack_experts.h).
-// kInvalidArgument names the tensor, what was wanted and what was found; nothing is written then.
+// Packing writes every byte of `to`. Padding becomes zeros, except that in panels16 an e8m0 scale of padding
+// becomes 127. Unpacking never reads padding and restores all bits, except that fragments do not keep the
+// bits of NaN weights (ops/pack_experts.h). kInvalidArgument names the tensor, what was wanted and what was
+// found; in that case nothing is written.
 Status pack_matrix(const PackedMatrix& matrix, const RowMajorWeights& from, const PackedWeights& to);
 Status unpack_matrix(const PackedMatrix& matrix, const PackedWeights& from, const RowMajorWeights& to);
 
-// The same matrix as a checkpoint stores it: stacked spans with `features` rows in all. `gate_order` is ignored.
+// The same matrix as a checkpoint stores it: stacked spans whose rows add up to `features`. Ignores
+// gate_order.
 struct MatrixSource {
-  std::vector<RowSpan> rows;  // every row, or the gates of a gated matrix
-  std::vector<RowSpan> ups;   // of a gated matrix
+  std::vector<RowSpan> rows;  // all rows, or the gate rows of a gated matrix
+  std::vector<RowSpan> ups;   // the up rows of a gated matrix
 };
-// How to treat weights that are not finite: NaN codes and scales, infinities, and scales that fragments cannot hold
-// (ops/fragment_layout.h), in every layout; in bf16 made from FP8, the value times its scale.
+// How to treat weights that are not finite: NaN codes and scales, infinities, and (in every layout) scales
+// that fragments cannot represent (ops/fragment_layout.h). In bf16 converted from FP8, the checked value is
+// the code times its scale.
 enum class NoNumbers : uint8_t {
   kKeep,
   kRefuse,  // kCorrupt names tensor, expert, row, and block or column
 };
 struct PackOptions {
-  int threads = 1;  // 0: one for each processor
+  int threads = 1;  // 0: one per processor
   NoNumbers no_numbers = NoNumbers::kRefuse;
 };
-// Packs directly from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are
-// read, in the layout's order. A scale of 0 is read so that every layout can hold it: nv, with its codes as zeros; blocks, as 1
-// if its codes are zeros. Takes at most 128 * width bytes of temporary memory per thread.
-// kInvalidArgument as in pack_matrix; after kCorrupt the content of `to` is undefined.
+// Packs directly from the checkpoint's bytes and returns their fingerprint: a hash of the rows that
+// read_row() returns (weights/row_span.h), in the layout's order. A scale of 0 is replaced as in read_row().
+// Allocates at most 128 * width bytes per thread. kInvalidArgument as in pack_matrix; after kCorrupt the
+// content of `to` is undefined.
 Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from, const PackedWeights& to,
                            const PackOptions& options);
 
-// Collects rows for a device that packs them itself (layout fragments): row blocks `first` .. first +
-// blocks - 1, on the caller's thread. Row r of the result is row 64 * first + r of the matrix with
-// alternating gates and ups, regardless of the checkpoint's order.
+// Rows for a device that packs them itself (layout fragments): row blocks `first` .. first + blocks - 1. Row
+// r is row 64 * first + r of the matrix with alternating gates and ups, regardless of the checkpoint's order.
 struct RowBlocks {
   int64_t first = 0, blocks = 0;
   std::byte* w = nullptr;       // [rows, bytes of width weights]
@@ -79,15 +81,16 @@ struct RowBlocks {
 // The number of row blocks of a matrix, and the number of rows in `blocks` row blocks from `first` on.
 int64_t row_block_count(const PackedMatrix& matrix);
 int64_t rows_in_blocks(const PackedMatrix& matrix, int64_t first, int64_t blocks);
-// Copies and hashes the rows. kInvalidArgument as in pack_rows; kCorrupt as in pack_rows with NoNumbers::kRefuse.
+// Copies and hashes the rows on the caller's thread. kInvalidArgument as in pack_rows; kCorrupt as in
+// pack_rows with NoNumbers::kRefuse.
 Status gather_row_blocks(const PackedMatrix& matrix, const MatrixSource& from, const RowBlocks& to);
-// The result of pack_rows, computed from the hashes of all row blocks in order.
+// The fingerprint that pack_rows returns, computed from the hashes of all row blocks in order.
 uint64_t fingerprint_of(std::span<const uint64_t> hashes);
 
-// kCorrupt as in pack_rows with NoNumbers::kRefuse, but without packing.
+// Checks the weights without packing them: kCorrupt as in pack_rows with NoNumbers::kRefuse.
 Status check_weights(const PackedMatrix& matrix, const MatrixSource& from, int threads);
-// The result of pack_rows, computed from the packed bytes. It differs if a byte of a weight or scale has
-// changed since packing (or, in fragments, if a NaN scale was kept).
+// The fingerprint that pack_rows returned, recomputed from the packed bytes. It differs if a byte of a weight
+// or scale has changed since packing, and in fragments also if packing kept a NaN scale.
 Result<uint64_t> fingerprint(const PackedMatrix& matrix, const PackedWeights& packed, int threads);
 
 }  // namespace sluice

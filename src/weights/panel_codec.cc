@@ -8,15 +8,15 @@
 namespace sluice {
 namespace {
 
-// A panel has the same bytes on every machine: words are little-endian, and so is every machine that Sluice supports.
+// A panel's words are little-endian, and so is every machine that Sluice supports.
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int64_t kWordCodes = 8;   // per word of a lane
-constexpr int64_t kLineBytes = 64;  // one word of each lane
+constexpr int64_t kWordCodes = 8;   // codes in one word of a lane
+constexpr int64_t kLineBytes = 64;  // a line is one word of each lane
 constexpr int64_t kPaddingScale = 127;
 
-// Converts eight codes of each of two lanes from a checkpoint's order (the even code in the low nibble) to two
-// words with the even codes in the low half and the odd codes in the high half. Works on 64 bits at a time.
+// Converts 16 codes from a checkpoint's order (the even code in the low nibble) to two words of eight codes,
+// with the even codes in the low half and the odd codes in the high half.
 uint64_t spread(uint64_t codes) {
   const auto together = [](uint64_t nibbles) {  // 0a0b0c0d in each half -> 0000abcd
     nibbles = (nibbles | nibbles >> 4) & 0x00FF00FF00FF00FF;
@@ -81,7 +81,8 @@ void unpack_panel_codes(const std::byte* panel, int64_t width, const PanelLanesO
 
 namespace {
 
-// The elements of a panel's scales: those of columns, padded like the width, and then the rows' f32.
+// The elements of a panel's scales: first the column scales, padded like the width, then the rows' f32
+// scales.
 struct PanelScales {
   WeightFormat format;
   int64_t width;
@@ -140,7 +141,7 @@ void pack_panel_bf16(const PanelLanes& rows, int64_t width, std::byte* panel) {
   const int64_t pairs = width / 2, padded_pairs = round_up(width, kMxBlock) / 2;
   if (!all_there(rows) || padded_pairs * 2 != width)
     std::memset(panel, 0, static_cast<size_t>(padded_pairs * kLineBytes));
-  // Sixteen pairs of every row at a time, so that lines stay in the cache until all lanes have written to them.
+  // 16 pairs of every row at a time, so that lines stay in the cache until all lanes have written to them.
   for (int64_t first = 0; first < pairs; first += 16) {
     const int64_t last = first + 16 < pairs ? first + 16 : pairs;
     for (int64_t lane = 0; lane < kPanelRows; ++lane) {

@@ -8,14 +8,15 @@
 
 namespace sluice {
 
-// The row of each lane, without alignment; null: padding, packed as zeros, with e8m0 scales of 127, and skipped by unpacking.
+// The row of each lane; pointers need no alignment. Null: padding, which is packed as zeros with e8m0 scales
+// of 127, and which unpacking skips.
 using PanelLanes = std::array<const std::byte*, kPanelRows>;
 using PanelLanesOut = std::array<std::byte*, kPanelRows>;
 
-// width % 32 == 0. `panel` is width / 32 blocks of 256 bytes.
+// width % 32 == 0. `panel` holds width / 32 blocks of 256 bytes.
 void pack_panel_codes(const PanelLanes& rows, int64_t width, std::byte* panel);
 void unpack_panel_codes(const std::byte* panel, int64_t width, const PanelLanesOut& rows);
-// The rows' scales (ops/weight_format.h); `panel` is PanelShape::panel_scale_bytes().
+// The rows' scales (ops/weight_format.h); `panel` holds PanelShape::panel_scale_bytes().
 void pack_panel_scales(WeightFormat format, const PanelLanes& rows, int64_t width, std::byte* panel);
 void unpack_panel_scales(WeightFormat format, const std::byte* panel, int64_t width,
                          const PanelLanesOut& rows);

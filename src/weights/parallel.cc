@@ -21,7 +21,7 @@ Workers::Workers(int threads) {
   if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   try {
     for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {  // the system has no more threads: the existing ones do all work
+  } catch (const std::system_error&) {  // no more threads: the existing ones do all the work
   }
 }
 

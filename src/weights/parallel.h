@@ -11,11 +11,12 @@
 namespace sluice {
 
 // Calls f(i) once for each i from 0 to count - 1, on the caller's thread and up to threads - 1 others, and
-// returns when all calls have returned. threads 0: one for each processor. f must not throw. If the system
-// has no more threads, fewer threads do the work.
+// returns when all calls have returned. threads == 0: one per processor. f must not throw. If the system
+// cannot create that many threads, fewer do the work.
 void parallel_for(int threads, int64_t count, const std::function<void(int64_t)>& f);
 
-// Persistent threads for many loops that are too short to start threads for. Runs one loop at a time.
+// A thread pool for many short loops, for which starting threads would cost too much. Runs one loop at a
+// time.
 class Workers {
  public:
   explicit Workers(int threads);  // threads: as in parallel_for
@@ -23,8 +24,8 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
   void run(int64_t count, const std::function<void(int64_t)>& f);  // as in parallel_for
-  // Runs `meanwhile` on the caller's thread during the loop, then the caller joins the loop. If `meanwhile`
-  // waits for calls of f, these must not need more threads than helpers().
+  // Runs `meanwhile` on the caller's thread while the helpers run the loop; then the caller joins the loop.
+  // If `meanwhile` waits for calls of f, helpers() threads must be able to finish those calls.
   void run(int64_t count, const std::function<void(int64_t)>& f, const std::function<void()>& meanwhile);
   int helpers() const { return static_cast<int>(helpers_.size()); }  // threads besides the caller's
 
@@ -34,8 +35,8 @@ class Workers {
 
   std::mutex mutex_;
   std::condition_variable start_, done_;
-  Loop* loop_ = nullptr;  // running, or null
-  int64_t loops_ = 0;     // started so far
+  Loop* loop_ = nullptr;  // the running loop, or null
+  int64_t loops_ = 0;     // loops started so far
   bool stop_ = false;
   std::vector<WorkerThread> helpers_;
 };

@@ -10,16 +10,18 @@ namespace sluice {
 namespace {
 
 constexpr size_t kTable = 1 << 16;
-constexpr double kCodeRms = 2.926;  // of the sixteen e2m1 values with equal probability
-constexpr double kF8Rms = 0.57;     // of the e4m3 values below 2 with equal probability
+constexpr double kCodeRms = 2.926;  // root mean square of the sixteen e2m1 values, equally likely
+constexpr double kF8Rms = 0.57;     // root mean square of the e4m3 values below 2, equally likely
 constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;
 
-// Bytes that one thread fills at once: small enough for its cache, large enough to outweigh the cost of taking them.
+// Bytes per work item: small enough for one thread's cache, large enough that the cost of claiming an item
+// does not matter.
 constexpr int64_t kPart = int64_t{1} << 20;
 
 double root_of(int64_t width) { return std::sqrt(static_cast<double>(std::max<int64_t>(width, 1))); }
 
-// SplitMix64 (Steele, Lea, Flood 2014), a hash of a counter: word `number` of the stream that begins at `state`.
+// Word `number` of the stream that begins at `state`: SplitMix64 (Steele, Lea, Flood 2014), a hash of a
+// counter.
 uint64_t word(uint64_t state, uint64_t number) {
   uint64_t z = state + (number + 1) * kStep;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -27,7 +29,8 @@ uint64_t word(uint64_t state, uint64_t number) {
   return z ^ (z >> 31);
 }
 
-// Sets out = make(word) for each word from `first` on. Whole words have their own loop, which compiles to short code.
+// Writes make(word) for each word from `first` on. Whole words have their own loop, which compiles to short
+// code.
 template <class Make>
 void each_word(uint64_t state, uint64_t first, std::span<std::byte> out, Make make) {
   const size_t whole = out.size() / 8;
@@ -88,14 +91,14 @@ const std::vector<uint16_t>& RandomFill::table_of(const RandomContents& c) {
   }
   if (c.fill == Fill::kMxfp4Scales || c.fill == Fill::kMxfp8Scales) {
     const double rms = c.fill == Fill::kMxfp4Scales ? kCodeRms : kF8Rms;
-    const double center = 127 - std::log2(rms * root_of(c.width)) - 0.3;  // the spread below makes rms larger
+    const double center = 127 - std::log2(rms * root_of(c.width)) - 0.3;  // -0.3: the spread below raises the rms
     for (size_t i = 0; i < kTable; ++i) {
       const double z = normals_[i];
       table[i] = static_cast<uint16_t>(std::clamp(std::lround(center + 0.7 * z), 1L, 254L));
     }
   }
   if (c.fill == Fill::kNvScales) {
-    constexpr double kCodeOf16 = 88;  // eight codes for each power of two
+    constexpr double kCodeOf16 = 88;  // eight codes per power of two
     for (size_t i = 0; i < kTable; ++i)
       table[i] =
           static_cast<uint16_t>(std::clamp(std::lround(kCodeOf16 + 4 * double{normals_[i]}), 1L, 126L));
@@ -123,7 +126,7 @@ void RandomFill::fill_part(const RandomContents& c, const uint16_t* table, uint6
                     << (8 * i);
         return packed;
       });
-    case Fill::kF8Codes:  // keeps the top bit of the exponent clear
+    case Fill::kF8Codes:  // clears the top bit of the exponent
       return each_word(state_, first, out, [](uint64_t bits) { return bits & 0xBFBFBFBFBFBFBFBFu; });
     case Fill::kF8Scales: {
       const auto scale = static_cast<uint64_t>(std::lround(127 - std::log2(kF8Rms * root_of(c.width))));
@@ -144,7 +147,7 @@ void RandomFill::fill_part(const RandomContents& c, const uint16_t* table, uint6
     }
     case Fill::kF8ScalesF32:
     case Fill::kNvRowScales: {
-      const double rms = c.fill == Fill::kF8ScalesF32 ? kF8Rms : kCodeRms * 18;  // of kNvScales: 18
+      const double rms = c.fill == Fill::kF8ScalesF32 ? kF8Rms : kCodeRms * 18;  // 18 is the rms of kNvScales
       const auto size = static_cast<float>(1 / (rms * root_of(c.width)));
       return each_word(state_, first, out, [this, size](uint64_t bits) {
         const float pair[2] = {size * std::exp2(normals_[bits & (kTable - 1)] / 4),
@@ -170,7 +173,7 @@ void RandomFill::fill(const RandomContents& c, uint64_t first, std::span<std::by
               out.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
   };
   const int64_t parts = (bytes + kPart - 1) / kPart;
-  if (parts == 1) return part(0);  // too small for other threads
+  if (parts == 1) return part(0);  // too small to share
   workers.run(parts, part);
 }
 

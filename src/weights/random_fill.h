@@ -1,4 +1,4 @@
-// Random tensors with suitable magnitudes: activations that pass through them neither vanish nor overflow.
+// Random tensors scaled so that a model's activations neither vanish nor overflow.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,28 +23,28 @@ enum class Fill : uint8_t {
   kSmallF32,     // f32, variance 1/64
   kTinyF32,      // f32, variance 1/65536
   kF8Codes,      // e4m3, below 2 in magnitude
-  kF8Scales,     // e8m0, the scale at which sums over `width` such codes have size one
-  kMxfp8Scales,  // e8m0, around that scale
-  kF8ScalesF32,  // f32, around that scale
+  kF8Scales,     // e8m0, the scale at which sums over `width` kF8Codes have size one
+  kMxfp8Scales,  // e8m0, around the scale of kF8Scales
+  kF8ScalesF32,  // f32, around the scale of kF8Scales
   kNvScales,     // e4m3, around 16
-  kNvRowScales,  // f32, around the scale at which sums over `width` e2m1 codes with such scales have size one
+  kNvRowScales,  // f32, around the scale at which sums over `width` e2m1 codes with kNvScales have size one
   kExpertIds,    // i64 from 0 to 15
 };
 
-// The content of a tensor, and the length of the sums that its weights take part in.
+// How to fill a tensor; `width` is the length of the dot products that its weights enter.
 struct RandomContents {
   Fill fill = Fill::kUnit;
   int64_t width = 1;
 };
 
-// Random words of 8 bytes, addressed by number: any part of a stream can be made without the words before
-// it, on any thread. Equal seed and number give equal bytes, however the stream is split; a tensor that
+// A stream of random 8-byte words with random access: any thread can generate any part without the words
+// before it. A word depends only on the seed and its number, not on how the stream is split. A tensor that
 // ends inside a word uses the word's first bytes.
 class RandomFill {
  public:
   explicit RandomFill(uint64_t seed);
   static uint64_t words(int64_t bytes) { return static_cast<uint64_t>((bytes + 7) / 8); }
-  // Writes words first, first + 1, ... to `out`, using these threads.
+  // Writes words first, first + 1, ... to `out`.
   void fill(const RandomContents& contents, uint64_t first, std::span<std::byte> out, Workers& workers);
 
  private:
@@ -53,7 +53,7 @@ class RandomFill {
   void fill_part(const RandomContents& contents, const uint16_t* table, uint64_t first,
                  std::span<std::byte> out) const;
 
-  std::vector<float> normals_;  // a table lookup is a hundred times as fast as a logarithm
+  std::vector<float> normals_;  // a table lookup is 100x faster than a logarithm
   uint64_t state_;
   std::map<std::pair<Fill, int64_t>, std::vector<uint16_t>> tables_;
 };

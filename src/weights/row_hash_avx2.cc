@@ -1,4 +1,4 @@
-// Compiled for AVX2 on architectures that have it.
+// The hash function compiled for AVX2; empty on other architectures.
 #if defined(__AVX2__)
 #include "weights/row_hash_here.h"
 

@@ -1,5 +1,6 @@
-// The hash, for the vectors that the including file is compiled for. Contains only C headers and static
-// functions, because code that the linker shares between files must not need those vectors.
+// The hash function, compiled for the instruction set of the including file. Uses only C headers and static
+// functions: the linker merges inline functions of different files, and merged code must run on every
+// processor.
 #pragma once
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -89,7 +89,7 @@ const std::byte* read_numbers(const RowSpan& span, int64_t row, int64_t width, s
   return first;
 }
 
-// nv: codes under a scale of 0 become zeros, in `stage`.
+// nv: copies the codes to `stage` if a scale is 0, with zeros for the codes of that scale.
 void hide_zero_scales(int64_t width, std::byte* stage, RowBytes* row) {
   const int64_t groups = width / kNvBlock;
   const std::byte* end = row->scales + groups;
@@ -100,7 +100,7 @@ void hide_zero_scales(int64_t width, std::byte* stage, RowBytes* row) {
   row->codes = stage;
 }
 
-// blocks: a scale of 0 becomes 1 if its codes are zeros, in `stage`.
+// blocks: copies the scales to `stage` if one of them is 0 for codes that are zeros, with 1 in its place.
 void replace_zero_scales(WeightFormat f, int64_t width, std::byte* stage, RowBytes* row) {
   for (int64_t k = 0; k < width; k += kScaleColumns) {
     const int64_t at = 4 * (k / kScaleColumns), end = std::min(width, k + kScaleColumns);

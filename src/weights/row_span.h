@@ -1,4 +1,4 @@
-// Rows of a matrix as a checkpoint stores them: a view that packing and checks read, whatever the storage.
+// A view of matrix rows as a checkpoint stores them. Packing and checks read every storage form through it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,32 +14,33 @@ namespace sluice {
 enum class RowForm : uint8_t {
   kRows,     // a row's elements are contiguous: numbers, or codes of e2m1 or e4m3
   kColumns,  // numbers, transposed: a row's elements are `step` bytes apart
-  kF8Blocks,  // F8_E4M3 rows with one scale per 128 x 128 elements; read as bf16 or as e4m3 with scales of blocks
+  kF8Blocks,  // F8_E4M3 rows with one scale per 128 x 128 block; read as bf16, or as e4m3 with kBlocks
 };
 
-// Rows and columns of F8_E4M3 that share a scale, and the blocks that `n` of them have.
+// Rows and columns of an F8_E4M3 block, which share a scale; the number of blocks in n rows or columns.
 inline constexpr int64_t kF8Block = 128;
 constexpr int64_t f8_blocks(int64_t n) { return (n + kF8Block - 1) / kF8Block; }
 
-// Rows 0 .. rows - 1. Tensor- and expert-parallel slices, single gates or ups, and stacked matrices are all
-// spans. Pointers need no alignment.
+// Rows 0 .. rows - 1. Spans describe tensor- and expert-parallel slices, only the gates or only the ups, and
+// single matrices of a stack. Pointers need no alignment.
 struct RowSpan {
   RowForm form = RowForm::kRows;
-  StoredType type = StoredType::kBF16;  // type of numbers (weights/numbers.h); kF32 and kF16 are read as bf16
+  StoredType type = StoredType::kBF16;  // for numbers (weights/numbers.h); kF32 and kF16 are read as bf16
   int64_t rows = 0;
   const std::byte* w = nullptr;  // element 0 of row 0
   int64_t stride = 0;            // bytes from one row to the next
   int64_t step = 0;              // kColumns: bytes from one element of a row to the next
-  // kRows: scales of row 0's first block, in the bytes of ops/weight_format.h (nv: without the row's f32). kF8Blocks: scale of
-  // block (0, 0) of the whole matrix
+  // kRows: the scales of row 0, stored as in ops/weight_format.h (nv may lack the row's f32, see row_scales).
+  // kF8Blocks: the scale of block (0, 0) of the whole matrix.
   const std::byte* scales = nullptr;
-  int64_t scale_stride = 0;  // bytes from one row's scales to the next (kF8Blocks: one row of blocks)
+  int64_t scale_stride = 0;  // bytes from one row's scales to the next (kF8Blocks: from one row of blocks)
   StoredType scale_type = StoredType::kF8E8M0;  // kF8Blocks: or kF32, kBF16
-  // nv and rows: the row's f32, of row 0; stored as F32 or BF16. Null if it follows the row's `scales` instead.
+  // nv and rows: the f32 scale of row 0, stored as F32 or BF16. Null if each row's f32 follows its bytes in
+  // `scales` instead.
   const std::byte* row_scales = nullptr;
-  int64_t row_scale_stride = 0;  // bytes from one row's to the next; 0: one for all rows
+  int64_t row_scale_stride = 0;  // bytes from one row's f32 to the next; 0: one f32 for all rows
   StoredType row_scale_type = StoredType::kF32;
-  bool reciprocal = false;   // the row's f32 is 1 / the stored number
+  bool reciprocal = false;   // the f32 scale is 1 / the stored number
   int64_t first_column = 0;  // kF8Blocks: the span's first column in the whole matrix
   // For messages: row r of the span is row first_row + r * row_step of `tensor`, of this expert (-1: none).
   int64_t first_row = 0, row_step = 1, expert = -1;
@@ -52,15 +53,16 @@ struct RowSpan {
 struct RowBytes {
   const std::byte *codes = nullptr, *scales = nullptr;
 };
-// Bytes of a stage for one row: its weights, and after 2 * width bytes its scales.
+// Bytes of the staging buffer of read_row(): the row's weights, and from byte 2 * width on its scales.
 inline int64_t row_stage_bytes(WeightFormat f, int64_t width) { return 2 * width + f.row_scale_bytes(width); }
 
 // Whether rows of this form can be read as weights of the format.
 bool can_read(const RowSpan& span, WeightFormat format);
-// Returns row `row` of a span of `width` weights of the format: in place, or gathered into `stage` (row_stage_bytes()). A scale of
-// 0 is read so that every layout can hold it: nv, with its codes as zeros; blocks, as 1 if its codes are zeros.
+// Returns row `row` of a span, `width` weights of the format: in place, or converted or gathered into `stage`
+// (row_stage_bytes()). Replaces scales of 0, which some layouts cannot represent: in nv, their codes become
+// zeros; in blocks, the scale becomes 1 if all its codes are zeros.
 RowBytes read_row(const RowSpan& span, WeightFormat format, int64_t row, int64_t width, std::byte* stage);
-// "x.safetensors: experts.w1.weight: expert 3, row 17": a row's place for error messages.
+// "x.safetensors: experts.w1.weight: expert 3, row 17": names a row in error messages.
 std::string place_of_row(const RowSpan& span, const CheckpointTensor* tensor, int64_t row);
 
 }  // namespace sluice

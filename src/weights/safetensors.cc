@@ -71,8 +71,8 @@ Status read_shape(const JsonAt& tensor, std::vector<int64_t>* out) {
   return {};
 }
 
-// Reads one entry of the header; resulting offsets are in the file. `data_bytes` bytes follow the header,
-// whose size is `data_begin`.
+// Reads one entry of the header and converts its offsets to offsets in the file. The header has `data_begin`
+// bytes; `data_bytes` bytes follow it.
 Result<HeaderTensor> read_tensor(const std::string& name, const JsonAt& at, int64_t data_begin,
                                  int64_t data_bytes) {
   SLUICE_TRY(at.need_object());
@@ -203,7 +203,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> fi
                    " bytes of the header, found " + std::to_string(file.size()));
   const std::string_view json(reinterpret_cast<const char*>(file.data()) + 8,
                               static_cast<size_t>(data_begin - 8));
-  // Counted before parsing: each tensor is an object.
+  // Counts before parsing: each tensor is an object.
   if (std::count(json.begin(), json.end(), '{') > kStoredTensorsMax + 2)
     return corrupt(std::string(what) + ": wanted at most " + std::to_string(kStoredTensorsMax) +
                    " tensors in its header, found more");

@@ -1,6 +1,7 @@
 // The safetensors format: an eight-byte length, a JSON header, then the tensors' bytes.
 //
-// Source  huggingface/safetensors, README "Format" and safetensors/src/tensor.rs (types, no holes, no overlaps).
+// Source  huggingface/safetensors, README "Format" and safetensors/src/tensor.rs (types, no holes, no
+//         overlaps).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -50,27 +51,28 @@ std::string stored_text(StoredType type, std::span<const int64_t> shape);
 
 constexpr int64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 constexpr int kStoredRankMax = 8;
-constexpr int64_t kStoredTensorsMax = 1 << 18;  // per file: twice the number of tensors of all of Kimi K2
+constexpr int64_t kStoredTensorsMax = 1 << 18;  // per file: twice the number of tensors in all files of Kimi K2
 
 struct HeaderTensor {
   std::string name;
   StoredType type = StoredType::kU8;
   std::vector<int64_t> shape;    // at most kStoredRankMax sizes, each >= 0
-  int64_t begin = 0, bytes = 0;  // offsets in the file
+  int64_t begin = 0, bytes = 0;  // offset in the file; size
 };
 struct SafetensorsHeader {
-  std::vector<HeaderTensor> tensors;  // ordered by their bytes
+  std::vector<HeaderTensor> tensors;  // ordered by offset
   std::map<std::string, std::string> metadata;
 };
 
-// Bytes of the file's header, the length field included. `file` is the file's beginning, `file_bytes` its
-// whole size. kCorrupt names `what` (the file), what was wanted and what was found.
+// Bytes of the file's header, including the length field. `file` is the beginning of the file, `file_bytes`
+// the size of the whole file. kCorrupt names `what` (the file), what was wanted and what was found.
 Result<int64_t> safetensors_header_bytes(std::span<const std::byte> file, int64_t file_bytes,
                                          std::string_view what);
 
-// Parses the header at the beginning of `file`, which must hold at least safetensors_header_bytes() bytes. Every
-// returned tensor lies inside the file and has the size that its shape and type imply, and every byte after the
-// header belongs to exactly one tensor. kCorrupt names `what`, the tensor, what was wanted and what was found.
+// Parses the header at the beginning of `file`, which must hold at least safetensors_header_bytes() bytes.
+// Every returned tensor lies inside the file and has the size that its shape and type imply, and every byte
+// after the header belongs to exactly one tensor. kCorrupt names `what`, the tensor, what was wanted and what
+// was found.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, int64_t file_bytes,
                                                    std::string_view what);
 

@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kDataAlignment = 8;  // of the first tensor: the header is padded with spaces
+constexpr size_t kDataAlignment = 8;  // offset of the first tensor; the header is padded with spaces
 
 Status check(const std::vector<TensorToWrite>& tensors, int64_t* total) {
   std::set<std::string_view> names;
@@ -39,7 +39,7 @@ Status check(const std::vector<TensorToWrite>& tensors, int64_t* total) {
   return {};
 }
 
-// The length field and the JSON, padded.
+// The length field and the padded JSON.
 Result<std::string> header_of(const std::vector<TensorToWrite>& tensors,
                               const std::map<std::string, std::string>& metadata) {
   Json root = Json::object();
@@ -65,7 +65,7 @@ Result<std::string> header_of(const std::vector<TensorToWrite>& tensors,
   return out + json;
 }
 
-// A file name that no other writer of any process uses.
+// A file name that no other writer uses, in this process or another.
 std::string temporary_name(const std::string& path) {
   static std::atomic<uint64_t> next{0};
   return path + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(next++);
@@ -93,8 +93,8 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
   std::unique_ptr<SafetensorsWriter> out(
       new SafetensorsWriter(path, temporary, file, std::move(tensors), total));
   out->header_bytes_ = static_cast<int64_t>(header.value().size());
-  // Reserves the space now instead of failing after hours of writing. On file systems that cannot reserve,
-  // each write may still fail.
+  // Reserves the space now, so that a full disk does not stop hours of writing. On file systems that cannot
+  // reserve space, each write may still fail.
   if (::fallocate(file, 0, 0, out->header_bytes_ + total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
     return out->trouble("space cannot be reserved", errno);
   SLUICE_TRY(out->put(header.value().data(), header.value().size()));

@@ -1,4 +1,5 @@
-// Writes one safetensors file. Tensors are written in order and in pieces of any size, so none needs to fit into memory.
+// Writes one safetensors file. Tensors are written in order and in pieces of any size, so no tensor needs to
+// fit into memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,9 +29,9 @@ Result<std::string> safetensors_header(const std::vector<TensorToWrite>& tensors
 // that is destroyed before finish() leaves no file. Does not sync to disk.
 class SafetensorsWriter {
  public:
-  // Reserves the space and writes the header. kInvalidArgument names a tensor that cannot be written (a
-  // duplicate name or "__metadata__"; more than 8 dimensions; not a whole number of bytes); kIo names the
-  // file and the reason, and on a full disk the bytes wanted.
+  // Reserves disk space and writes the header. kInvalidArgument names a tensor that cannot be written: a
+  // duplicate name or "__metadata__", more than 8 dimensions, or a size that is not a whole number of bytes.
+  // kIo names the file and the reason, and on a full disk the bytes needed.
   static Result<std::unique_ptr<SafetensorsWriter>> create(
       const std::string& path, std::vector<TensorToWrite> tensors,
       const std::map<std::string, std::string>& metadata = {});
@@ -38,12 +39,13 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  int64_t bytes() const { return bytes_; }            // of all tensors
+  int64_t bytes() const { return bytes_; }            // sum over all tensors
   int64_t bytes_written() const { return written_; }  // bytes of tensors written so far
   // Writes the next bytes of the tensors, in the order given to create(); a piece may span several tensors.
   // kInvalidArgument: more bytes than the tensors have.
   Status write(std::span<const std::byte> piece);
-  // Completes the file; nothing may be written afterwards. kInvalidArgument: bytes are missing; the message names their tensor.
+  // Completes the file; write() must not be called afterwards. kInvalidArgument names the first tensor whose
+  // bytes are missing.
   Status finish();
 
  private:

@@ -15,9 +15,9 @@ constexpr WeightFormat kMxfp8{DType::kE4M3, WeightScales::kMx};
 constexpr WeightFormat kMxfp4{DType::kE2M1, WeightScales::kMx};
 constexpr WeightFormat kNvfp4{DType::kE2M1, WeightScales::kNv};
 
-// Sources: deepseek-ai/DeepSeek-V3 README_WEIGHTS.md and DeepSeek-V4's inference code; Qwen's and MiniMax's FP8 checkpoints; compressed-tensors'
-// and NVIDIA Model Optimizer's exporters; AMD Quark's exporter; vLLM's loader of Mistral's own names. `weight_scale_inv` is a factor of
-// the codes, in spite of its name.
+// Sources: deepseek-ai/DeepSeek-V3 README_WEIGHTS.md and DeepSeek-V4's inference code; FP8 checkpoints of
+// Qwen and MiniMax; the exporters of compressed-tensors, NVIDIA Model Optimizer and AMD Quark; vLLM's loader
+// for Mistral's native names. `weight_scale_inv` multiplies the codes, in spite of its name.
 constexpr StoredForm kForms[] = {
     {.format = kFp8Blocks, .scales = ".weight_scale_inv"},
     {.format = kFp8Blocks, .scales = ".weight_scale"},  // compressed-tensors
@@ -36,7 +36,7 @@ constexpr StoredForm kForms[] = {
      .row_scale = ".weight_global_scale",
      .reciprocal = true},  // compressed-tensors
 };
-// Scales of activations, which stay in bf16.
+// Suffixes of activation scales. Sluice does not use them, because it keeps activations in bf16.
 constexpr std::string_view kOfActivations[] = {".input_scale", ".input_global_scale", ".qscale_act"};
 
 std::string_view stem_of(std::string_view name) {
@@ -52,7 +52,7 @@ const CheckpointTensor* there(const Checkpoint& files, std::string_view stem, st
 using Types = std::vector<StoredType>;
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// One for a matrix, or one for a row.
+// Shapes of one scale per row, or one per matrix.
 Shapes shapes_of_row_scale(WeightFormat f, int64_t rows) {
   if (f.scales == WeightScales::kNv) return {{}, {1}};
   return {{rows, 1}, {rows}, {}, {1}};
@@ -82,7 +82,8 @@ Result<const CheckpointTensor*> find(const Checkpoint& files, const std::string&
   return wrong(t, types[0], shapes[0], known ? Code::kCorrupt : Code::kUnsupported);
 }
 
-// The form whose tensors are there; else one whose codes are there; else the most common one, or the one with these names of scales.
+// The first form whose tensors all exist; otherwise the form whose scales have the suffix `scales`; otherwise
+// a form whose codes exist; otherwise the most common one.
 const StoredForm& form_of(const Checkpoint& files, std::string_view stem, WeightFormat format,
                           std::string_view scales) {
   const std::span<const StoredForm> forms = stored_forms(format);
@@ -253,7 +254,7 @@ std::vector<StoredPart> stored_parts(std::string_view name, WeightFormat format,
   const auto named = std::ranges::find(forms, scales, &StoredForm::scales);
   const StoredForm& form = named == forms.end() || scales.empty() ? forms.front() : *named;
   const std::string_view stem = stem_of(name);
-  // DeepSeek V4's codes are I8, all others U8; its scales are F8_E8M0, and MXFP8's and Quark's U8.
+  // DeepSeek V4 stores codes as I8 and scales as F8_E8M0; all other forms store codes and e8m0 scales as U8.
   const bool v4 = form.scales == ".scale";
   std::vector<StoredPart> out;
   if (format.w == DType::kE4M3) {

@@ -1,4 +1,4 @@
-// Resolves names of kernels of the routed experts.
+// Resolves the kernel names of MoeBackend.
 #include <algorithm>
 
 #include "nn/moe/layer.h"
@@ -6,7 +6,8 @@
 namespace sluice {
 namespace {
 
-// Finds a kernel of the experts by name or variant and returns it in the form of Policy::force.
+// Finds an expert kernel by its name or the last part of its name. Returns its name as Policy::force takes
+// it.
 Result<std::string> kernel_named(const std::string& what, const DeviceInfo& device, const Catalog& catalog) {
   if (what.empty() || what == "auto") return std::string();
   const std::vector<ForcedKernel> asked = forced_kernels(what);

@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// A host tensor for the reference, and its copy on the device.
+// A host tensor, which the reference reads, and its copy on the device.
 struct Both {
   std::vector<std::byte> bytes;
   Tensor host;
@@ -51,14 +51,14 @@ void fill_normal(const Tensor& t, Random& random) {
   }
 }
 
-// Returns `count` numbers below `size`, ascending: the first, the last, and random ones.
+// Returns `count` distinct numbers below `size`, ascending: 0, size - 1 and random ones.
 std::vector<int64_t> some_of(int64_t size, int64_t count, Random& random) {
   std::set<int64_t> out{0, size - 1};
   while (static_cast<int64_t>(out.size()) < std::min(size, count)) out.insert(random.integer(0, size - 1));
   return {out.begin(), out.end()};
 }
 
-// Rows of a batch sorted by expert; `experts` are the experts that get rows.
+// A batch of rows grouped by expert; `experts` are the experts that get rows.
 struct Grouping {
   std::vector<int64_t> experts;
   std::vector<int32_t> begin, count, order;               // as in ops/group_rows.h, over all local experts
@@ -91,7 +91,8 @@ Tensor view(std::vector<int32_t>& v) {
   return make_tensor(v.data(), DType::kI32, {static_cast<int64_t>(v.size())});
 }
 
-// Some features of some experts with the checkpoint's values, as a small row-major matrix for the reference.
+// The checkpoint's weights of some features of some experts, as a small row-major matrix that the reference
+// reads.
 struct SomeRows {
   std::vector<std::byte> w, scales;
   std::vector<uint16_t> bias;
@@ -136,12 +137,12 @@ class Canary {
   }
 
  private:
-  // One stage: its problem, the packed weights, and the checkpoint's weights.
+  // One matrix product: its problem, its packed weights, and its weights in the checkpoint.
   struct Stage {
     std::string name;
     ExpertGemm::Problem problem;
     Tensor w, w_scale, bias;
-    std::vector<const MatrixSource*> sources;  // source of each local expert
+    std::vector<const MatrixSource*> sources;  // one per local expert
     const CheckpointTensor* source_bias = nullptr;
   };
 
@@ -164,8 +165,8 @@ class Canary {
     return stage(second, rows, h.value(), &y.value());
   }
 
-  // Checks the experts as one fused operation: one token for each of a few experts. One random token is
-  // compared with one whole expert.
+  // Checks a fused kernel of the whole expert MLP: runs it with tokens that choose a few experts, and
+  // compares one random token with the reference of its whole expert.
   Status as_one(const ExpertMlp::Problem& problem, const std::vector<const ExpertSource*>& experts) {
     const ExpertMlp::Problem p = ExpertMlp::at_tokens(problem, options_.tokens);
     const auto plan = make_plan<ExpertMlp>(device_, p, policy_of<ExpertMlp>());
@@ -188,7 +189,8 @@ class Canary {
                          experts);
   }
 
-  // Checks both products as one fused operation: rows for each of a few experts; one random row is compared with one whole expert.
+  // Checks a fused kernel of both products: runs it on rows of a few experts, and compares one random row
+  // with the reference of its whole expert.
   Status grouped(const GroupedMlp::Problem& problem, const std::vector<const ExpertSource*>& experts) {
     const GroupedMlp::Problem p = GroupedMlp::at_tokens(problem, options_.tokens);
     const auto plan = make_plan<GroupedMlp>(device_, p, policy_of<GroupedMlp>());
@@ -205,7 +207,8 @@ class Canary {
     }));
     const int64_t row = random_.integer(0, rows - 1), flat = lists.order[static_cast<size_t>(row)],
                   token = flat / p.mlp.slots;
-    // The reference is a token that chooses only this expert, with weight 1 unless the input is weighted.
+    // The reference computes a token that chooses only this expert, with weight 1 unless the weights apply to
+    // the input.
     ExpertMlp::Problem alone = p.mlp;
     alone.y = p.mlp.g;
     std::vector<float> ones(static_cast<size_t>(p.mlp.slots), 1);
@@ -215,7 +218,7 @@ class Canary {
                                       : make_tensor(ones.data(), DType::kF32, {1, p.mlp.slots});
     const auto after =
         std::upper_bound(lists.begin.begin(), lists.begin.end() - 1, static_cast<int32_t>(row));
-    // An expert without rows begins where the next expert begins.
+    // upper_bound skips experts without rows, which begin where the next expert begins.
     const int64_t expert = after - lists.begin.begin() - 1;
     return look_at_token(alone, a, flat % p.mlp.slots, expert, std::string(plan.value().kernel()), experts);
   }
@@ -225,8 +228,8 @@ class Canary {
     return make_tensor(t.as<std::byte>() + bytes_of(t.dtype, row * t.stride[0]), t.dtype, {1, t.shape[1]});
   }
 
-  // Runs the plan on the layer's experts, on random inputs, and on the values that `fill` writes into host.*member.
-  // Afterwards host has the output, which is the last slot.
+  // Runs the plan on the layer's experts and random inputs; `fill` writes the remaining inputs into
+  // host.*member. Afterwards `host` holds the output, which is the last slot.
   template <class Op, class Fill>
   Status run_on(const Plan<Op>& plan, typename Op::Args* args, typename Op::Args* host,
                 std::vector<Both>* made, Fill fill) {
@@ -249,7 +252,8 @@ class Canary {
     return download(device_, &made->back());
   }
 
-  // Compares one token with the reference. `a` holds its x, weights, y and the tensors added to y; only slot `slot` has an expert.
+  // Compares one token with the reference. `a` holds the token's x, weights, y and the tensors that are added
+  // to y. Only slot `slot` has an expert.
   Status look_at_token(ExpertMlp::Problem p, ExpertMlp::Args a, int64_t slot, int64_t expert,
                        const std::string& kernel, const std::vector<const ExpertSource*>& experts) {
     const ExpertSource& source = *experts[static_cast<size_t>(expert)];
@@ -324,7 +328,7 @@ class Canary {
     return device_.wait(device_.stream());
   }
 
-  // Runs the planned kernel on x, leaves the result in y on both sides, and checks it.
+  // Runs the planned kernel on x, writes the result to y on the device and the host, and checks it.
   Status stage(const Stage& s, Grouping& rows, const Both& x, Both* y) {
     const auto plan = make_plan<ExpertGemm>(device_, s.problem, policy_of<ExpertGemm>());
     if (!plan.ok()) return plan.status();
@@ -398,7 +402,7 @@ class Canary {
     return out;
   }
 
-  // The checkpoint's bias of one feature of a local expert.
+  // The bias of one feature of a local expert in the checkpoint.
   uint16_t bias_at(const Stage& s, int64_t expert, int64_t feature, bool up) const {
     const CheckpointTensor& t = *s.source_bias;
     int64_t row = feature;
@@ -413,7 +417,7 @@ class Canary {
     return value.bits;
   }
 
-  // Compares y with the reference on x, feature by feature.
+  // Compares some features of y with the reference.
   Status look(const Stage& s, Grouping& rows, const Tensor& x, const Tensor& weights, const Tensor& y,
               const std::string& kernel) {
     const std::vector<int64_t> features = some_of(s.problem.features, options_.features, random_);
@@ -460,7 +464,7 @@ class Canary {
   const LoadedMoe& loaded_;
   const MoeSource& source_;
   const CanaryOptions& options_;
-  Policy policy_;  // policy of the experts being checked
+  Policy policy_;  // the policy for the matrices being checked
   Random random_;
 };
 

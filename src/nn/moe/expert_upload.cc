@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Rows keep the order in which they arrive through the ring.
+// kInterleaved, because gather_row_blocks() alternates gates and ups.
 PackExperts::Problem problem_of(const PackedMatrix& m) {
   return {.experts = 1,
           .features = m.features,
@@ -21,7 +21,8 @@ PackExperts::Problem problem_of(const PackedMatrix& m) {
 int64_t row_bytes(const PackedMatrix& m) { return PackExperts::row_bytes(problem_of(m)); }
 int64_t row_scale_bytes(const PackedMatrix& m) { return PackExperts::row_scale_bytes(problem_of(m)); }
 int64_t rows_of(const PackedMatrix& m) { return PackExperts::weight_rows(problem_of(m)); }
-// Offset of the scales after the rows of a whole matrix, and the total size in bytes.
+// The staging area holds a whole matrix: the offset of its scales, which follow its rows, and its size in
+// bytes.
 constexpr int64_t kAlignment = 256;
 int64_t scales_at(const PackedMatrix& m) { return round_up(rows_of(m) * row_bytes(m), kAlignment); }
 int64_t matrix_bytes(const PackedMatrix& m) { return scales_at(m) + rows_of(m) * row_scale_bytes(m); }
@@ -142,7 +143,7 @@ class ExpertUpload::Under {
  private:
   const Piece& piece(int64_t number) const { return pieces_[static_cast<size_t>(number)]; }
   const PackedMatrix& matrix(size_t job) const { return jobs_[job].to->header.matrix; }
-  // The piece's rows in its slot of the ring, followed by their scales.
+  // Where a piece lies in its slot of the ring: its rows, followed by their scales.
   RowBlocks place_of(const Piece& p, std::byte* slot) const {
     return {.first = p.first,
             .blocks = p.blocks,
@@ -155,8 +156,8 @@ class ExpertUpload::Under {
   std::span<const Job> jobs_;
   const Watch& watch_;
   std::vector<Piece> pieces_;
-  std::vector<std::vector<uint64_t>> hashes_;  // of each job's row blocks
-  std::vector<std::atomic<size_t>> left_;      // pieces of each job that are not read yet
+  std::vector<std::vector<uint64_t>> hashes_;  // one entry per job: hashes of its row blocks
+  std::vector<std::atomic<size_t>> left_;      // one entry per job: pieces that are not read yet
 };
 
 Status ExpertUpload::pack(std::span<const Job> jobs, const Watch& watch) {
@@ -168,7 +169,8 @@ Status ExpertUpload::pack(std::span<const Job> jobs, const Watch& watch) {
                      .send = [&](int64_t piece, std::byte* slot) { return under.send(piece, slot); }});
 }
 
-// All matrices share one staging area; stream order ensures that the previous matrix has been packed before it is overwritten.
+// All matrices share one staging area. Stream order ensures that the previous matrix is packed before its
+// bytes are overwritten.
 Status ExpertUpload::send(const PackedMatrix& m, const RowBlocks& piece) {
   auto* to = staging_.view().as<std::byte>();
   const int64_t first = piece.first * kFragmentRows, rows = rows_in_blocks(m, piece.first, piece.blocks);

@@ -1,4 +1,4 @@
-// Uploads experts of a checkpoint into device memory and packs them there.
+// Uploads a checkpoint's experts to device memory and packs them on the device.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,15 +12,16 @@
 
 namespace sluice {
 
-// Host threads read rows piece by piece, hash and check them, and copy them into a ring of page-locked memory
-// (nn/upload_ring.h). The caller's thread sends the pieces on in order, and the device packs a matrix
-// (ops/pack_experts.h) when its last piece has arrived. The object owns the ring and device memory for one matrix.
+// Host threads read rows in pieces, hash and check them, and copy them to a ring of page-locked memory
+// (nn/upload_ring.h). The caller's thread enqueues the uploads in order, and a packing kernel
+// (ops/pack_experts.h) after the last piece of each matrix. The object owns the ring, and device memory for
+// one matrix.
 class ExpertUpload {
  public:
   struct Options {
-    int threads = 0;  // threads that read, the caller's included; 0: one for each processor
+    int threads = 0;  // reading threads, including the caller's; 0: one per processor
     int64_t piece_bytes = int64_t{1} << 20;  // size of the pieces that threads read; at least 64 rows
-    int64_t ring_bytes = int64_t{32} << 20;  // more, if two pieces need it
+    int64_t ring_bytes = int64_t{32} << 20;  // raised if two pieces do not fit
   };
   // One matrix of an expert, and its destination.
   struct Job {
@@ -28,31 +29,31 @@ class ExpertUpload {
     int64_t expert = 0;
     const MatrixSource* from = nullptr;
   };
-  // Callbacks that receive a job's number.
+  // Callbacks, which receive the job's index.
   struct Watch {
-    std::function<void(size_t job)> read = [](size_t) {};  // on any thread: the job's rows have been read
-    // on the caller's thread, in order: the job has been enqueued
+    std::function<void(size_t job)> read = [](size_t) {};  // on any thread, after the job's rows were read
+    // on the caller's thread, in order, after the job was enqueued
     std::function<void(size_t job)> sent = [](size_t) {};
   };
 
-  // Bytes of device memory that make() takes.
+  // Bytes of device memory that make() allocates for staging.
   static int64_t device_bytes(std::span<const PackedMatrix> matrices);
-  // For these matrices. kInvalidArgument: a layout that the device does not pack. kUnsupported: no kernel
-  // of the device packs it. kOutOfMemory.
+  // Plans the packing of these matrices. kInvalidArgument: a matrix has a layout other than fragments.
+  // kUnsupported: the device has no packing kernel for a matrix. kOutOfMemory.
   static Result<std::unique_ptr<ExpertUpload>> make(Device& device, std::span<const PackedMatrix> matrices,
                                                     const Options& options);
 
   // Packs the jobs in order into their destinations, whose addresses do not change, and returns when all are
-  // complete. kCorrupt names the first NaN scale: that job and later jobs are not written then, earlier jobs may be.
+  // complete. kCorrupt names the first weight or scale that is not finite; that job and later jobs are not
+  // written, earlier jobs may be.
   Status pack(std::span<const Job> jobs, const Watch& watch);
 
  private:
-  // One of the matrices: its rows, followed by its scales.
   struct Packer {
     PackedMatrix matrix;
     Plan<PackExperts> plan;
   };
-  // Row blocks of a job that one thread reads.
+  // Row blocks of a job that one thread reads at a time.
   struct Piece {
     size_t job;
     int64_t first, blocks;

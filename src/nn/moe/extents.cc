@@ -1,4 +1,4 @@
-// The bytes that packing reads from the files, for reading ahead and for copies to host memory.
+// The byte ranges of tensors that packing reads, used to prefetch pages and to copy tensors to host memory.
 #include "nn/moe/source.h"
 #include "weights/numbers.h"
 

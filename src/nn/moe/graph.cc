@@ -5,12 +5,12 @@
 namespace sluice {
 namespace {
 
-// The grouped rows that the expert stages read.
+// The output of row grouping (ops/group_rows.h), which the expert stages read.
 struct Groups {
   ValueId row_count = kNoValue, row_begin = kNoValue, order = kNoValue, position = kNoValue;
 };
 
-// The matrices of one product.
+// The weights of one product.
 struct Matrices {
   Bind w = {}, scale = {}, bias = {}, act_params = {};
 };
@@ -93,13 +93,13 @@ class Layer {
                        {&A::position, out.position}});
     return out;
   }
-  // All tokens as rows of a single expert: for dense layers, including the shared expert.
+  // All tokens as rows of a single expert: for dense MLPs, a separate shared expert and latent projections.
   const Groups& group_of_all(const char* name) {
     if (all_.order == kNoValue) all_ = group(name, shared_group_problem(c_), v_("zeros"));
     return all_;
   }
 
-  // gathers: reads rows of x in the groups' order; otherwise x is already in that order.
+  // gathers: the kernel reads rows of x in the groups' order; false: x is already in that order.
   void product(const std::string& name, const ExpertGemm::Problem& problem, const Bind& x, const Matrices& m,
                const Groups& groups, bool gathers, ValueId y, StageOptions options = {}) {
     using A = ExpertGemm::Args;
@@ -124,7 +124,7 @@ class Layer {
     const ValueId h = g_.between("h"), answers = g_.between("g");
     Matrices up = matrices("experts.up");
     up.act_params = v_("experts.act_params");
-    // Forced kernels apply only to experts that tokens choose.
+    // MoeBackend's kernels apply only to routed experts.
     const bool named = !c_.dense;
     product("experts.up", p_.up, x, up, groups, true, h, {.experts = named});
     product("experts.down", p_.down, h, matrices("experts.down"), groups, false, answers,
@@ -170,8 +170,8 @@ class Layer {
   ExpertProblems p_;
   MoeBetween out_;
   Groups all_;
-  Bind x_;    // input of router, experts and shared expert
-  Bind ids_;  // the chosen experts
+  Bind x_;    // input of the router, the experts and the shared expert
+  Bind ids_;  // ids of the chosen experts
 };
 
 }  // namespace
@@ -207,7 +207,7 @@ MoeGraph moe_graph(const MoeConfig& config) {
   values.set("zeros", out.graph.call("zeros"));
   hold_weights(&out.graph, config, &values);
   out.between = append_moe(&out.graph, config, values);
-  // Moe::choice() returns these values, so their memory must not be reused.
+  // Moe::choice() returns these values, so the workspace must not reuse their memory.
   for (const ValueId value : {out.between.logits, out.between.ids, out.between.weights})
     if (value != kNoValue) out.graph.keep(value);
   return out;

@@ -1,25 +1,28 @@
-// The MoE layer as stages of a graph, in execution order.
+// The MoE layer as a graph.
 #pragma once
 #include "nn/moe/layer.h"
 #include "nn/named_values.h"
 
 namespace sluice {
 
-// `values` holds the values that io_slots() and weight_slots() list for the config; "zeros", i32[tokens],
-// if some matrices are applied to all tokens; and "ids" if the chosen experts are to be written there.
+// Appends the stages of an MoE layer in execution order. `values` holds the values that io_slots() and
+// weight_slots() list for the config; "zeros" i32[tokens] if has_dense_layers() (nn/moe/problems.h); and
+// optionally "ids", which receives the chosen experts.
 MoeBetween append_moe(Graph* graph, const MoeConfig& config, const NamedValues& values);
 
-// Declares the used weights of weight_slots() as held values and sets them by name.
+// Declares the weights of weight_slots() that the config uses as held values, and adds them to `values` by
+// name.
 void hold_weights(Graph* graph, const MoeConfig& config, NamedValues* values);
 
-// A whole layer. A call passes the tensors of io_slots(), then "zeros"; the caller holds the weights.
+// The graph of a whole layer. Call values: io_slots(), then "zeros". Held values: the weights.
 struct MoeGraph {
   Graph graph;
   MoeBetween between;
 };
 MoeGraph moe_graph(const MoeConfig& config);
 
-// Offsets of these tensors in a MoeWeights, in bytes: a launch must not allocate a list.
+// Byte offsets in MoeWeights of the tensors that weight_slots() lists for the config. forward() uses them
+// because weight_slots() allocates.
 std::vector<size_t> weights_at(const MoeConfig& config);
 inline const Tensor& weight_at(const MoeWeights& weights, size_t at) {
   return *reinterpret_cast<const Tensor*>(reinterpret_cast<const std::byte*>(&weights) + at);

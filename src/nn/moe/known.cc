@@ -8,7 +8,8 @@ struct Known {
   MoeConfig config;
 };
 
-// Sources: each model's config.json and modelling code. Every entry begins with hidden, intermediate, experts, top_k.
+// Sources: each model's config.json and modeling code. Every entry begins with hidden, intermediate, experts,
+// top_k.
 const Known* known_table(size_t* count) {
   using A = Activation;
   using G = GateOrder;
@@ -89,7 +90,8 @@ const Known* known_table(size_t* count) {
         .act = A::kSwiGluClamped,
         .limit = 10,
         .shared_intermediate = 3072}},
-      // Image tokens use another correction bias. The bias is data, so image tokens need their own layer.
+      // Image tokens use another correction bias. The bias is a weight, so image tokens need a layer object
+      // of their own.
       {"deepseek-v4.1-flash",
        {.hidden = 5120,
         .intermediate = 2304,

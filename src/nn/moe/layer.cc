@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// Exceeds the number of tensors of any call and of any layer's weights.
+// More than the tensors of any call, and more than the weights of any layer.
 constexpr size_t kTensorsMost = 40;
 
 }  // namespace
@@ -75,7 +75,8 @@ Status Moe::check_call(const MoeIo& io) const {
   return status;
 }
 
-// A caller's tensor may begin at any address, but kernels may require the alignment of workspace values for their ids.
+// Whether kernels can write ids directly to MoeIo::captured: they may require the alignment of workspace
+// values, which a caller's tensor may lack.
 bool Moe::ids_stand_in(const Tensor& captured) const {
   return chooses_in_captured(config_) && reinterpret_cast<uintptr_t>(captured.data) % Arena::kAlignment == 0;
 }

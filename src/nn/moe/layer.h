@@ -1,5 +1,6 @@
-// The Mixture-of-Experts layer: router, routing and grouping, experts, combine. The layer is a graph of
-// stages (nn/moe/graph.h); for each token count, planning chooses the cheapest kernels.
+// The Mixture-of-Experts layer: router GEMM, top-k routing, grouping of rows by expert, experts, combine. The
+// layer is a graph of stages (nn/moe/graph.h); for each token count, planning chooses the kernels with the
+// lowest estimated cost.
 #pragma once
 #include <array>
 #include <memory>
@@ -13,11 +14,11 @@
 
 namespace sluice {
 
-// A layer's shape and arithmetic. Tensor- and expert-parallel slices are expressed as data: a smaller
-// `intermediate`, a scope. As text (base/fields.h): "hidden=2880 experts=128 ...".
+// A layer's shape and arithmetic. A tensor-parallel slice has a smaller `intermediate`, an expert-parallel
+// slice has scope kRange. As text (base/fields.h): "hidden=2880 experts=128 ...".
 struct MoeConfig {
   int64_t hidden = 2880, intermediate = 2880, experts = 32, top_k = 4;
-  // A dense MLP: a single expert whose output every token gets unweighted. No router; experts and top_k are 1.
+  // A dense MLP: one expert for all tokens, whose output is not weighted. No router; experts and top_k are 1.
   bool dense = false;
   DType x = DType::kBF16;  // activations in and out
   DType g = DType::kBF16;  // each expert's output before summation; f32 if x is f32
@@ -27,8 +28,8 @@ struct MoeConfig {
   // LoRA adapters of the router (ops/lora_delta.h), at most one per token; lora_rank 0: no adapters.
   int64_t lora_rank = 0, lora_adapters = 0;
   DType lora_w = DType::kBF16;
-  // Routing: see ops/route_topk.h. If the caller supplies ids and weights (precomputed, packed), there is
-  // no router, and of these fields only experts, top_k, scale, scope and the shared slots apply.
+  // Routing: see ops/route_topk.h. If the caller supplies ids and weights (kPrecomputed, kPacked), there is
+  // no router, and only experts, top_k, scale, scope and the shared slots apply.
   RoutingInput input = RoutingInput::kLogits;
   RoutingMethod method = RoutingMethod::kRenormalize;
   bool correction_bias = false;
@@ -39,9 +40,10 @@ struct MoeConfig {
   int64_t expert_begin = 0, expert_count = 0;  // scope kRange: the experts of this rank
   bool weight_on_input = false;                // Llama 4
   // Only the first tokens_valid[0] rows are valid. The other rows get no routed experts and no shared slots:
-  // their y is the residual stream plus the result of a separate shared expert, or zero.
+  // their y is the residual stream plus the output of a separate shared expert, each zero if absent.
   bool padded = false;
-  // Writes the experts that each token chose to MoeIo::captured. Free if chooses_in_captured().
+  // Writes the experts that each token chose to MoeIo::captured. Costs no extra kernel work if
+  // chooses_in_captured().
   bool capture = false;
   // Experts: see ops/expert_gemm.h.
   DType expert_w = DType::kE2M1;
@@ -50,28 +52,31 @@ struct MoeConfig {
   GateOrder gate_order = GateOrder::kInterleaved;
   Activation act = Activation::kSwiGlu;
   double alpha = 1, beta = 0, limit = 0;
-  // ExpertWeights::act_params replaces alpha, beta and limit, which then apply only to a separate shared expert
+  // ExpertWeights::act_params replaces alpha, beta and limit, which then apply only to a separate shared
+  // expert.
   bool per_expert = false;
-  // biases of W13 and W2; tensor-parallel ranks above 0 omit down_bias
+  // Biases of W13 and W2. Tensor-parallel ranks above 0 have no down_bias.
   bool up_bias = false, down_bias = false;
   // One shared expert for every token, with the same activation; 0: none.
   int64_t shared_intermediate = 0;
-  DType shared_w = DType::kBF16;  // type of its weights: bf16 even if the experts are MXFP4
+  DType shared_w = DType::kBF16;  // type of its weights, independent of expert_w
   WeightScales shared_scales = WeightScales::kMx;
-  // Computes the shared expert as one or more extra slots of every token: parts of a routed expert's size,
-  // stored after the routed experts in the `experts` weights, with weight 1 regardless of `scale`. Takes
-  // fewer launches than a separate path; needs shared_fits_slots().
+  // Computes the shared expert as extra routed experts that every token chooses: parts of a routed expert's
+  // size, stored after the routed experts in the `experts` weights, with router weight 1 regardless of
+  // `scale`. Needs fewer launches than a separate shared expert. Requires shared_fits_slots().
   bool shared_as_slots = false;
-  // Width of the experts' input and output if bf16 projections surround the experts: one projects x, one projects the
-  // experts' sum (Nemotron 3 Super). Router and shared expert still read x itself. 0: the experts read x too.
+  // Latent MoE (Nemotron 3 Super): a bf16 projection of x to this width precedes the routed experts, and a
+  // second projection back to `hidden` follows their sum. Router and shared expert still read x. 0: no
+  // projections.
   int64_t latent = 0;
   bool residual = false;  // adds the residual stream to the output
-  // Norms around the layer (ops/rms_norm.h), fused into its kernels where that saves a launch. norm_x: the
-  // layer reads the norm of MoeIo::x with MoeIo::x_norm_weight. norm_y: the layer also writes
-  // MoeIo::normed, the norm of y with MoeIo::norm_weight, for the next layer.
+  // RMS norms around the layer (ops/rms_norm.h), fused into its kernels where that saves a launch. norm_x:
+  // the layer first norms MoeIo::x with MoeIo::x_norm_weight. norm_y: the layer also writes MoeIo::normed,
+  // the norm of y with MoeIo::norm_weight, for the next layer.
   bool norm_x = false, norm_y = false;
   double norm_eps = 1e-5;
-  // rows of x, residual, y and normed may begin at any element, not only at multiples of 16 bytes; slower for many tokens
+  // Rows of x, residual, y and normed may begin at any element, not only at multiples of 16 bytes. Slower for
+  // many tokens.
   bool x_unaligned = false;
 
   bool operator==(const MoeConfig&) const = default;
@@ -128,96 +133,99 @@ struct MoeConfig {
   }
 };
 
-// The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...), with the shapes and arithmetic of its
-// config.json. kInvalidArgument lists the known names.
+// The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...), with the shapes and arithmetic of
+// its config.json. kInvalidArgument lists the known names.
 Result<MoeConfig> known_moe(std::string_view model);
 std::string known_moe_names();
 
 // The layout that a backend's expert kernels read; MoeConfig::layout must equal it on that backend.
 WeightLayout layout_for(Backend backend);
 
-// Number of routed experts whose weights are here.
+// Number of routed experts whose weights this rank has.
 int64_t local_experts(const MoeConfig& config);
 
-// Whether a layer with `capture` keeps the chosen experts only in MoeIo::captured: the router's ids as they are,
-// without experts of other ranks and shared slots. Routing then captures nothing separately, so kernels
-// that cannot capture may run.
+// Whether routing can write its ids directly to MoeIo::captured instead of the workspace. Requires that the
+// ids are the model's, so neither expert parallelism nor shared slots. Routing kernels without support for
+// capture may then run.
 bool chooses_in_captured(const MoeConfig& config);
 
-// Whether the shared expert can become slots: its weights have the routed experts' type, and it is 1 to 8 times as wide.
+// Whether the shared expert can be computed as slots: its weights have the routed experts' type, and its
+// width is 1 to 8 times theirs.
 bool shared_fits_slots(const MoeConfig& config);
-// Slots per token that the shared expert takes; 0 if there is none or it has a separate path.
+// Slots per token that the shared expert occupies; 0 if it is computed separately or there is none.
 int64_t shared_slots(const MoeConfig& config);
-// kInvalidArgument: shared_as_slots is set, but the shared expert does not fit.
+// kInvalidArgument: shared_as_slots is set, but shared_fits_slots() is false.
 Status check_shared(const MoeConfig& config);
-// Runs check_shared() and checks for fields that contradict each other.
+// Runs check_shared(), and checks that the fields agree with each other.
 Status check_moe(const MoeConfig& config);
 
-// The matrix products of the experts (shared slots included) and of a separate shared expert,
-// for zero tokens: they define the shapes of the weights.
+// The matrix products of the layer, with 0 tokens; they define the shapes of the weights. up and down include
+// shared slots.
 struct ExpertProblems {
-  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: unused without a separate path
-  ExpertGemm::Problem latent_in, latent_out;             // unused without a latent width
+  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared_*: unused without a separate shared expert
+  ExpertGemm::Problem latent_in, latent_out;             // unused if latent is 0
 };
 ExpertProblems expert_problems(const MoeConfig& config);
 
 struct ExpertWeights {
   Tensor up, up_scale, up_bias;        // W13 (gate and up): w, w_scale, bias of ExpertGemm
   Tensor down, down_scale, down_bias;  // W2
-  Tensor act_params;  // with MoeConfig::per_expert: f32[experts, 3], alpha, beta and limit of each expert
+  Tensor act_params;  // with MoeConfig::per_expert: f32[experts, 3], each expert's alpha, beta, limit
 };
 struct MoeWeights {
   Tensor router, router_bias, correction_bias, hash_table, expert_map;
-  // With adapters: [adapters, rank, hidden], [adapters, experts, rank], f32[adapters].
+  // With router adapters: [adapters, rank, hidden], [adapters, experts, rank], f32[adapters].
   Tensor lora_a, lora_b, lora_scale;
-  ExpertWeights experts, shared;  // experts: local_experts(config) + shared_slots(config) of them
-  // with a latent width: `w` of ExpertGemm, [latent, hidden] and [hidden, latent]
+  ExpertWeights experts, shared;  // `experts` holds local_experts(config) + shared_slots(config) experts
+  // With latent > 0: `w` of ExpertGemm, [latent, hidden] and [hidden, latent].
   Tensor latent_in, latent_out;
 };
-// The weights that a config needs, by name ("experts.up_scale") with their shapes: the list that loaders and tests fill.
+// The weights of a layer with their names ("experts.up_scale") and shapes, which loaders fill. Slots that the
+// config does not need have used = false.
 std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& config, MoeWeights* weights);
 
 struct MoeIo {
   Tensor x;             // [tokens, hidden]
   Tensor residual;      // [tokens, hidden], with config.residual
   Tensor token_ids;     // i32[tokens], with method kHash
-  Tensor adapter = {};  // i32[tokens], with router adapters: adapter of each token; -1: none
-  // With input precomputed: i32 and f32 [tokens, top_k]; a negative id is an empty slot. With input packed:
-  // i32[tokens, top_k], id << 16
-  //  bits of the weight in bf16.
+  Tensor adapter = {};  // i32[tokens], with router adapters: each token's adapter; -1: none
+  // kPrecomputed: i32 and f32 [tokens, top_k]; a negative id is an empty slot. kPacked: i32[tokens, top_k],
+  // id << 16 | bits of the weight in bf16.
   Tensor ids_in = {}, weights_in = {}, packed_in = {};
-  Tensor tokens_valid = {};   // i32[1], with padded
-  Tensor y;                   // [tokens, hidden]; may alias residual, and with norm_x also x
+  Tensor tokens_valid = {};   // i32[1], with config.padded
+  Tensor y;                   // [tokens, hidden]; may alias residual, with norm_x also x
   Tensor x_norm_weight = {};  // bf16 [hidden], with norm_x
-  // With norm_y: bf16 [hidden]; and [tokens, hidden], which may alias x.
+  // With norm_y: norm_weight bf16 [hidden]; normed [tokens, hidden], which may alias x.
   Tensor norm_weight = {}, normed = {};
-  // i32[tokens, top_k], with capture: the chosen experts by their numbers in the whole model
+  // With capture: i32[tokens, top_k], receives the chosen experts as ids in the whole model.
   Tensor captured = {};
 };
-// The inputs and outputs of a call of `tokens` tokens by name ("token_ids"), like weight_slots() for
-// weights. forward() checks its tensors against this list.
+// The inputs and outputs of a call with `tokens` tokens, with their names ("token_ids") and shapes. forward()
+// checks its tensors against this list.
 std::vector<std::pair<SlotSpec, Tensor*>> io_slots(const MoeConfig& config, int64_t tokens, MoeIo* io);
 
-// The routing result of a call: logits [tokens, experts] in MoeConfig::logits; ids i32 and weights f32 [tokens,
-// slots], shared slots included. No logits if the caller gave the ids; no ids if they are in MoeIo::captured.
+// The routing result of a call: logits [tokens, experts] of type MoeConfig::logits; ids i32 and weights f32
+// [tokens, slots], including shared slots. logits is absent if the caller supplied the ids; ids is absent if
+// chooses_in_captured().
 struct MoeChoice {
   Tensor logits, ids, weights;
 };
 
-// Names the kernels of the routed experts. Router, routing, shared expert and combine choose freely. Give NAME or
-// NAME:CONFIG of expert_gemm (computes each product separately), grouped_mlp (computes both products), or expert_mlp
-// (computes everything from ids to the sum). The last part of a name suffices ("mxfp4_tile_sm90"). Empty or "auto": the cost
-// models choose.
+// Forces kernels of the routed experts; all other stages keep the kernels that the cost models choose. A
+// value is NAME or NAME:CONFIG of a kernel of expert_gemm (each product separately), grouped_mlp (both
+// products fused) or expert_mlp (everything from ids to the weighted sum fused). The last part of a name
+// suffices ("mxfp4_tile_sm90"). Empty or "auto": the cost models choose.
 struct MoeBackend {
   std::string decode = {}, prefill = {};
   int64_t decode_tokens = 64;  // calls of at most this many tokens use `decode`, others `prefill`
 };
-// Returns one phase, or two if decode and prefill differ. kInvalidArgument gives the unknown name and lists the device's
-// expert kernels. It is also returned if `policy` wants one kernel for all counts but the phases would use two.
+// Returns one phase, or two if decode and prefill differ. kInvalidArgument: a name is unknown (the message
+// lists the device's expert kernels), or `policy` requires one kernel for all token counts and the phases
+// differ.
 Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const DeviceInfo& device,
                                          const Catalog& catalog, int64_t tokens_max, const Policy& policy);
 
-// Plans a layer for a device that may be absent.
+// Plans a layer without a device object, for example for a GPU that this machine does not have.
 Result<Step> plan_moe(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config,
                       int64_t tokens_max, const Policy& policy = {}, const MoeBackend& backend = {},
                       Gaps gaps = Gaps::kRefused);
@@ -229,7 +237,7 @@ struct MoeBetween {
 
 class Moe {
  public:
-  // Plans for 0 to tokens_max tokens. An error lists every reason of every refusal.
+  // Plans for 0 to tokens_max tokens. If no kernel fits, the error lists every reason of every kernel.
   static Result<std::unique_ptr<Moe>> plan(Device& device, const MoeConfig& config, int64_t tokens_max,
                                            const Policy& policy = {}, const MoeBackend& backend = {});
   ~Moe();
@@ -239,19 +247,21 @@ class Moe {
   const MoeConfig& config() const { return config_; }
   int64_t tokens_max() const { return tokens_max_; }
   size_t workspace_bytes() const { return step_->workspace_bytes(); }
-  // Enqueues the layer. May be captured: it neither allocates nor synchronizes. The error for a tensor of the wrong shape names the
-  // tensor.
+  // Enqueues the layer. Neither allocates nor synchronizes, so it may be captured in a graph.
+  // kInvalidArgument names a tensor of the wrong shape.
   Status forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream,
                  KernelRuns* runs = nullptr) const;
-  // Runs the layer stage by stage and compares each stage with its double-precision reference on the stage's
-  // actual inputs, which it copies to the host first. Slow: meant for a few tokens, at load time and in tests.
+  // Runs the layer stage by stage, and compares each stage with its double-precision reference on the same
+  // inputs, which are copied to the host. Slow: meant for a few tokens, at load time and in tests.
   Result<std::vector<StageCheck>> check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
                                         Stream stream) const;
-  // The kernels at each token count.
+  // The plan, which gives the kernels for each token count.
   const Step& step() const { return *step_; }
-  // The routing result of a call of `tokens` tokens in its workspace: valid until the next call with that workspace.
+  // The routing result of a call with `tokens` tokens. The tensors lie in the call's workspace and are valid
+  // until the next call with that workspace.
   MoeChoice choice(int64_t tokens, Workspace workspace) const;
-  // Returns (stage, kernel) in execution order for `tokens` tokens; stages of a fused kernel appear as "router+route".
+  // Returns (stage, kernel) pairs in execution order for `tokens` tokens. The stages of a fused kernel are
+  // joined: "router+route".
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
 
  private:
@@ -267,8 +277,8 @@ class Moe {
   int64_t tokens_max_;
   std::unique_ptr<const Step> step_;
   MoeBetween between_;
-  std::vector<size_t> weights_at_;  // offset of each weight's tensor in MoeWeights, in bytes
-  OwnedTensor zeros_;               // i32[tokens_max, 1]: the shared expert is expert 0 of every token
+  std::vector<size_t> weights_at_;  // byte offset of each weight's tensor in MoeWeights
+  OwnedTensor zeros_;               // i32[tokens_max, 1]: expert ids of dense layers
 };
 
 }  // namespace sluice

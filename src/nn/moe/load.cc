@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// Converts an i64 or i32 table [vocab, top_k] to i32 and checks that each entry is an expert.
+// Converts an i64 or i32 table [vocab, top_k] to i32, and checks that every entry is an expert id.
 Result<std::vector<int32_t>> hash_table(const CheckpointTensor& t, int64_t experts) {
   const int64_t count = t.shape[0] * t.shape[1];
   std::vector<int32_t> out(static_cast<size_t>(count));
@@ -36,7 +36,7 @@ Result<std::vector<int32_t>> hash_table(const CheckpointTensor& t, int64_t exper
 
 enum class Bias : uint8_t { kUp, kDown };
 
-// Copies this rank's rows of one expert's bias, in the order of the whole bias, as bf16.
+// Copies this rank's part of one expert's bias as bf16, in the order of the whole bias.
 void cut_bias(const MoeSource& s, const CheckpointTensor& t, Bias of, int64_t expert, std::byte* to) {
   const int64_t rows = t.shape[1];
   const std::byte* from = t.data + number_bytes(t.type, s.row_of_expert(t, expert) * rows);
@@ -55,7 +55,7 @@ void cut_bias(const MoeSource& s, const CheckpointTensor& t, Bias of, int64_t ex
 
 }  // namespace
 
-// Fills a LoadedMoe from a source: the whole layer or one expert.
+// Fills a LoadedMoe from a source, either the whole layer or one expert.
 class MoeLoader {
  public:
   MoeLoader(LoadedMoe* out, const MoeSource& source) : out_(*out), source_(source), host_(out->device_) {}
@@ -68,7 +68,7 @@ class MoeLoader {
     return out;
   }
 
-  // Finds errors before anything is written: NaN and infinite values, expert ids out of range.
+  // Finds NaN and infinite values and expert ids out of range before anything is written.
   Status check() {
     const auto weights = [&](const PackedExperts& to, const PackedMatrix& matrix,
                              const MatrixSource& from) -> Status {
@@ -100,7 +100,7 @@ class MoeLoader {
     return source_.hash_table ? ids().status() : Status{};
   }
 
-  // Fills every tensor. watch() receives the bytes of weights packed so far and of the whole layer.
+  // Fills every tensor. watch() receives the bytes packed so far and the bytes of the whole layer.
   Status fill(const std::function<void(int64_t, int64_t)>& watch) {
     SLUICE_TRY(make_upload());
     SLUICE_TRY(plain_tensors());
@@ -108,7 +108,7 @@ class MoeLoader {
     return out_.device_.wait(out_.device_.stream());
   }
 
-  // Replaces one expert; `local` counts from 0 on this rank.
+  // Replaces one expert; `local` is its index on this rank.
   Status replace_one(int64_t local) {
     const ExpertSource& from = source_.of_expert[static_cast<size_t>(local)];
     HostView up_view(out_.device_), down_view(out_.device_);
@@ -219,9 +219,9 @@ class MoeLoader {
     });
   }
 
-  // Packs the jobs; done(i) is called on the caller's thread after job i. A caller's tensors in device
-  // memory are copied to the host in batches of matrices, so that the copies and the packing are long
-  // enough to run at full speed.
+  // Packs the jobs, and calls done(i) on the caller's thread after job i. A caller's tensors in device memory
+  // are copied to the host in batches of matrices, which are large enough for copies and packing to run at
+  // full speed.
   Status pack(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     if (std::none_of(jobs.begin(), jobs.end(), [](const auto& job) { return is_far(*job.from); }))
       return pack_near(jobs, done);
@@ -244,7 +244,8 @@ class MoeLoader {
     return {};
   }
 
-  // Packs in order. Prefetches the pages of the next jobs and releases the pages already read.
+  // Packs jobs that the host can read, in order. Prefetches pages of the next jobs and releases pages already
+  // read.
   Status pack_near(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     const Checkpoint& file = *source_.checkpoint;
     const auto matrix = [&](size_t i) -> const PackedMatrix& { return jobs[i].to->header.matrix; };
@@ -254,7 +255,7 @@ class MoeLoader {
     const auto behind = [&](size_t i) { release(file, matrix(i), *jobs[i].from); };
     Status status;
     if (upload_) {
-      constexpr size_t kAhead = 4;  // jobs being read, plus one
+      constexpr size_t kAhead = 4;  // jobs that are read at the same time, plus one
       for (size_t i = 0; i < kAhead; ++i) ahead(i);
       status = upload_->pack(jobs, {.read = [&](size_t i) { behind(i), ahead(i + kAhead); }, .sent = done});
     }
@@ -275,7 +276,7 @@ class MoeLoader {
 
 namespace {
 
-// Verifies expert by expert, each copied to host memory.
+// Copies one expert at a time to host memory and verifies it.
 Status verify_far(Device& device, const PackedExperts& p, int threads) {
   std::vector<std::byte> codes(static_cast<size_t>(p.header.code_bytes)),
       scales(static_cast<size_t>(p.header.scale_bytes));

@@ -6,8 +6,9 @@
 namespace sluice {
 namespace {
 
-// Sources: Hugging Face transformers, models/{gpt_oss,deepseek_v3,qwen3_moe,minimax_m2,llama4}; openai/gpt-oss gpt_oss/torch/weights.py;
-// deepseek-ai's inference code for DeepSeek-V4; NVIDIA's modeling_nemotron_h.py; vLLM's loaders of MiniMax-M3 and Mistral-Large-3.
+// Sources: Hugging Face transformers, models/{gpt_oss,deepseek_v3,qwen3_moe,minimax_m2,llama4};
+// openai/gpt-oss gpt_oss/torch/weights.py; deepseek-ai's inference code for DeepSeek-V4; NVIDIA's
+// modeling_nemotron_h.py; vLLM's loaders for MiniMax-M3 and Mistral-Large-3.
 constexpr MoeNames kNames[] = {
     {.naming = MoeNaming::kGptOss,
      .storage = ExpertStorage::kFusedMxfp4,
@@ -153,7 +154,7 @@ constexpr MoeNames kNames[] = {
      .latent_out = "latent.out"},
 };
 
-// Reads the number at the pattern's placeholder; false if the name does not match the pattern.
+// Whether the name matches the pattern. Sets *layer to the number at the placeholder.
 bool matches(std::string_view pattern, std::string_view name, int64_t* layer) {
   while (!pattern.empty()) {
     if (pattern.front() != '{') {
@@ -203,7 +204,7 @@ std::string tensor_name(std::string_view pattern, int64_t layer, int64_t expert)
 std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming) {
   const std::string_view down = moe_names(naming).down;
   std::set<int64_t> layers = layers_with(checkpoint, down);
-  // compressed-tensors' FP4
+  // FP4 codes of compressed-tensors
   if (down.ends_with(".weight")) layers.merge(layers_with(checkpoint, std::string(down) + "_packed"));
   return {layers.begin(), layers.end()};
 }
@@ -213,8 +214,9 @@ Result<MoeNaming> detect(const Checkpoint& checkpoint) {
   for (const MoeNames& n : kNames) {
     if (!has_experts(n.naming)) continue;
     known += (known.empty() ? "" : ", ") + std::string(word(n.naming)) + " (" + tensor_name(n.down, 0) + ")";
-    // DeepSeek-V3 and Qwen3 differ only in the correction bias, so the naming with a bias is tried first.
-    // DeepSeek-V4's hash layers have no bias, but its other names are unique.
+    // The namings of DeepSeek-V3 and Qwen3 differ only in the correction bias, so the naming with a bias
+    // comes first and is chosen only if there is a bias. DeepSeek-V4 also has layers without a bias (hash
+    // routing), but its other names are unique.
     const bool told_by_bias = n.naming == MoeNaming::kDeepSeekV3;
     if (moe_layers(checkpoint, n.naming).empty()) continue;
     if (told_by_bias && layers_with(checkpoint, n.correction_bias).empty()) continue;

@@ -1,4 +1,4 @@
-// Tensor names of MoE layers in checkpoints, as data.
+// A table of the tensor names of MoE layers in published checkpoints.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@ namespace sluice {
 
 enum class MoeNaming : uint8_t {
   kGptOss,          // Hugging Face: model.layers.L.mlp.experts.gate_up_proj_blocks
-  kGptOssOriginal,  // OpenAI's own: block.L.mlp.mlp1_weight.blocks
-  kGptOssBf16,      // Hugging Face, not quantized: model.layers.L.mlp.experts.gate_up_proj
+  kGptOssOriginal,  // OpenAI's original files: block.L.mlp.mlp1_weight.blocks
+  kGptOssBf16,      // Hugging Face, bf16: model.layers.L.mlp.experts.gate_up_proj
   kDeepSeekV4,      // layers.L.ffn.experts.E.w1.weight
   kDeepSeekV3,      // model.layers.L.mlp.experts.E.gate_proj.weight, with a correction bias
   kQwen3Moe,        // the names of kDeepSeekV3, without a correction bias
@@ -22,10 +22,10 @@ enum class MoeNaming : uint8_t {
   kLlama4,          // language_model.model.layers.L.feed_forward.experts.gate_up_proj
   kMiniMaxM3,      // language_model.model.layers.L.block_sparse_moe.experts.E.w1.weight, with a shared expert
   kMistralLarge3,  // layers.L.experts.E.w1.weight
-  kPlain,          // Sluice's own, for a single layer: experts.up, with gate and up in the config's order
-  // Dense MLPs: the last namings.
-  kDenseMlp,            // model.layers.L.mlp.gate_proj.weight: dense layers beside experts of any naming
-  kDraftLayer,          // layers.L.mlp.gate_proj.weight: draft heads (nn/eagle3.h)
+  kPlain,          // Sluice's names for a single layer: experts.up, with gate and up in the config's order
+  // Dense MLPs; these must come last (has_experts).
+  kDenseMlp,            // model.layers.L.mlp.gate_proj.weight: dense layers of MoE models
+  kDraftLayer,          // layers.L.mlp.gate_proj.weight: draft layers (nn/draft_layer.h)
   kDraftMidlayer,       // midlayer.mlp.gate_proj.weight
   kDraftModelMidlayer,  // model.midlayer.mlp.gate_proj.weight
 };
@@ -41,38 +41,41 @@ struct EnumWords<MoeNaming> {
 
 // How the experts of a layer are stored.
 enum class ExpertStorage : uint8_t {
-  kFusedMxfp4,  // U8 [experts, rows, width / 32, 16], scales U8 [experts, rows, width / 32]; gate and up in one tensor
+  kFusedMxfp4,  // U8 [experts, rows, width / 32, 16], scales U8 [experts, rows, width / 32]; gate and up together
   kFusedColumns,  // BF16 [experts, width, rows]: transposed; gate and up in one tensor
-  kFusedRows,  // [experts, rows, width], gate and up in one tensor: BF16, or codes (F8_E4M3; e2m1 as I8 or U8 [.., width / 2] or F4 [.., width])
-  // with scales of columns [experts, ..] as in weights/stored_matrix.h, and f32 of rows [experts, rows] or [experts]
-  kOneByOne,  // [rows, width] for each expert, gate and up separate: any form of weights/stored_matrix.h
+  // [experts, rows, width]; gate and up in one tensor. BF16, or codes: F8_E4M3, F4, or e2m1 as I8 or U8
+  // [experts, rows, width / 2]. Codes have column scales [experts, ...] as in weights/stored_matrix.h, or f32
+  // scales [experts, rows] or [experts], or both.
+  kFusedRows,
+  kOneByOne,  // one tensor [rows, width] per matrix and expert, in any form of weights/stored_matrix.h
 };
 
-// Patterns contain {L} for the layer and {E} for the expert. Empty: the naming has no such tensor.
+// Name patterns, with {L} for the layer and {E} for the expert. Empty: the naming has no such tensor.
 struct MoeNames {
   MoeNaming naming;
   ExpertStorage storage;
-  // of fused tensors and of biases; kFusedRows: the config decides
+  // order in fused tensors and in biases; kFusedRows uses MoeConfig::gate_order instead
   GateOrder gate_order = GateOrder::kGateFirst;
   std::string_view router = {}, router_bias = {}, correction_bias = {}, hash_table = {};
-  std::string_view gate = {}, up = {}, down = {};   // fused: `up` also holds the gates
-  std::string_view up_scale = {}, down_scale = {};  // of fused codes
+  std::string_view gate = {}, up = {}, down = {};   // in fused tensors, `up` also holds the gates
+  std::string_view up_scale = {}, down_scale = {};  // scales of fused codes
   std::string_view up_row_scale = {}, down_row_scale = {};
   std::string_view up_bias = {}, down_bias = {};  // [experts, rows]
   std::string_view shared_gate = {}, shared_up = {},
                    shared_down = {};  // in any form of weights/stored_matrix.h
-  // one by one: the form whose scales have this name is the usual one; empty: each format's most common form
+  // kOneByOne: suffix of scales that selects this naming's usual form; empty: each format's most common form
   std::string_view scales = {};
   std::string_view latent_in = {}, latent_out = {};  // BF16 [latent, hidden] and [hidden, latent]
 };
 const MoeNames& moe_names(MoeNaming naming);
 
-// Fills in a pattern.
+// Replaces {L} and {E} in a pattern.
 std::string tensor_name(std::string_view pattern, int64_t layer, int64_t expert = 0);
 
-// Detects the naming of a checkpoint's tensors; kUnsupported lists the known namings, each with one of its tensors.
+// Detects the naming of a checkpoint's tensors. kUnsupported lists the known namings, each with an example
+// tensor.
 Result<MoeNaming> detect(const Checkpoint& checkpoint);
-// Layers with experts under this naming, ascending.
+// The MoE layers that the checkpoint has under this naming, ascending.
 std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming);
 
 }  // namespace sluice

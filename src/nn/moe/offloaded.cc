@@ -33,7 +33,7 @@ Status OffloadedMoe::forward(const MoeIo& io, const MoeWeights& weights, KernelR
   MoeIo here = io, there;
   const auto given = io_slots(moe_->config(), tokens, &here);
   const auto lent = io_slots(moe_->config(), tokens, &there);
-  // The device's tensors are contiguous, so a copy is a single piece only if the host's tensor is contiguous too.
+  // Requires contiguous host tensors, as the device's are, so that each tensor is a single copy.
   for (auto [spec, tensor] : given) {
     spec.rows = Rows::kPacked, spec.row_align = 1;
     Status status = check_slot(spec, *tensor, Backend::kCpu, 1);

@@ -1,5 +1,5 @@
-// Offloading: the MoE layers run on a separate device, while the rest of the model runs on a device whose
-// memory the host can read.
+// Offloading: the MoE layers run on one device, the rest of the model on another device whose memory the host
+// can read.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Where a model's MoE layers run, and the kernels of their experts.
+// Where a model's MoE layers run, and which kernels their experts use.
 struct MoeSite {
   Device* device = nullptr;  // holds the experts' weights; null: the model's own device
   MoeBackend backend = {};
@@ -17,14 +17,14 @@ struct MoeSite {
 
 class OffloadedMoe {
  public:
-  // Plans like Moe::plan on `device`, and allocates memory there for the inputs and outputs of a call.
+  // Plans as Moe::plan on `device`, and allocates memory there for the inputs and outputs of a call.
   static Result<std::unique_ptr<OffloadedMoe>> plan(Device& device, const MoeConfig& config,
                                                     int64_t tokens_max, const Policy& policy = {},
                                                     const MoeBackend& backend = {});
   const Moe& moe() const { return *moe_; }
-  // Moe::forward with io in host memory, rows contiguous, and weights on the device: copies io to the
-  // device, waits for the result, and copies y (and captured) back. Therefore it cannot be captured, and
-  // only one call may run at a time.
+  // Moe::forward with io in host memory (contiguous rows) and weights on the device: copies the inputs to the
+  // device, runs the layer, copies the outputs back and waits. So it cannot be captured in a graph, and only
+  // one call may run at a time.
   Status forward(const MoeIo& io, const MoeWeights& weights, KernelRuns* runs = nullptr);
 
  private:
@@ -32,7 +32,8 @@ class OffloadedMoe {
 
   Device& device_;
   std::unique_ptr<Moe> moe_;
-  // for tokens_max tokens, in the order of io_slots(); empty if the layer lacks the tensor
+  // device tensors for tokens_max tokens, in the order of io_slots(); empty if the layer does not use the
+  // tensor
   std::vector<OwnedTensor> io_;
   OwnedTensor scratch_;
 };

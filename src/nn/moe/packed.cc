@@ -1,4 +1,4 @@
-// Writes a loaded layer as a safetensors file of packed bytes, and reads it back.
+// Writes a loaded layer's packed bytes to a safetensors file, and reads such a file.
 #include <algorithm>
 #include <cstring>
 
@@ -30,7 +30,7 @@ StoredType stored_as(DType dtype) {
   }
 }
 
-// Hash of bytes that arrive in pieces of kPiece.
+// Hashes bytes that arrive in pieces of kPiece.
 class PieceHash {
  public:
   void add(std::span<const std::byte> piece) {
@@ -49,7 +49,7 @@ Status for_each_piece(size_t bytes, F f) {
   return {};
 }
 
-// Names the first field in which two texts of "name=value" differ.
+// Compares two lists of "name=value". kCorrupt names the first field that differs.
 Status same_config(std::string_view wanted, std::string_view found) {
   while (true) {
     std::string_view name, value, other_name, other_value;
@@ -69,8 +69,8 @@ std::span<const std::byte> bytes_of_words(const std::vector<uint64_t>& words) {
 }  // namespace
 
 struct LoadedMoe::Written {
-  std::vector<TensorToWrite> tensors;  // those of weight_slots() first
-  std::vector<Tensor> weights;         // the same tensors in memory
+  std::vector<TensorToWrite> tensors;  // weight_slots(), then fingerprints and hashes
+  std::vector<Tensor> weights;         // the tensors of weight_slots(), in memory
   std::vector<size_t> bytes;           // their sizes
   std::vector<uint64_t> fingerprints;
   std::map<std::string, std::string> metadata;
@@ -159,7 +159,7 @@ Status LoadedMoe::read_packed(std::span<const std::byte> file) {
       return corrupt("tensor " + std::to_string(i), want.name + " " + stored_text(want.type, want.shape),
                      is.name + " " + stored_text(is.type, is.shape));
   }
-  // Every byte is checked before the first one is written.
+  // Checks every byte before writing the first one.
   const auto part = [&](size_t i) {
     return file.subspan(static_cast<size_t>(found[i].begin), static_cast<size_t>(found[i].bytes));
   };

@@ -28,7 +28,7 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t widt
           .x_unaligned = c.x_unaligned};
 }
 
-// The problem of the product that reads the result of `up`.
+// The problem of W2, the product that reads the result of `up`.
 ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& up, DType y) {
   return {.rows = 0,
           .experts = up.experts,
@@ -134,7 +134,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   if (c.latent > 0) p.up.x_unaligned = false;
   p.up.slots = slots_of(c);
   if (c.scope == ExpertScope::kRange) {
-    // Every rank keeps all rows of shared slots, so its share of rows is larger than its share of experts.
+    // Every rank keeps all rows of the shared slots, so its share of rows exceeds its share of experts.
     const double rows = static_cast<double>(c.top_k * local_experts(c)) / static_cast<double>(c.experts) +
                         static_cast<double>(shared);
     p.up.experts_routed =
@@ -205,7 +205,7 @@ Status check_shared(const MoeConfig& c) {
                  text(WeightFormat{c.shared_w, c.shared_scales}));
 }
 
-// A dense MLP may set only the fields of its two products.
+// kInvalidArgument: a dense MLP sets a field that does not belong to its two products.
 Status check_dense(const MoeConfig& c) {
   MoeConfig plain;
   plain.hidden = c.hidden, plain.intermediate = c.intermediate, plain.experts = plain.top_k = 1;
@@ -261,7 +261,8 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
   add("lora_a", c.lora_w, {c.lora_adapters, c.lora_rank, c.hidden}, lora, &w->lora_a);
   add("lora_b", c.lora_w, {c.lora_adapters, c.experts, c.lora_rank}, lora, &w->lora_b);
   add("lora_scale", DType::kF32, {c.lora_adapters}, lora, &w->lora_scale);
-  // Adds the tensors of one matrix product: name and tensor for w, w_scale, bias, act_params, in this order.
+  // Adds the tensors of one matrix product. `named`: names and tensors of w, w_scale, bias, act_params, in
+  // this order.
   using Named = std::pair<std::string_view, Tensor*>;
   const auto add_experts = [&](const ExpertGemm::Problem& p, std::vector<Named> named) {
     ExpertGemm::slots(p, [&](SlotSpec spec, Tensor ExpertGemm::Args::*member) {

@@ -1,4 +1,4 @@
-// The problems of an MoE layer's stages for zero tokens, and the tensors of a call.
+// The problems of an MoE layer's stages, with 0 tokens, and the tensors of a call.
 #pragma once
 #include "nn/moe/layer.h"
 
@@ -9,12 +9,12 @@ LoraDelta::Problem lora_problem(const MoeConfig& config);
 RouteTopk::Problem route_problem(const MoeConfig& config);
 GroupRows::Problem group_problem(const MoeConfig& config);  // groups rows by expert
 Combine::Problem combine_problem(const MoeConfig& config);
-RmsNorm::Problem norm_problem(const MoeConfig& config);  // norms x and y
-// With a latent width: adds the last projection's result, the shared expert's output and the residual stream.
+RmsNorm::Problem norm_problem(const MoeConfig& config);  // the norms of x and y
+// With latent > 0: adds the outputs of the second projection and the shared expert, and the residual stream.
 Combine::Problem latent_add_problem(const MoeConfig& config);
 GroupRows::Problem shared_group_problem(const MoeConfig& config);
 
-// Calls visit(SlotSpec, Tensor MoeIo::*) for each tensor of a call; io_slots() returns the same list.
+// Calls visit(SlotSpec, Tensor MoeIo::*) for each tensor of io_slots(), without allocating.
 template <class V>
 void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   const auto strided = Rows::kMayBeStrided;
@@ -25,7 +25,8 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   SlotSpec x = slot("x", Role::kIn, c.x, {tokens, c.hidden}, true, strided);
   x.row_align = row_align(c.x, c.hidden, c.x_unaligned);
   visit(x, &MoeIo::x);
-  // With a norm for the next layer, one kernel may fuse addition, sum and norm, so these rows need the same alignment.
+  // With norm_y, one kernel may fuse the sum over experts, the residual addition and the norm, so these rows
+  // need the same alignment as x.
   const auto row = [&](SlotSpec spec) {
     if (c.norm_y) spec.row_align = x.row_align;
     return spec;
@@ -45,17 +46,18 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   visit(slot("captured", Role::kOut, DType::kI32, {tokens, c.top_k}, c.capture), &MoeIo::captured);
 }
 
-// Slots of a token: the experts that it chose, and its shared slots.
+// Slots per token: top_k and the shared slots.
 int64_t slots_of(const MoeConfig& config);
 // Width of the routed experts' input and output.
 int64_t expert_width(const MoeConfig& config);
-// Whether the shared expert has a separate path.
+// Whether the shared expert is computed separately from the routed experts.
 bool shared_apart(const MoeConfig& config);
-// Whether some stages multiply all tokens by one matrix; their expert ids are zeros.
+// Whether some products apply to all tokens, as one expert; they read "zeros" as expert ids.
 inline bool has_dense_layers(const MoeConfig& c) { return c.dense || shared_apart(c) || c.latent > 0; }
 // Whether the layer has a router. Without one, no stage reads logits.
 bool has_router(const MoeConfig& config);
-// kInvalidArgument names the first field whose value is impossible in any layer, what was wanted and what was found.
+// Checks each field on its own. kInvalidArgument names the first field whose value is out of range, what was
+// wanted and what was found.
 Status check_ranges(const MoeConfig& config);
 
 }  // namespace sluice

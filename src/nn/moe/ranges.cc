@@ -1,6 +1,6 @@
-// Checks the range of each field of an MoE layer under the field's own name. Without this check, the
-// operations below would report the values under other names, and sums and products of the fields could
-// overflow before an operation checks them.
+// Checks the range of each field of an MoE layer. Without this check, the operations that run the layer would
+// report bad values under their own field names, and sums and products of the fields could overflow before an
+// operation checks them.
 #include <cmath>
 
 #include "base/printable.h"

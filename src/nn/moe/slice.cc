@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kSizeMax = 1 << 16;  // exceeds the number of blocks or experts of any layer
+constexpr int64_t kSizeMax = 1 << 16;  // more than the blocks or experts of any layer
 
 Status check_rank(const char* what, int64_t rank, int64_t size) {
   if (size > kSizeMax)
@@ -23,7 +23,7 @@ std::string rank_text(const char* what, int64_t rank, int64_t size) {
   return std::string("slice: ") + what + " rank " + std::to_string(rank) + " of " + std::to_string(size);
 }
 
-// Columns that stay on one rank.
+// Columns per block; a block is never split between ranks.
 int64_t block_of(WeightFormat f) {
   return f.is(DType::kE4M3, WeightScales::kBlocks) ? kScaleColumns : kMxBlock;
 }

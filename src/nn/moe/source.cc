@@ -7,14 +7,14 @@
 namespace sluice {
 namespace {
 
-// A type that Sluice cannot load here is unsupported; a wrong shape means that the checkpoint is corrupt.
+// `code` is kUnsupported for a type that Sluice cannot load here, kCorrupt for a wrong shape.
 Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
   return {code, place_of(t) + ": wanted " + wanted + ", found " + stored_text(t.type, t.shape)};
 }
 
 class Finder {
  public:
-  // only: finds one expert and, apart from its biases, nothing else.
+  // only: if set, finds only this expert's matrices and biases.
   Finder(MoeSource* out, const MoeNames& names, std::optional<int64_t> only)
       : out_(*out),
         names_(names),
@@ -49,8 +49,8 @@ class Finder {
                  {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table);
   }
 
-  // Tensors that no checkpoint contains: router adapters and the experts' activation parameters, under the
-  // names of weight_slots().
+  // Finds the tensors that only a caller supplies, because no published checkpoint contains them: router
+  // adapters and the experts' activation parameters, under the names of weight_slots().
   Status beside() {
     MoeWeights unused;
     for (const auto& [spec, tensor] : weight_slots(out_.local, &unused)) {
@@ -87,7 +87,8 @@ class Finder {
   int64_t up_rows() const {
     return is_gated(out_.whole.act) ? 2 * out_.whole.intermediate : out_.whole.intermediate;
   }
-  // The number of experts that a tensor of all experts must hold (MoeSource::row_of_expert): the number found, if it is legal.
+  // The number of experts that a tensor [experts, ...] must hold: the number found if it is allowed (see
+  // MoeSource::row_of_expert), otherwise all experts.
   int64_t count_in(std::string_view pattern) const {
     const CheckpointTensor* there = out_.checkpoint->find_if_there(tensor_name(pattern, out_.layer));
     const int64_t found = there && !there->shape.empty() ? there->shape[0] : out_.whole.experts;
@@ -135,7 +136,8 @@ class Finder {
     return {};
   }
 
-  // Matrices one by one and fused rows may have any format, gpt-oss's fused ones only their own. A shared expert beside fused ones is bf16.
+  // kOneByOne and kFusedRows may have any format; kFusedMxfp4 must be MXFP4 and kFusedColumns bf16. A shared
+  // expert next to fused experts must be bf16.
   Status check_format(const std::string& of, WeightFormat f) const {
     const bool one_by_one = names_.storage == ExpertStorage::kOneByOne, shared = of == "shared";
     if (one_by_one || (names_.storage == ExpertStorage::kFusedRows && !shared))
@@ -150,8 +152,8 @@ class Finder {
     return f == wanted ? Status{} : refuse(of + "_w: wanted " + text(wanted) + ", found " + text(f));
   }
 
-  // Finds a tensor of one of these types. If the config does not use it, it must be absent, because the
-  // layer would otherwise compute something else than the model.
+  // Finds a tensor of one of these types. If the config does not use the tensor, it must not exist, because
+  // the layer would otherwise compute something other than the model.
   Status plain(const char* what, std::string_view pattern, bool used, std::initializer_list<StoredType> types,
                const std::vector<int64_t>& shape, const CheckpointTensor** to) {
     if (pattern.empty()) {
@@ -182,17 +184,17 @@ class Finder {
     return {};
   }
 
-  // All experts' matrices of one kind, stacked by rows.
+  // The matrices of all experts for one product, in tensors [experts, ...].
   struct Stack {
     const CheckpointTensor *w = nullptr, *scales = nullptr, *row_scale = nullptr;
   };
-  // Selects `count` rows of a matrix of `rows` by `width` that begins at byte `at` of a tensor: from row
-  // `first` in steps of `step`, with columns from `column` on.
+  // Selects `count` rows of a matrix [rows, width] that begins at byte `at` of a tensor: every `step`-th row
+  // from row `first`, from column `column` on.
   struct Cut {
     int64_t rows = 0, width = 0, at = 0, scale_at = 0, row_scale_at = 0, first = 0, step = 1, column = 0,
             count = 0, expert = -1;
   };
-  // The part of a matrix in a stack.
+  // The span of a cut of one matrix in a stack.
   RowSpan span(const Stack& from, WeightFormat f, const Cut& c) const {
     const CheckpointTensor& t = *from.w;
     const auto bytes = [&](int64_t n) { return f.scaled() ? bytes_of(f.w, n) : number_bytes(t.type, n); };
@@ -254,7 +256,7 @@ class Finder {
     return {};
   }
 
-  // The same for a transposed matrix of numbers, [width, rows].
+  // The same for a transposed bf16, f16 or f32 matrix [width, rows].
   static RowSpan columns(const CheckpointTensor& t, const Cut& c) {
     return {.form = RowForm::kColumns,
             .type = t.type,
@@ -268,7 +270,7 @@ class Finder {
             .tensor = &t};
   }
 
-  // Finds one matrix of one expert, [rows, width] in the format.
+  // Finds a cut of one expert's matrix in the format.
   Status matrix(std::string_view pattern, WeightFormat format, const Cut& cut, RowSpan* to) {
     const auto found =
         find_matrix(*out_.checkpoint, tensor_name(pattern, out_.layer, cut.expert), format, part_of(cut));
@@ -287,7 +289,7 @@ class Finder {
             .place = place_};
   }
 
-  // Scales of columns and f32 of rows are tensors beside the codes.
+  // Finds a stack of kFusedRows: codes or numbers, and the tensors of column scales and f32 scales.
   Status stack_of_rows(std::string_view pattern, std::string_view scale_pattern,
                        std::string_view row_scale_pattern, int64_t rows, int64_t width, Stack* to) {
     const std::string name = tensor_name(pattern, out_.layer);
@@ -308,7 +310,7 @@ class Finder {
       SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer), types_of_scales(f.scales), shape, &to->scales));
     }
     if (!f.has_row_scale()) return {};
-    // [experts, rows], [experts, rows, 1], or one for each expert.
+    // The shape is [experts, rows], [experts, rows, 1] or [experts].
     const std::string row_scale = tensor_name(row_scale_pattern, out_.layer);
     std::vector<int64_t> shape{count_in(row_scale_pattern), rows};
     const CheckpointTensor* found = out_.checkpoint->find_if_there(row_scale);
@@ -316,7 +318,7 @@ class Finder {
     if (found && found->shape.size() == 3) shape.push_back(1);
     return find(row_scale, {StoredType::kF32, StoredType::kBF16}, shape, &to->row_scale);
   }
-  // The same in the form of gpt-oss: MXFP4 blocks, or transposed matrices.
+  // Finds a stack of kFusedMxfp4 or kFusedColumns.
   Status stack_of_blocks(std::string_view pattern, std::string_view scale_pattern, int64_t rows,
                          int64_t width, Stack* to) {
     const int64_t n = count_in(pattern), blocks = width / kMxBlock;
@@ -351,7 +353,8 @@ class Finder {
     return {};
   }
 
-  // The shared expert's format; FP8 with scales of blocks may also be read as bf16.
+  // Finds a cut of a matrix of the shared expert. If the config wants bf16 and the checkpoint has FP8 with
+  // block scales, the span reads FP8 as bf16.
   Status shared_matrix(std::string_view pattern, const Cut& cut, RowSpan* to) {
     WeightFormat format{out_.whole.shared_w, out_.whole.shared_scales};
     constexpr WeightFormat kBlocks{DType::kE4M3, WeightScales::kBlocks};
@@ -397,14 +400,14 @@ class Finder {
     return shared_part(out_.shared_width, &out_.shared.emplace());
   }
 
-  // Whether this expert was not requested; it keeps an empty place in the list.
+  // Whether this expert was not requested. If so, appends an empty entry for it.
   bool skip(int64_t expert) {
     if (!only_ || *only_ == expert) return false;
     out_.of_expert.emplace_back();
     return true;
   }
 
-  // Finds a part of the shared expert's width.
+  // Finds the shared expert, restricted to a part of its width.
   Status shared_part(Part part, ExpertSource* to) {
     const MoeConfig& c = out_.whole;
     const Cut up{.rows = c.shared_intermediate, .width = c.hidden, .first = part.begin, .count = part.count};
@@ -422,7 +425,7 @@ class Finder {
   const MoeNames& names_;
   std::optional<int64_t> only_;
   std::string place_;
-  int64_t width_;  // of the experts' input and output
+  int64_t width_;  // width of the experts' input and output
   GateOrder gate_order_;
 };
 
