@@ -14,7 +14,7 @@ TARGET = ROOT / "src/backends/cuda/router/router_gemm_tile_measured.h"
 
 HEAD = """\
 // Written by tools/record_tiles.py from bench/measured/h200/router_tiles.csv: the fastest plan of router_gemm_tile_sm90 for
-// each problem on an H200. choose_tile (router_gemm_tile.cc) starts from them.
+// each problem on an H200. router_tile_configs (router_gemm_tile.cc) starts from them.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// A group of CPU devices: ranks read each other's rows where they lie, between two barriers.
+// A group of CPU devices: ranks read each other's rows in place, between two barriers.
 #pragma once
 #include <array>
 #include <atomic>
@@ -19,7 +19,8 @@ class SharedGroup {
   void stop(int rank, const Status& why);
   void recover();
 
-  // Shows this rank's x to the others and waits for theirs; false: the group is stopped. The rows may be read until the call of done().
+  // Publishes this rank's x and waits until all ranks have published theirs; false: the group is stopped. The
+  // rows may be read until the call of done().
   bool begin(int rank, const AllReduceNorm::Problem& problem, const Tensor& x);
   // Waits until no rank reads this rank's x any more.
   bool done() { return arrive(); }

@@ -11,10 +11,11 @@
 
 namespace sluice::cpu {
 
-// Threads claim chunks of a loop from a shared counter, so the thread of an index is not determined. A kernel assigns each
-// output element to exactly one index, so its results do not depend on threads. The caller takes part, and waits for chunks,
-// never for threads: a worker that the system does not run claims no chunk and delays no other thread. Workers spin briefly
-// between loops (a step has hundreds of loops, microseconds apart) and then sleep.
+// Threads claim chunks of a loop from a shared counter, so any thread may run any index. A kernel assigns
+// each output element to exactly one index, so its results do not depend on threads. The caller takes part,
+// and waits for chunks, never for threads: a worker that the system does not run claims no chunk and delays
+// no other thread. Workers spin briefly between loops (a step has hundreds of loops, microseconds apart) and
+// then sleep.
 class ThreadPool {
  public:
   // The caller counts as one thread; at least 1. If the system refuses some, threads() returns the number that exists.

@@ -1,6 +1,6 @@
 // Penalties and biases: a plain loop over the entries.
 //
-// Wins    always: it is the only kernel of AdjustLogits on a CPU. Entries lie anywhere in their rows, so vectors would not help.
+// Wins    always: it is the only kernel of AdjustLogits on a CPU. Entries are scattered over their rows, so vectors would not help.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/adjust_logits.h.
 #include <cmath>

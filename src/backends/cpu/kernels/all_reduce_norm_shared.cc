@@ -1,9 +1,10 @@
-// The sum over ranks: every rank reads the rows of the others where they lie, and computes all rows itself.
+// The sum over ranks: every rank reads the other ranks' rows in place, and computes all rows itself.
 //
 // Wins    always: it is the only kernel of AllReduceNorm on a CPU.
-// Loses   to a sum that is divided among ranks where ranks are many and rows are long; CPU ranks serve tests more than speed.
+// Loses   for many ranks and long rows to a sum that is divided among the ranks; CPU ranks mainly serve
+//         tests.
 // Limits  none beyond the contract.
-// Source  original; the contract, order of the sum included, is ops/all_reduce_norm.h.
+// Source  original; the contract, including the order of the sum, is ops/all_reduce_norm.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/all_reduce_norm_shared.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h

@@ -4,13 +4,14 @@
 // Wins    always: it is the only kernel of Attention on a CPU. Scores never leave the L1 cache, and a context is cut into parts of 1024
 //         positions, so that one sequence keeps many threads busy.
 // Loses   time with one query head per kv head and one row: queries are processed four at a time, so three quarters of the sums are
-//         discarded. The loads, which are the limit there, are not repeated.
+//         discarded. The loads, which are the bottleneck there, are not repeated.
 // Limits  none beyond the contract.
 // Source  original; the online softmax is Milakov and Gimelshein, "Online normalizer calculation for softmax"
 //         (2018). The contract is ops/attention.h.
 //
-// Bits    blocks and parts start at fixed positions, and a masked position adds exactly nothing. So a row's bits depend on its own
-//         sequence alone. The same function joins the parts in order, whether one item or many items computed them.
+// Bits    blocks and parts start at fixed positions, and a masked position adds exactly zero. So a row's bits
+//         depend on its own sequence alone. The same function joins the parts in order, whether one item or
+//         many items computed them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/attention_paged.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h

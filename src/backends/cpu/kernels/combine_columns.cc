@@ -3,7 +3,7 @@
 //
 // Wins    always: it is the only kernel of Combine on a CPU. Blocks of columns let a single token use every thread.
 // Limits  none beyond the contract.
-// Source  original; the contract, order of the sum included, is ops/combine.h.
+// Source  original; the contract, including the order of the sum, is ops/combine.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/combine_columns.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h

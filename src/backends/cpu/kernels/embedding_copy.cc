@@ -1,4 +1,4 @@
-// Embedding by copying rows in a plain loop: rows lie anywhere in the table, and memory is the limit.
+// Embedding by copying rows in a plain loop: rows are scattered over the table, and the loop is memory-bound.
 //
 // Wins    always: it is the only kernel of Embedding on a CPU. It moves only the bytes of the contract.
 // Limits  none beyond the contract.

@@ -1,6 +1,7 @@
 // Expert GEMM by dot products with weights in checkpoint order.
 //
-// Wins    where weights are not packed because they are read in place (a mapped file), rarely, or for a few rows.
+// Wins    where packing does not pay: for weights that are read in place (a mapped file), are used rarely or
+//         serve only a few rows.
 // Loses   to panels, which decode once for 64 rows instead of 4 and need no horizontal sum.
 // Limits  layout row_major.
 // Source  original; the contract is ops/expert_gemm.h.

@@ -30,7 +30,7 @@ class PackedWeights {
     w_ = a.w.as<const uint8_t>() + expert * shape_.code_bytes(format_);
     if (format_.scaled()) scales_ = a.w_scale.as<const uint8_t>() + expert * shape_.scale_bytes(format_);
   }
-  // In double, because a weight with the largest scale exceeds f32, and its product may not.
+  // Returns double, because a weight with the largest scale can exceed f32 while its product with x does not.
   double at(FragmentRow r, int64_t k) const {
     if (!format_.scaled())
       return to_float(reinterpret_cast<const BF16*>(w_)[fragment_bf16_index(shape_, r, k)]);

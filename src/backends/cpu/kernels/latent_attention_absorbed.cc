@@ -3,8 +3,8 @@
 //
 // Wins    always: it is the only kernel of LatentAttention on a CPU. A position costs one product of rank
 //         + rope and one of rank, and the latents of 64 positions stay in the nearest caches for both.
-// Loses   time with long contexts and many heads: each head reads the cache separately, from a farther cache level than with shared
-//         reads.
+// Loses   time with long contexts and many heads: each head reads the KV cache separately, from a more
+//         distant level of the CPU's caches than shared reads would.
 // Limits  none beyond the contract.
 // Source  original; the online softmax is Milakov and Gimelshein, "Online normalizer calculation for softmax"
 //         (2018). The contract is ops/latent_attention.h.

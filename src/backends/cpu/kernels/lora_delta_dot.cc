@@ -1,4 +1,4 @@
-// LoRA delta by dot products: A x for a slab of tokens into scratch memory, then B times that onto y.
+// LoRA delta by dot products: computes A x for a slab of tokens in scratch memory, then adds B (A x) to y.
 //
 // Wins    always: it is the only kernel of LoraDelta on a CPU. For few tokens and small ranks a router's A and B stay in cache.
 // Loses   for many tokens of one adapter to two packed GEMMs; there is no such kernel.

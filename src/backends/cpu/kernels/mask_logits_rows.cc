@@ -1,6 +1,6 @@
 // Masks: a plain loop over the logits of a row.
 //
-// Wins    always: it is the only kernel of MaskLogits on a CPU. Memory is the limit.
+// Wins    always: it is the only kernel of MaskLogits on a CPU. It is memory-bound.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/mask_logits.h.
 #include <algorithm>

@@ -1,9 +1,9 @@
 // Packs experts by tables: one lookup maps a byte of two codes to its bits of a word, four bytes per word.
 //
-// Wins    always: it is the only kernel of PackExperts on a CPU. Memory is near the limit, and a
+// Wins    always: it is the only kernel of PackExperts on a CPU. It is nearly memory-bound, and a
 //         row block stays in the cache until it is done.
 // Limits  none beyond the contract.
-// Source  original; the contract is ops/pack_experts.h, the loops are ops/fragment_codec.h's.
+// Source  original; the contract is ops/pack_experts.h, the loops are in ops/fragment_codec.h.
 #include <algorithm>
 
 #include "backends/cpu/card.h"

@@ -4,7 +4,7 @@
 // Wins    always: it is the only kernel of RouteTopk on a CPU. A round costs two horizontal maxima,
 //         whatever the data. Sorted or equal rows, which make insertion into a running top-k slow, cost the same as random rows.
 // Limits  experts <= 1024 and top_k <= 32 (buffers on the stack), as in the contract.
-// Source  original; the contract, ties included, is ops/route_topk.h.
+// Source  original; the contract, including ties, is ops/route_topk.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/route_topk_tournament.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h

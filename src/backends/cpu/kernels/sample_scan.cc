@@ -4,7 +4,8 @@
 // Wins    always: it is the only kernel of Sample on a CPU. Real distributions end within the first few hundred tokens, so only those are
 //         sorted, and a scan for logits above a threshold runs at memory bandwidth.
 // Loses   time with flat distributions without top_k: one thread sorts up to the whole row.
-// Limits  none beyond the contract. Arithmetic is in double, so edges are exact to about 2^-50.
+// Limits  none beyond the contract. Arithmetic is in double, so the bounds of each token's share are exact to
+//         about 2^-50.
 // Source  original; the contract is ops/sample.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/sample_scan.cc"

@@ -98,8 +98,8 @@ SLUICE_AVX512 inline __m512 joined(const __m512 (&sum)[kN][kChains], int t) {
   return out;
 }
 
-// In f32, although bf16 pairs would take half of the instructions. If a dot product of pairs starts every 2.3 cycles and a multiply-add
-// every 0.55, 32 multiply-adds finish sooner than 16 dot products.
+// Sums in f32, although bf16 pairs would take half of the instructions. If a dot product of pairs starts
+// every 2.3 cycles and a multiply-add every 0.55, 32 multiply-adds finish sooner than 16 dot products.
 template <int kN, int kPanels>
 SLUICE_AVX512 void fma_mxfp4(const PanelPointers* panel, int64_t blocks, const float* const* x,
                              float* const* sums) {

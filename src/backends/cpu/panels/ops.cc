@@ -114,7 +114,7 @@ struct Load {
 // weights, for up to four rows; kRowCycles: for each of these rows. kTileFlopsShare: of the device's listed rate, in whole tiles. Each
 // engine has its share of the memory bandwidth. Memory and arithmetic overlap, except for a part of the shorter one.
 constexpr double kCyclesPerUs = 3500, kDotFlopsPerUs = 0.085e6, kTileFlopsShare = 0.65;
-// A single row hides behind the decoding, more rows do not.
+// The products of a single row overlap with the decoding; the products of more rows do not.
 constexpr double kDecodeCycles = 32, kRowCycles = 36;
 constexpr double kDotMemShare = 0.68, kFmaMemShare = 0.9, kTileMemShare = 0.75;
 constexpr double kExposed = 0.3;

@@ -13,7 +13,7 @@ constexpr int64_t kTile = 512;          // bf16 per tile
 constexpr int64_t kRowsPerBlock = 256;  // rows that share one decoding: 32 KiB of sums
 constexpr int64_t kChunk = 8;           // blocks of decoded weights that stay in the L1 cache
 constexpr int64_t kAhead =
-    3;  // blocks that decoding runs ahead; with fewer, tile loads meet stores in flight
+    3;  // number of blocks that decoding runs ahead; with fewer, tile loads meet stores in flight
 constexpr int64_t kPrefetch = 2048;  // bytes ahead in each panel
 
 // Scratch of one thread.

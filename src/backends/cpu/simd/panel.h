@@ -117,7 +117,8 @@ HWY_NOINLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* 
   }
 }
 
-// The most rows whose sums fit the registers. Fewer rows go in smaller steps, with the same arithmetic for each row.
+// The maximum number of rows whose sums fit the registers. Fewer rows go in smaller steps, with the same
+// arithmetic for each row.
 constexpr int64_t kRegisterRows = kPanelVectors == 1 ? 8 : kPanelVectors == 2 ? 2 : 1;
 
 template <int64_t kRows = kRegisterRows>

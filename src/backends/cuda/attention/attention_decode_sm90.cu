@@ -1,7 +1,7 @@
 // Attention for sequences of few rows: the warps of a cluster, or of a part of a CTA, share the keys of a kv head's queries
 // (decode.cuh).
 //
-// Wins    decode steps, where the bytes of keys and values are the limit and every warp keeps its own pages in flight. Also prompts
+// Wins    decode steps, where reading keys and values is the bottleneck and every warp keeps its own pages in flight. Also prompts
 //         with a short window (1024 rows, window 128: 38 us against 42 us of attention_pages_sm90) and steps with few prompt rows
 //         (96 rows beside 32 decodes at context 1024: 24 us against 41 us; attention_candidates.csv).
 // Loses   to attention_pages_sm90 for prompts (1024 rows at context 1024: 103 us against 50 us): keys are read once for every 32 queries,
@@ -20,15 +20,16 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row per sequence: the chosen configurations cost 0.6%
-// more than the best configurations on average, and at most 11%. Costs of prompts come from arithmetic: caches are read from memory once, and
-// flops are the limit. Contexts are assumed to be as long as a page table, up to a few thousand positions.
+// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row per sequence: the chosen
+// configurations are 0.6% slower than the best configurations on average, and at most 11%. Costs of prompts
+// come from arithmetic: caches are read from memory once, and prompts are compute-bound. Contexts are assumed to be
+// as long as a page table, up to a few thousand positions.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kIterationUs = 0.605, kIterationE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
   // The gain of narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, minus the
-  // cost of fewer stages where memory is the limit.
+  // cost of fewer stages where memory bandwidth is the bottleneck.
   constexpr double kNarrowIteration = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
@@ -52,7 +53,7 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   // A window cuts tiles of keys at both ends: 1024 rows with a window of 128 take as long as with a window of 192.
   const double met = keys + (p.window > 0 ? 64 : 0);
   const double flops = rows > 1 ? 6.0 * tiles * queries * met * static_cast<double>(p.head_dim) : 0;
-  // If sequences have several rows, each tile is looked up among all tiles.
+  // If sequences have several rows, each CTA searches for its tile among all tiles.
   const double narrow_us =
       !how.narrow ? 0 : kNarrowUs + (memory_us > chain_us && ctas > d.cores ? kFewStagesUs : 0);
   return kFixedUs + narrow_us + (rows > 1 ? kSearchUs : 0) +
@@ -129,7 +130,8 @@ template <class Shape>
 Status launch_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
                      const AttentionDecode& how, bool beside, Stream stream) {
   const int64_t group = p.heads / p.kv_heads, queries = Shape::kQueries;
-  // The most tiles of queries: the tiles of each row, or the full tiles plus one partial tile per sequence.
+  // The maximum number of tiles of queries: the tiles of each row, or the full tiles plus one partial tile
+  // per sequence.
   const int64_t by_row = p.tokens * ((group + queries - 1) / queries);
   const int64_t listed = p.tokens * group / queries + std::min(p.tokens, p.sequences);
   const int64_t tiles = how.by_row ? by_row : listed;

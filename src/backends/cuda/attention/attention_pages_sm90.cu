@@ -1,6 +1,6 @@
-// Attention of steps with prompts, in two launches that divide the sequences. wgmma (prefill.cuh) takes the sequences with more than 64
-// queries per kv head. The decode kernel (decode.cuh) takes the others and runs beside it where there is room. Only the GPU knows
-// which kernel takes a sequence.
+// Attention of steps with prompts, in two launches that divide the sequences. wgmma (prefill.cuh) takes the
+// sequences with more than 64 queries per kv head. The decode kernel (decode.cuh) takes the other sequences
+// and runs concurrently where SMs have room. Only the GPU knows which kernel takes a sequence.
 //
 // Wins    prompts (1024 rows at context 1024: 50 us against 103 us of attention_decode_sm90) and steps with many prompt rows beside
 //         decodes (288 rows beside 32 decodes: 45.5 us against 59.5 us; attention_candidates.csv).
@@ -13,7 +13,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kDecodeQueries = 64;  // per sequence and kv head: the most that the decode kernel takes
+constexpr int kDecodeQueries = 64;  // maximum number of queries per sequence and kv head that the decode
+                                    // kernel takes
 
 Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -24,7 +25,7 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Costs of prompts come from arithmetic: flops are the limit. In steps with few prompt rows each SM has a tile or two and walks its
+// Costs of prompts come from arithmetic: prompts are compute-bound. In steps with few prompt rows each SM has a tile or two and walks its
 // keys alone; that part is fitted to 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
   constexpr double kFixedUs = 30, kIterationUs = 0.88, kQueryUs = 0.0037, kIterationKeys = 128,

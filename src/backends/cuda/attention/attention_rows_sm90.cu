@@ -3,7 +3,7 @@
 //
 // Wins    problems that no other kernel accepts: f32, any head_dim, pages of any size, with caches of bf16, f32 or e4m3.
 // Loses   wherever attention_decode_sm90 or attention_pages_sm90 accepts: each query reads the keys again, without tensor cores.
-// Limits  none beyond the contract and the size of a grid.
+// Limits  tokens * heads < 2^30, because query indices are i32.
 // Source  original; the contract is ops/attention.h.
 #include "backends/cuda/attention/cards.h"
 

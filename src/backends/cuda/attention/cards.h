@@ -5,11 +5,11 @@
 
 namespace sluice::cuda {
 
-// The most rows that one sequence may own.
+// The maximum number of rows that one sequence may own.
 inline int64_t attention_rows(const Attention::Problem& p) {
   return p.rows_max > 0 ? std::min(p.rows_max, p.tokens) : p.tokens;
 }
-// The most positions that a query may see.
+// The maximum number of positions that a query may see.
 inline int64_t attention_context(const Attention::Problem& p) {
   const int64_t all = p.pages_per_seq * p.page_size;
   return p.window > 0 ? std::min(p.window, all) : all;
@@ -38,7 +38,7 @@ struct AttentionDecode {
   // kv heads per CTA, each with an equal part of its warps; if there are more than one, the cluster is 1.
   int heads = 1;
   int by_row = 0;      // each row is a separate tile
-  int most = 1 << 30;  // the most queries of a sequence; another kernel takes longer sequences
+  int most = 1 << 30;  // maximum number of queries of a sequence; another kernel takes longer sequences
   // Tiles of eight queries and fewer stages, which leave shared memory for the weights of the next dense layer.
   int narrow = 0;
   static AttentionDecode of(const KernelLaunch& l) {

@@ -1,14 +1,15 @@
-// Attention of few queries: each warp walks its own keys, 16 at a time, and joins the other warps at the end.
+// Attention of few queries: each warp walks its own keys, 16 at a time, and the warps join their sums at the
+// end.
 //
-// A team of warps owns a tile of 16 or 32 queries of one sequence and one kv head. A team is a cluster, a CTA, or a part of a CTA whose
-// other parts have other kv heads of the same sequence. Warp t % (warps of the team) takes tile t of 16 positions, whatever else the
-// step holds, and partial results are joined in the order of warps and CTAs. So a row's bits depend only on its own sequence and on
-// the size of the team.
+// A team of warps owns a tile of 16 or 32 queries of one sequence and one kv head. A team is a cluster, a
+// CTA, or a part of a CTA whose other parts have other kv heads of the same sequence. Warp t % (warps of the
+// team) takes tile t of 16 positions, whatever else is in the step, and partial results are joined in the
+// order of warps and CTAs. So a row's bits depend only on its own sequence and on the size of the team.
 //
 // Each warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for another. The warp that
 // refills a stage is the warp that has read it, so stages have no empty barriers and the ring is not a tile::Ring. Queries are the
 // rows of the products (mma.cuh), so a thread holds the weights of two queries, g and g + 8 of 16. With eight queries per tile half
-// of a product is idle. That costs nothing, because bytes are the limit. The type of the caches decides the operands of the
+// of a product is idle. That costs nothing, because the kernel is bandwidth-bound. The type of the caches decides the operands of the
 // products: decode_tile.cuh.
 //
 // A key that a query does not see has weight zero, but zero times NaN is NaN. The products of an infinity with the two terms of a
@@ -51,7 +52,7 @@ struct DecodeShape {
 struct DecodeCall {
   Step step;
   Tiling tiling;
-  int tiles, cluster, heads;  // the most tiles of queries; cluster and heads as in AttentionDecode
+  int tiles, cluster, heads;  // maximum number of tiles of queries; cluster and heads as in AttentionDecode
   int cluster_log;            // log2 of cluster
   int beside;  // the previous launch is prefill.cuh of the same step, so this kernel does not wait for it
 };
@@ -418,7 +419,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
       __syncthreads();  // the ring and the data of find_tile() may be overwritten
     }
   }
-  tile::wait_for_previous();  // a CTA without a tile, or beside the previous launch, has not waited yet
+  tile::wait_for_previous();  // a CTA without a tile, or concurrent with the previous launch, has not waited
+                              // yet
 }
 
 }  // namespace sluice::cuda::attention

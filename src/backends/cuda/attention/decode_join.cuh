@@ -118,7 +118,7 @@ struct Sinks {
     return p.sinks && heads <= kMost && reinterpret_cast<uintptr_t>(p.sinks) % 4 == 0 &&
            heads * each % 4 == 0;
   }
-  // All threads call it, then wait_copies() and a barrier before of().
+  // Called by all threads, which then call wait_copies() and pass a barrier before of().
   __device__ __forceinline__ void copy(const Step& p, int first, int heads) {
     const int words = heads * (p.sinks_bf16 ? 2 : 4) / 4, thread = static_cast<int>(threadIdx.x);
     const auto* from =

@@ -7,10 +7,12 @@
 // while consumers still compute. These warps also convert e4m3 keys and values to bf16 (prefill_staging.cuh). Tiles of keys start at the
 // box with the first key that some query sees.
 //
-// Scores and weights stay in registers. Sums of weights are a column of the second product, whose values are ones. The first product
-// of a tile of keys runs beside the second product of the previous tile, whose weights are kept for that, and beside the exponentials
-// in between. If some query of a warpgroup does not see every key (the diagonal, the edge of a window, absent pages), the values are
-// checked, because zero times NaN is NaN. A tile with NaN or infinities among the visible values is added one by one.
+// Scores and weights stay in registers. If head_dim is 64, the second product also sums the weights, in an
+// additional column of values that are all ones. The first product of a tile of keys overlaps with the second
+// product of the previous tile and with the exponentials in between; the weights of the previous tile are
+// kept for that. If some query of a warpgroup does not see every key (the diagonal, the edge of a window,
+// absent pages), the values are checked, because zero times NaN is NaN. A tile with NaN or infinities among
+// the visible values is added one by one.
 #pragma once
 #include <cuda.h>
 
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(PrefillShape<kDim, C>::kThreads, 1)
   }
   __syncthreads();
   tile::wait_for_previous();
-  // The decode kernel takes the other sequences of the step and runs beside this kernel (tile/dependent.cuh, rule 4).
+  // The decode kernel takes the other sequences of the step and runs concurrently with this kernel
+  // (tile/dependent.cuh, rule 4).
   tile::release_next();
   if (threadIdx.x < 128) {
     tile::keep_registers<Shape::kProducerRegisters>();

@@ -36,8 +36,9 @@ class PrefillConsumer {
   static constexpr bool kSumsByProduct = Shape::kSumsByProduct;
   static constexpr int kScores = Shape::kKeys / 2;  // registers per thread
   static constexpr int kSum = kDim / 2, kValues = kSum + (kSumsByProduct ? 4 : 0);
-  // A base is this far above the largest score of its tile, in powers of two. A weight of 2 or more then asks for another base, and
-  // is one bit in the union of all weights. kBeyond: without sums by product, a thread's sum of weights that asks for another base.
+  // A base is this far above the largest score of its tile, in powers of two. A weight of 2 or more then
+  // requires a new base; one bit in the bitwise or of all weights shows it. kBeyond: if the second product
+  // does not sum the weights, a thread's sum of weights that requires a new base.
   static constexpr float kAbove = kSumsByProduct ? 16 : 0, kBeyond = 65536;
 
   // The part of a tile of keys that queries see.
@@ -168,7 +169,8 @@ class PrefillConsumer {
     return tile::RingBarriers<Shape::kStages>::at(barriers_ +
                                                   static_cast<uint32_t>(offsetof(Shared, values)));
   }
-  // The absent keys, read by lane 0, which also releases the stage (racecheck follows no other lane's reads); 0 in the other lanes.
+  // The absent keys, read by lane 0, which also releases the stage (racecheck does not track the reads of
+  // other lanes); 0 in the other lanes.
   __device__ __forceinline__ uint32_t absent(uint32_t iteration) const {
     return thread() % 32 == 0
                ? tile::load_shared_word(barriers_ + static_cast<uint32_t>(offsetof(Shared, absent)) +
@@ -190,8 +192,8 @@ class PrefillConsumer {
     if constexpr (kSeen == Seen::kSome) hide();
     float sum[2];
     const bool beyond = weigh<1 - kSet>(sum);
-    // The vote keeps the computation of weights before the wait. Otherwise ptxas moves this wait up to the wait for the first product, and
-    // nothing runs beside the second product.
+    // The vote keeps the computation of weights before the wait. Otherwise ptxas moves this wait up to the
+    // wait for the first product, and the second product overlaps with no other work.
     const bool lost = any_of_group(gone != 0 || beyond);
     tile::wait_groups<0>();
     tile::hold(value_);
@@ -477,7 +479,8 @@ class PrefillConsumer {
   uint32_t weight_[2][Shape::kKeys / 16][4];  // the second set holds the weights of the current tile
   float score_[kScores];
   float value_[kValues], sum_[2];  // sum_, or value_[kSum + 2 * row] if the second product sums the weights
-  // The base of the weights of each row: kAbove above a score that is not above the row's largest; kNothing: no base yet.
+  // The base of the weights of each row: kAbove above a score that does not exceed the row's largest score.
+  // kNothing: no base yet.
   float base_[2];
   int at_[2];         // positions of the thread's two rows
   uint32_t seen_[2];  // keys of this thread that each row sees

@@ -19,7 +19,7 @@ class PrefillProducer {
   __device__ __forceinline__ PrefillProducer(const PrefillCall& call, Memory& shared, uint32_t ring)
       : call_(call), shared_(shared), ring_(ring) {}
 
-  // All threads of the producer warpgroup call it.
+  // Called by all threads of the producer warpgroup.
   __device__ __forceinline__ void run(const CUtensorMap& k_map, const CUtensorMap& v_map) {
     const Step& p = call_.step;
     const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);

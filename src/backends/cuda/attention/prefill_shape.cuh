@@ -44,7 +44,7 @@ struct PrefillShape {
 struct PrefillCall {
   Step step;
   Tiling tiling;        // tiles of up to Shape::kQueries queries, a multiple of 64
-  int tiles;            // the most tiles of queries, for all kv heads
+  int tiles;            // maximum number of tiles of queries, for all kv heads
   int box_keys;         // positions per TMA box
   uint32_t box_starts;  // a bit for each 16 positions of a tile of keys: set if a box starts there
 };

@@ -102,7 +102,8 @@ struct Tiling {
 // The data of find_tile() in shared memory.
 struct TileSearch {
   Span tiles;  // indices of the found sequence's tiles; unused for tiles of one row
-  // Aligned to 16, because it is read in fours, and a neighbour could be written at the same time.
+  // Aligned to 16 bytes, because it is read four at a time, and an adjacent variable could be written at the
+  // same time.
   alignas(16) int of_warp[32];
   Queries found;
   int hit;
@@ -118,8 +119,9 @@ __device__ __forceinline__ bool own_row(const Step& p, const Tiling& t, int inde
   return begin == row && end == row + 1;
 }
 
-// Finds tile `index`; returns false if there are fewer tiles. The first kThreads threads of a CTA call it, and it uses named barrier 1. On
-// return they see search.found. A barrier must separate the last read of search.found from the next call.
+// Finds tile `index`; returns false if there are fewer tiles. Called by the first kThreads threads of a CTA;
+// uses named barrier 1. On return they see search.found. A barrier must separate the last read of
+// search.found from the next call.
 template <int kThreads>
 __device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int index, TileSearch& search) {
   const int tid = threadIdx.x, lane = tid % 32;

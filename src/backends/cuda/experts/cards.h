@@ -42,7 +42,7 @@ inline bool is_cut(const ExpertMlp::Problem& p) {
   return Splits(up.k_blocks).fit(up.row_blocks);
 }
 
-constexpr int64_t kShortMost = 8;  // the most k blocks of the second product for ShortSecond
+constexpr int64_t kShortMost = 8;  // maximum number of k blocks of the second product for ShortSecond
 inline bool is_small(const ExpertMlp::Problem& p) {
   return WeightFormat{p.w, p.scales} == WeightFormat{DType::kE2M1} && is_cut(p) &&
          ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
@@ -50,7 +50,7 @@ inline bool is_small(const ExpertMlp::Problem& p) {
 
 }  // namespace fewtokens
 
-// Conditions of every kernel here, for all weight types.
+// Conditions of every kernel for few tokens, for all weight types.
 inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const DeviceInfo& d) {
   need_expert_blocks(r, ExpertMlp::up(p), d);
   need_multiple(r, "intermediate", p.intermediate, 8, "copies of 16 bytes");
@@ -67,8 +67,8 @@ inline size_t fewtokens_workspace_bytes(const ExpertMlp::Problem& p, const Devic
   return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
-// The weights of both products at streaming rate, g in f32, and a constant for prologue, grid barrier and epilogue. Assumes the same
-// routing as the costs of the unfused kernels, which it is compared with.
+// Cost: the weights of both products at streaming rate, g in f32, and a constant for prologue, grid barrier
+// and epilogue. Assumes the same routing as the costs of the unfused kernels, with which it is compared.
 struct FewTokensCost {
   double begin_us, memory_share;
 };

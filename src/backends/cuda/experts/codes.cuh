@@ -1,5 +1,6 @@
-// The weight formats that kernels decode in registers: what a thread of a warpgroup loads for one k block of 64 weight rows in the layout
-// `fragments`, and how it makes tensor core operands of it. A type for each format; both the tile and the stream kernels use them.
+// The weight formats that kernels decode in registers: what a thread of a warpgroup loads for one k block of
+// 64 weight rows in the layout `fragments`, and how it converts this to tensor core operands. There is one
+// type per format; the tile and the stream kernels share them.
 #pragma once
 #include "backends/cuda/tile/e4m3_fragments.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
@@ -8,15 +9,17 @@
 
 namespace sluice::cuda {
 
-// The sizes that a format's types share.
+// Sizes that all formats define in the same way.
 template <DType kW, WeightScales kS>
 struct CodesOf {
   static constexpr WeightFormat kFormat{kW, kS};
   static constexpr int kCodeBytes = static_cast<int>(fragment_code_bytes(kW)),
                        kScaleBytes = static_cast<int>(fragment_scale_bytes(kFormat));  // per k block
-  // Whether a row's sum is multiplied by an f32 from memory; otherwise by a power of two, from its largest scale.
+  // Whether a row's sum is multiplied by an f32 from memory. Otherwise the factor is a power of two, computed
+  // from the row's largest scale.
   static constexpr bool kHasFactors = kS != WeightScales::kMx;
-  // Whether the sums are multiplied by a factor before the products of each k block, and by a scale in the end.
+  // Whether the sums are multiplied by a factor before the products of each k block, and by a scale at the
+  // end.
   static constexpr bool kRescales = kS == WeightScales::kBlocks;
 
   // Offsets of a thread's codes and scales in a k block: slab s of 16 rows, and the thread's lane.
@@ -27,7 +30,7 @@ struct CodesOf {
     if constexpr (kRescales) return slab / 2 * 8;
     return (slab * 8 + lane / 4) * (kScaleBytes / 32);
   }
-  // The factor of a row's sum: `word` holds an f32, or four largest scales, of which this is the `byte`th.
+  // The factor of a row's sum. `word` holds an f32, or four largest scales, of which the `byte`th is used.
   static __device__ __forceinline__ float factor(uint32_t word, int byte) {
     if constexpr (kHasFactors) return __uint_as_float(word);
     const uint32_t top = word >> (byte * 8) & 0xff;
@@ -35,7 +38,7 @@ struct CodesOf {
   }
 };
 
-// Sixteen bytes of codes are four steps of e2m1.
+// Sixteen bytes of codes: four k16 steps of e2m1.
 struct CodeWords4 {
   uint4 words;
   __device__ __forceinline__ void load(uint32_t at) { words = tile::load_shared(at); }
@@ -44,7 +47,7 @@ struct CodeWords4 {
     return kStep == 0 ? words.x : kStep == 1 ? words.y : kStep == 2 ? words.z : words.w;
   }
 };
-// Twice sixteen bytes are four steps of e4m3, two words each.
+// Twice sixteen bytes of codes: four k16 steps of e4m3, two words each.
 struct CodeWords8 {
   uint4 words[2];
   __device__ __forceinline__ void load(uint32_t at) {

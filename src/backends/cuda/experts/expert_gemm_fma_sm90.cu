@@ -1,6 +1,6 @@
-// Expert GEMM for problems that the tensor core kernels refuse: any layout, any types, any width. A warp computes one feature for up to
-// eight rows of an expert. Its lanes divide the width, decode each weight at the address that the layout's functions give, and add up
-// in a fixed order.
+// Expert GEMM for problems that the tensor core kernels refuse: any layout, any types, any width. A warp
+// computes one feature for up to eight rows of an expert. Its lanes divide the width, decode each weight at
+// the address that the layout's functions give, and add up the products in a fixed order.
 //
 // Wins    problems that no other kernel accepts: f32 x, weights in the order of checkpoints or of the CPU's panels, widths that are not
 //         a multiple of 8.
@@ -26,7 +26,7 @@ Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Not fitted: issue slots, and the time that a warp waits for loads.
+// Not fitted. The estimate counts issue slots and the time that a warp waits for loads.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   // Instructions of a lane for one weight and up to eight rows. An SM issues 128 lanes at about 1.7 GHz.
   constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
@@ -218,7 +218,7 @@ __device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
   }
 }
 
-// For each row, the sum over all lanes; a lane returns the row of its index.
+// For each row, the sum over all lanes. Lane i returns the total of row i.
 __device__ __forceinline__ float total(const float (&sum)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   float mine = 0;

@@ -32,8 +32,8 @@ struct ExpertParameters {
   int y_wide = 0;  // the same for y, and features is a multiple of 8
   int bias_f32 = 0, y_f32 = 0;
   int settled = 0;
-  // If several launches divide the experts (tile_configs.cc), this launch serves experts with a row count in this range, both bounds
-  // included. follows: there is a previous launch of the same product.
+  // If several launches divide the experts (tile_configs.cc), this launch serves experts with a row count in
+  // this range, both bounds included. follows: the previous launch belongs to the same product.
   int rows_least = 1, rows_most = INT32_MAX, follows = 0;
   uint32_t* tickets = nullptr;  // the counter of this launch: zero before and after
   // 1 / the number of tiles that run at once; used to cut the tail tiles (TileSchedule). 0: no tile is cut.
@@ -58,7 +58,7 @@ __device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
   return rows > 0 && rows >= p.rows_least && rows <= p.rows_most;
 }
 
-// True if a launch that follows another has any work. All threads of the CTA call it.
+// True if a launch that follows another launch has any work. Called by all threads of the CTA.
 __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
   const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   int any = 0;
@@ -85,7 +85,7 @@ struct PlainSchedule {
     return serves(p, rows) ? ceil_div(rows, rows_most) * m_tiles : 0;
   }
   __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
-  // The tile at `index` < tiles(). Whole warps call it.
+  // The tile at `index` < tiles(). Called by whole warps.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
     int low = 0, high = p.experts;  // before[low] <= index < before[high]
 #pragma unroll 1
@@ -102,7 +102,7 @@ struct PlainSchedule {
   }
 };
 
-// Fills `before`. All threads of the CTA call it. scratch: shared memory, one word per warp.
+// Fills `before`. Called by all threads of the CTA. scratch: shared memory, one word per warp.
 __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const PlainSchedule& list,
                                                    int32_t* before, int32_t* scratch) {
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
@@ -130,15 +130,16 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
   __syncthreads();
 }
 
-// Hands out the tiles beyond the first of each CTA, in order. SMs differ in speed and tiles in width, and the CTAs of a following launch
-// start only when the previous launch leaves room. Each tile takes one ticket; the warp that takes the last ticket resets the counter
-// to zero. kAll: hands out first tiles too, so that the CTAs that run have the first tiles.
+// Hands out the tiles after the first tile of each CTA, in order. Tickets balance the load: SMs differ in
+// speed, tiles differ in width, and CTAs start late if the previous launch still occupies their SMs. Each
+// tile takes one ticket; the warp that takes the last ticket resets the counter to zero. kAll: hands out
+// first tiles too, so that the CTAs that already run get the first tiles.
 template <bool kAll = false>
 struct Tickets {
   uint32_t* counter;
   int all;  // number of tiles
 
-  // A whole warp calls it. Branch-free, like all code between copies. Only tile_of() waits for the result.
+  // Called by a whole warp. Branch-free, like all code between copies. Only tile_of() waits for the result.
   __device__ __forceinline__ uint32_t take() const {
     uint32_t ticket;
     asm volatile(
@@ -155,7 +156,7 @@ struct Tickets {
         : "memory");
     return ticket;
   }
-  // The tile of a ticket from take(); there is none if the result is `all` or more.
+  // The tile of a ticket from take(). A result of `all` or more means that no tile is left.
   __device__ __forceinline__ int tile_of(uint32_t taken) const {
     const int ticket = uniform(static_cast<int>(taken));
     asm volatile(
@@ -189,7 +190,7 @@ struct RowFetch {
       at[i] = tile::swizzled(static_cast<uint32_t>(first + 4 * i), static_cast<uint32_t>(chunk * 16)) -
               4 * i * tile::kSwizzledRowBytes;
   }
-  // Whole warps call it, all with the same tile.
+  // Called by whole warps, all with the same tile.
   __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
     begin(p, t.rows, [&](int i) { return p.slots > 0 ? p.order[t.row + i] / p.slots : t.row + i; });
   }

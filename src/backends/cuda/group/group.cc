@@ -99,7 +99,7 @@ class CudaGroup final : public Group {
  private:
   const Member*& member_at(size_t rank) { return *group_queue_of(devices_[rank]->stream()).member; }
   int gpu(size_t rank) const { return devices_[rank]->info().index; }
-  // Kernels of all ranks must be resident at once, also of ranks on one GPU.
+  // Kernels of all ranks must be resident at once, even if ranks share a GPU.
   int lanes() const {
     int most = devices_.front()->info().cores;
     for (size_t r = 0; r < devices_.size(); ++r) {
@@ -136,7 +136,7 @@ class CudaGroup final : public Group {
     wire.exchanges = static_cast<uint32_t*>(exchanges);
     return {};
   }
-  // No word of a window has the number of an exchange to come, which counts from 1.
+  // Clears the windows, so that no word has the number of a future exchange: exchanges count from 1.
   Status clear() {
     const std::vector<uint32_t> first(static_cast<size_t>(members_.front().wire.lanes), 1);
     for (size_t r = 0; r < members_.size(); ++r) {
@@ -152,7 +152,7 @@ class CudaGroup final : public Group {
   }
 
   std::vector<Device*> devices_;
-  std::vector<Member> members_;  // devices point to them
+  std::vector<Member> members_;  // devices point to the elements
   GroupFault fault_;
   uint32_t* stopped_ = nullptr;
 };

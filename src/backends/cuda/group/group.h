@@ -8,14 +8,15 @@
 
 namespace sluice::cuda {
 
-// What kernels exchange rows through. Every rank has a window: memory that the other ranks write. A row lies there in words of 16 bytes:
-// 8 bytes of the row in two halves, each followed by the number of the exchange (tile/exchange.cuh). A CTA uses one lane of the window
-// and counts its exchanges, in device memory, so that a captured launch can be replayed.
+// The memory through which kernels exchange rows. Every rank has a window, which the other ranks write. A
+// window stores a row in words of 16 bytes: 8 bytes of the row in two halves, each followed by the number of
+// the exchange (tile/exchange.cuh). A CTA uses one lane of the window and counts its exchanges in device
+// memory, so that a captured launch can be replayed.
 struct Wire {
-  // Exchanges of a lane whose words are kept: a rank that is an exchange ahead of another, which itself sends one ahead, does not
-  // overwrite words that are still read (tile/exchange.cuh).
+  // Number of exchanges of a lane whose words are kept, so that no rank overwrites words that another rank
+  // may still read (tile/exchange.cuh explains why four suffice).
   static constexpr int kDepth = 4;
-  // Sums and rows of x have separate regions, because both of one exchange are in the window at once.
+  // Sums and rows of x have separate regions, because a window holds both for the same exchange.
   static constexpr int kRegions = 2;
   uint4* window = nullptr;                            // of this rank
   uint4* windows_of[AllReduceNorm::kRanksMost] = {};  // of all ranks, as this rank reaches them

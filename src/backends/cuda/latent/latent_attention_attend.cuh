@@ -32,7 +32,7 @@ struct Parameters {
   bool wide_cache;  // cache rows consist of 16-byte chunks
 };
 
-// The sequence of a row, or -1. All threads of the CTA call it.
+// The sequence of a row, or -1. Called by all threads of the CTA.
 __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row, int64_t* slot) {
   if (threadIdx.x == 0) *slot = -1;
   __syncthreads();

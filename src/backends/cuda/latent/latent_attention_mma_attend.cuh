@@ -1,5 +1,6 @@
-// The second launch of latent_attention_mma_sm90.cu: one split of the keys of one row, for 64 heads; or of some rows of one sequence that
-// have 64 heads together. These rows end at different keys, and the last one decides how their keys are split.
+// The second launch of latent_attention_mma_sm90.cu: one split of the keys, for 64 heads of one row, or for
+// several rows of one sequence that have up to 64 heads in total. These rows end at different keys, and the
+// last row decides how their keys are split.
 //
 // A tile of 64 keys is stored once in shared memory, in panels of 64 columns (swizzle.cuh). Its rows are the second operand of both
 // products: all columns for the scores, the first `rank` columns for the latents. Each of the two warpgroups computes the scores of half
@@ -46,7 +47,7 @@ template <int kPanels>
 constexpr size_t kAttendBytes = 3 * AttendShape<kPanels>::kTileBytes + sizeof(AttendScratch) +
                                 1024;  // room to align the start by hand
 
-// The sequence of a row, or -1. All threads of the CTA call it.
+// The sequence of a row, or -1. Called by all threads of the CTA.
 __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row, int64_t* found) {
   if (threadIdx.x == 0) *found = -1;
   __syncthreads();
@@ -56,14 +57,15 @@ __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row,
   return *found;
 }
 
-// The rows of a CTA: `count` of them from `first` on, relative to the call's first row. sequence -1: they belong to none.
+// The rows of a CTA: `count` rows from `first` on, relative to the call's first row. sequence -1: they belong
+// to no sequence.
 struct Rows {
   int64_t sequence;
-  int first, count;  // count 0: the CTA has nothing to do
+  int first, count;  // count 0: the CTA has no work
 };
 
 // Finds the CTA's group of rows: the rows of the call before the first sequence, of each sequence, and after the last one are divided into
-// groups of rows_of_cta. All threads of the CTA call it.
+// groups of rows_of_cta. Called by all threads of the CTA.
 __device__ __forceinline__ Rows find_group(const Parameters& p, int group, AttendScratch& scratch) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
   const auto begin_of =

@@ -34,10 +34,10 @@ struct Parameters {
   int64_t q_stride, y_stride;
   int64_t first, rows;  // rows of this call
   int64_t sequences, pages, pages_per_seq;
-  int rows_of_cta;  // most rows of one sequence that a CTA of attend() takes
+  int rows_of_cta;  // maximum number of rows of one sequence that a CTA of attend() takes
   tile::Divisor page_size;
   int heads, nope, rope, v_dim, splits;
-  int fewest_tiles;  // fewest tiles of a split, unless the row has fewer
+  int fewest_tiles;  // minimum number of tiles of a split, unless the row has fewer
   float scale;       // includes log2(e)
   Bf16* queries;     // [rows, heads, rank + kMostRope]
   Bf16* latents;     // [rows, heads, splits, rank], columns in the order of stored_column()

@@ -102,7 +102,7 @@ struct ProjectScratch {
   int owned[kProjectRows];                           // the row belongs to a sequence
 };
 
-// Computes the factors of the splits of one row of one head. A warp calls it; each lane takes a split.
+// Computes the factors of the splits of one row of one head. Called by a warp; each lane takes a split.
 template <int kRank>
 __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, int head, int slot,
                                              ProjectScratch<kRank>& scratch) {

@@ -1,12 +1,14 @@
-// Latent attention on tensor cores, in three launches: queries times the key matrices, partial results for splits of the keys, and the
-// sum of the partial results times the value matrices. A CTA of the second launch takes one split of the keys, and 64 heads of one row
-// (mma_sm90), or all heads of the rows of one sequence that make up to 64 heads together (mma_rows_sm90: latent_attention_mma_attend.cuh);
+// Latent attention on tensor cores, in three launches: queries times the key matrices, partial results for
+// splits of the keys, and the sum of the partial results times the value matrices. A CTA of the second launch
+// takes one split of the keys, and 64 heads of one row (mma_sm90), or all heads of several rows of one
+// sequence, up to 64 heads in total (mma_rows_sm90: latent_attention_mma_attend.cuh).
 // latent_attention_mma_products.cuh has the products with weights.
 //
-// Wins    wherever it accepts the problem: for 64 heads a latent comes from memory once, as key and as value, and wgmma multiplies it.
-//         One row of DeepSeek V3 at context 1024 takes 22 us; the f32 kernel before it took 173 us (docs/lab/cuda-latent-attention.md).
-//         mma_rows_sm90 wins with up to 32 heads where sequences have several rows, in prompts and in steps that verify drafts: 8
-//         sequences of 4 rows of Moonlight at context 1024 take 25 us against 33 us of mma_sm90 (latent_candidates.csv).
+// Wins    wherever it accepts the problem: for 64 heads a latent comes from memory once, as key and as value,
+//         and wgmma multiplies it. One row of DeepSeek V3 at context 1024 takes 22 us; the previous f32
+//         kernel took 173 us (docs/lab/cuda-latent-attention.md). mma_rows_sm90 wins with up to 32 heads
+//         where sequences have several rows, in prompts and in steps that verify drafts: 8 sequences of 4
+//         rows of Moonlight at context 1024 take 25 us against 33 us of mma_sm90 (latent_candidates.csv).
 // Loses   to FlashMLA from 32 sequences of one row of DeepSeek V3 on: 90 us against 58 us at context 1024 (latent.csv). By arithmetic a
 //         tile of 64 keys takes some 3500 clocks, 1700 of them for scores, because 64 x 32 products wait for operands. With fewer than
 //         64 heads and one row, part of each product is wasted; mma_rows_sm90 then loses to mma_sm90 by 0.3 to 4.5 us.
@@ -28,11 +30,11 @@ using Problem = LatentAttention::Problem;
 // Sizes that the descriptor shares with the kernels; static_asserts below check them.
 constexpr int64_t kSplitsMost = 32, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
                   kPartBytes = 16;
-// Configurations: the least number of key tiles per split.
+// Configurations: the minimum number of key tiles per split.
 constexpr int kFewestTiles[] = {1, 2, 4, 16, 64};
 
 struct Layout {
-  int64_t splits;           // most splits of a row
+  int64_t splits;           // maximum number of splits of a row
   int64_t row_bytes, rows;  // bytes of workspace per row; rows per call
 };
 Layout layout_of(const Problem& p, int fewest_tiles) {
@@ -73,7 +75,7 @@ Refusal supports_rows(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// CTAs of one split. Sequences are expected to have rows_max rows, or else many.
+// CTAs of one split. Assumes that sequences have rows_max rows, or many rows if there is no rows_max.
 int64_t groups_of(const Problem& p, bool rows) {
   if (!rows) return p.tokens * parts_of(p.heads, kGroupHeads);
   const int64_t each = rows_of_cta(p);
@@ -160,7 +162,7 @@ namespace {
 using namespace latent_mma;
 
 static_assert(kSplitsMost == kMostSplits && kTile == kTileKeys && kGroupHeads == kHeads);
-// So much shared memory that no second CTA fits on the SM (tile/dependent.cuh).
+// Enough shared memory that no second CTA fits on the SM (tile/dependent.cuh).
 constexpr size_t kAloneBytes = size_t{116} << 10;
 
 static_assert(kRopeMost == kMostRope && kNopeMost == kMostNope && kPartBytes == sizeof(Part));
@@ -225,7 +227,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
                         .queries = queries,
                         .latents = latents,
                         .parts = reinterpret_cast<Part*>(latents + l.rows * p.heads * l.splits * p.rank)};
-  // Calls of about equal numbers of rows.
+  // Divides the rows into calls of about equal size.
   const int64_t calls = (p.tokens + l.rows - 1) / l.rows, each = (p.tokens + calls - 1) / calls;
   for (; parameters.first < p.tokens; parameters.first += each) {
     parameters.rows = std::min(each, p.tokens - parameters.first);

@@ -50,9 +50,10 @@ constexpr Candidate<Linear> linear_candidate(const LinearCard& card) {
 
 namespace sluice::cuda {
 
-// An element of an f32 or bf16 array as raw bits: nothing waits for the load before value(). The load is inline assembly, because the
-// compiler waits for a load inside a branch at the end of the branch. The two loads have separate registers: loads into the same register
-// wait for each other, even if a predicate lets only one of them run.
+// An element of an f32 or bf16 array as raw bits: no instruction waits for the load before value(). The load
+// is inline assembly, because the compiler waits for a load inside a branch at the end of the branch. The two
+// loads have separate registers: loads into the same register wait for each other, even if a predicate lets
+// only one of them run.
 struct RawElement {
   uint32_t half = 0, word = 0;  // at least one of them stays zero
 
@@ -168,8 +169,8 @@ struct LinearOutput {
   }
 };
 
-// Biases of kCount features: groups of kTogether adjacent features, kApart between groups. They are loaded before the products of a
-// tile, so nothing waits for them.
+// Biases of kCount features: groups of kTogether adjacent features, kApart between groups. They are loaded
+// before the products of a tile, so that the epilogue does not wait for them.
 template <int kCount, int kApart, int kTogether = 1>
 struct RawBiases {
   uint32_t of[kCount];

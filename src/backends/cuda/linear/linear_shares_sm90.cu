@@ -1,9 +1,11 @@
 // A dense layer for up to 128 rows, by shares of the features (linear_shares.cuh).
 //
-// Wins    12 to 128 rows of gpt-oss's 5120 x 2880 (linear_candidates.csv): 9.8 us against 11.2 us of tile_sm90 at 64 rows. In decode steps
-//         also where it is slower alone, because the weights arrive before x (share_us()).
-// Loses   up to 8 rows to stream_sm90, by 0.3 us of 8.7 (5120 x 2880) or 2.0 us of 9.0 (2880 x 4096). Alone, 2880 x 4096 is faster with
-//         split_sm90, because here each SM reads all of x: 9.3 us against 10.0 us at 64 rows.
+// Wins    12 to 128 rows of gpt-oss's 5120 x 2880 (linear_candidates.csv): 9.8 us against 11.2 us of
+//         tile_sm90 at 64 rows. In decode steps it also wins where it is slower in isolation, because the
+//         weights arrive before x (share_us()).
+// Loses   up to 8 rows to stream_sm90, by 0.3 us of 8.7 (5120 x 2880) or 2.0 us of 9.0 (2880 x 4096). In
+//         isolation, 2880 x 4096 is faster with split_sm90, because here each SM reads all of x: 9.3 us
+//         against 10.0 us at 64 rows.
 // Limits  see supports(). A sum runs from the first k to the last, so a row's bits do not depend on the batch.
 // Bytes   w once; x once per SM, from L2.
 // Source  original; the contract is ops/linear.h.
@@ -58,7 +60,7 @@ struct PlainEnd {
   template <int kEights>
   class Sums {
    public:
-    // The residual is loaded here, so that nothing waits for it after the products.
+    // The residual is loaded here, so that the epilogue does not wait for it after the products.
     __device__ __forceinline__ Sums(const Out& out, int row)
         : row_(row),
           first_(static_cast<int>(blockIdx.x) * 8 * kEights + shares::column_of_thread()),

@@ -284,7 +284,8 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   }
 }
 
-// The fewest registers with almost no spills: a CTA of attention then fits beside this CTA in more cases.
+// The smallest register counts with almost no spills: a CTA of attention then fits beside this CTA in more
+// cases.
 constexpr int registers_of(int blocks) { return blocks == 0 ? 64 : blocks <= 6 ? 80 : 96; }
 
 template <class End, int kBlocks>

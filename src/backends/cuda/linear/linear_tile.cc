@@ -9,7 +9,7 @@ namespace {
 // Fitted to all rows of bench/measured/h200/linear_candidates.csv together; tests/cuda/regret_test.cc checks the choices against these
 // rows. The units are bytes and clocks of one SM. Tensor cores run at the clock that the power limit allows.
 constexpr double kTensorClocksUs = 1.5e3, kClocksUs = 1.7e3, kIngestBytes = 71;
-constexpr double kStepClocks = 245;        // the fewest clocks of a step, from one wait to the next
+constexpr double kStepClocks = 245;        // minimum clocks of a step, from one wait to the next
 constexpr double kL2BytesPerUs = 9.035e6;  // the rate at which all SMs read from L2
 constexpr double kFixedUs = 0.075, kRoundUs = 1.17, kLatencyUs = 1.13, kMemoryShare = 1.21, kHidden = 0.66;
 // Split sums: fixed time, and time per sent row of 64 features.
@@ -26,8 +26,8 @@ Work work_of(const Linear::Problem& p, const LinearTileKind& kind, int splits) {
           static_cast<double>(linear_parts(linear_parts(p.width, kLinearBlock), splits))};
 }
 
-// Whole rounds of tiles at the rate of a step's limiter, and memory at the rate that the bytes in flight allow. Neither time hides all of
-// the other.
+// Whole rounds of tiles at the rate of a step's bottleneck, and memory at the rate that the bytes in flight
+// allow. Neither time hides all of the other.
 double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKind& kind, int splits) {
   const Work work = work_of(p, kind, splits);
   const double resident = kind.narrow() ? 2 : 1;
@@ -61,7 +61,7 @@ std::string kind_name(const LinearTileKind& kind) {
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
-  const int round_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // sums that a round stages
+  const int round_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // bytes of sums that a round stages
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
   // Sums from every CTA of the cluster that this CTA finishes.
   const int inbox =

@@ -75,7 +75,7 @@ Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const
 Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                             const Linear::Args& a, Stream stream);
 
-// The row of a kernel that launches kLinearTiles.
+// The data in which the kernels that launch kLinearTiles differ.
 struct LinearTileCard {
   std::string_view name;
   int64_t tokens_most;
@@ -83,7 +83,7 @@ struct LinearTileCard {
   std::vector<Config> (*configs)(const Linear::Problem&, const DeviceInfo&);
   bool config_decides_bits = false;
 };
-// The kernel's descriptor.
+// The descriptor of such a kernel.
 template <const LinearTileCard& kCard>
 struct LinearTileDescriptor {
   static Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {

@@ -1,7 +1,8 @@
 // Embedding: a CTA copies one row of the table, each thread eight columns.
 //
-// Wins    always: it is the only kernel of Embedding. It moves its bytes once.
-// Loses   one launch per step to a lookup fused with the first norm; there is no such kernel.
+// Wins    always: it is the only kernel of Embedding. It moves each byte once.
+// Loses   to a lookup fused with the first norm, which would save one launch per step; there is no such
+//         kernel.
 // Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
 // Source  original; the contract is ops/embedding.h.
 #include "backends/cuda/card.h"

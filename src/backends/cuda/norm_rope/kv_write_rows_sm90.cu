@@ -1,8 +1,9 @@
-// Writes keys and values into their pages. A thread copies one word of one token, 16 bytes if everything is aligned. For e4m3 it reads as
-// many bytes and rounds them.
+// Writes keys and values into their pages. A thread copies one word of one token, 16 bytes if everything is
+// aligned. For an e4m3 cache it reads as many bytes and rounds the elements.
 //
-// Wins    always: it is the only kernel of KvWrite. It moves its bytes once.
-// Loses   one launch to the fused kernels of rope_kv_write, qk_norm_rope_kv_write and qkv_rope_kv_write, which also write the cache.
+// Wins    always: it is the only kernel of KvWrite. It moves each byte once.
+// Loses   to the fused kernels of rope_kv_write, qk_norm_rope_kv_write and qkv_rope_kv_write, which also
+//         write the cache and save one launch.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/kv_write.h.
 #include "backends/cuda/card.h"
@@ -46,7 +47,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The unit of a thread: a word that is copied,
+// The work of a thread: a word that is copied,
 template <class Word>
 struct Copied {
   using From = Word;

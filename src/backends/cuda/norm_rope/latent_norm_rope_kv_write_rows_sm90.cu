@@ -1,6 +1,6 @@
-// The first CTA of a token normalizes and rotates its row of the cache: a thread holds eight adjacent elements of it in registers, sums
-// their squares with the other threads, and writes them to the token's page. The next CTAs rotate the queries, eight adjacent elements per
-// thread, in place.
+// The first CTA of a token normalizes and rotates the token's row of the cache: a thread holds eight adjacent
+// elements of the row in registers, sums their squares with the other threads, and writes the elements to the
+// token's page. The next CTAs rotate the queries in place, eight adjacent elements per thread.
 //
 // Wins    where it accepts the problem: one launch instead of four per layer of DeepSeek V3's family.
 // Limits  see supports().

@@ -1,8 +1,8 @@
-// A team of lanes, a power of two, owns a head of a token; each lane has eight adjacent elements. The team sums its squares and normalizes
-// its elements. Lanes exchange the other elements of their pairs, rotate, and write queries in place and keys to their page. Values are
-// copied to their page. The normed elements are rounded to the type of q before the rotation. Squares are added in the
-// order of cuda.rms_norm.rows_sm90: for 16-byte rows of several heads the bits equal the bits of the unfused operations.
-//
+// A team of lanes, a power of two, owns a head of a token; each lane has eight adjacent elements. The team
+// sums its squares and normalizes its elements. Lanes exchange the other elements of their pairs, rotate, and
+// write queries in place and keys to their page. Values are copied to their page. The normalized elements are
+// rounded to the type of q before the rotation. Squares are added in the order of cuda.rms_norm.rows_sm90:
+// for 16-byte rows of several heads the bits equal the bits of the unfused operations.
 // Wins    where it accepts the problem: one launch instead of three per layer makes decode steps of Qwen3-30B-A3B 6% shorter at one
 //         sequence, 2% at 8, 1% at 64 (docs/lab/cuda-qwen3.md). Queries and keys are read once.
 // Limits  see supports().

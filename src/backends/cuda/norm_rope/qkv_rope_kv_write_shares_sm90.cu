@@ -2,8 +2,9 @@
 // features of a share consists of four features of a head and their partners half a head further, so two lanes of a warp hold both
 // features of a pair. Sums are rounded to bf16 as in the separate projection, so a row has the bits of the unfused operations.
 //
-// Wins    9 to 128 rows, because no launch lies between the projection and attention: decode steps of gpt-oss-20b on an H100
-//         take 4143 us instead of 4177 at 16 sequences, 6613 instead of 6630 at 128 (docs/lab/cuda-step-launches.md).
+// Wins    9 to 128 rows, because it saves the launch between the projection and attention: decode steps of
+//         gpt-oss-20b on an H100 take 4143 us instead of 4177 at 16 sequences, 6613 instead of 6630 at 128
+//         (docs/lab/cuda-step-launches.md).
 // Loses   up to 8 rows to stream_sm90, as the projection alone does. It refuses more than 128 rows.
 // Limits  bf16, heads that are rotated as a whole, with pairs half a head apart.
 // Bytes   w once; x once per SM, from L2.

@@ -1,7 +1,7 @@
 // RMS norm: a CTA owns one row and keeps it in registers between the sum and the scaling. If a row has several heads, a warp owns one
 // head.
 //
-// Wins    always: it is the only kernel of RmsNorm. It moves its bytes once.
+// Wins    always: it is the only kernel of RmsNorm. It moves each byte once.
 // Loses   to combine_norm after a combine and to norm_router_route before a router; each saves one launch.
 // Limits  none beyond the contract. Rows of more than 32768 columns and rows that are not 16-byte aligned are read twice, the
 //         second time from L2. Heads are read twice, the second time from L1.

@@ -1,8 +1,8 @@
 // Rope: a CTA rotates all pairs of one token row in place; a thread holds a few adjacent pairs of one head.
 //
-// Wins    always: it is the only kernel of Rope. It moves its bytes once; all heads but the first read the token's part of
+// Wins    always: it is the only kernel of Rope. It moves each byte once; all heads but the first read the token's part of
 //         the table from L1.
-// Loses   one launch to rope_kv_write if keys go to a cache next.
+// Loses   to rope_kv_write if keys go to a cache next, because that saves one launch.
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
 // Source  original; the contract is ops/rope.h.
 #include "backends/cuda/card.h"

@@ -15,7 +15,7 @@ __device__ __forceinline__ float squares(const float (&h)[N]) {
   return sum;
 }
 
-// The inverse root for `sum`, the sum of the squares of `hidden` elements.
+// 1 / RMS of a row; `sum` is the sum of the squares of `hidden` elements.
 __device__ __forceinline__ float inverse_root(float sum, int hidden, float eps) {
   return 1.f / sqrtf(sum / static_cast<float>(hidden) + eps);
 }

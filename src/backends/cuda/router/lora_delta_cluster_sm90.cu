@@ -5,8 +5,9 @@
 //         8 tokens of rank 16, 4.5 us against 6.5 us at 64. One launch, and A x stays in shared memory.
 // Loses   to mma_sm90 beyond 64 tokens if mma_sm90 accepts the problem (128 tokens of rank 16: 9.7 us against 6.5 us), from 64 tokens on
 //         at rank 64 (9.8 us against 8.9 us), and at one token of rank 64 (7.9 us against 6.7 us).
-// Limits  none beyond the contract; 16-byte loads if hidden, row strides and addresses allow them. The split depends only on hidden,
-//         so a row's bits do not depend on the batch.
+// Limits  tokens < 2^27, because a grid has up to eight CTAs per token. 16-byte loads if hidden, row strides
+//         and addresses allow them. The split depends only on hidden, so a row's bits do not depend on the
+//         batch.
 // Source  original; the contract is ops/lora_delta.h.
 #include "backends/cuda/card.h"
 #include "ops/lora_delta.h"
@@ -14,7 +15,7 @@
 namespace sluice::cuda {
 namespace {
 
-// Tokens that share loads of A if clusters of one token would more than fill the device.
+// Tokens per cluster. Tokens share loads of A if clusters of one token each would more than fill the device.
 int tokens_for(const LoraDelta::Problem& p) {
   constexpr int64_t kFewTokens = 64;
   return p.tokens > kFewTokens ? 8 : 1;

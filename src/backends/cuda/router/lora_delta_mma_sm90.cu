@@ -164,7 +164,7 @@ struct Adapters {
     same = __match_any_sync(~0u, mine);
     leaders = __ballot_sync(~0u, mine >= 0 && __ffs(same) - 1 == lane);
   }
-  // Calls f(adapter, mask of its tokens) for each adapter. All lanes of a warp call it.
+  // Calls f(adapter, mask of its tokens) for each adapter. Called by all lanes of a warp.
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1

@@ -143,7 +143,7 @@ __device__ __forceinline__ void multiply_chunks(typename S::Sums& acc, const til
     }
 }
 
-// Adds the chains, and leaves this warp's parts of the logits.
+// Adds the chains, and stores this warp's partial logits.
 template <class S>
 __device__ __forceinline__ void leave_parts(typename S::Parts& parts, typename S::Sums& acc, int warp, int g,
                                             int c) {

@@ -48,7 +48,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
          waves * (std::max(steps * std::max({kStepUs, fill, tensor}), memory) + exchange);
 }
 
-// Rows of w in a stage: the problem's rows, but at least so many that every warpgroup reads within the stage.
+// Rows of w in a stage: the problem's rows, but enough that no warpgroup reads past the end of the stage.
 int weight_rows(const RouterGemm::Problem& p, const RouterTile& t) {
   constexpr int kRows = 32;
   return std::min(t.experts(), kRows * ceil_div(std::max<int64_t>(p.experts, t.experts() - t.tokens), kRows));
@@ -122,7 +122,7 @@ std::array<Near, kMeasured> measured() {
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
   constexpr double kDoubtPerDoubling = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
-  // The fewest tokens measured; smaller problems use the plans for 192 tokens.
+  // The smallest token count that was measured; smaller problems use the plans for 192 tokens.
   constexpr int64_t kFewestTokens = 192;
   const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
   const Near here = near(p, 0);

@@ -101,9 +101,10 @@ struct RouterFetch {
   using Parameters = RouterTileParameters;
   using Place = RouterTilePlace;
 
-  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage, including the bytes that other
-  // CTAs copy. There is one instance for each way to share operands. Without branches a step is about 30 warp-uniform instructions; with
-  // tiles of 64 x 64 a step has 200 clocks.
+  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage,
+  // including the bytes that other CTAs copy. There is one instance for each way to share operands, because a
+  // step has little time: without branches it is about 30 warp-uniform instructions, and with tiles of 64 x
+  // 64 a step has 200 clocks.
   template <bool kShareW, bool kShareX>
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                                  const Place& at, uint8_t* stages, const tile::Ring& ring) {

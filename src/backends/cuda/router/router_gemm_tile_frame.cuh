@@ -53,14 +53,15 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
         : first(part * p.tokens_each + min(part, p.tokens_more)),
           count(p.tokens_each + (part < p.tokens_more)) {}
     __device__ int bytes() const { return count * kPitch * static_cast<int>(sizeof(float)); }
-    // bytes that one other split sends to it; stores leave out the padding of rows
+    // Bytes that this split receives from each other split. Stores leave out the padding of rows.
     __device__ int message_bytes(const Parameters& p) const {
       return p.by_stores ? count * kExperts * static_cast<int>(sizeof(float)) : bytes();
     }
   };
 
-  // One warp sends the sums of their tokens to the CTAs of the other splits. An inbox has room for one message from each other split, in the
-  // order of the splits.
+  // One warp sends the partial sums: for each other split, the sums of the tokens that the other split
+  // finishes, to its CTA. An inbox has room for one message from each other split, in the order of the
+  // splits.
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                     const tile::SplitInbox& inbox) {
 #pragma unroll 1
@@ -206,8 +207,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     if (warp == 0) tile::barrier_init_by_warp(all_here, 1);
     tile::barrier_visible();
     __syncthreads();
-    // No CTA may send to a peer CTA whose barriers are not initialised. Consumers send nothing before the end, so they wait for the
-    // cluster only when they wait for the first stage anyway.
+    // A CTA must not send to a peer CTA whose barriers are not initialised. Consumers send only at the end,
+    // so they wait for the cluster only when they wait for the first stage anyway.
     if (in_cluster) tile::cluster_arrive();
     if (warp >= kWarps) {
       if (p.shared()) tile::cluster_wait();
@@ -250,8 +251,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
   }
 };
 
-// True if CTAs without a cluster read the same rows of x at the same time. If the hardware places them in order, the rows are shared
-// in cache. Out of order, up to 30% of a launch was lost.
+// True if CTAs without a cluster read the same rows of x at the same time. If the hardware places them in
+// order, the rows are shared in cache. If it places them out of order, up to 30% of a launch's time is lost.
 inline bool reads_x_in_step(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   return plan.blocks() == 1 && p.experts > plan.tile.experts();
 }

@@ -73,8 +73,8 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
     return tile::remote_address(here, p.rank(at.split, across, along));
   }
 
-  // A consumer warpgroup's share of the tile, over this CTA's split of k. If there are fewer experts than operand rows, the excess rows
-  // and their sums have arbitrary values, which nothing reads.
+  // A consumer warpgroup's share of the tile, over this CTA's split of k. If there are fewer experts than
+  // operand rows, the excess rows and their sums have arbitrary values, which are never read.
   static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
                                       uint64_t* full, uint64_t* empty) {
     const int group = uniform(threadIdx.x / kGroupThreads);

@@ -5,9 +5,9 @@
 // path from the sums to the choice is one store and one load. It adds the partial logits in the order of k and resets the words to
 // zero. Waiting CTAs must not keep out the CTAs they wait for: they are the last CTAs of the grid, at most 64, and fewer than one per
 // SM. For up to 32 experts, a cluster does the same in shared memory.
-//
-// A norm before the router needs no launch of its own. The inverse root of a row is a factor of its logits, so the row's sum of squares is
-// published with the partial logits. The threads of the choosing CTA that have no expert write the normed row.
+// A norm before the router needs no launch of its own. The inverse RMS of a row is a factor of its logits, so
+// the row's sum of squares is published with the partial logits. The threads of the choosing CTA that have no
+// expert write the normalized row.
 #pragma once
 #include "backends/cuda/launch.h"
 #include "backends/cuda/router.h"
@@ -24,13 +24,14 @@ namespace sluice::cuda::few {
 
 using Bf16 = __nv_bfloat16;
 
-// With a norm, x is multiplied by the norm's weight before the products, and the row's inverse root is multiplied in at the end.
+// With a norm, x is multiplied by the norm's weight before the products, and the logits are multiplied by the
+// row's inverse RMS at the end.
 enum class Input : uint8_t { kAnyRows, kWideRows, kNormed };
 
 struct Norm {
   const Bf16* weight;
   Bf16* normed;
-  int64_t stride;  // elements between rows of normed
+  int64_t stride;  // elements between rows of `normed`
   float eps;
 };
 
@@ -235,7 +236,7 @@ __device__ __forceinline__ Biases load_biases(const Few& p, uint32_t e) {
   return out;
 }
 
-// A logit from its partial sums, added in order; with a norm, times the row's inverse root.
+// A logit from its partial sums, added in order; with a norm, times the row's inverse RMS.
 template <Input kInput, int kSplit>
 __device__ __forceinline__ float logit_of(const Biases& bias, const float (&part)[kSplit], float inverse) {
   const float gate = tile::weight_value<Bf16>(bias.gate);
@@ -268,7 +269,7 @@ __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, 
   tile::put_shared(p.shared, p.ids, p.weights, token, e);
 }
 
-// The inverse root of a row from its partial sums of squares.
+// The inverse RMS of a row, from its partial sums of squares.
 template <int kSplit>
 __device__ __forceinline__ float inverse_of(const Few& p, const float (&part)[kSplit]) {
   float sum = 0;
@@ -277,8 +278,9 @@ __device__ __forceinline__ float inverse_of(const Few& p, const float (&part)[kS
   return 1.f / sqrtf(sum / static_cast<float>(p.gate.hidden) + p.norm.eps);
 }
 
-// The threads of a CTA that do not choose write the normed row: thread `first` of `kThreads`, eight columns at a time. x is loaded
-// here, before the sums of squares arrive; write() is called with the inverse root.
+// The threads of a CTA that do not choose write the normalized row: thread `first` of `kThreads`, eight
+// columns at a time. x is loaded here, before the sums of squares arrive; write() is called with the inverse
+// RMS.
 template <int kThreads, int64_t kHiddenMost>
 class NormedRow {
  public:

@@ -21,7 +21,7 @@ struct Cut {
 };
 enum class Blocks { kCluster, kGrid };
 
-constexpr int64_t kTokensMost = 64;  // the most tokens of any instance
+constexpr int64_t kTokensMost = 64;  // maximum number of tokens of any instance
 // Words in Queue::grid_words for squares: each split of a token publishes its sum of squares twice, for the threads that choose and for
 // the threads that normalize.
 constexpr int kSquareWords = 2;
@@ -32,7 +32,7 @@ struct Instance {
   tile::TeamKind kind;
   Blocks blocks;
   Cut cut;
-  int64_t tokens;            // the most tokens
+  int64_t tokens;            // maximum number of tokens
   double first_us, more_us;  // one token; each further token
 
   bool serves(const RouterRoute::Problem& p) const {

@@ -5,7 +5,7 @@
 //         5501 us at 64 (docs/lab/cuda-step-launches.md). It saves a launch and does not read y again.
 // Loses   nothing. At 1 and 2 tokens it gains nothing, because Combine spreads their columns over more CTAs.
 // Limits  see supports().
-// Source  original; the contract, order of the sum included, is ops/combine_norm.h.
+// Source  original; the contract, including the order of the sum, is ops/combine_norm.h.
 #include "backends/cuda/card.h"
 #include "ops/combine_norm.h"
 
@@ -57,7 +57,8 @@ namespace {
 // CTAs load while others add.
 struct Pace {
   int threads, ctas,
-      slots_at_once;  // most threads per CTA; fewest CTAs per SM; slots whose loads are in flight together
+      slots_at_once;  // maximum number of threads per CTA; minimum number of CTAs per SM; slots whose loads
+                      // are in flight together
   bool weight_first;  // the norm's weight is loaded before the wait for the previous launch
 };
 enum class Rows : uint8_t { kFew, kMany };

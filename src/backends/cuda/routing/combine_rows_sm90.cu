@@ -1,9 +1,10 @@
 // Combine: a thread owns a few adjacent columns of one token and sums the experts' rows in the order of the slots.
 //
-// Wins    always: it is the only kernel of Combine. It moves its bytes once.
+// Wins    always: it is the only kernel of Combine. It moves each byte once.
 // Loses   to kernels that save its launch: combine_norm_rows_sm90 if a norm follows, expert_mlp_mxfp4_slices_sm90 for few slots.
-// Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
-// Source  original; the contract, order of the sum included, is ops/combine.h.
+// Limits  tokens <= 65535, because each token has its own CTAs along y of the grid; 16-byte accesses where
+//         hidden, row strides and addresses allow them.
+// Source  original; the contract, including the order of the sum, is ops/combine.h.
 #include "backends/cuda/card.h"
 #include "ops/combine.h"
 

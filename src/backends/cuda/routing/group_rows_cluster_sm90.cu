@@ -1,8 +1,9 @@
 // Groups rows by expert: the CTAs of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two launches above.
 //
 // Wins    always: it is the only kernel of GroupRows.
-// Loses   to the kernels of RouteGroup where routing comes first: route_topk and group_rows in a chain take 1.01 to 1.4 times
-//         as long (docs/lab/cuda-routing.md).
+// Wins    always: it is the only kernel of GroupRows.
+// Loses   to the kernels of RouteGroup where routing comes first: a chain of route_topk and group_rows is
+//         1.01 to 1.4x slower (docs/lab/cuda-routing.md).
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"

@@ -1,4 +1,4 @@
-// What the kernels of pack_experts_fragments_sm90.cu share: parameters, and the row block that a CTA packs.
+// Shared by the kernels of pack_experts_fragments_sm90.cu: parameters, and the row block that a CTA packs.
 #pragma once
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 // Packs experts into fragments and unpacks them. A CTA owns one row block of one expert. It reads the block in checkpoint order,
 // 32 bytes of eight rows per warp instruction.
 //
-// Wins    always: it is the only kernel of PackExperts. It moves bytes once; four lanes exchange the bytes that they have read by shuffles.
+// Wins    always: it is the only kernel of PackExperts. It moves each byte once; four lanes exchange the bytes that they have read by shuffles.
 // Loses   half of the bandwidth in e2m1 to bit permutations (2.2 TB/s of bytes read and written; bf16 moves 3.6 TB/s), and more
 //         if one small expert is packed alone. CTAs of 128 and 512 threads were slower.
 // Limits  none beyond the contract. Rows of bf16 that are not 16-byte aligned are moved element by element.

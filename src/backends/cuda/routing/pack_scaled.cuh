@@ -1,5 +1,5 @@
-// Packs and unpacks the formats other than bf16 and MXFP4. A thread moves one word of codes at a time, and scales row by row. One CTA has
-// the whole row block, because a NaN in a row's codes changes its scales.
+// Packs and unpacks all formats except bf16 and MXFP4. A thread moves one word of codes at a time, and scales
+// row by row. One CTA owns the whole row block, because a NaN in a row's codes changes its scales.
 #pragma once
 #include "backends/cuda/routing/pack_experts.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -16,7 +16,7 @@ constexpr int kScaledShare = kThreads / kRows;  // adjacent threads that share a
 
 // The row of this thread: its codes and scales in the checkpoint, or null.
 struct ScaledRow {
-  int row, first;  // in the row block; this thread's position among those of the row
+  int row, first;  // row in the row block; this thread's position among the threads of the row
   const uint8_t *codes, *scales;
 };
 __device__ __forceinline__ ScaledRow scaled_row(const Parameters& p, const RowBlock& at,
@@ -70,7 +70,8 @@ __device__ inline void pack_nv(const Parameters& p, const RowBlock& at, const Sc
   reinterpret_cast<float*>(at.top)[r.row] = factor;
 }
 
-// The scales of a row's features, which the rows of these features all write alike.
+// Writes the scales of a row's features. If several rows write the scales of the same features, they write
+// the same values.
 __device__ inline void pack_blocks(const Parameters& p, const RowBlock& at, const ScaledRow& r,
                                    bool nan_code) {
   int bad = nan_code;
@@ -191,7 +192,7 @@ inline __global__ void __launch_bounds__(kThreads, 1) pack_scaled(const __grid_c
       pack_row_scale(at, row, has_nan8(p, row));
       break;
   }
-  __syncthreads();  // scales say which codes are hidden
+  __syncthreads();  // the scales, which decide which codes are hidden, are complete
   move_scaled_codes<false>(p, at, shared);
 }
 

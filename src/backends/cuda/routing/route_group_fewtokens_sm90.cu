@@ -6,7 +6,7 @@
 //         1.2 to 2.1 us at one token and 0.6 to 1.1 us at 32 with plain launches, 1.0 to 1.9 us and 0.5 to 1.0 us with dependent ones.
 // Loses   to route_group_lanes_sm90 by 0.3 to 0.5 us at 64 tokens of 256 experts, with either kind of launch: the teams of a CTA compete
 //         for issue slots.
-// Limits  the requirements of need_team() (tile/few_tokens.cuh), and row_align of 1.
+// Limits  the requirements of need_team() (tile/team.h), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/tile/team.h"
@@ -133,7 +133,7 @@ __device__ __forceinline__ void take_ids(Memory<kExperts, kList>& m, const Few& 
   __syncthreads();
 }
 
-// Counts the rows of an expert, and adds up rows and tiles before it among its 32 experts. Whole warps call it.
+// Counts the rows of an expert, and adds up rows and tiles before it among its 32 experts. Called by whole warps.
 template <bool kAlone, int kExperts, int kList>
 __device__ __forceinline__ uint32_t count_rows(Memory<kExperts, kList>& m, const Few& p, uint32_t expert) {
   const uint32_t lane = expert % 32;
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   }
   const uint32_t rest = tiles + own * kExperts + e;  // there are at least as many threads
   if (rest < p.tiles_max) reinterpret_cast<int2*>(p.tiles)[rest] = int2{-1, -1};
-  // The team's last warp writes these, because the first warp has chosen slots to write.
+  // The team's last warp writes these, because the first warp already writes the chosen slots.
   if (kShared && real && e / 32 == uint32_t{kWarps - 1})
     tile::put_shared_row(p, token, lane, all & 0xffff, all >> 16);
 }

@@ -1,5 +1,6 @@
-// What a CTA of route_group_lanes_sm90 does: it chooses the experts of its tokens, counts them, exchanges the counts with the other
-// CTAs, and writes the rows of its slots. The descriptor and the launch are in route_group_lanes_sm90.cu.
+// Device code of route_group_lanes_sm90. A CTA chooses the experts of its tokens, counts them, exchanges the
+// counts with the other CTAs, and writes the rows of its slots. The descriptor and the launch are in
+// route_group_lanes_sm90.cu.
 #pragma once
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -10,7 +11,7 @@
 
 namespace sluice::cuda::group_lanes {
 
-// Most CTAs of a cluster and of a grid; most threads of a CTA.
+// Maximum number of CTAs of a cluster and of a grid, and of threads of a CTA.
 constexpr int kClusterBlocks = 16, kGridBlocks = 128, kThreadsMost = 512;
 // Count vectors that a CTA adds up: one per CTA of the cluster, or one per group of CTAs of the grid.
 constexpr int kSums = 16;

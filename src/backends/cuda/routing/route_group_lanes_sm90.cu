@@ -4,9 +4,9 @@
 // rows of its slots.
 //
 // Wins    at 64 tokens of 256 and 384 experts and more, at 96 tokens of 128 and more (routing_candidates.csv).
-// Loses   to route_group_fewtokens_sm90 below, by 1.2 to 2.1 us at one token with plain launches and by 1.0 to 1.9 us with
-//         dependent ones: one thread per expert finishes sooner.
-// Limits  the requirements of need_team() (tile/few_tokens.cuh), row_align of 1, and 128 SMs if the CTAs form a grid.
+// Loses   for fewer tokens to route_group_fewtokens_sm90, by 1.2 to 2.1 us at one token with plain launches
+//         and by 1.0 to 1.9 us with dependent launches: one thread per expert finishes sooner.
+// Limits  the requirements of need_team() (tile/team.h), row_align of 1, and 128 SMs if the CTAs form a grid.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/tile/team.h"
@@ -114,8 +114,8 @@ using Args = RouteGroup::Args;
 using group_lanes::Lanes;
 static_assert(kClusterBlocks == group_lanes::kClusterBlocks && kGridBlocks == group_lanes::kGridBlocks &&
               kThreadsMost == group_lanes::kThreadsMost);
-// So much shared memory that no second CTA fits on the SM. With dependent launches, two to four CTAs of a grid crowded onto the SMs
-// that became free first while other SMs stayed empty, which cost 2 to 4 us.
+// Enough shared memory that no second CTA fits on the SM. With dependent launches, two to four CTAs of a grid
+// crowded onto the SMs that became free first while other SMs stayed empty, which cost 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
 
 // kGrid: the CTAs form a grid, otherwise a cluster.

@@ -1,10 +1,10 @@
 
 // Top-k routing for few tokens: one CTA per token, one thread per expert (tile/few_tokens.cuh).
 //
-// Wins    1 to 128 tokens: behind the same router GEMM, 0.14 to 1.1 us faster than route_topk_warp_sm90 (plain launches,
+// Wins    1 to 128 tokens: after the same router GEMM, 0.14 to 1.1 us faster than route_topk_warp_sm90 (plain launches,
 //         router_candidates.csv).
 // Loses   up to 0.9 us to route_topk_warp_sm90 in some dependent launches of 64 tokens and more. Above 132 tokens it refuses.
-// Limits  the requirements of need_team() (tile/few_tokens.cuh).
+// Limits  the requirements of need_team() (tile/team.h).
 // Source  original; the contract is ops/route_topk.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/tile/team.h"

@@ -1,12 +1,14 @@
 // Top-k routing with one warp per token: scores stay in registers; each of top_k rounds is a warp-wide maximum by redux.sync.
 //
-// Wins    above 132 tokens, and where no other kernel of RouteTopk accepts the rule. With dependent launches of 64 to 128 tokens it is
-//         up to 0.86 us faster than route_topk_fewtokens_sm90 behind a slow router GEMM, mostly router_gemm_splitk_sm90, but never
-//         behind the fastest one (router_candidates.csv).
-// Loses   up to 128 tokens to route_topk_fewtokens_sm90 behind the same router GEMM: by 0.14 to 1.1 us with plain launches, by 0.13 to
-//         1.6 us with dependent launches of up to 32 tokens. To the kernels of RouteGroup if the ids are grouped next.
+// Wins    above 132 tokens, and where no other kernel of RouteTopk accepts the rule. With dependent launches
+//         of 64 to 128 tokens it is up to 0.86 us faster than route_topk_fewtokens_sm90 after a slow router
+//         GEMM, mostly router_gemm_splitk_sm90, but never after the fastest router GEMM
+//         (router_candidates.csv).
+// Loses   up to 128 tokens to route_topk_fewtokens_sm90 after the same router GEMM: by 0.14 to 1.1 us with
+//         plain launches, by 0.13 to 1.6 us with dependent launches of up to 32 tokens. To the kernels of
+//         RouteGroup if the ids are grouped next.
 // Limits  none beyond the contract.
-// Source  original; the contract, ties included, is ops/route_topk.h.
+// Source  original; the contract, including ties, is ops/route_topk.h.
 #include "backends/cuda/card.h"
 #include "ops/route_topk.h"
 

@@ -1,6 +1,6 @@
 // Penalties and biases: one thread per entry.
 //
-// Wins    always: it is the only kernel of AdjustLogits. Entries lie anywhere in their rows, so threads share no loads.
+// Wins    always: it is the only kernel of AdjustLogits. Entries are scattered over their rows, so threads share no loads.
 // Limits  none beyond the contract.
 // Bytes   each entry reads and writes a sector of 32 bytes.
 // Source  original; the contract is ops/adjust_logits.h.

@@ -1,7 +1,9 @@
 // Masks logits: one warp per word of bits, one thread per logit.
 //
-// Wins    always: it is the only kernel of MaskLogits. It moves bytes, and the accesses of a warp are adjacent.
-// Limits  none beyond the contract.
+// Wins    always: it is the only kernel of MaskLogits. It only moves bytes, and the accesses of a warp are
+//         adjacent.
+// Bytes   to apply a mask, each logit is read once and written once or twice; to restore it, read once and
+//         written once.
 // Bytes   each logit is read once and written twice.
 // Source  original; the contract is ops/mask_logits.h.
 #include "backends/cuda/card.h"

@@ -6,7 +6,8 @@
 //
 // Wins    always: it is the only kernel of Sample.
 // Loses   to linear_argmax_tile_sm90 for steps whose rows are all greedy.
-// Limits  rows that exceed the shared memory of eight CTAs (about 420000 logits in f32) are read once per pass.
+// Limits  rows < 2^27, because a grid has eight CTAs per row. Rows that exceed the shared memory of eight
+//         CTAs (about 420000 logits in f32) are read once per pass.
 // Source  original; the contract is ops/sample.h.
 #include "backends/cuda/card.h"
 #include "ops/sample.h"
@@ -134,8 +135,9 @@ __device__ __forceinline__ Sums sums_of(const Row& row, const Temper& t, float l
   return s;
 }
 
-// Counts the largest logits of the threads by binade. At least as many tokens lie above a binade's end. Sets scratch.reach to the
-// binades that hold the first `top_k` tokens, or to `most`.
+// Counts the largest logits of the threads by binade. The row has at least as many tokens above the end of a
+// binade as this count has. Sets scratch.reach to the binades that hold the first `top_k` tokens, or to
+// `most`.
 __device__ __forceinline__ void reach_of_count(Scratch& scratch, int rank, int top_k, float depth_of_most,
                                                int most) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp;
@@ -197,7 +199,7 @@ __device__ __forceinline__ void sample_token(const Row& row, Scratch& scratch, i
       cluster_sync();
       stale = false;
     }
-    // The sampled token is at least the first token and lies before the end of the remaining tokens.
+    // min_p keeps at least the first token, which has weight 1, and at most the remaining tokens.
     if (cut == kSample && d.min_p > 0) mass = fmax(fmin(mass, sum_of(scratch.shared_mass)), 1.0);
     const double target = cut == kTopK   ? static_cast<double>(d.top_k - 1)
                           : cut == kTopP ? static_cast<double>(d.top_p) * mass

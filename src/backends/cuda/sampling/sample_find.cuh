@@ -1,6 +1,6 @@
-// Finds where a running sum of weights, or a count of tokens, reaches a target. The tokens are in sampling order. A histogram over
-// depth finds the bin; then the tokens of that bin are sorted. A bin of too many tokens (of equal logits, for example) is split by
-// place, repeatedly.
+// Finds where a running sum of weights, or a count of tokens, reaches a target. The tokens are in sampling
+// order. A histogram over depth finds the bin; then the tokens of that bin are sorted. A bin of too many
+// tokens (of equal logits, for example) is split by place (place_of()), repeatedly.
 //
 // Bins descend in sampling order: depth never decreases as logits decrease. Counts and units are integers, so atomic additions
 // give the same bits in any order. Sums of bins are added in a fixed order.
@@ -92,8 +92,8 @@ __device__ __forceinline__ int crossing(By by, double target, double mass, uint3
   return at;
 }
 
-// Sets scratch.found: the bin in which the target is reached. `from`: the sums above all bins. Reads the histograms of peer CTAs, so
-// no cluster arrival is pending.
+// Sets scratch.found: the bin in which the target is reached. `from`: the sums above all bins. Reads the
+// histograms of peer CTAs, so no cluster arrival may be pending.
 template <class Bins>
 __device__ __forceinline__ void find(Scratch& scratch, const Bins& bins, By by, double target, Found from) {
   if (threadIdx.x < kWarp) {

@@ -48,7 +48,7 @@ struct Scratch {
 };
 constexpr size_t kScratchBytes = (sizeof(Scratch) + 15) / 16 * 16;
 
-// Stores 4 bytes at the same address in each CTA of the cluster. Lanes 0 to 7 of one warp call it, lane r for CTA r.
+// Stores 4 bytes at the same address in each CTA of the cluster. Called by lanes 0 to 7 of one warp, lane r for CTA r.
 template <class T>
 __device__ __forceinline__ void publish(const T* place, T value, int peer) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);

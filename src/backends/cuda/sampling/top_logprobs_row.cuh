@@ -1,8 +1,9 @@
 // A CTA's passes over a row of logits for top_logprobs_row_sm90.cu.
 //
-// Accuracy of the sum: a thread keeps its sum relative to a base. The base follows the thread's largest logit no closer than kRoom,
-// so the sum is rescaled rarely, and each rescaling shrinks the old sum with all its errors by e^kRoom. Four terms are added in
-// f32, everything else in double. ex2 and its argument lose up to 2^-20 of a term.
+// Accuracy of the sum: a thread keeps its sum relative to a base. The base moves to the thread's largest
+// logit only when the logit exceeds the base by more than kRoom. So the sum is rescaled rarely, and each
+// rescaling shrinks the old sum with all its errors by at least e^kRoom. Four terms are added in f32,
+// everything else in double. ex2 and its argument lose up to 2^-20 of a term.
 #pragma once
 #include <cstdint>
 
@@ -17,7 +18,7 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr uint64_t kNowhere = ~uint64_t{0};  // after every place
 constexpr float kRoom = 8.f;
 
-// The most logits that one thread reads.
+// The maximum number of logits that one thread reads.
 constexpr int64_t share_of(int64_t vocab) {
   constexpr int64_t kStep = int64_t{kThreads} * kEach;
   return (vocab + kStep - 1) / kStep * kEach;
@@ -130,7 +131,7 @@ __device__ __forceinline__ Totals totals_of(const Seen& seen, Scratch& scratch) 
   return {.largest = largest, .sum = sum, .before = before};
 }
 
-// The `top`-th smallest of the threads' places. If fewer threads have a place, the result is after all places. All threads call it.
+// The `top`-th smallest of the threads' places. If fewer threads have a place, the result is after all places. Called by all threads.
 __device__ __forceinline__ uint64_t threshold_of(uint64_t own, int top) {
   uint64_t least = 0;  // the result is at least this
   for (int bit = 63; bit >= 0; --bit) {
@@ -146,7 +147,8 @@ __device__ __forceinline__ int list_first(const Row& row, const Seen& seen, int 
                                           uint32_t* listed) {
   const uint64_t own = seen.best_id < 0 ? kNowhere : draw::place_of(seen.best, seen.best_id);
   const uint64_t last = threshold_of(own, top);
-  // `top` threads have a place up to `last`, so no place after it is among the first `top`, and no other thread has a place before it.
+  // `top` threads have a place up to `last`. So the first `top` places are all at or before `last`, and the
+  // other threads have only places after it.
   if (own <= last && own != kNowhere)
     row.for_groups([&](const float(&v)[kEach], int id) {
 #pragma unroll

@@ -64,7 +64,7 @@ __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared
       : "memory");
 }
 
-// Any lanes may call the functions below, each with its own arguments. The compiler makes a loop over lanes.
+// Any lanes may call the functions below, each with its own arguments. The compiler emits a loop over lanes.
 
 // copy_bulk by the calling lane.
 __device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void* from, uint32_t bytes,

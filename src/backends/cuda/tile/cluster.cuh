@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_remote(uint32_t address, uint32_t value) {
 }
 
 // Copies `bytes`, a multiple of 16, from this CTA into a peer CTA and counts them at an mbarrier there. Addresses are 16-byte
-// aligned. All lanes of a converged warp call it; one lane issues the copy. Threads that wrote the source have called
+// aligned. Called by all lanes of a converged warp; one lane issues the copy. Threads that wrote the source have called
 // fence_for_async(). The copy reads its source until it completes, so the sender must not exit before the receiver has all bytes.
 // Long copies move at least 16 bytes per clock; 16-byte stores (above) are issued at less than one per clock.
 __device__ __forceinline__ void send_by_warp(uint32_t address, const void* from, uint32_t bytes,

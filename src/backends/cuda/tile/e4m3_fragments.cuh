@@ -1,5 +1,6 @@
-// Converts e4m3 codes in the layout `fragments` (ops/fragment_layout.h) to wgmma registers: 12 instructions for 8 weights. And the
-// multipliers of the formats that scale each 16 columns, or sums.
+// Converts e4m3 codes in the layout `fragments` (ops/fragment_layout.h) to wgmma registers: 12 instructions
+// for 8 weights. Also defines the multipliers of formats with a scale for each 16 columns, and the factors of
+// sums.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -23,10 +24,11 @@ __device__ __forceinline__ void decode_fragment8(uint32_t (&a)[4], uint32_t lowe
 __device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t bits) {
   return *reinterpret_cast<const __nv_bfloat162*>(&bits);
 }
-// The multiplier 2^120 for both rows, which makes a pair the value of its codes.
+// The multiplier 2^120 for both rows, which converts a decoded pair to the values of its codes.
 __device__ __forceinline__ __nv_bfloat162 value_pair() { return as_pair(0x7B807B80u); }
 
-// nv: the multipliers of a step, of this thread's row (low half) and of the row 8 below it, from the word of two steps.
+// nv: the multipliers of a k16 step for this thread's row (low half) and for the row 8 below it, from the
+// word that holds two steps.
 template <int kStep>
 __device__ __forceinline__ __nv_bfloat162 nv_pair(uint32_t word) {
   return as_pair(__byte_perm(word, 0, kStep % 2 == 0 ? 0x4140 : 0x4342) << 4 | 0x70007000u);

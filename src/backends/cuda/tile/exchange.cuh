@@ -1,14 +1,17 @@
-// Rows between ranks, in words that say themselves whether they have arrived.
+// Exchange of rows between ranks, in words that carry their own arrival flags.
 //
-// A word of 16 bytes carries 8 bytes of a row: {first half, number, second half, number}. The number is that of the exchange, counted by
-// each lane from 1. A rank stores words into the other ranks' windows and reads its own window until both numbers are right. Each half
-// arrives with its number, because stores of 8 bytes are not divided. So there is no fence and no flag that follows the data.
+// A word of 16 bytes carries 8 bytes of a row: {first half, number, second half, number}. The number is the
+// number of the exchange, which each lane counts from 1. A rank stores words into the other ranks' windows
+// and reads its own window until both numbers match. Each half arrives together with its number, because
+// stores of 8 bytes are not divided. So no fence is needed, and no flag that follows the data.
 //
-// Slots. A lane keeps the words of Wire::kDepth exchanges. A rank sends at most one exchange ahead: the words of e + 1 before it has
-// received those of e. When it sends e + 1, it has received those of e - 1, so every other rank has sent e - 1, which it does after it has
-// received e - 3. The slot of e + 1 holds the words of e - 3, which nobody reads any more.
+// Slots. A lane keeps the words of Wire::kDepth exchanges. A rank sends at most one exchange ahead: the words
+// of e + 1 before it has received the words of e. When it sends e + 1, it has received the words of e - 1, so
+// every other rank has sent e - 1. Every rank sends e - 1 only after it has received e - 3. The slot of e + 1
+// holds the words of e - 3, which no rank reads any more.
 //
-// A rank that fails sets a word of host memory. Ranks that wait look at it now and then, stop waiting and compute with what they have.
+// A rank that fails sets a word of host memory. Waiting ranks poll this word now and then, stop waiting and
+// compute with the data that they have.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +19,7 @@
 
 namespace sluice::cuda::tile {
 
-// How often a thread looks for a word before it looks whether the group has been stopped.
+// The number of polls for a word between two checks whether the group has been stopped.
 constexpr unsigned kLooks = 4096;
 
 class Exchange {
@@ -25,12 +28,12 @@ class Exchange {
     if (wire.exchanges) number_ = *static_cast<volatile uint32_t*>(wire.exchanges + lane);
   }
   __device__ __forceinline__ void next() { ++number_; }
-  // Call it once, after all exchanges, when every thread of the CTA has read the counter.
+  // Call this once, after all exchanges, when every thread of the CTA has read the counter.
   __device__ __forceinline__ void keep_count() const {
     if (wire_.exchanges) wire_.exchanges[lane_] = number_;
   }
 
-  // Sends a word of this rank's row to a rank. ahead: of the next exchange.
+  // Sends a word of this rank's row to a rank. ahead: the word belongs to the next exchange.
   __device__ __forceinline__ void send(int to, int region, int word, uint2 value, bool ahead = false) const {
     const uint32_t number = number_ + ahead;
     uint4* at = wire_.windows_of[to] + place(region, wire_.rank, number) + word;

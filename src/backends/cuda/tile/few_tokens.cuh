@@ -1,6 +1,7 @@
-// A team of threads chooses the experts of one token and computes their weights, one thread per expert. For few tokens, where the
-// dependent instructions of one warp limit the time of a token (docs/lab/cuda-routing.md). Each thread computes one score and
-// counts its rank, so there are no rounds. The contract is ops/route_topk.h.
+// A team of threads chooses the experts of one token and computes their weights, one thread per expert. This
+// suits few tokens, where the dependent instructions of one warp limit the time of a token
+// (docs/lab/cuda-routing.md). Each thread computes one score and counts its rank, so there are no rounds. The
+// contract is ops/route_topk.h.
 //
 // The rank of a key in its warp is the number of the warp's keys that come before it. Only the first kList keys of a warp can be
 // among the top_k. Each warp lists them. The slot of a key is its rank plus the number of keys before it in the other lists.
@@ -61,7 +62,7 @@ __device__ __forceinline__ uint32_t rank_in_warp(const uint32_t* keys, uint32_t 
   return before.all() + static_cast<uint32_t>(ties);
 }
 
-// A bit for each group that is kept. All lanes call it. `lists`: the lists of kTeamGroups warps.
+// A bit for each group that is kept. Called by all lanes. `lists`: the lists of kTeamGroups warps.
 template <int kList>
 __device__ __forceinline__ uint32_t groups_kept(const uint32_t* lists, uint32_t lane) {
   const uint32_t group = lane % kTeamGroups;
@@ -98,7 +99,7 @@ struct TeamChoice {
   RowSoftmax row;  // only `most` is set, and only if the weights are a softmax over all experts
 };
 
-// The slot of expert `e`, which this thread owns. All threads of the team call it, after clear_team(). sync() is the team's
+// The slot of expert `e`, which this thread owns. Called by all threads of the team, after clear_team(). sync() is the team's
 // barrier.
 template <int kExperts, int kList, TeamKind kKind, class Sync>
 __device__ __forceinline__ TeamChoice choose_by_team(TeamMemory<kExperts, kList>& m, float logit, float bias,
@@ -185,7 +186,7 @@ __device__ __forceinline__ float weigh_slot(float x, float first, float most, fl
   return w;
 }
 
-// Lane k < top_k gets the k-th expert and its weight before scaling. A whole warp of the team calls it, after leave_choice() and
+// Lane k < top_k gets the k-th expert and its weight before scaling. Called by a whole warp of the team, after leave_choice() and
 // a barrier of the team.
 template <int kExperts, int kList, TeamKind kKind>
 __device__ __forceinline__ Chosen weigh_by_team(const TeamMemory<kExperts, kList>& m, uint32_t top_k,

@@ -1,5 +1,5 @@
 // Grid barrier on a counter in global memory that is 0 before and after. All CTAs must be co-resident (Launch::cooperative);
-// otherwise they deadlock. One thread of each CTA calls it, between CTA barriers. After the wait, every CTA sees what any CTA
+// otherwise they deadlock. Called by one thread of each CTA, between CTA barriers. After the wait, every CTA sees what any CTA
 // wrote before its arrival, if it reads past the L1 (__ldcg).
 #pragma once
 #include <cstdint>

@@ -8,7 +8,8 @@ namespace sluice::cuda {
 
 struct GroupGrid {
   int cluster = 1, clusters = 1;  // CTAs per cluster; clusters in the grid
-  int clusters_most = 1;  // most clusters of any problem with at most this many tokens; sizes the workspace
+  int clusters_most = 1;  // maximum number of clusters of any problem with at most this many tokens; sizes
+                          // the workspace
   int tokens_per_block = 1;
   int words = 1;  // 32-bit mask words per expert
 

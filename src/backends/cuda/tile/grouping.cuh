@@ -178,7 +178,7 @@ struct SlotRank {
 };
 
 // Writes the rows of all experts, and the rows of `count` slots from `first` on. Part `part` of `parts` writes its share of the
-// outputs that belong to no slot; part 0 writes the counts. Whole CTAs call it.
+// outputs that belong to no slot; part 0 writes the counts. Called by whole CTAs.
 template <class Rows, class Slot>
 __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory& m, int part, int parts,
                                             Rows rows_of, int first, int count, Slot slot_at) {

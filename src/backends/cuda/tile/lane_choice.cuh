@@ -1,6 +1,7 @@
-// A few adjacent lanes of a warp choose the experts of one token and compute their weights: lane s of kLanes holds experts
-// s * N to s * N + N - 1. For many tokens, where the instruction count limits the time of a token: with 8 lanes per token, each
-// instruction of a warp serves 4 tokens. The contract is ops/route_topk.h.
+// A few adjacent lanes of a warp choose the experts of one token and compute their weights: lane s of kLanes
+// holds experts s * N to s * N + N - 1. This suits many tokens, where the instruction count limits the time
+// of a token: with 8 lanes per token, each instruction of a warp serves 4 tokens. The contract is
+// ops/route_topk.h.
 //
 // Each lane sorts its values c by networks of minima and maxima and keeps the kList best. Lanes merge their lists until all hold
 // the token's list. Every c that is not below the list's last entry is chosen. Each lane lists its own chosen experts; then each
@@ -241,8 +242,9 @@ __device__ __forceinline__ void list_chosen(uint16_t* list, Mask mask, uint32_t 
   }
 }
 
-// The slot of a lane's listed expert, whose c is `own`: the number of listed experts before it. v: the token's list of c; all: the number
-// of listed experts. Experts with the same c are ordered by number, which takes the lanes' entries one by one.
+// The slot of a lane's listed expert, whose c is `own`: the number of listed experts before it. v: the
+// token's list of c; all: the number of listed experts. Experts with the same c are ordered by number; that
+// compares the lanes' entries one by one.
 template <int kLanes, class Shape, int kList>
 __device__ __forceinline__ uint32_t rank_of(const float (&v)[kList], float own, uint32_t expert, uint32_t all,
                                             int top_k, bool odd) {
@@ -266,7 +268,7 @@ __device__ __forceinline__ uint32_t rank_of(const float (&v)[kList], float own, 
 }
 
 // rows: logits of the warp's tokens in shared memory, kRowBytes<4> apart. If the rule chooses by scores, the function overwrites
-// the logits with scores. Lane s < top_k of a token's lanes gets slot s. All lanes call it.
+// the logits with scores. Lane s < top_k of a token's lanes gets slot s. Called by all lanes.
 template <int kExperts, int kList, int kLanes, TeamKind kKind>
 __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::byte* rows, int bf16,
                                                   float* bias_row, LaneMemory<32 / kLanes>& m) {

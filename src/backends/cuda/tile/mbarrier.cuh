@@ -1,7 +1,7 @@
 // mbarriers: barriers in shared memory that count arrivals and bytes.
 //
-// A phase completes when the number of threads given to barrier_init() have arrived and all expected bytes have been written.
-// A waiter may lag by at most one phase, so a parity names the phase.
+// A phase completes when the number of threads given to barrier_init() have arrived and all expected bytes
+// have been written. A waiter may lag by at most one phase, so the parity of a phase identifies it.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
   barrier_init(shared_address(barrier), arrivals);
 }
-// barrier_init by one lane of a converged warp. All lanes call it.
+// barrier_init by one lane of a converged warp. Called by all lanes.
 __device__ __forceinline__ void barrier_init_by_warp(uint32_t barrier, uint32_t arrivals) {
   asm volatile(
       "{\n"
@@ -43,7 +43,7 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
   barrier_expect(shared_address(barrier), bytes);
 }
 
-// barrier_expect by one lane of a converged warp. All lanes call it. Bytes may arrive before they are expected, but not before
+// barrier_expect by one lane of a converged warp. Called by all lanes. Bytes may arrive before they are expected, but not before
 // the previous phase has completed. Fewer than 2^20 bytes per phase.
 __device__ __forceinline__ void barrier_expect_by_warp(uint32_t barrier, uint32_t bytes) {
   asm volatile(

@@ -1,5 +1,5 @@
 // setmaxnreg: moves registers between the warpgroups of a CTA. Producer warps keep few registers, consumer warps take the rest.
-// All warps of a warpgroup call it. An increase waits until the CTA's pool has enough registers.
+// Called by all warps of a warpgroup. An increase waits until the CTA's pool has enough registers.
 #pragma once
 
 namespace sluice::cuda::tile {

@@ -39,7 +39,7 @@ struct Ring {
     barrier_init(full_of(stage), filled);
     barrier_init(empty_of(stage), released);
   }
-  // init() by one lane of a converged warp. All lanes call it.
+  // init() by one lane of a converged warp. Called by all lanes.
   __device__ __forceinline__ void init_by_warp(uint32_t stage, uint32_t filled, uint32_t released) const {
     barrier_init_by_warp(full_of(stage), filled);
     barrier_init_by_warp(empty_of(stage), released);

@@ -203,7 +203,7 @@ __device__ __forceinline__ void put_token(const Routing& r, int token, bool real
     put(r.rule.top_k + lane, real ? r.first_shared + lane : -1, real ? r.shared_weight : 0.f);
 }
 
-// Writes a token's ids, weights and `captured`, and calls place(slot, id) for each slot, on one lane each. All lanes call it,
+// Writes a token's ids, weights and `captured`, and calls place(slot, id) for each slot, on one lane each. Called by all lanes,
 // after wait_for_previous().
 template <bool kPlain = false, class Place>
 __device__ __forceinline__ void emit_token(const Routing& r, int token, bool real, Chosen chosen,

@@ -101,8 +101,9 @@ __device__ __forceinline__ void copy_box_of_pairs(uint64_t policy, uint32_t to_s
       : "memory");
 }
 
-// Multicast of copy_box to every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in each CTA, counted at
-// the same mbarrier in each. So all of them run, have the same shared memory layout and have released what the box overwrites.
+// Multicast of copy_box to every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in
+// each CTA, counted at the same mbarrier in each. All these CTAs must run, have the same shared memory layout
+// and have released what the box overwrites.
 __device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared, const CUtensorMap& map,
                                             int column, int row, uint32_t barrier) {
   asm volatile(

@@ -68,8 +68,8 @@ __device__ __forceinline__ float score_of(uint32_t key) {
   return key == kNanKey ? __uint_as_float(0x7fffffffu) : c;
 }
 
-// The exchanges of Batcher's merge exchange. If N is not a power of two: the exchanges of the next power of two that stay
-// within N.
+// The compare-exchange steps of Batcher's merge exchange sort. If N is not a power of two: the steps of the
+// next power of two that stay within N.
 template <int N>
 struct SortNetwork {
   int count = 0, low[N * N] = {}, high[N * N] = {};
@@ -212,7 +212,8 @@ __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, 
   key = my_key, tied = my_owner;
 }
 
-// Lane k < count gets the k-th best key and its expert. `stack` holds this lane's keys, sorted, or no keys; it is consumed.
+// Lane k < count gets the k-th best key and its expert. `stack` holds this lane's keys in sorted order, or no
+// keys; the function overwrites it.
 //
 // A round takes the best key of all lanes, from every lane that has it: choosing one lane by a vote would cost a third more. After the
 // rounds, settle_ties() assigns the slots if there were ties. Then lane k looks for its key among the keys of its owner lane.
@@ -329,7 +330,7 @@ struct Taken {
   float c;
   RowSoftmax row;
 };
-// All lanes call it. c: the values of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
+// Called by all lanes. c: the values of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
 template <int N, bool kFull = false>
 __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&c)[N], uint32_t* scratch) {
   const int lane = static_cast<int>(threadIdx.x % 32);

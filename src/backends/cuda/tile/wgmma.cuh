@@ -6,9 +6,10 @@
 //   (row, column), (row, column + 1), (row + 8, column), (row + 8, column + 1)
 //   where row = 16 * (t / 32) + t % 32 / 4 and column = 8 * j + 2 * (t % 4).
 //
-// Call order: fence_operands() before the first multiply that follows any other access to the registers of d; any number of
-// multiply(); commit_group(); wait_groups<n>() until at most n groups are in flight. Before its group has been waited for, nothing
-// may access d or overwrite the data of a and b. hold() keeps the compiler from moving reads of d above the wait.
+// Call order: fence_operands() before the first multiply that follows any other access to the registers of d;
+// any number of multiply(); commit_group(); wait_groups<n>() until at most n groups are in flight. Code must
+// not access d or overwrite the data of a and b until it has waited for their group. hold() keeps the
+// compiler from moving reads of d above the wait.
 #pragma once
 #include <cstdint>
 

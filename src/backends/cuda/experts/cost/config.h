@@ -36,9 +36,10 @@ struct TileKernel {
   constexpr int rows_of_x() const { return shares == PairShares::kWeights ? 2 * n_most : n_most; }
 };
 
-// mxfp4: three consumer warpgroups, which decode codes in registers. A small tile_n leaves room for stages of more k blocks; a stage has
-// the same prologue whether it has one k block or more. Widths in steps of 8 spare the tensor cores work on padding. ptxas has enough
-// registers for two row blocks of 64 up to tile_n 80 if rows are in order, otherwise up to 56.
+// mxfp4: three consumer warpgroups, which decode codes in registers. A small tile_n leaves room for stages of
+// more k blocks, and the prologue of a stage costs the same for any number of k blocks. Steps of 8 keep the
+// tensor cores from multiplying padding. ptxas has enough registers for two row blocks of 64 up to tile_n 80
+// if rows are in order, otherwise up to 56.
 inline constexpr TileKernel kMxfp4Tiles[] = {
     {384, 8, 8, 16, 5, XSource::kInOrder},
     {384, 8, 8, 24, 4, XSource::kInOrder},
@@ -80,7 +81,8 @@ inline constexpr TileKernel kBf16Tiles[] = {
     {128, 144, 16, 256, 1, XSource::kInOrder, PairShares::kWeights},
 };
 
-// Every other format: three consumer warpgroups with one row block each, because e4m3 takes twice the registers.
+// All other formats: three consumer warpgroups with one row block each, because e4m3 takes twice the
+// registers.
 inline constexpr TileKernel kDecodedTiles[] = {
     {192, 16, 16, 64, 2, XSource::kThreads},
     {192, 64, 16, 112, 2, XSource::kThreads},
@@ -89,7 +91,7 @@ inline constexpr TileKernel kDecodedTiles[] = {
     {192, 112, 16, 160, 2, XSource::kRowBoxes, PairShares::kRowsOfX},
 };
 
-// The kernels for weights of a format.
+// The kernels for one weight format.
 constexpr std::span<const TileKernel> tile_kernels(WeightFormat f) {
   return !f.scaled()                             ? std::span<const TileKernel>(kBf16Tiles)
          : f.is(DType::kE2M1, WeightScales::kMx) ? std::span<const TileKernel>(kMxfp4Tiles)

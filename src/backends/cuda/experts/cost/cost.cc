@@ -41,7 +41,7 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const FragmentShape shape = ExpertGemm::fragments(p);
   const auto k_blocks = static_cast<double>(shape.k_blocks),
              row_blocks = static_cast<double>(shape.row_blocks);
-  // Counts row blocks in warpgroups with work: the last tile of an expert may have fewer.
+  // Counts row blocks in units of warpgroups that have work: the last tile of an expert may have fewer.
   const double groups = f.scaled() ? 3 : 2, blocks = k.tile_m / kBlockRows;
   const double of_group = blocks / groups * (k.shares == PairShares::kRowsOfX ? 2 : 1);
   const double group_tiles = std::ceil(row_blocks / of_group) / groups, whole = std::floor(group_tiles),
@@ -59,7 +59,7 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const double threads = k.x == XSource::kThreads ? columns * c.thread_row_ns : 0;
   const double us = k_blocks * larger(products, std::max(fill, threads)) / 1e3 + c.end_us +
                     c.end_row_us * columns * blocks + c.short_us / k_blocks;
-  // A tile with fewer row blocks has as many rows of x for threads to copy.
+  // Threads copy as many rows of x for a tile with fewer row blocks as for a whole tile.
   const double of_rest = rest == 0 ? 0 : std::max(std::pow(rest, c.partial), k_blocks * threads / 1e3 / us);
   return {tiles, whole + (rest > 0), whole + of_rest, us};
 }
@@ -77,8 +77,8 @@ double moved_bytes(const ExpertGemm::Problem& p) {
   return ExpertGemm::expected_rows(p) * static_cast<double>(sluice::bytes_of(DType::kBF16, p.width));
 }
 
-// Bytes that must pass through memory: weights of experts with rows, x and y. A token's row stays in L2 for its further experts. Rows that
-// are copied into order are written or read once more.
+// Bytes that must pass through memory: weights of experts with rows, x and y. A token's row stays in L2 for
+// its other experts. Copying rows into order adds a read or a write of them.
 double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows, bool orders) {
   double experts = 0;
   for (const RowKind& kind : rows) experts += kind.experts;
@@ -94,15 +94,17 @@ double start_us(const Constants& c, const ExpertGemm::Problem& p) {
   return c.start_us - (p.settled ? c.settled_us : 0) + (p.slots > 0 ? c.by_position_us : 0);
 }
 
-// The constants are for an H200. With slower memory, stream kernels come nearer to the memory rate than tiles of few rows do. Set by hand,
-// so that steps of gpt-oss on an H100 use the fastest kernels (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
+// The constants are for an H200. With slower memory, stream kernels come nearer to the memory rate than tiles
+// of few rows do. This factor is set by hand, so that steps of gpt-oss on an H100 use the fastest kernels
+// (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
 double slow_memory(const DeviceInfo& d, double rows_each) {
   constexpr double kFittedBytesPerUs = 4.6e6, kSlow = 0.46, kSlowRow = 0.06;
   return 1 + std::max(0.0, 1 - d.mem_bytes_per_us / kFittedBytesPerUs) *
                  std::max(0.0, kSlow - kSlowRow * (std::max(1.0, rows_each) - 1));
 }
 
-// The other formats decode as fast as MXFP4. Their kernels have one row block for each warpgroup, as the wide ones of MXFP4.
+// The other formats decode as fast as MXFP4. Their kernels have one row block for each warpgroup, like the
+// wide MXFP4 kernels.
 TileConstants decoded_tile_constants() {
   TileConstants c = kMxfp4TileConstants;
   c.pace.fill(1), c.memory.fill(1);
@@ -127,7 +129,7 @@ void need_format(Refusal& r, WeightFormat found, WeightFormat wanted, std::strin
   if (found == wanted) return;
   r.need(false, "w in " + text(wanted) + " (" + std::string(cause) + ")",
          "w=" + text(found) +
-             // Where only the scales differ, names them even if they are the usual ones.
+             // If only the scales differ, names them even if they are the usual ones.
              (found.w == wanted.w && text(found) == text(found.w)
                   ? " with scales=" + std::string(word(found.scales))
                   : ""));
@@ -224,8 +226,8 @@ double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, 
   };
   const ExpertGemm::Problem up = GroupedMlp::up(p), down = GroupedMlp::down(p);
   // Set by hand to match measured layers of gpt-oss and DeepSeek V4 Flash at 4 to 1024 tokens on an H200
-  // (bench/measured/h200/mxfp4_candidates.csv), relative to the best unfused kernels: one start and one end less, but threads load rows of
-  // h, where a separate kernel of down uses boxes.
+  // (bench/measured/h200/mxfp4_candidates.csv), relative to the best unfused kernels. There is one launch
+  // less to start and finish, but threads load rows of h, where a separate down kernel uses TMA boxes.
   constexpr double kSavedUs = 4.3, kByThreads = 0.035, kRows = 8;
   const double products = part(up) + part(down) - start_us(c, down) - c.in_layer_us[1],
                rows = expert_load(up).rows_each;
@@ -257,7 +259,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
     return start + std::max(all / d.cores, memory);
   }
   if (p.w == DType::kBF16) {
-    // Row blocks, and CTAs with one or two of them.
+    // Number of row blocks, and of CTAs with one or two row blocks each.
     const double of_cta = launch.small ? 1 : 2;
     double blocks = 0, ctas = 0;
     for (const RowKind& kind : rows) {
@@ -265,7 +267,8 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
       blocks += columns * row_blocks, ctas += columns * std::ceil(row_blocks / of_cta);
     }
     const double all = blocks * k_blocks * c.block_us[0];
-    // Few CTAs do not reach the memory rate, however short each is: they take whole rounds at the rate of one CTA.
+    // Few CTAs do not reach the memory rate, even if each is short: they take whole rounds at the rate of one
+    // CTA.
     const double weights = k_blocks * kBlockRows * kBlockRows * 2 * of_cta,
                  rounds = std::min(ctas, std::ceil(ctas / d.cores));
     constexpr double kBlend = 4;

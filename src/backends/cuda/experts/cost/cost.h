@@ -11,7 +11,7 @@
 
 namespace sluice::cuda {
 
-// Conditions of every expert kernel here, for any weight type.
+// Conditions of every expert kernel in this folder, for any weight type.
 void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceInfo& d);
 
 // Condition of kernels for the weights of one format.
@@ -29,12 +29,13 @@ ExpertLoad expert_load(const ExpertGemm::Problem& p);
 struct TileConstants {
   static constexpr int kKernelsMost = 24;
   double fragment_ns = 0, fragment_column_ns = 0, column_ns = 0;
-  std::array<double, kKernelsMost> pace{};  // factor of each of tile_kernels() over that time; near 1
+  std::array<double, kKernelsMost> pace{};  // factor of each of tile_kernels() on that time; near 1
   // A ring is filled at fill_bytes_per_ns with weights and ordered rows. A TMA box of one row takes row_box_ns. Threads take thread_row_ns
   // per row, in parallel with the ring's boxes.
   double fill_bytes_per_ns = 0, row_box_ns = 0, thread_row_ns = 0;
-  double memory_share = 0;                    // of the device's read rate, if memory is the limit
-  std::array<double, kKernelsMost> memory{};  // factor of each kernel over that; near 1, because rings differ
+  double memory_share = 0;                    // of the device's read rate, if the kernel is memory-bound
+  std::array<double, kKernelsMost> memory{};  // factor of each kernel on memory_share; near 1, because rings
+                                              // differ
   double start_us = 0;                        // the first launch, up to its first tile
   // The part of start_us that a settled problem saves, because it reads the groups early.
   double settled_us = 0;
@@ -52,8 +53,9 @@ struct TileConstants {
   double order_us = 0, order_bytes_per_us = 0;  // the launch that copies rows into order
   // CTA pairs that gather rows: the latency until the first rows arrive, and a warp's time to copy one staging buffer.
   double gather_us = 0, gather_item_us = 0;
-  // Extra time in a layer, compared with the same GEMM repeated alone; up and down. Fitted to layers with each kernel for each GEMM
-  // (bench/measured/h200/*_candidates.csv). Stream kernels have the same extra time in both.
+  // Extra time of the up and the down GEMM in a layer, compared with the same GEMM repeated alone. Fitted to
+  // layers with each kernel for each GEMM (bench/measured/h200/*_candidates.csv). Stream kernels have the
+  // same extra time for both.
   std::array<double, 2> in_layer_us{};
   double skew = 0;  // weight of Zipf routing in the cost; the rest is uniform routing
 };
@@ -61,12 +63,13 @@ struct TileConstants {
 struct StreamConstants {
   double start_us = 0, settled_us = 0, by_position_us = 0;
   double memory_share = 0;  // of the device's read rate
-  // Time of a unit, and of each of its k blocks, for 8 and 16 columns. In long sums each row of the 8 adds row_us per k block.
+  // Time of a unit, and of each of its k blocks, for 8 and 16 columns. In long sums of 8 columns, each row of
+  // x adds row_us per k block.
   double unit_us = 0, row_us = 0;
   std::array<double, 2> block_us{};
   double short_unit_us = 0;
   std::array<double, 2> short_block_us{};
-  double small = 1;  // bf16: time factor of the smaller CTA over the larger; block_us[0] is for 64 x 32
+  double small = 1;  // bf16: time of the smaller CTA relative to the larger; block_us[0] is for 64 x 32
   double lone_bytes_per_us = 0;  // bf16: the rate of a single streaming CTA
   double skew = 0;
 };
@@ -75,7 +78,7 @@ struct StreamConstants {
 const TileConstants& tile_constants(WeightFormat format);
 const StreamConstants& stream_constants(WeightFormat format);
 
-// The time to add to a measured row of the GEMM alone.
+// The time to add to a measurement of the GEMM alone.
 double tile_in_layer_us(const ExpertGemm::Problem& p);
 
 // The tiles of one expert.
@@ -107,10 +110,11 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
 double tile_cost_us(TileWorks* uniform, TileWorks* zipf, const DeviceInfo& d,
                     std::span<const TileLaunch> launches);
 
-// Both products in one launch of this kernel's tiles (grouped_tiles.cuh), in a layer.
+// Cost in a layer of both products in one launch of this kernel's tiles (grouped_tiles.cuh).
 double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, int kernel);
 
-// Bytes that must pass through memory under the routing of costs: uniform routing mixed with Zipf routing.
+// Bytes that must pass through memory under the routing that costs assume: uniform routing mixed with Zipf
+// routing.
 double routed_bytes(const ExpertGemm::Problem& p);
 
 // Microseconds of a stream kernel (config.h).

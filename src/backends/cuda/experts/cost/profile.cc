@@ -30,8 +30,9 @@ struct Bin {
   double rank, ranks;
 };
 
-// A token takes rank i with probability 1 - exp(-scale / i); the probabilities add up to its slots. All token counts of a model have the
-// same scale, and planning asks for thousands of them, so the last one is kept.
+// A token takes rank i with probability 1 - exp(-scale / i); the probabilities add up to its slots. All token
+// counts of a model have the same scale, and planning asks for it thousands of times, so the last one is
+// cached.
 double scale_of(std::span<const Bin> bins, double routed, double slots) {
   struct Last {
     double routed = 0, slots = 0, scale = 0;

@@ -20,7 +20,8 @@ struct RowProfile {
   }
 };
 
-// Each token takes `slots` different experts, all equally likely. Binomial counts, only of experts with rows.
+// Each token takes `slots` different experts, all equally likely. Row counts are binomial; experts without
+// rows are left out.
 RowProfile uniform_profile(const ExpertGemm::Problem& problem);
 // An expert's probability is the inverse of its rank (Zipf 1.0). A token takes an expert at most once.
 RowProfile zipf_profile(const ExpertGemm::Problem& problem);

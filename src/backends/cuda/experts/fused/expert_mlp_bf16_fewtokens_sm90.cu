@@ -1,8 +1,10 @@
-// The experts of few tokens, bf16 weights: both products in one launch (fused_fewtokens.cuh).
+// Expert MLP for few tokens, bf16 weights: both products in one launch (fused_fewtokens.cuh).
 //
-// Wins    up to 4 tokens of small experts (bf16_candidates.csv): 25.9 us against 29.6 us of bf16_stream_sm90 for one token of
-//         Qwen3-30B-A3B, 72.7 us against 74.4 us for 4. One ramp in place of two, no launch that groups rows.
-// Loses   to the unfused kernels (expert_gemm_bf16_stream_sm90) with more slots than a warp can group by expert; it refuses those.
+// Wins    up to 4 tokens of small experts (bf16_candidates.csv): 25.9 us against 29.6 us of bf16_stream_sm90
+//         for one token of Qwen3-30B-A3B, 72.7 us against 74.4 us for 4. The memory pipeline fills once
+//         instead of twice, and no launch groups rows.
+// Loses   with more slots than a warp can group by expert, which it refuses: the unfused kernels
+//         (expert_gemm_bf16_stream_sm90) take those.
 // Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/fused/fewtokens_candidate.h"
@@ -14,8 +16,9 @@ constexpr FewTokensData kData = {
     .name = "cuda.expert_mlp.bf16_fewtokens_sm90",
     .weights = DType::kBF16,
     .why = "tensor core operand",
-    // Fitted at 1 to 4 tokens on an H200 to a tensor-parallel part of Qwen3-235B, to Qwen3-30B and to an expert-parallel part of
-    // DeepSeek V3. Within 6% of the time less 2.5 us: the cost of one token of Qwen3-30B is 24.0 us, and it takes 25.
+    // Fitted to measurements on an H200 at 1 to 4 tokens of a tensor-parallel shard of Qwen3-235B, of
+    // Qwen3-30B and of an expert-parallel shard of DeepSeek V3. The cost is within 6% of the measured time
+    // minus 2.5 us: for one token of Qwen3-30B it is 24.0 us, and the kernel takes 25 us.
     .cost = {.begin_us = 10 - 2.5, .memory_share = 0.97},
 };
 

@@ -1,4 +1,5 @@
-// The experts of very few tokens, mxfp4 weights: both products and the sums of y in one launch (fused_slices.cuh).
+// Expert MLP for very few tokens, mxfp4 weights: both products and the sums of y in one launch
+// (fused_slices.cuh).
 //
 // Wins    one token: 22.0 us against 23.4 us of expert_mlp_mxfp4_fewtokens_sm90 for gpt-oss-120b, and two tokens of DeepSeek V4
 //         Flash, 45.6 us against 47.0 us (mxfp4_candidates.csv). h and the sums fit into shared memory next to the weights, so
@@ -33,8 +34,8 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted on an H200 to gpt-oss-120b and DeepSeek V4 Flash at 1 and 2 tokens and to a tensor-parallel part of V4 Pro at one token. Within
-// 4%.
+// Fitted to measurements on an H200 of gpt-oss-120b and DeepSeek V4 Flash at 1 and 2 tokens and of a
+// tensor-parallel shard of V4 Pro at one token. Within 4%.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 9.7, .memory_share = 0.92});
 }

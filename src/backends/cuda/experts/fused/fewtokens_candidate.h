@@ -11,7 +11,7 @@ namespace sluice::cuda {
 struct FewTokensData {
   std::string_view name;
   DType weights;
-  std::string_view why;  // why no other type of weights: the end of the refusal
+  std::string_view why;  // why other weight types are refused; the end of the refusal's text
   FewTokensCost cost;
 };
 

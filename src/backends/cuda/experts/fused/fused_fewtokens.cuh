@@ -1,9 +1,10 @@
-// The experts of few tokens: both products in one launch, and the weighted sums in a second launch.
+// Expert MLP for few tokens: both products in one launch, and the weighted sums in a second launch.
 //
-// One CTA per SM, with teams as in stream.cuh. Each team groups the slots by expert itself, because for so few slots this takes less time
-// than reading lists of them. A team has units of the first product, then units of the second. Its ring fills with weights of the second
-// product while other SMs still compute the first, so that memory never idles. A grid barrier separates the products, before rows of h are
-// read. Rows of h and g are indexed by slot.
+// One CTA per SM, with teams as in stream.cuh. Each team groups the slots by expert itself, because for so
+// few slots this takes less time than reading lists of them. A team processes units of the first product,
+// then units of the second. Its ring fills with weights of the second product while other SMs still compute
+// the first, so that memory never idles. A grid barrier separates the products, before rows of h are read.
+// Rows of h and g are indexed by slot.
 //
 // Small layers (is_small(): slices of tensor parallelism) have so few units of the first product that its sums are split. Their
 // sums in the second product are so short that they have a separate mainloop.

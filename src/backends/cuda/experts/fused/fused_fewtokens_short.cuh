@@ -1,7 +1,7 @@
-// The second product of fused_fewtokens.cuh for row blocks of few k blocks, where the overhead of a unit would take as many
-// instructions as the short sum. A team has consecutive row blocks of one expert, as in stream_short.cuh. All rows of h are in
-// shared memory, in the part of the ring's stages that held rows of x. So a stage brings only weights, and a row block takes
-// one or two stages.
+// The second product of fused_fewtokens.cuh for row blocks of few k blocks, where the overhead of a unit
+// would take as many instructions as the short sum. A team takes consecutive row blocks of one expert, as in
+// stream_short.cuh. All rows of h are in shared memory, in the part of the ring's stages that held rows of x.
+// So a stage holds only weights, and a row block takes one or two stages.
 #pragma once
 #include "backends/cuda/experts/fused/fused_fewtokens_work.cuh"
 #include "backends/cuda/experts/stream/stream_short.cuh"

@@ -12,7 +12,8 @@ namespace sluice::cuda {
 namespace fewtokens {
 
 constexpr int kThreads = kTeams * kTeamWarps * 32, kColumns = 8;
-constexpr int kSharedRounds = 2;  // units per SM, at most, that its teams share at the end of a product
+constexpr int kSharedRounds = 2;  // maximum number of units per SM that its teams share at the end of a
+                                  // product
 constexpr int kSharedMost = 227 << 10;
 
 struct Parameters {
@@ -44,7 +45,7 @@ struct Slots {
   uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
   uint8_t token[kSlotsMost][kColumns];        // tokens of these slots
 
-  // Whole warps call it, with one slot per lane, or two (kTwo). Returns the number of entries.
+  // Called by whole warps, with one slot per lane, or two (kTwo). Returns the number of entries.
   template <bool kTwo>
   __device__ __forceinline__ int make(const Parameters& p) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -117,7 +118,7 @@ struct Work {
   const Parameters& p;
   Memory<Weights>& m;
   Slots& slots;  // this team's slots
-  int rank;      // rank of this team
+  int rank;
 
   __device__ __forceinline__ const ExpertParameters& parameters(int product) const {
     return p.product[product];
@@ -135,7 +136,7 @@ struct Work {
   // A team publishes partial sums to another team in grid words. Zero means not yet published; the reader resets the words to
   // zero. Layout: [slots, row blocks, splits after the first][64 rows, with a lane's two rows adjacent].
   static constexpr int kPartialWords = static_cast<int>(kFragmentRows);
-  // Partial sums of a lane's two rows in its column `c` of two, which must exist.
+  // Address of a lane's two partial sums in column `c` of its two columns. The column must exist.
   __device__ __forceinline__ uint32_t* sums(const StreamUnit& unit, int slab, int c, int split) const {
     const int lane = static_cast<int>(threadIdx.x % 32), slot = order(unit.row + lane % 4 * 2 + c);
     const int at = (slot * p.product[0].row_blocks + unit.block) * (p.splits.count - 1) + split - 1;
@@ -164,8 +165,8 @@ struct Work {
   __device__ __forceinline__ bool has_partials(const StreamUnit& unit) const {
     return unit.end() < p.splits.count;
   }
-  // Partial sums of the splits after a partial unit, for one column of the lane: all possible splits, or, without early loads,
-  // as many as fit into registers. of as many as fit into registers.
+  // Partial sums of the splits after a partial unit, for one column of the lane: all possible splits, or,
+  // without early loads, as many as fit into registers.
   static constexpr int kAtOnce = kLoadsEarly ? kSplitsMost - 1 : 4;
   struct Partials {
     uint32_t word[kAtOnce][2];
@@ -216,7 +217,7 @@ struct Work {
     }
     __syncwarp();
   }
-  // Whole warps call it.
+  // Called by whole warps.
   __device__ __forceinline__ void wait_for_x(int) const {
     if (threadIdx.x % 32 == 0) tile::wait_at_grid_barrier(p.grid_words, gridDim.x);
     __syncwarp();
@@ -226,8 +227,9 @@ struct Work {
     __syncwarp();
     arrive(1);
   }
-  // `warps` more consumer warps of this CTA have finished the first product; the last one arrives at the grid barrier. The
-  // counter orders each warp's writes before its own arrival here, and so before the arrival at the grid barrier.
+  // Reports that `warps` more consumer warps of this CTA have finished the first product; the last one
+  // arrives at the grid barrier. The counter orders each warp's writes before its own arrival here, and so
+  // before the arrival at the grid barrier.
   __device__ __forceinline__ void arrive(int warps) const {
     if (threadIdx.x % 32 != 0) return;
     int before;
@@ -245,7 +247,7 @@ struct ChunkOfH {
   uint32_t to;
   int there;  // bytes to read; 0: write zeros; negative: no such chunk
 };
-// All consumer threads call it. Each copies chunks `first`, first + kApart, ... of `all`. The addresses, `chunk(i)`, are known before the
+// Called by all consumer threads. Each copies chunks `first`, first + kApart, ... of `all`. The addresses, `chunk(i)`, are known before the
 // rows of h are written.
 template <int kApart, class Weights, class ChunkOf>
 __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int all, const ChunkOf& chunk) {
@@ -259,7 +261,8 @@ __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int
     ahead[i].there = -1;
     if (first + i * kApart < all) ahead[i] = chunk(first + i * kApart);
   }
-  // The grid barrier also waits for the readers of rows of x, but racecheck does not follow a counter in global memory.
+  // This barrier is for racecheck, which does not track a counter in global memory: the grid barrier already
+  // waits for the readers of rows of x.
   tile::sync_threads<kTeams * 128>(2);
   tile::barrier_wait_by_warp(&m.grid_ready, 0);
 #pragma unroll
@@ -273,8 +276,8 @@ __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int
 // Each product has its own code, so that its parameters are constants: the code before the first weight copies runs once, and its
 // instructions come from memory. Both functions return true if the team had a unit.
 //
-// The first product, with split sums: all teams have the same number of splits. A team starts with partial sums that it
-// publishes to another team, and needs the partial sums of other teams at its end.
+// The first product, with split sums. Each team gets the same number of splits. It begins with partial sums
+// that it publishes to another team, and at its end it needs the partial sums of other teams.
 template <class W, class Fetch>
 __device__ __forceinline__ bool fetch_splits(const W& work, Fetch& fetch, int listed) {
   const Slots& slots = work.slots;

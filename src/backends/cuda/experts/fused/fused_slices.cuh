@@ -1,8 +1,8 @@
-// The experts of very few tokens: both products and the weighted sums in one launch.
+// Expert MLP for very few tokens: both products and the weighted sums in one launch.
 //
-// The first product is as in fused_fewtokens.cuh. In the second a CTA pair (a cluster of two) owns slices of y: 16 features of all tokens
-// each. The pair has a slice's sums of every slot. So biases, router weights and the sum over slots need no global memory and no further
-// launch.
+// The first product is as in fused_fewtokens.cuh. In the second a CTA pair (a cluster of two) owns slices of
+// y: 16 features of all tokens each. The pair holds a slice's sums for every slot. So biases, router weights
+// and the sum over slots need no global memory and no further launch.
 //
 // Units      One slice of one expert's weights, with the whole sum or the CTA's half of it. The four consumer warps of a team form
 //            one group or two. A group takes one unit at a time, and each of its warps takes some k blocks of it (Cut). A stage of the
@@ -43,7 +43,7 @@ struct Parameters {
   int tokens = 0, slots = 0;    // slots: per token
   uint32_t tokens_inverse = 0;  // 2^16 over tokens, rounded up
   int lanes_log = 0;            // log2 of the smallest power of two >= slots
-  int parts = 0;                // of a slot's row of h, 4 k blocks each
+  int parts = 0;                // parts of a slot's row of h, 4 k blocks each
   uint32_t parts_inverse = 0;   // 2^16 over parts, rounded up
   // As in Cut.
   int groups = 0, boxes = 0, split = 0;
@@ -64,7 +64,7 @@ struct alignas(128) Memory {
 static_assert(kSums == sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float));
 
 template <bool kGated, bool kCut>
-// With one token no partial sum is published early.
+// kLoadsEarly is false: with one token no partial sum is published early.
 struct Work : fewtokens::Work<Weights, kGated, kCut, false> {
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return this->p.product[0]; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
@@ -151,7 +151,7 @@ struct Kernel {
     return tile::shared_address(m.few.stream.stage) + slot * S::kBytes;
   }
   __device__ __forceinline__ int group_warps() const { return p.groups == 1 ? 4 : 2; }
-  // k blocks of a unit, which are also the k blocks of each slot's h that the CTA holds; the first of them.
+  // k blocks of a unit; the CTA holds the same k blocks of each slot's h. first_block() is the first of them.
   __device__ __forceinline__ int blocks() const { return group_warps() * p.boxes * kBox; }
   __device__ __forceinline__ int first_block(const Share& share) const {
     return p.split ? share.rank * blocks() : 0;
@@ -194,8 +194,8 @@ struct Kernel {
     }
   }
 
-  // A team without units of the first product loads little of the second while the other teams are still busy: its bytes would delay the
-  // bytes of the other teams.
+  // A team without units of the first product loads little of the second product while the other teams are
+  // still busy: its loads would delay theirs.
   __device__ __forceinline__ void wait_for_another_team() const {
     const volatile int* arrived = &m.few.arrived;
     while (*arrived < 2 * 4) {

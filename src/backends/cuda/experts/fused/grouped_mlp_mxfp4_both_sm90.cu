@@ -1,10 +1,11 @@
 // Both products of grouped rows, mxfp4 weights, in one launch of tiles of 384 weight rows x 8 to 56 rows of x (grouped_tiles.cuh).
 //
-// Wins    8 to 32 rows per expert of gpt-oss-20b, 4 and 32 of gpt-oss-120b (mxfp4_candidates.csv): 120 us a layer against 128 us of
-//         mxfp4_tile_sm90 at 64 tokens of gpt-oss-20b. The second product starts where the first leaves SMs idle, and has no start of
-//         its own. h stays in L2.
-// Loses   for more rows to mxfp4_tile_sm90, which has wider tiles and loads rows of x by TMA: 260 us against 203 us at 512 tokens of
-//         gpt-oss-20b (64 rows per expert). Fewer rows, to mxfp4_stream_sm90: 105 us against 98 us at 16 tokens.
+// Wins    8 to 32 rows per expert of gpt-oss-20b, 4 and 32 of gpt-oss-120b (mxfp4_candidates.csv): 120 us a
+//         layer against 128 us of mxfp4_tile_sm90 at 64 tokens of gpt-oss-20b. The second product starts on
+//         SMs that the first leaves idle, and needs no launch of its own. h stays in L2.
+// Loses   for more rows to mxfp4_tile_sm90, which has wider tiles and loads rows of x by TMA: 260 us against
+//         203 us at 512 tokens of gpt-oss-20b (64 rows per expert). For fewer rows, to mxfp4_stream_sm90: 105
+//         us against 98 us at 16 tokens.
 // Limits  see supports(). Sums have the same bits as mxfp4_tile_sm90.
 // Source  original; the contract is ops/grouped_mlp.h, the measurements are docs/lab/cuda-grouped-tiles.md.
 #include <algorithm>

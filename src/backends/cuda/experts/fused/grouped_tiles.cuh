@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   auto* scratch = reinterpret_cast<int32_t*>(base + C::kWeights);
   TileSchedule<C> first, second;
   uint32_t ticket = 0;
-  // The list is built twice. The first round, before the wait, uses one row per expert: it brings some 500 instructions from memory, which
-  // would otherwise be fetched after the wait.
+  // The list is built twice. The first round, before the wait, uses one row per expert. It loads some 500
+  // instructions from memory, which would otherwise be fetched after the wait.
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
     const int e = static_cast<int>(threadIdx.x);
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     first = TileSchedule<C>{before, listed};
     second = TileSchedule<C>{before + experts + 1, listed};
     const typename TileSchedule<C>::Counted counted = first.count(p.product[0], rows, scratch);
-    first.lay(p.product[0], counted, 0, scratch);  // this launch cuts no tiles
+    first.lay(p.product[0], counted, 0, scratch);  // cuts no tiles
     second.listed = first.listed;
     second.lay(p.product[1], counted, first.all, scratch);
     __syncthreads();

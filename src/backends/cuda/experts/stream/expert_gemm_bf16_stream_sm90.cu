@@ -1,5 +1,5 @@
 // Expert GEMM for few rows per expert, bf16 weights: tiles of 128 or 64 weight rows x up to 32 rows of x, each with the whole sum
-// (experts/tile/tiles.cuh). So many SMs share few experts, and no sum crosses SMs.
+// (experts/tile/tiles.cuh). Thus many SMs share few experts, and no sum crosses SMs.
 //
 // wgmma reads both operands from shared memory. For 8 columns of a 64 x 64 block of weights it takes a sixth of the time in which the
 // block arrives from memory, with four instructions per warp.
@@ -7,10 +7,12 @@
 // With short sums, of at most four k blocks and not gated, such a tile would be all prologue and epilogue. There a team takes
 // consecutive row blocks of one expert and uses mma.sync (stream_short.cuh).
 //
-// Wins    up to about 26 rows per expert: weights arrive at the rate of a plain stream. 512 tokens of Nemotron 3 Nano (24 rows per
-//         expert) take 611 us a layer against 616 us of bf16_tile_sm90 (bf16_candidates.csv).
-// Loses   for more rows to bf16_tile_sm90: weights are loaded again for every 32 rows. 512 tokens of Qwen3-30B-A3B (32 rows per expert)
-//         take 323 us against 309 us. One to four tokens, to expert_mlp_bf16_fewtokens_sm90.
+// Wins    up to about 26 rows per expert: weights arrive at the rate of a plain streaming read. 512 tokens of
+//         Nemotron 3 Nano (24 rows per expert) take 611 us a layer against 616 us of bf16_tile_sm90
+//         (bf16_candidates.csv).
+// Loses   for more rows to bf16_tile_sm90, because weights are loaded again for every 32 rows: 512 tokens of
+//         Qwen3-30B-A3B (32 rows per expert) take 323 us against 309 us. For one to four tokens, to
+//         expert_mlp_bf16_fewtokens_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h. Cost: from the memory rate.
 #include "backends/cuda/experts/cards.h"
@@ -22,7 +24,7 @@ namespace {
 
 constexpr int kShortMost = 32;       // rows of x per unit of short sums
 constexpr int kRowsMost = 32;        // rows of x per tile
-constexpr int64_t kShortBlocks = 4;  // the most k blocks of short sums
+constexpr int64_t kShortBlocks = 4;  // maximum number of k blocks of short sums
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;

@@ -1,15 +1,17 @@
 // Expert GEMM for few rows per expert, mxfp4 weights. A unit of work is one row block of one expert's weights with the whole sum
-// (stream.cuh). So many SMs share few experts, and no sum crosses SMs.
+// (stream.cuh). Thus many SMs share few experts, and no sum crosses SMs.
 //
 // With short sums, of at most eight k blocks (six with 16 columns), a team takes consecutive row blocks of one expert
 // (stream_short.cuh). That kernel is issue-bound and gains from every instruction that it does not repeat.
 //
 // stream_list.cuh defines the grid. The teams of a CTA share the leftover units at the end, at most one unit per CTA.
 //
-// Wins    up to 2 rows per expert of gpt-oss-120b (64 tokens: 351 us a layer against 357 us of grouped_mlp_mxfp4_both_sm90), up to 4
-//         of gpt-oss-20b (32 tokens: 111 us against 116 us; mxfp4_candidates.csv). Weights arrive at the rate of a plain stream.
-// Loses   for more rows to mxfp4_tile_sm90 and grouped_mlp_mxfp4_both_sm90, also if only popular experts have them: an SM loads x again for
-//         every 64 rows of weights. Up to 8 tokens of gpt-oss, to expert_mlp_mxfp4_fewtokens_sm90, by 4 to 5 us: two launches.
+// Wins    up to 2 rows per expert of gpt-oss-120b (64 tokens: 351 us a layer against 357 us of
+//         grouped_mlp_mxfp4_both_sm90), up to 4 of gpt-oss-20b (32 tokens: 111 us against 116 us;
+//         mxfp4_candidates.csv). Weights arrive at the rate of a plain streaming read.
+// Loses   for more rows to mxfp4_tile_sm90 and grouped_mlp_mxfp4_both_sm90, even if only popular experts have
+//         more: an SM loads x again for every 64 rows of weights. For up to 8 tokens of gpt-oss, to
+//         expert_mlp_mxfp4_fewtokens_sm90 by 4 to 5 us, because this kernel needs two launches.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/experts/cards.h"
@@ -19,7 +21,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int64_t kShortOf8 = 8, kShortOf16 = 6;  // the most k blocks of short sums
+constexpr int64_t kShortOf8 = 8, kShortOf16 = 6;  // maximum number of k blocks of short sums
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;

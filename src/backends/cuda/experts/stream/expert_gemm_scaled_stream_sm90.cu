@@ -1,8 +1,9 @@
-// Expert GEMM for few rows per expert, FP8, MXFP8 and NVFP4 weights: units of one row block of one expert's weights with the whole sum, as
-// expert_gemm_mxfp4_stream_sm90 has them. One descriptor for each format.
+// Expert GEMM for few rows per expert, FP8, MXFP8 and NVFP4 weights. A unit of work is one row block of one
+// expert's weights with the whole sum, as in expert_gemm_mxfp4_stream_sm90. There is one descriptor for each
+// format.
 //
-// Wins    up to about 16 rows per expert: weights arrive at the rate of a plain stream.
-// Loses   for more rows to scaled_tile_sm90: an SM loads x again for every 64 rows of weights.
+// Wins    up to about 16 rows per expert: weights arrive at the rate of a plain streaming read.
+// Loses   for more rows to expert_gemm_scaled_tile_sm90: an SM loads x again for every 64 rows of weights.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-formats.md.
 #include "backends/cuda/experts/cards.h"

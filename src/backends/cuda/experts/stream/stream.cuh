@@ -54,13 +54,13 @@ struct alignas(128) StreamMemory {
   float sums[2][kTeams - 1][N / 2][128];
   uint64_t full[kTeams][S::kStages], empty[kTeams][S::kStages];
 
-  // One base for both, so that one register has it. stream_multiply() uses the arrays: by addresses it takes 79 registers instead of 72
-  // for N = 8.
+  // One base address for both arrays, so that it takes one register. stream_multiply() indexes the arrays
+  // instead: with addresses it takes 79 registers rather than 72 for N = 8.
   __device__ __forceinline__ tile::Ring ring(int team) const {
     const uint32_t first = tile::shared_address(full[team]);
     return {first, first + static_cast<uint32_t>(sizeof full)};
   }
-  // The first kTeams warps of a CTA call it, before __syncthreads().
+  // Called by the first kTeams warps of a CTA, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
     for (int s = 0; s < S::kStages; ++s) ring(warp).init_by_warp(s, 32 + 1, kTeamLanes);
@@ -163,9 +163,9 @@ struct StreamFetch {
   struct Rows {
     int first, count;  // rows of the list
   };
-  // The same for row block `first_block`. rows_of() returns the rows; it is called after the first weight copies are issued.
-  // early: x may not be written yet, so the warp issues as many weight copies as the ring holds before it waits for x. what: as
-  // in StreamUnit, without the rows.
+  // The unit of row block `first_block`. rows_of() returns its rows; it is called after the first weight
+  // copies are issued. early: x may not be written yet, so the warp issues as many weight copies as the ring
+  // holds before it waits for x. what: as in StreamUnit, without the rows.
   template <class RowsOf>
   __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
     const int product = what / StreamUnit::kSecond % 2;
@@ -246,9 +246,10 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], typename
   }
 }
 
-// True once the operands of a sum have been loaded: the predicate of the arrival that releases their stage. It is always true, but its
-// evaluation waits for the loads. ptxas may move an arrival above operand loads (ldmatrix) if no instruction before the arrival needs
-// their result. Then a copy that hits L2 overwrote the stage before the loads had read it.
+// True once the operands of a sum have been loaded: the predicate of the arrival that releases their stage.
+// It is always true, but its evaluation waits for the loads. ptxas may move an arrival above operand loads
+// (ldmatrix) if no instruction before the arrival needs their result. Without this predicate, a copy that hit
+// L2 overwrote the stage before the loads had read it.
 __device__ __forceinline__ uint32_t has_loaded(float sum) {
   constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: mma gives 0x7fffffff
   return __float_as_uint(sum) != kNever;
@@ -377,7 +378,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       ring + S::kScales + Weights::scales_at(slab, lane),
       {ring + tile::swizzled(lane % 8, lane / 8 * 16), ring + tile::swizzled(lane % 8, lane / 8 * 16 + 64)}};
   tile::RingPlace place;
-  int buffer = 0;  // of the sums of teams that share a unit; these alternate
+  int buffer = 0;  // buffer of the sums that teams share; alternates between 0 and 1
 #pragma unroll 1
   while (true) {
     tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);

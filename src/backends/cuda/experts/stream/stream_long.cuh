@@ -5,7 +5,7 @@
 
 namespace sluice::cuda {
 
-constexpr int kSharedRounds = 1;  // units per CTA, at most, that its teams share at the end
+constexpr int kSharedRounds = 1;  // maximum number of units per CTA that its teams share at the end
 
 // In each round every team of the grid takes one unit. If few units are left over, the teams of a CTA share each of them.
 template <int N, class Weights, class Work>

@@ -4,7 +4,7 @@
 // So each team has a contiguous range of the list of units and takes it run by run. A run is consecutive row blocks of one expert for the
 // same rows of x. The producer warp looks up and publishes a run once, and its rows of x stay in shared memory with their whole width.
 // Weights stream through the ring. A stage holds a whole row block of codes with its largest scales, so that there are few waits. For
-// bf16, which is limited by bytes, a stage holds one k block. A lane computes its addresses in y once per run.
+// bf16, which is bandwidth-bound, a stage holds one k block. A lane computes its addresses in y once per run.
 #pragma once
 #include "backends/cuda/experts/stream/stream_list.cuh"
 
@@ -12,7 +12,8 @@ namespace sluice::cuda {
 
 constexpr int kShortStagesMost = 8;    // per team
 constexpr int kShortBytes = 450 << 7;  // per team: rows of x of two runs, and the ring
-constexpr int kRunChunked = 4;         // the most row blocks of a run if the expert has more rows than a run
+constexpr int kRunChunked = 4;         // maximum number of row blocks of a run if the expert has more rows
+                                       // than a run
 
 // A stage: codes, scales and largest scales of a row block, in this order; or one k block of bf16.
 template <class Weights>
@@ -40,7 +41,7 @@ struct alignas(128) ShortMemory {
   uint64_t full[kTeams][kShortStagesMost], empty[kTeams][kShortStagesMost];
   uint64_t x_full[kTeams][2], x_empty[kTeams][2];
 
-  // One base for a full and an empty barrier, so that one register has it.
+  // One base address for a stage's full and empty barriers, so that it takes one register.
   __device__ __forceinline__ tile::Ring weights(int team) const {
     const uint32_t first = tile::shared_address(full[team]);
     return {first, first + static_cast<uint32_t>(sizeof full)};
@@ -49,7 +50,7 @@ struct alignas(128) ShortMemory {
     const uint32_t first = tile::shared_address(x_full[team]);
     return {first, first + static_cast<uint32_t>(sizeof x_full)};
   }
-  // The first kTeams warps of a CTA call it, before __syncthreads().
+  // Called by the first kTeams warps of a CTA, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
     for (int s = 0; s < kShortStagesMost; ++s) weights(warp).init_by_warp(s, 1, kTeamLanes);
@@ -131,7 +132,8 @@ struct ShortFetch {
     }
   }
   __device__ __forceinline__ void publish(const uint4& run) const {
-    // Not by runs(): ptxas would then compute the producer's addresses on the uniform path, with 49 instructions more for N = 16.
+    // Does not call runs(): ptxas would then compute the producer's addresses on the uniform datapath, with
+    // 49 more instructions for N = 16.
     tile::barrier_wait_by_warp(&m.x_empty[team][buffer.stage], buffer.parity ^ 1);
     if (threadIdx.x % 32 == 0) m.run[team][buffer.stage] = run;
     __syncwarp();
@@ -207,7 +209,7 @@ struct ShortRows {
       y[c] = static_cast<std::byte*>(p.y) + (p.y_f32 ? 4 : 2) * at;
     }
   }
-  // Loads the biases of the row block as raw bits, so that nothing waits for them here.
+  // Loads the biases of the row block as raw bits, so that no instruction waits for them here.
   __device__ __forceinline__ void load(const ExpertParameters& p, uint32_t (&raw)[2]) const {
     if (!p.bias) return;
 #pragma unroll
@@ -290,9 +292,9 @@ __device__ __forceinline__ void multiply_row_block(float (&sum)[N / 2], Operands
   }
 }
 
-// Waits for the stages of a team's ring in order, and releases them. Holds the address of the current stage, its full barrier, and the
-// phase. It advances these addresses and no tile::RingPlace, because the size of a stage is known only at run time: a place would cost a
-// multiplication for each k block.
+// Waits for the stages of a team's ring in order, and releases them. Holds the address of the current stage,
+// its full barrier, and the phase. It advances these addresses instead of a tile::RingPlace, because the size
+// of a stage is known only at run time: a RingPlace would cost a multiplication for each k block.
 template <int N, int kTeams, class Weights>
 struct ShortStages {
   uint32_t stage, full, parity = 0;
@@ -403,7 +405,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
   }
 }
 
-// For problems with short sums that are not gated.
+// For non-gated problems with short sums.
 template <int N, class Weights>
 Status launch_short(std::string_view name, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);

@@ -37,10 +37,10 @@ struct DecodedWeights : Codes {
   static constexpr int steps(int n) { return (n == 8 ? 4 : 2) / (Codes::kFormat.w == DType::kE4M3 ? 2 : 1); }
   static constexpr int ring_bytes(int n) { return (n == 8 ? 105 : 88) << 9; }
 
-  // With Codes::kRescales: the scales of a lane's two rows in the k block that was multiplied last.
+  // With Codes::kRescales: the scales of a lane's two rows in the last k block that was multiplied.
   struct Unit {
     float scale[2] = {1, 1};
-    // Converts the sum of k blocks from that unit.
+    // Multiplies the sums, which are in units of the last scales, by these scales.
     template <int N>
     __device__ __forceinline__ void apply(float (&sum)[N]) const {
       if constexpr (Codes::kRescales) {
@@ -96,7 +96,7 @@ struct Bf16Weights {
     template <int N>
     __device__ __forceinline__ void apply(float (&)[N]) const {}
   };
-  // No row has a factor.
+  // bf16 rows have no factor.
   static __device__ __forceinline__ float factor(uint32_t, int) { return 1; }
 
   template <int N>

@@ -12,15 +12,17 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Mainloop of one tile, codes of a format of codes.cuh: threads decode codes in registers while the tensor cores multiply the codes decoded before. Returns the
-// last stage; the caller releases it when its products are done. A branch between k blocks would keep the compiler from moving loads and
-// decodes of one k block between the products of another. So only the last stage may have fewer k blocks.
+// Mainloop of one tile for codes of a format of codes.cuh: threads decode codes in registers while the tensor
+// cores multiply the codes decoded before. Returns the last stage; the caller releases it when its products
+// are done. A branch between k blocks would keep the compiler from interleaving the loads and decodes of one
+// k block with the products of another. So only the last stage may have fewer k blocks.
 template <class Codes_>
 struct DecodedBlocks {
   using Codes = Codes_;
   static constexpr bool kDecodes = true;
   static constexpr int kCodeBytes = Codes::kCodeBytes, kScaleBytes = Codes::kScaleBytes;  // per k block
-  // What the epilogue applies to sums: with Codes::kRescales the scales of the last k block, of a thread's row and the row 8 below.
+  // What the epilogue applies to sums. With Codes::kRescales: the scales of the last k block, of a thread's
+  // row and of the row 8 below it.
   template <class C>
   struct Scales {
     float of[C::kBlocks][2];
@@ -38,7 +40,7 @@ struct DecodedBlocks {
     uint32_t scales =
         C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + Codes::scales_at(warp, lane);
     asm volatile("" : "+r"(words), "+r"(scales));  // otherwise recomputed in each stage
-    uint32_t previous = 0;                         // the previous stage
+    uint32_t previous = 0;
     int left = k_blocks;
 #pragma unroll 1
     for (; left >= C::kSteps; left -= C::kSteps) {
@@ -83,8 +85,9 @@ struct DecodedBlocks {
                                                         const TileRing<C>& ring, const Step& first,
                                                         uint32_t previous, bool releases,
                                                         Scales<C>& scales_of) {
-    // With two row blocks, a wgmma group is two of the four k16 steps, decoded while the previous group is in flight: the
-    // fewest waits that leave ptxas enough registers. With one row block, a group is one step, and two groups are in flight.
+    // With two row blocks, a wgmma group is two of the four k16 steps, decoded while the previous group is in
+    // flight. This has the fewest waits that leave ptxas enough registers. With one row block, a group is one
+    // step, and two groups are in flight.
     constexpr bool kTwoInFlight = C::kBlocks == 1;
     constexpr int kEach = kTwoInFlight || kSteps == 1 ? 1 : 2, kGroupsOfStep = 4 / kEach;
     uint32_t a[2][kEach][C::kBlocks][4];
@@ -132,7 +135,7 @@ struct DecodedBlocks {
     }
   }
 
-  // Brings the sums of all k blocks before this one into its unit. No product is in flight.
+  // Converts the sums of all previous k blocks to units of this block's scale. No product is in flight.
   template <int N, class C>
   static __device__ __forceinline__ void rescale(float (&d)[C::kBlocks][N / 2],
                                                  const typename Codes::Block (&block)[C::kBlocks],
@@ -163,7 +166,7 @@ struct Bf16Blocks {
                                                       TileRing<C>& ring) {
     const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const auto stages = static_cast<uint32_t>(ring.at.stages);
-    uint32_t previous = 0;  // the previous stage
+    uint32_t previous = 0;
 #pragma unroll 1
     for (int k = 0; k < k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, k_blocks - k);

@@ -13,14 +13,15 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Transposes an 8 x 8 square of bf16: lane l holds elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4. Whole warps call it.
+// Transposes an 8 x 8 square of bf16: lane l holds elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4. Called by whole warps.
 __device__ __forceinline__ uint32_t transposed(uint32_t two) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(two));
   return out;
 }
 
-// kEach sums of row block b from index kEach * c on; zeros from N on. A switch, so that the code after it exists only once.
+// Copies kEach sums of row block b from index kEach * c on; zeros from N on. A switch, so that the code after
+// it exists only once.
 template <int N, int kBlocks, int kEach>
 __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int b, int c,
                                           float (&out)[kEach]) {
@@ -100,7 +101,7 @@ struct EpilogueRows {
   int feature;  // of the first row; if not gated, the second row has feature + 8
   float factor[2], bias[2];
 
-  // sums: of the columns from `column` on; only the tile's first `t.rows` columns exist. Whole warps call it.
+  // sums: of the columns from `column` on; only the tile's first `t.rows` columns exist. Called by whole warps.
   __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
                                         const ExpertTile& t, int column, const float (&sums)[kSums]) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -175,9 +176,10 @@ __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int exp
          (kGated ? gated_row(p.gate_order, p.features, real, up) : real);
 }
 
-// Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. Registers do not work: ptxas moves
-// some of them before the mainloop and waits for memory there, which costs 1500 to 3000 clocks per tile. Four lanes share two rows, and
-// each copies 4 of the 16 bytes that both rows need. A row block that does not exist reads the values of the last one.
+// Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. Keeping
+// them in registers fails: ptxas moves some of the loads before the mainloop and waits for memory there,
+// which costs 1500 to 3000 clocks per tile. Four lanes share two rows, and each copies 4 of the 16 bytes that
+// both rows need. A row block that does not exist reads the values of the last one.
 template <int kBlocks, bool kGated, class Codes = Mxfp4Codes>
 struct EpilogueRowsAhead {
   static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // per warpgroup
@@ -243,7 +245,7 @@ struct EpilogueRowsAhead {
   }
 };
 
-// The same for rows without factors, if shared memory has no room: biases only, read after the mainloop.
+// The same for rows without factors, if shared memory has no room: reads only biases, after the mainloop.
 template <int kBlocks, bool kGated>
 __device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                           int expert, int first_block, int warp) {
@@ -262,8 +264,9 @@ __device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks],
   }
 }
 
-// True if StraightEpilogue applies, the common case in straight-line code: no input weights, y in bf16 with aligned rows, and the
-// activations below. In the general epilogue, loops over registers become switches, and their branches took longer than the sums'.
+// True if StraightEpilogue applies, the common case in straight-line code: no input weights, y in bf16 with
+// aligned rows, and the activations below. In the general epilogue, loops over registers become switches, and
+// their branches took longer than the arithmetic.
 template <bool kGated>
 __device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
                                                       const tile::ActivationValues& act) {
@@ -272,14 +275,15 @@ __device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
   return known && !p.weights && !p.y_f32 && p.y_wide;
 }
 
-// One 16-byte store; the compiler would split it if the values had been in registers for long.
+// One 16-byte store. The compiler would split it if the values had been in registers for long.
 __device__ __forceinline__ void store_16(void* to, const uint4& v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
 
-// Stages y in shared memory, so that stores to a row of y cover whole segments of 64 or 128 bytes. Directly from registers, a warp's store
-// touched eight rows with 16 bytes each, and the epilogue of the second product was limited by its stores.
+// Stages y in shared memory, so that stores to a row of y cover whole segments of 64 or 128 bytes. When a
+// warp stored directly from registers, it touched eight rows with 16 bytes each, and the epilogue of the
+// second product was limited by its stores.
 template <bool kGated>
 struct StraightEpilogue {
   static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
@@ -308,8 +312,8 @@ struct StraightEpilogue {
   }
   __device__ __forceinline__ void sync() const { tile::sync_threads<128>(barrier); }
 
-  // Writes the sums of one row block. `subtile` counts over all row blocks of a tile. All threads of the warpgroup call it. kSquares:
-  // max(x, 0)^2 in place of x, if not gated.
+  // Writes the sums of one row block. `subtile` counts over all row blocks of a tile. All threads of the
+  // warpgroup call it. kSquares: if not gated, y is max(x, 0)^2 instead of x.
   template <int N, bool kSquares>
   __device__ __forceinline__ void write(const float (&d)[N / 2], const ExpertParameters& p,
                                         const tile::ActivationValues& act, const ExpertTile& t, int block,
@@ -362,8 +366,8 @@ struct StraightEpilogue {
   }
 };
 
-// General epilogue of a warpgroup's share of a tile: the expert's row blocks from first_block to first_block + kBlocks - 1 that exist. at:
-// one entry per row block.
+// General epilogue of a warpgroup's share of a tile: the existing row blocks of the expert from first_block
+// to first_block + kBlocks - 1. at: one entry per row block.
 template <int N, int kBlocks, bool kGated>
 __device__ __forceinline__ void epilogue_general(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
                                                  const tile::ActivationValues& act, const ExpertTile& t,

@@ -1,7 +1,8 @@
 // Epilogue of an expert GEMM through shared memory, one subtile of some columns at a time. A subtile combines the features of
 // all warps, so that a lane writes 16 bytes of y, and a warp writes whole lines.
 //
-// For CTAs with enough shared memory for larger subtiles than StraightEpilogue has. epilogue.cuh handles all other cases.
+// For CTAs with enough shared memory for larger subtiles than those of StraightEpilogue. epilogue.cuh handles
+// all other cases.
 #pragma once
 #include "backends/cuda/experts/tile/epilogue.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -58,9 +59,10 @@ __device__ __forceinline__ void epilogue_squares(const float (&d)[N / 2], int co
   }
 }
 
-// Writes row block `block` of a tile of up to N columns, N a multiple of 16. Columns that the tile does not have cost nothing, so one copy
-// of this code serves tiles of all widths; copies for four widths do not fit the instruction cache. bias: as in EpilogueRows. A subtile
-// has kBytes / 128 columns of 64 features, or twice as many columns of 32. The bits equal StraightEpilogue's with factors of 1.
+// Writes row block `block` of a tile of up to N columns, N a multiple of 16. Columns that the tile does not
+// have are skipped at no cost, so one copy of this code serves tiles of all widths; copies for four widths do
+// not fit the instruction cache. bias: as in EpilogueRows. A subtile has kBytes / 128 columns of 64 features,
+// or twice as many columns of 32. The result has the same bits as StraightEpilogue with factors of 1.
 template <int N, Activation kAct, int kBytes>
 __device__ __forceinline__ void epilogue_by_rows(const float (&d)[N / 2], const ExpertParameters& p,
                                                  const ExpertTile& t, int block, const float (&bias)[2],
@@ -78,7 +80,7 @@ __device__ __forceinline__ void epilogue_by_rows(const float (&d)[N / 2], const 
                            : (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
   const uint32_t row = warp * (32 / kLanes) + lane / kLanes, place = lane % kLanes;
   uint32_t from = at.address + row * kRowBytes + (place ^ (kGated ? row % 8 / 2 : row % 8)) * 16;
-  asm volatile("" : "+r"(to), "+r"(from));  // computed once and not per subtile
+  asm volatile("" : "+r"(to), "+r"(from));  // computed once, not per subtile
   auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + block * kFeatures + place * 8;
   const int64_t next = kRows * p.y_stride;
   const int rows = t.rows - static_cast<int>(row);

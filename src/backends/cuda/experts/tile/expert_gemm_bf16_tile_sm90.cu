@@ -4,7 +4,8 @@
 //
 // Wins    from about 26 rows per expert on: each loaded weight serves all rows of its expert. 512 tokens of Qwen3-30B-A3B (32 rows per
 //         expert) take 309 us a layer against 323 us of bf16_stream_sm90 (bf16_candidates.csv).
-// Loses   to bf16_stream_sm90 below: SMs idle while the last tiles run. 128 tokens (8 rows per expert) take 294 us against 287 us.
+// Loses   for fewer rows to bf16_stream_sm90, because SMs idle while the last tiles run: 128 tokens (8 rows
+//         per expert) take 294 us against 287 us.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-bf16-experts.md.
 #include "backends/cuda/experts/tile/tile_candidate.h"

@@ -4,12 +4,14 @@
 // launch copies them into order. CTA pairs instead load each row once for 384 weight rows, by one TMA box per row, or they gather rows
 // into order while they multiply (tile_configs.cc).
 //
-// Wins    from 64 rows per expert on, for gpt-oss-120b at 8 and 16 too: each decoded weight serves all rows of a tile. A layer of
-//         gpt-oss-20b takes 203.2 us against 260.1 us of grouped_mlp_mxfp4_both_sm90 at 512 tokens, of gpt-oss-120b 420.5 us against
-//         425.5 us at 256 (mxfp4_candidates.csv).
-// Loses   to mxfp4_stream_sm90 up to 4 rows per expert, because SMs idle while the last tiles run: 360.5 us against 351.3 us at 64
-//         tokens of gpt-oss-120b. To grouped_mlp_mxfp4_both_sm90 at 8 to 32 rows per expert of gpt-oss-20b (119.8 us at 64 tokens
-//         against 127.8 us), and at 32 rows per expert of gpt-oss-120b (543.4 us at 1024 tokens against 549.6 us).
+// Wins    from 64 rows per expert on, and for gpt-oss-120b also at 8 and 16 rows: each decoded weight serves
+//         all rows of a tile. A layer of gpt-oss-20b at 512 tokens takes 203.2 us against 260.1 us of
+//         grouped_mlp_mxfp4_both_sm90; a layer of gpt-oss-120b at 256 tokens takes 420.5 us against 425.5 us
+//         (mxfp4_candidates.csv).
+// Loses   up to 4 rows per expert to mxfp4_stream_sm90, because SMs idle while the last tiles run: 360.5 us
+//         against 351.3 us at 64 tokens of gpt-oss-120b. To grouped_mlp_mxfp4_both_sm90 at 8 to 32 rows per
+//         expert of gpt-oss-20b (127.8 us against 119.8 us at 64 tokens) and at 32 rows per expert of
+//         gpt-oss-120b (549.6 us against 543.4 us at 1024 tokens).
 // Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-mxfp4.md.
 #include "backends/cuda/experts/tile/tile_candidate.h"

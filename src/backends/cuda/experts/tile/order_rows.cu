@@ -52,8 +52,8 @@ __device__ __forceinline__ void copy_row(const OrderParameters& p, int64_t r) {
   }
 }
 
-// A CTA copies one range of an expert's list; the first ranges of all experts come first. Tokens ascend in a list, so all experts read a
-// row of x at about the same time, and it comes from memory once.
+// A CTA copies one range of an expert's list; the first ranges of all experts come first. Tokens ascend in a
+// list, so all experts read a row of x at about the same time, and it is loaded from memory only once.
 __global__ void __launch_bounds__(kThreads)
     expert_gemm_order_rows(const __grid_constant__ OrderParameters p) {
   tile::wait_for_previous();

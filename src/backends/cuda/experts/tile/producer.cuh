@@ -87,7 +87,8 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
     if (ring.ends(t)) break;
     uint32_t ticket = 0;
     const auto& p = work.of(t);
-    // Takes the ticket a little before the tile's last stage, so that the result is there when it is needed.
+    // Takes the ticket shortly before the tile's last stage, so that the result has arrived when it is
+    // needed.
     const int take_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
     const int blocks = t.end_block - t.first_block;
     const int own = (blocks - copier + kCopiers - 1) / kCopiers;
@@ -126,7 +127,8 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
       ring.place.step(stages);
     }
     if (finds) index = tickets.tile_of(ticket);
-    if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);  // a pair had one first tile, not two
+    // A pair has one first tile, not two.
+    if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);
     ++count;
   }
 }
@@ -153,8 +155,8 @@ __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
   }
 }
 
-// Copies ordered rows of x by TMA, from one warp; gathered rows count as ordered once they have arrived. If a pair shares the rows, each
-// CTA copies one half into both.
+// Copies ordered rows of x by TMA, from one warp; gathered rows count as ordered once they have arrived. If a
+// pair shares the rows, each CTA copies half of them to both CTAs.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
                                             const PairGather& g, TileRing<C> ring) {

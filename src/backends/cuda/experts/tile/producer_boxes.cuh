@@ -12,8 +12,8 @@ constexpr int kXWarps =
 
 #ifdef __CUDACC__
 
-// The map by an address that is opaque to the compiler. It would compute the address of a parameter again for
-// each copy: two instructions of eight.
+// The TMA map through an address that is opaque to the compiler. Otherwise the compiler recomputes the
+// address of a kernel parameter for each copy: two instructions of eight.
 __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map) {
   const auto at = reinterpret_cast<uint64_t>(&map);
   const auto low = static_cast<uint32_t>(uniform(static_cast<int>(at))),
@@ -34,7 +34,7 @@ struct TokenBoxes {
   // Rows of x: lane l holds row l % 8 of this warp's units l / 8, 4 + l / 8 and so on.
   int rows[kEach];
 
-  // Looks up the rows by loads; the copies depend on them.
+  // Loads the row indices; the copies depend on them.
   __device__ __forceinline__ void find(const ExpertParameters& p, const ExpertTile& t, uint32_t rank,
                                        int warp) {
     constexpr int kNone = -1;  // a row outside the map's tensor: TMA writes zeros

@@ -1,11 +1,13 @@
-// CTA pairs (tiles.cuh) gather rows of tokens into the row order of an expert GEMM while they multiply. Two warps of each CTA move rows by
-// bulk copies to shared memory and from there to a workspace. From the workspace whole TMA boxes are loaded, as if an earlier kernel had
-// gathered the rows. The tensor cores are the limit, so memory has time for this.
+// CTA pairs (tiles.cuh) gather rows of tokens into the row order of an expert GEMM while they multiply. Two
+// warps of each CTA move rows by bulk copies to shared memory and from there to a workspace. Whole TMA boxes
+// are loaded from the workspace, as if an earlier kernel had gathered the rows. The tensor cores are the
+// bottleneck, so memory bandwidth is left for this.
 //
-// Work is divided into waves: the experts whose first tile is among the grid's first tiles, among its second tiles, and so on. A wave is
-// divided into segments of k, so that the first tiles wait for little. The items have a fixed order, which assigns each item to a warp, so
-// all CTAs must run at once (Launch::cooperative). A CTA copies a wave when it loads tiles a few waves before it, not earlier, so that
-// the rows are still in L2 when they are needed.
+// Work is divided into waves: the experts whose first tile is among the grid's first tiles, among its second
+// tiles, and so on. A wave is divided into segments of k, so that the first tiles wait for little. The items
+// have a fixed order, which assigns each item to a warp, so all CTAs must run at once (Launch::cooperative).
+// A CTA copies a wave only when it loads tiles a few waves before it, so that the rows are still in L2 when
+// they are needed.
 //
 // There is no deadlock. A warp publishes what it has written before it waits for its CTA to start a wave. A tile waits for rows of its own
 // wave, and these rows wait for the start of an earlier tile, so some warp can always proceed. This also holds if tiles are taken by
@@ -37,7 +39,8 @@ struct PairGather {
   uint32_t *ctas_done = nullptr, *rows_arrived = nullptr;
 };
 
-// How k is divided into segments of equally many k blocks; the last may be shorter. C::kGatherBlocks: the most k blocks per segment.
+// How k is divided into segments of equally many k blocks; the last may be shorter. C::kGatherBlocks: the
+// maximum number of k blocks per segment.
 template <class C>
 constexpr int pair_segment_blocks(int k_blocks) {
   const int segments = (k_blocks + C::kGatherBlocks - 1) / C::kGatherBlocks;
@@ -70,7 +73,7 @@ PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, 
   g.from = a.x.as<const uint4>(), g.to = static_cast<uint4*>(to);
   g.from_stride = a.x.stride[0] / 8, g.chunks = static_cast<int>(p.width / 8);
   g.segments = pair_segments<C>(k_blocks), g.segment_blocks = pair_segment_blocks<C>(k_blocks);
-  // As many waves as may wait in L2.
+  // As many waves as L2 can hold.
   constexpr double kBytes = 32e6;
   constexpr int kLeast = 2, kMost = 4;
   const double tiles = std::ceil(static_cast<double>(shape.row_blocks) / tile_row_blocks);
@@ -93,7 +96,7 @@ struct PairGatherPlace {
     return uniform(static_cast<int>(all)) >= waves;
   }
 };
-// The CTA has started to load tiles of `waves` more waves. The warp that loads x calls it.
+// Records that the CTA has started to load tiles of `waves` more waves. Called by the warp that loads x.
 __device__ __forceinline__ void begin_waves(uint32_t waves_begun, int waves) {
   if (threadIdx.x % 32 == 0) tile::add_shared_count(waves_begun, static_cast<uint32_t>(waves));
   __syncwarp();
@@ -105,8 +108,9 @@ struct GatherItem {
   int row = 0, rows = 0;  // row: of y; rows == 0: no more items
 };
 
-// The items of one warp, in order. List: experts in the order of their tiles (`expert`, `listed` of them), and the number of tiles before
-// each (`before`). In this form ptxas has enough registers next to wgmma; with more nested loops it had not.
+// The items of one warp, in order. List: experts in the order of their tiles (`expert`, `listed` of them),
+// and the number of tiles before each (`before`). In this form ptxas has enough registers next to wgmma; with
+// deeper loop nests it did not.
 template <class C, class List>
 struct GatherItems {
   // index: of the next item in the wave; begin, end: experts of the wave; groups: groups of rows of these experts.

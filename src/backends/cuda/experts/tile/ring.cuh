@@ -9,7 +9,8 @@
 
 namespace sluice::cuda {
 
-// The most tiles that one warp has started to load and another has not started to multiply; never more than stages.
+// The maximum number of tiles that one warp has started to load and another has not started to multiply;
+// never more than stages.
 constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory. Stages come first, aligned to 1024.
@@ -33,7 +34,7 @@ struct TileRing {
   uint32_t rank = 0, peer = 0;
 
   __device__ __forceinline__ tile::Ring barriers() const { return {base + at.full, base + at.empty}; }
-  // Initialises the barriers. All threads of the CTA call it and make the barriers visible afterwards. shared: the memory at `base`.
+  // Initialises the barriers. Called by all threads of the CTA, which make the barriers visible afterwards. shared: the memory at `base`.
   __device__ __forceinline__ void init(uint8_t* shared) const {
     if (threadIdx.x < static_cast<unsigned>(at.stages))
       barriers().init(threadIdx.x, C::kFullArrivals, C::kEmptyArrivals);
@@ -45,8 +46,8 @@ struct TileRing {
   }
   // The full barrier of the current stage.
   __device__ __forceinline__ uint32_t full() const { return barriers().full_of(place.stage); }
-  // True if a published tile marks the end of the list. A CTA of a pair that shares weights may have no rows of a tile, so
-  // `rows` alone does not tell.
+  // True if a published tile marks the end of the list. `rows` alone does not tell: a CTA of a pair that
+  // shares weights may have no rows of a tile.
   static __device__ __forceinline__ bool ends(const ExpertTile& t) {
     return C::kSharesWeights ? t.end_block == 0 : t.rows == 0;
   }
@@ -79,8 +80,9 @@ struct TileRing {
   __device__ __forceinline__ uint32_t expect(uint32_t bytes) const {
     return barriers().expect_by_warp(place.stage, bytes);
   }
-  // Each consumer warp releases a stage that it has read, in both CTAs of a pair; not if `predicate` is 0. If lanes read codes
-  // by loads, or rows of y pass through the last stage, every lane arrives for itself (tile::arrive_by_lane).
+  // Each consumer warp releases a stage that it has read, in both CTAs of a pair, unless `predicate` is 0. If
+  // lanes read codes by loads, or if rows of y pass through the last stage, every lane arrives for itself
+  // (tile::arrive_by_lane).
   __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
     if constexpr (C::kReleasedByLanes) {
       barriers().release(stage, predicate);

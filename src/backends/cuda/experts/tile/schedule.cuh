@@ -20,13 +20,13 @@ constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
 // it saved nothing.
 template <class C>
 struct TileSchedule {
-  // Shared memory: the number of tiles, cut tiles included, before the i-th listed expert, and in total, [experts + 1]; then which expert
-  // that is.
+  // Shared memory: for the i-th listed expert, the number of tiles before it, cut tiles included, and the
+  // total at the end, [experts + 1]; then the indices of the listed experts.
   int32_t* before = nullptr;
   uint16_t* expert = nullptr;
   int listed = 0, all = 0;  // experts; tiles, cut tiles included
-  // Experts after the cut_expert-th have tiles of tail_blocks row blocks. In that expert itself, so have the tiles after cut_m_tile whole
-  // tiles of the same rows of x.
+  // Experts after the cut_expert-th have tiles of tail_blocks row blocks. In that expert itself, the tiles
+  // after the first cut_m_tile whole tiles of the same rows of x have tail_blocks row blocks, too.
   int cut_expert = INT32_MAX, cut_m_tile = 0, tail_blocks = C::kTileBlocks;
 
   static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kRowsMost); }
@@ -40,7 +40,7 @@ struct TileSchedule {
     return height;
   }
 
-  // Builds the list. All threads of the CTA call it. sums: shared memory, kExpertListScratchBytes, aligned to 16.
+  // Builds the list. Called by all threads of the CTA. sums: shared memory, kExpertListScratchBytes, aligned to 16.
   __device__ __forceinline__ void make(const ExpertParameters& p, int32_t* sums) {
     if (p.expert_order == ExpertOrder::kLong) {
       make_long(p, sums);
@@ -51,8 +51,8 @@ struct TileSchedule {
     __syncthreads();
   }
 
-  // The result of count() for a thread's expert: its position in the list, and numbers of tiles of the same weights: before it,
-  // its own, and in total.
+  // The result of count() for a thread's expert: its position in the list, and three numbers of tiles of the
+  // same weights: the tiles before the expert, its own tiles, and all tiles.
   struct Counted {
     int at, first, own, columns;
     bool mine;  // the launch serves the expert
@@ -116,8 +116,9 @@ struct TileSchedule {
     const int tail_tiles =
         max(0, min(all, together - __float2int_rd(__int2float_rn(together) * p.cut_for) * grid));
     if (C::kCuts > 1) {
-      // At small tile_n memory is the limit. While SMs idle in the last round, weights of the next product arrive, so cut tiles
-      // that fill more than half of a round gain nothing. That does not hold without a next product.
+      // At small tile_n memory is the bottleneck. While SMs idle in the last round, weights of the next
+      // product arrive, so cut tiles that fill more than half of a round gain nothing. This does not hold if
+      // no other product follows.
       constexpr int kOfGroup = C::kTileBlocks / C::kCuts,
                     kTwoThirds = C::kTileN <= 32 && !C::kBothProducts ? 4 : 3;
       if (p.cut_for > 0 && tail_tiles > 0)
@@ -146,7 +147,7 @@ struct TileSchedule {
     if (threadIdx.x == 0) before[listed] = all;
   }
 
-  // The tile at `index` < all, whole or cut. Whole warps call it. Copies wait while a warp finds a tile, so this has no
+  // The tile at `index` < all, whole or cut. Called by whole warps. Copies wait while a warp finds a tile, so this has no
   // avoidable divisions and no branches.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -174,7 +175,7 @@ struct TileSchedule {
   }
 
  private:
-  // For more experts than the CTA has threads, or very many tiles: in expert order, and no tile is cut.
+  // For more experts than the CTA has threads, or very many tiles: lists tiles in expert order and cuts none.
   __device__ __forceinline__ void make_long(const ExpertParameters& p, int32_t* sums) {
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const int m_tiles = ceil_div(p.row_blocks, C::kTileBlocks);

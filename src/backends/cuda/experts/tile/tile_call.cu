@@ -1,4 +1,5 @@
-// Enqueues the launches of a configuration, from a table of all compiled kernels. It decides nothing.
+// Enqueues the launches of a configuration, from a table of all compiled kernels. All decisions are made
+// before.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tile_call.h"
 
@@ -30,7 +31,7 @@ Launcher launcher_of(WeightFormat f, size_t row) {
 Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
                      std::span<const KernelLaunch> launches, const ExpertGemm::Args& a, Workspace w,
                      Stream stream) {
-  // Without tokens no row has an owner, and there is no x to map.
+  // Without tokens no row belongs to a token, and there is no x to map.
   if (p.rows == 0 || ExpertGemm::tokens_of(p) == 0) return {};
   ExpertGemm::Args args = a;
   for (const KernelLaunch& one : launches) {

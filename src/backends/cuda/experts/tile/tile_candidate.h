@@ -8,7 +8,7 @@ namespace sluice::cuda {
 struct TileKernelData {
   std::string_view name;
   WeightFormat weights;
-  std::string_view why;  // why no other type of weights: the end of the refusal
+  std::string_view why;  // why other weight types are refused; the end of the refusal's text
 };
 
 template <const TileKernelData& kData>

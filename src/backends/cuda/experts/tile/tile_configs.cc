@@ -18,8 +18,9 @@ constexpr std::string_view kSuffixes[] = {"", ".ordered", ".threads", ".boxes", 
 struct Ladder {
   std::array<int, 4> n{};
   int first = 0;
-  // Experts with fewer rows than the mean minus this many standard deviations go to the kernels before `first`. Experts nearer to the mean
-  // stay, because a launch that serves few experts still pays for its start and its end.
+  // Experts with fewer rows than the mean minus this many standard deviations go to the kernels before
+  // `first`. Experts nearer to the mean stay with `first`, because a launch that serves few experts still
+  // pays for its start and its end.
   double deviations = 3;
 
   int size() const {
@@ -58,12 +59,13 @@ constexpr Ladder kPairsInOrder[] = {{{-160}}, {{80, -160}, 1}, {{80, -192, -160}
 constexpr Ladder kPairsOfTokens[] = {
     {{-160}}, {{-112, -160}, 1}, {{48, -112, -160}, 2}, {{48, -112, -192, -160}, 3, kAll}};
 
-// Of the formats that have the kernels of kDecodedTiles.
+// For the formats that use kDecodedTiles.
 constexpr Ladder kDecodedSingles[] = {
     {{64}}, {{112}}, {{160}}, {{64, 112}, 1}, {{64, 160}, 1}, {{64, 112, 160}, 1}, {{112, 160}, 1}};
 constexpr Ladder kDecodedPairs[] = {{{-160}}, {{64, -160}, 1}, {{112, -160}, 1}, {{64, 112, -160}, 2}};
 
-// The row of tile_kernels() for tile_n `n` and this source of rows, or -1 if none was compiled.
+// The index in tile_kernels() of the kernel with tile_n `n` and this source of rows, or -1 if none was
+// compiled.
 int kernel_of(WeightFormat f, int n, Rows rows, bool first) {
   const bool pair = n < 0;
   const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
@@ -111,7 +113,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   const double mean = mean_rows(p), deviation = std::sqrt(mean);
   const int count = ladder.size();
   std::vector<TileLaunch> steps(static_cast<size_t>(count));
-  int next = 1;  // the fewest rows that no kernel serves yet
+  int next = 1;  // the smallest row count that no kernel serves yet
   for (int i = 0; i < count; ++i) {
     const int kernel =
         kernel_of(ExpertGemm::format(p), ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
@@ -120,7 +122,8 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
     double most = k.n_most;
     if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
-      // Experts slightly above its rows are worth another launch if they fill a round of its tiles.
+      // Experts with slightly more rows than this kernel serves are worth another launch if they fill a round
+      // of its tiles.
       const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
       const double beyond = active * std::erfc((most + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
       constexpr double kRowBlocks = 3;
@@ -171,7 +174,7 @@ void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   r.need(tiles <= kTilesMost, "at most 2^22 tiles (a tile's place is published in 23 bits)", "tiles", tiles);
 }
 
-// True if rows of this problem have this source, or would have it if they were 16-byte aligned.
+// True if the problem's rows come from this source, or would if they were 16-byte aligned.
 bool applies(const ExpertGemm::Problem& p, Rows rows) {
   return rows == Rows::kThreads || (rows == Rows::kAsTheyAre) == (p.slots == 0);
 }
@@ -223,7 +226,8 @@ class Lister {
     one.name += more;
     one.name += kSuffixes[static_cast<size_t>(rows)];
     for (const Config& before : out_)
-      if (before.name == one.name) return;  // a ladder whose other kernels have no experts to serve
+      // A ladder whose other kernels have no experts to serve equals an earlier configuration.
+      if (before.name == one.name) return;
     one.refusal = refusal_of(p_, rows);
     if (one.refusal.accepted()) {
       one.cost_us = tile_cost_us(&uniform_, &zipf_, d_, launches);
@@ -246,7 +250,7 @@ std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo&
   if (f.scaled() && f != WeightFormat{DType::kE2M1}) {
     for (const Ladder& ladder : kDecodedSingles) list.add(ladder, Rows::kThreads);
     for (const Ladder& ladder : kDecodedPairs) list.add(ladder, Rows::kBoxes);
-    // Rows in order have pairs alone: every single kernel copies rows by threads.
+    // Ordered rows exist only for pairs: every single-CTA kernel copies rows by threads.
     for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered}) list.add(kDecodedPairs[0], rows);
     return list.take();
   }

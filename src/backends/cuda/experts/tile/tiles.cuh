@@ -1,8 +1,9 @@
-// The tile kernel of the expert GEMMs: a tile is tile_m weight rows x up to kTileN rows of x. A persistent grid takes one tile after the
-// other.
+// The tile kernel of the expert GEMMs: a tile is tile_m weight rows x up to kTileN rows of x. The CTAs of a
+// persistent grid process one tile after the other.
 //
-// Consumers: one to three warpgroups, each with one or two row blocks of 64. x is swizzled in shared memory. wgmma reads bf16 weights from
-// shared memory too; mxfp4 codes are decoded in registers. Each warpgroup advances at its own pace, as far ahead as the ring of stages
+// Consumers: one to three warpgroups, each with one or two row blocks of 64. x is swizzled in shared memory.
+// wgmma reads bf16 weights from shared memory, too; coded weights (mxfp4 and the other formats of codes.cuh)
+// are decoded in registers. Each warpgroup advances at its own pace, as far ahead as the ring of stages
 // allows.
 //
 // Producers: the warps of one more warpgroup (producer.cuh). If rows of x are at any address, one warp copies weights by bulk copies, and
@@ -39,7 +40,7 @@
 
 namespace sluice::cuda {
 
-// A bf16 block in the layout `fragments` is already a tile as wgmma's descriptor reads it.
+// A bf16 block in the layout `fragments` already has the swizzle that wgmma's descriptor expects.
 constexpr bool bf16_blocks_are_swizzled() {
   for (int64_t row = 0; row < kFragmentRows; ++row)
     for (int64_t k = 0; k < kFragmentWidth; ++k)
@@ -62,8 +63,9 @@ struct ExpertTiles {
   static constexpr int kGroups = kDecodes ? 3 : kOf.tile_m > 64 ? 2 : 1;  // consumer warpgroups
   static constexpr int kBlocks =
       kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks per warpgroup
-  // tile_n, which wgmma calls N: there is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas serialises wgmma in a kernel
-  // with five such loops that each have an epilogue, and with fewer loops if they use more registers.
+  // tile_n, which wgmma calls N. There is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas
+  // serialises wgmma in a kernel with five such loops that each have an epilogue, or with fewer loops that
+  // use more registers.
   static constexpr int kTileN = kOf.n_most, kStepN = kOf.n_step, kLeastN = kOf.n_least;
   static constexpr int kRowsMost = kOf.rows_of_x();  // rows of x per tile
   static constexpr int kSteps = kOf.k_steps;         // k blocks per stage
@@ -71,7 +73,7 @@ struct ExpertTiles {
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kGathers = kRows == XSource::kGathered;
   static constexpr bool kKeepsIndex = kGathers;  // a tile is published with its `index`
-  static constexpr bool kBothProducts = false;   // a launch has tiles of both products
+  static constexpr bool kBothProducts = false;   // a launch computes tiles of both products
   static constexpr bool kWholeBoxes =
       kRows == XSource::kInOrder || kGathers;  // one TMA box holds all rows of the tile, or half of them
   static constexpr bool kBoxes = kRows != XSource::kThreads;  // x arrives by TMA
@@ -81,7 +83,7 @@ struct ExpertTiles {
                 "a TMA box a row is too slow for all rows of a CTA");
   // Row blocks of a CTA and of a tile; then the layout of a stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = (kSharesX ? 2 : 1) * kRowBlocks;
-  static constexpr int kCuts = kDecodes ? kGroups : 1;  // the most parts of a cut tail tile
+  static constexpr int kCuts = kDecodes ? kGroups : 1;  // maximum number of parts of a cut tail tile
   static constexpr int kBlockBytes = Weights::kCodeBytes, kScaleBytes = Weights::kScaleBytes;
   static_assert(!kSharesWeights || kScaleBytes == 0, "scales are copied to one CTA");
   static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // per k block
@@ -105,7 +107,8 @@ struct ExpertTiles {
                        kFullArrivals = kWeightWarps + (kBoxes ? 1 : 32 * kXWarps);
   // Arrivals that release a stage (TileRing::release).
   static constexpr int kEmptyArrivals = kGroups * (kReleasedByLanes ? 128 + (kPair ? 4 : 0) : 8);
-  // Per gather warp: rows in flight, the most k blocks of each row, and items that it publishes together.
+  // Per gather warp: rows in flight, the maximum number of k blocks of each row, and items that it publishes
+  // together.
   static constexpr int kGatherRows = kSharesWeights ? 4 : 8,
                        kGatherBlocks = kDecodes         ? 5
                                        : kSharesWeights ? 8
@@ -127,7 +130,7 @@ struct ExpertTiles {
 
 constexpr int kTicketsApart = 32;  // in words: launches that overlap use counters on separate cache lines
 
-// As many stages as fit beside `list_bytes`.
+// Uses as many stages as fit beside `list_bytes`.
 template <class C>
 constexpr TileShared tile_shared(int list_bytes) {
   constexpr int kStagesMost = 8,
@@ -172,7 +175,8 @@ __device__ __forceinline__ uint32_t staging_in_stage(const TileRing<C>& ring, ui
          group * C::kBlocks * C::kSteps * C::kBlockBytes;
 }
 
-// The scales that multiply() leaves for the epilogue, and the codes of a tile kernel; of bf16 weights neither exists.
+// The scales that multiply() leaves for the epilogue, and the codes of a tile kernel. bf16 weights have
+// neither.
 template <class C>
 struct NoScales {};
 template <class C, bool = C::kDecodes>
@@ -237,8 +241,8 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   ring.release(last);
 }
 
-// Multiplies one tile with the least N between kLeast and kMost that holds its rows. Chooses N by bisection, because a chain of that many
-// branches takes long if sums are short. Returns the last stage.
+// Multiplies one tile with the smallest N between kLeast and kMost that holds its rows. Chooses N by
+// bisection, because a chain of as many branches takes long if sums are short. Returns the last stage.
 template <int kLeast, int kMost, class C>
 __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::kTileN / 2],
                                                      const ExpertParameters& p, int rows, TileRing<C>& ring) {
@@ -295,7 +299,7 @@ __device__ __forceinline__ void multiply_staged(const ExpertParameters& p, const
   }
 }
 
-// Multiplies one tile with the least N that holds its rows.
+// Multiplies one tile with the smallest N that holds its rows.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const ExpertTile& t,
                                               TileRing<C>& ring) {
@@ -333,9 +337,9 @@ __device__ __forceinline__ void produce(const ExpertParameters& p, const ExpertM
   }
 }
 
-// A launch that follows another launch of the same product starts after all CTAs of that launch have waited and released. By then
-// everything that it reads is written, so it does not wait. Only its CTA 0 waits before it ends, so a launch that waits for this launch
-// has then waited for both (tile/dependent.cuh).
+// A launch that follows another launch of the same product starts after all CTAs of the previous launch have
+// waited and released. By then all its inputs are written, so it does not wait. Only its CTA 0 waits before
+// it ends, so a later launch that waits for this launch has then waited for both (tile/dependent.cuh).
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
     expert_gemm_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ TileShared at,
@@ -347,7 +351,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       return;
     }
   }
-  // Shared memory must start aligned: with 1 KiB of padding some rings would lose their last stage.
+  // Shared memory must be aligned at its start: 1 KiB of padding would cost some rings their last stage.
   extern __shared__ __align__(1024) uint8_t base[];
   if (tile::shared_address(base) % 1024 != 0) __trap();
   TileRing<C> ring{tile::shared_address(base), at, {}};

@@ -1,4 +1,4 @@
-// Tiles of FP8 in blocks.
+// Tiles of FP8 weights with block scales.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

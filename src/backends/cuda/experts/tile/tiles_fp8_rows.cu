@@ -1,4 +1,4 @@
-// Tiles of FP8 with a scale for each row.
+// Tiles of FP8 weights with one scale per row.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

@@ -1,4 +1,4 @@
-// Tiles of MXFP8.
+// Tiles of MXFP8 weights.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

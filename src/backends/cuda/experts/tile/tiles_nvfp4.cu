@@ -1,4 +1,4 @@
-// Tiles of NVFP4.
+// Tiles of NVFP4 weights.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 
