@@ -175,8 +175,8 @@ Status decode_on_cpu(Session& s, int64_t sequences, int64_t context, int64_t out
 }
 
 Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector<BenchRow>* rows) {
-  // Enough tokens for all paces near the roofline. Half of them precede the mean context, and sequences that finish prefill early decode
-  // during the others' prefill.
+  // Plans enough tokens for all bursts and sustained steps at roofline speed. Half of these tokens precede the mean context. Sequences
+  // that finish prefill early also decode during the prefill of the others.
   const DecoderConfig& config = s.engine->decoder().config();
   const double experts = expected_experts(config.moe(), sequences);
   const double floor_ms = 1e-3 * decode_floor(config, sequences, context, experts).us(s.device->info());
@@ -271,7 +271,7 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
         std::max(f->max_num_batched_tokens.value_or(f->cpu_num_batched_tokens), *f->max_num_seqs);
   if (f->max_model_len > 0) return;
   // Sequences must not end while steps are timed.
-  // The same for any number of drafts: kernels depend on max_model_len.
+  // On a GPU, the length is the same for every number of drafts, because kernels depend on max_model_len.
   const int64_t on_gpu = f->speculation.method == DraftMethod::kNone ? 2048 : 8192;
   const int64_t answer = is_gpu(device) ? on_gpu : o.output_len;
   f->max_model_len = std::ranges::max(o.input_len) + answer;

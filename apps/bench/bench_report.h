@@ -14,7 +14,7 @@ struct ReportOptions {
 };
 
 // Returns the written files in order. Writes nothing if a row is wrong or the README lacks a marker: kCorrupt names file and line. kIo:
-// `from` has no suite's file, or a file cannot be read or written.
+// `from` contains no suite file, or a file cannot be read or written.
 Result<std::vector<std::filesystem::path>> write_report(const ReportOptions& options);
 
 // The command: writes the report and prints the names of its files.

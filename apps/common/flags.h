@@ -21,8 +21,8 @@ struct Command {
 // Reports the first option or argument that no subcommand takes, and the nearest known option.
 Status unknown_flag(const CLI::App& app);
 
-// Separates values behind "=" where CLI11 would lose them: CLI11 takes the next word as the value of "--flag=", and "=x" as the value of
-// "-f=x". kInvalidArgument: a flag without values has an empty one.
+// Separates a value after "=" from its flag where CLI11 would lose the value: CLI11 takes the next word as the value of "--flag=", and
+// "=x" as the value of "-f=x". kInvalidArgument: a flag without values has an empty one.
 Status set_apart_values(const CLI::App& root, std::vector<std::string>* words);
 
 // Validators of numbers. An error names the option, the wanted range and the found value.

@@ -16,9 +16,7 @@ constexpr int64_t kInputBytesMax = 16 << 20;  // per text or line; more than any
 Result<std::string> text_of(std::FILE* in, const std::string& place);
 // Reads a whole file like text_of(). kIo also if the file is missing; the error says with `what` what the file should contain.
 Result<std::string> file_text(const std::string& path, const std::string& what);
-// Reads the next line without its end ("
-// " or "\r
-// "); none at the end of input. Errors as in text_of().
+// Reads the next line without its end ("\n" or "\r\n"); none at the end of input. Errors as in text_of().
 Result<std::optional<std::string>> next_line(std::FILE* in, const std::string& place);
 
 }  // namespace sluice::apps

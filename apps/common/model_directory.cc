@@ -106,7 +106,7 @@ Status adapter(const std::string& named) {
 
 // A directory with a config.json, or the snapshot that a cached model's folder leads to.
 Result<std::string> directory_behind(const std::string& named) {
-  // transformers would apply the adapter to any model beside it.
+  // transformers would apply the adapter to a model in the same directory.
   if (is_there(fs::path(named) / "adapter_config.json")) return adapter(named);
   if (is_there(fs::path(named) / "config.json")) return named;
   if (is_folder(fs::path(named) / "snapshots")) return snapshot_of(named);

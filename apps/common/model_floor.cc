@@ -88,7 +88,7 @@ Floor prefill_floor(const DecoderConfig& c, int64_t tokens, double experts) {
   for (const LayerConfig& layer : c.layers) {
     const AttentionConfig& a = layer.attention;
     const int64_t whole =
-        // Queries that attend to all previous positions.
+        // The number of queries that attend to all previous positions.
         a.window > 0 ? std::min(tokens, a.window) : tokens;
     const double keys = real(whole) * (real(whole) + 1) / 2 + real(tokens - whole) * real(a.window);
     f.kv_bytes += real(tokens) * bytes_of_position(a);

@@ -27,8 +27,8 @@ struct ModelFlags {
   std::string dtype = "auto";           // activations: auto, bfloat16, float32
   std::string kv_cache_dtype = "auto";  // KV cache: auto (as activations), bfloat16, fp8, fp8_e4m3
   int64_t max_model_len = 0;            // maximum tokens per sequence; 0: the model's context, at most 8192
-  std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // none: 256 and 8192 on a GPU; on the CPU
-  int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // and these two, respectively
+  std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // defaults: 256 and 8192 on a GPU;
+  int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // these two on the CPU
   int64_t mixed_prefill_tokens = 0;                             // see engine/engine.h
   // 0: enough for max_num_seqs sequences of max_model_len; on a GPU only if that fits
   double kv_cache_gib = 0;
@@ -38,8 +38,8 @@ struct ModelFlags {
   bool batch_invariant = false;
   SpeculationOptions speculation = {};
   std::string draft_model = {};  // the draft head; used with DraftMethod::kEagle3
-  // Used with DraftMethod::kMtp. Device of the draft layer's experts: cpu or cuda, which must be a device of the model; empty: the device of
-  // the model's experts. Type that router scores are rounded to: float32 or bfloat16.
+  // Both are used with DraftMethod::kMtp. draft_moe_backend: device of the draft layer's experts, cpu or cuda, which must be a device of the
+  // model; empty: the device of the model's experts. draft_router_dtype: type that router scores are rounded to, float32 or bfloat16.
   std::string draft_moe_backend = {}, draft_router_dtype = "float32";
   bool drafts_from_head = false;  // the number of drafts was not given, so the head's own number is used
   bool prefix_caching = true;     // see engine/engine.h
@@ -49,7 +49,8 @@ struct ModelFlags {
 
 struct Session {
   std::unique_ptr<Device> device, experts;
-  // With tensor parallelism: the devices and the slices of the ranks but the first, which `device` and `model` are.
+  // With tensor parallelism: the devices and model slices of all ranks except the first, which uses `device` and
+  // `model`.
   std::vector<std::unique_ptr<Device>> other_devices;
   std::unique_ptr<Group> group;
   std::unique_ptr<LoadedModel> model;

@@ -37,7 +37,7 @@ std::string near_name(const std::string& directory) {
   return error || relative.size() >= directory.size() ? directory : relative;
 }
 
-// Returns "rows_sm90" for "cuda.rms_norm.rows_sm90". A configuration is kept.
+// Returns "rows_sm90" for "cuda.rms_norm.rows_sm90". Keeps a configuration that follows the name.
 std::string variant_of(const std::string& kernel) {
   const size_t op = kernel.find('.'), variant = op == std::string::npos ? op : kernel.find('.', op + 1);
   return variant == std::string::npos ? kernel : kernel.substr(variant + 1);

@@ -13,8 +13,8 @@ struct SpeculativeConfig {
   // eagle3 only: the draft head, in a form that model_directory() accepts; empty: the shipped head.
   std::string model;
   bool count_from_head = false;  // the number of drafts was not given, so the head's own number is used
-  // mtp only. moe_backend: device of the draft layer's experts, cpu or cuda; empty: as the model's experts. router_dtype: the type that
-  // router scores are rounded to, float32 or bfloat16.
+  // mtp only. moe_backend: device of the draft layer's experts, cpu or cuda; empty: the device of the model's experts. router_dtype:
+  // the type that router scores are rounded to, float32 or bfloat16.
   std::string moe_backend, router_dtype = "float32";
 };
 

@@ -26,7 +26,8 @@ constexpr Special kSpecials[] = {{"<|startoftext|>", 199998}, {"<|endoftext|>", 
                                  {"<|call|>", 200012},        {"<|endofprompt|>", 200018}};
 constexpr int64_t kGptOssVocab = 201088;
 
-// The letters that represent bytes in tokenizer.json: printable characters by themselves, other bytes from U+0100 on.
+// The letters that represent bytes in tokenizer.json: a printable character stands for itself; the other bytes are
+// U+0100 and up.
 std::vector<std::string> byte_letters() {
   std::vector<std::string> out;
   char32_t next = 256;

@@ -88,7 +88,7 @@ class Costs {
   }
 
   double of(int64_t sequences, int64_t drafts) const {
-    // Counts as the engine does: a step that verifies drafts never costs less than a step that does not (Speculation::best_count).
+    // As in the engine (Speculation::best_count), a step that verifies drafts never costs less than a step without drafts.
     const double step = std::max(of_step(sequences, false), of_step(sequences * (1 + drafts), drafts > 0));
     if (drafts == 0) return step;
     if (!layer_) return step + waiting_us_;
@@ -98,7 +98,7 @@ class Costs {
   }
 
  private:
-  // The layer runs over the step's rows even if nothing is drafted.
+  // The draft layer runs over the step's rows even if it makes no drafts.
   double of_step(int64_t tokens, bool verifies) const {
     return decoder_.layers.cost_us(tokens, verifies) + decoder_.all_logits->cost_us(tokens) +
            (layer_ ? layer_->extend.cost_us(tokens, verifies) : 0);
@@ -109,7 +109,8 @@ class Costs {
   double waiting_us_ = 0;
 };
 
-// The number of drafts that the engine would choose for sequences each of whose drafts has this probability of acceptance.
+// The number of drafts that the engine would choose for this many sequences if each draft is accepted with this
+// probability.
 DraftChoice choice_of(int64_t sequences, double acceptance, const std::vector<double>& cost_by_drafts) {
   const double plain_us = cost_by_drafts.front();
   std::vector<double> tokens;  // index: the number of drafts

@@ -22,14 +22,15 @@ enum class Show : uint8_t {
 struct ExplainOptions {
   std::string op;                                           // empty: lists the operations
   std::vector<std::pair<std::string, std::string>> fields;  // name and value as typed
-  // Instead of one operation, all operations of a step of `tokens` tokens of a model. A directory, or a name of known_moe().
+  // If set, explains all operations of a step of `tokens` tokens of this model instead of `op`. A directory, or a name of
+  // known_moe().
   std::optional<std::string> model;
   int64_t tokens = 1, max_model_len = 0;
   std::optional<std::string> device;  // a known device; none: this machine
   Policy policy;
   MoeBackend moe_backend = {};          // kernels of the model's experts
   std::string kv_cache_dtype = "auto";  // type of the model's KV cache; see ModelFlags
-  // With a model: the best numbers of drafts instead of the kernels.
+  // With a model: shows the best numbers of drafts instead of the kernels.
   std::optional<SpeculativeConfig> speculation;
   int64_t tokens_max = 1024;  // last token count of a sweep
   Show show = Show::kDecision;

@@ -42,7 +42,8 @@ StageChoice choice_of(const PieceProblem& piece, const Step& step, int64_t token
   return out;
 }
 
-// Names the forced fused kernels that do not accept this token count, with their reasons: other kernels compute their stages.
+// Names the forced fused kernels that do not accept this token count, with the reasons. Other kernels then compute their
+// stages.
 void add_not_run(const Step& step, int64_t tokens, const DeviceInfo& device, std::vector<std::string>* out) {
   for (const auto& kind : step.pieces().kinds()) {
     if (!kind->required() || kind->serves(tokens)) continue;

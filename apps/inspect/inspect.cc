@@ -42,12 +42,13 @@ void use_copies(const ModelConfig& config, const Checkpoint& checkpoint, Inspect
     if (std::ranges::count(copies, t.name) > 0) t.use = "draft layer: not read, the model's own is used";
 }
 
-// Whether the tensors of a spec's matrix go together: it is widened, or kept in its format.
+// Whether the matrix consists of codes and scales, which belong together. Such a matrix is widened to bf16 or
+// kept in its format.
 bool has_parts(const Checkpoint& checkpoint, const TensorSpec& spec) {
   return spec.format.scaled() || is_widened(checkpoint, spec);
 }
 
-// The format of a matrix: it is kept, or rounded to bf16.
+// The format in which the checkpoint stores the matrix; empty: unknown.
 std::string format_of(const Checkpoint& checkpoint, const TensorSpec& spec) {
   const auto format = stored_format(checkpoint, spec.name, spec.shape[0],
                                     spec.format.scaled() ? spec.columns : spec.shape[1]);

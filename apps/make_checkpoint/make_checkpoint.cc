@@ -39,7 +39,7 @@ constexpr Like kLike[] = {
     {"deepseek-v4-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 43, 0},
     {"deepseek-v4-pro", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 61, 0},
     {"deepseek-v4.1-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 1,
-     0},  // their number is not published
+     0},  // the number of layers is not published
     {"deepseek-v3", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 61, 3},
     {"moonlight-16b-a3b", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 27, 1},
     {"kimi-k2", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 61, 1},
@@ -59,7 +59,8 @@ constexpr Like kLike[] = {
 // DeepSeek V4 only: its first layers choose experts by a hash of the token.
 constexpr int64_t kHashLayers = 3;
 
-// Only the experts are quantized; the lists of other modules are those of such checkpoints.
+// Only the experts are quantized. The lists of modules that are not quantized are copied from published
+// checkpoints of each form.
 constexpr QuantizationForm kForms[] = {
     {"fp8-blocks",
      {DType::kE4M3, WeightScales::kBlocks},
@@ -176,7 +177,7 @@ Json qwen3_moe_config(const Like& like, int64_t layers) {
       {"vocab_size", 151936}};
 }
 
-// The parts of DeepSeek V3 and models of its architecture besides their experts.
+// The shape of DeepSeek V3 and of models with its architecture, without the experts.
 struct DeepSeekShape {
   std::string_view name;
   int64_t heads, q_lora_rank, intermediate, vocab, context, mtp_layers;  // q_lora_rank 0: null

@@ -22,7 +22,7 @@ struct MakeOptions {
   int64_t layers = 0;  // 0: as many as the model has
   uint64_t seed = 0;
   Routing routing = Routing::kUniform;
-  std::string quantization;  // the experts' form; empty: as the model is known
+  std::string quantization;  // the experts' form; empty: the form of known_moe()
   std::string only;          // writes only tensors whose names contain this; empty: all
   enum class Weights : uint8_t { kWrite, kLeaveOut } weights = Weights::kWrite;
 };

@@ -68,7 +68,7 @@ void print(std::ostream* words, const char* format, ...) {
 }
 
 Result<MoeConfig> checked_config(const MoeLayerOptions& options) {
-  // A known name comes first, if there is one; fields replace the layer's own.
+  // A known layer's name, if any, comes first; the fields after it override that layer's fields.
   const size_t space = options.model.find(' ');
   const bool named = options.model.substr(0, space).find('=') == std::string::npos;
   const std::string fields = !named                       ? options.model

@@ -47,14 +47,14 @@ const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& s
 
 // Keeps packed codes of e4m3 below 2, so that none is NaN.
 void bound_e4m3(WeightLayout layout, const Tensor& t) {
-  // In fragments a code's highest bit of exponent is bit 10 of a half word, or the exclusive or of bits 6 and 14.
+  // In fragments, a code's highest exponent bit is bit 10 of a half word, or the exclusive or of bits 6 and 14.
   const uint32_t mask = layout == WeightLayout::kFragments ? ~0x44404440u : ~0x40404040u;
   auto* words = t.as<uint32_t>();
   for (int64_t i = 0; i < elements_of(t) / 4; ++i) words[i] &= mask;
 }
 
-// One expert's packed scales of a format other than MXFP4. Codes of e4m3 below 2 have a root mean square of about 1/2, those of
-// e2m1 of 2.9.
+// One expert's packed scales of a format other than MXFP4. The root mean square is about 1/2 for e4m3 codes below 2, and 2.9
+// for e2m1 codes.
 void fill_scales(const ExpertGemm::Problem& p, double size, uint8_t* to, int64_t bytes, Random& random) {
   const WeightFormat f = ExpertGemm::format(p);
   const bool fragments = p.layout == WeightLayout::kFragments;

@@ -1,4 +1,4 @@
-// The flags of sluice serve, with vLLM's names. Limits without a counterpart there have their own names.
+// The flags of sluice serve, with vLLM's names. Limits that vLLM lacks have names of Sluice's own.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

@@ -38,7 +38,7 @@ Status check_parser(const std::string& flag, const std::string& found, std::stri
 // The formats in which a checkpoint stores its weights.
 struct Stored {
   WeightFormat experts;
-  bool fp8 = false;  // some weights, which need not be experts
+  bool fp8 = false;  // some weights are FP8, not necessarily the experts
 };
 
 Result<Stored> stored_weights(const ModelFlags& model) {

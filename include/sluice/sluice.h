@@ -23,9 +23,9 @@
  *            workspace. One stream belongs to one thread at a time. There is no global state.
  *
  * Growth     Later versions add fields at the end of structs that begin with `size`. The caller sets size to sizeof of
- *            the struct in its own header (SLUICE_..._INIT does); the library reads that many bytes and takes the
- *            missing fields as zero, which always keeps the older meaning. A field that the library does not know
- *            must be zero. All other structs keep their layout.
+ *            the struct in its own header (SLUICE_..._INIT does); the library reads that many bytes and treats
+ *            missing fields as zero, which always means the behaviour of older versions. A field that the library
+ *            does not know must be zero. All other structs keep their layout.
  *
  * Memory     Successful launches (sluice_plan_run, sluice_table_run, sluice_layer_run, sluice_replay) do not allocate.
  *            Launches inside sluice_record do allocate, because the recording keeps what is enqueued.
@@ -120,9 +120,9 @@ typedef struct sluice_stream {
 /* The device's own stream. */
 SLUICE_API sluice_stream sluice_device_stream(sluice_device* device);
 /* Makes a stream of the device out of the caller's stream. SLUICE_CUDA: `native` is a cudaStream_t of that
- * GPU, from any CUDA runtime in the process; NULL is the GPU's default stream. Launches and copies go to
- * that stream alone, also while the caller captures it into a graph of its own; they neither allocate nor
- * wait. SLUICE_CPU: NULL gives the device's own stream, and any other value is refused.
+ * GPU, from any CUDA runtime in the process; NULL is the GPU's default stream. Launches and copies go
+ * only to that stream, even while the caller captures it into a graph; they neither allocate nor wait.
+ * SLUICE_CPU: NULL gives the device's own stream, and any other value is refused.
  * Wrap streams at start-up: wrapping takes memory, and the stream must not be under capture at that moment.
  * Kernels of one wrapped stream share counters in that memory. Therefore a graph captured through the
  * wrapped stream must not run concurrently with itself, with another graph captured through it, or with
@@ -352,9 +352,9 @@ typedef struct sluice_weight {
  * experts.down [experts, rows, width] (with experts.up_scale, experts.up_bias and so on) with gate and up
  * in the layer's gate_order, shared.gate, shared.up and shared.down. experts.up_scale is, by expert_scales,
  * mx: F8_E8M0 or U8 [experts, rows, width / 32]; nv: F8_E4M3 [experts, rows, width / 16]; blocks: F32, BF16
- * or F8_E8M0 [experts, ceil(rows / 128), ceil(width / 128)]. rows and nv have experts.up_row_scale, F32 or
- * BF16 [experts, rows] or [experts]. Tensors hold the whole layer: the
- * library cuts this rank's slice out of them. A tensor of all experts may hold this rank's experts alone.
+ * or F8_E8M0 [experts, ceil(rows / 128), ceil(width / 128)]. With rows and nv there is also
+ * experts.up_row_scale, F32 or BF16 [experts, rows] or [experts]. Tensors hold the whole layer: the library
+ * cuts this rank's slice out of them. A tensor of stacked experts may also hold only this rank's experts.
  * The list may contain tensors of other layers. If the layer's fields ask for them, these tensors are
  * expected with any naming: experts.act_params, F32 [experts, 3] (alpha, beta, limit), and lora_a, lora_b,
  * lora_scale. */
@@ -365,7 +365,7 @@ typedef struct sluice_weights {
   int64_t layer;      /* the layer number in the names; -1: the names contain a single layer */
 } sluice_weights;
 
-/* Packs the weights into the layer's memory, as the first weights or over older ones. When it returns,
+/* Packs the weights into the layer's memory and replaces earlier weights. When the call returns,
  * packing is complete and the caller may free the tensors. The layer must not run meanwhile; pointers stay
  * the same, so captured graphs stay valid. Work that writes the tensors must have ended before the call.
  * Temporary memory: on the CPU less than 64 MiB; on a GPU, device memory for one matrix of one expert as
@@ -380,8 +380,8 @@ SLUICE_API sluice_status sluice_layer_load(sluice_layer* layer, const sluice_wei
 SLUICE_API sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_t expert,
                                                      const sluice_weights* weights, sluice_text* error);
 
-/* Receives the next `count` bytes. Any status but SLUICE_OK stops the writing and is returned from it. A
- * number that is not a sluice_status becomes SLUICE_INVALID_ARGUMENT. */
+/* Receives the next `count` bytes. A status other than SLUICE_OK stops the writing, and the writing
+ * function returns it. A number that is not a sluice_status becomes SLUICE_INVALID_ARGUMENT. */
 typedef sluice_status (*sluice_sink)(void* context, const void* bytes, size_t count);
 /* The packed weights as a safetensors file that describes its own layout: the size of the file, and its
  * bytes in order, in pieces of at most 8 MiB. */
@@ -399,7 +399,7 @@ SLUICE_API sluice_status sluice_layer_read_packed(sluice_layer* layer, const voi
  * the arguments of this layer. It does not allocate or wait, and touches only the launch's stream, which
  * may be a wrapped stream under capture. SLUICE_INVALID_ARGUMENT names the tensor, what was wanted and what
  * was found, or reports that weights are missing; nothing is enqueued then. Any number of threads may run
- * one layer, each with a workspace and a stream of its own. */
+ * one layer, each with its own workspace and stream. */
 SLUICE_API sluice_status sluice_layer_run(const sluice_layer* layer, const sluice_launch* launch,
                                           sluice_text* error);
 /* For each of these token counts, writes the path and each stage's kernel and problem. */
@@ -410,8 +410,8 @@ SLUICE_API sluice_status sluice_layer_explain(const sluice_layer* layer, const i
 
 typedef struct sluice_recording sluice_recording;
 
-/* Enqueues the step on the recorded stream. Any status but SLUICE_OK ends the recording and is returned
- * from it. A number that is not a sluice_status becomes SLUICE_INVALID_ARGUMENT. */
+/* Enqueues the step on the recorded stream. A status other than SLUICE_OK ends the recording, and
+ * sluice_record() returns it. A number that is not a sluice_status becomes SLUICE_INVALID_ARGUMENT. */
 typedef sluice_status (*sluice_enqueue)(void* context);
 
 /* Calls enqueue(context) once and captures what it enqueues on `stream` without running it. The tensors and
@@ -470,7 +470,7 @@ typedef enum sluice_role { SLUICE_IN = 0, SLUICE_OUT = 1, SLUICE_IN_OUT = 2 } sl
 typedef struct sluice_slot {
   const char* name;
   sluice_role role;
-  int32_t used; /* 0: this problem must not have it */
+  int32_t used; /* 0: this problem does not use the tensor, and passing it is an error */
   int32_t rows_may_be_strided;
   sluice_dtype dtype;
   int32_t rank;

@@ -287,7 +287,7 @@ def layer_fields(model: str | None = None) -> list[dict]:
 
 
 def written(name: str, *arguments) -> tuple[int, str, str]:
-    """Calls a function whose last arguments are a text and a message, again if the text needs more memory. Returns (status, text, message)."""
+    """Calls a function whose last two arguments are a text and a message; calls it again if the text needs more memory. Returns (status, text, message)."""
     text = Message()
     while True:
         message = Message()

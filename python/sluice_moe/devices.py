@@ -15,7 +15,7 @@ import torch
 from . import capi
 from .errors import Unsupported
 
-# Stream wrappers allocated when a GPU is opened, and when all are used. Each takes a little more than 2 MiB of GPU memory.
+# How many stream wrappers to allocate when a GPU is opened, and again whenever all are in use. Each takes a little more than 2 MiB of GPU memory.
 STREAMS_AHEAD = 4
 
 _HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14

@@ -1,4 +1,4 @@
-"""The environment variables of the plug-ins for vLLM and SGLang. They set what holds for all models of a host; the library reads none of them."""
+"""The environment variables of the plug-ins for vLLM and SGLang. They apply to all models on a host. The library does not read them."""
 from __future__ import annotations
 
 import os
@@ -17,13 +17,13 @@ def switch(name: str) -> bool:
 
 
 def expert_kernels_text() -> str:
-    """The variables that expert_kernels() reads, as a prefix of an error: "SLUICE_DECODE_KERNEL=dot: "; without variables empty."""
+    """The variables that expert_kernels() reads, as a prefix of an error: "SLUICE_DECODE_KERNEL=dot: "; empty if none is set."""
     given = [f"{name}={os.environ[name]}" for name in (DECODE_KERNEL, PREFILL_KERNEL, DECODE_TOKENS) if os.environ.get(name)]
     return " ".join(given) + ": " if given else ""
 
 
 def expert_kernels() -> dict[str, object]:
-    """The arguments of MoeLayer that choose the kernels of the experts by phase; without variables none."""
+    """The arguments of MoeLayer that choose the kernels of the experts by phase; empty if no variable is set."""
     out: dict[str, object] = {}
     for name, argument in ((DECODE_KERNEL, "kernel_decode"), (PREFILL_KERNEL, "kernel_prefill")):
         if os.environ.get(name):

@@ -38,7 +38,7 @@ def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1,
     op_or_model  an operation ("router_gemm"; **fields describe its problem) or a known layer ("gpt-oss-120b"; **fields override its fields)
     device       a known device ("h200"), or a device of this machine: a torch.device, "cpu", "cuda"
     tokens       a number of tokens; several numbers for a layer
-    kernel_decode, kernel_prefill, decode_tokens  of a layer, as for MoeLayer
+    kernel_decode, kernel_prefill, decode_tokens  for a layer only, as in MoeLayer
 
     If no kernel accepts the problem, the text gives the reasons; no error is raised.
     """

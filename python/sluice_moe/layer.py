@@ -33,8 +33,8 @@ class MoeLayer(torch.nn.Module):
     decode_tokens  0: 64
     batch_invariant  the output of a row does not depend on the other rows
     threads     threads that pack weights on the CPU; 0: one per processor
-    **fields    override the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16"|"e4m3", expert_scales="mx"|"nv"|"blocks"|"rows", gate_order, act, input="logits"|
-                "precomputed"|"packed", ...: `sluice_moe.capi.layer_fields()` lists them
+    **fields    override the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16"|"e4m3", expert_scales="mx"|"nv"|"blocks"|"rows", gate_order, act,
+                input="logits"|"precomputed"|"packed", ...: `sluice_moe.capi.layer_fields()` lists them
 
     load() sets the weights. They are packed for the kernels of this device in one buffer, `packed` (u8 [weight_bytes]). state_dict() has
     them, with hashes, as extra state. There is no backward pass.

@@ -83,7 +83,7 @@ class BodyAnswer : public AnswerReader {
   int status_ = 0;
   std::string body_;
 };
-// Does the same and parses the body as JSON.
+// Reads an unstreamed answer and parses its body as JSON.
 class WholeAnswer final : public BodyAnswer {
  public:
   using Done = std::function<void(Result<Json>)>;

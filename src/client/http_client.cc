@@ -1,4 +1,5 @@
-// The transport; one of two files that include Boost. Each request is a coroutine on the thread that calls run().
+// The transport, the only file of the client that includes Boost. Each request is a coroutine on the thread that
+// calls run().
 #include "client/http_client.h"
 
 #include <algorithm>

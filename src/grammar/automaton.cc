@@ -346,7 +346,8 @@ MaybeDfa determinize(const Nfa& nfa, Work* work) {
   DfaBuilder builder;
   std::unordered_map<std::vector<int32_t>, int32_t, VectorHash> number;
   std::vector<std::vector<int32_t>> sets;
-  // The start has a set of its own even if another set has the same states, because '^' holds only there.
+  // The start gets a separate set even if another set has the same states, because '^' holds only at the
+  // start.
   const auto add = [&](std::vector<int32_t> set, bool at_begin) {
     // The sink accepts everything, so the other states are irrelevant.
     if (nfa.sink >= 0 && std::binary_search(set.begin(), set.end(), nfa.sink))
@@ -362,7 +363,7 @@ MaybeDfa determinize(const Nfa& nfa, Work* work) {
   add(closure({nfa.begin}, true, false, work), true);
   for (size_t i = 0; i < sets.size(); ++i) {
     if (builder.states() > kDfaStatesMax || work->over()) return {};
-    // All bytes between two bounds of edges lead to the same set.
+    // All bytes between two adjacent edge bounds lead to the same set.
     std::vector<Nfa::Edge> edges;
     std::vector<int32_t> bounds;
     for (const int32_t s : sets[i])

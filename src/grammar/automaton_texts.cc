@@ -65,7 +65,7 @@ class TextsBuilder {
     free_.pop_back();
     return out;
   }
-  // Merges the last text's nodes after its first `bytes` bytes, from the end on.
+  // Merges the last text's nodes after its first `bytes` bytes, starting at the end.
   void settle(size_t bytes) {
     for (; path_.size() > bytes + 1; path_.pop_back()) {
       const int32_t node = path_.back();

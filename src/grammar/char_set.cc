@@ -115,7 +115,7 @@ CharSet class_of_property(std::string_view name) {
   static std::map<std::string, CharSet, std::less<>> known;
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(name); found != known.end()) return found->second;
-  // PCRE2 lets blanks and other cases pass.
+  // Checked here because PCRE2 also accepts names with blanks and with other letter cases.
   const bool second = name.size() == 1 || (name.size() == 2 && name[1] >= 'a' && name[1] <= 'z');
   const bool named =
       (second || name == "LC") && std::string_view("CLMNPSZ").find(name[0]) != std::string_view::npos;

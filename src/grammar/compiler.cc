@@ -49,7 +49,7 @@ Result<Program> compile_program(const GrammarSource& source, Work* work) {
   return compile_schema(source.text, source.object, work);
 }
 
-// Whether some value may pass the checks that are made at the ends of values. A search that takes too long proves nothing.
+// Whether some text passes the checks at the ends of its values. Also true if the search for such a text takes too long.
 bool has_text(const CompiledGrammar& grammar, const std::stop_token& stop) {
   if (!grammar.program.checks) return true;
   Work work(kCompileSteps, stop);

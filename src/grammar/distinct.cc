@@ -5,7 +5,8 @@
 
 namespace sluice {
 
-// Calls between the same two states are one choice of a value, so a way is not tried once for each of them.
+// Merges all calls between the same two states into one step, so that the search does not repeat a path for
+// each call.
 const std::vector<DistinctSearch::Step>& DistinctSearch::steps_from(int32_t index) {
   const auto [known, is_new] = steps_.try_emplace(index);
   std::vector<Step>& out = known->second;
@@ -34,13 +35,13 @@ void DistinctSearch::give(uint64_t value, size_t position) {
   owner = position;
 }
 
-// Undoes all changes but the first `changes`.
+// Undoes all changes after the first `changes`.
 void DistinctSearch::take_back(size_t changes) {
   for (; changes_.size() > changes; changes_.pop_back())
     owner_[changes_.back().value] = changes_.back().before;
 }
 
-// Gives the position a value, and moves other positions to other values where that is needed.
+// Assigns a free value to the position; if none is free, reassigns other positions.
 bool DistinctSearch::assign(size_t position, std::unordered_set<uint64_t>* seen) {
   const auto& values = *positions_[position];
   const auto is_free = [&](uint64_t value) {

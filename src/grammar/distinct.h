@@ -1,4 +1,5 @@
-// Whether a rule whose calls need new values can still end: some way has a value of its own for each call.
+// Decides whether a rule whose calls need new values can still end: whether some path has a different unused
+// value for each call.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -11,17 +12,19 @@
 
 namespace sluice {
 
-// Tries the ways through the rule, and matches calls to values by augmenting paths.
+// Tries the paths through the rule, and matches calls to values by augmenting paths.
 class DistinctSearch {
  public:
-  // `used`: hashes of the values that earlier calls had.
+  // `used`: hashes of the values of earlier calls.
   DistinctSearch(const Program& program, Work* work, std::unordered_set<uint64_t> used)
       : program_(program), work_(work), used_(std::move(used)) {}
-  // From `state` on, after `count` counted calls. Also true if the search takes too long.
+  // Whether the rule can end from `state` after `count` counted calls. Also true if the search takes too
+  // long.
   bool can_end(int32_t state, int64_t count);
 
  private:
-  // The values of the calls from one state to another. Without a limit: there are too many to matter, or they are unknown.
+  // The calls from one state to another, with their possible values. Not `limited`: some call takes any value, or has too
+  // many values to list.
   struct Step {
     int32_t to;
     bool counted, limited = true;
@@ -32,20 +35,20 @@ class DistinctSearch {
   void give(uint64_t value, size_t position);
   void take_back(size_t changes);
 
-  static constexpr int32_t kLooksMax = 2048;  // states on all ways
+  static constexpr int32_t kLooksMax = 2048;  // states visited on all paths
   const Program& program_;
   Work* work_;
   const std::unordered_set<uint64_t> used_;
   int32_t looks_ = kLooksMax;
   std::unordered_map<int32_t, std::vector<Step>> steps_;  // by state: its steps, without used values
-  std::vector<const std::vector<uint64_t>*> positions_;   // values of each limited call on the way
+  std::vector<const std::vector<uint64_t>*> positions_;   // values of each limited call on the path
   std::unordered_map<uint64_t, size_t> owner_;            // by value: its position, or kNobody
   static constexpr size_t kNobody = SIZE_MAX;
   struct Change {
     uint64_t value;
     size_t before;
   };
-  std::vector<Change> changes_;  // of owner_, so that a failed way can be undone without a copy of the map
+  std::vector<Change> changes_;  // of owner_, so that a failed path is undone without a copy of the map
 };
 
 }  // namespace sluice

@@ -15,14 +15,15 @@ class FewValues {
  public:
   FewValues(const Program& program, Work* work, int64_t most = 64)
       : program_(program), work_(work), most_(most), steps_(64 * most) {}
-  // Each value as JSON text in a line, with and without blanks; none: there are too many, or the search takes too long.
+  // Each value as single-line JSON text, with and without blanks; none: there are too many values, or the search takes
+  // too long.
   std::optional<std::vector<std::string>> texts_of(Callee callee);
   // The number of the values.
   std::optional<int64_t> count_of(Callee callee);
 
  private:
   using Texts = std::vector<std::string>;
-  // One way through a rule so far.
+  // A path through a rule so far.
   struct Way {
     int32_t state;
     int64_t count = 0;

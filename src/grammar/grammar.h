@@ -55,7 +55,7 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // Takes at most about a second, because the number of steps is bounded, and returns soon after `stop` is requested. kInvalidArgument:
+  // Takes at most a few seconds, because the number of steps is bounded, and returns soon after `stop` is requested. kInvalidArgument:
   // the text is wrong, uses something unsupported, matches nothing, or takes too long to compile.
   Result<Grammar> compile(const GrammarSource& source, std::stop_token stop = {});
 
@@ -69,7 +69,7 @@ class GrammarMatcher {
  public:
   explicit GrammarMatcher(const Grammar& grammar);
   ~GrammarMatcher();
-  GrammarMatcher(const GrammarMatcher& other);  // goes on from where the other is
+  GrammarMatcher(const GrammarMatcher& other);  // continues from the state of `other`
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 

@@ -25,7 +25,8 @@ struct Leaf {
   // All texts of the leaf, if there are at most kTextsMax. Needed for arrays with unique elements.
   static constexpr int32_t kTextsMax = 256;
   std::vector<std::string> texts = {};
-  // Of blanks, and of a mark with blanks beside it: the usual text in a line with and without blanks.
+  // Only for blanks, and for a mark such as ',' with blanks around it: the usual single-line text, with and
+  // without blanks.
   std::string spaced = {}, compact = {};
   bool is_blanks = false;
 

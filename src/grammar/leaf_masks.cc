@@ -56,7 +56,7 @@ std::shared_ptr<const LeafMask> LeafMasks::at(Leaf::Place place, Work* work) {
     const std::lock_guard lock(mutex_);
     if (const auto found = masks_.find({place.state, room}); found != masks_.end()) return found->second;
   }
-  // As if the limit were exactly `room` characters away.
+  // Computes the mask as if the limit were exactly `room` characters away.
   auto mask = find({place.state, leaf_->counted() ? leaf_->most - room : 0}, work);
   if (mask == nullptr) return nullptr;
   const auto bytes = static_cast<int64_t>(mask->bytes());

@@ -26,8 +26,8 @@ Order order_of(Order before, char digit, char of_bound) {
 
 enum class Part : uint8_t { kBegin, kZero, kWhole, kPoint, kFraction };
 
-// The position in a number after its sign: the part, its digits so far and their maximum, and the order to both bounds. In the whole
-// part, the order compares the digits read so far; afterwards the number.
+// The position in a number after its sign: the part, its digits so far and their maximum, and how the number compares with both
+// bounds. Before the point, only the digits read so far are compared; after it, the number.
 struct Place {
   Part part = Part::kBegin;
   size_t digits = 0, most_digits = 0;
@@ -96,7 +96,8 @@ class RangeBuilder {
       to.most = whole ? whole_order(at.most, *range_.most, digit, at.digits)
                       : fraction_order(at.most, *range_.most, digit, at.digits);
     ++to.digits;
-    // After the point, the position only matters while a bound is still equal. This saves states.
+    // After the point, the position matters only while the digits so far equal those of a bound. Ignoring it
+    // otherwise saves states.
     const bool open =
         (range_.least && to.least == Order::kEqual) || (range_.most && to.most == Order::kEqual);
     if (to.part == Part::kFraction && !open) to.most_digits -= std::exchange(to.digits, 0);
@@ -187,7 +188,7 @@ Dfa any_number() {
     from = to;
   }
   nfa.add_empty(whole, mantissa);
-  // After the point: only zeros so far, and a digit other than zero.
+  // States after the point: all digits so far are zeros; some digit is not zero.
   int32_t zeros = nfa.add_state(), others = nfa.add_state();
   nfa.add_edge(zero, '.', '.', zeros);
   nfa.add_edge(whole, '.', '.', others);
@@ -275,7 +276,7 @@ std::optional<Dfa> multiples_of(const Scaled& m, bool integer) {
   return builder.done(&plenty);
 }
 
-// Numbers that are no integers, without an exponent.
+// Numbers that are not integers, without an exponent.
 std::optional<Dfa> with_fraction(Work* work) {
   Nfa nfa;
   nfa.begin = nfa.add_state();

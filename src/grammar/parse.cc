@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kItemsMax = 20000;  // per set; only grammars made for this purpose have more
+constexpr size_t kItemsMax = 20000;  // per set; only hostile grammars need more
 
 }  // namespace
 
@@ -223,7 +223,7 @@ bool Parse::allowed(std::span<uint32_t> bits, Work* work) {
       for (size_t w = 0; w < own.size(); ++w) bits[w] |= own[w];
     }
     if (!exits(*mask, item, bits)) return false;
-    if (traces_.size() > traces) ends_.clear();  // the numbers of these traces are used again
+    if (traces_.size() > traces) ends_.clear();  // the indices of these traces are reused
     traces_.resize(traces);
     extra_.resize(extra);
     extra_of_.resize(extra);
@@ -258,7 +258,7 @@ bool Parse::exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t
       sets_.back().text = text_.size();
       const bool looked = looked_at_text_;
       if (!is_empty() && ends) mask.trie->set_tokens(node, bits);
-      if (!has_leaves() && !looked && (!ends || is_empty())) break;  // the other ends lead nowhere, either
+      if (!has_leaves() && !looked && (!ends || is_empty())) break;  // the other ends are dead ends, too
       if (has_leaves() && !walk(*mask.trie, exit.node, bits)) return false;
       looked_at_text_ = looked;
     }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kAheadOfTokenMax = 2000, kAheadOfStepMax = 4000;  // bytes read ahead
 constexpr int64_t kCandidatesMax = 64;                              // tokens examined per step
-constexpr int64_t kLooksForText = 5'000;  // bytes read to find a text; also a depth of recursion
+constexpr int64_t kLooksForText = 5'000;  // bytes read to find a text; also the maximum recursion depth
 
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
@@ -39,7 +39,7 @@ std::string compact(std::string_view text, Strings* strings) {
 
 }  // namespace
 
-// The rules that the text is in and that may refuse their end. The outermost comes last.
+// The open values whose end may be rejected, innermost first.
 std::vector<Parse::Risk> Parse::risks() const {
   std::vector<Risk> out;
   struct Waiting {
@@ -101,8 +101,8 @@ bool Parse::can_pass(const Risk& risk, bool in_string, int64_t* looks) {
     pop_to(sets);
     return found;
   };
-  // Ends come first. Blanks and escapes add no value that other bytes do not give, but the second half of a surrogate pair is always an
-  // escape.
+  // Tries closing bytes first. Skips blanks and escapes, because every value that they lead to has another
+  // spelling, except the second half of a surrogate pair.
   constexpr std::string_view kFirst = "}]\",";
   for (const char c : kFirst)
     if (passes(c)) return true;
@@ -123,7 +123,7 @@ Parse::Found Parse::find_text(Work* work) {
   return looks < 0 || work->over() ? Found::kUnknown : Found::kText;
 }
 
-// Whether every value at risk can still end behind these bytes.
+// Whether every value at risk can still end after these bytes.
 bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& risks, int64_t* left) {
   const size_t sets = sets_.size();
   bool leads = true;
@@ -131,10 +131,10 @@ bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& risks, int
     if (!scan(static_cast<uint8_t>(c))) return true;
     if (!is_empty()) continue;
     pop_to(sets);
-    return true;  // no token that the masks allow
+    return true;  // the masks do not allow this token
   }
   for (size_t i = 0; i < risks.size() && leads; ++i) {
-    // Behind a value at risk, its end was accepted.
+    // If these bytes already ended the value at risk, its end was accepted.
     const auto begin = sets_[static_cast<size_t>(risks[i].set)].text;
     bool inside = false;
     for (size_t s = sets; s < sets_.size() && !inside; ++s)
@@ -153,7 +153,8 @@ bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& risks, int
   return leads;
 }
 
-// The tokens that continue the value at risk as an earlier element: only behind them it may have no other end.
+// The tokens that continue the value at risk with the text of an earlier element. Only after these tokens can
+// a repetition be unavoidable.
 std::vector<int32_t> Parse::along_earlier(const Risk& risk) const {
   const auto nodes = grammar_.vocabulary->all.nodes();
   Strings strings;
@@ -212,7 +213,7 @@ bool Parse::take_out_dead_ends(std::span<uint32_t> bits) {
     for (size_t w = 0; w < bits.size(); ++w)
       for (uint32_t word = bits[w]; word != 0; word &= word - 1)
         ids.push_back(static_cast<int32_t>(32 * w) + std::countr_zero(word));
-    // Longer texts first, which say more.
+    // Longer tokens first: they leave fewer continuations to try.
     std::stable_sort(ids.begin(), ids.end(),
                      [&](int32_t a, int32_t b) { return bytes_of(a).size() > bytes_of(b).size(); });
     for (const int32_t id : ids) {

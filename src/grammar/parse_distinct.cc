@@ -54,7 +54,8 @@ std::unordered_set<uint64_t> Parse::values_of(TraceId trace) const {
   return out;
 }
 
-// Whether a rule whose calls need new values can still end from this state on, `more` counted calls beyond the trace's.
+// Whether a rule can still end from this state, after the trace's counted calls and `more` further ones, if all calls
+// that need new values get them.
 bool Parse::can_end(int32_t to, TraceId trace, int32_t more) {
   const Program& program = grammar_.program;
   const int64_t count = int64_t{count_of(trace)} + more;
@@ -65,7 +66,8 @@ bool Parse::can_end(int32_t to, TraceId trace, int32_t more) {
   return known->second;
 }
 
-// The trace after a call; kNoTrace: its value repeats an earlier one, or repeats none.
+// The trace after a call. kNoTrace: the call needs a new value and repeats an earlier one, or must repeat a
+// value and does not.
 Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t since) {
   const bool noted = call.among != Among::kAny;
   if (!call.counted && !noted) return trace;
@@ -90,7 +92,8 @@ Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t s
   return static_cast<TraceId>(traces_.size()) - 1;
 }
 
-// A leaf that takes the place of `leaf` after these earlier elements; the same again until the traces change.
+// Adds a leaf with these texts that replaces `leaf` after the elements of `trace`. Callers look for an
+// existing one first.
 int32_t Parse::add_extra(int32_t leaf, TraceId trace, int32_t to, const std::vector<std::string>& texts) {
   (void)work_->spend(static_cast<int64_t>(256 * texts.size()));
   extra_.push_back(std::make_shared<const Leaf>(texts_leaf(texts)));
@@ -98,7 +101,8 @@ int32_t Parse::add_extra(int32_t leaf, TraceId trace, int32_t to, const std::vec
   return static_cast<int32_t>(grammar_.program.leaves.size() + extra_.size()) - 1;
 }
 
-// The leaf of a call that needs a new value after which the rule can end; none: there is no such value.
+// The leaf of a call that needs a new value, limited to values after which the rule can still end; none: no
+// such value exists.
 std::optional<int32_t> Parse::leaf_without(const Program::Call& call, TraceId trace) {
   const int32_t index = leaf_index(call.callee);
   const Leaf& whole = *grammar_.program.leaves[static_cast<size_t>(index)];
@@ -129,7 +133,7 @@ std::optional<int32_t> Parse::leaf_without(const Program::Call& call, TraceId tr
   return add_extra(index, trace, call.to, left);
 }
 
-// The leaf of a call that repeats an earlier value; none: there is no such value in `leaf`.
+// The leaf of a call that must repeat an earlier value; none: there are no earlier values.
 std::optional<int32_t> Parse::leaf_of_repeated(int32_t index, TraceId trace) {
   const auto own = static_cast<int32_t>(grammar_.program.leaves.size());
   for (size_t i = extra_of_.size(); i-- > 0;)

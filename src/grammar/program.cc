@@ -73,7 +73,7 @@ std::vector<uint8_t> Program::productive_rules(Work* work) const {
   };
   std::vector<uint8_t> known(rules.size());
   std::vector<std::vector<Arrow>> into(states.size()),
-      calls_of(rules.size());  // already open; not yet open
+      calls_of(rules.size());  // the callee is productive; not known to be productive yet
   std::vector<int32_t> needs(states.size(), kNoBound);
   std::vector<int32_t> rule_at(states.size(), -1);  // by start state
   std::deque<int32_t> todo;
@@ -171,7 +171,7 @@ void Program::set_counts(Work* work) {
   }
 }
 
-// Arrays and objects of few values that must be new become leaves, so that used values can be left out.
+// Arrays and objects that must be new and have few values become leaves, so that used values can be left out.
 void Program::list_few(Work* work) {
   constexpr int64_t kCountedMax = 1024;
   std::unordered_map<Callee, Callee> listed;
@@ -195,7 +195,7 @@ void Program::list_few(Work* work) {
   limit_by_values(counts);
 }
 
-// A rule whose calls all need new values of the same kinds has at most as many of them as there are values.
+// A rule whose calls all need new values of the same kinds has at most as many calls as there are values.
 void Program::limit_by_values(const std::unordered_map<Callee, int64_t>& counts) {
   struct Supply {
     int32_t state = -1;

@@ -18,7 +18,7 @@ namespace sluice {
 class ValueCheck {
  public:
   virtual ~ValueCheck() = default;
-  virtual bool holds(const std::string& text, Work* work) const = 0;  // false also if the budget is spent
+  virtual bool holds(const std::string& text, Work* work) const = 0;  // also false if the budget is spent
 };
 
 // A rule (0 and above) or a leaf (below 0).
@@ -26,7 +26,7 @@ using Callee = int32_t;
 inline bool is_leaf(Callee callee) { return callee < 0; }
 inline int32_t leaf_index(Callee callee) { return -1 - callee; }
 
-// What the JSON value of a call must be beside the values of the rule's earlier calls.
+// How the JSON value of a call relates to the values of the rule's earlier calls.
 enum class Among : uint8_t {
   kAny,
   kNoted,     // any value; later calls may have to repeat it
@@ -63,7 +63,7 @@ struct Program {
     int32_t start;
     bool nullable = false;
     int32_t least = 0, most = kNoBound;  // limits of the number of counted calls
-    bool distinct = false;               // some call needs a new value, of which there are few
+    bool distinct = false;               // some call needs a new value, and few values exist
     std::shared_ptr<const ValueCheck> check = {};
     bool counted() const { return least > 0 || most != kNoBound; }
   };
@@ -72,10 +72,11 @@ struct Program {
   std::vector<LeafPointer> leaves;
   // By leaf: hashes of all its values. Empty: no call that needs a new value has this leaf, or it has too many values.
   std::vector<std::vector<uint64_t>> values;
-  // By such a value: values of the same kind are values of the same leaves.
+  // The kind of each such value: values of one kind belong to the same leaves.
   std::unordered_map<uint64_t, uint64_t> kinds;
   Callee root = 0;       // a rule
-  bool refuses = false;  // some rule may refuse its end: by a check, or because its value is not new
+  bool refuses = false;  // the end of some rule's value may be rejected: by a check, or because the value is
+                         // not new
   bool checks = false;   // some rule has a check
 
   int32_t add_rule();  // with a start state

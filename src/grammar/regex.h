@@ -24,8 +24,8 @@ struct RepeatedClass {
 };
 
 // ECMAScript syntax over Unicode code points, without back references, look-behinds, \b and \B; a look-ahead must not be repeated. Syntax
-// that ECMAScript and Python read differently is rejected; character classes that they read differently are bounded from the side of
-// `bound`.
+// that ECMAScript and Python read differently is rejected; character classes that they read differently get the set of `bound`
+// (char_set.h).
 class Regex {
  public:
   static Result<Regex> parse(std::string_view pattern);

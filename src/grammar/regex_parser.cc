@@ -65,7 +65,7 @@ class Parser {
     if (error_.empty()) error_ = std::string(found) + " at character " + std::to_string(at_);
   }
 
-  // To behind the next `end`.
+  // Moves past the next `end`; if there is none, fails with the message `otherwise`.
   void skip_to(char32_t end, std::string_view otherwise) {
     const size_t found = text_.find(end, at_);
     if (found == std::u32string::npos) return fail(otherwise);
@@ -313,7 +313,7 @@ class Parser {
     at_ += 2;
     const char32_t low = hex(4);
     at_ = start;
-    // One character to ECMAScript, two to Python.
+    // A surrogate pair is one character in ECMAScript and two in Python.
     if (low >= 0xdc00 && low <= 0xdfff)
       fail("an escaped pair of surrogates, which is read differently by different validators,");
     return high;
@@ -332,7 +332,7 @@ class Parser {
         break;
       }
       if (ahead() == ']') break;
-      // Validators with POSIX classes or intersections read these as such; others read characters.
+      // Some validators read these as POSIX classes or intersections, others as plain characters.
       const char32_t next = has(1) ? ahead(1) : 0;
       if (ahead() == '[' && (next == ':' || next == '.' || next == '=')) {
         fail(

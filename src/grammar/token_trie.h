@@ -53,7 +53,7 @@ struct Vocabulary {
   TokenTrie all;
   // The tree of all tokens that are not plain. Plain tokens, most of a vocabulary, are whole characters that JSON does not escape.
   TokenTrie not_plain;
-  // Plain tokens of at most that many characters, by that number; the last entry has all of them.
+  // At index i: the plain tokens of at most i characters. The last entry has all plain tokens.
   std::vector<TokenBits> plain;
 
  private:

@@ -29,7 +29,7 @@ std::string host_name(std::string_view host) {
 }
 
 bool is_address(const std::string& host) {
-  in6_addr bytes;  // the larger of both address types
+  in6_addr bytes;  // the larger of the two address types
   return inet_pton(AF_INET, host.c_str(), &bytes) == 1 ||
          inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &bytes) == 1;
 }
@@ -69,7 +69,7 @@ Status check_origin(std::string_view origin) {
         "'" +
         std::string(origin) + "'" + why);
   };
-  if (origin == "*" || origin == "null") return {};  // "null" is the origin of local files
+  if (origin == "*" || origin == "null") return {};  // browsers send "null" for local files
   const size_t end = std::min(origin.find("://"), origin.size());
   const std::string scheme = lower(std::string(origin.substr(0, end)));
   const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '+' || c == '-' || c == '.'; };

@@ -12,7 +12,8 @@
 namespace sluice {
 
 struct AccessOptions {
-  std::vector<std::string> api_keys = {};       // a request needs one of them; empty: requests need no key
+  std::vector<std::string> api_keys = {};       // a request must send one of these; empty: requests need no
+                                                // key
   std::string host = {};                        // the host that the server listens on
   std::vector<std::string> allowed_hosts = {};  // further host names of the server; "*": any
   // Origins whose pages may send requests, such as "https://chat.example"; "*": any; empty: only the server's own origin.

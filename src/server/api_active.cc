@@ -15,19 +15,20 @@
 namespace sluice {
 namespace {
 
-// Scores that the loop writes before it hands further work to workers: a few milliseconds.
+// Scores that the loop writes itself before it hands further work to workers; they take a few milliseconds.
 constexpr int64_t kLoopWork = 8192;
 // Work of this size stays on the loop, so that small answers never wait for large ones.
 constexpr int64_t kSmallWork = 1024;
-constexpr int64_t kBytesOfScore = 64;      // as JSON
-constexpr int64_t kKeptBytesOfScore = 24;  // in memory, with its share of the token's data
+constexpr int64_t kBytesOfScore = 64;      // size of a score in JSON
+constexpr int64_t kKeptBytesOfScore = 24;  // size of a score in memory, including its share of the token's
+                                           // data
 constexpr size_t kIgnoredMax = 256;        // limit of remembered field names
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Retrying cannot help.
+// Never fits, so the client must not retry.
 ApiError too_many(int64_t found, int64_t most, const SettingNames& names) {
   return {.message = "n: wanted at most " + std::to_string(most) +
                      " choices of all prompts, the capacity of the engine and its queue (" +

@@ -21,7 +21,7 @@ struct ApiServer::Active {
         answer(Answer::make(format, request, std::move(head), p.prompts, p.forced)) {}
   int64_t prompt_tokens() const;
   int64_t completion_tokens() const;
-  // Cost in scores that become JSON: for one token, and for the end of the answer.
+  // Cost of one token, and of the end of the answer, as a number of scores to write as JSON.
   int64_t work_of(const GeneratedToken& token) const;
   int64_t work_of_end() const;
   bool end_repeats() const;    // the last event, or the whole answer, lists all scores again

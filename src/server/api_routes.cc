@@ -50,7 +50,7 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
   const auto named = [&](const Endpoint& e) {
     const std::string_view path = e.path, asked = request.path;
     if (!path.ends_with('/') || path == "/") return asked == path;
-    // Other servers have these routes behind /v1/responses/; they are not ids.
+    // Other servers have these routes under /v1/responses/; the last word is not an id.
     if (asked == "/v1/responses/input_tokens" || asked == "/v1/responses/compact") return false;
     // A name follows the path. Names of models may contain slashes.
     return asked.size() > path.size() && asked.starts_with(path) &&

@@ -70,7 +70,7 @@ class ApiServer final : public HttpService {
     kPage
   };
   struct Endpoint {
-    const char *path, *methods;  // a path that ends with "/" is followed by a name
+    const char *path, *methods;  // a path that ends with "/" matches that path plus a name
     Route route;
   };
   static const Endpoint kEndpoints[];

@@ -26,8 +26,8 @@ void surely(F&& f) noexcept {
   while (!has_memory_for(f)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
-// From now on, refused allocations of this thread are retried for up to `most`. A request that needs too much memory fails at once on a
-// thread without this patience, and then frees what it took.
+// From now on, refused allocations of this thread are retried for up to `most`. On threads that do not call this, an allocation fails
+// at once; so a request that needs too much memory fails early and frees its memory.
 void be_patient_for_memory(std::chrono::milliseconds most);
 
 // Throws std::bad_alloc unless there is room to spare for the values of a JSON text. The destructor of these values allocates, and this

@@ -41,7 +41,7 @@ class Page {
     text_ +=
         name_ + suffix + "{" + label_ + (more.empty() ? "" : "," + more) + "} " + number_text(value) + "\n";
   }
-  // Takes numeric labels. A series may have thousands of samples, so only text_ is allocated.
+  // Takes numeric labels. A series may have thousands of samples, so this allocates nothing but text_.
   void sample(std::initializer_list<std::pair<std::string_view, int64_t>> numbered, int64_t value) {
     text_.append(name_).append("{").append(label_);
     for (const auto& [key, number] : numbered) {

@@ -1,4 +1,5 @@
-// Counters of a server in Prometheus's format. Names are vLLM's; every counter is listed with the prefix `vllm:` and with `sluice:`.
+// Counters of a server in Prometheus's format. The names are vLLM's; every counter is listed twice, with the prefixes `vllm:` and
+// `sluice:`.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,7 +15,7 @@ class Histogram {
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void observe(double value);
   const std::vector<double>& bounds() const { return bounds_; }
-  // One more than bounds: the last counts values above all bounds.
+  // One count per bound, and a last one for values above all bounds.
   const std::vector<int64_t>& counts() const { return counts_; }
   double sum() const { return sum_; }
 

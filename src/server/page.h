@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// `path` is "/", "/page.css" or "/page.js". The headers forbid the page to load anything from other origins or to run foreign scripts,
-// whatever text a model generates.
+// `path` is "/", "/page.css" or "/page.js". Whatever text a model generates, the headers forbid the page to load anything from other
+// origins and to run other scripts.
 HttpResponse page_response(std::string_view path);
 
 }  // namespace sluice

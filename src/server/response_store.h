@@ -14,7 +14,7 @@ namespace sluice {
 // All memory that the response uses, in bytes.
 int64_t bytes_of(const StoredResponse& response);
 
-// Evicts the least recently used responses. Thread-safe.
+// Stores responses and evicts the least recently used ones. Thread-safe.
 class ResponseStore {
  public:
   ResponseStore(int64_t most, int64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}

@@ -20,8 +20,8 @@ enum class LogFormat : uint8_t {
 
 using LogFields = std::vector<std::pair<const char*, std::variant<int64_t, double, std::string>>>;
 
-// Messages may contain foreign text: control characters are escaped, JSON replaces bytes that are not UTF-8, and the middle of a message
-// longer than some kilobytes is left out.
+// Messages may contain untrusted text: control characters are escaped, JSON replaces bytes that are not UTF-8, and the middle of a
+// message longer than a few kilobytes is left out.
 std::string log_line(LogFormat format, std::string_view time, std::string_view request, std::string_view text,
                      const LogFields& fields);
 

@@ -3,7 +3,8 @@
 
 namespace sluice {
 
-// By default the names of the options' fields. A program that sets these options by flags puts the flags here.
+// The defaults are the names of the options' fields. A program that sets these options with flags stores the
+// flags' names here.
 struct SettingNames {
   const char *allowed_hosts = "allowed_hosts", *api_keys = "api_keys";        // of AccessOptions
   const char *max_queue = "max_queue", *request_timeout = "request_timeout";  // of ApiOptions

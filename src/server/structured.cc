@@ -151,8 +151,8 @@ Result<Grammar, ApiError> StructuredOutput::compile(const GrammarSource& source,
   return std::move(grammar).value();
 }
 
-// For functions that are not strict: arguments match the schema if it is supported, else they are an object; unconstrained if no grammar
-// can be compiled.
+// For functions that are not strict: the arguments match the schema if it is supported; otherwise they are any object; if no grammar can
+// be compiled, they are unconstrained.
 Result<std::optional<Grammar>, ApiError> StructuredOutput::arguments_of(const FunctionTool& function,
                                                                         size_t number,
                                                                         const std::stop_token& stop) const {

@@ -1,5 +1,5 @@
-// How a model reads a conversation and writes its answer. This interface hides all differences between models. A format is one file with
-// an entry, and one line in chat_formats.cc.
+// How a model reads a conversation and writes its answer. This interface hides all differences between models. To add a format, add a
+// file with an entry, and a line in chat_formats.cc.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -45,8 +45,8 @@ class ChatFormat {
   virtual Result<std::string> functions_text(const std::vector<FunctionTool>& functions) const = 0;
   // Tokenizes a conversation. Content never becomes a special token. kInvalidArgument names the message.
   virtual Result<std::vector<int32_t>> prompt(const Conversation& conversation) const = 0;
-  // The value of `thinking` for call_start(), parser() and gate() after a prompt of these messages: a format may not reason after each of
-  // them.
+  // The value of `thinking` for call_start(), parser() and gate() after a prompt of these messages: some formats reason only after
+  // certain messages.
   virtual std::optional<bool> thinking_after(const std::vector<Message>&,
                                              std::optional<bool> thinking) const {
     return thinking;
@@ -74,7 +74,7 @@ using ChatFormatPointer = std::shared_ptr<const ChatFormat>;
 struct ChatFiles {
   Tokenizer tokenizer;
   std::optional<std::string> chat_template = {};  // Jinja
-  std::vector<int32_t> stop_tokens = {};          // the model's own
+  std::vector<int32_t> stop_tokens = {};          // the stop tokens of the model
   const char* option = "chat_format";  // the option that chooses a format, as users know it; for messages
 };
 

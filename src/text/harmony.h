@@ -29,8 +29,8 @@ class Harmony final : public ChatFormat {
   static Result<Harmony> from(const Tokenizer& tokenizer);
 
   // The prompt: the system message, the developer message if there are instructions, the messages, and the requested end. Content never
-  // becomes a special token. Analysis before the assistant's last final message is omitted, because the model was trained without it;
-  // a final message to continue is not counted.
+  // becomes a special token. Analysis before the assistant's last final message is omitted, because the model was trained without it; a
+  // final message that the answer continues does not count as the last one.
   // Header fields contain neither white space nor control characters and do not begin with "to="; empty fields are omitted.
   // kInvalidArgument names the message and the field: a header that could not be parsed again, a tool without a name, kOpenMessage
   // without a message, or an error of Tokenizer::encode().

@@ -55,7 +55,7 @@ void PartParser::on_call() {
     held_.clear();
   }
   end_part(MessageEnd::kEnd);
-  // Only here is it known that the text is not the last part of the answer.
+  // The text turned out not to be the last part of the answer.
   if (behind_text) done_.messages.back().message.channel = text_message({}, Said::kBeforeCall).channel;
   phase_ = Phase::kCall;
   open_call();

@@ -13,7 +13,7 @@ from sluice_moe import environment
 from sluice_moe.errors import InvalidArgument
 
 BACKEND = "sluice"
-SWITCH = "SLUICE_SGLANG"  # for versions whose list of backends is closed
+SWITCH = "SLUICE_SGLANG"  # for versions whose list of backends cannot be extended
 GATES, AUTO = "SLUICE_SGLANG_GATES", "SLUICE_SGLANG_AUTO"  # gates of every model; experts and gates of every unquantised model
 
 FUSED_MOE = "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"
@@ -76,8 +76,8 @@ class Seams:
 _CLOSED = Seams(names=False, choices="sglang.srt.server_args")
 _NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices")
 
-# SGLang often moves its MoE layers, so these are only versions whose layers run with Sluice in the tests: the newest three, and 0.5.17, with which a
-# whole engine ran.
+# SGLang often moves its MoE layers. So only versions whose layers are tested with Sluice are listed: the newest three, and 0.5.17, which was also tested
+# as a whole engine.
 VERSIONS = {"0.5.17": _CLOSED, "0.5.21": _NAMED, "0.5.22": _NAMED, "0.5.23": _NAMED}
 
 

@@ -219,7 +219,7 @@ class SluiceExperts(FusedMoEMethodBase):
         out: dict[str, object] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "top_k": config.top_k,
                                   "expert_w": self.expert_w, "input": "precomputed", "up_bias": self.with_bias,
                                   "down_bias": self.with_bias, **activations.of_sglang(config)}
-        if self.experts < config.top_k:  # a MoeLayer needs at least top_k experts in all, so this rank is declared the first of enough ranks
+        if self.experts < config.top_k:  # a MoeLayer needs at least top_k experts in total, so this rank acts as the first of as many ranks as that takes
             ranks = -(-config.top_k // self.experts)
             out |= {"experts": self.experts * ranks, "ep": (0, ranks)}
         return out

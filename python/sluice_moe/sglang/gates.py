@@ -22,8 +22,8 @@ from .state import logger
 _NAMES = ("gate", "router")  # of gates inside the modules that hold experts
 _MODELS = "sglang.srt.models."
 _DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
-# Classes with a weight [experts, hidden] and forward(hidden_states, ...) -> logits. First those whose logits are float32, in all or in some of
-# SGLang's branches; the others return the type of hidden_states.
+# Classes with a weight [experts, hidden] and forward(hidden_states, ...) -> logits. The first group returns float32 logits, in some or all of
+# SGLang's branches; the second group returns the type of hidden_states.
 _FLOAT32 = tuple(_MODELS + name for name in ("deepseek_v2.MoEGate", "glm4_moe.Glm4MoeGate", "glm4_moe_lite.Glm4MoeLiteGate",
                                              "laguna.LagunaMoEGate", "mimo_v2.MoEGate"))
 _SAME_TYPE = tuple(_MODELS + name for name in ("bailing_moe.BailingMoEGate", "bailing_moe_linear.BailingMoEGate", "ernie4.MoEGate",
@@ -60,7 +60,7 @@ class _Weight(OnSluice):
 
 
 class _Block:
-    """For MiniMax M3, which does not call its gate in bf16."""
+    """The mixin for blocks of MiniMax M3, which do not call their gate if it is in bf16."""
 
     def _compute_router_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if not _takes(hidden_states) or not runs(self.gate):
@@ -200,7 +200,7 @@ def _take(gate: torch.nn.Module) -> None:
 
 
 def _log(gate: torch.nn.Module, why: str | None) -> None:
-    """Logs who runs a gate, once for all equal gates."""
+    """Logs whether Sluice or SGLang runs a gate, once for all equal gates."""
     weight = getattr(gate, "weight", None)
     line = f"sluice: gate {type(gate).__name__} {list(weight.shape) if weight is not None else ''}".rstrip() + ": "
     line += f"runs on SGLang: {why}" if why else f"router_gemm, logits in {str(gate.sluice_logits or 'the type of x').removeprefix('torch.')}"

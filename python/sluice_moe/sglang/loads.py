@@ -40,7 +40,7 @@ class Loads:
         return self._again >= self._pieces > set()
 
     def packed(self) -> None:
-        """To be called after packing: frees the storage of the parameters."""
+        """Call this after packing: it frees the storage of the parameters."""
         for parameter in self.parameters.values():
             if parameter.numel():
                 self._shapes[id(parameter)] = parameter.shape

@@ -18,16 +18,16 @@ from . import experts, gates, state
 from .state import logger, refused_layer
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-# Target modules by which SGLang means the experts of a layer, which are one module, and dense layers and shared experts.
+# Names of target modules that SGLang applies to a layer's experts, which are one module, and also to dense layers and shared experts.
 _OF_EXPERTS = ("gate_up_proj", "down_proj")
 
 
 class _Unwrapped(torch.nn.Module):
-    """Stands for experts that keep no adapters, until around_init() removes it."""
+    """A placeholder for experts that take no adapters; around_init() removes it."""
 
 
 def around_init(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Wraps LoRAManager.init_lora_modules. Experts on Sluice stay as they are if the target modules that mean them also name dense layers."""
+    """Wraps LoRAManager.init_lora_modules. Leaves experts on Sluice unwrapped if the target modules that select them also select dense layers."""
     original(self, *args, **kwargs)
     skipped = [name for layer in self.lora_modules for name, module in layer.items() if isinstance(module, _Unwrapped)]
     if not skipped:

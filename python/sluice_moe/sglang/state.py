@@ -58,7 +58,7 @@ def automatic() -> bool:
 
 @contextlib.contextmanager
 def trying():
-    """Inside, layers that Sluice cannot run are not logged as errors, because SGLang runs them."""
+    """A context in which layers that Sluice cannot run are not logged as errors, because SGLang runs them."""
     global _trying
     _trying = True
     try:

@@ -1,7 +1,7 @@
 """LoRA in vLLM: adapters work on every module except routed experts that Sluice runs.
 
-vLLM asks get_supported_lora_modules() which modules of a model take adapters. Without the experts' name in the answer vLLM leaves them as they are,
-and refuses an adapter that has weights for them when it is loaded.
+vLLM asks get_supported_lora_modules() which modules of a model take adapters. If the answer lacks the experts' name, vLLM leaves the
+experts unwrapped, and rejects an adapter with weights for them when it is loaded.
 """
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kPrefixMax = 2000, kStatesMax = 2000, kContainedMax = 5;
-constexpr size_t kValuesMax = 2000;  // of a leaf, to be counted
+constexpr size_t kValuesMax = 2000;  // leaves with more values are not counted
 
 // The schemas of a list's leading elements, and the schema of all others; null: none.
 struct Elements {
@@ -60,7 +60,8 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
   return c_.document_->keep(std::move(either));
 }
 
-// How many matches of each "contains" are counted. The state of the automaton has all counts.
+// Collects the "contains" whose matches must be counted. The automaton's states multiply, because each state
+// holds all counts.
 Status ArrayRules::list_contained(const Merged& m, size_t prefix) {
   size_t states = prefix + 1;
   for (const Json* schema : m.arrays) {
@@ -126,8 +127,8 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   end_ = program_.add_state(rule);
   program_.states[static_cast<size_t>(end_)].final = true;
   program_.add_call(program_.start(rule), c_.common(leaves.open_array), opened);
-  // at[i][layer]: before element i, with the layer's counts of earlier elements contained. The last i stands for all elements after the
-  // prefix. Where two elements must be equal, layer 1 is behind the second.
+  // at[i][layer]: the state before element i. The layer encodes the counts of matches so far. The last i stands for all elements after
+  // the prefix. If two elements must be equal, layer 1 is the state after the second one.
   size_t layers = m.repeated ? 2 : 1;
   for (const Contained& one : contained_) layers *= static_cast<size_t>(one.last() + 1);
   std::vector<std::vector<int32_t>> at(prefix + 1);
@@ -155,7 +156,8 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   return rule;
 }
 
-// What an element may be at this layer. Where matches have a limit, it matches or it does not; elsewhere further matches do not count.
+// The choices for an element at this layer. If "contains" has a maximum, an element either matches or must not match; otherwise
+// matches beyond the minimum are not counted.
 std::vector<ArrayRules::Choice> ArrayRules::choices(size_t layer, const Schemas& any) const {
   std::vector<Choice> out{{any, layer, false}};
   size_t stride = 1;
@@ -202,7 +204,7 @@ void ArrayRules::add_value(const Merged& m, const std::vector<Callee>& callees, 
   const int32_t behind = program_.add_state(program_.states[static_cast<size_t>(from)].rule);
   for (const Callee value : callees) program_.add_call(from, value, behind, true, among);
   if (may_end) program_.add_call(behind, c_.common(leaves.close_array), end_);
-  // Where a check may refuse the end, blanks behind an element must not decide for it.
+  // If a check may reject the end, a blank after an element must not already rule out the closing bracket.
   const bool checked = !m.checks.empty();
   program_.add_call(behind, c_.common(checked ? leaves.comma_in_blanks : leaves.comma), to);
 }

@@ -30,7 +30,7 @@ class SchemaCheck final : public ValueCheck {
   Schemas schemas_;
 };
 
-// Readers of integers take 100, and not 100.0, which is the same value.
+// Writes 100.0 as 100: programs that read integers accept only the latter.
 Json with_integers(Json value) {
   constexpr double kExactMax = 9007199254740992.0;  // 2^53
   if (value.is_number_float()) {
@@ -286,7 +286,8 @@ Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from
   return {};
 }
 
-// The values without parts that `m` allows, in as few leaves as possible. Leaves that count stay separate. Listed values may have parts.
+// The scalars that `m` allows, in as few leaves as possible; leaves that count characters stay separate. Values listed by "enum" or
+// "const" may also be arrays and objects.
 Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const Schemas& schemas) {
   if (!m.values.empty()) {
     for (const Json* s : schemas) SLUICE_TRY(prepare_validation(*document_, *s, work_));
@@ -298,7 +299,7 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
                            : value->is_null()    ? kNull
                            : value->is_array()   ? kArray
                                                  : kObject;
-      const bool as_written = document_->draft() <= 4;  // to which 1.0 is no integer
+      const bool as_written = document_->draft() <= 4;  // where 1.0 is not an integer
       if ((m.types & type) != 0) texts.push_back(json_text(as_written ? *value : with_integers(*value)));
       if (!texts.empty() && !work_->spend(kTextByteSteps * std::ssize(texts.back())))
         return schema_too_long();

@@ -12,7 +12,8 @@ namespace sluice {
 namespace {
 
 constexpr size_t kShownMax = 120;
-// The base of a schema that has none: so deep that ".." leads to no name of the schema.
+// The base URI of a schema without one. It is so deep that ".." in a reference cannot reach another name of
+// the schema.
 const std::string kUnknownBase = "schema:/1/2/3/4/5/6/7/8/", kUnknown = "schema:/";
 
 // Follows a JSON parser through the parsed value and records the order of members.
@@ -153,14 +154,15 @@ Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string&
   return out;
 }
 
-// Only what the keywords of a draft take for schemas has an "$id"; references are everywhere, since pointers lead everywhere.
+// "$id" is read only where the draft's keywords expect a schema. References are rewritten everywhere, because a JSON pointer
+// may reach any place.
 void SchemaDocument::note_resources(Json& at, Resource resource, Place place) {
   if (at.is_array())
     for (Json& inside : at) note_resources(inside, resource, place);
   if (!at.is_object()) return;
   if (place == Place::kSchema) note_schema(at, &resource);
   const bool named = place == Place::kNamedSchemas;
-  // Of other resources references are written as URIs, so that they say the same in a part that is copied.
+  // References in embedded resources become absolute URIs, so that a copied part keeps its meaning.
   if (!named && resource.schema != &root_)
     for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
       if (const std::string* text = string_at(at, key)) {
@@ -185,7 +187,7 @@ void SchemaDocument::note_resources(Json& at, Resource resource, Place place) {
 
 void SchemaDocument::note_schema(Json& at, Resource* resource) {
   const std::string* id = string_at(at, draft_ == 4 ? "id" : "$id");
-  const bool ignored = draft_ < 2019 && at.contains("$ref");  // what stands beside it says nothing
+  const bool ignored = draft_ < 2019 && at.contains("$ref");  // keywords beside "$ref" have no effect
   if (id != nullptr && !ignored) {
     if (id->starts_with('#')) {
       anchors_[{resource->schema, id->substr(1)}] = &at;

@@ -62,7 +62,7 @@ class SchemaDocument {
   std::vector<std::pair<std::string, const Json*>> named_again_;
   std::set<std::string> ambiguous_;  // URIs of several schemas that differ
   bool disputed_ =
-      false;  // names without a base that checkers resolve to different URIs, of the same last part
+      false;  // checkers resolve some relative "$id" to different URIs with the same last segment
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;
@@ -72,19 +72,19 @@ class SchemaDocument {
   mutable std::unordered_map<const Json*, ValueSet> value_sets_;
 };
 
-// In quotes, for a message, and cut if it is long.
+// Quotes a text for a message and truncates a long one.
 std::string shown(const std::string& text);
-// A reference likewise, as far as the document says where it is.
+// The same for a reference, without the base that was added to a relative one.
 std::string shown_reference(const std::string& text);
 
 std::span<const Json> values_in(const Json& array);
 
-// The value of a key of an object; null: it has none, or `object` is none.
+// The value of a key; null: the key is absent, or `object` is not an object.
 inline const Json* member(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() ? &*found : nullptr;
 }
-// The same, if the value is a string.
+// Like member(); also null if the value is not a string.
 inline const std::string* string_at(const Json& object, const char* key) {
   const Json* value = member(object, key);
   return value != nullptr ? value->get_ptr<const std::string*>() : nullptr;

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kWaysMax = 512;  // for one place of a schema
+constexpr int64_t kWaysMax = 512;  // maximum combinations of choices at one place of a schema
 constexpr int kImpossibleDepthMax = 3;
 
 }  // namespace
@@ -199,7 +199,7 @@ Status SchemaMerger::add_numbers(Keywords* keys) {
     const auto d = Decimal::of(*multiple);
     if (!d || d->negative || d->is_zero()) return wrong_keyword("multipleOf", "a number above 0", *multiple);
     m->number.multiples.push_back(*d);
-    // Many checkers divide doubles and so conclude that 4.6 is no multiple of 0.01.
+    // Many checkers divide doubles and so conclude that 4.6 is not a multiple of 0.01.
     if (!d->is_double()) SLUICE_TRY(check(*document_->only(s, {"multipleOf"}), m));
   }
   return {};

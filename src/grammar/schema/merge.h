@@ -54,7 +54,7 @@ struct Merged {
   int64_t least_length = 0, most_length = -1;
   std::vector<std::string> patterns = {}, formats = {};
   int64_t least_items = 0, most_items = -1, least_members = 0, most_members = -1;
-  bool distinct = false, repeated = false;  // no two elements are equal; some two are
+  bool distinct = false, repeated = false;  // no two elements are equal; at least two are equal
   std::vector<std::string> required = {};
   // Schemas that constrain elements, members and strings; and those that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
@@ -102,10 +102,11 @@ class SchemaMerger {
   Status check(const Json& schema, Merged* m);
   bool contradicts(const Merged& m, int depth);
   using List = std::vector<Json>;
-  // Schemas each of which implies that a given schema fails. `complete`: whenever that schema fails, one of them holds.
+  // Schemas, each of which implies that a given schema fails. `complete`: if the given schema fails, at least one of
+  // them holds.
   struct Negation {
     List schemas = {};
-    List last = {};  // used where none of the others is possible: they need counts of elements
+    List last = {};  // used only if no other is possible, because these count elements
     bool complete = true;
     void add(Negation other) {
       std::move(other.schemas.begin(), other.schemas.end(), std::back_inserter(schemas));
@@ -123,11 +124,13 @@ class SchemaMerger {
   void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
   struct Nots {
     Schemas schemas = {};
-    size_t first = 0;  // as many come first; the others are used where none of these is possible
+    size_t first = 0;  // the number of preferred schemas, which come first; the others are used only if none
+                       // of those is possible
     bool complete = true;
   };
   const Nots& nots_of(const Json& schema);
-  // The negations that are not provably impossible together with `beside`. None: whether `schema` fails can only be checked on a value.
+  // The negations that are not provably impossible together with `beside`. None: only a check of the whole value can tell whether
+  // `schema` fails.
   std::optional<Schemas> ways_not(const Json& schema, const Schemas& beside);
   // The keywords beside a schema's choices that may distinguish them.
   const Json* beside(const Json& schema);

@@ -1,8 +1,8 @@
-// Expresses by schemas that a schema fails.
+// Negates a schema: builds schemas whose values fail the given one.
 #include <algorithm>
-#include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "grammar/schema/merge.h"
 
@@ -13,49 +13,24 @@ constexpr size_t kNegationsMax = 24;
 
 // The types of values for which a keyword can fail; 0: it never fails.
 uint8_t types_of_keyword(const std::string& key) {
-  static const std::map<std::string, uint8_t> kAll = {{"minimum", kNumber},
-                                                      {"maximum", kNumber},
-                                                      {"exclusiveMinimum", kNumber},
-                                                      {"exclusiveMaximum", kNumber},
-                                                      {"multipleOf", kNumber},
-                                                      {"divisibleBy", kNumber},
-                                                      {"minLength", kString},
-                                                      {"maxLength", kString},
-                                                      {"pattern", kString},
-                                                      {"format", kString},
-                                                      {"items", kArray},
-                                                      {"prefixItems", kArray},
-                                                      {"additionalItems", kArray},
-                                                      {"unevaluatedItems", kArray},
-                                                      {"contains", kArray},
-                                                      {"minItems", kArray},
-                                                      {"maxItems", kArray},
-                                                      {"uniqueItems", kArray},
-                                                      {"properties", kObject},
-                                                      {"additionalProperties", kObject},
-                                                      {"patternProperties", kObject},
-                                                      {"unevaluatedProperties", kObject},
-                                                      {"propertyNames", kObject},
-                                                      {"required", kObject},
-                                                      {"minProperties", kObject},
-                                                      {"maxProperties", kObject},
-                                                      {"dependentRequired", kObject},
-                                                      {"dependentSchemas", kObject},
-                                                      {"dependencies", kObject},
-                                                      {"const", kAnyType},
-                                                      {"enum", kAnyType},
-                                                      {"not", kAnyType},
-                                                      {"oneOf", kAnyType},
-                                                      {"if", kAnyType},
-                                                      {"$dynamicRef", kAnyType},
-                                                      {"$recursiveRef", kAnyType},
-                                                      {"disallow", kAnyType},
-                                                      {"extends", kAnyType}};
-  const auto found = kAll.find(key);
-  return found == kAll.end() ? 0 : found->second;
+  static const std::pair<uint8_t, std::set<std::string>> kAll[] = {
+      {kNumber, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "divisibleBy"}},
+      {kString, {"minLength", "maxLength", "pattern", "format"}},
+      {kArray,
+       {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "minItems", "maxItems",
+        "uniqueItems"}},
+      {kObject,
+       {"properties", "additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames",
+        "required", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas",
+        "dependencies"}},
+      {kAnyType,
+       {"const", "enum", "not", "oneOf", "if", "$dynamicRef", "$recursiveRef", "disallow", "extends"}}};
+  for (const auto& [types, keys] : kAll)
+    if (keys.contains(key)) return types;
+  return 0;
 }
 
-// Keywords that can fail without a schema to express it.
+// Keywords whose failure cannot be fully expressed by a schema.
 const std::set<std::string>& untold() {
   static const std::set<std::string> kAll = {"multipleOf",
                                              "unevaluatedItems",
@@ -111,7 +86,7 @@ uint8_t SchemaMerger::types_that_fail(const Json& schema, int depth) {
   return out;
 }
 
-// Adds schemas each of which implies that `schema` fails by this keyword.
+// Adds schemas, each of which implies that `schema` fails because of this keyword.
 void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                                   Negation* out) {
   const auto flip = [&](const char* type, const std::string& with, Json bound) {
@@ -187,7 +162,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   }
 }
 
-// The member is there, and what it asks for is not.
+// The member is present, but its dependency fails.
 void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out) {
   const Json there = {{"type", "object"}, {"required", Json::array({name})}};
   if (wanted.is_array() || wanted.is_string()) {
@@ -222,7 +197,7 @@ void SchemaMerger::negate_type(const Json& value, Negation* out) {
   if (integer && (types & kNumber) == 0) out->schemas.back()["not"] = {{"type", "integer"}};
 }
 
-// Some element is not what it must be; or too few or too many are what some must be; or two are equal.
+// Some element fails its schema, too few or too many elements match "contains", or two elements are equal.
 void SchemaMerger::negate_elements(const Json& schema, const std::string& key, const Json& value,
                                    Negation* out) {
   const auto array = [&](Json with) {
@@ -243,7 +218,7 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
     return count != nullptr && count->is_number_unsigned() ? count->get<int64_t>() : otherwise;
   };
   const Json* items = member(schema, "items");
-  const bool list = items != nullptr && items->is_array();  // as up to 2019
+  const bool list = items != nullptr && items->is_array();  // drafts up to 2019
   if (key == "uniqueItems") {
     if (value == Json(true)) array({{"not", {{"uniqueItems", true}}}});
   } else if (key == "contains") {
@@ -258,7 +233,7 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
     const Json* prefix = list ? items : member(schema, "prefixItems");
     const size_t before = prefix != nullptr && prefix->is_array() ? prefix->size() : 0;
     if (before == 0) return array({{"contains", {{"not", value}}}});
-    // The first element of many; that others alone fail is left out.
+    // Only negates the first element after the prefix, so the negation is incomplete.
     out->complete = false;
     if (before <= kNegationsMax) negate_at(before, value);
   }

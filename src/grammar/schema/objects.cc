@@ -13,8 +13,8 @@ constexpr size_t kNamesListedMax = 256, kKindsMax = 32;
 
 }  // namespace
 
-// The "unevaluatedProperties" that apply to a member: those of schemas without a part that evaluates it. `evaluated`: the schemas that
-// evaluate the member.
+// The "unevaluatedProperties" that apply to a member: the keyword counts if no part of its schema evaluates the member. `evaluated`:
+// the schemas that evaluate the member.
 Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated) {
   Schemas out;
   for (const Json* schema : m.objects) {
@@ -75,7 +75,7 @@ Status ObjectRules::add_member(const Merged& m, const std::string& name, bool re
   if (!schemas.ok()) return schemas.status();
   bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
                             [](const Json* s) { return *s == Json(false); });
-  // Members that cannot be there do not count.
+  // Members that can have no value do not count towards "minProperties".
   closed |= m.least_members > 0 && c_.merger_.impossible(schemas.value());
   if (!well.value() || closed) {
     never_ |= required;
@@ -248,14 +248,14 @@ Status ObjectRules::list_others(const Merged& m) {
       SLUICE_TRY(add_others(m, kind, schemas));
     }
   }
-  // Where the names that match are too few.
+  // If too few names match, other names are needed, too.
   for (const auto& [kind, schemas] : left_out)
     if (others_.empty() && few()) SLUICE_TRY(add_others(m, *kind, schemas));
   return {};
 }
 
 Status ObjectRules::add_others(const Merged& m, const OtherNames::Kind& kind, const Schemas& schemas) {
-  // A few names are members that need not be there.
+  // A kind with few names is listed as optional members.
   for (const std::string& name : kind.few) SLUICE_TRY(add_member(m, name, false));
   if (kind.leaf == nullptr) return {};
   const auto value = c_.callee(schemas);

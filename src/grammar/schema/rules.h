@@ -16,9 +16,9 @@ namespace sluice {
 // The names of members that are not listed individually, grouped by the patterns that they match.
 struct OtherNames {
   struct Kind {
-    std::vector<std::string> few = {};  // all names, or
+    std::vector<std::string> few = {};  // all names of the kind; empty if `leaf` matches them
     LeafPointer leaf = {};
-    Schemas schemas = {};                // of the patterns that match
+    Schemas schemas = {};                // the schemas of the patterns that the names match
     std::set<const Json*> matched = {};  // the schemas that contain these patterns
   };
   std::vector<Kind> kinds = {};
@@ -79,14 +79,14 @@ class ArrayRules {
   struct Contained {
     const Json *schema = nullptr, *negated = nullptr;
     int64_t least = 0, most = -1;
-    // Beyond this number matches are not counted, or not allowed.
+    // The largest count: further matches are not counted (no maximum) or not allowed.
     int64_t last() const { return most >= 0 ? most : least; }
   };
   // One way to continue from a layer, which stands for a count of each "contains".
   struct Choice {
     Schemas wanted;
     size_t layer;
-    bool progress;  // some count comes nearer to its minimum
+    bool progress;  // some count gets closer to its minimum
   };
   Status list_contained(const Merged& m, size_t prefix);
   bool is_enough(size_t layer) const;

@@ -4,7 +4,8 @@
 
 namespace sluice {
 
-// What `reference` names where `base` is the URI of the schema around it; both without a fragment. Scheme and host are in lower case.
+// Resolves `reference` against `base`, the URI of the enclosing schema; neither has a fragment. Scheme and host of the result are in
+// lower case.
 std::string resolved_uri(const std::string& base, const std::string& reference);
 
 }  // namespace sluice

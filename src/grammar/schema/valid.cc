@@ -84,7 +84,7 @@ class Validator {
   bool inside(const Json& value, const Json& schema, int depth) const {
     return (*this)(value, schema, depth + 1);
   }
-  // The schema fails, as seen from this bound.
+  // Whether the schema fails. kInner: for every checker; kOuter: for some checker.
   bool fails(const Json& value, const Json& schema, int depth) const {
     return bound_ == Bound::kInner ? !perhaps(value, schema, depth) : !surely(value, schema, depth);
   }

@@ -8,7 +8,8 @@
 namespace sluice {
 namespace {
 
-// If counting the length in the states needs at most this many, the automaton does; otherwise a counter beside it does.
+// If counting the length in the automaton needs at most this many states, the automaton counts; otherwise a separate
+// counter does.
 constexpr int64_t kStatesWithLengthMax = 8000;
 constexpr int32_t kStatesOfAnyMax = 16;
 

@@ -1,4 +1,4 @@
-// Writes answers of the OpenAI API as JSON and as event streams. This code knows neither connections nor the engine.
+// Writes answers of the OpenAI API as JSON and as event streams. Independent of connections and of the engine.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,10 +21,10 @@ std::string version_json();
 std::string status_json(const std::string& status);
 
 struct AnswerHead {
-  std::string id;       // of the request, without the prefix of the answer's kind ("chatcmpl-")
+  std::string id;       // the request's id, without the prefix of the answer's kind ("chatcmpl-")
   int64_t created = 0;  // seconds since 1970
   std::string model;
-  std::string unique = {};  // differs between any two answers; names of calls and responses contain it
+  std::string unique = {};  // a string that no other answer has; the ids of calls and responses contain it
 };
 
 // The answer to one request: `request.choices` choices for each of its prompts. Choice p * choices + i is choice i of prompt p.

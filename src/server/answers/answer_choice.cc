@@ -65,7 +65,8 @@ void AnswerChoice::hold(const GeneratedToken& token) {
                    .characters = text_characters_});
 }
 
-// The header turned out to be content: `text` is all of it or a part. Lists the tokens that have a byte of `text`.
+// Some text parsed as a header turned out to be, or to contain, the content `text`. Holds the tokens that
+// produced this content.
 void AnswerChoice::hold_header(const std::string& text) {
   std::string bytes, all;  // `all` is valid UTF-8, as `text` is
   std::vector<size_t> token_of_byte, token_of;
@@ -90,10 +91,11 @@ void AnswerChoice::hold_header(const std::string& text) {
   if (const size_t found = all.rfind(text); found != kNone) {
     for (size_t i = 0; i < text.size(); ++i) place(found + i, i);
   } else {
-    // Some words belong to the header and are not in `text`. Compares from the end.
+    // `all` may have header words in between. So this aligns equal bytes, starting at the end.
     for (size_t i = text.size(), left = all.size(); i-- > 0 && left > 0;) {
       const size_t same = all.rfind(text[i], left - 1);
-      const bool skipped = same == kNone || (text[i] == ' ' && same != left - 1);  // a blank joins two parts
+      const bool skipped = same == kNone || (text[i] == ' ' && same != left - 1);  // a blank that joins two
+                                                                                   // parts of the content
       if (skipped) continue;
       place(same, i);
       left = same;
@@ -143,7 +145,7 @@ void AnswerChoice::read(const std::vector<AnswerEvent>& events, const GeneratedT
       kind_ = !function.empty() ? Kind::kArguments : is_reasoning(e.message) ? Kind::kReasoning : Kind::kText;
       if (!function.empty()) add(Kind::kCall, function);
       called_ = called_ || !function.empty();
-      // Text at once is that of the header: no other token was read.
+      // Text that follows at once came from the header, because no other token was read.
       const bool has_text = i + 1 < events.size() && events[i + 1].kind == AnswerEvent::Kind::kText;
       if (kind_ == Kind::kText && has_text) {
         hold_header(events[i + 1].text);

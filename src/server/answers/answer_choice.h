@@ -31,7 +31,7 @@ struct AnswerPiece {
   };
   Kind kind = Kind::kText;
   std::string text;
-  // Of kText, if log probabilities are requested: the tokens that begin in `text`.
+  // kText only, and only if log probabilities are requested: the tokens that begin in `text`.
   std::vector<TextToken> tokens = {};
 };
 
@@ -42,19 +42,20 @@ class AnswerChoice {
   AnswerChoice(const ChatFormat& format, const ApiRequest& request);
   // Takes the last tokens of the prompt that belong to the answer.
   void begin_with(const std::vector<int32_t>& tokens);
-  // The text begins with the prompt. `tokens` are those of `text` between `ends`, which have no part in it.
+  // Makes the text begin with the prompt. `tokens` are the tokens of `text`, with the special tokens `ends`
+  // around them, whose text is not part of `text`.
   void echo(const std::string& text, const std::vector<int32_t>& tokens, const SpecialEnds& ends);
   void push(const GeneratedToken& token);
 
   std::vector<AnswerPiece> take();  // the pieces since the last call
   // All pieces that take() returned; adjacent pieces of one kind are merged.
   const std::vector<AnswerPiece>& said() const { return said_; }
-  // Of a chat, once done() is true.
+  // Chats only; valid once done() is true.
   const std::vector<ParsedMessage>& messages() const { return messages_; }
   bool done() const { return done_; }
   bool called() const { return called_; }
   FinishReason finish() const { return finish_; }  // valid once done() is true
-  // The stop string that ended the choice.
+  // The stop string that ended the choice, if any.
   const std::optional<std::string>& stop() const { return stop_.found(); }
   // The model's or the request's stop token that ended the choice, if no stop string did.
   const std::optional<int32_t>& stop_token() const { return stop_token_; }
@@ -62,8 +63,8 @@ class AnswerChoice {
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
-  // `word` is the token that gave the events. If it begins a message of a format without headers, it counts as content. Null: never
-  // content.
+  // `word` is the token that caused the events. If it begins a message in a format without headers, it counts as content. Null: it
+  // never does.
   void read(const std::vector<AnswerEvent>& events, const GeneratedToken* word = nullptr);
   void add(AnswerPiece::Kind kind, const std::string& text);
   void add_text(const std::string& text);
@@ -80,14 +81,14 @@ class AnswerChoice {
   bool continues_;    // inside the content of the message to continue, which the parser has not reported yet
   // Prompt tokens that precede the answer's tokens in lists of log probabilities.
   std::vector<int32_t> echoed_;
-  size_t text_begins_ = 0, text_ends_ = 0;  // the tokens in `echoed_` that are of the text
+  size_t text_begins_ = 0, text_ends_ = 0;  // the range of tokens in `echoed_` that belong to the text
   std::unique_ptr<AnswerParser> parser_;    // chats only
   StreamDecoder decoder_;                   // completions only
   StopMatcher stop_;
   AnswerPiece::Kind kind_ = AnswerPiece::Kind::kText;  // kind of the current text
   bool within_ = false;                                // inside the content of a message
   int64_t text_bytes_ = 0, text_characters_ = 0;       // length of the text for the user
-  int64_t shown_bytes_ = 0;                            // bytes of it that take() may return
+  int64_t shown_bytes_ = 0;                            // bytes of that text that take() may return
   std::deque<TextToken> held_;                         // tokens whose text is still held back
   std::vector<TextToken> header_;                      // tokens since the last content
   std::vector<AnswerPiece> new_, said_;

@@ -62,7 +62,7 @@ std::string with_member(std::string object, const char* key, const std::string& 
   return object;
 }
 
-// Writes text directly, without JSON values: an answer may have a hundred million of them.
+// Writes text directly, without JSON values: an answer may have a hundred million values.
 std::string logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens) {
   std::string out = "[";
   for (const TextToken& t : tokens) {

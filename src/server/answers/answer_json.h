@@ -14,7 +14,7 @@ inline OrderedJson or_null(const std::string& text) {
   return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
 }
 
-// Appends the member `key` to the JSON object `object`. `json` is JSON text already.
+// Appends the member `key` to the JSON object `object`. `json` must be valid JSON text.
 std::string with_member(std::string object, const char* key, const std::string& json);
 
 // [{"token", "logprob", "bytes", "top_logprobs"}], the form of chats and responses.

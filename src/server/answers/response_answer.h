@@ -1,4 +1,4 @@
-// Answers of /v1/responses: an object with items, and the events that report the items.
+// Answers of /v1/responses: a response object with items, and the stream events for these items.
 #pragma once
 #include "server/answers/answer.h"
 #include "server/answers/answer_json.h"

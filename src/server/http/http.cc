@@ -52,7 +52,8 @@ Status HttpLoop::open() {
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction now {};
     sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // nohup ignores SIGHUP, and so does the server
+    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // if SIGHUP is ignored (nohup), the server keeps
+                                                          // ignoring it
   }
   wait_for_signal();
   return {};
@@ -102,7 +103,8 @@ asio::awaitable<void> HttpLoop::accept_all() {
       continue;
     }
     (void)has_memory_for([&] { take_in(std::move(socket)); });  // on failure the socket is closed
-    // The others that wait, too: with one a turn, the last of many clients would wait for the answers of those before.
+    // Also accepts the other waiting connections. If each turn accepted only one, the last of many clients would wait
+    // for the answers to all earlier ones.
     for (int more = 1; more < kAcceptsOfTurn && acceptor_.is_open(); ++more) {
       socket = tcp::socket(context_);
       acceptor_.accept(socket, error);

@@ -20,7 +20,7 @@ namespace {
 using boost::system::error_code;
 
 constexpr size_t kReadBytes = 16 << 10;
-constexpr size_t kInputMax = 64 << 10;  // of requests pipelined behind the current one
+constexpr size_t kInputMax = 64 << 10;  // bytes of pipelined requests after the current one
 // Above this many unread bytes of answers, the next request waits.
 constexpr size_t kOutputPause = 64 << 10;
 constexpr size_t kWriteBytes = 256 << 10;  // per system call: the system copies while the loop waits
@@ -119,7 +119,7 @@ void HttpConnection::consume() {
   if (consuming_) return;
   consuming_ = true;
   if (!has_memory_for([&] { read_requests(); }) && open_) {
-    // Either the current answer or the rejected request is too large for the memory.
+    // Memory ran out for the current answer or for this error.
     if (exchange_ || !has_memory_for([&] { refuse(503, "request: the system has no memory for it"); }))
       lose(ClientLoss::kNoMemory);
   }

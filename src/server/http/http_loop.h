@@ -89,7 +89,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpReader reader_;
   int64_t counted_ = 0;  // bytes of the current body that PendingBytes has counted
   std::shared_ptr<HttpExchange> exchange_;
-  std::string last_id_;  // of the request answered last
+  std::string last_id_;  // the id of the last answered request
   // Bytes of answers so far: queued, and sent to the system. `largest_`: the largest write of a stream among the unsent bytes.
   int64_t queued_ = 0, sent_ = 0, largest_ = 0;
   int64_t left_before_ = 0, sent_before_ = 0;  // unread() and sent_ at read_checked_

@@ -1,4 +1,4 @@
-// Parses HTTP/1.1 requests from untrusted bytes. This code knows no socket.
+// Parses HTTP/1.1 requests from untrusted bytes. Independent of sockets.
 #pragma once
 #include <cstdint>
 #include <memory>

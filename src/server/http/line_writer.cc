@@ -50,7 +50,7 @@ struct LineWriter::Queue {
   std::mutex mutex;
   std::condition_variable wake, idle;
   std::deque<Line> lines;
-  int64_t bytes = 0;  // of `lines`
+  int64_t bytes = 0;  // total size of `lines`
   // Lines dropped since the last queued line; lines dropped since the start.
   int64_t missing = 0, dropped = 0;
   bool writing = false, end = false;

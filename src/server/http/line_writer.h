@@ -1,4 +1,4 @@
-// Writes lines to a descriptor that may block, such as a pipe without a reader. A thread of its own writes, so write() never blocks.
+// Writes lines to a descriptor that may block, such as a pipe without a reader. A separate thread writes, so write() never blocks.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -24,7 +24,7 @@ class LineWriter {
   LineWriter& operator=(const LineWriter&) = delete;
 
   void write(std::string line) noexcept;  // thread-safe; drops a line that does not fit
-  void drop() noexcept;                   // counts a line whose text could not be allocated
+  void drop() noexcept;                   // counts a line as dropped because its text could not be allocated
   // Waits up to `most`. Returns whether all accepted lines are written or dropped.
   bool flush(std::chrono::milliseconds most) const;
   int64_t dropped() const;  // since the start

@@ -1,4 +1,4 @@
-// The chat page at /. It talks to the API of its own server and to no other. Text of users and models becomes elements and text nodes,
+// The chat page at /. It uses only the API of its own server. Text from users and models becomes elements and text nodes,
 // never HTML, so none of it can run. The server's content security policy (page.cc) enforces both.
 
 const $ = (id) => document.getElementById(id);

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kBody = "body: ";           // precedes every path that a reader reports
 constexpr size_t kParamMax = 200, kMessageMax = 2000;  // bytes; a client's names may be as long as a body
 constexpr size_t kUnreadMax = 32;                      // limit of reported unknown fields of an object
-constexpr size_t kIgnoredMax = 64;                     // of a request
+constexpr size_t kIgnoredMax = 64;                     // limit of reported unknown fields of a request
 
 // "messages[3].content[0]" becomes "messages.content.".
 std::string without_indices(const std::string& field) {
@@ -124,7 +124,7 @@ void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest*
   for (std::string& name : fields.unread(prefix)) ignore(std::move(name), &out->ignored);
 }
 
-// Called for each of many parts, so it does nothing but compare unless a member is unknown.
+// Called for each of many parts, so it only compares names unless a member is unknown.
 void note_unread(const JsonAt& at, std::initializer_list<std::string_view> known,
                  std::vector<std::string>* ignored) {
   if (!at.value().is_object() || ignored->size() >= kIgnoredMax) return;

@@ -1,4 +1,5 @@
-// Reads the fields of a client's JSON object. Each field is read once by name; the first error is kept; unread fields are known.
+// Reads the fields of a client's JSON object. Each field is read once by name. Keeps the first error, and can list the unread
+// fields.
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -70,7 +71,7 @@ void refuse_reasoning(ApiFields* reasoning);
 void note_summary(ApiFields* reasoning, ApiRequest* out);  // adds to `out->unmet`
 // The place of a field in the body: "messages[3].content".
 std::string field_of(const JsonAt& at);
-// Adds to `out->ignored`.
+// Adds the unread fields to `out->ignored`.
 void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);
 // Adds the members of an object that are neither null nor `known`, with the path of the object: "messages.content.x". Paths have no
 // indices, and each is added once.

@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kCompletionTokens = 16;  // the OpenAI API's default of max_tokens
 constexpr size_t kStopsMax = 64, kStopBytesMax = 4096;
 constexpr size_t kStopTokensMax = 4096;  // different tokens
-constexpr int64_t kBiasesMax = 1 << 20;  // of all choices together, because each has its own list
+constexpr int64_t kBiasesMax = 1 << 20;  // summed over all choices, because each choice has its own copy of
+                                         // the list
 
 // A field of an unsupported feature, and the values that leave the feature off.
 struct Unsupported {
@@ -83,7 +84,7 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"verbosity", R"(["medium"])"},
                                         {"web_search_options", "[]"},
                                         {"xtc_probability", "[0]"}};
-// Fields of other endpoints, and token limits under the names of other APIs, with the values that mean "no limit".
+// Fields of other endpoints and token limits under the names of other APIs, with the values that leave them off.
 constexpr const char* kPlainText = R"([{}, {"format": {"type": "text"}}])";
 constexpr Unsupported kUnsupportedOfChat[] = {
     {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}, {"text", kPlainText}};

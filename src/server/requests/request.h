@@ -1,4 +1,4 @@
-// Reads untrusted JSON requests of the OpenAI API. This code knows neither models nor connections.
+// Reads untrusted JSON requests of the OpenAI API. Independent of models and of connections.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -53,7 +53,7 @@ struct ApiTools {
 };
 
 struct ApiConversation {
-  std::string instructions = {};  // of the system or developer messages before all other messages
+  std::string instructions = {};  // from the system or developer messages that precede all other messages
   bool has_instructions = false;  // true even if they are empty
   std::vector<Message> messages = {};
   std::map<std::string, std::string> function_of = {};  // by call id
@@ -95,7 +95,7 @@ struct ApiRequest {
 
   bool add_special_tokens = false;  // puts special_ends() around a chat's prompt or prompts of text
   SamplingParams sampling = {};     // max_tokens 0: the answer is only the echoed prompt
-  std::optional<GrammarSource> structure = {};  // what the answer must match; of a chat: its final message
+  std::optional<GrammarSource> structure = {};  // what the answer must match; in a chat, its final message
   std::string structure_field = {};             // the field that requests it
   std::optional<ResponseFormat> response_format = {};  // shown to the model in a chat's prompt
   int64_t choices = 1;                                 // per prompt
@@ -106,13 +106,14 @@ struct ApiRequest {
   std::vector<std::string> unmet = {};    // features that are requested and not available
 };
 
-// Whether the field says if the model reasons. Templates have two names for it. Chat formats without this option ignore the field.
+// Whether the field switches reasoning on or off. Templates use two names for this field. Chat formats without the option ignore
+// it.
 bool is_thinking_field(std::string_view field);
 
 struct TokenizeRequest {
   std::optional<std::string> text;  // none: tokenize the chat
   Specials specials = Specials::kAsText;
-  bool add_special_tokens = true;  // of the text; a chat has its own
+  bool add_special_tokens = true;  // for text only; a chat has its own field
   ApiRequest chat;
 };
 

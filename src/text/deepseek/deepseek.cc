@@ -16,7 +16,7 @@ constexpr std::string_view kCallsToken = "<｜tool▁calls▁begin｜>", kCallTo
                            kSepToken = "<｜tool▁sep｜>", kEndCallToken = "<｜tool▁call▁end｜>",
                            kEndCallsToken = "<｜tool▁calls▁end｜>", kEndToken = "<｜end▁of▁sentence｜>";
 
-// From the token that begins a call to its arguments.
+// The text of a call from its first token up to its arguments.
 std::string deepseek_call_head(const DeepSeek& format, const std::string& function) {
   if (!format.has_fences()) return function + std::string(kSepToken);
   return "function" + std::string(kSepToken) + function + "\n```json\n";
@@ -192,7 +192,8 @@ constexpr std::string_view kDeepSeekStrings[] = {
     "\n<｜tool▁output▁begin｜>",
     "<｜tool▁output▁end｜>",
     "<｜tool▁outputs▁end｜>",
-    // Parts of the section of functions, which for V3 and R1 the templates join from several strings.
+    // Parts of the section that describes functions. The templates for V3 and R1 join this section from
+    // several strings.
     "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided "
     "with function signatures within "
     "<tools></tools> XML tags:\n<tools>",

@@ -12,7 +12,8 @@
 //   reasoning   R1      <think>\nREASONING\n</think>\n\nTEXT
 //               V3.1    <think>REASONING</think>TEXT, or </think>TEXT
 //
-// The answer to results follows them without <｜Assistant｜>. Prompts never show reasoning of earlier answers.
+// The answer to tool results follows them directly, without <｜Assistant｜>. Prompts never show reasoning of
+// earlier answers.
 //
 // Source: the chat templates of deepseek-ai/DeepSeek-V3-0324, -R1, -R1-0528 and -V3.1. They do not describe tools; the section about tools
 // follows vLLM's examples/tool_chat_template_deepseekv3.jinja, ..._deepseekr1.jinja and ..._deepseekv31.jinja.

@@ -71,7 +71,7 @@ class Tables {
     return low < std::size(kClasses) / 3 && c >= kClasses[low * 3] ? static_cast<int>(kClasses[low * 3 + 2])
                                                                    : 0;
   }
-  // The number of code points, followed by them.
+  // By code point: a pointer to the length of its decomposition, which the decomposition follows.
   std::unordered_map<char32_t, const char32_t*> decompositions_;
   std::unordered_map<uint64_t, char32_t> compositions_;
 };
@@ -92,7 +92,7 @@ void sort_marks(std::vector<Mark>* text) {
   }
 }
 
-// Composes each code point with the last starter, unless one of the same or a higher class stands between them.
+// Composes each code point with the last starter, unless a mark of the same or a higher class is between them.
 void compose(std::vector<Mark>* text) {
   size_t out = 0, starter = 0;
   bool has_starter = false;

@@ -90,7 +90,7 @@ class PatternReader {
   }
 
   // In a class: a line end, a character beyond ASCII, or a range of such characters. Characters that have a stand-in must not be named,
-  // because a text has their stand-ins in their place.
+  // because the matched text contains their stand-ins instead.
   void literals() {
     const std::optional<char32_t> first = literal(at_);
     if (!first) return refuse(1, "invalid UTF-8");

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// Reads the tokens that it adds to a text. `data` must already have the vocabulary.
+// Reads the tokens that the post-processor adds to a text. `data` must already have the vocabulary.
 Result<SpecialEnds> read_post_processor(const JsonAt& root, const Tokenizer::Data& data);
 
 }  // namespace sluice

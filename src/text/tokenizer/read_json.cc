@@ -21,7 +21,7 @@ constexpr size_t kStepsMax = 16;         // each step splits the whole text agai
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 
-// GPT-2's letters for bytes: printable bytes by themselves, the others numbered from U+0100.
+// GPT-2's letters for bytes: a printable byte is its own letter; the other bytes are U+0100 and up.
 // Source: openai/gpt-2, src/encoder.py, bytes_to_unicode.
 class ByteLetters {
  public:

@@ -13,10 +13,9 @@ namespace sluice {
 // GPT-2's pattern, which ByteLevel{use_regex: true} stands for. Source: huggingface/tokenizers, pre_tokenizers/byte_level.rs.
 extern const std::string_view kGpt2Pattern;
 
-// A pattern that runs on PCRE2 and splits as Hugging Face tokenizers 0.23 does with Oniguruma. Only syntax that both engines read alike
-// is accepted: ASCII; classes without nested sets, which may name other characters and line ends; the escapes \r \n \t \f \s \S \d \D and escaped punctuation; \p and \P with general
-// categories; the groups (?:) (?=) (?!) (?<=) (?<!), and (?i:) around plain words; quantifiers. Differences of Unicode versions:
-// text/tokenizer/unicode_stand_in.h. Immutable and thread-safe.
+// A pattern that runs on PCRE2 and splits as Hugging Face tokenizers 0.23 does with Oniguruma. Accepts only syntax that both engines read alike: ASCII; classes without nested sets,
+// which may name other characters and line ends; the escapes \r \n \t \f \s \S \d \D and escaped punctuation; \p and \P with general categories; the groups (?:) (?=) (?!) (?<=)
+// (?<!), and (?i:) around plain words; quantifiers. Differences of Unicode versions: text/tokenizer/unicode_stand_in.h. Immutable and thread-safe.
 class SplitPattern {
  public:
   // kUnsupported or kCorrupt names `where` (a file and a key), the position in the pattern and the text there.
