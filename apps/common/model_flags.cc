@@ -182,6 +182,13 @@ void add_execution_flags(CLI::App* app, ModelFlags* flags, const char* group) {
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1, AllReduceNorm::kRanksMost));
+  app->add_flag("--enable-expert-parallel", flags->expert_parallel,
+                "with --tensor-parallel-size: each device has whole experts, not columns of all experts")
+      ->group(group);
+  app->add_option("--expert-parallel-size,--ep-size", flags->expert_parallel_size,
+                  "1, or as many as --tensor-parallel-size: the same as --enable-expert-parallel")
+      ->group(group)
+      ->check(integer_between(1, AllReduceNorm::kRanksMost));
   app->add_option(
          "--experts", flags->experts,
          "cuda: run the MoE layers on the GPU and the rest on the CPU; default: everything on one device")

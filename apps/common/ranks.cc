@@ -28,13 +28,14 @@ Result<std::unique_ptr<Device>> open_first(const ModelFlags& f) {
 }  // namespace
 
 Status check_tensor_parallel(const ModelFlags& f) {
+  const int64_t experts = f.expert_parallel_size.value_or(1);
+  if (experts != 1 && experts != f.tensor_parallel_size)
+    return invalid("--expert-parallel-size: wanted 1 or --tensor-parallel-size = " +
+                   std::to_string(f.tensor_parallel_size) + ", found " + std::to_string(experts));
   if (f.tensor_parallel_size == 1) return {};
   const std::string flag = "--tensor-parallel-size " + std::to_string(f.tensor_parallel_size) + ": ";
   if (!f.experts.empty())
     return unsupported(flag + "wanted the experts on the model's devices, found --experts " + f.experts);
-  if (f.speculation.method != DraftMethod::kNone)
-    return unsupported(flag + "wanted no drafts (--speculative-config), found the method " +
-                       std::string(text(f.speculation.method)));
   return {};
 }
 
@@ -62,7 +63,8 @@ Status load_slices(const LoadOptions& options, Session* s) {
   std::vector<Status> status(ranks);
   const auto load = [&](size_t rank) {
     LoadOptions own = options;
-    own.slice = {.rank = static_cast<int64_t>(rank), .ranks = static_cast<int64_t>(ranks)};
+    own.slice.rank = static_cast<int64_t>(rank);
+    own.slice.ranks = static_cast<int64_t>(ranks);
     if (rank > 0) own.progress = {};
     auto model = LoadedModel::load(rank == 0 ? *s->device : *s->other_devices[rank - 1], s->directory, own);
     if (!model.ok())

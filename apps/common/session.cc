@@ -159,12 +159,14 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
     s.experts = std::move(experts).value();
   }
   SLUICE_TRY(check_moe_backend(flags, s, dtype.value(), s.experts ? *s.experts : *s.device));
-  LoadOptions options{.x = dtype.value(),
-                      .experts = s.experts.get(),
-                      .policy = {.batch_invariant = flags.batch_invariant},
-                      .backend = flags.moe_backend,
-                      .format = format.value(),
-                      .routing = flags.routing.value_or(Routing::kUniform)};
+  LoadOptions options{
+      .x = dtype.value(),
+      .experts = s.experts.get(),
+      .slice = {.expert_parallel = flags.expert_parallel || flags.expert_parallel_size.value_or(1) > 1},
+      .policy = {.batch_invariant = flags.batch_invariant},
+      .backend = flags.moe_backend,
+      .format = format.value(),
+      .routing = flags.routing.value_or(Routing::kUniform)};
   const bool dummy = options.format == LoadFormat::kDummy;
   if (!flags.quiet && people_are_watching())
     options.progress = [bar = ProgressBar(dummy ? "Making random weights" : "Loading safetensors")](

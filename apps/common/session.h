@@ -19,9 +19,11 @@ struct ModelFlags {
   std::string device = "auto";  // device of the model: auto (a Hopper GPU if present), cpu, cuda
   int threads = 0;              // CPU threads of all ranks together; 0: one per processor
   int64_t tensor_parallel_size =
-      1;                // devices that compute the model together, each with a slice (nn/decoder_slice.h)
-  std::string experts;  // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
-  MoeBackend moe_backend = {};          // kernels of the experts
+      1;  // devices that compute the model together, each with a slice (nn/decoder_slice.h)
+  bool expert_parallel = false;                      // each of these devices has whole experts
+  std::optional<int64_t> expert_parallel_size = {};  // SGLang's form: 1, or tensor_parallel_size
+  std::string experts;          // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
+  MoeBackend moe_backend = {};  // kernels of the experts
   std::string load_format = "auto";     // auto, safetensors, dummy
   std::optional<Routing> routing;       // routing of dummy weights; none: uniform
   std::string dtype = "auto";           // activations: auto, bfloat16, float32

@@ -44,7 +44,11 @@ std::string variant_of(const std::string& kernel) {
 }
 
 std::string slices_text(const Session& s) {
-  return s.other_models.empty() ? "" : " on " + std::to_string(1 + s.other_models.size()) + " devices";
+  if (s.other_models.empty()) return "";
+  const MoeConfig& moe = s.model->config().decoder.moe();
+  return " on " + std::to_string(1 + s.other_models.size()) + " devices" +
+         (moe.scope == ExpertScope::kRange ? ", " + std::to_string(moe.expert_count) + " experts on the first"
+                                           : "");
 }
 
 SessionLine line_of_model(const Session& s) {

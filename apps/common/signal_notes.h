@@ -4,7 +4,7 @@
 
 namespace sluice::apps {
 
-// A handler may run between any two instructions, on any thread that does not block its signal, so it must not touch an editor's state.
+// A handler may run between any two instructions, on any thread that does not block its signal, so it must not touch the line editor's state.
 // These handlers only record the signal and wake the reader.
 class SignalNotes {
  public:

@@ -56,7 +56,7 @@ void add_not_run(const Step& step, int64_t tokens, const DeviceInfo& device, std
   }
 }
 
-// Adds the pieces of a step. Equal problems, such as one stage of two layers, become one entry.
+// Adds the pieces of a step. A stage that occurs with the same problem in several layers becomes one entry.
 void add_pieces(const Step& step, int64_t tokens, const ModelQuestion& q, const DeviceInfo& device,
                 ModelChoices* out) {
   std::vector<StageChoice>& stages = out->stages;
@@ -106,7 +106,7 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   StepBounds bounds;
   bounds.positions = q.max_model_len > 0 ? q.max_model_len : std::min<int64_t>(config.value().context, 4096);
   bounds.tokens = tokens_max;
-  // A decode step samples one token per sequence; further tokens are prefill.
+  // Up to 256 tokens are planned as one decode token per sequence; more tokens are a prefill.
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   out->layers = std::ssize(config.value().decoder.layers);

@@ -17,7 +17,7 @@ struct StageChoice {
   std::string kernel;  // empty: no kernel accepts the stage
   bool planned = false;
   double cost_us = 0;  // cost of one run
-  // Roofline of one run on this device, from its contract's bytes and flops (floor_us). None for a CPU, whose memory bandwidth only
+  // Roofline of one execution on this device, from the operation's bytes() and flops() (floor_us). None for a CPU, whose memory bandwidth only
   // `sluice bench` measures, and for stages that no kernel accepts.
   std::optional<double> floor_us;
   std::string reasons;           // if no kernel accepts the stage
@@ -31,7 +31,7 @@ struct ModelChoices {
   // "NAME: reasons" for each forced fused kernel that serves other token counts, but not this one.
   std::vector<std::string> not_run = {};
   double total_us() const;
-  std::optional<double> total_floor_us() const;  // sum over the same stages
+  std::optional<double> total_floor_us() const;  // sum over the stages that have one; none if no stage has
   int64_t refused() const;
 };
 

@@ -29,8 +29,8 @@ constexpr int64_t kPiece = 8 << 20;  // bytes per write; a multiple of 8
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
-  int64_t layers,
-      first_moe_layer;  // number of layers, or of MoE layers if only these are written; and the index of the first layer with experts
+  int64_t layers;           // number of layers; of MoE layers if only these are written
+  int64_t first_moe_layer;  // index of the first layer with experts
   int64_t step = 1;  // distance between the indices of MoE layers
 };
 constexpr Like kLike[] = {
@@ -361,7 +361,7 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
 
 const std::string kPartial = ".partial-";  // followed by the id of the writing process
 
-// Whether a killed process left this folder.
+// Whether this folder remains from a process that no longer exists.
 bool is_leftover(const std::string& name) {
   if (!name.starts_with(kPartial)) return false;
   pid_t writer = 0;

@@ -31,7 +31,7 @@ uint64_t word_of(Kind kind, uint64_t bits) {
     case Kind::kCodes:
       return bits;
     case Kind::kScales:
-      return 0x7676767676767676u + (bits & 0x0303030303030303u);  // four e8m0 scales from 2^-9 to 2^-6
+      return 0x7676767676767676u + (bits & 0x0303030303030303u);  // eight e8m0 scales, each 2^-9 to 2^-6
     case Kind::kRouter:
       return four_bf16(bits, 121);  // from 2^-6 to 2^-5
     case Kind::kBias:

@@ -204,8 +204,6 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {"--trust-remote-code", {}, "Sluice never runs code of a model"},
       {"--pipeline-parallel-size,--pp-size,--pp", {"1"}, divided},
       {"--data-parallel-size,--dp-size,--dp", {"1"}, divided},
-      {"--expert-parallel-size,--ep-size", {"1"}, divided},
-      {"--enable-expert-parallel", {}, divided},
       {"--n-gpu-layers,--gpu-layers,--ngl",
        {"all", "auto", "99", "999"},
        "a whole model runs on one device: --device"},

@@ -100,16 +100,17 @@ Status check_draft_head(const DecoderConfig& c, const EngineOptions& o) {
   return same("vocab", head.vocab, c.vocab);
 }
 
-// Adds to the decoder's config what the options require: capture of chosen experts, taps, the draft layer's
-// cache.
-DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o, DraftHead* head) {
+// Adds to the decoder's config what the options require: capture of chosen experts, the draft layer's cache
+// (on all ranks, so that pages have the same numbers) and, where the draft layer runs, taps.
+DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o, bool schedules,
+                             DraftHead* head) {
   DecoderConfig out = config;
   const bool capture = o.count_experts || o.keep_chosen_experts;
   for (LayerConfig& layer : out.layers) layer.mlp.capture = capture && !layer.mlp.dense;
   if (!o.draft_head) return out;
   *head = *o.draft_head;
   head->config.attention.cache = config.layers.front().attention.cache;
-  out.taps = head->config.taps;
+  if (schedules) out.taps = head->config.taps;
   out.draft_attention = head->config.attention;
   return out;
 }
@@ -201,7 +202,6 @@ Status check_ranks(const DecoderConfig& c, const EngineOptions& o) {
     return unsupported(std::string("tensor parallelism: wanted no ") + what + ", found " +
                        std::string(found));
   };
-  if (o.speculation.method != DraftMethod::kNone) return none("drafts", text(o.speculation.method));
   if (o.experts.device) return none("offloaded experts", text(o.experts.device->info()));
   if (o.other_ranks.empty()) return {};  // the engine of a rank above 0
   const int64_t ranks = 1 + std::ssize(o.other_ranks);
@@ -242,11 +242,17 @@ Engine::~Engine() {
 
 Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig& config,
                                              const NamedWeights& weights, const EngineOptions& options) {
+  return make_rank(device, config, weights, options, true);
+}
+
+Result<std::unique_ptr<Engine>> Engine::make_rank(Device& device, const DecoderConfig& config,
+                                                  const NamedWeights& weights, const EngineOptions& options,
+                                                  bool schedules) {
   SLUICE_TRY(check_speculation(options.speculation));
   SLUICE_TRY(check_draft_head(config, options));
   SLUICE_TRY(check_ranks(config, options));
   DraftHead head;
-  const DecoderConfig planned = planned_config(config, options, &head);
+  const DecoderConfig planned = planned_config(config, options, schedules, &head);
   const Result<StepBounds> wanted = bounds_of(planned, options);
   if (!wanted.ok()) return wanted.status();
   const StepBounds& bounds = wanted.value();
@@ -262,9 +268,10 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   StepPlans plans;
   SLUICE_TRY(plan_operations(device, planned, bounds, options, ahead.value(), &plans));
   Decoder& steps = *decoder.value();
-  if (options.draft_head) SLUICE_TRY(plan_drafts(device, steps, head, options.policy, &plans));
+  const bool drafts = options.draft_head && schedules;
+  if (drafts) SLUICE_TRY(plan_drafts(device, steps, head, options.policy, &plans));
   SLUICE_TRY(fit_cache(device, options, step_bytes(steps, plans), &steps));
-  if (options.draft_head && steps.bounds().pages != bounds.pages)
+  if (drafts && steps.bounds().pages != bounds.pages)
     SLUICE_TRY(plan_drafts(device, steps, head, options.policy, &plans));
   const SchedulerOptions scheduler = scheduler_options(options, steps, plans.drafts.get(), ahead.value());
   std::unique_ptr<Engine> engine(
@@ -273,6 +280,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recorded_sequences_ = recorded.value();
   engine->batch_invariant_ = options.policy.batch_invariant;
+  engine->schedules_ = schedules;
   SLUICE_TRY(engine->take_memory());
   SLUICE_TRY(engine->write_rope_table());
   if (!options.other_ranks.empty()) SLUICE_TRY(engine->add_ranks(options));
@@ -288,11 +296,10 @@ Status Engine::add_ranks(const EngineOptions& options) {
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<Device*> devices;
   for (const EngineRank& rank : options.other_ranks) {
-    auto engine = make(*rank.device, *rank.config, *rank.weights, own);
+    auto engine = make_rank(*rank.device, *rank.config, *rank.weights, own, false);
     if (!engine.ok())
       return Status{engine.status().code,
                     "rank " + std::to_string(engines.size() + 1) + ": " + engine.status().message};
-    engine.value()->schedules_ = false;
     engines.push_back(std::move(engine).value());
     devices.push_back(rank.device);
   }

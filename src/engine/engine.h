@@ -69,8 +69,8 @@ struct EngineOptions {
   // Counts the tokens per expert and layer; costs one launch per step.
   bool count_experts = false;
   // Tensor parallelism: the group of devices, in which the engine's device is rank 0, and the other ranks in
-  // order. All ranks compute the same bits and sample the same tokens; the engine returns rank 0's. Excludes
-  // drafts and offloaded experts.
+  // order. All ranks compute the same bits and sample the same tokens; the engine returns rank 0's. The draft
+  // layer runs on rank 0 alone. Excludes offloaded experts.
   Group* group = nullptr;
   std::vector<EngineRank> other_ranks = {};
   // Keeps the experts that the last step's tokens chose, for chosen_experts(). Costs no launch.
@@ -166,8 +166,8 @@ class Engine {
   struct InFlight {
     std::vector<Chunk> chunks;
     int64_t number = 0, rows = 0;  // number of the step, from 1; rows that it samples
-    bool greedy = false;  // every row samples its largest logit, and nothing else reads the logits
-    size_t block = 0;     // index of its staging block
+    bool greedy = false;           // every row samples its largest logit, and nothing else reads the logits
+    size_t block = 0;              // index of its staging block
     StepTables draft_tables = {};  // tables of the draft layer's group of layers
   };
   struct RecordedStep {
@@ -184,6 +184,10 @@ class Engine {
   };
   Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder, StepPlans plans,
          const SchedulerOptions& options);
+  // make() for one rank. schedules: it is rank 0, which also runs the draft layer.
+  static Result<std::unique_ptr<Engine>> make_rank(Device& device, const DecoderConfig& config,
+                                                   const NamedWeights& weights, const EngineOptions& options,
+                                                   bool schedules);
   Status take_memory();
   Status write_rope_table();
   Status add_ranks(const EngineOptions& options);

@@ -211,12 +211,12 @@ Status Engine::enqueue_on_all_ranks(InFlight* step) {
   SLUICE_TRY(fill_for_all_ranks(*step));
   if (!ranks_) return enqueue(step);
   const auto on_all = [&](Recordings recordings) {
-    const InFlight& same = *step;
+    const InFlight same = *step;  // enqueue() of rank 0 changes *step meanwhile
     const auto enqueue_copy = [&same, recordings](Engine& engine) {
       InFlight own = same;
       return engine.enqueue(&own, recordings);
     };
-    return ranks_->run(enqueue_copy, [&] { return enqueue_copy(*this); });
+    return ranks_->run(enqueue_copy, [&] { return enqueue(step, recordings); });
   };
   // Capturing allocates device memory, so all ranks capture the graph before any rank runs it and waits for
   // the others.

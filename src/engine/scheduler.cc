@@ -60,7 +60,7 @@ void Scheduler::cancel(int64_t id) {
 }
 
 bool Scheduler::needs_all_tokens() const {
-  // A draft layer continues from tokens that the host knows.
+  // A draft layer reads the last sampled tokens, so the host must have them before the next step.
   if (has_drafts_ || has_draft_layer(options_.speculation.method)) return true;
   const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
   return std::any_of(running_.begin(), running_.end(), needs) ||
@@ -84,8 +84,8 @@ void Scheduler::drop_pages(Sequence* s) {
   s->published = s->computed = 0;
 }
 
-// The first page in the window of tokens from `first` on. The window is measured from the page boundary
-// before `first`, as scheduler.h explains.
+// The first page that a token at position `first` or later can attend to. The window is measured from the
+// last page boundary at or before `first` (scheduler.h).
 int64_t Scheduler::first_page(size_t group, int64_t first) const {
   const int64_t window = options_.windows[group], size = bounds_.page_size;
   return window == 0 ? 0 : std::max<int64_t>(0, first / size * size - window + 1) / size;
@@ -97,7 +97,7 @@ Reuse Scheduler::reuse_of(const Sequence& s, size_t group, int64_t page) const {
   return Reuse::kUnlikely;
 }
 
-// Releases the pages that have left the window of all tokens that are still to be computed.
+// Releases the pages that no token still to be computed can attend to.
 void Scheduler::release_passed(Sequence* s) {
   for (size_t group = 0; group < s->pages.size(); ++group) {
     GroupPages& own = s->pages[group];
@@ -136,7 +136,8 @@ void Scheduler::take_prefix(Sequence* s) {
   if (!options_.prefix_cache || s->needs_scores()) return;
   const PrefixTree& tree = pool_.prefixes();
   const size_t groups = options_.windows.size();
-  std::vector<int64_t> chain, unbroken(groups);  // prefixes; per group, number of last pages without a gap
+  // The cached prefixes found; for each group, the length of the run of cached pages at the end of the chain.
+  std::vector<int64_t> chain, unbroken(groups);
   for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
     const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
     if (!next) break;
@@ -174,11 +175,11 @@ bool Scheduler::has_twin(const Sequence& s) const {
   return false;
 }
 
-// Publishes the full pages whose tokens are known, in order. Of pages with the same tokens, publishes only
-// one.
+// Adds the full pages to the prefix cache, in order, as far as the host knows their tokens. If several pages
+// hold the same tokens, adds only one of them.
 void Scheduler::publish(Sequence* s, Twin twin) {
   if (!options_.prefix_cache) return;
-  // With a filter, the last token may have to be recomputed.
+  // With a mask, the last token's keys and values may be written again ("Late masks" in scheduler.h).
   const int64_t settled = std::ssize(s->tokens) - (s->mask ? 1 : 0);
   const int64_t full = std::min(s->computed, settled) / bounds_.page_size;
   for (; s->published < full; ++s->published) {
@@ -320,8 +321,8 @@ void Scheduler::count_query(Sequence* s) {
   hits_ += s->computed;
 }
 
-// Marks the chunk as in flight and assigns the rows that it samples. *rows: sampled rows of the step before
-// this chunk.
+// Marks the chunk as in flight and assigns the rows that it samples. *rows: the number of rows that the
+// step's earlier chunks sample.
 void Scheduler::start(Chunk* chunk, int64_t* rows) {
   Sequence& s = *chunk->sequence;
   if (s.needs_scores())
@@ -335,7 +336,8 @@ void Scheduler::start(Chunk* chunk, int64_t* rows) {
   ++s.ahead;
 }
 
-// Skips tokens that already have scores, which a preempted sequence recomputes.
+// Appends the scores of the chunk's prompt tokens. A preempted sequence recomputes tokens; those that have
+// scores are skipped.
 void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
   Sequence& s = *chunk.sequence;
   for (int64_t i = std::max<int64_t>(0, s.scored - chunk.first); i < chunk.scores; ++i, ++s.scored)

@@ -237,7 +237,7 @@ class ModelLoader {
     auto loaded = load_moe(device, *held.value(), config,
                            {.naming = naming_of(config, naming_),
                             .layer = layer,
-                            .slice = {.tp_rank = options_.slice.rank, .tp_size = options_.slice.ranks},
+                            .slice = options_.slice.mlp(),
                             .threads = host_threads(device_),
                             .progress = [&](int64_t bytes, int64_t) { progress(bytes); }});
     if (!loaded.ok()) return loaded.status();

@@ -43,8 +43,6 @@ Status check_config(const DecoderConfig& c) {
   if (c.moe_layers().empty())
     return invalid("decoder: wanted at least one layer with experts, found dense ones alone");
   for (size_t layer = 0; layer < c.layers.size(); ++layer) SLUICE_TRY(check_layer(c, layer));
-  if (c.ranks > 1 && !c.taps.empty())
-    return unsupported("decoder: taps: wanted none in a slice, found " + std::to_string(c.taps.size()));
   for (const int32_t tap : c.taps)
     if (tap < 0 || tap > std::ssize(c.layers) + 1)
       return invalid("decoder: taps: wanted layers from 0 to " + std::to_string(c.layers.size() + 1) +

@@ -41,7 +41,7 @@ Result<DecoderConfig> sliced(const DecoderConfig& whole, const DecoderSlice& s) 
     SLUICE_TRY(check_divides("num_key_value_heads", a.kv_heads, s.ranks));
     a.heads /= s.ranks, a.kv_heads /= s.ranks;
     a.o_bias = a.o_bias && s.rank == 0;
-    auto mlp = sliced(layer.mlp, Slice{.tp_rank = s.rank, .tp_size = s.ranks});
+    auto mlp = sliced(layer.mlp, s.mlp());
     if (!mlp.ok()) return mlp.status();
     layer.mlp = std::move(mlp).value();
     layer.mlp.residual = false;  // the all-reduce adds the stream

@@ -6,10 +6,17 @@
 namespace sluice {
 
 // One of `ranks` tensor-parallel devices. Each rank holds a share of the heads of every layer, their caches,
-// and a share of the intermediate columns of every expert (nn/moe/slice.h). Two all-reduces per layer sum the
-// ranks' outputs (ops/all_reduce_norm.h). The embedding, the norms, the routers and lm_head are replicated.
+// and a share of the intermediate columns of every expert or, if expert_parallel, a range of whole experts
+// (nn/moe/slice.h). Two all-reduces per layer sum the ranks' outputs (ops/all_reduce_norm.h). The embedding,
+// the norms, the routers and lm_head are replicated.
 struct DecoderSlice {
   int64_t rank = 0, ranks = 1;
+  bool expert_parallel = false;
+  // The part of every MoE layer.
+  Slice mlp() const {
+    return expert_parallel ? Slice{.ep_rank = rank, .ep_size = ranks}
+                           : Slice{.tp_rank = rank, .tp_size = ranks};
+  }
 };
 
 // Returns the decoder config of one rank, which is `whole` if ranks == 1. Only rank 0 has the biases of

@@ -16,6 +16,16 @@ TEST(RanksCommand, AnswersTheQuestionOfTheReadme) {
   EXPECT_NE(o.err.find("mlp.norm shared"), std::string::npos) << o.err;
 }
 
+TEST(RanksCommand, WholeExpertsOnEachDeviceAndDrafts) {
+  const Outcome o = sluice({"run", "--device", "cpu", "--tp", "2", "--enable-expert-parallel", "-p",
+                            "What is 417 + 268?", "--max-tokens", "500", "--speculative-config",
+                            R"({"method": "eagle3", "num_speculative_tokens": 3})"});
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, "685\n");
+  EXPECT_NE(o.err.find(" GB on 2 devices, 8 experts on the first in "), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find(" of the drafts"), std::string::npos) << o.err;
+}
+
 TEST(RanksCommand, EvaluatesAndMeasures) {
   const Outcome eval =
       sluice({"eval", "-q", "--device", "cpu", "--tp", "2", "--limit", "1", "--max-tokens", "500", "--json"});
@@ -36,9 +46,9 @@ TEST(RanksCommand, RefusesWhatOneDeviceMustDo) {
   };
   refuses({"--tp", "3"},
           "tensor parallelism: wanted a number of ranks that divides num_attention_heads = 8, found 3");
+  refuses({"--tp", "2", "--ep-size", "3"},
+          "--expert-parallel-size: wanted 1 or --tensor-parallel-size = 2, found 3");
   refuses({"--tp", "0"}, "--tensor-parallel-size: wanted an integer from 1 to 8, found '0'");
-  refuses({"--tp", "2", "--speculative-config", R"({"method": "ngram", "num_speculative_tokens": 4})"},
-          "--tensor-parallel-size 2: wanted no drafts (--speculative-config), found the method ngram");
   refuses({"--tp", "2", "--experts", "cuda"},
           "--tensor-parallel-size 2: wanted the experts on the model's devices, found --experts cuda");
 }

@@ -12,6 +12,7 @@
 #include "harness/recorded_logits.h"
 #include "harness/sum_filter.h"
 #include "harness/wrapped_device.h"
+#include "models/draft.h"
 #include "models/load.h"
 
 namespace sluice::test {
@@ -33,14 +34,18 @@ class RankDevice final : public WrappedDevice {
 class RanksModel {
  public:
   RanksModel(const std::string& directory, int64_t ranks, DType x,
-             LoadFormat format = LoadFormat::kSafetensors, CacheType cache = CacheType::kSame) {
+             LoadFormat format = LoadFormat::kSafetensors, CacheType cache = CacheType::kSame,
+             bool expert_parallel = false) {
     std::vector<Device*> devices;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       owned_.push_back(cpu::open_device({.threads = 1}).value());
       devices.push_back(owned_.back().get());
       wrapped.push_back(std::make_unique<RankDevice>(*owned_.back()));
-      auto made = LoadedModel::load(*owned_.back(), directory,
-                                    {.x = x, .slice = {.rank = rank, .ranks = ranks}, .format = format});
+      auto made =
+          LoadedModel::load(*owned_.back(), directory,
+                            {.x = x,
+                             .slice = {.rank = rank, .ranks = ranks, .expert_parallel = expert_parallel},
+                             .format = format});
       EXPECT_TRUE(made.ok()) << made.status().message;
       models.push_back(std::move(made).value());
       configs.push_back(models.back()->config().decoder.with_caches(cache));
@@ -165,6 +170,25 @@ TEST(EngineRanks, CachesInFp8AreDividedToo) {
                      answers(one, invariant(), some_requests(1000)));
 }
 
+// Ranks have whole experts: 16 on two ranks, and 8 on four.
+TEST(EngineRanks, WholeExpertsOnEachRankGiveTheSameAnswers) {
+  RanksModel one(kShipped, 1, DType::kF32);
+  RanksModel two(kShipped, 2, DType::kF32, LoadFormat::kSafetensors, CacheType::kSame, true);
+  EXPECT_EQ(two.configs[1].moe().expert_begin, 8);
+  EXPECT_EQ(two.configs[1].moe().intermediate, one.configs[0].moe().intermediate);
+  for (const auto& requests : {some_requests(1000), adjusted_requests(1000)})
+    expect_same_tokens(answers(two, invariant(), requests), answers(one, invariant(), requests));
+
+  RandomDirectory directory;
+  Json config = parse_json(kRandomGptOss, "config").value();
+  config["num_key_value_heads"] = 4;
+  std::ofstream(directory.path() + "/config.json") << config.dump();
+  RanksModel whole(directory.path(), 1, DType::kF32, LoadFormat::kDummy),
+      four(directory.path(), 4, DType::kF32, LoadFormat::kDummy, CacheType::kSame, true);
+  expect_same_tokens(answers(four, invariant(), some_requests(1000)),
+                     answers(whole, invariant(), some_requests(1000)));
+}
+
 TEST(EngineRanks, PreemptedRequestsAndPrefixesGiveTheSameAnswers) {
   RanksModel one(kShipped, 1, DType::kF32), two(kShipped, 2, DType::kF32);
   EngineOptions options = invariant();
@@ -198,6 +222,51 @@ TEST(EngineRanks, FiltersMaskTheSameTokensOnAllRanks) {
   std::vector<Request> same = some_requests(1000);
   for (Request& r : same) r.filter = std::make_shared<SumFilter>(5, 1024);
   expect_same_tokens(answers(two, invariant(), requests), answers(one, invariant(), same));
+}
+
+// Rank 0 drafts, and all ranks verify.
+TEST(EngineRanks, DraftsDoNotChangeAnswers) {
+  RanksModel two(kShipped, 2, DType::kF32);
+  for (const auto& requests : {some_requests(1000), adjusted_requests(1000)}) {
+    const auto wanted = answers(two, invariant(), requests);
+    for (const int64_t recorded : {0, 4}) {
+      EngineOptions options = invariant();
+      options.recorded_sequences = recorded;
+      options.speculation = {.method = DraftMethod::kNgram,
+                             .num_speculative_tokens = 3,
+                             .prompt_lookup_min = 1,
+                             .prompt_lookup_max = 3,
+                             .by_cost = false};
+      const auto engine = two.engine(options);
+      EXPECT_EQ(run(*engine, requests), wanted);
+      EXPECT_GT(engine->draft_counts().accepted, 0);
+    }
+  }
+}
+
+// The head's drafts depend on hidden states, so the same drafts are accepted as on one device.
+TEST(EngineRanks, ADraftHeadRunsOnRank0) {
+  RanksModel one(kShipped, 1, DType::kF32), two(kShipped, 2, DType::kF32);
+  DraftCounts counts[2];
+  std::map<int64_t, Answer> got[2];
+  for (RanksModel* m : {&one, &two}) {
+    const int at = m == &two ? 1 : 0;
+    const auto head =
+        LoadedDraft::load_eagle3(*m->wrapped.front(), SLUICE_SOURCE_DIR "/models/sluice-16e-tiny-eagle3",
+                                 *m->models.front(), {.x = DType::kF32});
+    ASSERT_TRUE(head.ok()) << head.status().message;
+    EngineOptions options = invariant();
+    options.speculation = {.method = DraftMethod::kEagle3, .num_speculative_tokens = 3, .by_cost = false};
+    options.draft_head = DraftHead{head.value()->config(), &head.value()->weights()};
+    const auto engine = m->engine(options);
+    got[at] = run(*engine, some_requests(1000));
+    counts[at] = engine->draft_counts();
+  }
+  expect_same_tokens(got[1], got[0]);
+  expect_same_tokens(got[1], answers(two, invariant(), some_requests(1000)));
+  EXPECT_GT(counts[0].accepted, 0);
+  EXPECT_EQ(counts[1].draft_tokens, counts[0].draft_tokens);
+  EXPECT_EQ(counts[1].accepted, counts[0].accepted);
 }
 
 TEST(EngineRanks, CancelledRequestsLeaveTheOthersAlone) {
@@ -271,15 +340,10 @@ TEST(EngineRanks, RefusesSizesByName) {
 TEST(EngineRanks, RefusesWhatHasNoSlices) {
   RanksModel two(kShipped, 2, DType::kF32);
   EngineOptions options = roomy();
-  options.speculation = {.method = DraftMethod::kNgram, .num_speculative_tokens = 4};
-  options.group = two.group.get();
   options.other_ranks.push_back({two.wrapped[1].get(), &two.configs[1], &two.models[1]->weights()});
   const auto refused = [&] {
     return Engine::make(*two.wrapped[0], two.configs[0], two.models[0]->weights(), options).status().message;
   };
-  EXPECT_EQ(refused(), "tensor parallelism: wanted no drafts, found ngram");
-  options.speculation = {};
-  options.group = nullptr;
   EXPECT_EQ(refused(),
             "tensor parallelism: wanted a group and a slice of 2 ranks, found no group and a slice of 2");
   DecoderConfig latent = two.configs[0];
