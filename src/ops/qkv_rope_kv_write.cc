@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Columns [first, first + count) of rows of `width` elements with bounds.
+// Columns [first, first + count) of rows of `width` expected values, with their error bounds.
 Expected columns(const Expected& rows, int64_t tokens, int64_t width, int64_t first, int64_t count) {
   Expected out{.slot = "columns", .value = {}, .bound = {}};
   for (int64_t t = 0; t < tokens; ++t)

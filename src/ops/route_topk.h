@@ -67,10 +67,10 @@ RoutingRule routing_rule(RoutingMethod method);
 //   number that ops/score_math.h defines to the bit, and c = s + bias is one f32 addition, so every backend
 //   chooses the same experts, near-ties included.
 //
-//   Groups: each group has experts / groups neighboring experts. A group's rank is the sum (one f32 addition)
-//   of its two largest c (kDeepSeekV3; its only c if the group has one expert) or its largest c
-//   (kGroupedSoftmax). The topk_groups best groups stay eligible; ties go to the lower group, and a NaN rank
-//   is below -inf.
+//   Groups: each group has experts / groups neighboring experts. A group's score is the sum (one f32
+//   addition) of its two largest c (kDeepSeekV3; of its only c if the group has one expert) or its largest c
+//   (kGroupedSoftmax). The topk_groups groups with the largest scores stay eligible; ties go to the lower
+//   group, and a NaN score is below -inf.
 //
 //   kHash: ids[t, :] = hash_table[token_ids[t], :]; a token id outside [0, vocab) or an expert outside
 //   [0, experts) gives -1 and weight 0.
@@ -78,8 +78,8 @@ RoutingRule routing_rule(RoutingMethod method);
 // Weights. w = s[id] without the bias, then by rule: unchanged; / (sum_k + 1e-20); softmax over the chosen
 //   logits; sigmoid of the logit. Then, with scale_here, * scale. f32.
 //
-// Slots. shared_slots additional slots follow the top_k slots: slot j has id experts + j and a weight that
-//   becomes 1 when the routed scale is applied: 1 if the scale is applied here (scale_here), else 1 / scale.
+// Slots. shared_slots slots follow the top_k slots. Shared slot j (from 0) has id experts + j. Its weight is 1
+//   with scale_here; otherwise it is 1 / scale, which combine's scale turns into 1.
 //
 // Scope. `scope` translates the ids of routed experts; an expert of another rank gets id -1 and keeps its
 //   weight.
@@ -90,7 +90,7 @@ RoutingRule routing_rule(RoutingMethod method);
 // Capture. captured[t, k]: the chosen expert before scope (and without shared slots); -1 if there is none.
 //
 // Precomputed. ids_in, weights_in (or packed_in) replace choice and weights; an id outside [0, experts)
-//   becomes -1 with weight 0. Weights are multiplied by the scale only.
+//   becomes -1 with weight 0. Weights are not renormalized; scale_here multiplies them by scale.
 //
 // Shapes     logits [tokens, experts] f32 or bf16, rows may be strided; bias f32[experts]; hash_table
 //            i32[vocab, top_k]; token_ids i32[tokens]; expert_map i32[experts]; tokens_valid i32[1]; ids
@@ -180,7 +180,7 @@ struct RouteTopk {
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);
-  static double flops(const Problem&) { return 0; }  // only comparisons, which are not counted
+  static double flops(const Problem&) { return 0; }  // not counted: bytes dominate
   static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
   static int64_t tokens_of(const Problem& p) { return p.tokens; }
 };

@@ -1,4 +1,4 @@
-// Restricts the tokens of an answer until the part with a required structure: its text, or the arguments of a call.
+// Restricts an answer's tokens up to the part with a required structure: the final message's text, or a call's arguments.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@ namespace sluice {
 struct AnswerEnds {
   bool final_message = true;
   std::vector<std::string> functions = {};  // the functions that may be called
-  // For gates only, which need to know the parts with a required structure.
+  // The fields below are used only by ChatGate.
   // For each function: whether its arguments are unconstrained. Empty: all arguments are constrained.
   std::vector<bool> free_arguments = {};
   bool held_text = false;  // the final message has a required structure

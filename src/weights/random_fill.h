@@ -14,7 +14,7 @@ namespace sluice {
 
 enum class Fill : uint8_t {
   kMxfp4Codes,   // all sixteen codes equally likely
-  kMxfp4Scales,  // around the scale at which sums over `width` weights have size one
+  kMxfp4Scales,  // around the scale at which a sum of `width` weights has RMS 1
   kWeight,       // bf16, variance 1 / width
   kBias,         // bf16, variance 1/1024
   kEmbedding,    // bf16, variance `width`
@@ -23,11 +23,11 @@ enum class Fill : uint8_t {
   kSmallF32,     // f32, variance 1/64
   kTinyF32,      // f32, variance 1/65536
   kF8Codes,      // e4m3, below 2 in magnitude
-  kF8Scales,     // e8m0, the scale at which sums over `width` kF8Codes have size one
+  kF8Scales,     // e8m0, the scale at which a sum of `width` kF8Codes has RMS 1
   kMxfp8Scales,  // e8m0, around the scale of kF8Scales
   kF8ScalesF32,  // f32, around the scale of kF8Scales
   kNvScales,     // e4m3, around 16
-  kNvRowScales,  // f32, around the scale at which sums over `width` e2m1 codes with kNvScales have size one
+  kNvRowScales,  // f32, around the scale at which a sum of `width` e2m1 codes times kNvScales has RMS 1
   kExpertIds,    // i64 from 0 to 15
 };
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from sluice_moe import capi, environment
 from sluice_moe.errors import IncompatibleEngine
 
-NAME = "sluice"  # of --quantization
+NAME = "sluice"  # the value of --quantization
 NAME_AUTO = "sluice_auto"  # what an unquantised model gets with AUTO
 GATES, AUTO = "SLUICE_VLLM_GATES", "SLUICE_VLLM_AUTO"  # environment variables
 RUN = ("0.26.0", "0.30.0", "0.31.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, the others on the CPU in the tests
@@ -29,7 +29,7 @@ _QUANT = "vllm/model_executor/layers/quantization"
 
 @dataclass(frozen=True)
 class Seam:
-    """A function or method of vLLM, with the parameters that the plug-in passes or that vLLM passes to an override."""
+    """A function, class or method of vLLM, with the parameters that the plug-in passes or that vLLM passes to an override."""
     path: str  # of its file in the wheel
     name: str  # "function", "Class" or "Class.method"
     params: tuple[str, ...] = ()

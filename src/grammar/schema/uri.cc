@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// RFC 3986, appendix B. Absent is not empty: "//" has an authority, "?" a query.
+// RFC 3986, appendix B. A missing part differs from an empty one: "//" has an empty authority, and "?" an empty query.
 struct Uri {
   std::optional<std::string> scheme = {}, authority = {}, query = {};
   std::string path = {};

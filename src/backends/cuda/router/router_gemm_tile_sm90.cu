@@ -1,9 +1,9 @@
 // Router GEMM for many tokens: tiles of experts x tokens by wgmma; k is split over a cluster.
 //
 // A CTA keeps a ring of stages of 64 values of k each: its experts' weights and its tokens' activations. One producer warp fills the
-// ring by TMA loads. In the products of the consumer warpgroups the experts are the 64-row operand. So a tile may have any multiple
-// of 16 tokens, and the tiles of a problem just fill the SMs. The CTAs of a cluster have the same tokens, the same experts or
-// different splits of k. CTAs with the same tokens or experts share them by multicast: each loads some rows for all, and a stage is
+// ring by TMA loads. The consumers' wgmmas have experts as M (64 rows) and tokens as N. So a tile may have any multiple of 16 tokens,
+// and the tiles of a problem just fill the SMs. A cluster spans splits of k, tiles of experts and tiles of tokens. CTAs with the same
+// tokens or experts share them by multicast: each loads some rows for all, and a stage is
 // refilled after all have released it. Each split sends every other split its partial sums of the tokens that the other split
 // finishes. A CTA adds up its own tokens in the order of the splits.
 //
@@ -13,7 +13,7 @@
 // Wins    from 256 tokens of 128 experts on, from 96 or 128 tokens of 256 or 384, from 64 of 512 (router_candidates.csv, plain
 //         launches): 5.6 us against 10.4 us of wide_sm90 at 1024 tokens of 2880 x 128.
 // Loses   for few tokens to kernels with smaller tiles: 4.1 us against 2.4 us of splitk_sm90 at 8 tokens of 2880 x 128.
-// Limits  see supports(). The tiling depends on the number of tokens, so the kernel is not batch-invariant.
+// Limits  see supports() in router_gemm_tile_candidate.h. The tiling depends on the number of tokens, so the kernel is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/lab/cuda-router.md.
 #include "backends/cuda/measured_cost.h"
@@ -57,8 +57,8 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
   using Frame = RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16>;
   using typename Frame::Sums;
 
-  // The barrier at which this thread releases stages that its warpgroup has read, or 0. The first threads of a warpgroup release, one
-  // thread per CTA that loads for this CTA; each arrives at that CTA's barriers.
+  // The barrier at which this thread releases stages that its warpgroup has read, or 0. The first threads of a warpgroup release: one
+  // thread for each CTA that multicasts to this CTA, at the barriers of that CTA.
   static __device__ uint32_t release_barrier_of_this_thread(const Parameters& p, const Place& at,
                                                             const uint64_t* empty) {
     const int i = threadIdx.x % kGroupThreads;
@@ -68,7 +68,7 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
     int across = at.across, along = i;
     if (i >= p.behind) {
       across = i - p.behind, along = at.along;
-      if (across >= at.across) ++across;  // this CTA is already served above
+      if (across >= at.across) ++across;  // skips this CTA, which a thread i < behind serves
     }
     return tile::remote_address(here, p.rank(at.split, across, along));
   }
@@ -85,7 +85,7 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
     tile::RingPlace place;
     int steps = at.steps, awaited = steps - p.stages, stages = p.stages, shared = p.shared();
     uint32_t barriers = tile::shared_address(full);
-    // Without this, the compiler recomputes these values in every step, from slow registers.
+    // Keeps these values in registers; otherwise the compiler recomputes them in every step.
     asm volatile("" : "+r"(steps), "+r"(awaited), "+r"(stages), "+r"(shared), "+r"(barriers));
     constexpr uint32_t kBarrier = sizeof(uint64_t);
     uint32_t before = 0;

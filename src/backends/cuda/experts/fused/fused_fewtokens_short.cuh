@@ -1,7 +1,7 @@
-// The second product of fused_fewtokens.cuh for row blocks of few k blocks, where the overhead of a unit
-// would take as many instructions as the short sum. A team takes consecutive row blocks of one expert, as in
-// stream_short.cuh. All rows of h are in shared memory, in the part of the ring's stages that held rows of x.
-// So a stage holds only weights, and a row block takes one or two stages.
+// The down projection of fused_fewtokens.cuh for row blocks of few k blocks. There the overhead per work unit
+// (stream.cuh) would take as many instructions as the sum itself. As in stream_short.cuh, each team has a
+// contiguous range of row blocks, sorted by expert. All rows of h are in shared memory, in the part of the
+// ring's stages that held rows of x, so a transfer loads only weights: one or two stages per row block.
 #pragma once
 #include "backends/cuda/experts/fused/fused_fewtokens_work.cuh"
 #include "backends/cuda/experts/stream/stream_short.cuh"
@@ -28,7 +28,7 @@ struct ShortSecond {
     return q().k_blocks <= S::kSteps ? q().k_blocks : (q().k_blocks + 1) / 2;
   }
 
-  // The producer warps. The last team's producer waits at the grid barrier for the whole CTA after its ring is full.
+  // The producer warps. The last team's producer fills its ring, then waits at the grid barrier on behalf of the CTA.
   __device__ __forceinline__ void fetch(int team) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     auto& m = work.m;
@@ -118,7 +118,7 @@ struct ShortSecond {
     }
   }
 
-  // The consumer warps, after the units of the first product. place: the stage that published the end of those units.
+  // Run by the consumer warps after the first product. place: the stage in which the producer wrote this team's range.
   __device__ __forceinline__ void multiply(int team, int slab, tile::RingPlace place) const {
     auto& m = work.m;
     const int lane = static_cast<int>(threadIdx.x % 32);
