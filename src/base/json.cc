@@ -202,7 +202,7 @@ Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
     return Status{Code::kIo, path + ": cannot be examined: " + std::strerror(errno)};
   if (!S_ISREG(status.st_mode))
     return Status{Code::kIo, path + ": wanted a regular file, found " +
-                                 (S_ISDIR(status.st_mode) ? "a directory" : "something else")};
+                                 (S_ISDIR(status.st_mode) ? "a directory" : "a device, pipe or socket")};
   std::string text;
   char chunk[1 << 16];
   while (const size_t n = std::fread(chunk, 1, sizeof chunk, file.get())) {

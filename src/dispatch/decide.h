@@ -22,7 +22,7 @@ struct Verdict {
 };
 
 struct Decision {
-  Refusal contract;  // why the contract rejects the problem; checked before any kernel
+  Refusal contract;               // why the contract rejects the problem; checked before any kernel
   std::vector<Verdict> verdicts;  // in table order
   int chosen = -1;                // index into verdicts; -1: all refuse
   Status status() const;          // ok, or every reason of every candidate
@@ -46,14 +46,16 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
     Verdict v{.candidate = c->name, .planned = c->planned};
     // Reasons are formatted only if they apply, because a PlanTable calls this hundreds of times.
     if (c->backend != device.backend) {
-      v.refusal.need(false, "its own backend", "the device is " + text(device));
+      v.refusal.need(false, std::string("a device of backend ") + text(c->backend),
+                     "the device is " + text(device));
     } else if (out.contract.accepted()) {
       v.refusal = c->supports(problem, device);
     }
-    v.refusal.need(!policy.batch_invariant || c->batch_invariant, "policy.batch_invariant",
-                   "this kernel is not");
+    v.refusal.need(!policy.batch_invariant || c->batch_invariant,
+                   "a batch-invariant kernel (policy.batch_invariant=1)",
+                   "this kernel is not batch-invariant");
     if (force.own && force.own->name != c->name)
-      v.refusal.need(false, "policy.force to allow it", "policy.force=" + policy.force);
+      v.refusal.need(false, "policy.force to allow this kernel", "policy.force=" + policy.force);
     if (v.refusal.accepted() && out.contract.accepted()) {
       v.configs = configs_of(*c, problem, device);
       if (force.own && !force.own->config.empty()) {

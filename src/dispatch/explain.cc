@@ -23,7 +23,7 @@ std::string text(const DeviceInfo& device) {
 Status Decision::status() const {
   if (!contract.accepted()) return invalid(contract.line());
   if (chosen >= 0) return {};
-  std::string message = verdicts.empty() ? "no kernel is registered" : "no kernel accepts it";
+  std::string message = verdicts.empty() ? "no kernel is registered" : "no kernel supports this problem";
   for (const Verdict& v : verdicts) message += ". " + std::string(v.candidate) + ": " + v.refusal.line();
   return unsupported(message);
 }
@@ -36,7 +36,8 @@ Refusal refusal_of(const std::vector<Config>& configs) {
                   [&](const Config& one) { return reasons(one) == reasons(configs.front()); }))
     return configs.front().refusal;
   for (const Config& one : configs)
-    if (!one.refusal.accepted()) out.need(false, one.name + " to accept it", one.refusal.line());
+    if (!one.refusal.accepted())
+      out.need(false, "configuration " + one.name + " to support this problem", one.refusal.line());
   return out;
 }
 
@@ -87,7 +88,7 @@ std::string explain_text(std::string_view op, const std::string& problem, const 
     out += line + note;
     for (const std::string& reason : v.refusal.reasons()) out += "                " + reason + "\n";
   }
-  if (decision.chosen < 0) out += "!! no kernel accepts it\n";
+  if (decision.chosen < 0) out += "!! no kernel supports this problem\n";
   return out;
 }
 

@@ -27,12 +27,12 @@ std::vector<ForcedKernel> forced_kernels(std::string_view force) {
 Force force_of(std::string_view force, const std::vector<std::string_view>& names) {
   Force out;
   const std::vector<ForcedKernel> kernels = forced_kernels(force);
-  out.refusal.need(force.empty() || !kernels.empty(), "policy.force to name a candidate", force);
+  out.refusal.need(force.empty() || !kernels.empty(), "policy.force to name a kernel", force);
   for (const ForcedKernel& kernel : kernels) {
     const bool own = std::find(names.begin(), names.end(), kernel.name) != names.end();
-    out.refusal.need(own, "policy.force to name a candidate of this operation",
+    out.refusal.need(own, "policy.force to name a kernel of this operation",
                      kernel.name.empty() ? force : kernel.name);
-    out.refusal.need(!own || !out.own, "policy.force to name one candidate of an operation", force);
+    out.refusal.need(!own || !out.own, "policy.force to name only one kernel of an operation", force);
     if (own) out.own = kernel;
   }
   return out;

@@ -126,7 +126,7 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   if (!best)
     return unsupported(std::string(Op::kName) + " (" + fields_text(problem) +
                        "): batch_invariant: wanted one kernel for 1 to " + std::to_string(most) +
-                       " tokens, found none that takes them all");
+                       " tokens, found no kernel that supports all of these counts");
   Policy one = policy;
   one.force = best->force;
   return one;

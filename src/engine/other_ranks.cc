@@ -30,7 +30,7 @@ Result<std::unique_ptr<OtherRanks>> OtherRanks::make(Group& group,
       rank.thread = WorkerThread([at = out.get(), number, &rank] { at->serve(number, &rank); });
     } catch (const std::system_error&) {
       return out_of_memory("engine: wanted a thread for rank " + std::to_string(number) +
-                           ", the system has none");
+                           ", which the system could not start");
     }
   }
   return out;
@@ -74,7 +74,7 @@ Status OtherRanks::do_work(int number, Rank* rank, const std::function<Status(En
   try {
     status = work(*rank->engine);
   } catch (const std::bad_alloc&) {
-    status = {Code::kOutOfMemory, "engine: the host has no memory"};
+    status = {Code::kOutOfMemory, "engine: out of host memory"};
   }
   if (status.ok()) status = rank->device->place(*rank->mark, rank->device->stream());
   if (!status.ok()) group_.stop(number, status);
@@ -100,7 +100,7 @@ Status OtherRanks::run(const std::function<Status(Engine&)>& work, const std::fu
   try {
     first = own();
   } catch (const std::bad_alloc&) {
-    first = {Code::kOutOfMemory, "engine: the host has no memory"};
+    first = {Code::kOutOfMemory, "engine: out of host memory"};
   }
   if (!first.ok()) group_.stop(0, first);
   for (auto& rank : ranks_) {

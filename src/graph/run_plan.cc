@@ -28,12 +28,13 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
   if (!of_stages.force.empty()) {
     d.chosen = -1;
     for (Verdict& v : d.verdicts) {
-      v.refusal.need(false, "policy.force to allow it", "policy.force=" + policy.force);
+      v.refusal.need(false, "policy.force to allow this kernel", "policy.force=" + policy.force);
       v.config = -1, v.configs.clear(), v.texts.clear();
     }
   }
   Verdict v{.candidate = kStageByStage};
-  v.refusal.need(own.force.empty(), "policy.force to allow it", "policy.force=" + policy.force);
+  v.refusal.need(own.force.empty(), "policy.force to allow kernels of the stages",
+                 "policy.force=" + policy.force);
   if (v.refusal.accepted()) {
     const int64_t most = std::max<int64_t>(tokens, 1);
     auto step = Step::plan(std::string(op), device, catalog, std::move(graph), most,

@@ -67,20 +67,20 @@ struct ExpertGemm {
     static void fields(V& v, P& p) {
       v("rows", p.rows, "bound on the rows of all experts together");
       v("rows_expected", p.rows_expected,
-        "for the cost only; 0: the share of rows that experts_routed leaves");
+        "cost estimate only: expected rows; 0: this rank's share of rows, by experts_routed");
       v("experts", p.experts, "experts that have weights here");
       v("experts_routed", p.experts_routed,
-        "for the cost only: experts, here and elsewhere, that rows may have; 0: experts");
+        "cost estimate only: experts of the model on all ranks; 0: same as experts");
       v("features", p.features, "columns of y");
       v("width", p.width, "columns of x");
       v("tokens", p.tokens, "rows of x when they are gathered");
-      v("slots", p.slots, "gather x by order[r] / slots; 0: x has the rows already");
+      v("slots", p.slots, "gathers row order[r] / slots of x; 0: x is already in row order");
       v("x", p.x, "type of the activations");
       v("w", p.w, "type of the weights");
       v("b", p.b, "type of the bias");
       v("y", p.y, "type of the output");
       v("scales", p.scales, "scales of e2m1 or e4m3 weights");
-      v("layout", p.layout, "how the weights lie");
+      v("layout", p.layout, "memory layout of the weights");
       v("gate_order", p.gate_order, "order of gate and up in bias and row-major weights");
       v("act", p.act, "activation");
       v("alpha", p.alpha, "activation: slope inside the sigmoid");

@@ -34,7 +34,7 @@ namespace sluice {
 struct ExpertMlp {
   static constexpr std::string_view kName = "expert_mlp";
   static constexpr std::string_view kSummary =
-      "the experts of a layer from ids: both matrix products of each row, and their weighted sum for each "
+      "the experts of a layer for given ids: both matrix products of each row, and the weighted sum for each "
       "token";
   struct Problem {
     int64_t tokens = 1, slots = 4, experts = 32, experts_routed = 0, hidden = 2880, intermediate = 2880;
@@ -54,25 +54,25 @@ struct ExpertMlp {
       v("slots", p.slots, "experts for each token");
       v("experts", p.experts, "experts that have weights here");
       v("experts_routed", p.experts_routed,
-        "for the cost only: experts, here and elsewhere, that slots may have; 0: experts");
+        "cost estimate only: experts of the model on all ranks; 0: same as experts");
       v("hidden", p.hidden, "columns of x and y");
       v("intermediate", p.intermediate, "columns between the two products");
       v("x", p.x, "type of the activations");
       v("w", p.w, "type of the weights");
       v("b", p.b, "type of the biases");
-      v("g", p.g, "type of the experts' answers, between down and their sum");
+      v("g", p.g, "type of the experts' outputs before they are summed");
       v("y", p.y, "type of y, shared and residual");
       v("scales", p.scales, "scales of e2m1 or e4m3 weights");
-      v("layout", p.layout, "how the weights lie");
+      v("layout", p.layout, "memory layout of the weights");
       v("gate_order", p.gate_order, "order of gate and up in bias and row-major weights");
       v("act", p.act, "activation");
       v("alpha", p.alpha, "activation: slope inside the sigmoid");
       v("beta", p.beta, "activation: added to up");
       v("limit", p.limit, "activation: clamp");
       v("up_bias", p.up_bias, "adds bias before the activation");
-      v("down_bias", p.down_bias, "adds bias to each expert's answer");
-      v("weight_on_input", p.weight_on_input, "router weights multiply what goes into the experts");
-      v("shared", p.shared, "adds the shared expert's answer");
+      v("down_bias", p.down_bias, "adds a bias to each expert's output");
+      v("weight_on_input", p.weight_on_input, "router weights multiply the experts' inputs");
+      v("shared", p.shared, "adds the shared expert's output");
       v("residual", p.residual, "adds the residual stream");
       v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
       v("scale", p.scale, "routed scaling factor");

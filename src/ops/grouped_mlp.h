@@ -31,23 +31,23 @@ struct GroupedMlp {
       v("slots", p.mlp.slots, "experts for each token");
       v("experts", p.mlp.experts, "experts that have weights here");
       v("experts_routed", p.mlp.experts_routed,
-        "for the cost only: experts, here and elsewhere, that slots may have; 0: experts");
+        "cost estimate only: experts of the model on all ranks; 0: same as experts");
       v("hidden", p.mlp.hidden, "columns of x and g");
       v("intermediate", p.mlp.intermediate, "columns between the two products");
       v("x", p.mlp.x, "type of the activations");
       v("w", p.mlp.w, "type of the weights");
       v("b", p.mlp.b, "type of the biases");
-      v("g", p.mlp.g, "type of the experts' answers");
+      v("g", p.mlp.g, "type of the experts' outputs");
       v("scales", p.mlp.scales, "scales of e2m1 or e4m3 weights");
-      v("layout", p.mlp.layout, "how the weights lie");
+      v("layout", p.mlp.layout, "memory layout of the weights");
       v("gate_order", p.mlp.gate_order, "order of gate and up in bias and row-major weights");
       v("act", p.mlp.act, "activation");
       v("alpha", p.mlp.alpha, "activation: slope inside the sigmoid");
       v("beta", p.mlp.beta, "activation: added to up");
       v("limit", p.mlp.limit, "activation: clamp");
       v("up_bias", p.mlp.up_bias, "adds bias before the activation");
-      v("down_bias", p.mlp.down_bias, "adds bias to each expert's answer");
-      v("weight_on_input", p.mlp.weight_on_input, "router weights multiply what goes into the experts");
+      v("down_bias", p.mlp.down_bias, "adds a bias to each expert's output");
+      v("weight_on_input", p.mlp.weight_on_input, "router weights multiply the experts' inputs");
       v("x_unaligned", p.mlp.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
     }
   };

@@ -41,7 +41,7 @@ struct KvWrite {
       v("page_size", p.page_size, "tokens of a page");
       v("kv", p.kv, "type of k and v");
       v("cache", p.cache, "type of the caches: same (as k and v) or e4m3");
-      v("values", p.values, "stores v beside k");
+      v("values", p.values, "stores v as well as k");
     }
   };
   struct Args {

@@ -15,7 +15,7 @@ Refusal Linear::validate(const Problem& p) {
   r.need(p.layout != WeightLayout::kFragments, "layout row_major or panels16",
          "layout=" + std::string(word(p.layout)));
   if (p.layout == WeightLayout::kPanels16)
-    r.need(p.w == DType::kBF16, "w in bf16 (panels16 holds nothing else here)",
+    r.need(p.w == DType::kBF16, "w in bf16 (in linear, panels16 supports only bf16)",
            std::string("w=") + text(p.w));
   return r;
 }

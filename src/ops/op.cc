@@ -62,8 +62,10 @@ Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int
       (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(spec.row_align) != 0 ||
        apart % spec.row_align != 0))
     return invalid(std::string(spec.name) + ": wanted rows that begin at multiples of " +
-                   std::to_string(spec.row_align) + " bytes, found rows " + std::to_string(apart) +
-                   " bytes apart (x_unaligned allows that)");
+                   std::to_string(spec.row_align) + " bytes, found " +
+                   (apart % spec.row_align != 0 ? "a row stride of " + std::to_string(apart) + " bytes"
+                                                : std::string("a first row that does not")) +
+                   "; set x_unaligned=1 to allow it");
   return {};
 }
 

@@ -35,7 +35,7 @@ struct PackExperts {
     template <class V, class P>
     static void fields(V& v, P& p) {
       v("experts", p.experts, "matrices");
-      v("features", p.features, "columns of what they compute");
+      v("features", p.features, "output features of a matrix");
       v("width", p.width, "columns of a matrix");
       v("gated", p.gated, "a matrix has a gate and an up row for each feature");
       v("gate_order", p.gate_order, "order of gate and up in the checkpoint");

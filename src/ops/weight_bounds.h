@@ -10,7 +10,7 @@ namespace sluice {
 inline void need_weight_format(Refusal& r, WeightFormat f, int64_t width) {
   if (!f.exists()) {
     r.need(false,
-           "w in bf16 (scales=mx, which it has none of), e2m1 (scales mx or nv) or e4m3 (scales mx, "
+           "w in bf16 (leave scales=mx; bf16 has no scales), e2m1 (scales mx or nv) or e4m3 (scales mx, "
            "blocks or rows)",
            "w=" + text(f));
     return;

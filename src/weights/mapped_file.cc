@@ -25,7 +25,9 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   struct stat status {};
   if (::fstat(file, &status) != 0)
     return io(path, std::string("cannot be examined: ") + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) return io(path, "wanted a regular file, found something else");
+  if (!S_ISREG(status.st_mode))
+    return io(path, std::string("wanted a regular file, found ") +
+                        (S_ISDIR(status.st_mode) ? "a directory" : "a device, pipe or socket"));
   if (status.st_size == 0) return io(path, "wanted a file with content, found an empty one");
   void* data = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, file, 0);
   if (data == MAP_FAILED) return io(path, std::string("cannot be mapped: ") + std::strerror(errno));

@@ -184,7 +184,7 @@ TEST(Capi, ExplainAnswersWithoutADevice) {
   const sluice_policy force{"cpu.router_gemm.dot", 0};
   question.policy = &force;
   EXPECT_EQ(sluice_explain(&question, &out, error), SLUICE_UNSUPPORTED) << "the device is of another backend";
-  EXPECT_NE(std::string(buffer).find("!! no kernel accepts it"), std::string::npos) << buffer;
+  EXPECT_NE(std::string(buffer).find("!! no kernel supports this problem"), std::string::npos) << buffer;
 
   CapiDevice device;
   question.device_name = nullptr;

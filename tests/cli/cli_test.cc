@@ -35,18 +35,18 @@ TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
                        "                needs hidden % 8 == 0 (16-byte chunks of a row); hidden=2884\n"
                        "                needs tokens <= 512 (every tile loads its rows again); tokens=600\n"))
       << text;
-  EXPECT_TRUE(
-      contains(text,
-               "           -    cuda.router_gemm.fma_sm90                refused\n"
-               "                needs policy.force to allow it; policy.force=cuda.router_gemm.splitk_sm90\n"))
+  EXPECT_TRUE(contains(
+      text,
+      "           -    cuda.router_gemm.fma_sm90                refused\n"
+      "                needs policy.force to allow this kernel; policy.force=cuda.router_gemm.splitk_sm90\n"))
       << text;
-  EXPECT_TRUE(
-      contains(text,
-               "           -    cpu.router_gemm.dot                      refused\n"
-               "                needs its own backend; the device is h200 (sm90, 132 SMs)\n"
-               "                needs policy.force to allow it; policy.force=cuda.router_gemm.splitk_sm90\n"))
+  EXPECT_TRUE(contains(
+      text,
+      "           -    cpu.router_gemm.dot                      refused\n"
+      "                needs a device of backend cpu; the device is h200 (sm90, 132 SMs)\n"
+      "                needs policy.force to allow this kernel; policy.force=cuda.router_gemm.splitk_sm90\n"))
       << text;
-  EXPECT_TRUE(contains(text, "!! no kernel accepts it\n")) << text;
+  EXPECT_TRUE(contains(text, "!! no kernel supports this problem\n")) << text;
 }
 
 TEST(Cli, ExplainChoosesAndExitsWithZero) {
@@ -88,7 +88,7 @@ TEST(Cli, FieldsTakeBothSpellingsAndFlagsTakeValues) {
 TEST(Cli, NegativeValuesReachTheContract) {
   const std::string text = answer({"explain", "router_gemm", "--tokens", "-1", "--device", "h200"}, 1);
   EXPECT_TRUE(contains(text, "!! the contract needs tokens from 0 to 16384; tokens=-1")) << text;
-  EXPECT_TRUE(contains(text, "!! no kernel accepts it")) << text;
+  EXPECT_TRUE(contains(text, "!! no kernel supports this problem")) << text;
 }
 
 TEST(Cli, ListsTheOperations) {

@@ -284,7 +284,8 @@ TEST(ModelCommand, RefusesWhatIsNotAFile) {
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
     copy.remove(name);
     ASSERT_EQ(mkfifo((copy.path() + "/" + name).c_str(), 0600), 0);
-    expect_refusal(one_question(copy.path()), {name, "wanted a regular file, found something else"});
+    expect_refusal(one_question(copy.path()),
+                   {name, "wanted a regular file, found a device, pipe or socket"});
     copy.remove(name);
     fs::create_symlink(kShipped / name, fs::path(copy.path()) / name);
   }
@@ -487,7 +488,7 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
                                      "ulimit -s 8192 -v 90000; exec " SLUICE_COMMAND
                                      " run -q --threads 64 -p x"});  // 8 MiB per stack
   EXPECT_EQ(crowd.status, 2);
-  EXPECT_NE(crowd.err.find("cpu: wanted 64 threads, the system gave "), std::string::npos) << crowd.err;
+  EXPECT_NE(crowd.err.find("cpu: wanted 64 threads, found "), std::string::npos) << crowd.err;
 #endif
   expect_refusal({"run", "-q", "-p", "x", "--dtype", "float61"}, {"--dtype", "float61", "float32"});
   expect_refusal({"run", "-q", "-p", "x", "--reasoning-effort", "hi"}, {"--reasoning-effort", "high"});

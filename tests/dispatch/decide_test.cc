@@ -45,7 +45,7 @@ TEST(Decide, OtherBackendsAreRefusedUnasked) {
   const Decision d = ask({&other});
   EXPECT_EQ(d.chosen, -1);
   EXPECT_EQ(d.verdicts[0].refusal.line(),
-            "needs its own backend; the device is fake (1 thread; no vector features)");
+            "needs a device of backend cuda; the device is fake (1 thread; no vector features)");
 }
 
 TEST(Decide, ForceExcludesTheOthersAndNeverFallsBack) {
@@ -57,7 +57,7 @@ TEST(Decide, ForceExcludesTheOthersAndNeverFallsBack) {
   EXPECT_EQ(refused.chosen, -1);
   EXPECT_EQ(refused.status().code, Code::kUnsupported);
   EXPECT_NE(refused.status().message.find("tokens=9"), std::string::npos) << refused.status().message;
-  EXPECT_NE(refused.status().message.find("a: needs policy.force to allow it; policy.force=b"),
+  EXPECT_NE(refused.status().message.find("a: needs policy.force to allow this kernel; policy.force=b"),
             std::string::npos);
 }
 
@@ -70,8 +70,8 @@ TEST(Decide, ReasonsOfAllConfigurationsAreSaidOnce) {
   EXPECT_EQ(refusal_of({one, other}).line(), "needs whole rows; none");
   other.refusal.need(false, "tokens <= 4", "tokens=9");
   EXPECT_EQ(refusal_of({one, other}).line(),
-            "needs n8 to accept it; needs whole rows; none; and needs n16 to accept it; "
-            "needs whole rows; none; and needs tokens <= 4; tokens=9");
+            "needs configuration n8 to support this problem; needs whole rows; none; and needs configuration "
+            "n16 to support this problem; needs whole rows; none; and needs tokens <= 4; tokens=9");
 }
 
 TEST(Decide, AForceWithoutANameIsAnError) {
@@ -212,8 +212,9 @@ TEST(Explain, PrintsTheConfigurationsAndTheLaunchesOfTheChosenOne) {
 }
 
 TEST(Explain, SaysThatNoKernelAccepts) {
-  EXPECT_NE(explain_text("router_gemm", "", fake_device(), ask({})).find("!! no kernel accepts it"),
-            std::string::npos);
+  EXPECT_NE(
+      explain_text("router_gemm", "", fake_device(), ask({})).find("!! no kernel supports this problem"),
+      std::string::npos);
 }
 
 TEST(KnownDevices, AreFoundByNameAndListedWhenNot) {

@@ -52,7 +52,7 @@ std::string choices(const AnyProblem& problem, const DeviceInfo& device) {
     out += line + std::string(v.candidate) + (v.planned && built ? " (planned)" : "");
     out += accepted ? "\n" : ": " + v.refusal.line() + "\n";
   }
-  return d.chosen >= 0 ? out : out + "    no kernel accepts it\n";
+  return d.chosen >= 0 ? out : out + "    no kernel supports this problem\n";
 }
 
 std::string golden_of(const MoeModel& model) {

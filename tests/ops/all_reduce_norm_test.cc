@@ -89,7 +89,7 @@ TEST(Group, RefusesDevicesThatDoNotFit) {
   Device* const both[] = {a.get(), b.get()};
   EXPECT_EQ(make_group(one).status().message, "group: wanted 2 to 8 devices, found 1");
   EXPECT_EQ(make_group(twice).status().message,
-            "cpu: group: rank 1: wanted a device of its own, found that of rank 0");
+            "cpu: group: rank 1: wanted a different device for each rank, found the device of rank 0");
   EXPECT_EQ(make_group(both, {.row_bytes = 0}).status().message,
             "group: row_bytes: wanted 1 to 32768, found 0");
   const auto group = make_group(both);

@@ -65,8 +65,8 @@ TEST(QkNormRopeKvWriteContract, RowsBeginWhereTheProblemSays) {
   a.k.stride[0] = 67;
   EXPECT_EQ(
       check_args<QkNormRopeKvWrite>(p, a, Backend::kCpu).message,
-      "qk_norm_rope_kv_write: k: wanted rows that begin at multiples of 16 bytes, found rows 134 bytes apart "
-      "(x_unaligned allows that)");
+      "qk_norm_rope_kv_write: k: wanted rows that begin at multiples of 16 bytes, found a row stride of 134 "
+      "bytes; set x_unaligned=1 to allow it");
   p.x_unaligned = true;
   EXPECT_TRUE(check_args<QkNormRopeKvWrite>(p, a, Backend::kCpu).ok());
 }

@@ -71,7 +71,9 @@ class CpuDevice final : public Device {
     void* memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded ? rounded : alignment);
     if (memory && alignment == kHugePage)
       madvise(memory, rounded, MADV_HUGEPAGE);  // a hint; a refusal is not an error
-    if (!memory) return out_of_memory("cpu: wanted " + std::to_string(bytes) + " bytes, the system has none");
+    if (!memory)
+      return out_of_memory("cpu: wanted " + std::to_string(bytes) +
+                           " bytes, which the system could not allocate");
     return memory;
   }
   void release(void* memory) override { std::free(memory); }
@@ -92,7 +94,9 @@ class CpuDevice final : public Device {
   Result<std::unique_ptr<Recording>> record(Stream stream,
                                             const std::function<Status()>& enqueue_all) override {
     Queue& queue = queue_of(stream);
-    if (queue.recording) return invalid("cpu: record inside a recording of the same stream");
+    if (queue.recording)
+      return invalid(
+          "cpu: record: wanted a stream that is not being recorded, found a recording in progress");
     auto out = std::make_unique<CpuRecording>();
     struct Ending {  // ends the recording even if the caller's enqueue_all throws
       Queue& queue;
@@ -136,7 +140,7 @@ Result<std::unique_ptr<Device>> open_device(const Options& options) {
   const int threads = options.threads ? options.threads : processors();
   auto device = std::make_unique<CpuDevice>(threads, detect_features() & options.features_allowed);
   if (device->threads() < threads)
-    return out_of_memory("cpu: wanted " + std::to_string(threads) + " threads, the system gave " +
+    return out_of_memory("cpu: wanted " + std::to_string(threads) + " threads, found " +
                          std::to_string(device->threads()));
   options.log(LogLevel::kInfo, "device " + text(device->info()));
   return std::unique_ptr<Device>(std::move(device));

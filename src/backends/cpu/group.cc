@@ -89,7 +89,8 @@ Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices) {
       return invalid(rank + "device outside any group, found one that is in a group");
     for (size_t other = 0; other < r; ++other)
       if (devices[other] == devices[r])
-        return invalid(rank + "device of its own, found that of rank " + std::to_string(other));
+        return invalid(rank + "different device for each rank, found the device of rank " +
+                       std::to_string(other));
   }
   return std::unique_ptr<Group>(std::make_unique<CpuGroup>(devices));
 }

@@ -316,7 +316,9 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<Recording>> record(Stream stream,
                                             const std::function<Status()>& enqueue_all) override {
     Queue& queue = queue_of(stream);
-    if (queue.recording) return invalid("cuda: record inside a recording of the same stream");
+    if (queue.recording)
+      return invalid(
+          "cuda: record: wanted a stream that is not being recorded, found a recording in progress");
     auto out = std::make_unique<CudaRecording>();
     out->device = queue.device;
     const OnGpuScope on(queue.device);
@@ -385,7 +387,7 @@ class CudaDevice final : public Device {
     if (error != cudaErrorMemoryAllocation)
       return check(error, "allocate_host " + std::to_string(bytes) + " bytes");
     return out_of_memory("cuda: wanted " + std::to_string(bytes) +
-                         " bytes of page-locked host memory, the system has none");
+                         " bytes of page-locked host memory, which the system could not allocate");
   }
 
   std::vector<std::unique_ptr<GroupQueue>>::iterator find_wrapped(Stream stream) {

@@ -93,7 +93,7 @@ void need_engine(Refusal& r, const DeviceInfo& d, PanelEngine engine, DType w) {
   if (engine == PanelEngine::kTiles || w == DType::kBF16) needed |= kAvx512Bf16;
   if (engine == PanelEngine::kTiles) needed |= kAmxBf16;
   if ((d.cpu_features & needed) != needed)
-    r.need(false, features_text(needed) + " (the engine is made of them)",
+    r.need(false, features_text(needed) + " (the kernel uses these instructions)",
            "cpu_features=" + features_text(d.cpu_features));
 }
 

@@ -21,7 +21,8 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   need_attention_tiles(r, p, d);
   const int64_t queries = attention_rows(p) * (p.heads / p.kv_heads);
   r.need(queries > kDecodeQueries,
-         "more than 64 queries of a kv head (otherwise the decode kernel is used alone)", "queries", queries);
+         "more than 64 queries of a kv head (otherwise the decode kernel computes all of them)", "queries",
+         queries);
   return r;
 }
 

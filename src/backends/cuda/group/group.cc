@@ -168,7 +168,8 @@ Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices, cons
       return invalid(rank + "device outside any group, found one that is in a group");
     for (size_t other = 0; other < r; ++other)
       if (devices[other] == devices[r])
-        return invalid(rank + "device of its own, found that of rank " + std::to_string(other));
+        return invalid(rank + "different device for each rank, found the device of rank " +
+                       std::to_string(other));
   }
   auto group = std::make_unique<CudaGroup>(devices, options);
   SLUICE_TRY(group->start());

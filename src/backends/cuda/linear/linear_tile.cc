@@ -101,7 +101,7 @@ std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceI
       const LinearTileKind& kind = kLinearTiles[i];
       Config c{.name = kind_name(kind) + "/" + std::to_string(splits),
                .cost_us = tile_us(p, d, kind, splits)};
-      c.refusal.need(steps >= splits, "a step of 64 k for each part", "k blocks", steps);
+      c.refusal.need(steps >= splits, "at least one step of 64 k per part", "k blocks", steps);
       const int64_t ctas = work_of(p, kind, splits).tiles * splits;
       c.launches = {LinearTileLaunch{i, splits, static_cast<int>(ctas)}.packed()};
       out.push_back(std::move(c));

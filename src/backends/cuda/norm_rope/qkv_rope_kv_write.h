@@ -15,7 +15,7 @@ inline void need_rotated_heads(Refusal& r, const QkvRopeKvWrite::Problem& p, int
   const Rope::Problem& rope = p.rope.rope;
   need_multiple(r, "head_dim", rope.head_dim, features, why);
   r.need(rope.rotary == rope.head_dim, "heads that are rotated as a whole", "rotary", rope.rotary);
-  r.need(rope.pairs == RopePairs::kHalves, "pairs=halves (a box has features of both)",
+  r.need(rope.pairs == RopePairs::kHalves, "pairs=halves (a TMA box holds features of both halves)",
          "pairs=" + std::string(word(rope.pairs)));
   need_between(r, "page_size", p.rope.page_size, 1, 1 << 16);
 }

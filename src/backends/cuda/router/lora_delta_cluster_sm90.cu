@@ -24,7 +24,7 @@ int tokens_for(const LoraDelta::Problem& p) {
 Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  r.need(p.tokens < (int64_t{1} << 27), "tokens < 2^27 (eight CTAs per token or more in a grid)", "tokens",
+  r.need(p.tokens < (int64_t{1} << 27), "tokens < 2^27 (a grid has up to eight CTAs per token)", "tokens",
          p.tokens);
   return r;
 }

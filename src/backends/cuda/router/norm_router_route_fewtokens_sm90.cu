@@ -24,7 +24,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   need_type(r, "norm_w", p.norm_w, DType::kBF16, "multiplies operands of the tensor cores");
   r.need(!p.x_unaligned, "rows of x and normed at multiples of 16 bytes", "x_unaligned=1");
   const few::Instance* i = few::instance_for(p.router);
-  r.need(!i || is_softmax(i->kind), "a softmax", "method=" + std::string(word(p.router.route.method)));
+  r.need(!i || is_softmax(i->kind), "a softmax method", "method=" + std::string(word(p.router.route.method)));
   return r;
 }
 

@@ -24,7 +24,8 @@ constexpr int64_t kTokensMost = 4;
 Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  r.need(p.x == DType::kBF16 || p.w == DType::kF32, "x in bf16 when w is (no instance of the other pair)",
+  r.need(p.x == DType::kBF16 || p.w == DType::kF32,
+         "x in bf16 if w is in bf16 (no kernel for x in f32 with w in bf16)",
          std::string("x=") + text(p.x) + " w=" + text(p.w));
   need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
   r.need(p.tokens <= kTokensMost, "tokens <= 4 (every CTA reads every token)", "tokens", p.tokens);

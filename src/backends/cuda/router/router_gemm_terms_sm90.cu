@@ -20,7 +20,7 @@ namespace {
 
 constexpr RouterTileData kData = {.name = "cuda.router_gemm.terms_sm90",
                                   .weights = DType::kF32,
-                                  .why = "bf16 weights need no terms: tile_sm90",
+                                  .why = "tile_sm90 supports bf16 weights",
                                   .hidden_least = 128,
                                   .configs = router_terms_configs};
 

@@ -189,7 +189,7 @@ std::string router_tile_text(const RouterGemm::Problem&, const KernelLaunch& lau
   return "tiles of " + std::to_string(plan.tile.experts()) + " experts x " +
          std::to_string(plan.tile.tokens) + " tokens; a cluster is " + std::to_string(plan.splits) +
          " splits of k x " + std::to_string(plan.beside) + " tiles of experts x " +
-         std::to_string(plan.behind) + " of tokens; partial sums by " +
+         std::to_string(plan.behind) + " tiles of tokens; partial sums by " +
          (plan.exchange == RouterExchange::kCopies ? "bulk copies" : "stores");
 }
 

@@ -85,7 +85,7 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
   const bool known = tokens > 0 || !team.accepted();  // otherwise this operation itself refuses
   r.append(team);
-  r.need(known, "a rule and experts with a kernel that includes the router",
+  r.need(known, "a routing rule and number of experts for which the fused router kernel is compiled",
          "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));
   if (tokens == 0) return;
   r.need(p.hidden <= hidden, "hidden <= " + std::to_string(hidden) + " (all of a row is in flight at once)",

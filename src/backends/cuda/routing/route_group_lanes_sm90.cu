@@ -59,8 +59,8 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   tile::need_team(r, p.route, kTokensMost);
   r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
   if (shares_of(p.route).blocks == Blocks::kGrid)
-    r.need(d.cores >= kGridBlocks, "128 SMs for so many tokens (CTAs wait for each other, one per SM)", "SMs",
-           d.cores);
+    r.need(d.cores >= kGridBlocks, "at least 128 SMs for this many tokens (grid barrier, one CTA per SM)",
+           "SMs", d.cores);
   return r;
 }
 

@@ -73,7 +73,7 @@ inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_mo
 #define SLUICE_SERVES(experts, list, kind) served |= team_serves(p, experts, list, kind);
   SLUICE_TEAM_KERNELS(SLUICE_SERVES)
 #undef SLUICE_SERVES
-  r.need(served, "a combination of rule, experts, groups and top_k with a kernel (tile/few_tokens.cuh)",
+  r.need(served, "a combination of rule, experts, groups and top_k with a kernel (listed in tile/team.h)",
          "method=" + std::string(word(p.method)) + " experts=" + std::to_string(p.experts) +
              " top_k=" + std::to_string(p.top_k));
 }

@@ -26,10 +26,10 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   r.need(ExpertMlp::rows(p) <= slices::kRowsOfH,
          "tokens * slots <= " + std::to_string(slices::kRowsOfH) + " (a row of h for each stage)",
          "tokens * slots", ExpertMlp::rows(p));
-  r.need(plan.sums(p) <= slices::kSums, "at most " + std::to_string(slices::kSums) + " sums a block", "sums",
-         plan.sums(p));
+  r.need(plan.sums(p) <= slices::kSums, "at most " + std::to_string(slices::kSums) + " sums per block",
+         "sums", plan.sums(p));
   r.need(plan.epilogue_threads(p) <= slices::kEpilogueThreads,
-         "at most " + std::to_string(slices::kEpilogueThreads) + " rows of slots a block (a thread each)",
+         "at most " + std::to_string(slices::kEpilogueThreads) + " rows of slots per block (a thread each)",
          "rows of slots", plan.epilogue_threads(p));
   return r;
 }

@@ -164,7 +164,7 @@ void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   // Measured: relative to the tiles after it, a gather takes about 375 / weight rows of the time.
   constexpr int64_t kWeightRows = 1024;
   r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
-         "at least 1024 weight rows (each row of x that is copied serves them)", "weight rows",
+         "at least 1024 weight rows (all of them reuse a copied row of x)", "weight rows",
          ExpertGemm::weight_rows(p));
   r.need(p.experts <= experts, "experts <= " + std::to_string(experts) + " (lists in shared memory)",
          "experts", p.experts);
@@ -294,11 +294,10 @@ ExpertOrder expert_order(const ExpertGemm::Problem& p, const TileKernel& k) {
 
 std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& of) {
   const TileLaunch launch = TileLaunch::of(of);
-  if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens brought into order";
+  if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens copied into order";
   const TileKernel& k = tile_kernels(ExpertGemm::format(p))[static_cast<size_t>(launch.kernel)];
-  constexpr std::string_view kRows[] = {"rows of x in order",
-                                        "rows of tokens brought into order by the CTA pairs",
-                                        "a TMA box for each row of x", "rows of x by producer threads"};
+  constexpr std::string_view kRows[] = {"rows of x in order", "rows of tokens gathered by the CTA pairs",
+                                        "one TMA box per row of x", "rows of x by producer threads"};
   const int factor = k.rows_of_x() / k.n_most;
   std::string out = k.ctas() == 2 ? "CTA pairs, tiles of " : "tiles of ";
   out += std::to_string(k.rows_of_weights()) + " x " + std::to_string(k.n_least * factor) + " to " +
