@@ -34,8 +34,8 @@ constexpr const char* kExamples = R"(Examples:
   sluice devices
   sluice collect-env
 
-More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use or a
-fault: an answer that could not be written too.)";
+Details: sluice COMMAND --help. Exit status: 0: success; 1: no kernel supports the problem; 2: wrong usage or an
+error, also if the answer could not be written.)";
 
 // Reports a first word that looks like a subcommand but is not one.
 Status unknown_command(const CLI::App& root, int argc, char** argv) {

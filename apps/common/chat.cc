@@ -138,7 +138,7 @@ Result<ChatFormatPointer> load_chat_format(const ModelFlags& model, const ChatFl
 Status check_chat_flags(const ChatFormat& format, const ChatFlags& flags) {
   const ChatAbilities can = format.abilities();
   const std::string has_none =
-      ", since the chat format " + std::string(format.name()) + " has no place for it, found ";
+      ", because the chat format " + std::string(format.name()) + " does not support it, found ";
   if (!can.efforts && flags.reasoning_effort != "medium")
     return invalid("--reasoning-effort: wanted none" + has_none + flags.reasoning_effort);
   if (!can.thinking_switch && flags.thinking)

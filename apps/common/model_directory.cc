@@ -146,7 +146,7 @@ Result<std::string> shipped(const char* name, const char* what) {
     if (fs::is_directory(at, error)) return fs::weakly_canonical(at, error).string();
   }
   return invalid(std::string("no ") + what + " was named, and the one that ships with Sluice (" + name +
-                 ") is not beside this program");
+                 ") is not installed with this program");
 }
 
 }  // namespace
@@ -172,8 +172,9 @@ Result<std::string> model_directory(const std::string& named) {
     return invalid(
         named +
         ": wanted a model's directory with config.json, tokenizer.json and *.safetensors, found a file" +
-        (named.ends_with(".gguf") ? " of another format"
-                                  : "; name the directory around it: " + (around.empty() ? "." : around)));
+        (named.ends_with(".gguf")
+             ? " of another format"
+             : "; name the directory that contains it: " + (around.empty() ? "." : around)));
   }
   if (is_name(named)) return snapshot_named(named);
   return invalid(named + ": wanted a model's directory, found no such file or directory");

@@ -109,7 +109,7 @@ SessionLine line_of_drafts(const Session& s) {
   const std::string method =
       s.engine->speculation().method == DraftMethod::kMtp ? "multi-token prediction" : "EAGLE3";
   return {.text = name + ": " + method + ", at most " + std::to_string(drafts) + " drafts per step, " +
-                  gigabytes(s.draft_head->weight_bytes()) + " beside the model",
+                  gigabytes(s.draft_head->weight_bytes()) + " in addition to the model",
           .fields = {{"kind", "drafts"},
                      {"model", name},
                      {"method", std::string(text(s.engine->speculation().method))},

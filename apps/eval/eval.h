@@ -13,7 +13,7 @@ struct EvalOptions {
   ModelFlags model;
   ChatFlags chat;
   SamplingParams sampling = {.temperature = 0};
-  // A file of lines {"task", "question", "answer"}; empty: eval.jsonl beside the model.
+  // A file of lines {"task", "question", "answer"}; empty: eval.jsonl in the model's directory.
   std::string questions;
   int64_t limit = 0;  // questions per task; 0: all
 };

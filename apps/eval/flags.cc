@@ -20,8 +20,9 @@ Command add_eval(CLI::App& root) {
   add_model_flags(app, &flags->options.model);
   add_chat_flags(app, &flags->options.chat);
   add_sampling_flags(app, &flags->options.sampling);
-  app->add_option("--questions", flags->options.questions,
-                  R"(a file of lines {"task", "question", "answer"}; default: eval.jsonl beside the model)");
+  app->add_option(
+      "--questions", flags->options.questions,
+      R"(a file of lines {"task", "question", "answer"}; default: eval.jsonl in the model's directory)");
   app->add_option("--limit", flags->options.limit, "questions per task; 0: all")
       ->capture_default_str()
       ->check(integer_between(0, INT64_MAX));

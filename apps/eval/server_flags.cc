@@ -68,7 +68,7 @@ Status fill_options(const CLI::App& app, const EvalOptions& shared, EvalFlags* f
   if (!shipped.ok())
     return invalid(
         "--questions: wanted a file of questions, found none; the shipped model's eval.jsonl is not "
-        "beside the program");
+        "installed with this program");
   o.file.path = shipped.value() + "/eval.jsonl";
   return {};
 }

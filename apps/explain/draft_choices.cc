@@ -136,8 +136,8 @@ Result<DraftChoices> draft_choices(const ModelQuestion& q, const SpeculativeConf
                                    const DeviceInfo& device) {
   std::error_code unknown;
   if (known_moe(q.model).ok() && !std::filesystem::is_directory(q.model, unknown))
-    return invalid("--speculative-config: wanted --model with a directory, found the MoE layer '" + q.model +
-                   "' alone, which generates no tokens");
+    return invalid("--speculative-config: wanted --model with a directory, found only the MoE layer '" +
+                   q.model + "', which generates no tokens");
   const auto directory = model_directory(q.model);
   if (!directory.ok()) return directory.status();
   Result<ModelConfig> model = read_model_config(directory.value());

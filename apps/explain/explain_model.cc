@@ -89,8 +89,8 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
       return invalid("--model: wanted a directory with config.json or one of " + known_moe_names() +
                      ", found '" + q.model + "'");
     if (q.cache != CacheType::kSame)
-      return invalid("--kv-cache-dtype: wanted --model with a directory, found the MoE layer '" + q.model +
-                     "' alone, which has no caches");
+      return invalid("--kv-cache-dtype: wanted --model with a directory, found only the MoE layer '" +
+                     q.model + "', which has no caches");
     MoeConfig config = moe.value();
     config.layout = layout_for(device.backend);
     const auto step =

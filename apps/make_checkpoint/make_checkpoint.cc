@@ -455,14 +455,13 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
     const MoeConfig known = known_moe(like->name).value();
     if (moe_names(like->naming).storage != ExpertStorage::kOneByOne || known.expert_w != DType::kBF16)
       return invalid(
-          "--quantization: wanted a model whose experts are stored one by one and known in bf16, found "
+          "--quantization: wanted a model in bf16 with a tensor for each expert, found "
           "--like " +
           o.like);
     const int64_t step = form_of(o)->format.width_step();
     if (expert_width(known) % step || known.intermediate % step)
-      return invalid("--quantization " + o.quantization +
-                     ": wanted a model of widths that are multiples of " + std::to_string(step) +
-                     ", found --like " + o.like);
+      return invalid("--quantization " + o.quantization + ": wanted a model whose widths are multiples of " +
+                     std::to_string(step) + ", found --like " + o.like);
   }
   if (o.layers < 0 || o.layers > 1000)
     return invalid("--layers: wanted 0 to 1000, found " + std::to_string(o.layers));

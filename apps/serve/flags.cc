@@ -195,7 +195,7 @@ struct ForeignFlag {
 };
 
 const std::vector<ForeignFlag>& foreign_flags() {
-  static const char* const divided = "Sluice divides a model by --tensor-parallel-size alone";
+  static const char* const divided = "Sluice splits a model only by --tensor-parallel-size";
   static const char* const calls = "the chat format defines tool calls";
   static const std::vector<ForeignFlag> flags{
       {"--reasoning-format", {"auto", "deepseek"}, "reasoning is always reported separately"},

@@ -151,8 +151,7 @@ Result<Grammar> GrammarCompiler::compile(const GrammarSource& source, std::stop_
   const bool refused = compiled->grammar.program.refuses && begins.message.ends_with("found none");
   if (refused || (begins.ok() && !has_text(compiled->grammar, stop)))
     return invalid(
-        "JSON schema: wanted one under which some value is valid, found one of which no value passes "
-        "\"not\", "
+        "JSON schema: wanted a schema that allows some value, found a schema whose values all fail \"not\", "
         "\"oneOf\", \"if\" or \"uniqueItems\"");
   if (!begins.ok()) return wrong(source, begins, work);
   state_->keep(source, compiled);

@@ -382,8 +382,8 @@ Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
   Dfa out = in_range(bounds, work);
   if (!work->over() && out.empty() && !bounds.integer && bounds.least && bounds.most &&
       compare(*bounds.least, *bounds.most) < 0)
-    return invalid("bounds that leave only numbers of more than " + std::to_string(kFractionDigits) +
-                   " digits, the most that a bounded number has here");
+    return invalid("bounds that allow only numbers of more than " + std::to_string(kFractionDigits) +
+                   " digits, the maximum for a number with bounds");
   for (const Decimal& multiple : bounds.multiples) {
     const auto m = scaled(multiple);
     auto one = m ? multiples_of(*m, bounds.integer) : std::nullopt;

@@ -94,7 +94,7 @@ class Builder {
     const bool first = anchored || (before.empty() && !lead);
     if (any_has(before, Kind::kEnd) ||
         (!first && (any_has(after, Kind::kBegin) || has_kind((*look)->parts[0], Kind::kBegin))))
-      return invalid("a look-ahead behind '$' or before '^', which is not supported");
+      return invalid("a look-ahead after '$' or before '^', which is not supported");
     auto rest = sequence(after, false, tail);
     if (!rest.ok()) return rest;
     Builder seen((*look)->negative ? opposite(bound_) : bound_, work_);

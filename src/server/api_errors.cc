@@ -39,7 +39,7 @@ ApiError too_much_kept(int64_t most, const SettingNames& names) {
 
 ApiError unknown_model(const std::string& name) {
   return {.status = 404,
-          .message = "model: wanted one that /v1/models lists, found '" + shortened(name) + "'",
+          .message = "model: wanted a name that /v1/models lists, found '" + shortened(name) + "'",
           .param = "model",
           .code = "model_not_found"};
 }

@@ -156,13 +156,13 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
   const ChatAbilities can = format().abilities();
   const std::string& effort = chat->effort_field;
   if (!can.efforts && chat->effort && *chat->effort != ReasoningEffort::kMedium)
-    return ApiError{.message = effort + ": wanted none, since the chat format " +
-                               std::string(format().name()) + " has no place for it, found \"" +
+    return ApiError{.message = effort + ": wanted none, because the chat format " +
+                               std::string(format().name()) + " does not support it, found \"" +
                                std::string(text(*chat->effort)) + "\"",
                     .param = effort};
   if (!can.thinking_switch && chat->needs_thinking_switch)
-    return ApiError{.message = "enable_thinking: wanted null, since the chat format " +
-                               std::string(format().name()) + " has no place for it, found " +
+    return ApiError{.message = "enable_thinking: wanted null, because the chat format " +
+                               std::string(format().name()) + " does not support it, found " +
                                (*chat->thinking ? "true" : "false"),
                     .param = "enable_thinking"};
   if (!can.thinking_switch) chat->thinking.reset();
@@ -194,7 +194,7 @@ std::optional<ApiError> ServedModel::make_prompt(Prepared* out) const {
 bool ServedModel::compiles(const ApiRequest& request) { return StructuredOutput::filters_of(request); }
 
 std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::stop_token& stop) const {
-  if (stop.stop_requested()) return ApiError{.status = 499, .message = "the request is over"};
+  if (stop.stop_requested()) return ApiError{.status = 499, .message = "the request was cancelled"};
   auto filters = structured_.filters(prepared->request, stop);
   if (!filters.ok()) return filters.error();
   prepared->make_filter = std::move(filters).value();

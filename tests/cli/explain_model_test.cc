@@ -180,7 +180,8 @@ TEST(ExplainModel, DraftsThatCannotBeExplained) {
   };
   const std::string ngram = R"({"method": "ngram"})";
   EXPECT_NE(error({"--speculative-config", ngram}).find("needs --model"), std::string::npos);
-  EXPECT_NE(error({"--model", kModel, "--speculative-config", ngram, "--sweep", "tokens"}).find("cannot be combined with --sweep"),
+  EXPECT_NE(error({"--model", kModel, "--speculative-config", ngram, "--sweep", "tokens"})
+                .find("cannot be combined with --sweep"),
             std::string::npos);
   EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "medusa"})"}).find("medusa"),
             std::string::npos);
@@ -188,12 +189,11 @@ TEST(ExplainModel, DraftsThatCannotBeExplained) {
                 .find("model: wanted the directory of a draft head, found none"),
             std::string::npos);
   EXPECT_NE(error({"--model", kModel, "--speculative-config", R"({"method": "mtp"})"}), "");
-  EXPECT_NE(
-      error({"--model", "gpt-oss-20b", "--speculative-config",
-             R"({"method": "ngram", "num_speculative_tokens": 3})"})
-          .find("--speculative-config: wanted --model with a directory, found the MoE layer 'gpt-oss-20b' "
-                "alone, which generates no tokens"),
-      std::string::npos);
+  EXPECT_NE(error({"--model", "gpt-oss-20b", "--speculative-config",
+                   R"({"method": "ngram", "num_speculative_tokens": 3})"})
+                .find("--speculative-config: wanted --model with a directory, found only the MoE layer "
+                      "'gpt-oss-20b', which generates no tokens"),
+            std::string::npos);
 }
 
 }  // namespace

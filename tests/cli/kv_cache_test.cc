@@ -65,7 +65,7 @@ TEST(KvCacheDtype, RefusesWhatItCannotBe) {
   expect_refusal({"run", "-q", "-p", "x", "--kv-cache-dtype", "bfloat16", "--dtype", "float32"},
                  {"--kv-cache-dtype bfloat16: needs --dtype bfloat16"});
   expect_refusal({"explain", "--model", "gpt-oss-20b", "--kv-cache-dtype", "fp8"},
-                 {"the MoE layer 'gpt-oss-20b' alone, which has no caches"});
+                 {"only the MoE layer 'gpt-oss-20b', which has no caches"});
   expect_refusal({"explain", "--kv-cache-dtype", "fp8"}, {"--kv-cache-dtype: needs --model"});
 }
 

@@ -133,7 +133,7 @@ TEST(MakeCheckpointCommand, WritesExpertsInAFormat) {
   EXPECT_EQ(read.value().decoder.moe().expert_scales, WeightScales::kNv);
   fs::remove_all(path);
   expect_refusal({"make-checkpoint", path.string(), "--like", "gpt-oss-20b", "--quantization", "nvfp4"},
-                 {"--quantization: wanted a model whose experts are stored one by one"});
+                 {"--quantization: wanted a model in bf16 with a tensor for each expert"});
   expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--quantization", "nvfp"},
                  {"nvfp4"});
   EXPECT_FALSE(fs::exists(path));

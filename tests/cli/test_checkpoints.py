@@ -225,7 +225,7 @@ class Config(Checkpoints):
         self.same(config=setting(architectures=None))
         self.refused("architectures", config=lambda c: c.pop("architectures") and c.update(model_type="llama"))
         self.refused("architectures: wanted one architecture", config=setting(architectures=[]))
-        self.refused("config.json: model_type: wanted gpt_oss beside GptOssForCausalLM, found llama", config=setting(model_type="llama"))
+        self.refused("config.json: model_type: wanted gpt_oss for architecture GptOssForCausalLM, found llama", config=setting(model_type="llama"))
 
     def test_what_stands_in_a_file_s_place(self):
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -401,7 +401,7 @@ class Names(Checkpoints):
     def test_one_file_of_a_model_names_the_directory(self):
         status, _, err = self.said("run", os.path.join(variants.SHIPPED, "model.safetensors"), "-q", "-p", QUESTION)
         self.assertEqual(status, 2)
-        self.assertIn(f"name the directory around it: {variants.SHIPPED}", err)
+        self.assertIn(f"name the directory that contains it: {variants.SHIPPED}", err)
         for device in ("/dev/null", "/dev/zero"):
             status, _, err = self.said("run", device, "-q", "-p", QUESTION)
             self.assertEqual(status, 2)

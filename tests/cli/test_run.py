@@ -426,7 +426,7 @@ class ToASchema(unittest.TestCase):
         for source, said in (("/nonexistent", "/nonexistent: cannot read a JSON schema: No such file or directory"),
                              ("-", "-: cannot read a JSON schema: No such file or directory"),
                              ("{", "JSON schema: wanted JSON, found text that ends too early, after 1 byte"),
-                             ('{"not": {}}', "JSON schema: wanted one under which some value is valid, found one that nothing matches")):
+                             ('{"not": {}}', "JSON schema: wanted a schema that allows some value, found a schema that nothing matches")):
             wrong = run("-p", "x", "--json-schema", source)
             self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", f"sluice: --json-schema: {said}\n"))
 

@@ -44,7 +44,7 @@ std::string shipped_model() {
 
 TEST_F(ModelLoadGpu, TheShippedModelInGpuMemoryEqualsItsFile) {
   const std::string directory = shipped_model();
-  if (directory.empty()) GTEST_SKIP() << "the shipped model is not beside this program";
+  if (directory.empty()) GTEST_SKIP() << "the shipped model is not installed with this program";
   const auto model = load(directory, {}, "shipped model");
   ASSERT_NE(model, nullptr);
   expect_bytes(*model, directory);

@@ -105,7 +105,7 @@ TEST_F(ArraysTest, WhatElementsMustNotBe) {
       std::string::npos);
   EXPECT_NE(refusal(kSchema,
                     R"({"type": "array", "prefixItems": [{"type": "null"}], "not": {"uniqueItems": true}})")
-                .find("not of uniqueItems: wanted no prefixItems and no contains beside it"),
+                .find("not of uniqueItems: wanted no prefixItems and no contains next to it"),
             std::string::npos);
 }
 

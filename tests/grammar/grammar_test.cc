@@ -127,7 +127,7 @@ TEST_F(GrammarTest, RefusesWhatItCannotGuarantee) {
       {kSchema, R"({"type": "number", "multipleOf": 0})", "multipleOf: wanted a number above 0"},
       {kSchema, R"({"type": "number", "multipleOf": 0.00000123456789})", "multipleOf"},
       {kSchema, R"({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-300})",
-       "bounds that leave only numbers of more than 15 digits, the most that a bounded number has here"},
+       "bounds that allow only numbers of more than 15 digits, the maximum for a number with bounds"},
       {kSchema, R"({"type": "number", "minimum": 2, "maximum": 1})", "nothing matches"},
       {kSchema, R"({"allOf": [{"type": "string"}, {"type": "number"}]})", "nothing matches"},
       {kSchema, R"({"$ref": "https://example.org/x.json"})", "URI"},

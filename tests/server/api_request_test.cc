@@ -378,23 +378,22 @@ TEST(ApiRequest, AChatThatContinuesAMessage) {
   const auto refused = [&](const std::string& last, const std::string& fields) {
     return refusal(read(last, fields)).message;
   };
-  EXPECT_EQ(
-      refused(said, R"(, "add_generation_prompt": false)"),
-      "add_generation_prompt: wanted true or null where continue_final_message is not true, found false");
+  EXPECT_EQ(refused(said, R"(, "add_generation_prompt": false)"),
+            "add_generation_prompt: wanted true or null unless continue_final_message is true, found false");
   EXPECT_EQ(refused(said, open + R"(, "add_generation_prompt": true)"),
-            "add_generation_prompt: wanted false or null where continue_final_message is true, found true");
+            "add_generation_prompt: wanted false or null when continue_final_message is true, found true");
   for (const std::string& last : {asked, calls})
     EXPECT_EQ(refused(last, open),
-              "continue_final_message: wanted false or null where the last message is not a text of the "
+              "continue_final_message: wanted false or null unless the last message is a text of the "
               "assistant, found true");
   EXPECT_EQ(refused(prefix, R"(, "response_format": {"type": "json_object"})"),
-            "response_format: wanted null where messages[1].prefix is true, since a structure describes a "
+            "response_format: wanted null when messages[1].prefix is true, because a structure describes a "
             "whole answer");
   EXPECT_EQ(
       refused(said, open + R"(, "regex": "a")"),
-      "regex: wanted null where continue_final_message is true, since a structure describes a whole answer");
+      "regex: wanted null when continue_final_message is true, because a structure describes a whole answer");
   EXPECT_EQ(refused(said, open + tools + R"(, "tool_choice": "required")"),
-            R"(tool_choice: wanted "auto" or "none" where continue_final_message is true, found "required")");
+            R"(tool_choice: wanted "auto" or "none" when continue_final_message is true, found "required")");
 }
 
 TEST(ApiRequest, ABodyThatIsNotAnObject) {

@@ -82,7 +82,7 @@ TEST(ApiStructure, OneFieldSaysWhatAnAnswerMatches) {
   for (const std::string& one : fields)
     for (const std::string& other : fields)
       if (&one != &other) {
-        EXPECT_NE(refused(one + ", " + other).find("null beside "), std::string::npos) << one << other;
+        EXPECT_NE(refused(one + ", " + other).find("null when "), std::string::npos) << one << other;
       }
   EXPECT_TRUE(refused(R"("response_format": {"type": "text", "schema": {}})")
                   .starts_with("response_format.schema, "));

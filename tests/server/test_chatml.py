@@ -221,7 +221,7 @@ class Always(ChatMlTest):
         self.assertIn("chat_template_kwargs.enable_thinking", self.server.logged())
         status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "enable_thinking": False})
         self.assertEqual((status, answer["error"]["param"]), (400, "enable_thinking"))
-        self.assertEqual(answer["error"]["message"], "enable_thinking: wanted null, since the chat format qwen3-thinking has no place for it, found false")
+        self.assertEqual(answer["error"]["message"], "enable_thinking: wanted null, because the chat format qwen3-thinking does not support it, found false")
 
 
 class Never(ChatMlTest):
@@ -320,7 +320,7 @@ class Unknown(OwnServerTest):
         self.assertIn("chat format", self.fails("run", "-m", self.model, "-p", "q", "--chat-format", "qwen"))
         self.assertIn("found no <|start|>", self.fails("run", "-m", self.model, "-p", "q", "--chat-format", "harmony"))
         for flags in (("--thinking",), ("--reasoning-effort", "low"), ("--current-date", "2025-06-28")):
-            self.assertIn("since the chat format qwen3-instruct has no place for it",
+            self.assertIn("because the chat format qwen3-instruct does not support it",
                           self.fails("run", "-m", self.model, "-p", "q", "--chat-format", "qwen3-instruct", *flags))
 
 

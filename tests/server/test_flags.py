@@ -70,8 +70,8 @@ class Flags(OwnServerTest):
 
     def test_one_dash_is_as_good_as_two(self):
         for words, said in ((("-tp", "9"), "--tensor-parallel-size: wanted an integer from 1 to 8, found '9'"),
-                            (("-pp=2",), "--pipeline-parallel-size: wanted 1 (Sluice divides a model by --tensor-parallel-size alone), found '2'"),
-                            (("-dp", "x"), "--data-parallel-size: wanted 1 (Sluice divides a model by --tensor-parallel-size alone), found 'x'"),
+                            (("-pp=2",), "--pipeline-parallel-size: wanted 1 (Sluice splits a model only by --tensor-parallel-size), found '2'"),
+                            (("-dp", "x"), "--data-parallel-size: wanted 1 (Sluice splits a model only by --tensor-parallel-size), found 'x'"),
                             (("-ngl", "0"), "--n-gpu-layers: wanted all, auto, 99, 999 (a whole model runs on one device: --device), found '0'"),
                             (("-t", "p"), "--threads: wanted an integer from 0 to 1024, found 'p'")):
             self.assertEqual(refusal(*words), (2, f"sluice: {said} (see sluice --help)\n"))

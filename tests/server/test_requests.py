@@ -151,7 +151,7 @@ class AsSent(ServerTest):
         self.assertEqual(self.text(messages=[*QUESTION, {**turns[-1], "prefix": True}]), self.text(messages=turns, continue_final_message=True))
         self.assertLess(self.count(add_generation_prompt=False), self.count())
         self.refused(TOKENIZE, {"messages": turns, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt")
-        self.refused(TOKENIZE, {"messages": QUESTION, "prompt": "x"}, "messages", "null beside prompt")
+        self.refused(TOKENIZE, {"messages": QUESTION, "prompt": "x"}, "messages", "null when prompt is set")
         self.assertEqual(self.server.ask(TOKENIZE, {"messages": None, "prompt": "x"})[2]["count"], 1)
         self.refused(TOKENIZE, {"messages": [{"role": "system", "content": "x"}], "continue_final_message": True}, "messages")
 
@@ -169,7 +169,7 @@ class AsSent(ServerTest):
             self.assertIsNone(answer["message"]["reasoning"])
             events = [e for e in self.server.stream(CHAT, messages=messages, **fields, **limits) if e != "[DONE]"]
             self.assertEqual("".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"]), answer["message"]["content"])
-        self.refused(CHAT, {"messages": QUESTION, "continue_final_message": True}, "continue_final_message", "not a text of the assistant")
+        self.refused(CHAT, {"messages": QUESTION, "continue_final_message": True}, "continue_final_message", "unless the last message is a text of the assistant")
         self.refused(CHAT, {"messages": turns, "add_generation_prompt": False}, "add_generation_prompt")
         self.refused(CHAT, {"messages": turns, "continue_final_message": True, "guided_choice": ["a"]}, "guided_choice", "a whole answer")
 

@@ -79,7 +79,7 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/model/vocab/a", "1", "which belongs to another word"},
       {"/model/merges/3", "\"a b c\"", "model.merges[3]: wanted \"a b\" or [\"a\", \"b\"]"},
       {"/model/merges/3", "[\"a\"]", "model.merges[3]: wanted"},
-      {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted words of model.vocab"},
+      {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted two words of model.vocab"},
       {"/model/merges", "{}", "model.merges: wanted an array"},
       {"/normalizer", "{\"type\": \"NFKC\"}", "t.json: normalizer.type: wanted \"NFC\""},
       {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})",
@@ -171,7 +171,8 @@ TEST(TokenizerJson, ReadsTheTokensAroundAText) {
        "special_tokens.x.ids[0]: wanted the id of a token, found 4000000"},
       {template_of("[" + token + ", " + text + "]", named("-1")),
        "special_tokens.x.ids[0]: wanted an integer"},
-      {sequence(Json::array({begin, begin})), "processors[1].type: wanted \"ByteLevel\" beside the template"},
+      {sequence(Json::array({begin, begin})),
+       "processors[1].type: wanted only \"ByteLevel\" next to the template"},
       {sequence(Json::array({Json{{"type", "BertProcessing"}}})),
        "processors[0].type: wanted \"ByteLevel\" or"},
       {Json{{"type", "Sequence"}, {"steps", 1}}, "post_processor: unknown key 'steps'"},
@@ -232,7 +233,7 @@ TEST(TokenizerJson, RefusesDuplicatePairs) {
 TEST(TokenizerJson, RefusesAnAddedTokenWhoseWordSpellsSomethingElse) {
   Json document = recorded();
   document["added_tokens"].push_back({{"content", "\u0120"}, {"id", document["model"]["vocab"]["\u0120"]}});
-  EXPECT_NE(parsed(document).status().message.find("that spells itself"), std::string::npos);
+  EXPECT_NE(parsed(document).status().message.find("that decodes to itself"), std::string::npos);
 }
 
 TEST(TokenizerJson, SaysWhichFileCannotBeRead) {

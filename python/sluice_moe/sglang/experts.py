@@ -189,7 +189,7 @@ class SluiceExperts(FusedMoEMethodBase):
 
         moe = get_exec().moe
         a2a = get_moe_a2a_backend().value
-        for wanted, found in (("--moe-a2a-backend none", a2a != "none" and f"{a2a}, which groups tokens by expert in a layout of its own"),
+        for wanted, found in (("--moe-a2a-backend none", a2a != "none" and f"{a2a}, which groups tokens by expert in its own layout"),
                               ("experts with a fixed placement", moe.enable_eplb and "--enable-eplb, which moves weights that are packed here"),
                               ("no redundant experts", moe.ep_num_redundant_experts and
                                f"{moe.ep_num_redundant_experts}, whose weights are placed after loading"),

@@ -36,7 +36,7 @@ class SluiceAutoConfig(SluiceConfig):
 
         lora = get_current_vllm_config().lora_config
         if lora is not None and lora.target_modules is None:
-            made = ["wanted --lora-target-modules without experts, found --enable-lora alone, which may put adapters on experts"]
+            made = ["wanted --lora-target-modules without experts, found only --enable-lora, which may put adapters on experts"]
         else:
             made = method_or_reasons(layer, prefix, "bf16")
         if not isinstance(made, list):

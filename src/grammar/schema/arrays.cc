@@ -110,7 +110,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   alike_ = prefix == 0 && contained_.empty();
   if (m.repeated && !alike_)
     return invalid(
-        "JSON schema: not of uniqueItems: wanted no prefixItems and no contains beside it, found one of "
+        "JSON schema: not of uniqueItems: wanted no prefixItems and no contains next to it, found one of "
         "them, "
         "which is not supported");
   // After prefix elements, others follow only if the schema requires them.

@@ -104,8 +104,8 @@ Result<Program> SchemaCompiler::whole(bool object) {
   const bool matches = !work_->over() && program_.finish(work_);
   if (work_->over()) return schema_too_long();
   if (!matches)
-    return invalid("JSON schema: wanted one under which some " + std::string(object ? "object" : "value") +
-                   " is valid, found one that nothing matches");
+    return invalid("JSON schema: wanted a schema that allows some " +
+                   std::string(object ? "object" : "value") + ", found a schema that nothing matches");
   return std::move(program_);
 }
 

@@ -154,8 +154,8 @@ void HttpConnection::count_body() {
   counted_ += more;
   if (loop_.pending()->add(more) || last_) return;
   refuse(503, "request: wanted at most " + std::to_string(loop_.pending()->most()) +
-                  " bytes of all that are being read (" + loop_.options().names.max_pending_bytes +
-                  "), found more; try again later");
+                  " bytes in all requests that are being received (" +
+                  loop_.options().names.max_pending_bytes + "), found more; try again later");
 }
 
 void HttpConnection::take_request() {
@@ -333,7 +333,8 @@ void HttpConnection::check_deadline(Clock::time_point now) {
   if (!open_ || now < read_deadline_ || exchange_ || unread() > 0) return;
   const bool within = reader_.within() || !input_.empty();
   if (last_ || !within) return close();
-  refuse(408, "request: wanted all of it within " + number_text(loop_.options().read_timeout) + " seconds");
+  refuse(408, "request: wanted the whole request within " + number_text(loop_.options().read_timeout) +
+                  " seconds");
 }
 
 std::shared_ptr<HttpConnection> HttpExchange::connection() const {

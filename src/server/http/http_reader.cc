@@ -82,7 +82,7 @@ HttpReader::State HttpReader::check_head() {
                              (codings > 1 ? "several" : "'" + to_string(coding) + "'"));
     if (head.version() < 11) return refuse(400, "Transfer-Encoding: wanted HTTP/1.1, found HTTP/1.0");
     if (head.count(http::field::content_length) > 0)
-      return refuse(400, "Content-Length: wanted none beside Transfer-Encoding, found one");
+      return refuse(400, "Content-Length and Transfer-Encoding cannot be combined; send one of them");
   }
   // RFC 9112, 3.2.
   const auto hosts = head.count(http::field::host);
@@ -122,7 +122,8 @@ HttpReader::State HttpReader::read(std::string* input) {
     if (used > 0) continue;
     // The parser waits for CR LF and does not end a line at LF alone (RFC 9112, 2.2).
     if (parser_->is_header_done() && parser_->chunked() && has_bare_line_feed(*input))
-      return refuse(400, "Transfer-Encoding: wanted chunks whose lines end in CR LF, found LF alone");
+      return refuse(
+          400, "Transfer-Encoding: wanted chunks whose lines end in CR LF, found a line that ends in LF");
     break;
   }
   return State::kMore;

@@ -139,7 +139,7 @@ void read_choice(ApiFields* fields, ToolStyle style, ApiRequest* request) {
   if (!word) return;
   out->choice = static_cast<ApiTools::Choice>(*word);
   if (out->choice == ApiTools::Choice::kRequired && out->functions.empty())
-    fields->fail(*at, "\"auto\" or \"none\" where there are no functions among the tools");
+    fields->fail(*at, "\"auto\" or \"none\" when there are no functions among the tools");
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ void read_stream(ApiFields* fields, ApiRequest* out) {
   out->stream = fields->boolean("stream", false);
   const auto options = fields->take("stream_options");
   if (!options) return;
-  if (!out->stream) return fields->fail(*options, "null where stream is not true");
+  if (!out->stream) return fields->fail(*options, "null unless stream is true");
   fields->inside(*options, [&](ApiFields* inside) {
     out->include_usage = inside->boolean("include_usage", false);
     out->usage_in_each_event = inside->boolean("continuous_usage_stats", false);
@@ -193,8 +193,7 @@ void read_chat_logprobs(ApiFields* fields, const ApiLimits& limits, SamplingPara
   const auto top = fields->integer("top_logprobs", 0, limits.logprobs_max);
   if (wanted) out->logprobs = top.value_or(0);
   if (top && *top > 0 && !wanted)
-    if (const auto at = fields->take("top_logprobs"))
-      fields->fail(*at, "0 or null where logprobs is not true");
+    if (const auto at = fields->take("top_logprobs")) fields->fail(*at, "0 or null unless logprobs is true");
 }
 
 void read_prompts(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
@@ -329,8 +328,8 @@ void read_prompt_end(ApiFields* fields, ApiRequest* out) {
   const bool open = fields->boolean("continue_final_message", prefix);
   const bool next = fields->boolean("add_generation_prompt", !open);
   const std::string field = prefix ? out->prefix_field : "continue_final_message";
-  if (prefix && !open) return fields->fail(*open_at, "true or null where " + field + " is true");
-  if (open && next) return fields->fail(*next_at, "false or null where " + field + " is true");
+  if (prefix && !open) return fields->fail(*open_at, "true or null when " + field + " is true");
+  if (open && next) return fields->fail(*next_at, "false or null when " + field + " is true");
   out->end = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
 }
 
@@ -339,18 +338,18 @@ void check_prompt_end(ApiFields* fields, const ApiRequest& chat) {
   if (fields->failed() || chat.end == PromptEnd::kNextMessage) return;
   if (chat.end == PromptEnd::kLastMessage)
     return fields->fail(*fields->take("add_generation_prompt"),
-                        "true or null where continue_final_message is not true");
+                        "true or null unless continue_final_message is true");
   const auto& messages = chat.conversation.messages;
   if (messages.empty() || !is_final_text(messages.back()))
     return fields->fail(*fields->take("continue_final_message"),
-                        "false or null where the last message is not a text of the assistant");
-  const std::string where =
-      " where " + (chat.prefix_field.empty() ? "continue_final_message" : chat.prefix_field) + " is true";
+                        "false or null unless the last message is a text of the assistant");
+  const std::string when =
+      " when " + (chat.prefix_field.empty() ? "continue_final_message" : chat.prefix_field) + " is true";
   if (chat.structure)
-    return fields->fail({Code::kInvalidArgument, "body: " + chat.structure_field + ": wanted null" + where +
-                                                     ", since a structure describes a whole answer"});
+    return fields->fail({Code::kInvalidArgument, "body: " + chat.structure_field + ": wanted null" + when +
+                                                     ", because a structure describes a whole answer"});
   if (chat.tools.choice == ApiTools::Choice::kRequired || chat.tools.choice == ApiTools::Choice::kNamed)
-    fields->fail(*fields->take("tool_choice"), "\"auto\" or \"none\"" + where);
+    fields->fail(*fields->take("tool_choice"), "\"auto\" or \"none\"" + when);
 }
 
 // Reads all fields that affect a chat's prompt.
@@ -393,7 +392,7 @@ Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLim
     out->sampling.logprobs = fields->integer("logprobs", 0, limits.logprobs_max);
     if (out->sampling.max_tokens == 0 && !out->echo)
       fields->fail(
-          {Code::kInvalidArgument, "body: max_tokens: wanted 1 or more where echo is not true, found 0"});
+          {Code::kInvalidArgument, "body: max_tokens: wanted 1 or more unless echo is true, found 0"});
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     out->add_special_tokens = fields->boolean("add_special_tokens", true);
     if (!out->sampling.max_tokens) out->sampling.max_tokens = kCompletionTokens;
@@ -412,7 +411,7 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (const auto at = fields->take("prompt")) {
       if (const auto messages = fields->take("messages"))
-        return fields->fail(*messages, "null beside prompt");
+        return fields->fail(*messages, "null when prompt is set");
       auto text = at->string();
       if (!text.ok()) return fields->fail(text.status());
       out->text = std::move(text).value();

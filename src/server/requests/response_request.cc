@@ -181,7 +181,7 @@ void read_include(ApiFields* fields, const ApiLimits& limits, ApiRequest* reques
     }
   }
   if (top && *top > 0 && !out->logprobs)
-    fields->fail({Code::kInvalidArgument, "body: top_logprobs: wanted 0 or null where include has no \"" +
+    fields->fail({Code::kInvalidArgument, "body: top_logprobs: wanted 0 or null unless include has \"" +
                                               std::string(kLogprobs) + "\""});
 }
 

@@ -55,8 +55,8 @@ class StructureReader {
 
   void need(const JsonAt& at, GrammarSource source) {
     if (out_->structure)
-      return fields_->fail(
-          at, "null beside " + out_->structure_field + ", since only one field may constrain the answer");
+      return fields_->fail(at, "null when " + out_->structure_field +
+                                   " is set, because only one field may constrain the answer");
     out_->structure = std::move(source);
     out_->structure_field = field_of(at);
   }
@@ -74,7 +74,7 @@ class StructureReader {
   void no_schema(const JsonAt& at, std::initializer_list<const char*> keys) {
     for (const char* key : keys)
       if (at.has(key))
-        fields_->fail(at.at(key).value(), "null where type is \"" + at.string("type").value() + "\"");
+        fields_->fail(at.at(key).value(), "null when type is \"" + at.string("type").value() + "\"");
   }
 
   // OpenAI's form, and the form of llama.cpp and Together with `schema` beside the type.
@@ -100,7 +100,7 @@ class StructureReader {
   }
 
   void no_schema_twice(const JsonAt& at) {
-    if (at.has("json_schema")) fields_->fail(at.at("json_schema").value(), "null beside schema");
+    if (at.has("json_schema")) fields_->fail(at.at("json_schema").value(), "null when schema is set");
   }
 
   void named_schema(const JsonAt& at, const JsonAt& format, Style style) {

@@ -95,7 +95,7 @@ Result<SpecialEnds> read_post_processor(const JsonAt& root, const Tokenizer::Dat
     if (!kind.ok()) return kind.status();
     if (kind.value() == "ByteLevel") continue;
     if (kind.value() != "TemplateProcessing" || has_template)
-      return not_supported(step.at("type").value(), has_template ? "\"ByteLevel\" beside the template"
+      return not_supported(step.at("type").value(), has_template ? "only \"ByteLevel\" next to the template"
                                                                  : "\"ByteLevel\" or \"TemplateProcessing\"");
     auto ends = EndsReader(step, data).read();
     if (!ends.ok()) return ends.status();

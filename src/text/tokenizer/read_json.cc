@@ -236,7 +236,7 @@ class TokenizerReader {
       // Otherwise one id would have two texts, and decoding would be ambiguous.
       if (data_->piece(word->second) != content.value())
         return unsupported(token.where() +
-                           ".content: wanted a word of model.vocab that spells itself, found '" +
+                           ".content: wanted a word of model.vocab that decodes to itself, found '" +
                            content.value() + "'");
       data_->pieces[static_cast<size_t>(id.value())].kind = Kind::kNone;
     }
@@ -258,8 +258,10 @@ class TokenizerReader {
         return unsupported(model.where() + ".vocab: wanted a word for each byte, found none ('" + letter +
                            "') for byte " + std::to_string(byte));
       if (data_->kind(word->second) == Kind::kSpecial)
-        return unsupported(model.where() + ".vocab: wanted words for text, found the special token '" +
-                           letter + "'");
+        return unsupported(
+            model.where() +
+            ".vocab: wanted a word that is not special for each byte, found the special token '" + letter +
+            "'");
       data_->byte_ids[static_cast<size_t>(byte)] = word->second;
     }
     return {};
@@ -299,11 +301,11 @@ class TokenizerReader {
       const auto l = ids_.find(left), r = ids_.find(right), both = ids_.find(joined);
       if (l == ids_.end() || r == ids_.end() || both == ids_.end())
         return corrupt(list.value().where() + "[" + std::to_string(i) +
-                       "]: wanted words of model.vocab that join to one, found '" + std::string(left) +
-                       "' and '" + std::string(right) + "'");
+                       "]: wanted two words of model.vocab whose concatenation is also one, found '" +
+                       std::string(left) + "' and '" + std::string(right) + "'");
       if (data_->kind(both->second) == Kind::kSpecial)
         return unsupported(list.value().where() + "[" + std::to_string(i) +
-                           "]: wanted a word for text, found the special token '" + joined + "'");
+                           "]: wanted a word that is not special, found the special token '" + joined + "'");
       merges.push_back({l->second, r->second, both->second, static_cast<int32_t>(i)});
     }
     int64_t twice = 0;

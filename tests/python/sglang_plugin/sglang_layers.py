@@ -360,7 +360,7 @@ def test_refusals_name_the_layer_and_the_reason(more: dict, reason: str) -> None
 
 
 @pytest.mark.parametrize("more, reason", [
-    (dict(a2a="deepep"), "wanted --moe-a2a-backend none, found deepep, which groups tokens by expert in a layout of its own"),
+    (dict(a2a="deepep"), "wanted --moe-a2a-backend none, found deepep, which groups tokens by expert in its own layout"),
     (dict(a2a="mooncake"), "wanted --moe-a2a-backend none, found mooncake, "),
     (dict(enable_eplb=True), "wanted experts with a fixed placement, found --enable-eplb, which moves weights that are packed here"),
     (dict(ep_num_redundant_experts=2), "wanted no redundant experts, found 2, whose weights are placed after loading"),

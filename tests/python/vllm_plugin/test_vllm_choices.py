@@ -165,7 +165,7 @@ def test_the_flag_still_wins(tmp_path, chosen_by_itself, lines):
 
 @pytest.mark.parametrize("targets, activation, reason", [
     (["o_proj"], "swiglustep", "wanted an activation of silu"), (["experts"], "silu", "wanted --lora-target-modules without experts"),
-    (None, "silu", "wanted --lora-target-modules without experts, found --enable-lora alone")])
+    (None, "silu", "wanted --lora-target-modules without experts, found only --enable-lora")])
 def test_experts_that_sluice_cannot_run_stay_with_vllm(vllm_config, monkeypatch, lines, targets, activation, reason):  # noqa: F811
     """With the flag each of these is an error, or (the last) leaves experts without LoRA."""
     layer = experts_layer("bf16", "auto." + reason[-9:])
