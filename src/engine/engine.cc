@@ -142,10 +142,10 @@ Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& 
   if (left >= least * page) return decoder->set_pages(left / page);
   return out_of_memory("engine: wanted " + std::to_string(least * page) +
                        " bytes of cache for one sequence of " + std::to_string(b.positions) +
-                       " tokens, found " + std::to_string(std::max<int64_t>(left, 0)) + " left of " +
-                       number_text(o.memory_utilization) + " of the device's memory beside " +
-                       std::to_string(beside.sum()) +
-                       " that steps take; lower max_model_len or max_num_batched_tokens, or raise "
+                       " tokens, found " + std::to_string(std::max<int64_t>(left, 0)) +
+                       " bytes left within gpu_memory_utilization " + number_text(o.memory_utilization) +
+                       " after " + std::to_string(beside.sum()) +
+                       " bytes for steps; lower max_model_len or max_num_batched_tokens, or raise "
                        "gpu_memory_utilization");
 }
 

@@ -42,7 +42,7 @@ Status TokenMask::ask(int64_t vocab) {
   rows_ = 1;
   const auto first = std::span(bits_).first(words);
   SLUICE_TRY(filter_->allowed(first, stop));
-  if (!any_token(first, vocab)) return invalid("the grammar leaves no token that may come next");
+  if (!any_token(first, vocab)) return invalid("the grammar allows no next token");
   try {
     if (!drafts_.empty()) ask_behind_drafts(vocab);
   } catch (const std::bad_alloc&) {
@@ -71,7 +71,7 @@ void TokenMask::make(int64_t vocab) {
   try {
     if (!stop_.stop_requested()) status_ = ask(vocab);
   } catch (const std::bad_alloc&) {
-    status_ = out_of_memory("the grammar needs more memory than there is");
+    status_ = out_of_memory("out of memory while computing the grammar's mask");
   }
   last_ = Clock::now() - begin;
   spent_ += last_;

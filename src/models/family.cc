@@ -68,8 +68,8 @@ Result<const Family*> family_of(const JsonAt& config) {
       if (type.value() != family->model_type &&
           (family->other_type.empty() || type.value() != family->other_type))
         return Status{Code::kCorrupt, config.at("model_type").value().where() + ": wanted " +
-                                          std::string(family->model_type) + " beside " + name.value() +
-                                          ", found " + type.value()};
+                                          std::string(family->model_type) + " for architecture " +
+                                          name.value() + ", found " + type.value()};
       return family;
     }
     known += (known.empty() ? "" : ", ") + std::string(family->architecture);

@@ -165,7 +165,7 @@ Status fit(const Checkpoint& files, ModelConfig* config) {
   const bool mxfp4 = naming.value() == MoeNaming::kGptOss || naming.value() == MoeNaming::kGptOssOriginal;
   if (!mxfp4 || config->decoder.moe().expert_w == DType::kE2M1) return {};
   const int64_t layer = moe_layers(files, naming.value()).front();
-  return {Code::kCorrupt, "config.json: quantization_config: wanted {\"quant_method\": \"mxfp4\"}, as " +
+  return {Code::kCorrupt, "config.json: quantization_config: wanted {\"quant_method\": \"mxfp4\"}, because " +
                               files.path() + " has " + tensor_name(moe_names(naming.value()).down, layer) +
                               ", found no such key"};
 }

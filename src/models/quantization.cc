@@ -187,8 +187,8 @@ Status fit_experts_to_files(const Checkpoint& files, MoeNaming naming, int64_t l
   const auto stored = stored_format(files, down, mlp->hidden, mlp->intermediate);
   if (!matches_file(stored, wanted))
     return {Code::kCorrupt, "config.json: quantization_config: wanted one for experts in " +
-                                config_text(*stored) + ", as " +
-                                place_of(*tensors_of_matrix(files, down).front()) + " has them, found " +
+                                config_text(*stored) + ", the format of " +
+                                place_of(*tensors_of_matrix(files, down).front()) + ", found " +
                                 (wanted.scaled() ? "one for " + config_text(wanted) : "no such key")};
   if (stored && !stored->scaled()) mlp->expert_w = DType::kBF16, mlp->expert_scales = WeightScales::kMx;
   if (mlp->shared_intermediate == 0) return {};

@@ -84,7 +84,7 @@ Result<std::vector<bool>> read_dense_layers(const JsonAt& config, int64_t layers
     dense[static_cast<size_t>(layer.value())] = true;
   }
   if (std::find(dense.begin(), dense.end(), false) == dense.end())
-    return list.value().wrong("a list that leaves a layer with experts");
+    return list.value().wrong("a list that leaves at least one MoE layer");
   return dense;
 }
 

@@ -64,7 +64,7 @@ Result<JsonAt> rope_of_kinds(const JsonAt& parameters, const std::string& models
     const JsonAt member = parameters.at(key).value();
     if (value.is_null()) continue;
     if (key != "full_attention" && key != "sliding_attention")
-      return unsupported(member.wrong("full_attention and sliding_attention alone").message);
+      return unsupported(member.wrong("only full_attention and sliding_attention").message);
     SLUICE_TRY(member.need_object());
     kinds.push_back(member);
   }

@@ -131,7 +131,7 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
     memory_.reset(new (std::nothrow) std::byte[static_cast<size_t>(wanted)]);
     if (!memory_)
       return out_of_memory(place() + ": wanted " + std::to_string(wanted) +
-                           " bytes of host memory for tensors in FP8, found less");
+                           " bytes of host memory for tensors converted to bf16, found less");
     capacity_ = wanted;
   }
   std::vector<CheckpointTensor> tensors;

@@ -20,28 +20,29 @@ constexpr int64_t kChoiceRows = 1024;
 
 Status check_layer(const DecoderConfig& c, size_t layer) {
   const LayerConfig &l = c.layers[layer], &first = c.layers.front();
-  const auto same = [&](const char* what, int64_t found, int64_t wanted) {
+  const auto same = [&](const char* what, int64_t found, int64_t wanted, const char* why) {
     if (found == wanted) return Status{};
     return invalid("decoder: layer " + std::to_string(layer) + ": " + what + ": wanted " +
-                   std::to_string(wanted) + ", as in other layers, found " + std::to_string(found));
+                   std::to_string(wanted) + ", " + why + ", found " + std::to_string(found));
   };
   SLUICE_TRY(check_attention("decoder: layer " + std::to_string(layer), l.attention));
-  SLUICE_TRY(same("attention.hidden", l.attention.hidden, c.hidden));
-  SLUICE_TRY(same("attention.rotary", l.attention.rotary, first.attention.rotary));
-  SLUICE_TRY(same("mlp.hidden", l.mlp.hidden, c.hidden));
-  SLUICE_TRY(same("mlp.residual", l.mlp.residual, c.ranks == 1));
+  SLUICE_TRY(same("attention.hidden", l.attention.hidden, c.hidden, "the decoder's hidden"));
+  SLUICE_TRY(same("attention.rotary", l.attention.rotary, first.attention.rotary, "the value of layer 0"));
+  SLUICE_TRY(same("mlp.hidden", l.mlp.hidden, c.hidden, "the decoder's hidden"));
+  SLUICE_TRY(same("mlp.residual", l.mlp.residual, c.ranks == 1,
+                  c.ranks == 1 ? "as in every whole decoder" : "as in every slice"));
   if (l.mlp.dense && c.ranks > 1)
     return unsupported("decoder: layer " + std::to_string(layer) +
                        ": wanted experts in every layer of a slice, found a dense MLP");
   if (l.mlp.dense) return {};
-  SLUICE_TRY(same("mlp.experts", l.mlp.experts, c.moe().experts));
-  return same("mlp.top_k", l.mlp.top_k, c.moe().top_k);
+  SLUICE_TRY(same("mlp.experts", l.mlp.experts, c.moe().experts, "the value of the first MoE layer"));
+  return same("mlp.top_k", l.mlp.top_k, c.moe().top_k, "the value of the first MoE layer");
 }
 
 Status check_config(const DecoderConfig& c) {
   if (c.layers.empty()) return invalid("decoder: wanted at least one layer, found none");
   if (c.moe_layers().empty())
-    return invalid("decoder: wanted at least one layer with experts, found dense ones alone");
+    return invalid("decoder: wanted at least one MoE layer, found only dense layers");
   for (size_t layer = 0; layer < c.layers.size(); ++layer) SLUICE_TRY(check_layer(c, layer));
   for (const int32_t tap : c.taps)
     if (tap < 0 || tap > std::ssize(c.layers) + 1)

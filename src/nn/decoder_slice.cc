@@ -20,8 +20,9 @@ Status check_divides(const char* what, int64_t size, int64_t ranks) {
 
 Status has_no_slices(const char* what) {
   return unsupported(
-      std::string("tensor parallelism: wanted attention by heads and routed experts in every layer (gpt-oss, "
-                  "Qwen3-MoE), found ") +
+      std::string(
+          "tensor parallelism: wanted grouped-query attention and routed experts in every layer (gpt-oss, "
+          "Qwen3-MoE), found ") +
       what);
 }
 

@@ -51,7 +51,8 @@ Result<WeightMap> parse_weight_map(const Json& index, std::string_view what) {
     const JsonAt at(value, map.value().where() + "." + name);
     const auto file = at.string();
     if (!file.ok()) return file.status();
-    if (!is_plain_name(file.value())) return at.wrong("the name of a .safetensors file beside the index");
+    if (!is_plain_name(file.value()))
+      return at.wrong("the name of a .safetensors file in the index's directory");
     out.emplace(name, file.value());
   }
   if (out.empty()) return map.value().wrong("at least one tensor");
@@ -73,8 +74,9 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path) {
     out->files_.reserve(1);
     SLUICE_TRY(out->add_file(path));
   } else {
-    return invalid(
-        path + ": wanted a directory, a .safetensors file or a .safetensors.index.json, found another file");
+    return invalid(path +
+                   ": wanted a directory, a .safetensors file or a .safetensors.index.json, found a file "
+                   "with another extension");
   }
   SLUICE_TRY(out->finish());
   return out;

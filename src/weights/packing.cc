@@ -59,13 +59,23 @@ Status check(const PackedMatrix& m, const RowMajorWeights& rows, const PackedWei
   return check_packed(m, packed);
 }
 
+// How a span stores its rows, for messages.
+std::string span_text(const RowSpan& s) {
+  if (!s.w) return "a null pointer";
+  if (s.form == RowForm::kColumns) return "columns of " + std::string(text(s.type));
+  const std::string form = s.form == RowForm::kF8Blocks ? "FP8 blocks" : "rows";
+  if (!s.scales) return form + " without scales";
+  const bool whole = s.first_column % kScaleColumns == 0 && s.first_row % kScaleFeatures == 0;
+  return form + (whole ? "" : " that begin inside a block");
+}
+
 Status check_spans(const PackedMatrix& m, const std::vector<RowSpan>& spans, const char* what,
                    int64_t wanted) {
   int64_t rows = 0;
   for (const RowSpan& s : spans) {
     if (!can_read(s, m.format()))
       return invalid(std::string(word(m.layout)) + ": " + what + ": wanted spans of " + text(m.format()) +
-                     ", found another storage");
+                     ", found " + span_text(s));
     rows += s.rows;
   }
   if (rows == wanted) return {};
@@ -315,8 +325,8 @@ Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const 
   if (!in_fragments(m))
     return invalid(std::string(word(m.layout)) + ": wanted layout fragments for rows that a device packs");
   if (to.first < 0 || to.blocks < 0 || to.first + to.blocks > row_block_count(m))
-    return invalid("row blocks: wanted some of 0 to " + std::to_string(row_block_count(m) - 1) + ", found " +
-                   std::to_string(to.first) + " to " + std::to_string(to.first + to.blocks - 1));
+    return invalid("row blocks: wanted a range within 0 to " + std::to_string(row_block_count(m) - 1) +
+                   ", found " + std::to_string(to.first) + " to " + std::to_string(to.first + to.blocks - 1));
   const int64_t own = row_bytes(m), own_scales = scale_bytes(m);
   std::vector<std::byte> stage(static_cast<size_t>(stage_bytes(m)));
   CopyRuns rows, scales;

@@ -103,7 +103,7 @@ Result<HeaderTensor> read_tensor(const std::string& name, const JsonAt& at, int6
   if (end.value() > data_bytes)
     return corrupt(offsets.value().where() + ": wanted at most the " + std::to_string(data_bytes) +
                    " bytes that follow the file's header, found " + found +
-                   "; the file is cut short or not what its header says");
+                   "; the file is truncated or does not match its header");
   const auto bytes = stored_bytes(out.type, out.shape);
   if (!bytes)
     return corrupt(at.where() + ".shape: wanted a whole number of bytes below 2^63, found " +
@@ -188,8 +188,8 @@ Result<int64_t> safetensors_header_bytes(std::span<const std::byte> file, int64_
                    std::to_string(kHeaderBytesMax) + " bytes, found " + std::to_string(length));
   const auto bytes = static_cast<int64_t>(length) + 8;
   if (bytes > file_bytes)
-    return corrupt(std::string(what) + ": wanted " + std::to_string(bytes) +
-                   " bytes for its header alone, found " + std::to_string(file_bytes));
+    return corrupt(std::string(what) + ": wanted at least " + std::to_string(bytes) +
+                   " bytes for the header, found " + std::to_string(file_bytes));
   return bytes;
 }
 

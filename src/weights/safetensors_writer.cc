@@ -131,14 +131,14 @@ Status SafetensorsWriter::write(std::span<const std::byte> piece) {
                    " bytes");
   if (static_cast<int64_t>(piece.size()) > bytes_ - written_)
     return invalid(path_ + ": wanted at most the " + std::to_string(bytes_ - written_) +
-                   " bytes that the tensors still lack, found " + std::to_string(piece.size()));
+                   " bytes that the tensors still need, found " + std::to_string(piece.size()));
   SLUICE_TRY(put(piece.data(), piece.size()));
   written_ += static_cast<int64_t>(piece.size());
   return {};
 }
 
 Status SafetensorsWriter::finish() {
-  if (file_ < 0) return invalid(path_ + ": wanted finish() once, found it twice");
+  if (file_ < 0) return invalid(path_ + ": finish() was called twice");
   if (written_ != bytes_) {
     int64_t at = 0;
     size_t i = 0;

@@ -14,7 +14,8 @@ TEST(CapiLayerFeatures, TensorsBesideACheckpointAreNamed) {
   const CallersTensors tensors(moe.tensors(MoeNaming::kGptOss, 0));
   Message error;
   EXPECT_EQ(layer.load(tensors, error), SLUICE_INVALID_ARGUMENT);
-  EXPECT_NE(error.str().find("per_expert: wanted 'experts.act_params' beside"), std::string::npos)
+  EXPECT_NE(error.str().find("per_expert: wanted tensor 'experts.act_params' supplied by the caller"),
+            std::string::npos)
       << error.str();
 }
 

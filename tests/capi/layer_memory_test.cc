@@ -80,7 +80,8 @@ TEST_F(CapiLayerMemory, ThatDoesNotFitIsRefused) {
       << error_.str();
   options_.weights = memory.at + 16, options_.weights_bytes = weights;
   EXPECT_EQ(create(), SLUICE_INVALID_ARGUMENT);
-  EXPECT_NE(error_.str().find("multiple of 256, found one 16 bytes beyond"), std::string::npos)
+  EXPECT_NE(error_.str().find("multiple of 256, found an address 16 bytes past a multiple"),
+            std::string::npos)
       << error_.str();
   options_.weights = nullptr;
   EXPECT_EQ(create(), SLUICE_INVALID_ARGUMENT);

@@ -205,7 +205,7 @@ TEST(CapiLayers, PackedBytesOfAnotherLayerAreRefused) {
     return std::vector<char>(text.begin(), text.end());
   };
   refused(std::vector<char>(3), "bytes");
-  refused(std::vector<char>(good.begin(), good.end() - 1), "the file is cut short");
+  refused(std::vector<char>(good.begin(), good.end() - 1), "the file is truncated");
   refused(with("limit=7", "limit=9"), "config: wanted limit=7, found limit=9");
   refused(with("layout=panels16 ", "layout=fragments"),
           "config: wanted layout=panels16, found layout=fragments");

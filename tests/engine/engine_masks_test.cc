@@ -163,8 +163,8 @@ TEST_F(EngineMasks, AFailingFilterEndsOnlyItsOwnRequest) {
   const std::vector<Case> cases{
       {at_five(out_of_memory("too long a way")), 5, Code::kOutOfMemory, "too long a way"},
       {std::make_shared<FailsToHear>(), 1, Code::kUnsupported, "not this token"},
-      {nothing_left, 2, Code::kInvalidArgument, "the grammar leaves no token that may come next"},
-      {no_memory, 0, Code::kOutOfMemory, "the grammar needs more memory than there is"}};
+      {nothing_left, 2, Code::kInvalidArgument, "the grammar allows no next token"},
+      {no_memory, 0, Code::kOutOfMemory, "out of memory while computing the grammar's mask"}};
   const std::vector<Request> others = filtered_requests().requests;
   const auto wanted = run(*engine_of(*device_, model_, invariant()), others);
   for (const Case& c : cases) {

@@ -158,7 +158,7 @@ TEST(Qwen3Moe, RefusesByKey) {
             "config.json: mlp_only_layers[1]: wanted an integer from 0 to 47, found 48");
   EXPECT_EQ(
       error_of_qwen3([](Json& c) { c["decoder_sparse_step"] = 30, c["mlp_only_layers"] = {29}; }),
-      "config.json: mlp_only_layers: wanted a list that leaves a layer with experts, found an array of 1");
+      "config.json: mlp_only_layers: wanted a list that leaves at least one MoE layer, found an array of 1");
   EXPECT_EQ(error_of_qwen3([](Json& c) { c["mlp_only_layers"] = {3}, c.erase("intermediate_size"); }),
             "config.json: intermediate_size: wanted a value, found no such key");
   EXPECT_EQ(error_of_qwen3([](Json& c) { c["hidden_act"] = "gelu"; }),

@@ -77,11 +77,11 @@ TEST_F(DecoderOf, IncompatibleLayersAreRefused) {
   EXPECT_EQ(changed([](DecoderConfig& c) {
               for (LayerConfig& layer : c.layers) layer.mlp = dense_mlp(64, 96);
             }),
-            "decoder: wanted at least one layer with experts, found dense ones alone");
+            "decoder: wanted at least one MoE layer, found only dense layers");
   EXPECT_EQ(changed([](DecoderConfig& c) { c.layers[2].mlp.top_k = 2; }),
-            "decoder: layer 2: mlp.top_k: wanted 3, as in other layers, found 2");
+            "decoder: layer 2: mlp.top_k: wanted 3, the value of the first MoE layer, found 2");
   EXPECT_EQ(changed([](DecoderConfig& c) { c.layers[1].attention.rotary = 8; }),
-            "decoder: layer 1: attention.rotary: wanted 16, as in other layers, found 8");
+            "decoder: layer 1: attention.rotary: wanted 16, the value of layer 0, found 8");
   EXPECT_EQ(changed([](DecoderConfig& c) { c.layers[1].mlp.intermediate = 64; }), "");
 }
 

@@ -189,7 +189,8 @@ TEST(ExpertUpload, RefusesMatricesOfOtherSizes) {
   ASSERT_TRUE(upload.ok()) << upload.status().message;
   const Status other = upload.value()->pack(jobs_of(all), {});
   EXPECT_EQ(other.code, Code::kInvalidArgument);
-  EXPECT_NE(other.message.find("wanted one of the matrices that this was made for, found"), std::string::npos)
+  EXPECT_NE(other.message.find("wanted one of the matrices for which this upload was made, found"),
+            std::string::npos)
       << other.message;
   all.clear();
   all.emplace_back(device, kUp, 1);

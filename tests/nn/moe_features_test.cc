@@ -40,7 +40,7 @@ TEST(MoeFeatures, ContradictionsAreRefusedByName) {
     return Moe::plan(offering, config, 100, {}, {.decode = "own", .prefill = "own"}).status().message;
   };
   EXPECT_EQ(message("input=packed lora_rank=4 lora_adapters=1"),
-            "lora_rank: wanted 0 where the caller gives ids and weights (no router), found 4");
+            "lora_rank: wanted 0 when the caller gives ids and weights (no router), found 4");
   EXPECT_EQ(message("lora_rank=4"),
             "lora_rank and lora_adapters: wanted both above 0 or neither, found 4 and 0");
   EXPECT_NE(message("per_expert=1 act=swiglu").find("an activation with parameters for per_expert"),

@@ -210,7 +210,7 @@ TEST(MoeFormats, ErrorsOfStackedExpertsNameTheTensor) {
   EXPECT_EQ(error("NVFP4 of modelopt", "experts.up_row_scale", {5}, first),
             "experts.up_row_scale: wanted F32[4], found F32[5]");
   EXPECT_NE(error("FP8 blocks", "", {}, GateOrder::kInterleaved)
-                .find("wanted gate_first or up_first and a multiple of 32 beside scales of blocks, found "
+                .find("wanted gate_first or up_first and a multiple of 32 with block scales, found "
                       "interleaved"),
             std::string::npos);
 }

@@ -153,7 +153,7 @@ TEST(MoeReplace, AFailedReplacementChangesNothing) {
   EXPECT_NE(nan.message.find("down_proj_scales: expert 2, row 1, block 2"), std::string::npos) << nan.message;
   const Status elsewhere = loaded.value()->replace_expert(*update.checkpoint, 4);
   EXPECT_EQ(elsewhere.code, Code::kInvalidArgument);
-  EXPECT_NE(elsewhere.message.find("wanted an expert from 0 to 3, those of this rank, found 4"),
+  EXPECT_NE(elsewhere.message.find("wanted an expert from 0 to 3 (the experts of this rank), found 4"),
             std::string::npos)
       << elsewhere.message;
   EXPECT_EQ(loaded.value()->fingerprint(), print);

@@ -78,7 +78,7 @@ TEST(Checkpoint, DamagedFilesAreRefusedByName) {
   expect_corrupt(with_header(good, 5), "the end of its last tensor");
   expect_corrupt("1234567", "at least 8 bytes, found 7");
   expect_corrupt(std::string(8, '\xFF'), "header of at most 100000000 bytes, found 18446744073709551615");
-  expect_corrupt(with_header(good, 4).substr(0, 20), "bytes for its header alone, found 20");
+  expect_corrupt(with_header(good, 4).substr(0, 20), "bytes for the header, found 20");
   expect_corrupt(with_header("[]", 0), "wanted an object");
   expect_corrupt(with_header("{", 0), "wanted JSON");
   expect_corrupt(with_header(std::string(100, '['), 0), "levels of nesting");
@@ -171,7 +171,7 @@ TEST_F(Sharded, AnIndexCannotLeaveItsDirectory) {
   for (const char* name : {"../m-1.safetensors", "/etc/passwd", "sub/m-1.safetensors", "..", "",
                            ".safetensors", ".hidden.safetensors", "m-1.bin", "m\\u0000.safetensors"})
     refused(std::string(R"({"a":")") + name + R"("})",
-            "a: wanted the name of a .safetensors file beside the index");
+            "a: wanted the name of a .safetensors file in the index's directory");
   refused(R"({"a":7})", "a: wanted a string, found 7");
   const Status gone = with_map(R"({"a":"m-3.safetensors"})");
   EXPECT_EQ(gone.code, Code::kIo);

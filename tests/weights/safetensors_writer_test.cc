@@ -49,7 +49,7 @@ TEST(SafetensorsWriter, AnAbandonedWriterLeavesNothing) {
     EXPECT_NE(early.message.find("b: wanted U8[8], found only 2 bytes of it"), std::string::npos)
         << early.message;
     const Status more = writer.value()->write(zeros(7));
-    EXPECT_NE(more.message.find("at most the 6 bytes that the tensors still lack, found 7"),
+    EXPECT_NE(more.message.find("at most the 6 bytes that the tensors still need, found 7"),
               std::string::npos)
         << more.message;
   }

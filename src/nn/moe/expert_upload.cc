@@ -87,7 +87,7 @@ Status ExpertUpload::check(const Job& job) const {
   const PackedHeader& h = job.to->header;
   SLUICE_TRY(verify(h, h.matrix, h.experts));
   if (!packer_of(h.matrix) || h.matrix.layout != WeightLayout::kFragments)
-    return invalid("upload: wanted one of the matrices that this was made for, found " +
+    return invalid("upload: wanted one of the matrices for which this upload was made, found " +
                    fields_text(problem_of(h.matrix)));
   if (job.expert >= 0 && job.expert < h.experts) return {};
   return invalid("upload: wanted an expert from 0 to " + std::to_string(h.experts - 1) + ", found " +

@@ -343,9 +343,9 @@ Status LoadedMoe::take_memory() {
   const bool own = given.empty();
   if (reinterpret_cast<uintptr_t>(given.data()) % kWeightAlignment != 0)
     return invalid("memory for its weights: wanted an address that is a multiple of " +
-                   std::to_string(kWeightAlignment) + ", found one " +
+                   std::to_string(kWeightAlignment) + ", found an address " +
                    std::to_string(reinterpret_cast<uintptr_t>(given.data()) % kWeightAlignment) +
-                   " bytes beyond");
+                   " bytes past a multiple");
   if (!own && static_cast<int64_t>(given.size()) < bytes())
     return invalid("memory for its weights: wanted " + std::to_string(bytes()) + " bytes, found " +
                    std::to_string(given.size()));

@@ -237,7 +237,7 @@ Status check_moe(const MoeConfig& c) {
   SLUICE_TRY(check_shared(c));
   if (c.dense) SLUICE_TRY(check_dense(c));
   if (c.lora_rank > 0 && !has_router(c))
-    return invalid("lora_rank: wanted 0 where the caller gives ids and weights (no router), found " +
+    return invalid("lora_rank: wanted 0 when the caller gives ids and weights (no router), found " +
                    std::to_string(c.lora_rank));
   if ((c.lora_rank > 0) != (c.lora_adapters > 0))
     return invalid("lora_rank and lora_adapters: wanted both above 0 or neither, found " +

@@ -60,8 +60,8 @@ class Finder {
       std::vector<int64_t> shape(spec.shape.begin(), spec.shape.begin() + spec.rank);
       const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
       if (!there)
-        return refuse((of_experts ? "per_expert: wanted '" : "lora_rank: wanted '") + name +
-                      "' beside the checkpoint's tensors, found none");
+        return refuse((of_experts ? "per_expert: wanted tensor '" : "lora_rank: wanted tensor '") + name +
+                      "' supplied by the caller, found none");
       const int64_t own = shape[0];
       if (of_experts && shared_slots(out_.local) == 0) shape[0] = count_in(name);
       const CheckpointTensor* found = nullptr;
@@ -109,8 +109,8 @@ class Finder {
     if (c.scope == ExpertScope::kMap)
       return refuse("scope: wanted all or a slice, found map: no checkpoint has an expert map");
     if (!rows && gated != (fused || !names_.gate.empty()))
-      return refuse(std::string("act: wanted ") + (gated ? "one without" : "one with") + " a gate, found " +
-                    std::string(word(c.act)));
+      return refuse(std::string("act: wanted an activation ") + (gated ? "without" : "with") +
+                    " a gate, found " + std::string(word(c.act)));
     if (gated && fused && c.gate_order != names_.gate_order)
       return refuse("gate_order: wanted " + std::string(word(names_.gate_order)) + ", found " +
                     std::string(word(c.gate_order)));
@@ -118,13 +118,13 @@ class Finder {
     if (rows && gated && c.expert_scales == WeightScales::kBlocks &&
         (c.gate_order == GateOrder::kInterleaved || c.intermediate % kScaleFeatures))
       return refuse("gate_order and intermediate: wanted gate_first or up_first and a multiple of " +
-                    std::to_string(kScaleFeatures) + " beside scales of blocks, found " +
+                    std::to_string(kScaleFeatures) + " with block scales, found " +
                     std::string(word(c.gate_order)) + " and " + std::to_string(c.intermediate));
     if (c.shared_intermediate > 0 && names_.shared_up.empty())
       return refuse("shared_intermediate: wanted 0, found " + std::to_string(c.shared_intermediate));
     if (c.shared_intermediate > 0) SLUICE_TRY(check_format("shared", {c.shared_w, c.shared_scales}));
     if (c.shared_intermediate > 0 && (c.up_bias || c.down_bias))
-      return refuse("up_bias and down_bias: wanted none beside a shared expert, found one");
+      return refuse("up_bias and down_bias: wanted no biases with a shared expert, found biases");
     if (const int64_t step = WeightFormat{c.expert_w, c.expert_scales}.width_step();
         width_ % step || c.intermediate % step)
       return refuse(std::string(c.latent > 0 ? "latent" : "hidden") +
@@ -158,15 +158,14 @@ class Finder {
                const std::vector<int64_t>& shape, const CheckpointTensor** to) {
     if (pattern.empty()) {
       if (!used) return {};
-      return refuse(std::string(what) +
-                    ": wanted a config without, found one with it: these checkpoints have none");
+      return refuse(std::string(what) + ": the config uses it, but these checkpoints have none");
     }
     const std::string name = tensor_name(pattern, out_.layer);
     if (!used) {
       const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
       if (!there) return {};
-      return refuse(std::string(what) + ": wanted a config with it, as " + place_of(*there) +
-                    " is there, found one without");
+      return refuse(std::string(what) + ": the checkpoint has " + place_of(*there) +
+                    ", but the config does not use it; set " + what + " in the config");
     }
     return find(name, types, shape, to);
   }
@@ -387,7 +386,8 @@ class Finder {
       const CheckpointTensor* there =
           out_.checkpoint->find_if_there(tensor_name(names_.shared_up, out_.layer));
       if (there)
-        return refuse("shared_intermediate: wanted above 0, as " + place_of(*there) + " is there, found 0");
+        return refuse("shared_intermediate: wanted above 0, because the checkpoint has " + place_of(*there) +
+                      ", found 0");
     }
     if (out_.local.shared_intermediate == 0) return {};
     const int64_t slots = shared_slots(c);
@@ -442,15 +442,14 @@ Result<MoeSource> find_some(const Checkpoint& checkpoint, const MoeConfig& whole
   out.local = std::move(local).value();
 
   if (whole.scope == ExpertScope::kRange)
-    return invalid(out.place() +
-                   ": scope: wanted all (slices come from the loader's own argument), found range");
+    return invalid(out.place() + ": scope: wanted all (pass a slice to the loader instead), found range");
   out.width = part_of_width(whole.intermediate, slice, {whole.expert_w, whole.expert_scales});
   out.shared_width = part_of_width(whole.shared_intermediate, slice, {whole.shared_w, whole.shared_scales});
   out.experts = part_of_experts(whole.experts, slice);
   if (only && (*only < out.experts.begin || *only >= out.experts.begin + out.experts.count))
     return invalid(out.place() + ": wanted an expert from " + std::to_string(out.experts.begin) + " to " +
                    std::to_string(out.experts.begin + out.experts.count - 1) +
-                   ", those of this rank, found " + std::to_string(*only));
+                   " (the experts of this rank), found " + std::to_string(*only));
   const ExpertProblems p = expert_problems(out.local);
   out.up = packed_matrix(p.up), out.down = packed_matrix(p.down);
   out.shared_up = packed_matrix(p.shared_up), out.shared_down = packed_matrix(p.shared_down);
