@@ -1,6 +1,8 @@
 // Finds tokens that lead to a dead end: values that are checked at their end, and arrays and objects that must differ from earlier elements.
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <iterator>
 #include <set>
 
 #include "grammar/parse.h"
@@ -103,7 +105,7 @@ bool Parse::can_pass(const Risk& risk, bool in_string, int64_t* looks) {
   };
   // Tries closing bytes first. Skips blanks and escapes, because every value that they lead to has another
   // spelling, except the second half of a surrogate pair.
-  constexpr std::string_view kFirst = "}]\",";
+  constexpr std::string_view kFirst = "\"}],";  // a quote ends a string, in which the others are content
   for (const char c : kFirst)
     if (passes(c)) return true;
   for (int byte = 255; byte >= 0; --byte) {
@@ -223,6 +225,27 @@ bool Parse::take_out_dead_ends(std::span<uint32_t> bits) {
       if (work_->over()) return false;
     }
     return true;
+  }
+  // Outside of strings few bytes are possible, so all tokens with a first byte that fails are removed at once.
+  std::vector<Risk> checked;
+  std::ranges::copy_if(at_risk, std::back_inserter(checked),
+                       [](const Risk& r) { return r.trace == kNoTrace; });
+  if (!checked.empty()) {
+    Strings strings;
+    for (const char c : std::string_view(text_).substr(sets_[static_cast<size_t>(checked[0].set)].text))
+      strings.read(c);
+    const auto nodes = trie.nodes();
+    const std::array<uint64_t, 4> next = sets_.back().next;
+    for (size_t n = 0; !strings.inside && left > 0 && n < nodes.size();
+         n = static_cast<size_t>(nodes[n].end)) {
+      const char byte = static_cast<char>(nodes[n].byte);
+      if ((next[nodes[n].byte / 64] >> (nodes[n].byte % 64) & 1) == 0 || is_blank(byte)) continue;
+      const bool leads = leads_on({&byte, 1}, checked, &left);
+      restore();
+      if (work_->over()) return false;
+      for (size_t i = n; !leads && i < static_cast<size_t>(nodes[n].end); ++i)
+        trie.clear_tokens(nodes[i], bits);
+    }
   }
   for (const Risk& risk : at_risk) {
     if (risk.trace == kNoTrace) continue;

@@ -136,5 +136,51 @@ TEST_F(DeadEnds, UnevaluatedPartsOfListedValues) {
       {R"(["x",1])"}, {R"(["x",1,2])", "[1]"});
 }
 
+// A negation that schemas express only in part: the other values are checked at their end, and none is lost.
+TEST_F(DeadEnds, PartsOfNegationsAreChecked) {
+  const auto texts = [&](const char* schema, int draws) {
+    std::set<std::string> out;
+    for (const Json& value : values(schema, draws / 2, draws)) out.insert(value.dump());
+    return out;
+  };
+  using Texts = std::set<std::string>;
+  EXPECT_EQ(
+      texts(R"({"type": "integer", "minimum": 0, "maximum": 2, "not": {"maximum": 2, "multipleOf": 2}})", 10),
+      Texts{"1"});
+  EXPECT_EQ(
+      texts(
+          R"({"type": "integer", "minimum": 0, "maximum": 9, "if": {"minimum": 0, "multipleOf": 2}, "then": {"minimum": 4},
+                      "else": {"maximum": 3}})",
+          60),
+      (Texts{"1", "3", "4", "6", "8"}));
+  EXPECT_EQ(
+      texts(
+          R"({"type": ["integer", "null"], "minimum": 0, "maximum": 3, "not": {"type": "integer", "multipleOf": 2}})",
+          40),
+      (Texts{"1", "3", "null"}));
+  EXPECT_EQ(texts(R"({"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 2,
+                      "not": {"type": "array", "maxItems": 1, "items": {"const": 1}}})",
+                  60),
+            (Texts{"[1,1]", "[1,2]", "[2,1]", "[2,2]", "[2]"}));
+  for (const char* inside : {R"("items": {"type": "boolean"})", R"("contains": {"type": "boolean"})",
+                             R"("prefixItems": [{"type": "boolean"}])", R"("uniqueItems": true)",
+                             R"("unevaluatedItems": {"type": "boolean"})"})
+    (void)values(R"({"type": "array", "maxItems": 2, "not": {"maxItems": 2, )" + std::string(inside) + "}}",
+                 10, 20);
+  for (const char* inside :
+       {R"("unevaluatedProperties": {"type": "boolean"})", R"("additionalProperties": {"type": "boolean"})",
+        R"("propertyNames": {"maxLength": 2})"})
+    (void)values(
+        R"({"type": "object", "maxProperties": 1, "not": {"maxProperties": 1, )" + std::string(inside) + "}}",
+        1, 12);
+  // Only a member that the schema does not declare makes exactly one alternative hold.
+  for (
+      const Json& value : values(
+          R"({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": true,
+       "oneOf": [{"patternProperties": {"^c": {"type": "boolean"}}}, {"propertyNames": {"pattern": "^[abc]"}}]})",
+          1, 20))
+    EXPECT_GT(value.size(), 1u) << value.dump();
+}
+
 }  // namespace
 }  // namespace sluice

@@ -64,26 +64,29 @@ const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
   if (is_new) {
     Negation all = negated(schema, 0);
     found->second.complete = all.complete;
-    found->second.first = all.schemas.size();
-    for (auto* list : {&all.schemas, &all.last})
-      for (Json& one : *list) found->second.schemas.push_back(document_->keep(std::move(one)));
+    for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep(std::move(one)));
   }
   return found->second;
 }
 
-std::optional<Schemas> SchemaMerger::ways_not(const Json& schema, const Schemas& beside) {
+SchemaMerger::WaysNot SchemaMerger::ways_not(const Json& schema, const Schemas& beside) {
   const Nots& all = nots_of(schema);
-  Schemas out;
-  const auto add = [&](size_t from, size_t to) {
-    for (size_t i = from; i < to; ++i) {
-      Schemas with = beside;
-      with.push_back(all.schemas[i]);
-      if (!impossible(with, 1)) out.push_back(all.schemas[i]);
-    }
-  };
-  add(0, all.first);
-  if (out.empty()) add(all.first, all.schemas.size());
-  if (out.empty() && !all.complete) return {};
+  WaysNot out;
+  for (const Json* one : all.schemas) {
+    Schemas with = beside;
+    with.push_back(one);
+    if (!impossible(with, 1)) out.schemas.push_back(one);
+  }
+  if (all.complete) return out;
+  const uint8_t types = types_that_fail(schema, 0);
+  if (types == 0) return out;
+  Json names = Json::array();
+  for (const char* name : kTypeNames)
+    if ((types & json_type(name)) != 0) names.push_back(name);
+  const Json* rest = document_->keep(types == kAnyType ? Json::object() : Json{{"type", std::move(names)}});
+  Schemas with = beside;
+  with.push_back(rest);
+  if (!impossible(with, 1)) out.rest = rest;
   return out;
 }
 
@@ -114,22 +117,28 @@ void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alt
   std::vector<Schemas> ways{{&one}};
   const auto ask = [&] { out->push_back({{&one}, {document_->only(s, {"oneOf"})}}); };
   if (list.size() > kComparedMax) return ask();
+  bool asks = false;
   for (size_t i = 0; i < list.size(); ++i) {
     if (i == index || impossible({beside(s), &one, &list[i]}, 1)) continue;
-    const auto nots = ways_not(list[i], {beside(s), &one});
-    if (!nots) return ask();
+    const WaysNot nots = ways_not(list[i], {beside(s), &one});
+    asks |= nots.rest != nullptr;
     std::vector<Schemas> next;
     for (const Schemas& before : ways)
-      for (const Json* also : *nots) {
+      for (const Json* also : nots.schemas) {
         Schemas both = before;
         both.push_back(also);
         Schemas all = both;
         all.push_back(beside(s));
-        if (next.size() < kWaysApartMax && !impossible(all, 1)) next.push_back(std::move(both));
+        if (impossible(all, 1)) continue;
+        if (next.size() < kWaysApartMax)
+          next.push_back(std::move(both));
+        else
+          asks = true;
       }
     ways = std::move(next);
   }
   for (Schemas& way : ways) out->push_back({std::move(way)});
+  if (asks) ask();
 }
 
 static bool excludes_format(const Json& never) {
@@ -171,19 +180,13 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
   }
   auto found = negations_.find(&never);
   if (found == negations_.end()) {
-    std::optional<std::vector<Alternative>> alternatives;
-    if (const auto nots = ways_not(never, {beside(s)})) {
-      alternatives.emplace();
-      for (const Json* one : *nots) alternatives->push_back({{one}});
-    }
+    std::vector<Alternative> alternatives;
+    const WaysNot nots = ways_not(never, {beside(s)});
+    for (const Json* one : nots.schemas) alternatives.push_back({{one}});
+    if (nots.rest) alternatives.push_back({{nots.rest}, {document_->only(s, {"not"})}});
     found = negations_.emplace(&never, std::move(alternatives)).first;
   }
-  if (found->second) return choose({&s, "not"}, *found->second, m, todo, decisions);
-  if (const uint8_t types = types_that_fail(never, 0); types != kAnyType) {
-    m->typed = true;
-    m->types &= types;
-  }
-  return check(*document_->only(s, {"not"}), m);
+  return choose({&s, "not"}, found->second, m, todo, decisions);
 }
 
 Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
@@ -195,24 +198,22 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
     std::vector<Alternative> alternatives{{{&condition}}};
     if (then != nullptr) alternatives[0].schemas.push_back(then);
     const Nots& all = nots_of(condition);
-    const auto nots = depth == 0     ? ways_not(condition, {beside(s)})
-                      : all.complete ? std::optional(all.schemas)
-                                     : std::nullopt;
-    if (nots) {
-      for (const Json* one : *nots) {
-        alternatives.push_back({{one}});
-        if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
-      }
-    } else {
-      // The condition can only be checked on the value.
-      alternatives.push_back({});
-      if (otherwise != nullptr && depth == 0) alternatives.back().schemas.push_back(otherwise);
-      if (depth == 0) alternatives.back().checks.push_back(document_->only(s, {"if", "then", "else"}));
+    const WaysNot nots =
+        depth == 0 ? ways_not(condition, {beside(s)}) : WaysNot{all.complete ? all.schemas : Schemas{}};
+    for (const Json* one : nots.schemas) {
+      alternatives.push_back({{one}});
+      if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
     }
+    // The rest can only be checked on the value.
+    if (nots.rest) {
+      alternatives.push_back({{nots.rest}, {document_->only(s, {"if", "then", "else"})}});
+      if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
+    }
+    if (depth > 0 && !all.complete) alternatives.push_back({});
     if (depth > 0) return choose({&s, "if"}, std::move(alternatives), m, todo, decisions);
     found = negations_.emplace(&condition, std::move(alternatives)).first;
   }
-  return choose({&s, "if"}, *found->second, m, todo, decisions);
+  return choose({&s, "if"}, found->second, m, todo, decisions);
 }
 
 // For each name: it is absent, or its dependency holds.

@@ -26,6 +26,7 @@ enum JsonTypes : uint8_t {
   kAnyType = 63
 };
 
+constexpr const char* kTypeNames[] = {"null", "boolean", "number", "string", "array", "object"};
 uint8_t json_type(const std::string& name);  // "integer" gives kNumber; 0: no type
 
 using Schemas = std::vector<const Json*>;  // all of them hold
@@ -106,11 +107,9 @@ class SchemaMerger {
   // them holds.
   struct Negation {
     List schemas = {};
-    List last = {};  // used only if no other is possible, because these count elements
     bool complete = true;
     void add(Negation other) {
       std::move(other.schemas.begin(), other.schemas.end(), std::back_inserter(schemas));
-      std::move(other.last.begin(), other.last.end(), std::back_inserter(last));
       complete &= other.complete;
     }
   };
@@ -124,21 +123,23 @@ class SchemaMerger {
   void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
   struct Nots {
     Schemas schemas = {};
-    size_t first = 0;  // the number of preferred schemas, which come first; the others are used only if none
-                       // of those is possible
     bool complete = true;
   };
   const Nots& nots_of(const Json& schema);
-  // The negations that are not provably impossible together with `beside`. None: only a check of the whole value can tell whether
-  // `schema` fails.
-  std::optional<Schemas> ways_not(const Json& schema, const Schemas& beside);
+  // The negations that are not provably impossible together with `beside`. `rest`: a schema of the values that may fail `schema` in other
+  // ways, which only a check of the whole value can tell; null: there is no such value.
+  struct WaysNot {
+    Schemas schemas = {};
+    const Json* rest = nullptr;
+  };
+  WaysNot ways_not(const Json& schema, const Schemas& beside);
   // The keywords beside a schema's choices that may distinguish them.
   const Json* beside(const Json& schema);
 
   SchemaDocument* document_;
   Work* work_;
   int64_t ways_ = 0;
-  std::map<const Json*, std::optional<std::vector<Alternative>>> negations_;
+  std::map<const Json*, std::vector<Alternative>> negations_;
   std::map<const Json*, std::vector<Alternative>> one_ofs_;
   std::map<const Json*, const Json*> besides_;
   std::map<const Json*, Nots> nots_;

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kNegationsMax = 24;
+constexpr size_t kNegationsMax = 32;
 
 // The types of values for which a keyword can fail; 0: it never fails.
 uint8_t types_of_keyword(const std::string& key) {
@@ -54,8 +54,7 @@ SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
   if (!schema.is_object() || depth > 8 || !work_->spend(32)) return {.complete = false};
   Negation out;
   for (const auto& [key, value] : schema.items()) negate_keyword(schema, key, value, depth, &out);
-  for (List* list : {&out.schemas, &out.last})
-    if (list->size() > kNegationsMax) list->resize(kNegationsMax), out.complete = false;
+  if (out.schemas.size() > kNegationsMax) out.schemas.resize(kNegationsMax), out.complete = false;
   return out;
 }
 
@@ -119,7 +118,6 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
             {"type", "object"}, {"required", Json::array({name})}, {"properties", {{name, std::move(one)}}}};
       };
       for (Json& one : nots.schemas) out->schemas.push_back(with(one));
-      for (Json& one : nots.last) out->last.push_back(with(one));
     }
   } else if ((key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies") &&
              value.is_object()) {
@@ -175,10 +173,7 @@ void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted
   }
   Negation nots = negated(wanted, depth + 1);
   out->complete &= nots.complete;
-  for (List* list : {&nots.schemas, &nots.last})
-    for (Json& one : *list)
-      (list == &nots.last ? out->last : out->schemas)
-          .push_back({{"allOf", Json::array({there, std::move(one)})}});
+  for (Json& one : nots.schemas) out->schemas.push_back({{"allOf", Json::array({there, std::move(one)})}});
 }
 
 void SchemaMerger::negate_type(const Json& value, Negation* out) {
@@ -190,7 +185,7 @@ void SchemaMerger::negate_type(const Json& value, Negation* out) {
     if (name != Json("integer")) types |= json_type(name.get<std::string>());
   }
   Json others = Json::array();
-  for (const char* name : {"null", "boolean", "number", "string", "array", "object"})
+  for (const char* name : kTypeNames)
     if ((types & json_type(name)) == 0) others.push_back(name);
   if (others.empty()) return;
   out->schemas.push_back({{"type", others}});
@@ -202,7 +197,7 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
                                    Negation* out) {
   const auto array = [&](Json with) {
     with["type"] = "array";
-    out->last.push_back(std::move(with));
+    out->schemas.push_back(std::move(with));
   };
   const auto can_fail = [&](const Json& inside) { return types_that_fail(inside, 0) != 0; };
   // The element at `index` fails `inside`.
@@ -241,26 +236,21 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
 
 // All schemas of `any` fail: combines one reason for each.
 void SchemaMerger::negate_any(const Json& any, int depth, Negation* out) {
-  struct Reason {
-    Json schema;
-    bool last;
-  };
-  std::vector<Reason> all{{Json::object(), false}};
+  List all{Json::object()};
   for (const Json& one : any) {
     const Negation nots = negated(one, depth + 1);
     out->complete &= nots.complete;
-    std::vector<Reason> next;
-    for (const bool last : {false, true})
-      for (const Reason& before : all)
-        for (const Json& also : last ? nots.last : nots.schemas) {
-          if (next.size() > kNegationsMax) break;
-          next.push_back({before.schema, before.last || last});
-          next.back().schema["allOf"].push_back(also);
-        }
+    List next;
+    for (const Json& before : all)
+      for (const Json& also : nots.schemas) {
+        if (next.size() > kNegationsMax) break;
+        next.push_back(before);
+        next.back()["allOf"].push_back(also);
+      }
     out->complete &= next.size() <= kNegationsMax;
     all = std::move(next);
   }
-  for (Reason& one : all) (one.last ? out->last : out->schemas).push_back(std::move(one.schema));
+  std::move(all.begin(), all.end(), std::back_inserter(out->schemas));
 }
 
 }  // namespace sluice

@@ -248,9 +248,9 @@ Status ObjectRules::list_others(const Merged& m) {
       SLUICE_TRY(add_others(m, kind, schemas));
     }
   }
-  // If too few names match, other names are needed, too.
+  // Other names are needed, too, if too few names match; and a check of the value may need them.
   for (const auto& [kind, schemas] : left_out)
-    if (others_.empty() && few()) SLUICE_TRY(add_others(m, *kind, schemas));
+    if ((others_.empty() && few()) || !m.checks.empty()) SLUICE_TRY(add_others(m, *kind, schemas));
   return {};
 }
 
