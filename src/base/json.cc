@@ -29,6 +29,9 @@ constexpr size_t kShownMax = 60;  // bytes of a value in an error message
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array of " + std::to_string(value.size());
+  // Parsing rounds an integer of this size, so its digits are not known here.
+  const double size = value.is_number_float() ? std::abs(value.get<double>()) : 0;
+  if (size >= 0x1p63 && size < 1e21) return "a number beyond 64 bits";
   const bool is_long = value.is_string() && value.get_ref<const std::string&>().size() > kShownMax;
   const Json head = is_long ? Json(value.get_ref<const std::string&>().substr(0, kShownMax)) : Json();
   std::string text = (is_long ? head : value).dump(-1, ' ', true, Json::error_handler_t::replace);

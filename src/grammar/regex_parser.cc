@@ -156,7 +156,8 @@ class Parser {
     if (c == '(') return group(depth);
     if (c == '[') return chars(char_class());
     if (c == '\\') return escape_atom();
-    if (c == '*' || c == '+' || c == '?') {
+    int64_t least = 0, most = 0;
+    if (count(&least, &most)) {
       fail("a repetition of nothing");
       return make({});
     }

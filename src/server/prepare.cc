@@ -132,11 +132,13 @@ Result<std::vector<int32_t>, ApiError> ServedModel::tokens_of(const std::string&
 Result<ServedModel::Prepared, ApiError> ServedModel::finish(Prepared prepared) const {
   const ApiRequest& request = prepared.request;
   const char* field = field_of(request);
-  for (const auto& tokens : prepared.prompts) {
-    if (const auto error = check_length(std::ssize(tokens), field)) return *error;
-    if (tokens.empty())
-      return ApiError{.message = std::string(field) + ": wanted at least one token, found none",
-                      .param = field};
+  for (size_t i = 0; i < prepared.prompts.size(); ++i) {
+    const int64_t tokens = std::ssize(prepared.prompts[i]);
+    if (const auto error = check_length(tokens, field)) return *error;
+    const std::string name =
+        field + (prepared.prompts.size() > 1 ? "[" + std::to_string(i) + "]" : std::string());
+    if (tokens == 0)
+      return ApiError{.message = name + ": wanted at least one token, found none", .param = name};
   }
   if (auto error = check_scores(prepared)) return *error;
   const SamplingParams& s = request.sampling;

@@ -179,6 +179,9 @@ TEST_F(GrammarTest, BombsAreRefusedOrSmall) {
             std::string::npos);
   EXPECT_NE(refusal(kSchema, R"({"title": ")" + repeated("x", 700000) + "\"}").find("bytes"),
             std::string::npos);
+  for (const char* nothing : {"{2}", "a|{2}", "({3,})", "*a"})
+    EXPECT_NE(refusal(GrammarKind::kRegex, nothing).find("a repetition of nothing"), std::string::npos)
+        << nothing;
   EXPECT_NE(refusal(GrammarKind::kRegex, repeated("a?", 10000)).find("20000"), std::string::npos);
   EXPECT_NE(refusal(GrammarKind::kEbnf, "root ::= " + repeated("(", 5000) + "\"a\"" + repeated(")", 5000))
                 .find("100 levels"),

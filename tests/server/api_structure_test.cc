@@ -93,6 +93,12 @@ TEST(ApiStructure, OneFieldSaysWhatAnAnswerMatches) {
   EXPECT_TRUE(
       refused(R"("response_format": {"type": "structural_tag"})").starts_with("response_format.type, "));
   EXPECT_TRUE(refused(R"("structural_tag": "{}")").starts_with("structural_tag, "));
+  EXPECT_TRUE(refused(R"("grammar": "root ::= [a-z]", "grammar_lazy": true)").starts_with("grammar_lazy, "));
+  EXPECT_EQ(refused(R"("grammar": "root ::= [a-z]", "grammar_lazy": false)"), "");
+  EXPECT_EQ(refused(R"("guided_choice": ["a", 1])"),
+            "guided_choice[1], guided_choice[1]: wanted a string that is not empty, found 1");
+  EXPECT_EQ(refused(R"("guided_choice": ["a", ""])"),
+            "guided_choice[1], guided_choice[1]: wanted a string that is not empty, found \"\"");
   EXPECT_TRUE(refused(R"("guided_whitespace_pattern": " ")").starts_with("guided_whitespace_pattern, "));
   EXPECT_TRUE(refused(R"("structured_outputs": {"regex": "a", "whitespace_pattern": " "})")
                   .starts_with("structured_outputs.whitespace_pattern, "));
@@ -112,7 +118,7 @@ TEST(ApiStructure, RefusesTheRestAndNamesIt) {
           .starts_with("response_format.json_schema.schema, "));
   EXPECT_TRUE(refused(R"("guided_regex": 5)").starts_with("guided_regex, "));
   EXPECT_TRUE(refused(R"("guided_choice": [])").starts_with("guided_choice, "));
-  EXPECT_TRUE(refused(R"("guided_choice": [""])").starts_with("guided_choice, "));
+  EXPECT_TRUE(refused(R"("guided_choice": [""])").starts_with("guided_choice[0], "));
   EXPECT_TRUE(refused(R"("guided_regex": "a", "guided_choice": ["a"])").starts_with("guided_choice, "));
   EXPECT_TRUE(refused(R"("structured_outputs": {})").starts_with("structured_outputs, "));
   EXPECT_TRUE(refused(R"("structured_outputs": {"structural_tag": "x"})")

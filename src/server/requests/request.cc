@@ -416,6 +416,8 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
       if (!text.ok()) return fields->fail(text.status());
       out->text = std::move(text).value();
       out->add_special_tokens = fields->boolean("add_special_tokens", true);
+    } else if (!fields->value().contains("messages")) {
+      fields->fail({Code::kInvalidArgument, "body: wanted prompt or messages, found neither"});
     } else {
       read_prompt_of_chat(fields, body, &out->chat);
     }

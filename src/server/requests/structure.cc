@@ -45,8 +45,10 @@ class StructureReader {
                                       {"regex", Kind::kRegex},
                                       {"choice", Kind::kChoice},
                                       {"grammar", Kind::kGrammar}};
-  static constexpr std::pair<const char*, const char*> kUnsupported[] = {{"structural_tag", "[]"},
-                                                                         {"guided_whitespace_pattern", "[]"}};
+  static constexpr std::pair<const char*, const char*> kUnsupported[] = {
+      {"grammar_lazy", "[false]"},  // of llama.cpp
+      {"structural_tag", "[]"},
+      {"guided_whitespace_pattern", "[]"}};
   static constexpr std::pair<const char*, const char*> kUnsupportedOfGroup[] = {
       {"structural_tag", "[]"},
       {"whitespace_pattern", "[]"},
@@ -171,14 +173,16 @@ class StructureReader {
   }
 
   void choice(const JsonAt& at) {
-    std::vector<std::string> strings;
-    const bool fits = at.value().is_array() && !at.value().empty() && at.value().size() <= kChoicesMax &&
-                      std::all_of(at.value().begin(), at.value().end(), [&](const Json& one) {
-                        return one.is_string() && !strings.emplace_back(one.get<std::string>()).empty();
-                      });
-    if (!fits)
+    if (!at.value().is_array() || at.value().empty() || at.value().size() > kChoicesMax)
       return fields_->fail(at,
                            "an array of 1 to " + std::to_string(kChoicesMax) + " strings that are not empty");
+    std::vector<std::string> strings;
+    const auto items = at.items();
+    for (const JsonAt& one : items.value()) {
+      if (!one.value().is_string() || one.value().get_ref<const std::string&>().empty())
+        return fields_->fail(one, "a string that is not empty");
+      strings.push_back(one.value().get<std::string>());
+    }
     need(at, one_of_strings(strings));
   }
 
