@@ -194,7 +194,13 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   for (size_t i = 0; i < slices.size(); ++i)
     step.other_ranks.push_back({s.other_devices[i].get(), &slices[i], &s.other_models[i]->weights()});
   auto engine = Engine::make(*s.device, config.decoder.with_caches(cache.value()), s.model->weights(), step);
-  if (!engine.ok()) return engine.status();
+  if (!engine.ok()) {
+    Status status = engine.status();
+    constexpr std::string_view kSetting = "kv_cache_bytes: ";
+    if (flags.kv_cache_gib > 0 && status.message.starts_with(kSetting))
+      status.message = "--kv-cache-gib, in bytes: " + status.message.substr(kSetting.size());
+    return status;
+  }
   s.engine = std::move(engine).value();
   s.load_seconds = seconds_since(start);
   if (flags.quiet) return s;

@@ -91,6 +91,9 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
     if (q.cache != CacheType::kSame)
       return invalid("--kv-cache-dtype: wanted --model with a directory, found only the MoE layer '" +
                      q.model + "', which has no caches");
+    if (q.max_model_len > 0)
+      return invalid("--max-model-len: wanted --model with a directory, found only the MoE layer '" +
+                     q.model + "', which has no sequences");
     MoeConfig config = moe.value();
     config.layout = layout_for(device.backend);
     const auto step =
@@ -103,6 +106,9 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   // The weight files may be absent.
   if (const auto files = Checkpoint::open(directory.value()); files.ok())
     SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
+  if (q.max_model_len > config.value().context)
+    return invalid("--max-model-len: wanted at most " + std::to_string(config.value().context) +
+                   " (max_position_embeddings), found " + std::to_string(q.max_model_len));
   StepBounds bounds;
   bounds.positions = q.max_model_len > 0 ? q.max_model_len : std::min<int64_t>(config.value().context, 4096);
   bounds.tokens = tokens_max;

@@ -53,6 +53,30 @@ void add_fields(CLI::App* app, AnyProblem& problem, ExplainFlags* flags) {
   }
 }
 
+// Refuses flags that this use of the command would ignore.
+Status check_uses(const CLI::App& app, const ExplainFlags& flags) {
+  const auto given = [&](const char* name) {
+    const CLI::Option* option = app.get_option_no_throw(name);
+    return option != nullptr && option->count() > 0;
+  };
+  const bool op = !flags.options.op.empty(), model = !flags.model.empty();
+  const auto refuse = [&](const char* flag, const char* needs) -> Status {
+    return given(flag) ? invalid(std::string(flag) + ": needs " + needs + ", found none") : Status{};
+  };
+  if (!op && !model)
+    for (const char* flag : {"--device", "--force", "--batch-invariant", "--sweep"})
+      SLUICE_TRY(refuse(flag, "an operation or --model"));
+  if (!op) SLUICE_TRY(refuse("--contract", "an operation"));
+  if (!model)
+    for (const char* flag : {"--max-model-len"}) SLUICE_TRY(refuse(flag, "--model"));
+  if (!op && !model) SLUICE_TRY(refuse("--tokens", "--model"));
+  if (flags.contract)
+    for (const char* flag : {"--device", "--sweep", "--batch-invariant"})
+      if (given(flag)) return invalid(std::string(flag) + ": cannot be combined with --contract");
+  if (flags.sweep.empty()) SLUICE_TRY(refuse("--tokens-max", "--sweep"));
+  return {};
+}
+
 int run_explain(const CLI::App& app, ExplainFlags& flags) {
   ExplainOptions& o = flags.options;
   if (!o.op.empty())
@@ -60,6 +84,7 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (const Status status = unknown_flag(app); !status.ok())
     return wrong_use(o.op.empty() ? status.message + " (name an operation to set its fields)"
                                   : status.message);
+  if (const Status status = check_uses(app, flags); !status.ok()) return wrong_use(status.message);
   for (const auto& [name, value, option] : flags.typed) {
     if (option->count() == 0) continue;
     // CLI11 gives a flag without a value as "true".

@@ -232,12 +232,12 @@ void add_flags_of_the_model(CLI::App* app, OtherServersFlags* o) {
     std::string* value;
     const char* meaning;
   };
-  for (const Flag& f :
-       {Flag{"--reasoning-parser", &o->reasoning_parser,
-             "auto, or vLLM's or SGLang's name of the chat format, which defines reasoning"},
-        Flag{"--tool-call-parser", &o->tool_call_parser,
-             "auto, or vLLM's or SGLang's name of the chat format, which defines tool calls"},
-        Flag{"--quantization", &o->quantization, "auto, mxfp4 or fp8; must match the checkpoint"}})
+  for (const Flag& f : {Flag{"--reasoning-parser", &o->reasoning_parser,
+                             "auto, or vLLM's or SGLang's name of the chat format, which defines reasoning"},
+                        Flag{"--tool-call-parser", &o->tool_call_parser,
+                             "auto, or vLLM's or SGLang's name of the chat format, which defines tool calls"},
+                        Flag{"--quantization", &o->quantization,
+                             "auto, mxfp4, fp8, mxfp8 or nvfp4; must match the checkpoint"}})
     app->add_option(f.name, *f.value, f.meaning)->group(kForeignGroup)->check(some_text());
 }
 

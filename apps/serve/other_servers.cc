@@ -38,7 +38,8 @@ Status check_parser(const std::string& flag, const std::string& found, std::stri
 // The formats in which a checkpoint stores its weights.
 struct Stored {
   WeightFormat experts;
-  bool fp8 = false;  // some weights are FP8, not necessarily the experts
+  bool fp8 = false;         // some weights are FP8, not necessarily the experts
+  std::string method = {};  // quant_method of the config's quantization_config; empty: none
 };
 
 Result<Stored> stored_weights(const ModelFlags& model) {
@@ -56,6 +57,13 @@ Result<Stored> stored_weights(const ModelFlags& model) {
     const auto& tensors = files.value()->tensors();
     out.fp8 = std::any_of(tensors.begin(), tensors.end(),
                           [](const CheckpointTensor& t) { return t.type == StoredType::kF8E4M3; });
+  }
+  if (const auto json = read_json(directory.value() + "/config.json", kConfigBytesMax);
+      json.ok() && json.value().is_object()) {
+    const auto q = json.value().find("quantization_config");
+    if (q != json.value().end() && q->is_object())
+      out.method =
+          q->value("quant_method", Json()).is_string() ? q->at("quant_method").get<std::string>() : "";
   }
   const MoeConfig& moe = config.value().decoder.moe();
   out.experts = {moe.expert_w, moe.expert_scales};
@@ -79,7 +87,12 @@ Result<std::string> check_quantization(const std::string& found, const ModelFlag
   const auto stored = stored_weights(model);
   if (!stored.ok()) return stored.status();
   const auto [name, what] = name_of(stored.value());
-  if (found == "auto" || (found == name && !name.empty()))
+  // vLLM's names of tools that write checkpoints: the config's quant_method, and its own name for ModelOpt's NVFP4.
+  const std::string& method = stored.value().method;
+  const bool of_tool =
+      !method.empty() &&
+      (found == method || (found == "modelopt_fp4" && method == "modelopt" && name == "nvfp4"));
+  if (found == "auto" || of_tool || (found == name && !name.empty()))
     return std::string("--quantization: the checkpoint determines how its experts are stored");
   const std::string has = name.empty() ? "auto (the checkpoint is not quantized)"
                                        : "auto, " + name + " (the checkpoint has " + what + ")";

@@ -5,10 +5,11 @@ Loads the library in the package, or the file named by the environment variable 
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import pathlib
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int32, c_int64, c_size_t, c_void_p
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 from .errors import CORRUPT, DEVICE, INVALID_ARGUMENT, IO, OK, OUT_OF_MEMORY, UNSUPPORTED  # noqa: F401  the statuses belong to the C ABI
 from .errors import InvalidArgument, LibraryError, error_of
@@ -239,14 +240,48 @@ def words(fields: Mapping[str, object]) -> bytes:
         if not text or any(c.isspace() for c in text):
             raise InvalidArgument(f"{name}: wanted a number or a word without spaces, found {text!r}")
         out.append(f"{name}={text}")
-    return " ".join(out).encode()
+    return encoded(" ".join(out), "fields")
 
 
 _TORCH_WORDS = {"torch.float32": "f32", "torch.bfloat16": "bf16"}
 
 
-def encoded(value: str | None) -> bytes | None:
-    return None if value is None else value.encode()
+def encoded(value: str | None, name: str = "name") -> bytes | None:
+    """Encodes a string for the C ABI, where it ends at the first NUL."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name}: wanted a string, found {type(value).__name__}")
+    try:
+        out = value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name}: wanted Unicode text, found {value!r}") from None
+    if b"\0" in out:
+        raise InvalidArgument(f"{name}: wanted text without NUL, found {value!r}")
+    return out
+
+
+def integer(value: object, name: str, bits: int = 64) -> int:
+    """Checks an integer for the C ABI; ctypes would take it modulo 2 ** bits."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name}: wanted an integer, found {value!r}") from None
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise InvalidArgument(f"{name}: wanted an integer of {bits} bits, found {number}")
+    return number
+
+
+def pair(value: object, name: str) -> tuple[int, int]:
+    """Checks (rank, size)."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise InvalidArgument(f"{name}: wanted (rank, size), found {value!r}")
+    return integer(value[0], f"{name}[0]"), integer(value[1], f"{name}[1]")
+
+
+def counts(values: Sequence[int], name: str):
+    """An array of integers for the C ABI."""
+    return (c_int64 * len(values))(*(integer(value, name) for value in values))
 
 
 def op_names() -> list[str]:

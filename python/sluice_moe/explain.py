@@ -14,11 +14,12 @@ class LayerOptions:
     def __init__(self, model: Optional[str], *, tokens_max: int, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1),
                  kernel: Optional[str] = None, batch_invariant: bool = False, threads: int = 0, kernel_decode: Optional[str] = None,
                  kernel_prefill: Optional[str] = None, decode_tokens: int = 0, fields: Optional[Mapping[str, object]] = None):
-        self._policy = capi.Policy(capi.encoded(kernel), int(batch_invariant))
+        self._policy = capi.Policy(capi.encoded(kernel, "kernel"), int(bool(batch_invariant)))
         self.struct = capi.LayerOptions(
-            ctypes.sizeof(capi.LayerOptions), capi.encoded(model), capi.words(fields or {}), tokens_max, tp[0], tp[1], ep[0], ep[1],
-            ctypes.pointer(self._policy), threads, backend_decode=capi.encoded(kernel_decode), backend_prefill=capi.encoded(kernel_prefill),
-            decode_tokens=decode_tokens)
+            ctypes.sizeof(capi.LayerOptions), capi.encoded(model, "model"), capi.words(fields or {}), capi.integer(tokens_max, "tokens_max"),
+            *capi.pair(tp, "tp"), *capi.pair(ep, "ep"), ctypes.pointer(self._policy), capi.integer(threads, "threads", 32),
+            backend_decode=capi.encoded(kernel_decode, "kernel_decode"), backend_prefill=capi.encoded(kernel_prefill, "kernel_prefill"),
+            decode_tokens=capi.integer(decode_tokens, "decode_tokens"))
 
 
 def _device_of(device) -> tuple[Optional[bytes], Optional[int]]:
@@ -75,7 +76,7 @@ def why_not(model: Optional[str] = None, *, device="h200", tokens_max: int = 819
 def describe(options: LayerOptions, name: Optional[bytes], handle: Optional[int], counts: Sequence[int]) -> tuple[int, str]:
     """Explains a layer on a known device, given by name, or on an open device, given by handle. Returns (status, text)."""
     question = capi.LayerQuestion(ctypes.pointer(options.struct), name, handle)
-    return _status_and_text("sluice_layer_describe", question, (ctypes.c_int64 * len(counts))(*counts), len(counts))
+    return _status_and_text("sluice_layer_describe", question, capi.counts(counts, "tokens"), len(counts))
 
 
 def _status_and_text(function: str, *arguments) -> tuple[int, str]:

@@ -109,7 +109,7 @@ class MoeLayer(torch.nn.Module):
         [1, ...]."""
         self._reopen_after_fork()
         given = CallersWeights(self._opened, tensors, naming, layer)
-        capi.call("sluice_layer_replace_expert", self._native, expert, given.struct)
+        capi.call("sluice_layer_replace_expert", self._native, capi.integer(expert, "expert"), given.struct)
 
     def packed_bytes(self) -> torch.Tensor:
         """Returns the packed weights as a safetensors file with the layer's fields and hashes: u8 [bytes] on the CPU."""
@@ -181,7 +181,7 @@ class MoeLayer(torch.nn.Module):
     def explain(self, tokens: int | Sequence[int] = 1) -> str:
         """Returns text: the kernels for a number of tokens, or for each of several numbers, and why they were chosen."""
         counts = [tokens] if isinstance(tokens, int) else list(tokens)
-        return capi.whole_text("sluice_layer_explain", self._native, (ctypes.c_int64 * len(counts))(*counts), len(counts))
+        return capi.whole_text("sluice_layer_explain", self._native, capi.counts(counts, "tokens"), len(counts))
 
     # ---- torch.nn.Module ----
 

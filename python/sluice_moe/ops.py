@@ -159,7 +159,7 @@ def _moe_layer_out(x, packed, handle, *, residual=None, token_ids=None, adapter=
                    tokens_valid=None, out, captured=None):
     layer = _layer_of(handle, packed)
     if ids is not None and ids.dtype is torch.int64:
-        ids = ids.to(torch.int32)
+        ids = ids.clamp(-1, 2**31 - 1).to(torch.int32)  # an id outside int32 is outside the experts, too
     names = _NAMES[residual is not None, token_ids is not None, adapter is not None, ids is not None, weights is not None,
                    packed_in is not None, tokens_valid is not None, captured is not None]
     layer._run(names, [t for t in (x, out, residual, token_ids, adapter, ids, weights, packed_in, tokens_valid, captured) if t is not None])

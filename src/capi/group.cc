@@ -1,5 +1,9 @@
+#include <algorithm>
+#include <string>
+
 #include "backends/backends.h"
 #include "capi/handles.h"
+#include "ops/all_reduce_norm.h"
 
 using namespace sluice;        // NOLINT: the C boundary names every type of the library
 using namespace sluice::capi;  // NOLINT
@@ -11,6 +15,9 @@ sluice_status sluice_group_create(sluice_device* const* devices, int32_t count, 
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(devices, "devices"));
     SLUICE_TRY(need_pointer(out, "out"));
+    if (count < 2 || count > AllReduceNorm::kRanksMost)
+      return invalid("count: wanted 2 to " + std::to_string(AllReduceNorm::kRanksMost) + " devices, found " +
+                     std::to_string(count));
     std::vector<Device*> ranks;
     for (int32_t rank = 0; rank < count; ++rank) {
       SLUICE_TRY(need_pointer(devices[rank], "devices"));
@@ -30,7 +37,12 @@ sluice_status sluice_group_create(sluice_device* const* devices, int32_t count, 
 void sluice_group_stop(sluice_group* group, int32_t rank, const char* why) {
   if (!group) return;
   (void)guarded(nullptr, [&]() -> Status {
-    group->group->stop(rank, {Code::kDevice, why ? why : "the rank failed"});
+    std::string text = why ? why : "the rank failed";
+    if (rank < 0 || rank >= group->group->ranks())
+      text += " (sluice_group_stop: wanted a rank below " + std::to_string(group->group->ranks()) +
+              ", found " + std::to_string(rank) + ")";
+    group->group->stop(std::clamp(rank, 0, static_cast<int32_t>(group->group->ranks()) - 1),
+                       {Code::kDevice, text});
     return {};
   });
 }

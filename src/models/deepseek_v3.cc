@@ -20,8 +20,8 @@ constexpr double kLatentEps = 1e-6;  // epsilon of the latents' norms, independe
 // Multiplies the attention scale by the square of YaRN's factor for mscale_all_dim. read_rope() has already
 // set the scale of cos and sin.
 Status stretch_scores(const JsonAt& config, const RopeScaling& rope, AttentionConfig* a) {
-  const std::string key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  if (!config.has(key)) return {};
+  const char* const key = rope_key(config);
+  if (!key) return {};
   const auto scaling = config.at(key);
   if (!scaling.ok()) return scaling.status();
   double all_dim = 0;

@@ -212,8 +212,7 @@ Status read_llama3(const JsonAt& layer, const JsonAt& scaling, RopeScaling* rope
 
 // Reads the head's rotary embedding, which is independent of the model's.
 Status read_rotary(const JsonAt& layer, RopeScaling* rope) {
-  const char* const key = layer.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  if (layer.has(key)) {
+  if (const char* const key = rope_key(layer)) {
     const JsonAt scaling = layer.at(key).value();
     SLUICE_TRY(scaling.need_object());
     const char* const type = scaling.has("rope_type") ? "rope_type" : "type";

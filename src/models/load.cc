@@ -52,13 +52,17 @@ Result<MoeNaming> check_files(const TensorSource& source, const Family& family, 
   return naming;
 }
 
-// Rejects LoRA adapters that are not merged into the weights, because answers would ignore them.
+// Rejects tensors that answers would ignore: LoRA adapters that are not merged, and AWQ's scales of a layer's input.
 Status check_merged(const Checkpoint& file) {
-  for (const CheckpointTensor& t : file.tensors())
+  for (const CheckpointTensor& t : file.tensors()) {
+    if (t.name.ends_with(".pre_quant_scale"))
+      return unsupported(place_of(t) +
+                         ": wanted a checkpoint whose layers take their input unscaled, found an AWQ scale");
     if (t.name.find("lora_") != std::string::npos)
       return unsupported(place_of(t) +
                          ": wanted a checkpoint whose adapters are merged into its weights (PEFT: "
                          "merge_and_unload), found an adapter's tensor");
+  }
   return {};
 }
 

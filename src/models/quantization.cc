@@ -80,6 +80,13 @@ Result<WeightFormat> read_compressed_tensors(const JsonAt& q) {
     SLUICE_TRY(sparsity.value().need_object());
     SLUICE_TRY(must_be(sparsity.value(), "format", "dense", kModels));
   }
+  // Rotations of weights need rotations of activations, which Sluice does not compute.
+  if (q.has("transform_config")) {
+    const JsonAt transforms = q.at("transform_config").value();
+    SLUICE_TRY(transforms.need_object());
+    if (transforms.has("config_groups") && !transforms.value()["config_groups"].empty())
+      return unknown(transforms, "no config_groups (no transforms)");
+  }
   const auto groups = q.at("config_groups");
   if (!groups.ok()) return groups.status();
   SLUICE_TRY(groups.value().need_object());

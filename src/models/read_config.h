@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "base/json.h"
 #include "base/printable.h"
@@ -16,7 +17,10 @@ constexpr int64_t kConfigBytesMax = 16 << 20;
 template <class T>
 Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {
   SLUICE_TRY(config.need_object());
-  if (!config.has(key)) return {};
+  // For transformers null is false, also where a missing key is true.
+  const bool null_is_false =
+      std::is_same_v<T, bool> && Json(wanted) == Json(true) && config.value().contains(key);
+  if (!config.has(key) && !null_is_false) return {};
   const auto member = config.at(key);
   if (!member.ok()) return member.status();
   const Json want(wanted);
@@ -24,6 +28,13 @@ Status must_be(const JsonAt& config, const std::string& key, const T& wanted, co
   Status status = member.value().wrong(want.dump() + ", the only value that " + models + " models have");
   status.code = Code::kUnsupported;
   return status;
+}
+
+// The key of the rotary embedding's settings; none: the config has no settings. An empty rope_scaling counts as absent, as in
+// transformers.
+inline const char* rope_key(const JsonAt& config) {
+  const auto has = [&](const char* key) { return config.has(key) && !config.value()[key].empty(); };
+  return has("rope_scaling") ? "rope_scaling" : has("rope_parameters") ? "rope_parameters" : nullptr;
 }
 
 // YaRN's attention factor for one of its two settings, mscale and mscale_all_dim.

@@ -95,10 +95,10 @@ Status read_rope(const JsonAt& config, const RopeFamily& family, RopeScaling* ro
   SLUICE_TRY(must_be(config, "partial_rotary_factor", 1, family.models));
   *rope = family.unsaid;
   rope->theta = theta;
-  const bool scaled = config.has("rope_scaling");
-  if (!scaled && !config.has("rope_parameters")) return {};
+  const char* const key = rope_key(config);
+  if (!key) return {};
   *rope = RopeScaling{.theta = theta};
-  auto scaling = config.at(scaled ? "rope_scaling" : "rope_parameters");
+  auto scaling = config.at(key);
   if (!scaling.ok()) return scaling.status();
   SLUICE_TRY(scaling.value().need_object());
   if (scaling.value().has("full_attention") || scaling.value().has("sliding_attention"))

@@ -13,7 +13,7 @@ Refusal RouteTopk::validate(const Problem& p) {
   need_between(r, "experts", p.experts, 1, kRoutedExpertsMax);
   need_between(r, "top_k", p.top_k, 1, std::min(p.experts, kRoutedTopKMax));
   need_between(r, "shared_slots", p.shared_slots, 0, 8);
-  need_real(r, "scale", "a finite number above 0", p.scale > 0 && p.scale < 1e30, p.scale);
+  need_real(r, "scale", "a number above 0 and below 1e30", p.scale > 0 && p.scale < 1e30, p.scale);
   // Checked even if unused, because a negative count is always an error.
   need_between(r, "topk_groups", p.topk_groups, 0, kRowsMax);
   need_between(r, "expert_begin", p.expert_begin, 0, kRowsMax);

@@ -75,7 +75,12 @@ TEST(CapiGroup, RefusesWhatCannotBeAGroup) {
   Message error;
   sluice_device* const one[] = {device.device, nullptr};
   EXPECT_EQ(sluice_group_create(one, 1, 0, &group, error), SLUICE_INVALID_ARGUMENT);
-  EXPECT_EQ(error.str(), "group: wanted 2 to 8 devices, found 1");
+  EXPECT_EQ(error.str(), "count: wanted 2 to 8 devices, found 1");
+  // The array is not read beyond a count that is out of range.
+  for (const int32_t count : {-1, 9, 2000000000}) {
+    EXPECT_EQ(sluice_group_create(one, count, 0, &group, error), SLUICE_INVALID_ARGUMENT);
+    EXPECT_EQ(error.str(), "count: wanted 2 to 8 devices, found " + std::to_string(count));
+  }
   EXPECT_EQ(sluice_group_create(one, 2, 0, &group, error), SLUICE_INVALID_ARGUMENT);
   EXPECT_EQ(sluice_group_create(nullptr, 2, 0, &group, error), SLUICE_INVALID_ARGUMENT);
   EXPECT_EQ(sluice_group_create(one, 1, 0, nullptr, error), SLUICE_INVALID_ARGUMENT);

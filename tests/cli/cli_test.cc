@@ -154,6 +154,30 @@ TEST(Cli, WrongUseIsNamed) {
   EXPECT_TRUE(contains(complaint({"devices", "--nope"}), "--nope"));
 }
 
+TEST(Cli, ExplainIgnoresNoFlag) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--force", "x"}, "--force: needs an operation or --model, found none"},
+      {{"--device", "zzz"}, "--device: needs an operation or --model, found none"},
+      {{"--sweep", "tokens"}, "--sweep: needs an operation or --model, found none"},
+      {{"--tokens", "5"}, "--tokens: needs --model, found none"},
+      {{"--contract"}, "--contract: needs an operation, found none"},
+      {{"--model", "gpt-oss-20b", "--contract"}, "--contract: needs an operation, found none"},
+      {{"router_gemm", "--contract", "--device", "zzz"}, "--device: cannot be combined with --contract"},
+      {{"router_gemm", "--tokens-max", "5"}, "--tokens-max: needs --sweep, found none"},
+      {{"--model", "gpt-oss-20b", "--device", "h200", "--max-model-len", "77"},
+       "--max-model-len: wanted --model with a directory, found only the MoE layer 'gpt-oss-20b', which has "
+       "no sequences"},
+      {{"--model", SLUICE_SOURCE_DIR "/models/sluice-16e-tiny", "--device", "h200", "--max-model-len",
+        "9999999"},
+       "--max-model-len: wanted at most 4096 (max_position_embeddings), found 9999999"}};
+  for (auto [words, said] : cases) {
+    words.insert(words.begin(), "explain");
+    const Outcome o = sluice(words);
+    EXPECT_NE(o.status, 0) << said;
+    EXPECT_EQ(o.err, "sluice: " + std::string(said) + "\n");
+  }
+}
+
 TEST(Cli, AnEmptyValueIsAValue) {
   const std::string tiny = "hidden=64 intermediate=64 experts=8 top_k=2";
   const std::pair<std::vector<std::string>, std::string> empty[] = {

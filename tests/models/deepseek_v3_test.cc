@@ -136,7 +136,10 @@ TEST(DeepSeekV3, TransformersFiveWritesRopeParametersAndPlainOnesNeedNone) {
     c["rope_parameters"]["rope_type"] = "yarn", c["rope_parameters"]["rope_theta"] = 50000;
     c.erase("rope_scaling"), c.erase("rope_theta");
   };
-  const DecoderConfig read = changed(five).value().decoder;
+  DecoderConfig read = changed(five).value().decoder;
+  EXPECT_DOUBLE_EQ(read.rope.theta, 50000);
+  // An empty rope_scaling counts as absent.
+  read = changed([&](Json& c) { five(c), c["rope_scaling"] = Json::object(); }).value().decoder;
   EXPECT_DOUBLE_EQ(read.rope.theta, 50000);
   EXPECT_NEAR(read.layers[0].attention.scale, 0.1352337788608801, 1e-12);
   const DecoderConfig plain = changed([&](Json& c) {
@@ -166,6 +169,11 @@ TEST(DeepSeekV3, RefusesByKey) {
             only("topk_method", "\"noaux_tc\"", "\"greedy\""));
   EXPECT_EQ(error_of_v3([](Json& c) { c["norm_topk_prob"] = false; }),
             only("norm_topk_prob", "true", "false"));
+  // For transformers null is false.
+  EXPECT_EQ(error_of_v3([](Json& c) { c["norm_topk_prob"] = nullptr; }),
+            only("norm_topk_prob", "true", "null"));
+  EXPECT_EQ(error_of_v3([](Json& c) { c["rope_interleave"] = nullptr; }),
+            only("rope_interleave", "true", "null"));
   EXPECT_EQ(error_of_v3([](Json& c) { c["rope_interleave"] = false; }),
             only("rope_interleave", "true", "false"));
   EXPECT_EQ(error_of_v3([](Json& c) { c["moe_layer_freq"] = 2; }), only("moe_layer_freq", "1", "2"));

@@ -55,3 +55,16 @@ def test_no_error_is_raised_without_a_public_name(path: pathlib.Path) -> None:
 def test_raises_without_a_public_name_are_found() -> None:
     assert unnamed('def f():\n    raise RuntimeError("sluice: no")') == ["RuntimeError('sluice: no')"]
     assert not unnamed('raise UnsupportedLayer("no")\n') and not unnamed("def f():\n    raise NotImplementedError")
+
+
+@pytest.mark.parametrize("arguments, name", [
+    ({"tokens_max": 2**64 + 5}, "tokens_max"), ({"tokens_max": 1.5}, "tokens_max"), ({"tp": (0, 2**65)}, "tp[1]"), ({"tp": 1}, "tp"),
+    ({"ep": (2**64, 2)}, "ep[0]"), ({"threads": 2**32}, "threads"), ({"decode_tokens": 2**70}, "decode_tokens"),
+    ({"model": "gpt-oss-20b\0 experts=1"}, "model"), ({"kernel": "cpu\0"}, "kernel"), ({"kernel_decode": 5}, "kernel_decode"),
+    ({"act": "swiglu\0zz"}, "fields"), ({"act": "\ud800"}, "fields")])
+def test_what_the_c_abi_cannot_hold_is_refused_by_name(arguments, name) -> None:
+    arguments = {"model": "gpt-oss-20b", "device": "cpu", **arguments}
+    with pytest.raises(sluice_moe.InvalidArgument, match=f"^{name.replace('[', '.').replace(']', '.')}: wanted"):
+        sluice_moe.MoeLayer(arguments.pop("model"), **arguments)
+    with pytest.raises(sluice_moe.InvalidArgument, match="^tokens: wanted an integer"):
+        sluice_moe.explain("gpt-oss-20b", tokens=[1, 2**64 + 1])

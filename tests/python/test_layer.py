@@ -115,6 +115,9 @@ def test_what_fields_ask_for():
     ids, weights = made.choice(x)
     bits = weights.bfloat16().view(torch.int16).int() & 0xFFFF
     assert close(made.layer(input="packed")(x, packed=ids << 16 | bits), made.experts(x, ids, weights.bfloat16()))
+    layer = made.layer(input="precomputed")
+    for outside in (2**32, 2**32 + 3, -(2**32), -(2**33), 2**31, 8):
+        assert not layer(x, ids=torch.full((5, 2), outside), weights=weights).any(), outside
     assert torch.equal(made.layer(input="precomputed")(x.view(1, 5, -1), ids=ids.view(1, 5, 2).long(), weights=weights.view(1, 5, 2))[0],
                        made.layer(input="precomputed")(x, ids=ids, weights=weights))
 
