@@ -12,7 +12,7 @@ namespace sluice {
 
 enum class ArenaCheck : uint8_t {
   kOff,
-  kGuard,  // fills each loan with NaN patterns, and checks the bytes after it at reset()
+  kGuard,  // fills each loan with bytes that read as NaN; reset() checks the bytes after each loan
 };
 
 // Lends memory of a block that it does not own. Not thread-safe: use one arena per stream.
@@ -26,7 +26,7 @@ class Arena {
   Result<Workspace> lend(size_t bytes);
   // Frees everything. With kGuard: kDevice if the bytes after a loan were overwritten; the message names the loan.
   Status reset();
-  // Bytes of the block that a loan of `bytes` takes, so that callers can size the block.
+  // Bytes that a loan of `bytes` bytes uses of the block, so that callers can size the block.
   static size_t footprint(size_t bytes, ArenaCheck check = ArenaCheck::kOff);
 
  private:

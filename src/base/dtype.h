@@ -1,4 +1,4 @@
-// Element types, and the exact semantics of the 4-bit and 8-bit ones.
+// Element types, and the exact semantics of the 4-bit and 8-bit types.
 #pragma once
 #include <bit>
 #include <cstdint>

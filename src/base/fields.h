@@ -31,7 +31,7 @@ std::string_view word(E value) {
   return EnumWords<E>::words[static_cast<size_t>(value)];
 }
 
-// A reference to one field; its type is erased to one of three kinds.
+// A reference to one field, whose type is erased to one of three kinds.
 struct Field {
   enum class Kind : uint8_t { kInt, kReal, kWord };
   std::string_view name;
@@ -105,7 +105,7 @@ Status set_field(Problem& problem, std::string_view name, std::string_view value
 template <class Problem>
 Status parse_fields(std::string_view line, Problem* problem);
 
-// kInvalidArgument: "unknown <what> '<name>'" with the nearest of `known`, or with all of them if none is near.
+// kInvalidArgument: "unknown <what> '<name>'" with the nearest of `known`, or with all of `known` if none is near.
 Status unknown_name(std::string_view what, std::string_view name, std::span<const std::string> known);
 // Splits off the next name and value; words are separated by spaces. `rest` advances. Returns false at the end of the line.
 bool next_assignment(std::string_view* rest, std::string_view* name, std::string_view* value);

@@ -73,8 +73,8 @@ const std::string* twice_in(const OrderedJson::object_t& object) {
   return twice == keys.end() ? nullptr : *twice;
 }
 
-// Builds the document from the library's events. The library's own builders are quadratic, because they
-// visit every earlier member of an array after each object in it, or every earlier key of an ordered
+// Builds the document from the library's events. The library's own builders take quadratic time, because they
+// visit every earlier member of an array after each object in the array, or every earlier key of an ordered
 // object. They also accept unlimited nesting and duplicate keys.
 template <class AnyJson>
 class Builder final : public nlohmann::json_sax<AnyJson> {
@@ -161,7 +161,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
   std::vector<AnyJson*> open_;
   AnyJson* slot_ = nullptr;  // slot of the key read last
   bool skips_ = false;       // inside an unwanted member of the outermost object
-  size_t skipped_ = 0;       // open containers of that member
+  size_t skipped_ = 0;       // open containers inside that member
   AnyJson skipped_value_;
 };
 

@@ -19,11 +19,11 @@ using OrderedJson = nlohmann::ordered_json;  // keeps members in the order of th
 // nesting, or a duplicate key in an object.
 Result<Json> parse_json(std::string_view text, std::string_view what);
 // Like parse_json(), but keeps the members of every object in the order of the text. With `only`, returns
-// only this member of the outermost object, or null if it is missing. Use this for untrusted text, because
-// the library's own OrderedJson parser compares each key with all earlier keys.
+// only this member of the outermost object, or null if it is missing. Use this for untrusted text: nlohmann's
+// own OrderedJson parser compares each key with all earlier keys, which takes quadratic time.
 Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view what,
                                        std::optional<std::string_view> only = {});
-// kIo: the file cannot be read. kCorrupt: it is larger than `bytes_max`, or parse_json refuses it.
+// kIo: the file cannot be read. kCorrupt: it is larger than `bytes_max`, or parse_json rejects it.
 Result<Json> read_json(const std::string& path, int64_t bytes_max);
 // Returns the whole file, at most bytes_max bytes; errors as above.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);

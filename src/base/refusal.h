@@ -1,4 +1,4 @@
-// Why something is refused: every reason, each with the value that was found.
+// Why something is rejected: every reason, each with the value that was found.
 #pragma once
 #include <cstdint>
 #include <string>

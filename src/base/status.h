@@ -10,12 +10,12 @@ namespace sluice {
 
 enum class Code : uint8_t {
   kOk,
-  kInvalidArgument,  // the caller broke a contract: shape, dtype, stride, bound, null pointer
-  kUnsupported,      // the request is legal, but this build or device does not support it
+  kInvalidArgument,  // an argument is not allowed: shape, dtype, stride, value out of range, null pointer
+  kUnsupported,      // the request is valid, but this build or device does not support it
   kOutOfMemory,
   kIo,
   kCorrupt,  // input data is malformed or inconsistent
-  kDevice,   // a fault that a device reported
+  kDevice,   // a device reported a fault
 };
 
 const char* text(Code code);

@@ -15,7 +15,7 @@ const char* text(Backend backend);
 
 constexpr int kMaxRank = 4;
 
-// Trivially copyable. Strides are in elements; the last dimension is contiguous in every contract of ops/.
+// Trivially copyable. Strides are in elements; every operation of ops/ requires a contiguous last dimension.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -52,7 +52,7 @@ struct Workspace {
   size_t bytes = 0;
 };
 
-// The queue that a backend enqueues on. Backends derive from it.
+// A backend's queue; backends derive from it.
 struct DeviceQueue {
   int device = 0;  // index among the backend's devices
 };

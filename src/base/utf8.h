@@ -11,7 +11,7 @@ struct Utf8Step {
   char32_t code_point = 0;
   int64_t bytes = 0;  // bytes of the code point; if invalid, the bytes that one U+FFFD replaces
   bool valid = false;
-  bool truncated = false;  // not valid yet: the text ends inside a code point
+  bool truncated = false;  // not valid so far: the text ends inside a code point
 };
 
 // `text` must not be empty. Overlong forms, surrogates and values above U+10FFFF are invalid. An invalid

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// Blocks signals on the calling thread during its lifetime, so that threads started meanwhile inherit the
+// Blocks signals on the calling thread while the object exists, so that threads started meanwhile inherit the
 // mask. Fault signals such as SIGSEGV, and the profiler's SIGPROF, stay unblocked.
 class SignalsBlocked {
  public:
@@ -19,8 +19,8 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// A std::thread for library work. The system delivers a signal to any thread that does not block it, and a
-// handler must not run on a worker while one of the program's own threads uses the same data.
+// A std::thread for library work, with signals blocked. Otherwise a signal handler of the program could run
+// on it, concurrently with the program's own threads, whose data the handler may use.
 class WorkerThread {
  public:
   WorkerThread() = default;

@@ -1,4 +1,4 @@
-// A kernel descriptor: what dispatch knows about a kernel, as plain functions without state.
+// A kernel descriptor (Candidate): what dispatch knows about a kernel, as functions without state.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,17 +20,17 @@ enum CpuFeature : uint32_t {
   kAvx2 = 1u << 0,        // with FMA, BMI2 and F16C
   kAvx512 = 1u << 1,      // F, BW, CD, DQ, VL
   kAvx512Bf16 = 1u << 2,  // dot products of bf16 pairs
-  kAmxBf16 = 1u << 3,     // 16 x 16 x 32 tiles of bf16, usable by this process
+  kAmxBf16 = 1u << 3,     // 16 x 16 x 32 tiles of bf16, if this process may use them
   kNeon = 1u << 4,
 };
 std::string features_text(uint32_t features);
 
-// Plain data, so that a laptop can explain what an H200 would do.
+// Plain data, so that kernel choices for an H200 can be explained on a machine without one.
 struct DeviceInfo {
   std::string name;
   Backend backend = Backend::kCpu;
   int index = 0;  // index among the backend's devices: a plan runs only on streams of this device
-  int sm = 0;     // CUDA: compute capability times ten; 0 on a CPU
+  int sm = 0;     // CUDA: compute capability, 90 for 9.0; 0 on a CPU
   int cores = 1;  // CUDA: multiprocessors; CPU: threads of the pool
   uint32_t cpu_features = 0;
   double mem_bytes_per_us = 0;   // read bandwidth of the whole device
@@ -43,14 +43,14 @@ struct DeviceInfo {
 std::string text(const DeviceInfo& device);
 
 struct Policy {
-  // The only kernels allowed: NAME or NAME:CONFIG, separated by commas, at most one per operation. The middle
-  // part of a name is its operation (cuda.expert_gemm.mxfp4_tile_sm90). If a forced kernel refuses the problem,
+  // The only kernels allowed: NAME or NAME:CONFIG, separated by commas, at most one per operation. The middle part of
+  // a name is its operation (cuda.expert_gemm.mxfp4_tile_sm90). If a forced kernel does not accept the problem,
   // planning fails. In a step, a forced fused kernel runs at the token counts that it accepts (Pieces::allowed).
   std::string force = {};
   bool batch_invariant = false;  // only kernels whose result for a row does not depend on the other rows
 };
 
-// One launch of a plan, as numbers that only the candidate that listed it interprets.
+// One launch of a plan, as numbers with a meaning only to the candidate that produced them.
 struct KernelLaunch {
   std::array<int32_t, 6> value{};
   bool operator==(const KernelLaunch&) const = default;
@@ -70,7 +70,7 @@ template <class Op>
 struct Candidate {
   std::string_view name;  // "cuda.router_gemm.splitk_sm90": backend.op.variant
   Backend backend = Backend::kCpu;
-  // Must refuse every problem that the kernel would compute wrongly, with every reason. Only called with
+  // Must reject every problem that the kernel would compute wrongly, and give every reason. Only called with
   // problems that Op::validate accepts.
   Refusal (*supports)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
 
@@ -93,7 +93,7 @@ struct Candidate {
   // True: only runs of the same configuration agree bit for bit. False: all configurations give the same bits.
   bool config_decides_bits = false;
   int alignment_bytes = 1;  // required of every tensor's first element, if stricter than its type's alignment
-  bool planned = false;     // a descriptor without a kernel: explain lists it as planned, and it cannot run
+  bool planned = false;     // a descriptor whose kernel is not written yet: explain lists it as planned, and it cannot run
 };
 
 // The variant in "cuda.router_gemm.splitk_sm90" is splitk_sm90.
@@ -110,7 +110,7 @@ std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Proble
       Config{.cost_us = c.cost_us(problem, device), .workspace_bytes = c.workspace_bytes(problem, device)}};
 }
 
-// The accepted configuration with the least cost, the first among equals; -1: all are refused.
+// Index of the accepted configuration with the least cost, the first if several cost the same; -1: none is accepted.
 inline int cheapest(const std::vector<Config>& configs) {
   int best = -1;
   for (size_t i = 0; i < configs.size(); ++i)

@@ -15,26 +15,28 @@ struct Verdict {
   Refusal refusal = {};
   double cost_us = 0;  // cost_us and workspace_bytes belong to the cheapest configuration
   size_t workspace_bytes = 0;
-  bool planned = false;                 // Candidate::planned
-  std::vector<Config> configs = {};     // if accepted: at least one
-  int config = -1;                      // index of the cheapest configuration
-  std::vector<std::string> texts = {};  // descriptions of its launches, set by decide_in_words()
+  bool planned = false;              // Candidate::planned
+  std::vector<Config> configs = {};  // not empty if accepted
+  int config = -1;                   // index of the cheapest configuration
+  std::vector<std::string> texts =
+      {};  // descriptions of that configuration's launches, set by decide_in_words()
 };
 
 struct Decision {
-  Refusal contract;               // why the contract rejects the problem; checked before any kernel
+  Refusal
+      contract;  // why the operation rejects the problem, or what is wrong with policy.force; then no kernel is chosen
   std::vector<Verdict> verdicts;  // in table order
-  int chosen = -1;                // index into verdicts; -1: all refuse
+  int chosen = -1;                // index into verdicts; -1: no candidate accepts the problem
   Status status() const;          // ok, or every reason of every candidate
   // Valid only if chosen >= 0.
   const Verdict& choice() const { return verdicts[static_cast<size_t>(chosen)]; }
   const Config& config() const { return choice().configs[static_cast<size_t>(choice().config)]; }
 };
 
-// The reasons shared by all refused configurations, or else each configuration's reasons under its name.
+// If all configurations give the same reasons, these; otherwise each configuration's reasons after its name.
 Refusal refusal_of(const std::vector<Config>& configs);
 
-// Depends only on its arguments. The least cost wins; among equal costs the first in the table.
+// Depends only on its arguments. Chooses the least cost; among equal costs, the first candidate in the table.
 template <class Op>
 Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
                 std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {

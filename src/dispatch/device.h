@@ -1,4 +1,4 @@
-// The device interface. backends/cpu and backends/cuda implement it and export nothing else.
+// The device interface. backends/cpu and backends/cuda implement it, and other code uses them only through it.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// A recorded step. CUDA: an instantiated graph. CPU: the list of enqueued calls, replayed in order.
+// A captured step. CUDA: an instantiated graph. CPU: a list of enqueued calls, which replay() repeats in order.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -42,8 +42,8 @@ class Device {
   // released memory may be kept for later requests of the same size.
   virtual Result<void*> allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) = 0;
-  // Approximate bytes that allocate() could still provide. Callers use it to refuse large requests early,
-  // because the operating system overcommits memory and kills the process later.
+  // Approximate bytes that allocate() could still provide. Callers use it to reject large requests early,
+  // because the operating system overcommits memory and would kill the process later.
   virtual int64_t free_bytes() const = 0;
   // Bytes that allocate() could provide if nothing else used the device.
   virtual int64_t total_bytes() const { return free_bytes(); }
@@ -51,18 +51,18 @@ class Device {
   virtual Stream stream() = 0;
   // Makes a stream of this device out of the caller's stream (a cudaStream_t): launches and copies go to that
   // stream alone, also while the caller captures it. For start-up only, because it allocates memory. The
-  // wrapped stream must outlive the work enqueued on it; it is released with the device at the latest. Graphs
-  // captured through it share its counters, so such a graph must not run concurrently with itself or with
-  // other work of the same wrapped stream; wrapping a stream twice gives two sets of counters.
-  // kInvalidArgument: a stream of another device, a stream under capture; or, on a device that runs work
-  // immediately, a pointer that is not null (null gives stream()).
+  // wrapped stream must outlive the work enqueued on it; if unwrap() does not release it, the device's
+  // destructor does. Graphs captured through a wrapped stream share its counters, so such a graph must not
+  // run concurrently with itself or with other work of that wrapped stream. Each call of wrap() makes a
+  // separate set of counters. kInvalidArgument: a stream of another device, a stream under capture; or, on a
+  // device that runs work immediately, a pointer that is not null (null gives stream()).
   virtual Result<Stream> wrap(void* native) {
     if (!native) return stream();
     return invalid(std::string(text(info().backend)) +
                    ": wrap: wanted null (this device has no other streams), found a pointer");
   }
-  // Points a stream from wrap() at another stream of the caller, from now on; the counters stay with the
-  // wrapped stream. Allocates no memory, and either stream may be under capture. kInvalidArgument as in
+  // From now on, enqueues work of a stream from wrap() on another stream of the caller; the counters stay the
+  // same. Allocates no memory, and either stream may be under capture. kInvalidArgument as in
   // wrap(), and for a stream that is not from wrap().
   virtual Status retarget(Stream wrapped, void* native) {
     if (!native && wrapped.native == stream().native) return {};
@@ -78,7 +78,7 @@ class Device {
   // Blocks until the stream is idle, and reports asynchronous device errors.
   virtual Status wait(Stream stream) = 0;
 
-  // For callers that wait for part of a stream's work. For start-up only, because it allocates memory.
+  // Makes a mark, for callers that wait for part of a stream's work. For start-up only, because it allocates memory.
   virtual Result<std::unique_ptr<Mark>> make_mark() { return std::make_unique<Mark>(); }
   // Places the mark after all work enqueued on the stream so far.
   virtual Status place(Mark& mark, Stream stream) { return mark.stream = stream, Status{}; }

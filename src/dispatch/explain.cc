@@ -43,7 +43,7 @@ Refusal refusal_of(const std::vector<Config>& configs) {
 
 namespace {
 
-// The configurations of a candidate, each with its cost or its refusal; the cheapest is marked and shows its launches.
+// The configurations of a candidate, each with its cost or the reasons against it; the cheapest is marked and followed by its launches.
 std::string configs_text(const Verdict& v) {
   std::string out;
   if (v.configs.size() == 1 && v.configs[0].name.empty()) {

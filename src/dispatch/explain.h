@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// The problem, the device, and for each candidate its cost, workspace, configurations and launches, or why it is refused.
+// Text with the problem, the device, and for each candidate its cost, workspace, configurations and launches, or why it does not accept the problem.
 std::string explain_text(std::string_view op, const std::string& problem, const DeviceInfo& device,
                          const Decision& decision);
 

@@ -13,10 +13,10 @@ namespace sluice {
 // A kernel that Policy::force names.
 struct ForcedKernel {
   std::string_view name, config;  // empty config: any
-  std::string_view op() const;    // the middle of the name; empty if there is none
+  std::string_view op() const;    // the middle part of the name; empty if there is none
   std::string text() const { return std::string(name) + (config.empty() ? "" : ":" + std::string(config)); }
 };
-// Splits `force` at its commas. The results are views into it.
+// Splits `force` at its commas. The results are views of `force`.
 std::vector<ForcedKernel> forced_kernels(std::string_view force);
 
 // What `force` means for an operation whose candidates are called `names`.

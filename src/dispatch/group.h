@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// A member's rank is its index in the list that made the group. Its collective operations (ops/all_reduce_norm.h) run on its device's
+// A device's rank is its index in the list that made the group. Collective operations (ops/all_reduce_norm.h) run on each device's own
 // streams, in the same order on every rank. On a device that runs work immediately, each rank needs its own host thread. The devices must
 // outlive the group; a device is in at most one group.
 class Group {
@@ -19,7 +19,7 @@ class Group {
   // on each device of the group returns status() from its waits (and, on a device that runs work immediately, from launches). Any thread may
   // call stop(); only the first call counts.
   virtual void stop(int rank, const Status& why) = 0;
-  // Ok unless stopped.
+  // Ok unless the group is stopped; then the failure.
   virtual Status status() const = 0;
   // Makes a stopped group usable again. No other thread may use the group's devices meanwhile.
   virtual Status recover() = 0;
@@ -33,7 +33,7 @@ struct GroupOptions {
 class GroupFault {
  public:
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
-  // False if another failure came first.
+  // Returns false if another failure came first.
   bool set(int rank, const Status& why) {
     const std::lock_guard lock(mutex_);
     if (stopped()) return false;

@@ -4,8 +4,8 @@ namespace sluice {
 namespace {
 
 // h200: measured with CUDA 13.0: a read-only stream over 8 GiB, cuBLAS bf16 8192^3 on random data, and an empty
-// kernel in a replayed graph. Other GPUs: vendors' data sheets, scaled by the fraction that the H200 reaches of
-// its data sheet; h100 is the SXM5 module.
+// kernel in a replayed graph. Other GPUs: values of the vendor's data sheets, scaled by the ratio of the H200's
+// measured value to its data sheet; h100 is the SXM5 module.
 const DeviceInfo kKnown[] = {
     {.name = "h200",
      .backend = Backend::kCuda,

@@ -1,4 +1,4 @@
-// A plan stores a decision of decide(). Running a plan makes no further choices.
+// A plan stores the result of decide(); running it chooses nothing.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -66,7 +66,7 @@ const Candidate<Op>* chosen(const Decision& decision, std::span<const Candidate<
   return decision.chosen < 0 ? nullptr : table[static_cast<size_t>(decision.chosen)];
 }
 
-// kInvalidArgument: the contract refuses the problem. kUnsupported: no kernel accepts it. Both give every reason.
+// kInvalidArgument: the operation rejects the problem on every backend. kUnsupported: no kernel accepts it. The message gives every reason.
 template <class Op>
 Result<Plan<Op>> make_plan(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                            const typename Op::Problem& problem, const Policy& policy = {}) {
@@ -83,11 +83,11 @@ Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& pro
   return make_plan<Op>(device.info(), device.catalog().table<Op>(), problem, policy);
 }
 
-// Implements Policy::batch_invariant for all token counts of a problem. One kernel must serve all counts,
-// because two batch-invariant kernels may give different bits (and it must use one configuration, if the
-// configuration decides the bits). Returns a policy that forces this kernel: among the kernels that accept
-// 1, 2, 4, ... and `most` tokens, the kernel with the lowest average ratio of its cost to the least cost at each
-// count. kUnsupported: there is no such kernel.
+// Implements Policy::batch_invariant for all token counts of a problem. All counts must use one kernel, because
+// two batch-invariant kernels may give different bits (and one configuration, if configurations of the kernel
+// differ in bits). Returns a policy that forces this kernel: of the kernels that accept 1, 2, 4, ... and `most`
+// tokens, the one whose cost, divided by the least cost at the same count, is lowest on average. kUnsupported:
+// no kernel accepts all these counts.
 template <class Op>
 Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t most, const Policy& policy) {
@@ -106,7 +106,7 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   };
   for (int64_t tokens = 1;; tokens = std::min(2 * tokens, most), ++counts) {
     const Decision decision = decide<Op>(Op::at_tokens(problem, tokens), device, table, policy);
-    if (!decision.contract.accepted()) return policy;  // planning then reports the contract's refusal
+    if (!decision.contract.accepted()) return policy;  // planning then reports why
     const double least = decision.chosen < 0 ? 1 : decision.choice().cost_us;
     for (size_t i = 0; i < table.size(); ++i) {
       const Verdict& v = decision.verdicts[i];
@@ -132,10 +132,10 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   return one;
 }
 
-// Finds the changes of a step function of the token count from `first` on. Examines all counts up to 64,
-// then counts that grow by a thirty-second each. Calls same(a, b) for neighboring examined counts, which
-// returns whether they agree. If not, finds by bisection the first count after a that differs from a, calls
-// change(count), and continues from there. Assumes that there is no change between two counts that agree.
+// Finds the changes of a step function of the token count from `first` on. Examines all counts up to 64, then counts
+// that grow by a thirty-second at a time. Calls same(a, b), which returns whether two neighboring examined counts
+// agree. If they do not, finds by bisection the first count after a that differs from a, calls change(count), and
+// continues from there. Assumes that there is no change between two counts that agree.
 template <class Same, class Change>
 Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t first = 0) {
   constexpr int64_t kAll = 64, kShare = 32;
@@ -158,7 +158,7 @@ Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t fir
   return {};
 }
 
-// Upper bound of tokens_max. It is limited because the workspace is evaluated for every single count.
+// Upper bound of tokens_max, because make() computes the workspace for every single count.
 constexpr int64_t kTableTokensMax = int64_t{1} << 24;
 
 inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t tokens_max) {
@@ -171,7 +171,7 @@ inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t toke
   return {};
 }
 
-// kInvalidArgument: the plan serves `first` to `last` tokens, but not this count.
+// kInvalidArgument: the plan is for `first` to `last` tokens, not for this count.
 inline Status check_count(std::string_view op, int64_t tokens, int64_t first, int64_t last) {
   if (tokens >= first && tokens <= last) return {};
   return invalid(std::string(op) + ": wanted " + std::to_string(first) + " to " + std::to_string(last) +
@@ -182,13 +182,13 @@ inline Status check_count(std::string_view op, int64_t tokens, int64_t first, in
 // function (for_each_change). With Policy::batch_invariant there is one step if the kernel has a single list
 // of launches, and another for zero tokens if the kernel does not accept them. Candidates guarantee
 // (tests/cuda/cards_test.cc) that a kernel that accepts two counts accepts all counts between them, and that
-// a kernel with several configurations never needs less workspace for more tokens. A call makes a single
-// lookup, inside the operation, so that neither a compiler nor a captured graph can hard-code a wrong choice.
+// a kernel with several configurations never needs less workspace for more tokens. run() looks the plan up at
+// run time, so that no compiler (torch.compile) hard-codes the choice for one token count.
 template <class Op>
 class PlanTable {
  public:
   struct Step {
-    int64_t first;  // the plan serves token counts from here up to the next step
+    int64_t first;  // the plan is used for token counts from here up to the next step
     Plan<Op> plan;  // its problem is for `first` tokens; its workspace covers the whole step
   };
 
@@ -197,8 +197,8 @@ class PlanTable {
     return make(device.info(), device.catalog().table<Op>(), problem, tokens_max, policy);
   }
   // Makes the table from data alone, for a device that may be absent. choice_tokens: with Policy::batch_invariant, the kernel is
-  // chosen for up to this many tokens, so that tables with other bounds choose the same kernel; 0: tokens_max. unit: every token count is a
-  // multiple of it, as for rows of experts with several rows per token; so are both bounds.
+  // chosen for up to this many tokens, so that tables with other bounds choose the same kernel; 0: tokens_max. unit: every token count,
+  // tokens_min and tokens_max are multiples of it, for operations with several rows per token.
   static Result<PlanTable> make(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
                                 const Policy& policy = {}, int64_t tokens_min = 0, int64_t choice_tokens = 0,
@@ -217,7 +217,7 @@ class PlanTable {
     while (i > 0 && steps_[i].first > tokens) --i;
     return steps_[i].plan;
   }
-  // The modeled cost of the configuration that serves `tokens` tokens.
+  // The estimated cost of the configuration that runs for `tokens` tokens.
   double cost_us(int64_t tokens, const DeviceInfo& device) const {
     const auto known = std::lower_bound(
         costs_.begin(), costs_.end(), tokens,
@@ -249,7 +249,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           const Policy& policy, int64_t tokens_min, int64_t choice_tokens,
                                           int64_t unit) {
   SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
-  // Refuses a bound beyond the contract's before evaluating the counts up to it.
+  // Rejects a tokens_max that the operation does not allow before evaluating all counts up to it.
   const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
   if (const Refusal contract = Op::validate(most); !contract.accepted())
     return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
@@ -261,7 +261,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
   const auto plan_at = [&](int64_t tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);
     Result<Plan<Op>> made = make_plan<Op>(device, table, at, for_all.value());
-    // Zero tokens produce no output bits, so another kernel may serve them.
+    // Zero tokens produce no output, so any kernel may be used for them.
     return made.ok() || tokens > 0 ? made : make_plan<Op>(device, table, at, policy);
   };
   const auto same = [&](int64_t, int64_t units) {

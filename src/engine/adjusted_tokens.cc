@@ -17,7 +17,7 @@ const std::vector<AdjustedToken>& AdjustedTokens::update(const std::vector<int32
   if (!begun_) {
     begun_ = true;
     for (const auto& [id, bias] : sampling.logit_bias) of(id).bias = bias;
-    // Prompts may be long, and only a repetition penalty needs their tokens.
+    // Skips the prompt, which may be long, if there is no repetition penalty.
     if (*sampling.repetition_penalty == 1) seen_ = prompt;
   }
   if (!sampling.penalises()) return list_;

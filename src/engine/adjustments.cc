@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kEntriesOfLaunch = int64_t{1} << 20;  // longer lists need several launches
 
-// The tokens that penalties and biases change in row `row` of a chunk, given the drafts before that row. Uses
-// `changed` to hold the list if it differs from the sequence's own.
+// The tokens that penalties and biases change in row `row` of a chunk, given the drafts before that row. If
+// they differ from the sequence's own list, stores them in *changed.
 const std::vector<AdjustedToken>& adjusted_row(const Chunk& chunk, int64_t row,
                                                std::vector<AdjustedToken>* changed) {
   const Sequence& s = *chunk.sequence;
@@ -57,7 +57,7 @@ LogitAdjustments::Layout LogitAdjustments::layout(int64_t entries) const {
 
 Status LogitAdjustments::reserve(size_t bytes) {
   if (bytes <= bytes_) return {};
-  const size_t wanted = std::max(bytes, 2 * bytes_);  // each sequence adds at most one token per step
+  const size_t wanted = std::max(bytes, 2 * bytes_);  // doubles, because the lists grow step by step
   bytes_ = 0;
   SLUICE_TRY(memory_.replace(wanted, wanted));
   bytes_ = wanted;

@@ -20,11 +20,11 @@ class LogitAdjustments {
 
   size_t workspace_bytes() const;
   // Lists the adjusted tokens of the rows that `chunks` sample, and enqueues the copy to the device. The
-  // previous step must have finished, because this call overwrites the memory that step reads, and
-  // reallocates it if the lists have outgrown it. kOutOfMemory gives the bytes needed.
+  // previous step must have finished, because this call overwrites the memory that the previous step reads,
+  // or reallocates it if the lists do not fit. kOutOfMemory gives the bytes needed.
   Status fill(const std::vector<Chunk>& chunks);
-  // Enqueue them before and after sampling in the step of the last fill(). `logits`: f32
-  // [bounds.logit_rows(), vocab].
+  // Call apply() before sampling and restore() after it, in the step for which fill() was last called.
+  // `logits`: f32 [bounds.logit_rows(), vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
@@ -44,7 +44,7 @@ class LogitAdjustments {
   StepBounds bounds_;
   std::optional<PlanTable<AdjustLogits>> apply_, restore_;
   UploadBlock memory_;
-  size_t bytes_ = 0;  // size of the host block, and of the device block
+  size_t bytes_ = 0;  // size of the host block; the device block is as large
   int64_t entries_ = 0;
 };
 

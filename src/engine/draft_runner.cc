@@ -120,8 +120,8 @@ void DraftRunner::write(const Layout& l, const std::vector<Chunk>& chunks,
   auto* token = at<int32_t>(host_, l.token_ids);
   for (const Chunk& chunk : chunks) {
     const std::vector<int32_t>& tokens = chunk.sequence->tokens;
-    // Rows after a rejected draft have no next token. Their keys and values are recomputed before any row
-    // reads them.
+    // Rows after a rejected draft have no next token. Their keys and values are recomputed before any token
+    // attends to them.
     for (auto next = static_cast<size_t>(chunk.first) + 1;
          next <= static_cast<size_t>(chunk.first + chunk.count); ++next)
       *token++ = next < tokens.size() ? tokens[next] : 0;

@@ -1,4 +1,4 @@
-// Runs the draft layer of an engine's model after each step: first on the rows of the step, then on one draft
+// Runs the draft layer of an engine's model after each step: on the rows of the step, then on one draft
 // position after another.
 #pragma once
 #include <memory>
@@ -32,7 +32,7 @@ class DraftRunner {
   int64_t bytes() const {
     return static_cast<int64_t>(device_bytes_);
   }  // device memory besides weights, cache and workspace
-  // Allocates bytes() of device memory. `cache`: the draft layer's cache.
+  // Allocates bytes() of device memory. `cache`: the keys and values of the draft layer.
   Status take_memory(const KvCache& cache);
   // The tensor to which a step of `tokens` tokens writes its hidden states (StepIn::taps); all steps use the
   // same address.
@@ -47,7 +47,7 @@ class DraftRunner {
     return head_->extend_cost_us(tokens, verifies);
   }
 
-  // Runs after a step that the scheduler has accepted; the step's `tables` must still be in device memory.
+  // Call it after the scheduler has accepted a step; the step's `tables` must still be in device memory.
   // Computes the draft layer's keys and values for all rows of the step. Then computes the drafts of its
   // sequences and waits for them; the scheduler has already chosen their number and allocated their pages
   // (Sequence::drafts_now). After an error, the sequences have no drafts.
@@ -58,7 +58,7 @@ class DraftRunner {
  private:
   struct Drafting {
     Sequence* sequence;
-    int32_t row;  // row in the step of the token before the sequence's last token
+    int32_t row;  // the step's row of the sequence's last token but one
   };
   // The tables of one pass over drafts, as byte offsets in the block that the host writes.
   struct Pass {
@@ -89,7 +89,7 @@ class DraftRunner {
   DraftLayerHeld held_;
   size_t device_bytes_ = 0, written_bytes_ = 0;
   std::byte *block_ = nullptr,
-            *host_ = nullptr;  // page-locked copy of the first written_bytes_
+            *host_ = nullptr;  // page-locked; uploaded to the first written_bytes_ of block_
   int32_t* host_drafts_ = nullptr;
   size_t drafted_at_ = 0, taps_at_ = 0, stream_at_ = 0, hidden_at_ = 0, rope_at_ = 0;
 };

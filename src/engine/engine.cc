@@ -12,13 +12,13 @@
 namespace sluice {
 namespace {
 
-// Pages that `sequences` sequences of the maximum length need, whatever their chunks.
+// Pages that `sequences` sequences of the maximum length need, however they are split into chunks.
 int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
   return pages_needed(layout.windows, b.page_size,
                       {.sequences = sequences, .tokens = b.positions, .step_tokens = b.tokens});
 }
 
-// EngineMemory::tokens. A last sequence that does not fit entirely counts as a fraction.
+// Computes EngineMemory::tokens. A sequence whose pages fit only in part counts with that part of its tokens.
 int64_t tokens_held(const CacheLayout& layout, const StepBounds& b) {
   const int64_t of_one = pages_needed(layout.windows, b.page_size, {.tokens = b.positions});
   const int64_t tokens = b.pages_per_seq() * b.page_size;
@@ -65,8 +65,8 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   return b;
 }
 
-// Returns the value of an option, which must be 0 to `most`. The default is `there` on a device with its own
-// memory and 0 on other devices.
+// Returns the value of an option, which must be 0 to `most`. The default is min(there, most) on a device with
+// its own memory and 0 on other devices.
 Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted, int64_t there, int64_t most,
                           const Device& device) {
   const int64_t value = wanted.value_or(device.shares_host_memory() ? 0 : std::min(there, most));
@@ -118,8 +118,8 @@ DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o
 StepBytes step_bytes(const Decoder& decoder, const StepPlans& plans) {
   const DecoderConfig& c = decoder.config();
   const StepBounds& b = decoder.bounds();
-  // Prompt scoring runs while the decoder's workspace still holds the layers' output, so both need memory at
-  // once.
+  // TopLogprobs scores the prompt while the decoder's workspace still holds the layers' output, so the two
+  // workspaces must not overlap.
   const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + plans.top->workspace_bytes();
   return {.workspace = static_cast<int64_t>(std::max(scoring, plans.workspace_bytes())),
           // A greedy step stores no logits and uses this memory as workspace.
@@ -130,7 +130,7 @@ StepBytes step_bytes(const Decoder& decoder, const StepPlans& plans) {
 }
 
 // Reduces the number of pages so that the process stays below memory_utilization of device memory; never
-// raises it.
+// raises that number.
 Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& beside, Decoder* decoder) {
   if (o.memory_utilization == 0 || o.kv_cache_bytes > 0) return {};
   const StepBounds& b = decoder->bounds();
@@ -183,7 +183,7 @@ Status plan_drafts(Device& device, const Decoder& decoder, const DraftHead& head
 // The scheduler keeps references to `decoder` and `drafts`, which estimate the cost of steps.
 SchedulerOptions scheduler_options(const EngineOptions& o, const Decoder& decoder, const DraftRunner* drafts,
                                    int64_t steps_ahead) {
-  // With a draft layer, every step waits for the previous step in any case.
+  // With a draft layer, every step waits for the step before it, with drafts or without.
   StepCosts costs{.waiting = steps_ahead > 0 && !drafts ? kWaitingUs : 0};
   costs.step = [&decoder, drafts](int64_t tokens, bool verifies) {
     return decoder.cost_us(tokens, verifies) + (drafts ? drafts->extend_cost_us(tokens, verifies) : 0);
@@ -232,8 +232,8 @@ Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Deco
       mask_workers_(decoder_->config().vocab) {}
 
 Engine::~Engine() {
-  // Other code does not wait for the draft layer's work after the last step, or for the steps of ranks above
-  // 0.
+  // Nothing else waits for steps in flight, for the draft layer's work after the last step, or for the steps
+  // of ranks above 0.
   if (!in_flight_.empty() || plans_.drafts || !schedules_) (void)device_.wait(device_.stream());
   ranks_.reset();
   for (void* memory : {cache_, workspace_, logits_, rope_})
@@ -314,7 +314,7 @@ Status Engine::take_memory() {
              .workspace_bytes = bytes.workspace,
              .pages = bounds_.pages,
              .tokens = tokens_held(decoder_->cache_layout(), bounds_)};
-  // Checked before the memory is touched, because the operating system overcommits memory.
+  // Checked here, because the operating system overcommits: an allocation that is too large may fail only when it is first written.
   const int64_t wanted = memory_.kv_cache_bytes + memory_.workspace_bytes, free = device_.free_bytes();
   if (wanted > free)
     return out_of_memory("engine: wanted " + std::to_string(memory_.kv_cache_bytes) + " bytes of cache (" +

@@ -19,14 +19,14 @@
 namespace sluice {
 
 constexpr int64_t kStepTokensMax = 16384;  // the largest token count that every operation of a layer accepts
-// By default, decode steps of at most this many sequences are captured in graphs and replayed. A replayed
-// step of 256 sequences of gpt-oss-20b takes 8.33 ms on an H200, a launched one 8.46 ms. The first capture
-// for a sequence count takes some milliseconds, so a larger limit needs more captures and saves less per
-// step.
+// By default, decode steps of at most this many sequences are captured in graphs and replayed. On an H200,
+// replay made a step of gpt-oss-20b with 256 sequences 1.5% faster than launching it kernel by kernel.
+// Capturing takes some milliseconds per sequence count, and replay gains less in larger steps, so the limit
+// is no larger.
 constexpr int64_t kRecordedSequences = 256;
-constexpr size_t kRecordingsMax = 1024;  // captured step shapes; other steps are launched kernel by kernel
+constexpr size_t kRecordingsMax = 1024;  // upper bound of captured step shapes; steps of further shapes are not captured
 constexpr int64_t kVerifiedRows =
-    1024;  // upper bound of the logit rows of a step that verifies drafts, unless max_num_seqs is larger
+    1024;  // upper bound of the logit rows of a step that verifies drafts; max_num_seqs if that is larger
 
 // Tensor parallelism: another device of the group, with rank 1, 2, ...; the engine's own device is rank 0.
 struct EngineRank {
@@ -45,32 +45,32 @@ struct EngineOptions {
   // sequence must fit.
   int64_t kv_cache_bytes = 0;
   // Upper bound of the process's share of device memory, including weights; the cache shrinks to fit. 0: the
-  // cache does not shrink, and it is an error if it does not fit into free memory.
+  // cache does not shrink, and make() fails if the cache does not fit into free memory.
   double memory_utilization = 0;
-  // Reuses cached pages of requests that begin with the same tokens. After a prefix cache hit, only the
-  // remaining tokens are computed, in other chunks than without a hit. Unless policy.batch_invariant is set,
-  // other kernels may then run, so the last bits of logits may depend on the hit.
+  // Reuses the cached pages of earlier requests that began with the same tokens. After a hit, only the rest of the
+  // prompt is computed, so its chunks differ from the chunks without a hit. Unless policy.batch_invariant is set,
+  // other kernels may compute those chunks, and the last bits of the logits may differ.
   bool prefix_cache = true;
   Policy policy = {};
   MoeSite experts = {};
-  // 1 (asynchronous scheduling): a step is enqueued before the host has read the tokens that the previous
-  // step samples; the next step reads them from device memory. 0: the host reads them first. Default: 1 on a
+  // 1 (asynchronous scheduling): a step is enqueued before the host has the samples of the step before it,
+  // and reads those samples from device memory. 0: the host reads the samples first. Default: 1 on a
   // device with its own memory, otherwise 0. While any request has penalties, biases or a filter, steps run
-  // as with 0.
+  // as if this were 0.
   std::optional<int64_t> steps_ahead = {};
-  // Decode steps of at most this many sequences are captured in a graph at their first occurrence and
-  // replayed from then on. 0: every kernel is launched. Default: kRecordedSequences on a device with its own
+  // A decode step of at most this many sequences is captured in a graph when its shape first occurs, and
+  // replayed from then on. 0: no graphs. Default: kRecordedSequences on a device with its own
   // memory, otherwise 0.
   std::optional<int64_t> recorded_sequences = {};
-  // Speculative decoding. Drafts do not change answers: exactly with policy.batch_invariant, otherwise except
-  // for rounding differences between the kernels for different token counts.
+  // Speculative decoding. With policy.batch_invariant, drafts do not change answers at all; without it, an
+  // answer can differ only because kernels for different token counts round differently.
   SpeculationOptions speculation = {};
   std::optional<DraftHead> draft_head = {};  // set if has_draft_layer(speculation.method)
   // Counts the tokens per expert and layer; costs one launch per step.
   bool count_experts = false;
-  // Tensor parallelism: the group of devices, in which the engine's device is rank 0, and the other ranks in
-  // order. All ranks compute the same bits and sample the same tokens; the engine returns rank 0's. The draft
-  // layer runs on rank 0 alone. Excludes offloaded experts.
+  // Tensor parallelism: `group` has all devices, with the engine's device as rank 0; `other_ranks` lists
+  // ranks 1, 2, ... All ranks compute the same bits and sample the same tokens; the engine returns the tokens
+  // of rank 0. The draft layer runs on rank 0 alone. Not supported with offloaded experts.
   Group* group = nullptr;
   std::vector<EngineRank> other_ranks = {};
   // Keeps the experts that the last step's tokens chose, for chosen_experts(). Costs no launch.
@@ -89,7 +89,7 @@ class StepStaging;
 enum class TakeIds : uint8_t;
 struct StepTensors;
 
-// The operations of a step besides the decoder.
+// The operations of a step outside the decoder.
 struct StepPlans {
   std::optional<PlanTable<TakeTokens>> take;  // set if steps_ahead > 0
   std::optional<PlanTable<Sample>> sample;
@@ -131,9 +131,9 @@ class Engine {
   // Returns the requests that ended since the last call because their filter failed or allowed no token.
   std::vector<FailedRequest> take_failed() { return std::exchange(failed_, {}); }
 
-  // Returns the logits of `tokens` at the given positions (ascending), f32 [positions, vocab]. Computes them
-  // as one request, in chunks that end at those positions. Neither reads nor fills the prefix cache, but may
-  // evict pages from it. The engine must be idle.
+  // Returns the logits of `tokens` at the given positions (ascending), f32 [positions, vocab]. The tokens are
+  // prefilled like one request, and a chunk ends at each position. The prefix cache is neither read nor
+  // filled, but pages may be evicted from it. The engine must be idle.
   Result<std::vector<float>> logits(const std::vector<int32_t>& tokens,
                                     const std::vector<int64_t>& positions);
 
@@ -149,11 +149,11 @@ class Engine {
   // Kernels of all steps enqueued so far, including replayed steps.
   const KernelRuns& kernel_runs() const { return kernel_runs_; }
   // With count_experts, the next step also copies the counts to the host, and expert_counts() returns them
-  // when the step has finished. An idle engine copies them immediately, after the work in flight. Does
-  // nothing without count_experts.
+  // when the step has finished. If the engine is idle, waits for the work in flight and copies the counts
+  // now. Does nothing without count_experts.
   Status ask_expert_counts();
-  // The counts of the last copy, initially zeros; null without count_experts. Every computed token counts,
-  // including tokens that are recomputed after a preemption or an error, and tokens computed past a stop
+  // The counts of the last copy, initially zeros; null without count_experts. A token is counted each
+  // time it is computed: also if it is recomputed after a preemption or an error, or lies past a stop
   // token.
   std::shared_ptr<const ExpertCounts> expert_counts() const {
     return counts_experts_ ? plans_.experts->counts() : nullptr;
@@ -166,9 +166,9 @@ class Engine {
   struct InFlight {
     std::vector<Chunk> chunks;
     int64_t number = 0, rows = 0;  // number of the step, from 1; rows that it samples
-    bool greedy = false;           // every row samples its largest logit, and nothing else reads the logits
+    bool greedy = false;           // every row samples the token with the largest logit, and nothing else reads the logits
     size_t block = 0;              // index of its staging block
-    StepTables draft_tables = {};  // tables of the draft layer's group of layers
+    StepTables draft_tables = {};  // tables of the group of layers (CacheLayout) with the draft layer
   };
   struct RecordedStep {
     std::unique_ptr<Recording> recording;
@@ -184,7 +184,7 @@ class Engine {
   };
   Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder, StepPlans plans,
          const SchedulerOptions& options);
-  // make() for one rank. schedules: it is rank 0, which also runs the draft layer.
+  // make() for one rank. schedules: true for rank 0, which also runs the draft layer.
   static Result<std::unique_ptr<Engine>> make_rank(Device& device, const DecoderConfig& config,
                                                    const NamedWeights& weights, const EngineOptions& options,
                                                    bool schedules);
@@ -197,7 +197,7 @@ class Engine {
   Status enqueue_on_all_ranks(InFlight* step);
   Status fill_for_all_ranks(const InFlight& step);
   bool is_recorded(const InFlight& step) const;
-  // kMake: captures the graph that the step replays, unless it exists, and runs nothing.
+  // kMake: captures the step's graph unless it has been captured already, and runs nothing.
   enum class Recordings : uint8_t { kMake, kMakeAndRun };
   Status enqueue(InFlight* step, Recordings recordings = Recordings::kMakeAndRun);
   Status launch_all(InFlight* step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
@@ -247,7 +247,7 @@ class Engine {
   std::vector<FailedRequest> failed_;
   bool schedules_ = true;              // false: the engine of a rank above 0
   std::unique_ptr<OtherRanks> ranks_;  // set with other ranks
-  MaskWorkers mask_workers_;           // last: its destructor waits for filters that are running
+  MaskWorkers mask_workers_;           // declared last: its destructor, which runs first, waits for running filters
 };
 
 }  // namespace sluice

@@ -34,8 +34,8 @@ void Engine::await_masks(InFlight* step) {
     }
 }
 
-// Called when there is no other work. Waits only briefly, because the caller may have requests or
-// cancellations for the next step.
+// Called when no step is in flight. Waits only briefly, because the caller may have requests or cancellations
+// for the next step.
 void Engine::await_any_mask() {
   std::vector<std::shared_ptr<TokenMask>> late;
   for (const auto& s : scheduler_.filtered())

@@ -73,9 +73,9 @@ DraftCounts Engine::draft_counts() const {
   return out;
 }
 
-// Samples a token for each sampled row. Logprobs refer to the model's own logits, but sampling uses the
+// Samples a token from each row of logits. Logprobs refer to the model's own logits, but sampling uses the
 // adjusted logits. So adjustments save the original logits of the listed tokens and restore them after
-// sampling; masks do the same with whole rows. Then one pass over the restored logits computes the sampled
+// sampling; masks save and restore whole rows. Then one pass over the restored logits computes the sampled
 // token's logprob, its rank and the top logprobs. A pass before sampling would not know the sampled token.
 Status Engine::sample(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   if (step->rows == 0 || step->greedy) return {};
@@ -123,8 +123,8 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
   return sample(step, t, runs);
 }
 
-// Scores the prompt before sampling: sampling overwrites the layers' output, and needs the logits of its rows
-// to be computed last.
+// Scores the prompt first. Afterwards the logits to sample from are computed into the same buffer, and
+// sampling overwrites the layers' output, from which scores are computed.
 Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   const Stream stream = device_.stream();
   const int64_t vocab = decoder_->config().vocab;
@@ -146,7 +146,7 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
 
 // Enqueues a step without the copy of its results: replays a captured graph if the step has one
 // (is_recorded), otherwise launches kernel by kernel. Steps with adjustments, masks or requested logprobs are
-// not captured, because their launch sizes vary.
+// not captured, because the sizes of their launches vary.
 Status Engine::enqueue(InFlight* step, Recordings recordings) {
   const Stream stream = device_.stream();
   const bool recorded = is_recorded(*step);
@@ -186,15 +186,15 @@ Status Engine::enqueue(InFlight* step, Recordings recordings) {
   return {};
 }
 
-// One thread fills the adjustments and masks of all ranks, because filling updates token counts in the
-// sequences, and because a device must not allocate memory while another rank waits for it in an all-reduce.
+// One thread fills the adjustments and masks of all ranks, because filling updates token counts in the sequences, and
+// because a device must not allocate memory while another rank's all-reduce waits for that device.
 Status Engine::fill_for_all_ranks(const InFlight& step) {
   if (adjusts(step.chunks)) SLUICE_TRY(plans_.adjustments->fill(step.chunks));
   if (!ranks_) return {};
   if (masked(step.chunks)) SLUICE_TRY(plans_.masks->fill(step.chunks));
   if (!adjusts(step.chunks) && !masked(step.chunks)) return {};
   return ranks_->for_each([&](Engine& rank) -> Status {
-    SLUICE_TRY(rank.device_.wait(rank.device_.stream()));  // the rank may still be sampling the previous step
+    SLUICE_TRY(rank.device_.wait(rank.device_.stream()));  // the rank may still be sampling in the previous step
     if (adjusts(step.chunks)) SLUICE_TRY(rank.plans_.adjustments->fill(step.chunks));
     return masked(step.chunks) ? rank.plans_.masks->fill(step.chunks) : Status{};
   });
@@ -218,8 +218,8 @@ Status Engine::enqueue_on_all_ranks(InFlight* step) {
     };
     return ranks_->run(enqueue_copy, [&] { return enqueue(step, recordings); });
   };
-  // Capturing allocates device memory, so all ranks capture the graph before any rank runs it and waits for
-  // the others.
+  // Capturing allocates device memory, so all ranks capture the graph before any rank runs it: a rank that
+  // runs it waits for the others.
   const auto known = recordings_.find({std::ssize(step->chunks), tokens_of(step->chunks)});
   if (is_recorded(*step) && (known == recordings_.end() ||
                              !(step->greedy ? known->second.greedy : known->second.sampled).recording))
@@ -268,7 +268,7 @@ Status Engine::begin_steps() {
 }
 
 // If the host cannot read the logits, or a later step has already overwritten them, checks the sample's
-// logprob instead: it is not finite if the row has an infinity or only NaN.
+// logprob instead, which is not finite if the row has an infinity or only NaN.
 Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& sampled,
                             const std::vector<TokenScore>& scores) const {
   const int64_t vocab = decoder_->config().vocab;
@@ -340,8 +340,8 @@ void Engine::drop_ended_steps() {
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };
     if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
     const auto sampled = staging_->sampled(step.block, step.chunks);
-    // Discards all work, because other sequences may use pages of this step. A persistent error recurs in the
-    // next step.
+    // Discards all work, because other sequences may use pages of this step. Does not report the error: if it
+    // persists, the next step reports it.
     if (!sampled.ok()) return take_back_all(sampled.status());
     (void)scheduler_.accept(step.chunks, sampled.value(), staging_->scores(step.block, step.chunks));
     if (plans_.experts) plans_.experts->finish(step.number);

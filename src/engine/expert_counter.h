@@ -36,7 +36,7 @@ class ExpertCounter {
   // The tensor to which a step writes the experts that its tokens choose (StepIn::captured); all steps use
   // the same address.
   Tensor captured(int64_t tokens) const;
-  // Waits for all enqueued work, and returns the experts that the last step, of `tokens` tokens, wrote there.
+  // Waits for all enqueued work, and returns the experts that the last step wrote to captured(). `tokens`: that step's number of tokens.
   Result<ChosenExperts> chosen(int64_t tokens) const;
   // Enqueues the kernel that counts a step's tokens. May be captured in a graph.
   Status count(int64_t tokens, Workspace workspace, Stream stream, KernelRuns* runs) const;

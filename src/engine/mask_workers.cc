@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Half of the processors, which leaves the others to the steps. At least two threads, one of each kind
+// Half as many threads as processors, so that steps have processors too; at least two, one per kind
 // (Takes).
 int threads_wanted() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 16u));
@@ -51,7 +51,7 @@ Status TokenMask::ask(int64_t vocab) {
   return {};
 }
 
-// Ignores the filter's errors, because a draft that causes one may be rejected.
+// Ignores the filter's errors, because the draft that causes the error may be rejected.
 void TokenMask::ask_behind_drafts(int64_t vocab) {
   const std::stop_token stop = stop_.get_token();
   const std::unique_ptr<TokenFilter> filter = filter_->copy();
@@ -94,8 +94,8 @@ Status MaskWorkers::open() {
   const int wanted = threads_wanted();
   under_way_.resize(static_cast<size_t>(wanted));
   try {
-    // The first threads take jobs of all filters, so that all jobs are done even if the system grants fewer
-    // threads.
+    // The threads created first accept the jobs of all filters, so that all jobs are done even if the system
+    // grants fewer threads.
     for (int i = 0; i < wanted; ++i)
       threads_.emplace_back([this, i, takes = i < (wanted + 1) / 2 ? Takes::kAll : Takes::kQuick] {
         work(static_cast<size_t>(i), takes);
@@ -140,7 +140,7 @@ MaskTimes MaskWorkers::times() const {
   return times_;
 }
 
-// The queue from which this kind of thread takes its next job; null if there is no job for it.
+// The queue with the next job for this kind of thread; null if there is no such job.
 std::deque<MaskWorkers::Job>* MaskWorkers::queue_for(Takes takes) {
   if (takes == Takes::kQuick || slow_.empty()) return quick_.empty() ? nullptr : &quick_;
   if (quick_.empty()) return &slow_;

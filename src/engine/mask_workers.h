@@ -53,12 +53,12 @@ class TokenMask {
   std::shared_ptr<TokenFilter> filter_;
   std::stop_source stop_;
   int64_t heard_,
-      behind_ = -1;  // length of the sequence that the filter has received; length that the mask follows
+      behind_ = -1;  // tokens passed to the filter or waiting in unheard_, with the prompt; sequence length after which the mask applies
   std::vector<int32_t> unheard_, drafts_;
   int64_t rows_ = 1;
   std::vector<uint32_t> bits_;
   Status status_;
-  std::chrono::steady_clock::duration spent_{0}, last_{0};  // time of all masks so far, and of the last one
+  std::chrono::steady_clock::duration spent_{0}, last_{0};  // time spent on all masks so far, and on the last mask
   int64_t made_count_ = 0;
   std::atomic<bool> made_ = false;
 };
@@ -68,13 +68,13 @@ struct MaskTimes {
   static constexpr std::array<double, 12> kBounds = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005,
                                                      0.01,   0.02,   0.05,   0.1,   0.2,   0.5};  // seconds
   std::array<int64_t, kBounds.size() + 1> counts =
-      {};  // masks per bucket; a bucket includes its bound, and the last bucket has none
+      {};  // masks per bucket; a bucket includes its upper bound, and the last bucket has no bound
   double seconds = 0;
 };
 
 // Totals since the engine was created.
 struct MaskCounts {
-  int64_t steps_sat_out = 0;  // pairs of a sequence and a step in which its mask was late
+  int64_t steps_sat_out = 0;  // how often a step had no token for a sequence because the mask was late
   MaskTimes times = {};
 };
 
@@ -118,7 +118,7 @@ class MaskWorkers {
   bool awaits_any_ = false, end_ = false;
   int64_t started_ = 0;
   MaskTimes times_;
-  std::vector<WorkerThread> threads_;  // started by open(), on the caller's thread
+  std::vector<WorkerThread> threads_;  // created by open()
 };
 
 }  // namespace sluice

@@ -20,12 +20,12 @@ class LogitMasks {
 
   size_t workspace_bytes() const;
   // Enqueues the copy of the masks of the rows that `chunks` sample; the masks must be finished. The previous
-  // step must have finished, because this call overwrites the memory that step reads. If there are more masks
-  // than in any earlier call, reallocates the memory, which includes a row of logits per mask. kOutOfMemory
-  // gives the bytes needed.
+  // step must have finished, because this call overwrites the memory that the previous step reads. If the
+  // masks do not fit, reallocates the memory, which includes a row of logits per mask. kOutOfMemory gives the
+  // bytes needed.
   Status fill(const std::vector<Chunk>& chunks);
-  // Enqueue them before and after sampling in the step of the last fill(). `logits`: f32
-  // [bounds.logit_rows(), vocab].
+  // Call apply() before sampling and restore() after it, in the step for which fill() was last called.
+  // `logits`: f32 [bounds.logit_rows(), vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 

@@ -26,7 +26,7 @@ bool NgramIndex::update(std::span<const int32_t> tokens, int64_t* budget) {
   *budget -= end - indexed_;
   before_.resize(static_cast<size_t>(end) + 1, 0);
   for (; indexed_ < end; ++indexed_) {
-    const int64_t position = indexed_ + 1;  // the position after the token
+    const int64_t position = indexed_ + 1;  // position after the token
     if (position < min_match_) continue;
     int32_t& latest = latest_[slot_of(
         tokens.subspan(static_cast<size_t>(position - min_match_), static_cast<size_t>(min_match_)))];

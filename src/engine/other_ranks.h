@@ -32,8 +32,8 @@ class OtherRanks {
   Status run(const std::function<Status(Engine&)>& work, const std::function<Status()>& own);
   // Calls `work` for one rank after another, on the caller's thread.
   Status for_each(const std::function<Status(Engine&)>& work);
-  // Stops the work of all ranks after a failure, waits for the devices of these ranks and makes the group
-  // usable again. If that fails, every later step fails too.
+  // Stops the work of all ranks after a failure, waits for the devices of the ranks above 0 and makes the
+  // group usable again. If that fails, every later step fails too.
   void stop_and_recover(const Status& why);
 
  private:

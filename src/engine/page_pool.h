@@ -1,4 +1,4 @@
-// The pages of the KV cache: how many sequences use each page, and which tokens the full pages belong to.
+// The pages of the KV cache: how many sequences use each page, and which tokens the full pages hold.
 // Host data only.
 #pragma once
 #include <array>
@@ -19,13 +19,13 @@ enum class Reuse : uint8_t {
 
 // A full page may be published: then lookups find it by the prefix that ends with its tokens. A published
 // page without users stays cached until a page is needed. Pages whose reuse is unlikely are evicted first;
-// among pages of equal likelihood, the least recently used.
+// among equally likely pages, the least recently used first.
 //
 // All groups of layers share one pool. To continue from a prefix, a sequence needs pages of all groups; from
-// the group that sees the whole context, it needs all pages of the prefix. A user of such a page also uses
-// all earlier pages and releases the last page first, so prefixes are evicted from their ends. Evicting such
-// a page also unpublishes the other groups' pages of the same prefix, because no sequence can continue from
-// them without it.
+// the group that sees the whole context, it needs all pages of the prefix. A sequence that uses such a page
+// also uses all earlier pages and releases the last page first, so prefixes are evicted from their ends.
+// Evicting such a page also unpublishes the other groups' pages of the same prefix, because without it no
+// sequence can continue from the prefix.
 class PagePool {
  public:
   // windows: see CacheLayout.
@@ -68,8 +68,8 @@ class PagePool {
   size_t groups_;
   bool whole_context_;  // whether group 0 sees the whole context
   PrefixTree prefixes_;
-  std::vector<Page> pages_;                   // grows to the number of pages ever taken
-  std::vector<int32_t> free_;                 // neither used nor published; taken from the end
+  std::vector<Page> pages_;                   // grows with the number of pages in use so far
+  std::vector<int32_t> free_;                 // neither used nor published; allocated from the end
   std::array<std::list<int32_t>, 2> unused_;  // published and unused, least recently used first
   int64_t published_ = 0, evictions_ = 0;
 };

@@ -30,14 +30,14 @@ class PrefixTree {
   void hold(int64_t prefix);     // adds a hold; kNoPrefix: does nothing
   void release(int64_t prefix);  // drops a hold; kNoPrefix: does nothing
   int32_t page(int64_t prefix, size_t group) const;
-  // Sets the cache page of a prefix that has none in this group; kNoPage removes it.
+  // Sets the cache page of a prefix that has no page in this group; kNoPage removes the prefix's page.
   void set_page(int64_t prefix, size_t group, int32_t page);
   void clear();  // no prefix may be held
   int64_t size() const { return std::ssize(nodes_); }
 
  private:
   struct Node {
-    int64_t parent = kNoPrefix, references = 0;  // pages, holds and longer prefixes
+    int64_t parent = kNoPrefix, references = 0;  // references: number of pages, holds and child prefixes
     uint64_t hash = 0;
     std::vector<int32_t> tokens, pages;
   };

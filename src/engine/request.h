@@ -23,21 +23,21 @@ struct SamplingParams {
   std::optional<double> top_p = {}, min_p = {};
   std::optional<int64_t> top_k = {};  // 0: all tokens
   std::optional<uint64_t> seed = {};  // absent: 0
-  // Absent, if the model has no default: until the context is full.
+  // If absent and the model has no default: until the context is full.
   std::optional<int64_t> max_tokens = {};
   std::vector<int32_t> stop_token_ids = {};
-  bool ignore_eos = false;  // read by sampling_params(): end-of-sequence tokens do not stop the answer
+  bool ignore_eos = false;  // end-of-sequence tokens do not stop the answer; see chat/sampling.h
   // Applies to tokens in the prompt or the answer; 1: off.
   std::optional<double> repetition_penalty = {};
   // Apply to tokens in the answer; 0: off.
   std::optional<double> frequency_penalty = {}, presence_penalty = {};
-  // Tokens and the values added to their logits; each token once.
+  // Tokens and the values added to their logits; each token at most once.
   std::vector<std::pair<int32_t, float>> logit_bias = {};
   // Number of most likely tokens returned with each token; absent: neither these tokens nor a rank.
   std::optional<int64_t> logprobs = {};
   // Number of most likely tokens returned with each prompt token from the second on, in addition to that
-  // token's logprob; absent: neither. Such a prompt does not use the prefix cache, because every token must
-  // be computed.
+  // token's logprob; absent: no scores. A prompt with scores does not use the prefix cache, because every
+  // token must be computed.
   std::optional<int64_t> prompt_logprobs = {};
 
   // Whether penalties or biases change the logits. Penalties need all previous tokens on the host.
@@ -98,11 +98,11 @@ struct GeneratedToken {
   float logprob =
       0;  // natural logarithm, before temperature, penalties, biases and filters
   FinishReason finish = FinishReason::kNone;
-  // If the request asks for logprobs, from the same distribution: the token's rank, from 1, and the most
-  // likely tokens.
+  // Set if the request asks for logprobs, from the same distribution as `logprob`: the token's rank, from 1,
+  // and the most likely tokens.
   int32_t rank = 0;
   std::vector<TokenLogprob> top_logprobs = {};
-  int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache when the request began
+  int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache when the request first began to run
   // With a request's first token, if the request asks for prompt_logprobs: scores of the prompt tokens from
   // the second on.
   std::vector<TokenScore> prompt = {};

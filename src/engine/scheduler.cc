@@ -97,7 +97,7 @@ Reuse Scheduler::reuse_of(const Sequence& s, size_t group, int64_t page) const {
   return Reuse::kUnlikely;
 }
 
-// Releases the pages that no token still to be computed can attend to.
+// Releases the pages to which none of the tokens still to be computed can attend.
 void Scheduler::release_passed(Sequence* s) {
   for (size_t group = 0; group < s->pages.size(); ++group) {
     GroupPages& own = s->pages[group];
@@ -136,7 +136,7 @@ void Scheduler::take_prefix(Sequence* s) {
   if (!options_.prefix_cache || s->needs_scores()) return;
   const PrefixTree& tree = pool_.prefixes();
   const size_t groups = options_.windows.size();
-  // The cached prefixes found; for each group, the length of the run of cached pages at the end of the chain.
+  // chain: the cached prefixes found. unbroken: per group, the number of consecutive cached pages at the end of the chain.
   std::vector<int64_t> chain, unbroken(groups);
   for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
     const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
@@ -166,7 +166,7 @@ void Scheduler::take_prefix(Sequence* s) {
   }
 }
 
-// Whether another published page holds the same tokens as the first page that `s` has not published.
+// Whether a published page holds the same tokens as the first unpublished page of `s`.
 bool Scheduler::has_twin(const Sequence& s) const {
   const auto prefix = pool_.prefixes().find(s.prefix, page_tokens(s, s.published));
   if (!prefix) return false;
@@ -175,8 +175,8 @@ bool Scheduler::has_twin(const Sequence& s) const {
   return false;
 }
 
-// Adds the full pages to the prefix cache, in order, as far as the host knows their tokens. If several pages
-// hold the same tokens, adds only one of them.
+// Adds the sequence's full pages whose tokens the host knows to the prefix cache, in order. If several pages
+// hold the same tokens, only one of them is added.
 void Scheduler::publish(Sequence* s, Twin twin) {
   if (!options_.prefix_cache) return;
   // With a mask, the last token's keys and values may be written again ("Late masks" in scheduler.h).
@@ -202,7 +202,7 @@ void Scheduler::publish(Sequence* s, Twin twin) {
 
 namespace {
 
-// A sequence whose last token is being sampled by a step in flight has nothing left to compute.
+// Tokens that the sequence has left to compute; 0 if a step in flight samples the last token of its answer.
 int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length() - s.computed : 0; }
 
 }  // namespace
@@ -216,12 +216,12 @@ std::vector<Chunk> Scheduler::next() {
                             budget - std::count_if(running_.begin(), running_.end(), decodes));
   const int64_t preempted_before = preemptions_;
   for (const Owned& s : running_) release_passed(s.get());
-  // A sequence may preempt only younger ones, so the oldest always makes progress.
+  // A sequence may preempt only younger sequences, so the oldest always makes progress.
   const auto take = [&](Owned s, int64_t most) -> int64_t {
     const int64_t count = std::min(left_of(*s), most);
     while (!reserve(s.get(), s->computed + count)) {
       const Sequence* youngest = running_.back().get();
-      if (youngest == s.get()) return 0;  // wait for a free page
+      if (youngest == s.get()) return 0;  // it waits for free pages
       std::erase_if(chunks, [&](const Chunk& c) {
         if (c.sequence.get() == youngest) budget += c.count;
         return c.sequence.get() == youngest;
@@ -245,8 +245,8 @@ std::vector<Chunk> Scheduler::next() {
                                     [](const Owned& s) { return s->length() < s->tokens_max; });
   int64_t rows = 0;
   for (Chunk& chunk : chunks) start(&chunk, &rows);
-  // Admits no sequence after a preemption, because the preempted sequence would be first and take back its
-  // pages.
+  // Admits no sequence after a preemption, because the preempted sequence is the first in the queue and would
+  // get its pages back.
   if (preemptions_ == preempted_before)
     admit({.tokens = std::min(budget, prompts), .sequences = bounds_.sequences - active, .rows = rows},
           &chunks);
@@ -280,7 +280,7 @@ void Scheduler::draft() {
     if (!s->drafts.empty() && !reserve(s, s->computed + 1 + std::ssize(s->drafts))) s->drafts.clear();
 }
 
-// Whether this step computes the page after the cached pages that were found for `s`.
+// Whether this step computes the next page that `s` needs after its cached pages.
 bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
   const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
   if (!options_.prefix_cache || s.needs_scores() || end >= s.tokens.size()) return false;
@@ -316,7 +316,7 @@ void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
 void Scheduler::count_query(Sequence* s) {
   if (!options_.prefix_cache || s->cached_tokens) return;
   s->cached_tokens = s->computed;
-  if (s->needs_scores()) return;  // makes no lookup
+  if (s->needs_scores()) return;  // its prefix was not looked up
   queries_ += s->length();
   hits_ += s->computed;
 }
@@ -336,8 +336,8 @@ void Scheduler::start(Chunk* chunk, int64_t* rows) {
   ++s.ahead;
 }
 
-// Appends the scores of the chunk's prompt tokens. A preempted sequence recomputes tokens; those that have
-// scores are skipped.
+// Appends the scores of the chunk's prompt tokens. After a preemption tokens are computed again; tokens that
+// already have a score are skipped.
 void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
   Sequence& s = *chunk.sequence;
   for (int64_t i = std::max<int64_t>(0, s.scored - chunk.first); i < chunk.scores; ++i, ++s.scored)

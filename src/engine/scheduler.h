@@ -30,15 +30,15 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt and generated tokens that the host knows
   int64_t prompt_tokens = 0;
   int64_t tokens_max = 0;   // upper bound of prompt and generated tokens
-  int64_t ahead = 0;        // further tokens that steps in flight sample
-  int64_t sampled_row = 0;  // row of the last such token among the tokens that its step samples
+  int64_t ahead = 0;        // tokens after `tokens` that steps in flight sample
+  int64_t sampled_row = 0;  // row of the last of them among all tokens that its step samples
   int64_t computed = 0;     // tokens whose keys and values are in the cache once steps in flight are done
-  bool ended = false;       // if true, samples of steps in flight are dropped
+  bool ended = false;       // finished or cancelled: samples of steps in flight are dropped
   std::vector<GroupPages> pages;              // by group; all of equal length
-  int64_t published = 0;                      // number of its first pages that are in the prefix cache
-  int64_t prefix = kNoPrefix;                 // the prefix of those pages; held
-  int64_t known = 0;                          // pages of the longest cached prefix when it last began
-  std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the prefix cache when it first began
+  int64_t published = 0;                      // the first `published` pages are in the prefix cache
+  int64_t prefix = kNoPrefix;                 // the prefix of those pages, held in the PrefixTree
+  int64_t known = 0;                          // pages of the longest cached prefix when the sequence was last admitted
+  std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the prefix cache when first admitted
   SamplingParams sampling = complete({});
   AdjustedTokens adjusted;          // used if sampling.adjusts()
   std::shared_ptr<TokenMask> mask;  // set if the request has a filter
@@ -115,36 +115,36 @@ struct SchedulerOptions {
   StepCosts costs = {};  // used with speculation
 };
 
-// queries and hits are in tokens and counted when a request first begins, not when it resumes after a
+// Lookups are counted when a request is first admitted, not when it resumes after a
 // preemption.
 struct PrefixCacheCounts {
   int64_t queries = 0, hits = 0;  // tokens looked up; tokens found
   int64_t evictions = 0;          // evicted pages
 };
 
-// Order: first decodes, then prompts in chunks, oldest first, up to bounds.tokens tokens per step and
-// bounds.sequences running sequences. A step that decodes may have a separate limit for prompt tokens
-// (options.mixed_prefill_tokens). When pages run out, the youngest sequence is preempted: it loses its pages
-// and is later recomputed from its tokens, like a prompt. Its samples do not change, because a sample depends
-// only on the seed, the token's index and the tokens before it.
+// Order: a step takes decodes first, then prompts in chunks, in both cases oldest first. It has at most
+// bounds.tokens tokens and bounds.sequences running sequences. A step that decodes may have a lower limit for
+// prompt tokens (options.mixed_prefill_tokens). When pages run out, the youngest sequence is preempted: it
+// loses its pages and is later recomputed from its tokens, like a prompt. Its samples do not change, because
+// a sample depends only on the seed, the token's index and the tokens before it.
 //
 // Steps ahead: one step may be scheduled before the tokens of the previous step are known. A sequence then
 // continues with the token that the previous step samples. If that token ends the sequence, the row is wasted
-// and its sample is dropped. Steps run in the order in which they are scheduled, so a page may change owners
-// as soon as a step is scheduled.
+// and its sample is dropped. Steps run in the order in which they are scheduled, so a page can go to another
+// sequence as soon as the last step that uses it is scheduled.
 //
-// Windows: before each step, groups of layers with a window release the pages that have left it. A chunk
-// needs pages for all its tokens and for the window before them. The window is measured from the page
-// boundary before the chunk, so that the pages of an ended sequence suffice to continue after its last full
-// page.
+// Windows: in groups of layers with a window, a sequence releases the pages that have left the window before
+// each step. A chunk needs pages for all its tokens and for the window before them. The window is measured
+// from the last page boundary at or before the chunk, so that the pages of a finished sequence suffice to
+// continue after its last full page.
 //
-// Prefix cache: a full page is published once the step that computes it is scheduled and its tokens are
-// known. A sequence begins after the longest prefix for which all pages in the windows at the prefix's end
-// are published. It always computes its last token, because it needs that token's logits, and its whole
-// prompt if prompt scores are requested. Other sequences can use a page from the next step on, because
-// attention may read keys and values of earlier steps before this step has written its own ("settled" in
-// ops/attention.h). So a sequence that could continue from pages that this step computes waits for the next
-// step.
+// Prefix cache: a full page is published (added to the cache) once the step that computes it is scheduled and
+// its tokens are known. A sequence begins after the longest prefix for which all pages in the windows at the
+// prefix's end are published. It always computes its last token, because it needs that token's logits, and
+// its whole prompt if prompt scores are requested. Other sequences can use a page only in later steps than
+// the one that computes it, because attention may read the cache before its own step has written keys and
+// values ("settled" in ops/attention.h). So a sequence that could continue from pages that this step computes
+// waits for the next step.
 //
 // Late masks: if the mask of a sequence is late, the step's sample is dropped, and the sequence sits out
 // steps until the engine reports that the mask is finished (Sequence::sits_out). It then computes its last
@@ -153,7 +153,7 @@ struct PrefixCacheCounts {
 //
 // Eviction: pages that have left the window are evicted first, except pages in the windows at two positions:
 // the end of the prompt, where the next turn of a chat continues if it omits the reasoning, and the end of
-// the longest known prefix, where sequences have diverged before.
+// the longest cached prefix (Sequence::known), where earlier sequences diverged from this one.
 class Scheduler {
  public:
   explicit Scheduler(const StepBounds& bounds, const SchedulerOptions& options = {});
@@ -164,23 +164,23 @@ class Scheduler {
   void cancel(int64_t id);  // does nothing if the request is finished or unknown
   bool idle() const { return waiting_.empty() && running_.empty(); }
   // Whether accept() must be called before the next step is scheduled: some request needs all previous tokens
-  // before it samples, or has drafts to verify.
+  // before it samples or has drafts to verify, or there is a draft layer, which reads the last tokens.
   bool needs_all_tokens() const;
   // The sequences that have a filter.
   std::vector<std::shared_ptr<Sequence>> filtered() const;
 
-  // Returns the chunks of the next step and allocates pages for them. Empty if there is nothing to do, or
-  // nothing until the steps in flight are accepted.
+  // Returns the chunks of the next step and allocates pages for them. Empty if nothing can be computed before
+  // the steps in flight are accepted, or nothing is left to compute.
   std::vector<Chunk> next();
-  // Takes the results of the oldest step in flight: Chunk::rows() tokens and Chunk::scores scores per chunk,
-  // in order. Returns the accepted tokens: each chunk's tokens up to and including the first that differs
-  // from its draft. Removes finished sequences.
+  // Adds the results of the oldest step in flight to the sequences: Chunk::rows() tokens and Chunk::scores
+  // scores per chunk, in order. Returns the accepted tokens: each chunk's tokens up to and including the
+  // first that differs from its draft. Removes finished sequences.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
                                      const std::vector<GeneratedToken>& sampled,
                                      std::vector<TokenScore> scores = {});
-  // Call it if the youngest step in flight has failed or never began. The contents of its pages are unknown,
-  // and other sequences may already use them, so all sequences are recomputed from their tokens and the
-  // prefix cache is emptied.
+  // Call it if the youngest step in flight has failed or was never enqueued. The contents of its pages are
+  // unknown, and other sequences may already use them, so all sequences are recomputed from their tokens and
+  // the prefix cache is emptied.
   void take_back(const std::vector<Chunk>& chunks);
 
   // For a sequence that belongs to no request, while the scheduler is idle: allocates pages for `tokens`
@@ -200,7 +200,7 @@ class Scheduler {
   using Owned = std::shared_ptr<Sequence>;
   // What a sequence does if a published page holds the same tokens as its own page.
   enum class Twin : uint8_t { kKeepsOwn, kTakesOther };
-  // The tokens and sequences that a step can still take, and the rows that it samples so far.
+  // The tokens and sequences that still fit into a step, and the number of rows that the step samples so far.
   struct Room {
     int64_t tokens = 0, sequences = 0, rows = 0;
   };

@@ -13,12 +13,12 @@ namespace sluice {
 namespace {
 
 constexpr double kFirstGuess = 0.7,
-                 kNextPlace = 0.95;  // initial guesses: first draft; each further, relative to the previous
-constexpr double kOwnWeight = 0.05, kAllWeight = 0.005;  // weight of one step in the running means
-constexpr double kGuessTrials = 4;                       // number of trials for which a guess counts
-constexpr double kDeviations = 2;                        // standard deviations that chance does not explain
+                 kNextPlace = 0.95;  // initial guesses: rate of the first draft; rate of each further draft divided by the rate before it
+constexpr double kOwnWeight = 0.05, kAllWeight = 0.005;  // weight of one step in the means of a sequence and of all
+constexpr double kGuessTrials = 4;                       // a guess weighs as much as this many trials
+constexpr double kDeviations = 2;                        // a difference of more standard deviations is not chance
 constexpr double kWorthwhile = 1.03, kNearBest = 0.98;   // margins: cost models err by a few percent
-constexpr int64_t kProbeEvery = 32;                      // every 32nd unprofitable step tries one draft
+constexpr int64_t kProbeEvery = 32;                      // every 32nd step without a worthwhile draft tries one
 constexpr int64_t kIndexedTokens = 8 * NgramIndex::kTokensOfCall;
 
 class NgramSource final : public DraftSource {
@@ -95,7 +95,7 @@ double Acceptance::at(int64_t place) const {
 double Acceptance::at(int64_t place, const Acceptance& all) const {
   const auto i = static_cast<size_t>(place);
   const double mean = all.at(place), own = rate_[i];
-  // A mean of 0 or 1 would have no spread, but at first it is a mean of few trials.
+  // At least 0.05, because the mean of the first few trials may be 0 or 1, and its variance 0.
   const double spread = std::max(mean * (1 - mean), 0.05);
   const bool differs = trials_[i] * (own - mean) * (own - mean) > kDeviations * kDeviations * spread;
   return differs ? own : mean;
@@ -104,8 +104,8 @@ double Acceptance::at(int64_t place, const Acceptance& all) const {
 void Acceptance::add(int64_t drafted, int64_t accepted, double weight) {
   for (int64_t place = 0; place < std::min(drafted, accepted + 1); ++place) {
     const auto i = static_cast<size_t>(place);
-    // The first trials and the initial guess are averaged with equal weights; after that, the mean is an
-    // exponential moving average.
+    // At first the plain mean of the trials, in which the initial guess counts as kGuessTrials trials; then
+    // an exponential moving average.
     const double share = std::max(weight, 1 / (kGuessTrials + 1 + trials_[i])), before = at(place);
     rate_[i] = static_cast<float>(before + share * ((place < accepted ? 1 : 0) - before));
     trials_[i] = static_cast<float>(std::min(trials_[i] + 1.0, 1 / weight));
@@ -153,8 +153,8 @@ size_t worthwhile_count(double plain, std::span<const DraftRate> rates) {
   return 0;
 }
 
-// Returns how many of the candidates, which are in descending order, the next step verifies. With many
-// sequences, considers only a few counts, so that few step shapes are captured.
+// Returns how many candidates the next step verifies, from the first; they are in descending order of
+// acceptance. With many sequences, considers only a few counts, so that few step shapes are captured.
 size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t decoding) {
   const size_t every = std::max<size_t>(1, static_cast<size_t>(decoding) / 2);
   std::vector<DraftRate> rates;
@@ -168,7 +168,7 @@ size_t Speculation::best_count(const std::vector<Candidate>& candidates, int64_t
     drafting += cost_of_draft(rows, place == 0) - cost_of_draft(rows - 1, place == 0);
     if ((i + 1) % every != 0 && i + 1 < candidates.size()) continue;
     // max(): the cost model of verifying steps assumes the maximum number of rows per sequence. If sequences
-    // have fewer rows, the model underestimates the number of sequences whose keys and values are read.
+    // have fewer rows, it underestimates how many sequences' keys and values are read, and so the cost.
     const double step = std::max(without, cost_of(decoding + static_cast<int64_t>(i) + 1, true));
     const double cost = step + drafting + costs_.waiting;
     rates.push_back({tokens / cost, i + 1});
@@ -192,8 +192,8 @@ bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
       candidates.push_back({accepted *= s.acceptance.at(place, all_), i, place});
   }
   if (candidates.empty()) return false;
-  // A draft is never more likely to be accepted than the draft before it, so every prefix of this order
-  // contains a prefix of each sequence's drafts.
+  // Candidate::accepted never increases along a sequence's drafts, so every prefix of this order contains a
+  // prefix of each sequence's drafts.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.accepted > b.accepted; });
   candidates.resize(std::min(candidates.size(), static_cast<size_t>(std::max<int64_t>(rows, 0))));

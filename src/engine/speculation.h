@@ -25,7 +25,7 @@ class DraftSource;
 enum class DraftMethod : uint8_t {
   kNone,
   kNgram,   // prompt lookup: drafts are the tokens after an earlier occurrence of the last tokens
-  kSuffix,  // the same, with at most drafts_per_match drafts per matching token
+  kSuffix,  // as kNgram, with at most drafts_per_match drafts per matching token
   kEagle3,  // an EAGLE3 head computes the drafts (nn/draft_layer.h)
   kMtp,     // the model's multi-token prediction layer computes the drafts
 };
@@ -40,7 +40,7 @@ constexpr bool has_draft_layer(DraftMethod method) {
 }
 
 constexpr int64_t kDraftsMax = 32;  // upper bound of the drafts of one sequence per step
-constexpr int64_t kLookupMax = 64;  // upper bound of the tokens of a match
+constexpr int64_t kLookupMax = 64;  // upper bound of the length of a match, in tokens
 
 struct SpeculationOptions {
   DraftMethod method = DraftMethod::kNone;
@@ -49,15 +49,15 @@ struct SpeculationOptions {
   double drafts_per_match = 0;                           // drafts per matching token; 0: no limit
   bool by_cost = true;                                   // false: verify all drafts whatever their cost
   std::shared_ptr<DraftSource> source = {};              // if set, replaces the method's own source
-  // For benchmarks with random weights: drafts are random tokens, and the first, second, ... draft is
-  // accepted with these probabilities, which must not increase, whatever token is sampled. The answers are
-  // meaningless. Empty: drafts are compared with samples.
+  // For benchmarks with random weights: drafts are random tokens, and drafts 0 to i are all accepted with
+  // probability synthetic_acceptance[i], whatever tokens are sampled; must not increase with i. The answers
+  // are meaningless. Empty: drafts are compared with samples.
   std::vector<double> synthetic_acceptance = {};
 };
 // kInvalidArgument names the option, its range and the value found.
 Status check_speculation(const SpeculationOptions& options);
 
-// The counters that vLLM's metrics have, and not_finite.
+// The counters of vLLM's metrics, and not_finite.
 struct DraftCounts {
   int64_t drafts = 0;        // pairs of a sequence and a step that verified at least one of its drafts
   int64_t draft_tokens = 0;  // verified drafts
@@ -74,7 +74,7 @@ class Acceptance {
   // This sequence's mean if it differs from the mean of `all` sequences by more than chance explains,
   // otherwise the mean of all.
   double at(int64_t place, const Acceptance& all) const;
-  // Records that the first `accepted` of `drafted` drafts were accepted. `weight`: of this step in the means.
+  // Records that the first `accepted` of `drafted` drafts were accepted. `weight`: weight of this step in the means.
   void add(int64_t drafted, int64_t accepted, double weight);
 
  private:
@@ -112,7 +112,7 @@ struct DraftRate {
   size_t count = 0;
 };
 // Returns the smallest count whose rate is near the best, because cost models err by a few percent; 0 if no
-// count is clearly better than `plain`, the rate without drafts. Counts ascend.
+// count is clearly better than `plain`, the rate without drafts. `rates`: in ascending order of count.
 size_t worthwhile_count(double plain, std::span<const DraftRate> rates);
 
 class Speculation {

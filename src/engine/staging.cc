@@ -107,7 +107,7 @@ StepStaging::Layout StepStaging::layout(const Counts& counts) const {
   at.step = places.take(DType::kI64, rows);
   at.requested_row = places.take(DType::kI32, requested);
   at.score_row = places.take(DType::kI32, scores);
-  // Leaves room for a whole last slice, because TopLogprobs reads a token for every row of logits.
+  // Leaves space for a full last slice, because TopLogprobs reads a token for every row of logits.
   at.scored_token = places.take(DType::kI32, scores > 0 ? scores + bounds_.logit_rows() : 0);
   at.scored_row = places.take(DType::kI32, std::min(scores, bounds_.logit_rows()));
   // Page table rows beyond the step's sequences are neither written nor copied. Their memory belongs to other
@@ -230,8 +230,8 @@ void StepStaging::write_scores(std::byte* host, const Layout& l, const std::vect
   std::fill_n(at<int32_t>(host, l.scored_token) + score, bounds_.logit_rows(), 0);
 }
 
-// No query sees a page that has left the window, so its table entry may be any valid page. It must be valid
-// because a kernel may skip positions without a page, which would change its order of summation.
+// No query attends to a page that has left the window, so its table entry may be any valid page. The entry must be
+// valid, because a kernel may skip positions without a page, which would change the order of its sums.
 void StepStaging::write_pages(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
   for (size_t group = 0; group < groups_; ++group) {
     auto* slot = at<int32_t>(host, l.slot_of[group]);
@@ -269,7 +269,7 @@ Status StepStaging::fetch(size_t block, const std::vector<Chunk>& chunks) {
   const Block& to = blocks_[block];
   const Counts n = counts(chunks);
   const Answers from = answers(n);
-  // Uses one copy, which includes the gaps between tensors; they are small.
+  // One copy, which includes the small gaps between tensors.
   const size_t end = n.requested + n.scores > 0
                          ? from.end
                          : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));

@@ -51,14 +51,14 @@ class StepStaging {
   std::vector<TokenScore> scores(size_t block, const std::vector<Chunk>& chunks) const;
 
  private:
-  // Byte offsets of a step's inputs in the block, without unused rows, which keeps the copy short.
+  // Byte offsets of a step's inputs in the block. Unused rows get no space, so that the copy is short.
   struct Layout {
     size_t token_ids, positions, q_begin, kv_len, logit_rows;
     size_t temperature, top_k, top_p, min_p, seed, step, requested_row;
     size_t score_row, scored_token, scored_row, end;
     std::vector<size_t> slot_of, page_table;  // one per group
   };
-  // Byte offsets of a step's results at the beginning of the block, also without unused rows.
+  // Byte offsets of a step's results at the beginning of the block.
   struct Answers {
     size_t token, logprob, requested_logprob, rank, top_id, top_logprob;
     size_t score, score_rank, score_top_id, score_top_logprob, end;

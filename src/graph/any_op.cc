@@ -12,7 +12,7 @@ std::string op_message(std::string_view op, const std::string& message) {
   return std::string(op) + ": " + message;
 }
 
-// Refuses names that are not a slot of Op, and names given twice.
+// Fails for names that are no slot of Op, and for names given twice.
 template <class Op>
 Status check_names(const typename Op::Problem& problem, std::span<const NamedTensor> given) {
   for (size_t i = 0; i < given.size(); ++i) {
@@ -86,7 +86,7 @@ class ErasedTable final : public AnyTable {
   std::vector<TableStep> steps_;
 };
 
-// A fused operation at all token counts: computed by its own kernels, or stage by stage.
+// A fused operation for all token counts, computed by its own kernels or stage by stage.
 template <class Op>
 class ErasedRunTable final : public AnyTable {
  public:

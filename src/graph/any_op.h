@@ -33,7 +33,7 @@ class AnyPlan {
 // One range of a table: all token counts from first to last run the same launches.
 struct TableStep {
   int64_t first = 0, last = 0;
-  std::string kernel;  // kernels of a fused operation's stages are joined by "+", with their configurations
+  std::string kernel;  // for a fused operation that runs stage by stage: "A:CONFIG+B:CONFIG"
   std::string config = {};  // empty if the kernel has a single configuration
   size_t workspace_bytes = 0;
   double first_us = 0, last_us = 0;  // estimated cost at both ends
@@ -65,10 +65,10 @@ class AnyProblem {
   virtual std::vector<Field> fields() = 0;
   Status set(std::string_view name, std::string_view value);
   Status parse(std::string_view line);   // parse_fields()
-  virtual Refusal validate() const = 0;  // the reasons why the contract rejects it
+  virtual Refusal validate() const = 0;  // the reasons why the operation rejects it on every backend
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual int64_t tokens() const = 0;
-  // Bytes and arithmetic that the contract requires.
+  // Bytes and arithmetic that no kernel can avoid (ops/op.h).
   virtual double bytes() const = 0;
   virtual double flops() const = 0;
 
@@ -81,10 +81,10 @@ class AnyProblem {
 
 // Names of all operations, in the order of ops/all.h.
 std::vector<std::string> op_names();
-// kInvalidArgument for an unknown name; the message suggests the most similar one.
+// kInvalidArgument for an unknown name; the message suggests the most similar name.
 Result<std::unique_ptr<AnyProblem>> make_problem(std::string_view op);
 
-// Erases the type of a known problem. Goes through the problem's text, which always parses.
+// Erases the type of a known problem, by printing it and parsing the text, which cannot fail.
 template <class Op>
 std::unique_ptr<AnyProblem> any_problem(const typename Op::Problem& problem) {
   std::unique_ptr<AnyProblem> erased = std::move(make_problem(Op::kName)).value();
@@ -92,7 +92,7 @@ std::unique_ptr<AnyProblem> any_problem(const typename Op::Problem& problem) {
   return parsed.ok() ? std::move(erased) : nullptr;
 }
 
-// One stage of a block or a model, and its problem.
+// One stage of a layer or model, and its problem.
 struct StageProblem {
   std::string stage;
   std::unique_ptr<AnyProblem> problem;

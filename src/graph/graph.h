@@ -19,16 +19,16 @@ inline constexpr ValueId kNoValue = -1;
 enum class Place : uint8_t {
   kCall,     // the caller passes it with each call
   kHeld,     // the caller holds it across calls: weights, tables, caches
-  kBetween,  // in the workspace, from the stage that writes it first to the stage that reads it last
+  kBetween,  // in the workspace, where it lives from the first stage that writes it to the last stage that reads it
 };
 
 struct Value {
   std::string name;
   Place place = Place::kBetween;
-  int32_t given = -1;  // its index in the caller's list of call or held values
+  int32_t given = -1;  // index in the caller's list of call values or of held values
   int32_t layer = -1;  // layer of a held value; -1: outside the layers
-  // Distance between rows in elements, if stages see only some columns of the value; a tensor of the caller
-  // overrides it with its own stride. 0: rows are packed, as the slots describe them.
+  // Distance between rows in elements, if stages see only some columns of the value; the stride of a caller's
+  // tensor takes precedence. 0: rows are packed, as the slots describe them.
   int64_t row = 0;
   bool kept = false;       // the caller reads it after the step
   bool unaligned = false;  // rows of a caller's value need not begin at multiples of 16 bytes
@@ -86,7 +86,7 @@ class StageOf final : public StageOp {
 struct Stage {
   std::string name;
   int32_t layer = -1;    // -1: outside the layers
-  bool experts = false;  // a stage of the experts: its kernel may be forced separately for decode and prefill
+  bool experts = false;  // computes routed experts: its kernel may be forced separately for decode and prefill
   int32_t part = 0;      // one kernel never computes stages of two parts (Graph::cut)
   std::unique_ptr<const StageOp> op;
   std::vector<Bind> slots;  // in the order of the operation's slots
@@ -99,7 +99,7 @@ struct StageOptions {
   bool experts = false;
 };
 
-// One tensor of an operation. An alias, because nvcc would write the type with parentheses, and GCC warns about those.
+// One tensor of an operation. An alias, because nvcc adds parentheses when it prints the type, about which GCC then warns.
 template <class Op>
 using SlotOf = Tensor Op::Args::*;
 
@@ -158,7 +158,7 @@ class Graph {
   }
   // Stages added after this call belong to this layer.
   void begin_layer(int32_t layer) { layer_ = layer; }
-  // Marks a point where other work is enqueued: a step runs up to it and continues after it (Step::run_part).
+  // Divides the graph here, so that the caller can enqueue other work between the two parts (Step::run_part).
   void cut() { ++part_; }
 
   const std::vector<Value>& values() const { return values_; }

@@ -12,7 +12,7 @@ class KernelRuns {
     std::string_view kernel;
     int64_t runs = 0;
   };
-  // `kernel` is a candidate's name, which lives as long as the process. Allocates when a name is new.
+  // `kernel` must be a candidate's name, whose storage is static. Allocates only for a new name.
   void add(std::string_view kernel, int64_t runs) {
     for (Entry& e : all_)
       if (e.kernel == kernel) return void(e.runs += runs);

@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// The caller's tensors of a call, in the order in which Graph::call() and Graph::held() created their values.
+// The tensors that the caller passes to a call, in the order in which Graph::call() and Graph::held() created their values.
 struct Given {
   std::span<const Tensor> call, held;
   // `stand_in` replaces this value, which is otherwise stored in the workspace.
@@ -22,7 +22,7 @@ struct Given {
 // The offset of a value that no kernel of the plan writes.
 inline constexpr size_t kNowhere = ~size_t{0};
 
-// Where the values of a step are stored, in a call of `tokens` tokens.
+// Where a call with `tokens` tokens stores the values of a step.
 struct Placed {
   std::span<const Value> values;
   std::span<const size_t> at;  // workspace offset of each Place::kBetween value
@@ -40,7 +40,7 @@ struct StageCheck {
   std::string detail = {};
 };
 
-// Stages that one kernel may compute. Equal pieces of a graph share one kind.
+// Stages that one kernel may compute, with the plan for them. Pieces with equal stages share one PieceKind.
 class PieceKind {
  public:
   virtual ~PieceKind() = default;
@@ -52,19 +52,19 @@ class PieceKind {
   int64_t first() const { return first_; }
   int64_t last() const { return last_; }
   bool serves_all(int64_t first, int64_t last) const { return first_ <= first && last <= last_; }
-  // All reasons, if no kernel exists.
+  // If some token counts have no kernel: all reasons of all kernels.
   const Status& refusal() const { return refusal_; }
   // Policy::force names a kernel of this kind, so no other kernel may compute its stages.
   bool required() const { return required_; }
 
-  // Only for token counts that the piece serves:
+  // Call the functions below only for token counts with a kernel (serves()).
   virtual double cost_us(int64_t tokens) const = 0;
   virtual std::string_view kernel(int64_t tokens) const = 0;
   virtual std::string choice(int64_t tokens) const = 0;  // "NAME" or "NAME:CONFIG"
   virtual bool planned(int64_t tokens) const = 0;        // Candidate::planned
   virtual size_t workspace_bytes() const = 0;
   virtual std::unique_ptr<AnyProblem> problem(int64_t tokens) const = 0;
-  virtual const Policy& policy() const = 0;  // policy under which its kernels are chosen
+  virtual const Policy& policy() const = 0;  // policy under which the piece's kernels are chosen
   virtual Status run(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
                      Stream stream) const = 0;
   // Runs the piece and compares its outputs with the double-precision reference on its actual inputs, which

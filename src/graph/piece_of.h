@@ -70,7 +70,7 @@ class PieceOf final : public PieceKind {
     return out;
   }
 
-  // Plans for all token counts, or else for the range of counts that some kernel accepts.
+  // Plans for all token counts; if that fails, for the range of counts that some kernel accepts.
   void plan(const PieceBounds& bounds) {
     const auto make = [&](int64_t first, int64_t last) {
       auto made = PlanTable<Op>::make(device_, candidates_, problem_, last * rows_, policy_, first * rows_,
@@ -84,7 +84,7 @@ class PieceOf final : public PieceKind {
     if (make(bounds.first, bounds.last)) return;
     const Status of_all = refusal_;
     if (policy_.batch_invariant) return;
-    // Keeps the refusal of the whole range: counts outside the smaller range report it.
+    // Keeps the refusal of the whole range, because counts outside the smaller range report it.
     if (const auto [first, last] = counts_taken(bounds); last >= first) (void)make(first, last);
     refusal_ = of_all;
   }
@@ -97,7 +97,7 @@ class PieceOf final : public PieceKind {
       const auto takes = [&](int64_t tokens) {
         return Op::validate(at(tokens)).accepted() && c->supports(at(tokens), device_).accepted();
       };
-      int64_t begin = bounds.first;  // start of the current range of counts with equal answers
+      int64_t begin = bounds.first;  // first count of the current range, in which takes() does not change
       const auto end_at = [&](int64_t end) {
         if (end <= begin || !takes(begin)) return;
         out.first = out.second < 0 ? begin : std::min(out.first, begin);

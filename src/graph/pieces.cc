@@ -45,7 +45,7 @@ template <class Op>
 const PieceKind* Pieces::kind_of(const typename Op::Problem& problem, int64_t rows, size_t stages,
                                  size_t phase, bool experts, std::vector<StageSlot> sources) {
   const StepPhase& of = (*phases_)[phase];
-  // Only kinds whose kernel may be named for a phase are planned for each phase separately.
+  // Pieces are planned per phase only if a phase may force their kernel.
   PieceBounds bounds{.first = phases_->front().first, .last = phases_->back().last, .phase = -1};
   if (experts && phases_->size() > 1)
     bounds = {.first = of.first, .last = of.last, .phase = static_cast<int32_t>(phase)};
@@ -93,7 +93,7 @@ Status Pieces::check_forced() const {
   return {};
 }
 
-// Fails if a forced kernel serves no token count, or a kernel forced for a phase does not serve the whole phase.
+// Fails if a forced kernel accepts no token count, or if a kernel forced for a phase does not accept all counts of the phase.
 Status Pieces::check_named() const {
   for (size_t phase = 0; phase < phases_->size(); ++phase) {
     const StepPhase& of = (*phases_)[phase];

@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// A range of token counts, and the kernel that the experts must use in it; empty: no kernel is forced.
+// A range of token counts, and the kernel that routed experts must use for them; empty: no kernel is forced.
 struct StepPhase {
   int64_t first = 0, last = 0;
   std::string kernel = {};  // in the form of Policy::force; only for stages with Stage::experts
@@ -20,7 +20,7 @@ struct StepPhase {
 
 struct StepPolicy {
   Policy policy = {};
-  std::vector<StepPhase> phases = {};  // empty: a single phase without a name
+  std::vector<StepPhase> phases = {};  // empty: a single phase without a forced kernel
   std::string_view without = {};       // name of a fused operation whose kernels must not be used
   // With Policy::batch_invariant, kernels are chosen for up to this many tokens, so that steps with other bounds
   // choose the same kernels; 0: tokens_max.
@@ -40,13 +40,13 @@ std::vector<std::string_view> ops_of(const Graph& graph);
 // share one policy.
 Policy policy_of(const Policy& policy, const Graph& graph);
 
-// For each phase, the pieces of each single stage and of all runs that a fused operation covers.
+// For each phase: a piece for each single stage, and a piece for each run of stages that a fused operation covers.
 class Pieces {
  public:
   // kInvalidArgument: the policy names a kernel of an operation that is not in this graph.
   static Result<Pieces> make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
                              const std::vector<StepPhase>& phases, const StepPolicy& policy);
-  // The pieces that begin at a stage in a phase; among equal costs the first wins.
+  // The pieces that begin at this stage in this phase. If two cost the same, the first is used.
   const std::vector<const PieceKind*>& at(size_t stage, size_t phase) const {
     return at_[phase * stages_ + stage];
   }
@@ -59,8 +59,8 @@ class Pieces {
     return found != hidden_.end() &&
            std::find(found->second.begin(), found->second.end(), value) != found->second.end();
   }
-  // Whether the policy lets the piece compute its stages. A fused kernel named by the policy runs wherever `serves`
-  // says that it can. If the policy names a kernel for the single stage, no fused kernel computes that stage.
+  // Whether the policy lets the piece compute its stages. A fused kernel named by the policy must be used wherever `serves`
+  // returns true for it. If the policy names a kernel for the single stage, no fused kernel may compute that stage.
   template <class Serves>
   bool allowed(const PlacedPiece& piece, size_t phase, Serves serves) const {
     for (size_t k = piece.first; k < piece.end(); ++k) {

@@ -1,5 +1,5 @@
-// The stages of a fused operation as a separate graph. It is the pattern that finds the operation's runs in
-// other graphs, and the plan for computing the operation stage by stage.
+// The stages of a fused operation as a separate graph. It is used as a pattern, to find the operation's runs
+// in other graphs, and to compute the operation stage by stage.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -40,8 +40,8 @@ class RunGraph {
     for (auto& [member, bind] : slots_)
       if (member == slot) bind = of;
   }
-  // Declares that the operation's kernels may leave other contents in `count` columns of a value than its
-  // stages.
+  // Declares that in `count` columns of a value, the operation's kernels may leave other contents than its
+  // stages do.
   void leaves(const Bind& columns, int64_t count) {
     graph.may_be_scratch(columns.value);
     scratch_.push_back({columns, count});

@@ -1,4 +1,4 @@
-// A fused operation requested by itself: computed by one kernel or stage by stage, whichever is cheaper.
+// A fused operation that a caller requests outside a graph: one kernel or stage by stage, whichever is estimated to be faster.
 #pragma once
 #include <array>
 #include <memory>
@@ -27,7 +27,7 @@ concept kHasStages = kIsRun<Op> && !requires {
 std::string joined_kernels(const Step& step, int64_t tokens, bool with_configs);
 
 // The verdicts of decide() on the fused kernels, then the verdict on the cheapest stage-by-stage execution. If
-// Policy::force names a fused kernel, only that kernel is accepted; if it names a kernel of a stage, only
+// Policy::force names a fused kernel, only that kernel is accepted; if it names a stage's kernel, only
 // stage-by-stage execution is accepted.
 struct RunDecision {
   Decision decision;
@@ -37,7 +37,7 @@ struct RunDecision {
     return decision.chosen >= 0 && decision.chosen + 1 == std::ssize(decision.verdicts);
   }
 };
-// `whole` is the decision on the fused kernels, made with the names in Policy::force that apply to them.
+// `whole`: the decision on the fused kernels, made with those kernels of Policy::force that are fused kernels of this operation.
 RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_t tokens,
                         const DeviceInfo& device, const Catalog& catalog, const Policy& policy);
 
@@ -88,7 +88,7 @@ class RunPlan {
                               const Policy& policy = {}) {
     return make(device.info(), device.catalog(), problem, policy);
   }
-  // Plans stage by stage even if a fused kernel costs less.
+  // Plans stage by stage even if a fused kernel is estimated to be faster.
   static Result<RunPlan> stage_by_stage(const DeviceInfo& device, const Catalog& catalog,
                                         const typename Op::Problem& problem) {
     RunDecision made = decide_run<Op>(problem, device, catalog);

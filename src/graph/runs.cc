@@ -74,7 +74,7 @@ StageSlot source_of(const Graph& pattern, const Bind& bind) {
 
 namespace {
 
-// The problem that covers both GEMMs.
+// The problem of the two GEMMs together; of its fields, only those that the GEMMs determine are set.
 ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down) {
   return {.tokens = 0,
           .slots = up.slots,
@@ -172,7 +172,7 @@ void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qk
                                   {&W::v_cache, (*g)(&A::v_cache)}});
 }
 
-// Makes queries, keys and values columns of one value.
+// Makes queries, keys and values columns of one value, "qkv".
 template <class Op>
 ValueId add_rows_of_heads(RunGraph<Op>* g, const RopeKvWrite::Problem& p) {
   using A = typename Op::Args;

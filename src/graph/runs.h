@@ -1,5 +1,5 @@
-// Which runs of stages a fused operation covers. Only the stages themselves decide this: their operations,
-// their problems, and the tensors that they share.
+// Which runs of stages a fused operation covers. This depends only on the stages: their operations, their
+// problems, and the tensors that they share.
 #pragma once
 #include <optional>
 #include <tuple>
@@ -30,7 +30,7 @@ concept kIsRun = requires {
   typename RunOf<Op>::Ops;
 };
 
-// The order breaks ties in cost.
+// If two operations cost the same, the earlier one is used.
 using AllRuns = OpList<RouterRoute, NormRouterRoute, RouteGroup, GroupedMlp, ExpertMlp, CombineNorm,
                        RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, LinearArgmax>;
 

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kGapUs = 1e12;  // cost of a stage without a kernel: above every alternative
+constexpr double kGapUs = 1e12;  // cost of a stage without a kernel: above the cost of every kernel
 
 }  // namespace
 
@@ -46,8 +46,8 @@ size_t Step::phase_of(int64_t tokens) const {
   return i;
 }
 
-// Dynamic programming from the last stage to the first: the least cost of the remaining stages, and the piece to begin with. Among equal
-// costs the piece of more stages wins, as in decide_run().
+// Dynamic programming from the last stage to the first: computes the least cost of all stages from each stage on, and the piece with
+// which they begin. Among equal costs, a piece with more stages wins, as in decide_run().
 std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
   const auto serves = [&](const PieceKind& kind) { return cost(kind).has_value(); };
   const size_t stages = graph_->stages().size();
@@ -82,8 +82,8 @@ std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
   });
 }
 
-// Considers only kernels that serve all counts of the phase. For each count, the cost of a cover is divided by the least cost at this
-// count; the cover with the lowest average over 1, 2, 4, ... and the last count wins.
+// Considers only kernels that accept all counts of the phase. At each of the counts 1, 2, 4, ... and the last, the cost of a cover is
+// divided by the least cost at that count; the cover with the lowest average quotient wins.
 std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase, int64_t most) const {
   const size_t index = static_cast<size_t>(&phase - phases_.data());
   std::map<const PieceKind*, double> share;
@@ -132,7 +132,7 @@ Status Step::plan_covers(const StepPolicy& policy) {
       if (covers_.back().pieces.empty() && !graph_->stages().empty()) return uncovered(phase.last);
       continue;
     }
-    // Refuses at once if no kernels serve the largest count.
+    // Fails at once if no kernels cover the largest count.
     if (cheapest_at(phase.last).empty() && !graph_->stages().empty()) return uncovered(phase.last);
     const auto same = [&](int64_t, int64_t tokens) {
       const std::vector<PlacedPiece> found = cheapest_at(tokens);
@@ -150,7 +150,7 @@ Status Step::plan_covers(const StepPolicy& policy) {
   return {};
 }
 
-// For each value the largest count at which a kernel reads or writes it; -1: fused kernels keep it internal.
+// For each value, the largest token count at which a kernel reads or writes it; -1: the value stays inside fused kernels.
 std::vector<int64_t> Step::placed_up_to() const {
   std::vector<int64_t> out(graph_->values().size(), -1);
   for (size_t c = 0; c < covers_.size(); ++c) {
@@ -167,8 +167,8 @@ std::vector<int64_t> Step::placed_up_to() const {
 }
 
 // Places values in the workspace; values that are live at the same time do not overlap. A value is live from
-// the first stage that writes it to the last stage that reads it, and in all stages that any piece computes
-// together with these.
+// the first stage that writes it to the last stage that reads it, and in all stages that some piece computes
+// together with one of these stages.
 void Step::lay_out() {
   struct Life {
     size_t first = kNowhere, last = 0;

@@ -1,5 +1,5 @@
-// A graph planned for a device: for each token count the cheapest cover of its stages by kernels. Each
-// kernel computes one stage or a run of stages. The kernels listed are exactly the kernels that run.
+// A graph planned for a device: for each token count the cheapest set of kernels that computes every stage once (a
+// cover). Each kernel computes one stage or a run of stages. kernels() lists exactly the kernels that run.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// A stage, or a run that one kernel computes ("norm+router+route"), and its kernel: "NAME" or "NAME:CONFIG".
+// A stage, or a run of stages that one kernel computes ("norm+router+route"), and the kernel: "NAME" or "NAME:CONFIG".
 struct StageKernel {
   std::string stage;
   int32_t layer = -1;
@@ -22,7 +22,7 @@ struct StageKernel {
   bool operator==(const StageKernel&) const = default;
 };
 
-// A piece of the cover: its problem and the choice made for it.
+// A piece of the cover: its problem and the kernel chosen for it.
 struct PieceProblem {
   std::string stage;
   int32_t layer = -1;
@@ -35,7 +35,7 @@ struct PieceProblem {
   bool experts = false;  // whether Stage::experts is set for any of its stages
 };
 
-// How to treat stages without a kernel: as an error, or as a gap in a plan that can be explained but not run.
+// How to treat stages without a kernel. kRefused: planning fails. kShown: the plan has gaps; it can be explained but not run.
 enum class Gaps : uint8_t { kRefused, kShown };
 
 class Step {
@@ -51,7 +51,7 @@ class Step {
   size_t workspace_bytes() const { return workspace_bytes_; }
 
   // Enqueues all stages. May be captured: it neither allocates nor synchronizes. kInvalidArgument names the
-  // argument that does not fit. Counts the kernels that it runs in `runs`, unless that is null.
+  // argument that does not fit. Adds the kernels that it runs to *runs, unless `runs` is null.
   Status run(int64_t tokens, const Given& given, Workspace workspace, Stream stream,
              KernelRuns* runs = nullptr) const;
   // Enqueues only the stages of one part (Graph::cut).
@@ -68,21 +68,21 @@ class Step {
   std::vector<StageKernel> kernels(int64_t tokens) const;
   std::vector<PieceProblem> problems(int64_t tokens) const;
   double cost_us(int64_t tokens) const;
-  // The ranges of token counts in which the piece that begins at a stage at `tokens` runs, and its kernel in each range.
+  // For the piece that begins at `stage` in the cover of `tokens` tokens: the ranges of token counts whose covers have it, with its kernel.
   std::vector<TableStep> ranges(size_t stage, int64_t tokens) const;
-  // The counts at which the cover changes, preceded by the first count of the first phase.
+  // The first token count of every cover, ascending.
   std::vector<int64_t> breakpoints() const;
   const Pieces& pieces() const { return pieces_; }
 
  private:
   struct Cover {
-    int64_t first = 0;  // the cover serves token counts from here up to the next cover
+    int64_t first = 0;  // the cover applies to token counts from here up to the next cover
     std::vector<PlacedPiece> pieces;
   };
   Step() = default;
   size_t phase_of(int64_t tokens) const;
   Status uncovered(int64_t tokens) const;
-  // The cheapest cover under a cost function of pieces; empty if there is none.
+  // The cheapest cover, where `cost` gives the cost of each piece; empty if there is no cover.
   using Cost = std::function<std::optional<double>(const PieceKind&)>;
   std::vector<PlacedPiece> cheapest(size_t phase, const Cost& cost) const;
   std::vector<PlacedPiece> cheapest_at(int64_t tokens) const;

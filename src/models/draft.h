@@ -21,11 +21,11 @@ Result<DraftLayerConfig> mtp_config(const ModelConfig& model);
 
 // The MTP layer's tensors in a checkpoint, in loading order; tensors of the same weight are adjacent.
 std::vector<TensorSpec> mtp_tensors(const DraftLayerConfig& config, int64_t layer);
-// The names under which files may hold copies of the model's embedding and lm_head in the MTP layer. They are
-// not read.
+// The names of the tensors with which an MTP layer's files may repeat the model's embedding and lm_head.
+// These tensors are not read.
 std::vector<std::string> mtp_copies(int64_t layer);
-// Whether the files have an MTP layer. An ordinary layer after the model's last one does not count, even if
-// config.json has num_nextn_predict_layers.
+// Whether the files have an MTP layer. An ordinary decoder layer after the model's last layer does not count,
+// even if config.json has num_nextn_predict_layers.
 bool has_mtp_layer(const Checkpoint& files, const ModelConfig& model);
 
 struct DraftLoadOptions {
@@ -35,7 +35,7 @@ struct DraftLoadOptions {
   // The device of the layer's experts, if it has any; null: the device of the other weights. Must outlive the
   // draft layer.
   Device* experts = nullptr;
-  // The type to which router logits are rounded. Acceptance is higher with the type that training used.
+  // The type to which router logits are rounded. More drafts are accepted with the type that training used.
   DType router_logits = DType::kF32;
 };
 

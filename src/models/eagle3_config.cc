@@ -17,7 +17,7 @@ const std::string kModels = "EAGLE3 draft";
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 constexpr int64_t kLayerIdsMost = 64;
 
-// kUnsupported for a key whose value does not match this model, or which no supported head has.
+// kUnsupported for a key that no supported head has, or whose value does not match this model.
 Status unfit(const JsonAt& config, const std::string& key, const std::string& wanted) {
   return unsupported(refused(config, key, wanted).message);
 }

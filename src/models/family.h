@@ -15,12 +15,12 @@ namespace sluice {
 // Upper bound of a request's temperature; above it, all tokens are practically equally likely.
 constexpr double kTemperatureMax = 100;
 
-// Bounds of penalties and biases: the limits of OpenAI's API; and repetition penalties that neither erase a
-// logit nor let it dominate.
+// Limits of penalties and biases: those of OpenAI's API, and for the repetition penalty, which that API
+// lacks, a range that neither erases a logit nor lets it dominate.
 constexpr double kPenaltyMax = 2, kLogitBiasMax = 100, kRepetitionMin = 0.01, kRepetitionMax = 100;
 
-// Default sampling parameters that the model's authors recommend, from generation_config.json. A value that
-// the file lacks is transformers' default. The initial values have no effect on sampling.
+// Default sampling parameters that the model's authors recommend, from generation_config.json. For a value
+// that the file lacks, transformers' default. The member initializers are values without effect on sampling.
 struct GenerationDefaults {
   double temperature = 1;  // 0 (greedy) if do_sample is false
   double top_p = 1, min_p = 0;
@@ -40,7 +40,7 @@ struct ModelConfig {
   enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: lm_head is the embedding
 };
 
-// A tensor of a checkpoint, and the decoder weight that it forms, alone or as some of the weight's rows.
+// A tensor of a checkpoint, and the decoder weight that the tensor forms, alone or as some of its rows.
 struct TensorSpec {
   std::string name;
   StoredType type = StoredType::kBF16;
@@ -48,7 +48,7 @@ struct TensorSpec {
   std::string weight;     // name in decoder_weights(): "attention.qkv"
   int64_t layer = -1;     // -1: outside the layers
   int64_t first_row = 0;  // first row in that weight, if several tensors form it
-  // If the tensor has the codes or scales of a matrix: the matrix's format and number of columns.
+  // Set if the tensor has the codes or scales of a quantized matrix: the matrix's format and number of columns.
   WeightFormat format = {};
   int64_t columns = 0;
   bool of_mlp = false;  // listed by moe_tensors() and read by load_moe()

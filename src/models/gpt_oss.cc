@@ -44,7 +44,7 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   moe->hidden = hidden;
   moe->residual = true;
   // OpenAI's reference rounds router logits to bf16. Unrounded logits cost nothing here and choose the
-  // experts that exact arithmetic would choose; rounding creates ties, which the lower expert wins.
+  // experts that exact arithmetic would choose. Rounding to bf16 creates ties, which go to the lower expert.
   moe->logits = DType::kF32;
   ConfigReader r{config};
   r.integer("intermediate_size", kMxBlock, 65536, &moe->intermediate);
@@ -56,10 +56,10 @@ Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   SLUICE_TRY(r.status);
   if (moe->intermediate % kMxBlock)
     return refused(config, "intermediate_size", "a multiple of 32 (MXFP4 blocks)");
-  // OpenAI's name for the same number; published configs contain both.
+  // OpenAI's name for the same number; published configs contain both names.
   if (config.has("experts_per_token"))
     SLUICE_TRY(must_be_also(config, "experts_per_token", "num_experts_per_tok", moe->top_k));
-  // A second name of transformers for the same number.
+  // Another name that transformers uses for the same number.
   if (config.has("num_experts"))
     SLUICE_TRY(must_be_also(config, "num_experts", "num_local_experts", moe->experts));
   if (moe->top_k > moe->experts)

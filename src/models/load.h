@@ -33,8 +33,8 @@ struct LoadOptions {
   std::function<void(const LoadProgress&)> progress = {};
   // The device of the MoE layers; null: the model's device. Must outlive the model.
   Device* experts = nullptr;
-  // The tensor-parallel slice to load; config() and weights() are those of the slice. Cannot be combined with
-  // `experts`.
+  // The tensor-parallel slice to load; config() and weights() then describe the slice. Cannot be combined
+  // with `experts`.
   DecoderSlice slice = {};
   // The policy and backend with which the decoder will be planned, so that the canary runs the same kernels.
   Policy policy = {};
@@ -64,8 +64,8 @@ class LoadedModel {
   const ModelConfig& config() const;
   const NamedWeights& weights() const;  // under the names of decoder_weights()
   int64_t weight_bytes() const;         // bytes in memory
-  // Bytes of weights that decoding one token reads at least: all weights, except that it reads only one row
-  // of the embedding and only the chosen experts.
+  // Bytes of weights that decoding one token must read: one row of the embedding, the chosen experts, and all
+  // other weights.
   int64_t active_bytes() const;
 
   const LoadNotes& notes() const;  // empty for random weights

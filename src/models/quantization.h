@@ -1,5 +1,5 @@
-// Reads which quantization a checkpoint's config declares, and corrects it by the files. Experts keep their
-// format; other quantized matrices are converted to bf16 (models/tensor_source.h).
+// Reads which quantization a checkpoint's config declares, and corrects it where the files differ. Experts
+// keep their format; other quantized matrices are converted to bf16 (models/tensor_source.h).
 #pragma once
 #include <string>
 
@@ -17,9 +17,9 @@ Result<WeightFormat> read_quantization(const JsonAt& config, const std::string& 
 // not allow.
 Status set_format_of_experts(const JsonAt& config, WeightFormat format, ModelConfig* model);
 
-// Corrects the format of one layer's experts by the files, which may have a layer's experts or its shared
-// expert in bf16. A shared expert whose format differs from the experts' is converted to bf16. kCorrupt: the
-// experts have a quantized format that the config does not declare.
+// Corrects the format of one layer's experts where the files differ: they may have a layer's experts or its
+// shared expert in bf16. A shared expert whose format differs from the experts' is converted to bf16.
+// kCorrupt: the experts have a quantized format that the config does not declare.
 Status fit_experts_to_files(const Checkpoint& files, MoeNaming naming, int64_t layer, MoeConfig* mlp);
 // Implements Family::fit for families with Family::formats: calls fit_experts_to_files() for every MoE layer,
 // and fit_head_to_files().

@@ -24,11 +24,11 @@ struct RopeFamily {
 Status read_rope(const JsonAt& config, const RopeFamily& family, RopeScaling* rope);
 
 enum class HeadDim : uint8_t {
-  kSaid,          // required, because transformers' default is a published model's value
+  kSaid,          // required, because the default in transformers is the value of one published model
   kMayBeMissing,  // optional; default: hidden_size / num_attention_heads
 };
 // Reads the numbers of heads and head_dim, which are the same in every kind of layer. a->hidden must be set.
-// null means what it means in transformers.
+// null is read as transformers reads it.
 Status read_heads(const JsonAt& config, HeadDim head_dim, AttentionConfig* a);
 
 // Reads tie_word_embeddings, false by default.

@@ -143,7 +143,7 @@ Result<const Checkpoint*> TensorSource::hold(std::span<const TensorSpec> specs) 
         for (const CheckpointTensor* part : tensors_of_matrix(*file_, spec.name)) tensors.push_back(*part);
       continue;
     }
-    if (!t && !is_widened(spec)) continue;  // the caller reports it as missing
+    if (!t && !is_widened(spec)) continue;  // the caller reports the missing tensor
     if (is_widened(spec)) {
       SLUICE_TRY(widen(spec, at));
     } else if (is_converted(spec)) {

@@ -22,18 +22,18 @@ struct AttentionConfig {
   int64_t hidden = 2880, heads = 64, kv_heads = 8, head_dim = 64;
   int64_t input = 0;                   // columns of x; 0: hidden
   DType x = DType::kBF16;              // activations; weights, biases and sinks are bf16
-  CacheType cache = CacheType::kSame;  // type of cached keys and values; kSame: type x
+  CacheType cache = CacheType::kSame;  // type of cached keys and values; kSame: the type `x`
   WeightLayout layout = WeightLayout::kPanels16;
   bool qkv_bias = false, o_bias = false, sinks = false;
-  // RMS norm of every query head and key head, before the rotary embedding (Qwen3).
+  // Normalizes every query head and key head (RMS norm) before the rotary embedding, as in Qwen3.
   bool qk_norm = false;
   double qk_norm_eps = 1e-6;
   int64_t window = 0;  // sliding window: positions visible to a query; 0: all
   double scale = 0.125;
   int64_t rotary = 64;  // leading elements of a head that are rotated
   RopePairs pairs = RopePairs::kHalves;
-  // If set: head_dim = rank + rotary, the width of a cache row; kv_heads = 1; there is no value cache;
-  // biases, sinks, qk_norm and window must be off, and `cache` must be kSame.
+  // Set for latent attention. Then head_dim must be rank + rotary, the width of a cache row, and kv_heads 1;
+  // there is no value cache; biases, sinks, qk_norm and window must be off, and `cache` must be kSame.
   std::optional<LatentShape> latent = {};
   int64_t query_dim() const {
     return latent ? latent->nope + rotary : head_dim;
@@ -65,7 +65,7 @@ struct StepBounds {
 
 // Describes the sequences of a step, for all layers. Shapes and meaning: ops/attention.h, ops/kv_write.h,
 // ops/rope.h. The tables are copied before the first launch of the step, and the step writes only its own
-// positions of the caches, so both are "settled" (ops/attention.h).
+// positions of the caches, so the tables and the earlier positions are "settled" (ops/attention.h).
 struct StepTables {
   Tensor positions, slot_of;           // i32[tokens]
   Tensor q_begin, kv_len, page_table;  // i32[sequences + 1], i32[sequences], i32[sequences, pages_per_seq]

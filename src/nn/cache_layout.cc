@@ -47,9 +47,9 @@ CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t pag
   return out;
 }
 
-// If a step begins at position `first`, a sequence keeps the page of `first` and the pages of the window - 1
-// positions before `first`. So at most pages_of(window - 1) pages precede the page of `first`, wherever
-// `first` lies in its page.
+// If a step begins at position `first` of a sequence, the sequence still needs the page of `first` and the
+// pages of the window - 1 positions before `first`. Of these, at most pages_of(window - 1) lie before the
+// page of `first`.
 int64_t pages_needed(const std::vector<int64_t>& windows, int64_t page_size, const PageNeed& need) {
   const auto pages_of = [&](int64_t tokens) { return (tokens + page_size - 1) / page_size; };
   const int64_t all = need.sequences * pages_of(need.tokens);

@@ -17,10 +17,10 @@ struct CacheLayout {
   std::vector<int64_t>
       windows;                // window of each group, ascending; 0 (all positions) comes first
   std::vector<size_t> group;  // group of each layer
-  std::vector<size_t> tensor;  // for each layer: index of its key tensor, and of the matching value tensor
+  std::vector<size_t> tensor;  // for each layer: index of its key tensor; its value tensor has the same index
   std::vector<int64_t>
-      page_bytes;  // for each key tensor: bytes of its pages, and of the matching value tensor's
-  std::vector<bool> has_values;  // for each key tensor; layers with latent attention have no values
+      page_bytes;  // for each key tensor: bytes of one page, and of one page of the value tensor
+  std::vector<bool> has_values;  // for each key tensor: whether there is a value tensor (not with latent attention)
   int64_t page_bytes_of_all() const;
 };
 
@@ -32,7 +32,7 @@ struct PageNeed {
   int64_t sequences = 1, tokens = 1;  // number of sequences, and tokens of each sequence
   int64_t step_tokens = 1;            // tokens of one step, all sequences together
 };
-// Upper bound of the pages that the sequences hold in all groups together. windows: CacheLayout::windows.
+// Upper bound of the pages that the sequences use in all groups together. windows: CacheLayout::windows.
 int64_t pages_needed(const std::vector<int64_t>& windows, int64_t page_size, const PageNeed& need);
 
 }  // namespace sluice

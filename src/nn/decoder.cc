@@ -14,8 +14,8 @@ namespace {
 // zeros, rows, taps.
 constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
 // With Policy::batch_invariant, the logits kernel is chosen for this many rows, not for bounds.logit_rows().
-// An engine that verifies drafts has a larger bound than one that does not, and both must use the same
-// kernel.
+// That bound is larger in an engine that verifies drafts, and engines with and without drafts must use the
+// same kernel.
 constexpr int64_t kChoiceRows = 1024;
 
 Status check_layer(const DecoderConfig& c, size_t layer) {
@@ -349,8 +349,8 @@ Status Decoder::sample_greedy(const StepIn& in, const DecoderHeld& held, const T
   return steps_.greedy->run(rows, {.call = call, .held = held.head}, scratch, stream, runs);
 }
 
-// Runs layer by layer: attention and dense layers on this device, experts and the norms before and after them
-// on the other device.
+// Runs the step layer by layer: attention and dense layers on this device; experts, with the norms before and
+// after them, on the other device.
 Status Decoder::run_offloaded(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
                               Workspace workspace, Stream stream, KernelRuns* runs) const {
   const int64_t n = in.token_ids.shape[0];
@@ -387,7 +387,7 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
   if (offloaded_)
     for (auto& [stage, kernel] : offloaded_->moe().kernels(tokens)) add(std::move(stage), std::move(kernel));
   for (StageKernel& s : steps_.all_logits->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
-  // If the device shares the host's memory, the engine samples on the host and never runs the greedy head.
+  // If the device shares the host's memory, the engine by default computes all logits, and never runs the greedy head.
   if (!device_.shares_host_memory())
     for (StageKernel& s : steps_.all_greedy->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
   return out;

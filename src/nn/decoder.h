@@ -17,7 +17,7 @@ namespace sluice {
 // stream += attention(norm(stream)), then stream += mlp(norm(stream)).
 struct LayerConfig {
   AttentionConfig attention;
-  MoeConfig mlp;  // experts, or a dense MLP (MoeConfig::dense); includes the addition to the stream
+  MoeConfig mlp;  // experts, or a dense MLP (MoeConfig::dense); also adds its output to the stream
 };
 
 struct DecoderConfig {
@@ -33,8 +33,8 @@ struct DecoderConfig {
   // Tensor-parallel ranks: the number of devices that each compute a slice of every layer
   // (nn/decoder_slice.h).
   int64_t ranks = 1;
-  // The attention of the draft layer. Its cache uses the same pool as the layers' caches, with pages of the
-  // group without a window.
+  // The attention of the draft layer. Its cache allocates from the same page pool as the layers' caches, as
+  // part of the group without a window.
   std::optional<AttentionConfig> draft_attention = {};
   // Returns this config with the weight layouts of a device: DeviceInfo::layout for dense weights,
   // layout_for() for experts.
@@ -81,7 +81,7 @@ struct KvCache {
 // Weights and caches, in the order of the held slots of the steps' graphs.
 struct DecoderHeld {
   std::vector<Tensor> layers, head;
-  // One per MoE layer if experts are offloaded: its weights, the norm before it and the norm after it.
+  // One per MoE layer if experts are offloaded: the layer's weights, the norm before the layer and the norm after it.
   struct Offloaded {
     MoeWeights weights;
     Tensor norm, next_norm;
@@ -96,7 +96,7 @@ struct DecoderSteps {
   // or for all tokens in order (all_).
   std::optional<Step> logits, all_logits, greedy, all_greedy;
 };
-// experts_offloaded: MoE layers run on another device, between the parts into which cuts divide the graph.
+// experts_offloaded: MoE layers run on another device; cuts divide the graph into the parts that run between them.
 Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog,
                                   const DecoderConfig& config, const StepBounds& bounds,
                                   const Policy& policy = {}, const MoeBackend& backend = {},
@@ -118,13 +118,13 @@ class Decoder {
   // Divides `memory`, which has cache_bytes() bytes, into caches. Returns one view for each entry of
   // DecoderConfig::attention().
   std::vector<KvCache> caches(void* memory) const;
-  // Collects the tensors that steps read, once: the addresses of weights and caches must not change
-  // afterwards. kInvalidArgument names the first tensor that is missing or has another shape.
+  // Collects the tensors that steps read. The addresses of weights and caches must not change afterwards.
+  // kInvalidArgument names the first tensor that is missing or has another shape.
   Result<DecoderHeld> bind(const NamedWeights& weights, const std::vector<KvCache>& caches) const;
 
   // Enqueues one step, which writes the logits f32 [rows, vocab] of in.logit_rows. `held` is the result of
-  // bind(). May be captured in a graph, except with offloaded experts. If `runs` is not null, this function
-  // and the next two count in it the kernels that they run.
+  // bind(). May be captured in a graph, except with offloaded experts. This function and the next two add the
+  // kernels that they run to *runs, unless it is null.
   Status forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
                  Stream stream, KernelRuns* runs = nullptr) const;
   // Enqueues the computation of logits for other tokens of the last step. logit_rows: i32[0 to
@@ -144,8 +144,8 @@ class Decoder {
   // logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   const DecoderSteps& steps() const { return steps_; }
-  // Estimated microseconds of a step with `tokens` tokens (1 to bounds.logit_rows()) that computes the logits
-  // of all of them: the sum of its kernels' cost models. Excludes the cost of attending to earlier positions
+  // Estimated microseconds of a step with `tokens` tokens (1 to bounds.logit_rows()) and logits for every
+  // token: the sum of its kernels' cost models. Excludes the cost of attending to earlier positions
   // and of offloaded experts. verifies: some sequence has more than one token.
   double cost_us(int64_t tokens, bool verifies) const;
 

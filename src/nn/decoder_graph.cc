@@ -83,8 +83,8 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
         copy_rows(&g, c, rows_most, rows, from, Bind(taps, static_cast<int64_t>(i) * c.hidden));
   };
 
-  // These two values are created first, so that their address in the workspace does not depend on a step's
-  // other values. With offloaded experts, the norm after every MoE layer writes to the same `normed`.
+  // `normed` and `stream` are created first, so that their addresses in the workspace do not depend on a
+  // step's other values. With offloaded experts, the norms after all MoE layers write to this one `normed`.
   ValueId normed = experts_offloaded ? g.between("normed") : kNoValue;
   out.stream = g.between("stream", c.hidden);
   using E = Embedding::Args;

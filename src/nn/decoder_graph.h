@@ -7,7 +7,7 @@ namespace sluice {
 // Call values: token_ids; for each group of layers positions, slot_of, q_begin, kv_len, page_table, rope;
 // captured, zeros; with config.taps also the row numbers and taps. Held values: decoder_weights() except
 // lm_head, and the caches. With offloaded experts, each MoE layer ends at a cut: the experts and the
-// following norm run between the parts of the graph, and their weights are not held.
+// following norm run between the parts of the graph, and their weights are not held values of the graph.
 struct LayersGraph {
   Graph graph;
   ValueId stream = kNoValue, normed = kNoValue;  // normed: the output of the final norm

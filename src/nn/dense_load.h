@@ -16,8 +16,8 @@ enum class Numbers : uint8_t {
   kFinite,
   kNoNan,  // infinities are meaningful, as in a sink without effect or an expert that is never chosen
 };
-// Number of host threads for loading: a CPU device's own number; for other devices 0, which means one thread
-// per processor.
+// Number of host threads for loading: for a CPU device, its `cores`; for other devices 0, which means one
+// thread per processor.
 inline int host_threads(const Device& device) {
   return device.shares_host_memory() ? device.info().cores : 0;
 }
@@ -30,7 +30,7 @@ struct DenseTensor {
   Numbers allowed = Numbers::kFinite;
 };
 // Loads a tensor on `threads` threads (0: one per processor), copied or converted from another number type
-// (weights/numbers.h). Of a caller's tensors, only BF16 can be converted, to f32. kUnsupported: the type
+// (weights/numbers.h). A caller's tensor is never converted, except from BF16 to f32. kUnsupported: the type
 // cannot be converted. kCorrupt: the tensor is missing, has another shape or contains a value that is not
 // allowed; nothing stays allocated. Messages name the file and tensor, what was wanted and what was found.
 // Large tensors for a device with its own memory are uploaded through page-locked memory (nn/upload_ring.h).

@@ -37,7 +37,7 @@ struct DraftLayerConfig {
   Kind kind = Kind::kEagle3;
   int64_t vocab = 201088;        // rows of the embedding: the model's vocabulary
   int64_t draft_vocab = 201088;  // number of tokens that can be drafted
-  bool maps_tokens = false;      // true: "token_of" gives their ids; false: ids 0 .. draft_vocab - 1
+  bool maps_tokens = false;      // true: "token_of" maps draft tokens to the model's ids; false: they are ids 0 .. draft_vocab - 1
   int64_t hidden = 2880, model_hidden = 2880;
   // Hidden states of the model, numbered as in DecoderConfig::taps, in the order of the columns of fc.
   std::vector<int32_t> taps;
@@ -45,11 +45,11 @@ struct DraftLayerConfig {
   bool fc = true;
   FeatureNorm feature_norm = FeatureNorm::kNone;
   bool norm_before_residual = false;
-  bool norm_output = false;   // true for kMtp
+  bool norm_output = false;   // next() reads y instead of r; true for kMtp
   double eps = 1e-5;          // epsilon of every norm
   DType x = DType::kBF16;     // activations and residual stream; logits are f32
   AttentionConfig attention;  // kEagle3: input = 2 hidden
-  MoeConfig mlp;              // kEagle3: dense; includes the addition to the stream
+  MoeConfig mlp;              // kEagle3: dense; also adds its output to the stream
   RopeScaling rope;
   int64_t features() const { return std::ssize(taps) * model_hidden; }
   // Returns this config with the weight layouts of a device: DeviceInfo::layout for dense weights,
@@ -116,8 +116,8 @@ class DraftLayer {
   const DraftLayerConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // Collects the tensors that steps read, once: the addresses of weights and caches must not change
-  // afterwards. kInvalidArgument names the first tensor that is missing or has another shape.
+  // Collects the tensors that steps read. The addresses of weights and caches must not change afterwards.
+  // kInvalidArgument names the first tensor that is missing or has another shape.
   Result<DraftLayerHeld> bind(const NamedWeights& weights, const KvCache& cache) const;
 
   // Runs the layer on hidden states of the model. Writes the rows' keys and values to the cache, and r to

@@ -16,8 +16,8 @@ class HostView {
   HostView& operator=(const HostView&) = delete;
   // Returns the tensor itself if the host can read it; otherwise a copy, which is valid until the next call.
   Result<CheckpointTensor> tensor(const CheckpointTensor& t);
-  // Does the same for the bytes that the matrix's spans cover, and copies nothing else. So the buffer is
-  // never larger than the largest matrix in its stored form.
+  // Does the same for a matrix, and copies only the bytes that its spans cover. So the buffer is never larger
+  // than the largest matrix in its stored form.
   Result<MatrixSource> matrix(const PackedMatrix& matrix, const MatrixSource& source);
   // Does the same for several matrices, with a single wait.
   struct Wanted {

@@ -11,7 +11,7 @@ namespace sluice {
 // Returns the tensor that a slot describes, contiguous at `data` in memory of backend `where`.
 Tensor tensor_at(void* data, Backend where, const SlotSpec& spec);
 int64_t bytes_of_slot(const SlotSpec& spec);
-// Returns the tensor with the slot's shape if both have equally many elements; otherwise returns it
+// Returns the tensor with the slot's shape if the numbers of elements agree; otherwise returns the tensor
 // unchanged. Needed because files store some 3-D tensors as 2-D.
 Tensor shaped_like(const SlotSpec& spec, const Tensor& tensor);
 

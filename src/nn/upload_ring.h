@@ -27,7 +27,7 @@ class UploadRing {
   // Callbacks that handle a piece, given its number.
   struct Work {
     std::function<Status(int64_t piece, std::byte* slot)> read;  // on any thread: fills the slot
-    std::function<void(int64_t piece)> after = {};  // on the thread of read(): called after it
+    std::function<void(int64_t piece)> after = {};  // called after read(), on the same thread
     // on the caller's thread, in order: enqueues copies
     std::function<Status(int64_t piece, std::byte* slot)> send;
   };

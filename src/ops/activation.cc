@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// The bound allows a kernel this many roundings of the result of one of these functions in f32.
+// The error that a kernel may make in one of these functions, in f32 roundings of the result.
 constexpr double kRoundings = 16;
 // Largest slopes over the reals: of x sigmoid(alpha x), for any alpha; of gelu and its tanh form.
 constexpr double kSiluSlope = 1.1, kGeluSlope = 1.13;

@@ -40,7 +40,7 @@ struct Bounded {
   double value = 0, bound = 0;
 };
 
-// act(g) or act(g, u) for inputs that have error bounds themselves. NaN in, NaN out.
+// act(g) or act(g, u) for inputs that are known within error bounds. NaN in, NaN out.
 Bounded activate(Activation activation, const ActivationParams& params, Bounded g, Bounded u);
 
 }  // namespace sluice

@@ -12,8 +12,8 @@ struct EnumWords<AdjustWay> {
   static constexpr std::string_view words[] = {"apply", "restore"};
 };
 
-// Changes a few logits of each row before sampling: penalties on tokens that have occurred, biases on any token. After sampling,
-// AdjustLogits restores them, so that log probabilities are the model's (ops/top_logprobs.h) without a copy of all logits.
+// kApply changes a few logits of each row before sampling: penalties on tokens that have occurred, biases on any token. After sampling,
+// kRestore writes the originals back, so that log probabilities are the model's (ops/top_logprobs.h) without a copy of all logits.
 //
 //   Entry e names x = logits[row[e], id[e]]. apply:
 //     raw[e] = x
@@ -28,8 +28,8 @@ struct EnumWords<AdjustWay> {
 // Shapes     row, id, count i32[entries]; in_prompt u8[entries]; logit_bias, raw f32[entries]; repetition, frequency,
 //            presence f32[rows]; logits f32[rows, vocab], rows may be strided. entries, rows >= 0; vocab from 1 to 2^24.
 //            restore uses row, id, raw and logits.
-// Bytes      21 (apply) or 12 (restore) per entry, plus 8 for its logit.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Bytes      21 (apply) or 12 (restore) per entry, plus 8 to read and write its logit.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  2^-21 * (max(1, repetition, 1 / repetition) * (|raw| + |logit_bias|) + |frequency * count| + |presence|); raw,
 //            restored logits and logits without an entry: equal. Numbers below 2^-126 may be flushed to zero.
 // Source     Keskar et al., "CTRL" (2019) for repetition; vLLM, vllm/v1/sample/sampler.py, for the order, biases first.

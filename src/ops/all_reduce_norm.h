@@ -12,16 +12,16 @@ namespace sluice {
 //   stream[t, i] = x_0[t, i] + x_1[t, i] + ... (+ stream[t, i], last), where x_r is the x of rank r; rounded to its type
 //   y[t, i]      = RmsNorm of the rounded stream, with weight and eps (ops/rms_norm.h)
 //
-// A collective: every rank of the group runs it with the same problem, and all ranks run the group's operations in the same order. Each
-// rank passes its own tensors; with `residual`, stream holds equal values on all ranks. The order of the sum is part of the contract, so
-// stream and y have the same bits on all ranks and from run to run. With one rank there is no exchange, and no group is needed.
+// A collective: every rank of the group runs it with the same problem, and all ranks run the group's operations in the same order. Each rank passes
+// its own tensors; with `residual`, stream must hold equal values on all ranks. The order of the sum is fixed as written, so stream and y have the
+// same bits on all ranks and in every run. With one rank there is no exchange, and no group is needed.
 //
 // Shapes     x, stream, y [tokens, hidden], rows may be strided and begin at multiples of 16 bytes; weight [hidden]. tokens >= 0; hidden a
 //            multiple of 8 up to 8192; ranks 1 to 8; eps as in RmsNorm. Tensors must not overlap.
 // Types      x, stream and y all bf16 or all f32; weight bf16 or f32. f32 arithmetic.
 // NaN        as in RmsNorm. A NaN or an infinity of one rank reaches all ranks.
 // Bytes      reads x (and stream), writes stream (and y); sends x to other ranks.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: kInvalidArgument if the stream's device is in no group of
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: kInvalidArgument if the stream's device is in no group of
 //            `ranks` ranks, or if a row exceeds the group's row_bytes. If a rank fails, the outputs of all ranks are unspecified, and the
 //            devices report the failure (Group).
 // Exactness  stream: (ranks + 1) * 2^-24 * sum |addend| + half an ulp. y: RmsNorm's bound, relative to the stream that was written.

@@ -14,9 +14,9 @@ namespace sluice {
 //   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest score or sink
 //   with the sink term only if `sinks`
 //
-// With rows_max, the caller guarantees that no sequence owns more rows (0: any number). Rows of a longer sequence are unspecified.
-// With settled, the caller guarantees that no launch writes page_table, q_begin or kv_len (they are copied before all launches) and
-// that no launch since that copy has written cache positions before a sequence's first row.
+// With rows_max > 0, the caller guarantees that no sequence owns more than rows_max rows. Rows of a longer sequence are
+// unspecified. With settled, the caller guarantees that no launch writes page_table, q_begin or kv_len (they are copied before all
+// launches) and that no launch since that copy has written cache positions before a sequence's first row.
 // sinks are weights: only the loader of a model writes them.
 //
 // Rows without a sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. Positions whose page number is
@@ -33,13 +33,13 @@ namespace sluice {
 // NaN        in an attended key, value, query or sink propagates as the formula says; a position that a query does not attend to
 //            never affects it.
 // Bytes      the attended keys and values once per sequence, q and y once.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  per element, with n attended positions, p the weights and u = 2^-24:
 //              (e^(2 d) - 1 + (2 n + 32) u e^(2 d)) * sum_j p_j |v_j| + w e^(2 d) * sum_j p_j (|v_j| + |y|) + half an ulp
 //              d = (head_dim + 16) u S,   S = the larger of max_j scale sum |q||k_j| and |sink|
 //            d bounds the error of an exponent: computing a score takes head_dim + 4 roundings, and subtracting m and converting to
-//            base 2 lose a few u of numbers up to 2 S. A weight is then off by a factor of at most e^d, the ratio of two sums of
-//            weights by e^(2 d), and each sum adds a rounding or two for each term. w = 2^-8 if q is bf16, else 0: a weight may be
+//            base 2 lose a few u of numbers up to 2 S. A weight is then off by a factor of at most e^d, and a ratio of two sums of weights by a
+//            factor of at most e^(2 d); each sum adds one or two roundings per term. w = 2^-8 if q is bf16, else 0: a weight may be
 //            rounded to bf16, an error of at most 2^-8 / (1 + 2^-8), either where it multiplies a value, or both there and in the
 //            sum of weights. If q is bf16, weights below 2^-100 of the largest may be treated as zero, and with e4m3 caches a
 //            weight may also be rounded to a multiple of 2^-39 of the largest; therefore 2^-100, or 2^-40, times sum_j |v_j| over

@@ -15,7 +15,7 @@ struct Query {
 struct Scores {
   std::vector<double> score;
   double largest = -kInfinity;  // includes the sink
-  double magnitude = 0;         // S of the contract
+  double magnitude = 0;         // S of ops/attention.h
   double flushed = 0;           // error of one score from numbers below the smallest normal
   bool has_nan = false;
 };

@@ -1,4 +1,4 @@
-// Checks shared by several contracts.
+// Checks shared by the validate() functions of several operations.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -31,7 +31,7 @@ inline void need_moderate(Refusal& r, std::string_view name, double value) {
   need_real(r, name, "a finite number", value > -1e30 && value < 1e30, value);
 }
 
-constexpr int64_t kRowsMax = std::numeric_limits<int32_t>::max();  // row indices are i32 in every contract
+constexpr int64_t kRowsMax = std::numeric_limits<int32_t>::max();  // row indices are i32 in every operation
 constexpr int64_t kWidthMax = 65536;
 
 }  // namespace sluice

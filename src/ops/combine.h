@@ -9,7 +9,7 @@ namespace sluice {
 //
 //   w = weights[t, k], or 1 if not `weighted` (the expert's input was weighted instead). A slot whose position is
 //   outside [0, rows) contributes nothing at all, whatever its weight; a token without slots gets shared + residual,
-//   or zeros. Order: the sum over ascending k in f32, starting at zero; then * scale, + shared, + residual.
+//   or zeros. The order is fixed: the sum over ascending k in f32, starting at zero; then * scale, + shared, + residual.
 //
 // Shapes     g [rows, hidden], position i32[tokens, slots], ids i32[tokens, slots] (with bias; an id outside
 //            [0, experts) adds no bias), weights f32[tokens, slots], bias [experts, hidden], shared and
@@ -20,7 +20,7 @@ namespace sluice {
 // Settled    position, ids and weights were written before the previous launch, so a dependent launch may read
 //            them before the previous launch has ended.
 // Bytes      reads tokens * slots rows of g, writes `tokens` rows of y.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  |y - ref| <= (slots + 6) * 2^-24 * (|scale| sum |w|(|g| + |bias|) + |shared| + |residual|), and
 //            half an ulp of y.
 // Source     the finalize step of openai/gpt-oss MLPBlock (einsum over the chosen experts, then the residual) and of

@@ -10,13 +10,13 @@ namespace sluice {
 //   y      = as in ops/combine.h
 //   normed = RmsNorm of the rounded y, with norm_weight and eps (ops/rms_norm.h)
 //
-// Shapes     as in the contracts; norm_weight [hidden], normed [tokens, hidden], rows may be strided. y may alias residual or
+// Shapes     as in combine.h; norm_weight [hidden], normed [tokens, hidden], rows may be strided. y may alias residual or
 //            shared (same rows), but no other tensor.
 // Types      normed has the type of y; norm_weight bf16 or f32 (field norm_w).
 // Bytes      Combine's bytes, and normed once.
-// Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  each step as in its contract; normed is computed from the rounded y.
-// Source     the contracts; TensorRT-LLM and FlashInfer fuse the same two steps to save a pass over y.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit here or in combine.h or rms_norm.h. run: never fails on data.
+// Exactness  y as in combine.h, normed as in rms_norm.h for the rounded y.
+// Source     combine.h and rms_norm.h; TensorRT-LLM and FlashInfer fuse the same two steps to save a pass over y.
 struct CombineNorm {
   static constexpr std::string_view kName = "combine_norm";
   static constexpr std::string_view kSummary =

@@ -12,7 +12,7 @@ namespace sluice {
 // Shapes     ids i32[layers, tokens, top_k], layers may be strided; counts i64[layers, experts]. tokens >= 0, top_k from 1 to 32,
 //            experts from 1 to 1024; layers from 1 to 2^31 - 1. tokens == 0 is legal and writes nothing.
 // Bytes      reads ids, reads and writes counts.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference, as long as counts stay below 2^63.
 // Source     original.
 struct CountExperts {

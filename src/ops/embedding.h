@@ -11,7 +11,7 @@ namespace sluice {
 //            tokens >= 0; vocab from 1 to 2^31 - 1, hidden from 1 to 65536.
 // Types      table bf16 or f32, y bf16 or f32.
 // Bytes      reads and writes `tokens` rows.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference; bf16 from f32 rounds to nearest, ties to even (above the largest finite
 //            number: infinity).
 // Source     torch.nn.Embedding.

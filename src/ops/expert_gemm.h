@@ -21,11 +21,11 @@ namespace sluice {
 // Shapes     features = columns of y, width = columns of x; the weights have `features` rows, or twice as many if
 //            the activation is gated. w in layout row_major: bf16, e2m1 or e4m3 [experts, rows, width], the latter two
 //            with w_scale u8[experts, rows, bytes of a row's scales] (ops/weight_format.h); in panels16 and fragments:
-//            u8[experts, bytes] and w_scale u8[experts, bytes], sizes by panel_shape and fragment_shape. bias [experts, rows] in the
+//            u8[experts, bytes] and w_scale u8[experts, bytes], sizes from panel_shape and fragment_shape. bias [experts, rows] in the
 //            checkpoint's order (gate_order).
 //            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's values.
 //            row_begin i32[experts + 1], row_count i32[experts], order i32[rows], weights f32[tokens * slots]
-//            as ops/group_rows.h and ops/route_topk.h write them. y [rows, features]; rows of x and y may be
+//            as GroupRows and RouteTopk write them. y [rows, features]; rows of x and y may be
 //            strided. Rows of x begin at multiples of 16 bytes, unless x_unaligned is set or a row's size is not such a
 //            multiple. rows is an upper bound; row_begin[experts] rows are in use. width % 32 == 0 for e2m1 and
 //            for scales mx. 0 <= rows < 2^31, experts <= 2048, features and width <= 65536; all of these except rows are at least 1.
@@ -37,16 +37,16 @@ namespace sluice {
 // Bytes      each active expert's weights once, x and y once. expected_rows() affects only the cost.
 // Settled    row_begin, row_count, order and weights were written before the previous launch, not by it:
 //            a dependent launch may read them, and load weights, before the previous launch has ended.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data written by
 //            ops/group_rows.h.
-// Exactness  z: (width + 5 + m) * 2^-24 * (|in| sum |x||w| + |bias|), where m is 2 for nv, 3 per scale of a row for blocks and 0
+// Exactness  z: (width + 5 + m) * 2^-24 * (|in| sum |x||w| + |bias|), where m is 2 for nv, 3 times the number of a row's scales for blocks and 0
 //            otherwise, because kernels may apply nv and blocks scales to sums; plus, for each term, (|in| + 1) times the loss from
 //            flushing numbers below the smallest normal to zero. The loss is |x||w| if |x| < 2^-126 or |w| < 2^-126 or |w| <= 6 *
 //            2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a partial sum; s_row is the row's largest scale (nv: 128
-//            times the row's f32), and kernels may sum relative to it. The bound then passes through the activation by its slope
-//            (ops/activation.h), plus half an ulp of y. If the sum of |x||w|, or of |x||code| before scales (up to 448 times that
-//            for nv, and up to 128 times that for scales mx in fragments; for blocks, of |x||w| divided by the row's smallest
-//            scale), exceeds the largest f32, the result may overflow too; a single weight never overflows.
+//            times the row's f32), and kernels may sum in units of it. The bound then passes through the activation by its slope
+//            (ops/activation.h), plus half an ulp of y. If the sum of |x||w|, or of |x||code| before scales (where nv may multiply codes by up
+//            to 448, and mx in fragments by up to 128; for blocks, the sum of |x||w| divided by the row's smallest scale), exceeds the largest
+//            f32, the result may overflow too; a single weight never overflows.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";

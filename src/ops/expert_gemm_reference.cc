@@ -27,7 +27,7 @@ struct Scale {
   double value = 1, unit = 1;
 };
 
-// The scale in panels16 or fragments; NaN where the contract says so.
+// The scale in panels16 or fragments; NaN where ops/expert_gemm.h says so.
 Scale packed_scale(const ExpertGemm::Problem& p, const uint8_t* scales, int64_t i, bool up, int64_t k) {
   const WeightFormat f = ExpertGemm::format(p);
   if (p.layout == WeightLayout::kPanels16) {
@@ -133,9 +133,9 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
   return row;
 }
 
-// The loss of one term if numbers below the smallest normal are flushed to zero. The whole term is lost if x may be that
-// small, or if the weight is (in itself, or relative to the row's largest scale, because kernels may sum in that unit). The
-// product and one partial sum may be lost as well, in either unit.
+// The loss of one term if numbers below the smallest normal are flushed to zero. The whole term is lost if x or the weight
+// may be that small; the weight also if it is small relative to the row's largest scale, because kernels may sum in units
+// of that scale. The product and one partial sum may be lost as well, in the units of the sum.
 double flushed_by_term(Bounded x, double w, double largest_scale) {
   // the largest code, scaled 127 powers of two below the row's largest scale
   constexpr double kLostCode = 6 * 0x1p-127;
@@ -145,7 +145,7 @@ double flushed_by_term(Bounded x, double w, double largest_scale) {
   return (lost ? reach : x_lost) * std::abs(w) + 2 * kFlush * std::max(1.0, largest_scale);
 }
 
-// z of the contract, with its bound. If the formula in f32 may exceed the largest float, before or after
+// z of ops/expert_gemm.h, with its bound. If the formula in f32 may exceed the largest float, before or after
 // applying the scales, the bound is infinite.
 Bounded pre_activation(const ExpertGemm::Problem& p, const Bounded* x, const WeightRow& row, double in,
                        double bias) {

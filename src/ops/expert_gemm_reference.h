@@ -1,4 +1,4 @@
-// The reference of ExpertGemm for an x that has error bounds itself; ops/expert_mlp.h uses it for its GEMMs.
+// The reference of ExpertGemm for an x that is known within error bounds, as in the second GEMM of ops/expert_mlp.h.
 #pragma once
 #include <functional>
 

@@ -25,12 +25,12 @@ namespace sluice {
 // Types      x bf16 or f32, w (of up and down) as in ops/expert_gemm.h, b bf16 or f32, g bf16 or f32, y bf16 or f32.
 // Bytes      each active expert's weights, the ids, the router's weights, x and y, once. experts_routed affects only the
 //            cost.
-// Errors     make_plan: kInvalidArgument if a bound is broken; the message names each one. run: never fails on data.
-// Exactness  the bounds of the three contracts, each added to the error propagated from the previous part: an error of h
-//            reaches g multiplied by |w|; an error of g, including half an ulp of its type, reaches y multiplied by
-//            |scale| |weight|. f32 in place of a bf16 g merely avoids that half ulp. Sums of g and y may be split and
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above; the message names each one. run: never fails on data.
+// Exactness  the bounds of expert_gemm.h (for h, then g) and combine.h (y), each plus the error propagated from the previous
+//            part: an error of h reaches g multiplied by |w|; an error of g, including half an ulp of its type, reaches y
+//            multiplied by |scale| |weight|. A g in f32 is the same without that half ulp. Sums of g and y may be split and
 //            ordered in any way.
-// Source     the four contracts.
+// Source     group_rows.h, expert_gemm.h and combine.h.
 struct ExpertMlp {
   static constexpr std::string_view kName = "expert_mlp";
   static constexpr std::string_view kSummary =

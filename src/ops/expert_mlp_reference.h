@@ -1,4 +1,4 @@
-// The reference of ExpertMlp on several threads, because a whole expert takes one thread half a second.
+// The reference of ExpertMlp on several threads, because one thread needs half a second per expert.
 #pragma once
 #include "ops/expert_gemm_reference.h"
 #include "ops/expert_mlp.h"

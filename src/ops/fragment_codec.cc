@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr int64_t kSlabRows = 16, kStepBytes = 8;  // kStepBytes: e2m1 codes of 16 columns of one row
 
-// Contribution of a checkpoint's byte (two codes, the even column in the low nibble) to a word, for each of the four pairs.
+// By value of a checkpoint's byte (two codes, the even column in the low nibble): its contribution to a word as pair `pair`.
 using PairTable = std::array<uint32_t, 256>;
 constexpr PairTable pair_table(int pair) {
   PairTable out{};

@@ -23,9 +23,9 @@ struct FragmentBlock {
 FragmentBlock fragment_block(const FragmentShape& shape, WeightFormat format, std::byte* w, std::byte* scales,
                              int64_t block);
 
-// e2m1 and e4m3: `codes` are rows of codes, `scales` rows of scales (ops/weight_format.h); gated: whether the block has gates and
-// ups. Packing writes every byte of the block. NaN codes and scales are stored as in ops/pack_experts.h; all other bits survive a
-// round trip.
+// e2m1 and e4m3: `codes` are rows of codes, `scales` rows of scales (ops/weight_format.h); gated: whether the block has gate and
+// up rows. Packing writes every byte of the block. NaN codes and scales are stored as in ops/pack_experts.h; all other bits
+// survive a round trip.
 void pack_fragment_rows(WeightFormat format, bool gated, const FragmentRows& codes,
                         const FragmentRows& scales, int64_t width, const FragmentBlock& to);
 void unpack_fragment_rows(WeightFormat format, const FragmentBlock& from, int64_t width,

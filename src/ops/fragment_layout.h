@@ -1,5 +1,5 @@
-// WeightLayout::kFragments: weights in the order that Hopper's tensor cores read. Packing, kernels and references use these
-// functions.
+// WeightLayout::kFragments: weights in the order in which Hopper kernels load wgmma operands. Packing, kernels and
+// references use these functions.
 //
 // Blocks     The matrix of one expert, padded with zeros to multiples of 64 rows and 64 columns, is stored as
 //            [row blocks][k blocks], each block 64 rows x 64 columns.
@@ -7,24 +7,24 @@
 //            rb holds features 32 rb .. 32 rb + 31, and its slab s of 16 rows holds the gates of features
 //            32 rb + 8 s + 0..7 and then their ups, regardless of the checkpoint's order. So one thread's wgmma accumulators
 //            hold gate and up of the same feature (rows r and r + 8).
-// e2m1       A block is 2048 bytes: 16 bytes for each of 128 threads, the thread's A operands of four wgmma m64nNk16 (word j
-//            is step j). A word holds four pairs of codes, one for each 32-bit register; its bits are placed so that two or
+// e2m1       A block is 2048 bytes: four 32-bit words for each of 128 threads. Word j is the thread's A operand of k step j, a wgmma
+//            m64nNk16. A word holds four pairs of codes, one for each 32-bit register; its bits are placed so that two or
 //            three instructions turn a pair into bf16: fragment_pair().
-// e4m3       A block is 4096 bytes: 16 bytes for each thread, with two words for step 0 and two for step 1, and then the
-//            same for steps 2 and 3. A word holds two pairs of codes, for registers 0 and 1 or 2 and 3: fragment_pair8().
+// e4m3       A block is 4096 bytes, in two planes. In the first plane each thread has two words for step 0 and two for step 1; in the second plane
+//            it has two for step 2 and two for step 3. A word holds two pairs of codes, for registers 0 and 1 or 2 and 3: fragment_pair8().
 // Scales     of mx: [row blocks][k blocks][128] bytes, one 32-bit word for each row pair (r, r + 8) of a block, and then
 //            [row blocks][64] bytes `top`: the row's largest scale that is not NaN (0 if all are NaN). A scale
 //            is stored relative to `top`, as the exponent field of a bf16: 254 + scale - top, 0 to 254; 255 for NaN,
 //            whose 32 codes are stored as 0 (0 * infinity is NaN, so kernels need no check). Padding is 0.
 //            So a pair times the bf16 with that exponent field is code * 2^(scale - top + 1), and the kernel multiplies a
-//            row's sum by 2^(top - 128): every legal scale decodes with one multiplication per weight. For e4m3 these are
-//            code * 2^(scale - top + 7) and 2^(top - 134). A NaN code of e4m3 is stored as a NaN scale.
+//            row's sum by 2^(top - 128): every legal scale decodes with one multiplication per weight. For e4m3 the two numbers are code *
+//            2^(scale - top + 7) and 2^(top - 134). A NaN code of e4m3 is stored as a NaN scale.
 //            of nv: [row blocks][k blocks][256] bytes, one 64-bit word for each row pair, with a byte for each step and
 //            row: the e4m3 scale as 5 bits of exponent, biased by 22, and its 3 bits of mantissa, so that subnormal scales
 //            become normal. A zero scale is stored as 0, a NaN or negative scale as 248; the codes of both are stored as 0.
 //            A pair times the bf16 of fragment_nv_multiplier() is code * scale * 2^-7.
-//            of blocks: [row blocks][k blocks] of eight f32. Four scales: for rows 0..31 of the block and then for rows
-//            32..63, each for rows r (gate) and rows r + 8 (up); a gated block has the same scales in both halves. Then four
+//            of blocks: [row blocks][k blocks] of eight f32. Four scales: two for rows 0..31 of the block and two for rows 32..63; in each half
+//            the first is for rows r (gate), the second for rows r + 8 (up); a gated block has the same scales in both halves. Then four
 //            factors, by which a kernel multiplies the sum over the previous k blocks: the previous block's scale divided by
 //            this one, 1 in the first k block.
 //            A scale must have a magnitude from 2^-60 to 2^60. Any other scale makes its rows NaN and is stored as 1.
@@ -152,7 +152,7 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_word(uint32_t bits, int pair) {
     case 2:
       return bits >> 10 | bits << 22;
     default: {
-      uint32_t chain = bits >> 6 & 0x02020202;  // extraction combines each with the next higher one
+      uint32_t chain = bits >> 6 & 0x02020202;  // extraction xors each of these bits with the next higher one
       chain ^= chain >> 8;
       chain ^= chain >> 16;
       return chain | (bits >> 6 & 0x00010001) | (bits << 2 & 0x04000400);
@@ -179,13 +179,13 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_code8_of(uint32_t pair, int half)
   const uint32_t bits = pair >> (16 * half);
   return (bits >> 8 & 0x80) | (bits >> 4 & 0x7F);
 }
-// Extracts pair `pair` of a word, as kernels do: the first needs no shift, the second is the exclusive or of two shifts.
+// Extracts pair `pair` of a word, as kernels do: the first pair without a shift, the second as the exclusive or of two shifts.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8(uint32_t word, int pair) {
   return (pair == 0 ? word : word << 4 ^ word >> 4) & kFragmentMask8;
 }
 // The word whose second pair is `bits` and whose first pair is 0.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8_second(uint32_t bits) {
-  // First the bits that need one free bit of the word; then the chain of bits that are the exclusive or of two free bits.
+  // Extraction xors two bits of the word per bit of the pair. Here one of the two is 0; b27 to b3 are a chain, solved from the top.
   uint32_t word = (bits & 0x07000700) << 4 | (bits & 0x00700070) >> 4;
   const uint32_t b27 = bits >> 31, b19 = (bits >> 23 & 1) ^ b27, b11 = (bits >> 15 & 1) ^ b19,
                  b3 = (bits >> 7 & 1) ^ b11;

@@ -30,7 +30,7 @@ struct GroupTensors {
 //            power of two from 8 to 256, rows < 2^31.
 //            tokens == 0 is legal: row_count and row_begin are zeros, and padding rows still get -1.
 // Bytes      reads the ids, writes order, position and tiles.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference.
 // Source     the permutation before every grouped GEMM (vLLM moe_align_block_size, CUTLASS's expand).
 struct GroupRows {

@@ -3,7 +3,7 @@
 
 namespace sluice {
 
-// Both GEMMs of the experts, fused, for rows grouped by expert: ExpertGemm up, ExpertGemm down.
+// Both GEMMs of the experts (ExpertGemm `up`, then `down`), fused, for rows grouped by expert.
 //
 //   h[r] = ExpertGemm with `up` (ops/expert_gemm.h), gathered from x by order[r] / slots, in x's type
 //   g[r] = ExpertGemm with `down`, applied to h
@@ -14,16 +14,16 @@ namespace sluice {
 //            ops/group_rows.h writes them, rows = tokens * slots; g [rows, hidden].
 // Types      as in ops/expert_mlp.h. h is rounded to x's type and stays internal.
 // Bytes      each active expert's weights once, x and g once. experts_routed affects only the cost.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data written by ops/group_rows.h.
-// Exactness  the bounds of the two contracts, the second added to the error propagated from the first: an error of h
-//            reaches g multiplied by |w|.
-// Source     the two contracts.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data written by ops/group_rows.h.
+// Exactness  expert_gemm.h's bound for h; for g, expert_gemm.h's bound plus the error propagated from h: an error of
+//            h reaches g multiplied by |w|.
+// Source     expert_gemm.h.
 struct GroupedMlp {
   static constexpr std::string_view kName = "grouped_mlp";
   static constexpr std::string_view kSummary =
       "both matrix products of each expert, for rows that are grouped by expert";
   struct Problem {
-    ExpertMlp::Problem mlp;  // the ExpertMlp around this operation; fields of its final sum are ignored
+    ExpertMlp::Problem mlp;  // the ExpertMlp around this operation; fields that concern only its final sum are ignored
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {

@@ -18,7 +18,7 @@ namespace sluice {
 //            all other sizes at least 1; pages * page_size < 2^31.
 // Types      k and v bf16 or f32; the caches in the same type, or e4m3 (field cache).
 // Bytes      reads k and v, writes the same number of elements.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference. e4m3 caches store the nearest number of that type, ties to an even code; numbers beyond
 //            448, and infinity, are stored as 448; NaN is stored as NaN.
 // Source     vLLM's reshape_and_cache; Kwon et al., "PagedAttention" (2023).

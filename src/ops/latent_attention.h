@@ -17,8 +17,8 @@ namespace sluice {
 //
 // Kernels are meant to absorb K_h into a (a' = a K_h), so that a position costs one dot product with its cache row.
 //
-// With rows_max, the caller guarantees that no sequence owns more rows (0: any number). Rows of a longer sequence are
-// unspecified.
+// With rows_max > 0, the caller guarantees that no sequence owns more than rows_max rows. Rows of a longer sequence
+// are unspecified.
 //
 // Rows without a sequence are not written. Positions whose page number is outside [0, pages) are absent: no query attends to
 // them. If no position is left, y is zero.
@@ -33,14 +33,14 @@ namespace sluice {
 // NaN        in an attended row, a query or the head's weights propagates as the formula says; a position that a query does not
 //            attend to never affects it. An infinity in any of them makes that head of that row unspecified.
 // Bytes      the attended rows once per sequence, kv_b, q and y once.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  per element, with n attended positions and u = 2^-24:
 //              (e^(2 d) - 1 + ((3 n + rank + 40) u + w) e^(2 d)) * sum_k |V_dk| sum_j p_j |c_jk| + half an ulp
 //              d = (nope + rank + rope + 24) u S + e,
 //              S = max_j scale (sum_i sum_k |a_i||K_ik||c_jk| + sum |b||r_j|)
 //            A score adds `rank` sums of `nope` products each, then `rope` products; ops/attention.h derives the other parts of
-//            d. Weighting n rows and adding the weights costs a rounding for each term, and another one whenever a larger score
-//            appears; the product with V costs `rank` more.
+//            d. Weighting n rows and adding the weights takes one rounding per term and one more whenever a larger score appears;
+//            the product with V takes `rank` roundings more.
 //            e and w are 0 unless q is bf16. Then a' may be rounded to bf16 once, which moves a score by at most
 //            e = 2^-9 max_j scale sum_k |a'_k||c_jk|. Each weight may be rounded as well, after it was added to the sum of
 //            weights, and so may sums of weighted rows, over all or some positions: w = (1 + 2^-9)^2 - 1, because y is

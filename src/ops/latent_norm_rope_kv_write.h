@@ -18,12 +18,12 @@ namespace sluice {
 // launch writes positions, table or slot_of (they are copied before all launches).
 //
 // Shapes     q [tokens, heads, head_dim], k [tokens, 1, rank + rotary], rows may be strided; norm_weight [rank]; k_cache [pages, 1,
-//            page_size, rank + rotary]; otherwise as in the contracts. rank >= 1; rank + rotary <= 1024.
+//            page_size, rank + rotary]; otherwise as in rope.h and kv_write.h. rank >= 1; rank + rotary <= 1024.
 // Types      q, k and k_cache all bf16 or all f32; norm_weight bf16 or f32 (field norm_w); the table f32.
 // Bytes      q's rotated elements and k, read and written once.
-// Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
-// Exactness  as in the contracts: q and the last `rotary` elements of a stored row have Rope's bound, the first `rank` RmsNorm's.
-// Source     the contracts; DeepSeek-V3's attention (nn/latent_attention.h).
+// Errors     make_plan: kInvalidArgument if the problem violates a limit here or in rope.h, rms_norm.h or kv_write.h. run: never fails on data.
+// Exactness  q and the last `rotary` elements of a stored row have the bound of rope.h, the first `rank` elements the bound of rms_norm.h.
+// Source     rope.h, rms_norm.h and kv_write.h; DeepSeek-V3's attention (nn/latent_attention.h).
 struct LatentNormRopeKvWrite {
   static constexpr std::string_view kName = "latent_norm_rope_kv_write";
   static constexpr std::string_view kSummary =

@@ -9,14 +9,14 @@ namespace sluice {
 //
 //   y[t, n] = sum_k x[t, k] * w[n, k] (+ bias[n]) (+ residual[t, n])
 //
-// Shapes     x [tokens, width], w [features, width] row-major, or u8[bytes] in panels16 (bf16 only, sizes by
+// Shapes     x [tokens, width], w [features, width] row-major, or u8[bytes] in panels16 (bf16 only, size from
 //            panel_shape without a gate), bias [features], residual and y [tokens, features]; rows of x,
 //            residual and y may be strided. 0 <= tokens < 2^31; features, width from 1 to 2^20. y may alias residual.
 //            Rows of x begin at multiples of 16 bytes if their size is a multiple of 16 (field x_unaligned: anywhere).
 // Types      x bf16 or f32; w and bias both bf16 or both f32; y and residual bf16 or f32. Sums in f32.
 // NaN        as the formula says.
 // Bytes      w, x, y once; 2 * tokens * features * width flops.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  |y - ref| <= (width + 4) * 2^-24 * (sum |x||w| + |bias| + |residual|) + half an ulp of y, and
 //            2^-126 for each number below the smallest normal, which may be flushed to zero. If that sum of magnitudes
 //            exceeds the largest f32, the result may overflow too.

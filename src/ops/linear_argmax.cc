@@ -14,9 +14,9 @@ double LinearArgmax::bytes(const Problem& p) {
 
 namespace {
 
-// The contract's result for one row of logits.
+// The results that ops/linear_argmax.h allows for one row of logits.
 struct ArgmaxRow {
-  bool anything = false;            // a logit may overflow
+  bool anything = false;            // a logit may overflow, so any result is right
   int64_t token = 0;                // token of the exact logits
   double logprob = kNan;            // logprob of that token
   std::vector<double> logits = {};  // -inf for NaN
@@ -26,7 +26,7 @@ struct ArgmaxRow {
   bool may_be(int64_t n) const {
     if (std::isnan(logprob)) return n == token;
     const auto at = static_cast<size_t>(n), best = static_cast<size_t>(token);
-    // True unless the largest logit is certainly larger.
+    // True unless the logit of `token` is certainly larger.
     return logits[at] + bound[at] >= logits[best] - bound[best];
   }
   bool may_be_logprob(double got) const {

@@ -11,14 +11,14 @@ namespace sluice {
 //   token[t]     greedy sampling (ops/sample.h): the largest logit, ties to the lower id, NaN as -inf
 //   logprob[t]   ln softmax(logits)[token], as in ops/sample.h
 //
-// Shapes     x [tokens, width], packed; w as in Linear; token i32[tokens], logprob f32[tokens]. Bounds of
-//            tokens, features and width as in Linear.
+// Shapes     x [tokens, width], packed; w as in Linear; token i32[tokens], logprob f32[tokens]. Limits of tokens, features and width
+//            as in Linear.
 // Types      x bf16 or f32, w bf16 or f32.
 // Bytes      w and x once; 2 * tokens * features * width flops.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  token: any token that may be the largest if each logit is off by up to Linear's bound b. logprob: of the returned token,
 //            within 2^-18 * (1 + |ref|) + b[token] + max b. Unspecified if a logit may overflow f32.
-// Source     the contracts; vLLM and FlashInfer run both operations unfused.
+// Source     linear.h and sample.h; vLLM and FlashInfer run the two operations unfused.
 struct LinearArgmax {
   static constexpr std::string_view kName = "linear_argmax";
   static constexpr std::string_view kSummary = "a dense layer's largest result in each row, and its logprob";

@@ -30,7 +30,7 @@ Expectations reference(const Linear::Problem& p, const Linear::Args& a) {
         flushed += kFlush * (std::abs(x) + std::abs(v) + 1);
       }
       const double bound = sum_bound(p.width + 2, magnitude) + flushed;
-      // Above the largest float a partial sum may overflow, and so may the rounding to y.
+      // If magnitudes add up to more than the largest float, a partial sum may overflow; rounding to y may overflow too.
       const double largest = p.y == DType::kBF16 ? 0x1.FEp127 : double{std::numeric_limits<float>::max()};
       const double reach = std::isinf(sum) ? 0 : std::abs(sum) + bound;
       const bool fits = magnitude <= double{std::numeric_limits<float>::max()} && reach <= largest;

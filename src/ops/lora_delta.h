@@ -15,7 +15,7 @@ namespace sluice {
 //            0 <= tokens < 2^31.
 // Types      x bf16 or f32; a and b both bf16 or both f32; y bf16 or f32. Sums in f32; A x stays in f32.
 // Bytes      reads x, a, b, y once, writes y once.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  |y - ref| <= (hidden + rank + 6) * 2^-24 * (|y0| + |scale| sum_r |b| sum_h |a||x|) + ulp(y) / 2.
 // Source     Hu et al., "LoRA" (2021), equation 3, on the router: y = base(x) + scale * B(A x).
 struct LoraDelta {

@@ -12,8 +12,8 @@ struct EnumWords<MaskWay> {
   static constexpr std::string_view words[] = {"apply", "restore"};
 };
 
-// Removes tokens from a few rows of logits before sampling. After sampling, MaskLogits restores the rows, so that log probabilities are
-// the model's (see ops/adjust_logits.h).
+// kApply removes tokens from a few rows of logits before sampling. After sampling, kRestore writes the original rows back, so that log
+// probabilities are the model's (ops/top_logprobs.h).
 //
 //   Mask m applies to row r = row[m]; x = logits[r, i]. apply:
 //     raw[m, i] = x
@@ -25,7 +25,7 @@ struct EnumWords<MaskWay> {
 // Shapes     row i32[masks]; allowed i32[masks, ceil(vocab / 32)]; raw f32[masks, vocab]; logits f32[rows, vocab], rows may be
 //            strided. masks, rows >= 0; vocab from 1 to 2^24. restore uses row, raw and logits.
 // Bytes      12 (apply) or 8 (restore) per logit of a masked row, and the bitmask.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference.
 // Source     original; bits as in the token bitmasks of vLLM and SGLang.
 struct MaskLogits {

@@ -13,11 +13,11 @@ namespace sluice {
 // Shapes     as in rms_norm.h and router_route.h; norm_weight [hidden], normed [tokens, hidden], rows may be strided.
 // Types      normed has the type of x; norm_weight bf16 or f32 (field norm_w).
 // Bytes      RouterRoute's bytes, and normed once.
-// Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit here or in rms_norm.h or router_route.h. run: never fails on data.
 // Exactness  normed as in RmsNorm. Logits may be computed from the rounded normed, or from a norm rounded to bf16 at another
 //            point, so their bound is RouterGemm's for normed, plus 2^-7 * sum |normed| |w|. Unspecified if a sum of squares, or
 //            of |x norm_weight w|, overflows f32.
-// Source     the contracts; the inverse RMS of a row factors out of its logits.
+// Source     rms_norm.h and router_route.h; the inverse RMS of a row is a common factor of all its logits.
 struct NormRouterRoute {
   static constexpr std::string_view kName = "norm_router_route";
   static constexpr std::string_view kSummary =

@@ -4,12 +4,12 @@
 //   kSummary                   its purpose in one line, for lists of operations
 //   Problem                    everything that selects a kernel, without pointers; lists its fields once (base/fields.h)
 //   Args                       tensors; `slots` says which of them a Problem uses, and how
-//   validate(problem)          checks the contract's bounds, on any backend; returns every reason
-//   bytes(problem), flops(problem)   the traffic and arithmetic that the contract requires, for costs and rooflines
+//   validate(problem)          checks the limits that the operation's comment states for all backends; returns every reason
+//   bytes(problem), flops(problem)   the traffic and arithmetic that no kernel can avoid, for costs and rooflines
 //   at_tokens(problem, n)      the same problem for n tokens (or n rows or sequences, if these are its size)
 //   tokens_of(problem)
 //
-// and a free function `reference(problem, args)`: in double precision, slow, written once, never dispatched to.
+// and a free function `reference(problem, args)` for tests: slow, in double precision, never chosen by dispatch.
 //
 // Some outputs are exact only as a function of another output, which itself is known within a bound, such as the experts chosen from
 // rounded logits. For these, a second free function reference_given(problem, args) runs after a kernel and reads from args what the kernel
@@ -82,7 +82,7 @@ struct Expected {
   std::string_view slot;
   std::vector<double> value;            // NaN: the output must be NaN
   std::vector<double> bound;            // |got - value| <= bound; 0: exact. Empty: exact everywhere
-  std::vector<uint8_t> untouched = {};  // empty, or 1 for elements that the contract leaves unwritten
+  std::vector<uint8_t> untouched = {};  // empty, or 1 for elements that the operation must not write
   // If several results are right (a sampled token at the border of two intervals), this decides instead of the bound.
   std::function<bool(size_t index, double got)> accept = {};
 };
@@ -101,10 +101,10 @@ Expectations expected_given(const Problem& problem, const Args& args) {
 // The element-by-element comparison of one output with its reference.
 struct Comparison {
   int64_t wrong = 0;  // elements outside their bound
-  // The largest error relative to its bound; infinity if an element that must be exact is not.
+  // The largest error divided by its bound; infinity if an element that must be exact is not exact.
   double worst_share = 0;
   std::string text =
-      {};  // the number of wrong elements; of the worst one its index, its value and the reference
+      {};  // the number of wrong elements; index, value and reference of the worst element
 };
 // Elements marked untouched must still hold the byte `poison`; without `poison` they are not checked.
 Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_t> poison = {});
@@ -118,8 +118,8 @@ double half_ulp(DType dtype, double value);
 
 // Unit roundoff of f32 arithmetic.
 constexpr double kF32Eps = 0x1p-24;
-// Some vector units treat numbers below the smallest normal as zero. Contracts allow this, and bounds
-// include this amount for each such number.
+// Some vector units treat numbers below the smallest normal as zero. All operations allow this, and their
+// error bounds include this amount for each such number.
 constexpr double kFlush = 0x1p-126;
 
 // Bound of a sum of `terms` products accumulated in f32 in any order: each of up to `terms` roundings may

@@ -12,11 +12,11 @@ namespace sluice {
 // Shapes     A matrix has `features` rows, or twice as many if it is gated, in the order gate_order. All tensors are bytes:
 //            rows u8[experts, rows, bytes of width weights], little-endian bf16, e4m3, or e2m1 with the even code in the
 //            low nibble; row_scales u8[experts, rows, bytes of a row's scales] (ops/weight_format.h). packed
-//            u8[experts, bytes] and packed_scales u8[experts, bytes], sizes by fragment_shape. experts from 0 to 2048,
-//            features and width from 1 to 65536, width % 32 == 0 for e2m1 and for scales mx. Scales blocks: the gate rows
-//            of each 32 features have equal scales, and so do their up rows.
+//            u8[experts, bytes] and packed_scales u8[experts, bytes], sizes from fragment_shape. experts from 0 to 2048,
+//            features and width from 1 to 65536, width % 32 == 0 for e2m1 and for scales mx. With scales blocks, the gate
+//            rows of each 32 features must have equal scales, and so must their up rows.
 // Bytes      reads one form and writes the other; padding is written as zeros and never read.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference, byte by byte. NaN weights are packed as ops/fragment_layout.h says: codes under a NaN
 //            scale or under a zero scale of nv become zeros; invalid scales, and the scales of NaN codes, are not restored.
 // Source     ops/fragment_layout.h.

@@ -15,14 +15,14 @@ namespace sluice {
 // A token whose position is outside the table is not rotated, but still normalized. With settled, the caller guarantees that no launch
 // writes positions, table or slot_of (they are copied before all launches).
 //
-// Shapes     as in the contracts; q_norm and k_norm [head_dim]; rows of q, k and v may be strided.
+// Shapes     as in rope_kv_write.h; q_norm and k_norm [head_dim]; rows of q, k and v may be strided.
 // Types      q, k, v all bf16 or all f32; q_norm and k_norm both bf16 or both f32 (field norm_w); the caches in q's type, or e4m3 (field
 //            cache); the table f32.
 // Bytes      RopeKvWrite's bytes.
-// Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit here or in rms_norm.h or rope_kv_write.h. run: never fails on data.
 // Exactness  RmsNorm's bound for outputs of q's type, propagated through the rotation: |c| bound(a) + |s| bound(b), plus Rope's own. An
 //            e4m3 k_cache may hold the rounded value of any number within that bound. v_cache: as KvWrite.
-// Source     the contracts; Qwen3's attention. TensorRT-LLM, SGLang and vLLM fuse norm and rotation to save a pass over q and k.
+// Source     rms_norm.h and rope_kv_write.h; Qwen3's attention. TensorRT-LLM, SGLang and vLLM fuse norm and rotation to save a pass over q and k.
 struct QkNormRopeKvWrite {
   static constexpr std::string_view kName = "qk_norm_rope_kv_write";
   static constexpr std::string_view kSummary =
@@ -56,7 +56,7 @@ struct QkNormRopeKvWrite {
     v(slot("q_norm", Role::kIn, p.norm_w, {p.rotation.rope.head_dim}), &Args::q_norm);
     v(slot("k_norm", Role::kIn, p.norm_w, {p.rotation.rope.head_dim}), &Args::k_norm);
   }
-  // The parts: both norms, in place, and Problem::rotation, whose Args this Args extends.
+  // The parts: the norms of q and k, in place, and Problem::rotation; Args extends the Args of RopeKvWrite.
   static RmsNorm::Problem norm(const Problem& p, int64_t heads) {
     const Rope::Problem& rope = p.rotation.rope;
     return {.tokens = rope.tokens,

@@ -14,14 +14,14 @@ namespace sluice {
 // With settled, the caller guarantees that no launch writes positions, table or slot_of (they are copied before all launches).
 //
 // Shapes     x [tokens, width]; w [features, width] or panels, bias [features], features = (heads + 2 kv_heads) head_dim;
-//            qkv [tokens, features]; rows of x and qkv may be strided. The other shapes and all bounds are as in the contracts.
+//            qkv [tokens, features]; rows of x and qkv may be strided. Other shapes and all limits as in linear.h and rope_kv_write.h.
 // Types      x and qkv both bf16 or both f32; w and bias both bf16 or both f32; the caches in x's type, or e4m3 (field cache); the
 //            table f32.
 // Bytes      w, x, qkv once, and each key and value once, to the caches.
-// Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit here or in linear.h or rope_kv_write.h. run: never fails on data.
 // Exactness  Linear's bound of y, propagated through the rotation: |c| bound(a) + |s| bound(b), plus Rope's own. An e4m3 cache may
 //            hold the rounded value of any number within that bound.
-// Source     the contracts; TensorRT-LLM and vLLM fuse rotation and write, to save a pass over keys and values.
+// Source     linear.h and rope_kv_write.h; TensorRT-LLM and vLLM fuse rotation and write, to save a pass over keys and values.
 struct QkvRopeKvWrite {
   static constexpr std::string_view kName = "qkv_rope_kv_write";
   static constexpr std::string_view kSummary =

@@ -19,9 +19,9 @@ namespace sluice {
 // NaN        in a head makes that head of y NaN. If the sum of squares of a head overflows f32 while every h is
 //            finite, that head is unspecified.
 // Bytes      reads x (and residual), writes y (and residual).
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  y: (hidden / 2 + 12) * 2^-24 * |ref| + half an ulp: the sum of squares is off by at most
-//            (hidden + 5) roundings, the root halves that error, and the rest is a few single operations.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
+// Exactness  y: (hidden / 2 + 12) * 2^-24 * |ref| + half an ulp: the sum of squares is off by at most (hidden + 5)
+//            roundings, the square root halves that error, and the other operations add a few roundings.
 //            residual: 2^-24 |h| + half an ulp. Numbers below 2^-126 may be flushed to zero.
 // Source     Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); openai/gpt-oss RMSNorm.
 struct RmsNorm {

@@ -17,15 +17,15 @@ struct EnumWords<RopePairs> {
 //   with (c, s) = table[positions[t], i] and (a, b) pair i of the `rotary` elements from `first` on:
 //   a' = a c - b s,   b' = b c + a s
 //
-// A token whose position is outside [0, table_rows), -1 by convention, is not changed. Elements of a head
-// outside the `rotary` ones are not changed either.
+// A token whose position is outside [0, table_rows), -1 by convention, is not changed. The other elements of
+// a head are not changed either.
 //
 // Shapes     x [tokens, heads, head_dim], rows may be strided; positions i32[tokens]; table f32[table_rows,
 //            rotary / 2, 2] as rope_table() writes it. tokens >= 0; heads >= 1; rotary even,
 //            at least 2; first >= 0; first + rotary <= head_dim <= 1024; table_rows >= 1.
 // Types      x bf16 or f32; f32 arithmetic, one rounding.
 // Bytes      reads and writes x once.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp; unchanged elements are equal. Numbers below 2^-126
 //            may be flushed to zero.
 // Source     Su et al., "RoFormer" (2021); openai/gpt-oss gpt_oss/torch/model.py, RotaryEmbedding.

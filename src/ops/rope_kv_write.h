@@ -12,14 +12,14 @@ namespace sluice {
 //
 // With settled, the caller guarantees that no launch writes positions, table or slot_of (they are copied before all launches).
 //
-// Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The other shapes and all bounds
-//            are as in the two contracts.
+// Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The other shapes and all limits
+//            are as in rope.h and kv_write.h.
 // Types      q, k, v all bf16 or all f32; the caches in the same type, or e4m3 (field cache); the table f32.
-// Bytes      reads and writes q, k, v once.
-// Errors     make_plan: kInvalidArgument if a bound of either contract is broken. run: never fails on data.
+// Bytes      reads q, k and v, and writes q and the new cache rows, once each.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit of rope.h or kv_write.h. run: never fails on data.
 // Exactness  q and k_cache: Rope's bound; v_cache: as KvWrite. An e4m3 k_cache may hold the rounded value of any key within
-//            Rope's bound: if the bound contains a tie, either neighbor.
-// Source     the two contracts; vLLM and SGLang fuse them to save a pass over keys and values.
+//            Rope's bound: if the bound contains a tie between two e4m3 numbers, either of them.
+// Source     rope.h and kv_write.h; vLLM and SGLang fuse them to save a pass over keys and values.
 struct RopeKvWrite {
   static constexpr std::string_view kName = "rope_kv_write";
   static constexpr std::string_view kSummary =

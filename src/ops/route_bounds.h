@@ -1,4 +1,4 @@
-// Bounds of route_topk that the readers of model configs also check.
+// Limits of route_topk that are also checked when a model's config is read.
 #pragma once
 #include <cstdint>
 

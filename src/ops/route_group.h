@@ -5,17 +5,17 @@
 namespace sluice {
 
 // RouteTopk (ops/route_topk.h) followed by GroupRows (ops/group_rows.h) over its ids, shared slots included, fused: from
-// logits to all inputs of the expert GEMMs. Both contracts hold unchanged and are not restated here.
+// logits to all inputs of the expert GEMMs. The comments of both headers apply unchanged and are not repeated here.
 //
 // Grouped by  ids below experts(problem): experts + shared_slots under scope kAll; expert_count + shared_slots under
 //             kRange; mapped_experts under kMap, because only the map knows how many copies of experts there are. Larger
 //             ids are empty slots.
-// Shapes      as in the two contracts, with slots = top_k + shared_slots columns of ids.
+// Shapes      as in route_topk.h and group_rows.h, with slots = top_k + shared_slots columns of ids.
 // Bytes       reads the logits once and writes every output once; ids are not read back.
-// Errors      make_plan: kInvalidArgument if a bound of either contract is broken (for example zero experts to group
-//             by). run: never fails on data.
+// Errors      make_plan: kInvalidArgument if the problem violates a limit of either header (for example zero experts to
+//             group by). run: never fails on data.
 // Exactness   weights as in RouteTopk; all other outputs equal to the reference.
-// Source      the fusion is original; SGLang and vLLM run its parts as two to five launches.
+// Source      the fusion is original; SGLang and vLLM use two to five launches for the same work.
 struct RouteGroup {
   static constexpr std::string_view kName = "route_group";
   static constexpr std::string_view kSummary =

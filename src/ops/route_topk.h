@@ -3,8 +3,8 @@
 
 namespace sluice {
 
-// How a model turns logits into experts and weights. The names are the field's usual ones; routing_rule()
-// splits a method into its parts.
+// How a model turns logits into experts and weights. The names are the usual names in the field;
+// routing_rule() splits a method into its parts.
 enum class RoutingMethod : uint8_t {
   kRenormalize,       // gpt-oss, Mixtral: top-k, then softmax over the chosen experts
   kRenormalizeNaive,  // Qwen3: softmax over all experts, top-k, divided by the sum of the chosen
@@ -62,7 +62,7 @@ RoutingRule routing_rule(RoutingMethod method);
 // Choice. With s = score(logits[t, e]) and c = s (+ bias[e]):
 //   ids[t, :]  the top_k largest c, largest first.
 //   Equal c (-0 equals +0): the lower expert first. NaN ranks below -inf; among NaN the lower expert first.
-//   Without a bias every score keeps the order of the logits, so c is the logit itself, except for
+//   Without a bias, c is the logit itself, because exact scores have the order of the logits; except for
 //   kDeepSeekV3 with groups > 1, which sums scores. If c is a score (chooses_by_score), s is the f32
 //   number that ops/score_math.h defines to the bit, and c = s + bias is one f32 addition, so every backend
 //   chooses the same experts, near-ties included.
@@ -100,7 +100,7 @@ RoutingRule routing_rule(RoutingMethod method);
 // NaN        in the logits: chosen last; a weight whose formula contains NaN is NaN (softmax over all: every
 //            weight of that row).
 // Bytes      reads the logits once, writes ids and weights once.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  ids, captured: equal to the reference. weights: |w - ref| <= (n + 24 + |logit - max|) * 2^-23 *
 //            |ref|, n the length of the sum; the reference computes the exact bound for each element.
 // Source     openai/gpt-oss MLPBlock; DeepSeek-V2 and V3 MoEGate.forward (V3: noaux_tc); DeepSeek-V4 Gate;
@@ -151,7 +151,7 @@ struct RouteTopk {
     Tensor logits, bias, hash_table, token_ids, expert_map, tokens_valid, ids_in, weights_in, packed_in;
     Tensor ids, weights, captured;
   };
-  // Whether c of the contract is a score of score_math.h (+ bias); otherwise it is the logit.
+  // Whether c in the comment above is a score of score_math.h (+ bias); otherwise c is the logit.
   static bool chooses_by_score(const Problem& p) {
     return p.bias || (p.method == RoutingMethod::kDeepSeekV3 && p.groups > 1);
   }

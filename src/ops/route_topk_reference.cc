@@ -40,7 +40,7 @@ std::vector<int64_t> numbers(int64_t first, int64_t count) {
   return out;
 }
 
-// c of the contract.
+// c of ops/route_topk.h.
 std::vector<float> choice_scores(const Problem& p, const Args& a, int64_t t) {
   const auto score = routing_rule(p.method).score;
   std::vector<float> c;

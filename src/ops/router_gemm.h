@@ -12,7 +12,7 @@ namespace sluice {
 // Types      x bf16 or f32; w and bias both bf16 or both f32; y bf16 or f32. Products and sums in f32.
 // NaN        propagates along its row of x or w, as the formula says.
 // Bytes      reads x, w, bias once, writes y once; 2 * tokens * experts * hidden flops.
-// Errors     make_plan: kInvalidArgument if a bound above is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  |y - ref| <= (hidden + 3) * 2^-24 * (sum_h |x||w| + |bias|) + half an ulp of y, and 2^-126 for
 //            each number below the smallest normal, which may be flushed to zero.
 // Source     the router of every MoE model; the bias is openai/gpt-oss's (gpt_oss/torch/model.py, MLPBlock).

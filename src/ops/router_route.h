@@ -11,15 +11,15 @@ namespace sluice {
 //   captured
 //
 // Shapes     x [tokens, hidden], w [experts, hidden], gate_bias [experts]; logits [tokens, experts] is an
-//            output here and is always written; rows of x and logits may be strided. The other shapes and all bounds
-//            are as in the two contracts.
+//            output here and is always written; rows of x and logits may be strided. The other shapes and all limits are
+//            as in router_gemm.h and route_topk.h.
 // Types      x bf16 or f32; w and gate_bias both bf16 or both f32; logits bf16 or f32.
 // Bytes      reads x, w, gate_bias once; writes logits, ids, weights once.
-// Errors     make_plan: kInvalidArgument if a bound of either contract is broken, or if input is not logits.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit of either header, or if input is not logits.
 //            run: never fails on data.
 // Exactness  logits: RouterGemm's bound. The other outputs: RouteTopk's bounds with respect to the logits of the same run
 //            (reference_given), because two logits closer than their bound may come in either order.
-// Source     the two contracts; the routers of vLLM (GateLinear) and SGLang (TopK) run them back to back.
+// Source     router_gemm.h and route_topk.h; vLLM (GateLinear) and SGLang (TopK) run the two unfused, back to back.
 struct RouterRoute {
   static constexpr std::string_view kName = "router_route";
   static constexpr std::string_view kSummary =

@@ -8,8 +8,8 @@ namespace sluice {
 // Greedy (temperature[r] not above 0, or the problem declares all rows greedy): the largest logit, ties (-0 equals +0) to the lower id.
 // Otherwise, in this order: p = softmax(logits / temperature), sorted by logit descending, ties by lower id;
 //   top_k[r] > 0: keep the first top_k;
-//   top_p[r] < 1: renormalize these; keep the shortest prefix whose sum reaches top_p, at least one;
-//   min_p[r] > 0: of these keep the tokens with p >= min_p * (largest p), at least one;
+//   top_p[r] < 1: renormalize the kept tokens; keep the shortest prefix whose sum reaches top_p, at least one token;
+//   min_p[r] > 0: of these keep the tokens with p >= min_p * (largest p), at least one token;
 //   renormalize; u = uniform(seed[r], step[r]) (base/random.h); take the first token whose running sum exceeds u.
 // logprob[r] = ln softmax(logits)[token] of the unmodified logits. A row whose logits are all -inf gives token 0 and logprob NaN. A row
 // with +inf is greedy, and its logprob is NaN.
@@ -19,7 +19,7 @@ namespace sluice {
 //            vocab from 1 to 2^24.
 // Types      logits f32 or bf16.
 // Bytes      reads the logits.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data. A parameter that is NaN disables its step
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data. A parameter that is NaN disables its step
 //            (temperature: greedy).
 // Exactness  token: equal to the reference, except near a threshold, where the tokens on both sides are accepted: u within 2^-20 of a
 //            running sum, a running sum within 2^-20 of top_p, p / (largest p) within 2^-20 of min_p. Equal inputs always give equal

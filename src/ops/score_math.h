@@ -1,7 +1,7 @@
 // The f32 score functions for choosing experts with a bias, defined to the bit: every backend computes the same bits.
 //
-// An expert is chosen by score + bias, and two scores may be one rounding apart, so the score itself is part
-// of the contract (ops/route_topk.h). All functions here consist of IEEE +, -, *, /, sqrt, comparisons and bit
+// An expert is chosen by score + bias, and two scores may be one rounding apart, so ops/route_topk.h prescribes the
+// bits of the score. All functions here consist of IEEE +, -, *, /, sqrt, comparisons and bit
 // operations in the order written. Multiply-adds must not be fused (the build sets -ffp-contract=off, device code uses
 // the _rn intrinsics), and no result or intermediate that matters is subnormal, so that units that flush subnormals to
 // zero agree. backends/cpu/simd/score.h holds the same functions vectorized; a test compares the bits.
@@ -36,7 +36,7 @@ constexpr float kExp[] = {.5f, .166665778f, .0416665561f, .00836317241f, .001392
 constexpr float kAtanh[] = {.333333343f, .199998528f, .142961785f, .108532876f, .11612165f};
 
 constexpr float kLargest = 3.40282347e38f;
-constexpr float kSoftplusTail = -18.f;  // here 1 - log(1 + z) / z is exp(-18) / 2, which is 2^-27
+constexpr float kSoftplusTail = -18.f;  // at this x, 1 - log(1 + z) / z is exp(-18) / 2, about 2^-27
 
 SLUICE_HOST_DEVICE inline float infinity() {
   const uint32_t bits = 0x7f800000u;
@@ -48,8 +48,8 @@ SLUICE_HOST_DEVICE inline float infinity() {
 #if defined(__CUDA_ARCH__)
 __device__ inline float mul(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float add(float a, float b) { return __fadd_rn(a, b); }
-// x < limit ? yes : no, as one instruction. Without it the compiler branches around the computation of
-// `no`, and then the scores of several experts no longer overlap.
+// x < limit ? yes : no, as one select instruction. From a plain ?: the compiler makes a branch around the
+// computation of `no`, and then the scores of several experts no longer overlap.
 __device__ inline float if_below(float x, float limit, float yes, float no) {
   float out;
   asm("{ .reg .pred below; setp.lt.f32 below, %1, %2; selp.f32 %0, %3, %4, below; }"
@@ -117,7 +117,7 @@ SLUICE_HOST_DEVICE inline float score_exp(float x) {
   return if_below(x, -kExpLimit, 0.f, if_below(kExpLimit, x, infinity(), exp_inside(x)));
 }
 
-// 1 / (1 + exp(-x)). One formula serves both signs, because the quotient e / (1 + e) is not monotone in f32.
+// 1 / (1 + exp(-x)). The same formula for both signs, because e / (1 + e), the usual one for x < 0, is not monotone in f32.
 SLUICE_HOST_DEVICE inline float score_sigmoid(float x) {
   using namespace score;
   const float e = if_below(-x, -kExpLimit, 0.f, exp_inside(-x));

@@ -15,7 +15,7 @@ namespace sluice {
 //
 // Shapes     ids, y i32[tokens]; sampled i32[rows]; token_of i32[map]. tokens >= 0; rows from 1 and map from 0 to 2^31 - 1.
 // Bytes      reads ids and at most as many sampled tokens, writes y.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference.
 // Source     original.
 struct TakeTokens {

@@ -21,9 +21,9 @@ namespace sluice {
 //            f32[rows]; top_id i32[rows, top], top_logprob f32[rows, top], absent if top is 0. rows, logit_rows >= 0; vocab
 //            from 1 to 2^24; top from 0 to 32.
 // Bytes      reads the rows once, writes 8 + 8 * top bytes per row.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  ids and ranks: equal to the reference. logprobs: within 2^-18 * (1 + |ref|), -inf and NaN equal.
-// Source     vLLM, vllm/v1/sample/sampler.py, gather_logprobs; its rank also counts all equal tokens.
+// Source     vLLM, vllm/v1/sample/sampler.py, gather_logprobs; vLLM's rank also counts all tokens with an equal logit.
 struct TopLogprobs {
   static constexpr std::string_view kName = "top_logprobs";
   static constexpr std::string_view kSummary =

@@ -1,4 +1,4 @@
-// Checks of a weight format, shared by contracts.
+// Checks of a weight format, shared by several operations.
 #pragma once
 #include <string>
 

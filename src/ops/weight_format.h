@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// The scales of a row of weights. A row's scales are unaligned little-endian bytes:
+// The scales of a row of weights, stored as unaligned little-endian bytes.
 enum class WeightScales : uint8_t {
   // One e8m0 per 32 columns: u8[width / 32]. e2m1: MXFP4, e4m3: MXFP8. bf16 weights have no scales and use this value.
   kMx,

@@ -145,7 +145,7 @@ Status Checkpoint::open_directory() {
 Status Checkpoint::open_index(const std::string& path, bool beside_whole) {
   const auto text = read_file(path, kIndexBytesMax);
   if (!text.ok()) return text.status();
-  // Counts before parsing: each tensor has a name and a file name, so four quotes.
+  // Counted before parsing: an index has four quotes per tensor, around the tensor's name and the file's name.
   if (std::count(text.value().begin(), text.value().end(), '"') / 4 > kIndexTensorsMax)
     return corrupt(path + ": wanted at most " + std::to_string(kIndexTensorsMax) + " tensors, found more");
   const auto index = parse_json(text.value(), path);

@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-// One tensor of a checkpoint: a view that is valid as long as the Checkpoint. `data` may have any alignment.
+// One tensor of a checkpoint: a view that is valid while the Checkpoint exists. `data` may have any alignment.
 struct CheckpointTensor {
   std::string name;
   StoredType type = StoredType::kU8;
@@ -40,10 +40,10 @@ class Checkpoint {
  public:
   // `path` is a .safetensors file, an index (*.safetensors.index.json), or a directory that contains one of
   // them: model.safetensors.index.json with its shards, model.safetensors, or a single *.safetensors file.
-  // A directory that has model.safetensors and an index of other files is rejected. Checks every header
-  // (weights/safetensors.h). If there is an index, the shards must hold exactly the tensors that the index
-  // lists, each in its listed shard. kIo and kCorrupt name the file, the tensor, what was wanted and what was
-  // found.
+  // A directory that has both model.safetensors and an index that lists other files is rejected. Checks every
+  // header (weights/safetensors.h). If there is an index, the shards must hold exactly the tensors that the
+  // index lists, each in its listed shard. kIo and kCorrupt name the file, the tensor, what was wanted and
+  // what was found.
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path);
   // A checkpoint of a caller's contiguous tensors, which have checkpoint names; `place` replaces the file
   // name in errors. Reads the tensors' name, type, shape, data and `where`; the caller's memory must outlive
@@ -55,8 +55,8 @@ class Checkpoint {
 
   const std::string& path() const { return path_; }
   const std::vector<std::string>& files() const { return files_; }
-  // Whether a tensor has this type or one that loading converts to it. Loading converts between the number
-  // types (weights/numbers.h) for tensors of a file, never for a caller's tensors.
+  // Whether a tensor has the wanted type or a type that loading converts to it. Loading converts between the
+  // number types (weights/numbers.h) for tensors of a file, never for a caller's tensors.
   bool holds(const CheckpointTensor& tensor, StoredType wanted) const;
   // All tensors, sorted by name.
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }

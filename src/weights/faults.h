@@ -1,4 +1,4 @@
-// Finds weights that are not finite, and scales that some packed layout cannot represent.
+// Finds weights that are not finite, and scales that the fragments layout cannot represent.
 #pragma once
 #include <string>
 

@@ -19,7 +19,7 @@ struct PackedHeader {
   PackedMatrix matrix;  // one expert's; unpack_expert returns rows in this gate_order
   int64_t experts = 0;
   int64_t code_bytes = 0, scale_bytes = 0;  // per expert; scale_bytes is 0 for bf16
-  uint64_t fingerprint = 0;                 // a hash of the experts' fingerprints
+  uint64_t fingerprint = 0;                 // hash of the fingerprints of all experts
 };
 
 struct PackedExperts {
@@ -44,9 +44,9 @@ Status verify_expert(const PackedExperts& packed, int64_t expert, const PackedWe
 // The location of one expert's bytes.
 PackedWeights bytes_of_expert(const PackedExperts& packed, int64_t expert);
 
-// Packs one expert in host memory, either first weights or replacements; addresses do not change. Checks all
-// arguments before it writes the first byte. kYes also checks for NaN and infinite weights before writing;
-// kNo finds them while packing, as a first load does.
+// Packs one expert in host memory, for the first time or as a replacement; addresses do not change. Checks
+// all arguments before it writes the first byte. kYes also checks for NaN and infinite weights before
+// writing; with kNo, as in a first load, packing finds them when part of the expert is already written.
 enum class CheckFirst : uint8_t { kNo, kYes };
 Status pack_expert(PackedExperts* packed, int64_t expert, const MatrixSource& from, int threads,
                    CheckFirst check);

@@ -341,7 +341,7 @@ Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const 
       codes_of[at] = w + r * own;
       if (own_scales > 0) scales_of[at] = s + r * own_scales;
       const RowBytes bytes = read_row(*span, m.format(), row, m.width, stage.data());
-      // Staged bytes are copied immediately, because the next row overwrites them; other bytes in long runs.
+      // Staged bytes are copied immediately, because the next row overwrites them; other bytes are copied in long runs.
       const auto copy = [&](CopyRuns& runs, std::byte* target, const std::byte* source, int64_t count) {
         const bool staged = source >= stage.data() && source < stage.data() + stage.size();
         staged ? static_cast<void>(std::memcpy(target, source, static_cast<size_t>(count)))

@@ -12,7 +12,7 @@ namespace sluice {
 
 // Calls f(i) once for each i from 0 to count - 1, on the caller's thread and up to threads - 1 others, and
 // returns when all calls have returned. threads == 0: one per processor. f must not throw. If the system
-// cannot create that many threads, fewer do the work.
+// cannot create that many threads, fewer threads do the work.
 void parallel_for(int threads, int64_t count, const std::function<void(int64_t)>& f);
 
 // A thread pool for many short loops, for which starting threads would cost too much. Runs one loop at a

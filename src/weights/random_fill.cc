@@ -29,8 +29,8 @@ uint64_t word(uint64_t state, uint64_t number) {
   return z ^ (z >> 31);
 }
 
-// Writes make(word) for each word from `first` on. Whole words have their own loop, which compiles to short
-// code.
+// Writes make(word) for each word from `first` on. Whole words have a loop of their own, which the compiler
+// optimizes better.
 template <class Make>
 void each_word(uint64_t state, uint64_t first, std::span<std::byte> out, Make make) {
   const size_t whole = out.size() / 8;

@@ -89,7 +89,7 @@ const std::byte* read_numbers(const RowSpan& span, int64_t row, int64_t width, s
   return first;
 }
 
-// nv: copies the codes to `stage` if a scale is 0, with zeros for the codes of that scale.
+// nv: if a scale is 0, copies the row's codes to `stage` and sets the codes of that scale to zero there.
 void hide_zero_scales(int64_t width, std::byte* stage, RowBytes* row) {
   const int64_t groups = width / kNvBlock;
   const std::byte* end = row->scales + groups;
@@ -100,7 +100,7 @@ void hide_zero_scales(int64_t width, std::byte* stage, RowBytes* row) {
   row->codes = stage;
 }
 
-// blocks: copies the scales to `stage` if one of them is 0 for codes that are zeros, with 1 in its place.
+// blocks: if a scale is 0 and all its codes are zeros, copies the row's scales to `stage` and sets that scale to 1 there.
 void replace_zero_scales(WeightFormat f, int64_t width, std::byte* stage, RowBytes* row) {
   for (int64_t k = 0; k < width; k += kScaleColumns) {
     const int64_t at = 4 * (k / kScaleColumns), end = std::min(width, k + kScaleColumns);

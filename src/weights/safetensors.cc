@@ -203,7 +203,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> fi
                    " bytes of the header, found " + std::to_string(file.size()));
   const std::string_view json(reinterpret_cast<const char*>(file.data()) + 8,
                               static_cast<size_t>(data_begin - 8));
-  // Counts before parsing: each tensor is an object.
+  // Counted before parsing: a header has one object per tensor.
   if (std::count(json.begin(), json.end(), '{') > kStoredTensorsMax + 2)
     return corrupt(std::string(what) + ": wanted at most " + std::to_string(kStoredTensorsMax) +
                    " tensors in its header, found more");

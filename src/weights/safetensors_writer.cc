@@ -53,7 +53,7 @@ Result<std::string> header_of(const std::vector<TensorToWrite>& tensors,
   std::string json;
   try {
     json = root.dump();
-  } catch (const Json::exception&) {  // dump() refuses invalid UTF-8
+  } catch (const Json::exception&) {  // dump() throws for invalid UTF-8
     return invalid("safetensors: wanted names and metadata in UTF-8, found other bytes");
   }
   json.resize((json.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment, ' ');

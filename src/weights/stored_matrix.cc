@@ -83,7 +83,7 @@ Result<const CheckpointTensor*> find(const Checkpoint& files, const std::string&
 }
 
 // The first form whose tensors all exist; otherwise the form whose scales have the suffix `scales`; otherwise
-// a form whose codes exist; otherwise the most common one.
+// a form whose codes exist; otherwise the most common form.
 const StoredForm& form_of(const Checkpoint& files, std::string_view stem, WeightFormat format,
                           std::string_view scales) {
   const std::span<const StoredForm> forms = stored_forms(format);

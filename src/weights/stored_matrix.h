@@ -30,7 +30,7 @@ struct MatrixPart {
   int64_t first = 0, count = 0, column = 0, step = 1;
   int64_t expert = -1;  // for messages
   std::string_view scales =
-      {};  // the suffix of scales to report as missing if no form matches; empty: the most common form's
+      {};  // the suffix of the scales to report as missing if no form matches; empty: the suffix in the most common form
   std::string_view place = {};  // prefix of the error for a missing tensor
 };
 

@@ -6,8 +6,8 @@
 namespace sluice {
 namespace {
 
-// Finds an expert kernel by its name or the last part of its name. Returns its name as Policy::force takes
-// it.
+// Finds an expert kernel by its name or the last part of its name. Returns the name in the form that
+// Policy::force expects.
 Result<std::string> kernel_named(const std::string& what, const DeviceInfo& device, const Catalog& catalog) {
   if (what.empty() || what == "auto") return std::string();
   const std::vector<ForcedKernel> asked = forced_kernels(what);

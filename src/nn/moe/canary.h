@@ -1,5 +1,5 @@
-// Self-test of a loaded layer: computes a few rows with the kernels that will serve, and compares them with a
-// reference that reads the checkpoint's bytes.
+// Self-test of a loaded layer: computes a few rows with the kernels that inference will use, and compares
+// them with a reference that reads the checkpoint's bytes.
 #pragma once
 #include <cstdint>
 
@@ -17,11 +17,11 @@ struct CanaryOptions {
 
 // Runs random tokens through the first, the last and a random expert of this rank (W13 with its activation,
 // then W2) and through the shared expert. Compares a few features of each with a double-precision reference
-// (ops/expert_gemm.h) on the checkpoint's weights, within the contract's error bound. A mismatch means that
-// packing, slicing, layout and kernels disagree, so the layer must not serve: kCorrupt names the layer,
-// stage, kernel, expert and feature, what was wanted and what was found. The test reads a few packed experts
-// once and takes milliseconds. If the experts run as one fused operation at this token count, the test also
-// compares one token or row with a whole expert, which takes a fraction of a second.
+// (ops/expert_gemm.h) on the checkpoint's weights, within the error bound of ops/expert_gemm.h. A mismatch
+// means that packing, slicing, layout and kernels disagree, so the layer must not be used: kCorrupt names the
+// layer, stage, kernel, expert and feature, what was wanted and what was found. The test reads a few packed
+// experts once and takes milliseconds. If the experts run as one fused operation at this token count, the
+// test also compares one token or row with a whole expert, which takes a fraction of a second.
 Status canary(Device& device, const LoadedMoe& loaded, const Checkpoint& checkpoint,
               const CanaryOptions& options = {});
 

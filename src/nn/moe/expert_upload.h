@@ -13,8 +13,8 @@
 namespace sluice {
 
 // Host threads read rows in pieces, hash and check them, and copy them to a ring of page-locked memory
-// (nn/upload_ring.h). The caller's thread enqueues the uploads in order, and a packing kernel
-// (ops/pack_experts.h) after the last piece of each matrix. The object owns the ring, and device memory for
+// (nn/upload_ring.h). The caller's thread enqueues the uploads in order, and after the last piece of each
+// matrix the packing kernel (ops/pack_experts.h). The object owns the ring, and device memory for
 // one matrix.
 class ExpertUpload {
  public:

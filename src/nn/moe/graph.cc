@@ -99,7 +99,7 @@ class Layer {
     return all_;
   }
 
-  // gathers: the kernel reads rows of x in the groups' order; false: x is already in that order.
+  // gathers: true if x has one row per token, which the kernel gathers in the groups' order; false if x is already in that order.
   void product(const std::string& name, const ExpertGemm::Problem& problem, const Bind& x, const Matrices& m,
                const Groups& groups, bool gathers, ValueId y, StageOptions options = {}) {
     using A = ExpertGemm::Args;

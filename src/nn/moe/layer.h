@@ -18,7 +18,7 @@ namespace sluice {
 // slice has scope kRange. As text (base/fields.h): "hidden=2880 experts=128 ...".
 struct MoeConfig {
   int64_t hidden = 2880, intermediate = 2880, experts = 32, top_k = 4;
-  // A dense MLP: one expert for all tokens, whose output is not weighted. No router; experts and top_k are 1.
+  // A dense MLP, computed as one expert that every token uses, without router and router weights. experts and top_k must be 1.
   bool dense = false;
   DType x = DType::kBF16;  // activations in and out
   DType g = DType::kBF16;  // each expert's output before summation; f32 if x is f32
@@ -42,8 +42,8 @@ struct MoeConfig {
   // Only the first tokens_valid[0] rows are valid. The other rows get no routed experts and no shared slots:
   // their y is the residual stream plus the output of a separate shared expert, each zero if absent.
   bool padded = false;
-  // Writes the experts that each token chose to MoeIo::captured. Costs no extra kernel work if
-  // chooses_in_captured().
+  // Writes the experts that each token chose to MoeIo::captured; with chooses_in_captured(), at no
+  // cost.
   bool capture = false;
   // Experts: see ops/expert_gemm.h.
   DType expert_w = DType::kE2M1;
@@ -66,8 +66,8 @@ struct MoeConfig {
   // `scale`. Needs fewer launches than a separate shared expert. Requires shared_fits_slots().
   bool shared_as_slots = false;
   // Latent MoE (Nemotron 3 Super): a bf16 projection of x to this width precedes the routed experts, and a
-  // second projection back to `hidden` follows their sum. Router and shared expert still read x. 0: no
-  // projections.
+  // second projection back to `hidden` follows their sum. Router and shared expert read x, not the
+  // projection. 0: no projections.
   int64_t latent = 0;
   bool residual = false;  // adds the residual stream to the output
   // RMS norms around the layer (ops/rms_norm.h), fused into its kernels where that saves a launch. norm_x:
@@ -145,8 +145,8 @@ WeightLayout layout_for(Backend backend);
 int64_t local_experts(const MoeConfig& config);
 
 // Whether routing can write its ids directly to MoeIo::captured instead of the workspace. Requires that the
-// ids are the model's, so neither expert parallelism nor shared slots. Routing kernels without support for
-// capture may then run.
+// ids are ids of the whole model, so there must be neither expert parallelism nor shared slots. Then a
+// routing kernel needs no support for RouteTopk's `capture`.
 bool chooses_in_captured(const MoeConfig& config);
 
 // Whether the shared expert can be computed as slots: its weights have the routed experts' type, and its
@@ -159,8 +159,8 @@ Status check_shared(const MoeConfig& config);
 // Runs check_shared(), and checks that the fields agree with each other.
 Status check_moe(const MoeConfig& config);
 
-// The matrix products of the layer, with 0 tokens; they define the shapes of the weights. up and down include
-// shared slots.
+// The matrix products of the layer, for 0 tokens; they define the shapes of the weights. `up` and `down`
+// include the experts of shared slots.
 struct ExpertProblems {
   ExpertGemm::Problem up, down, shared_up, shared_down;  // shared_*: unused without a separate shared expert
   ExpertGemm::Problem latent_in, latent_out;             // unused if latent is 0

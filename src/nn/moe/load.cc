@@ -255,7 +255,7 @@ class MoeLoader {
     const auto behind = [&](size_t i) { release(file, matrix(i), *jobs[i].from); };
     Status status;
     if (upload_) {
-      constexpr size_t kAhead = 4;  // jobs that are read at the same time, plus one
+      constexpr size_t kAhead = 4;  // prefetch distance: the jobs that are read at the same time, plus one
       for (size_t i = 0; i < kAhead; ++i) ahead(i);
       status = upload_->pack(jobs, {.read = [&](size_t i) { behind(i), ahead(i + kAhead); }, .sent = done});
     }

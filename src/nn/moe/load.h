@@ -16,7 +16,7 @@ struct MoeLoadOptions {
   MoeNaming naming = MoeNaming::kGptOss;
   int64_t layer = 0;
   Slice slice = {};
-  int threads = 0;  // threads that pack, or if the device packs, that read; 0: one per processor
+  int threads = 0;  // threads that pack; if the device packs, threads that read; 0: one per processor
   // The caller's device memory for the packed weights: at least moe_weight_bytes(), aligned to 256 bytes; it
   // must outlive the LoadedMoe. Empty: the library allocates the memory.
   std::span<std::byte> memory = {};
@@ -51,7 +51,7 @@ class LoadedMoe {
   const MoeConfig& whole() const { return whole_; }
   const MoeLoadOptions& options() const { return options_; }
 
-  // Overwrites one expert (`expert`: its id in the whole model) and its biases in place with those of another
+  // Overwrites one expert (`expert`: its id in the whole model) and its biases in place from another
   // checkpoint. Addresses do not change, so captured graphs stay valid. The layer must not run during the
   // call. The checkpoint may contain only that expert (nn/moe/source.h). Checks everything and allocates
   // temporary memory (as in load_moe) before writing the first byte. Errors as in load_moe.
@@ -95,7 +95,7 @@ class LoadedMoe {
   MoeLoadOptions options_;
   MoeWeights weights_;
   std::vector<OwnedTensor> memory_;                    // empty if the caller supplied the memory
-  PackedExperts up_, down_, shared_up_, shared_down_;  // shared_*: empty unless computed separately
+  PackedExperts up_, down_, shared_up_, shared_down_;  // shared_*: set if the shared expert is computed separately
   PackedExperts latent_in_, latent_out_;               // empty if latent is 0
 };
 

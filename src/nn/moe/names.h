@@ -63,7 +63,7 @@ struct MoeNames {
   std::string_view up_bias = {}, down_bias = {};  // [experts, rows]
   std::string_view shared_gate = {}, shared_up = {},
                    shared_down = {};  // in any form of weights/stored_matrix.h
-  // kOneByOne: suffix of scales that selects this naming's usual form; empty: each format's most common form
+  // kOneByOne: the suffix of scale tensors by which this naming's usual form is chosen; empty: each format's most common form
   std::string_view scales = {};
   std::string_view latent_in = {}, latent_out = {};  // BF16 [latent, hidden] and [hidden, latent]
 };

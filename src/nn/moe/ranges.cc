@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kRankMax = 1024;  // ops/lora_delta.h
-constexpr double kRealMax = 1e30;   // far below the largest float, although its square is above it
+constexpr double kRealMax = 1e30;   // far below the largest float; its square is above the largest float
 
 struct IntegerRange {
   std::string_view name;

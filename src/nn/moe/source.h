@@ -40,7 +40,7 @@ struct MoeSource {
   PackedMatrix up, down, shared_up, shared_down, latent_in, latent_out;  // this rank's part of one expert
   // This rank's experts, in the order of MoeWeights: shared slots come last.
   std::vector<ExpertSource> of_expert;
-  std::optional<ExpertSource> shared;  // set if it is computed separately
+  std::optional<ExpertSource> shared;  // set if the shared expert is computed separately
   // the projections to and from the latent width, whole on every rank; set if latent > 0
   std::optional<ExpertSource> latent;
 
@@ -72,9 +72,9 @@ Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole,
 Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
                               int64_t expert);
 
-// Converts the weights of a product to the description that packing takes.
+// Describes the weights of a product for packing.
 PackedMatrix packed_matrix(const ExpertGemm::Problem& problem);
-// Bytes of a matrix's weights and scales that packing reads, so without padding.
+// Bytes of a matrix's weights and scales that packing reads, without padding.
 int64_t weight_bytes(const PackedMatrix& matrix);
 // Calls visit(tensor, begin, bytes) for the byte ranges that a matrix's spans cover. Block scales and row
 // scales are visited as whole tensors.
